@@ -123,24 +123,22 @@ def test_text_without_a_row_is_waited_for_and_a_binary_file_is_not(
     assert "binary" in holdfast("watch", str(path), code=2).stderr
 
 
-def test_what_did_not_change_is_not_read_again(
-    log: Path, meanwhile: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The paths that were read, one for each time."""
     from holdfast.diagnostics import readers
 
-    count = 0
+    paths: list[Path] = []
     read_logs = readers.read_logs
+    monkeypatch.setattr(readers, "read_logs", lambda path: paths.append(path) or read_logs(path))
+    return paths
 
-    def counted(path: Path) -> Any:
-        nonlocal count
-        count += 1
-        return read_logs(path)
 
-    monkeypatch.setattr(readers, "read_logs", counted)
+def test_what_did_not_change_is_not_read_again(log: Path, meanwhile: Any, holdfast: Run, read: list[Path]) -> None:
     log.write_text(rows(1, 4))
     meanwhile(lambda: None, lambda: None, lambda: log.open("a").write(rows(5, 6)), lambda: None)
     holdfast("watch", str(log))
-    assert count == 2
+    assert len(read) == 2
 
 
 def test_a_command_gets_each_finding_once(log: Path, meanwhile: Any, holdfast: Run, tmp_path: Path) -> None:
@@ -203,6 +201,11 @@ def test_a_page_in_the_folder_of_the_log_does_not_count_as_a_change(log: Path, m
     meanwhile(look, look)
     holdfast("watch", str(log.parent), "--html", str(page))
     assert len(seen) == 2 and seen[0] == seen[1]
+
+
+def test_a_pipe_that_ended_is_read_once(holdfast: Run, read: list[Path]) -> None:
+    holdfast("watch", "-", "--every", "60", stdin=rows(1, 15))
+    assert len(read) == 1
 
 
 def test_a_page_of_a_pipe(holdfast: Run, tmp_path: Path) -> None:

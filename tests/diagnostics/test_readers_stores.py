@@ -7,6 +7,8 @@ import os
 import shutil
 import sqlite3
 import struct
+import threading
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -325,6 +327,58 @@ def test_what_is_broken_in_a_database_costs_only_itself(tmp_path: Path) -> None:
     }
 
 
+def test_a_database_whose_metrics_are_a_query_has_no_run(tmp_path: Path) -> None:
+    path = tmp_path / "trackio.db"
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+    with writer_of(path, "DELETE") as writer:
+        columns = "i AS id, 'run' AS run_name, i AS step, '{}' AS metrics"
+        writer.execute(f"CREATE VIEW Metrics AS {endless} SELECT {columns} FROM n")
+    with pytest.raises(DataError, match="is an SQLite database without a run of trackio or MLflow"):
+        read_logs(path)
+
+
+def test_a_value_that_a_database_computes_has_a_longest_length(tmp_path: Path) -> None:
+    path = tmp_path / "trackio.db"
+    with writer_of(path, "DELETE") as writer:
+        writer.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_name, step, metrics)")
+        writer.execute("""INSERT INTO metrics VALUES (1, 'run', 1, '{"train/reward": 0.5}')""")
+        writer.execute("CREATE TABLE configs (run_name, config AS (hex(zeroblob(50000000))))")
+        writer.execute("INSERT INTO configs VALUES ('run')")
+    tracemalloc.start()
+    assert read_log(path).steps.tolist() == [1]
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()
+
+
+def test_pages_that_are_in_others_many_times_are_not_read_for_ever(tmp_path: Path) -> None:
+    path, size = tmp_path / "trackio.db", 512
+    with writer_of(path, "DELETE") as writer:
+        writer.execute(f"PRAGMA page_size = {size}")
+        writer.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_name, step, metrics)")
+        rows = [(step, "run", step, '{"train/reward": 0.5}' + " " * 400) for step in range(50)]
+        writer.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", rows)
+        (root,) = writer.execute("SELECT rootpage FROM sqlite_master").fetchone()
+    assert len(read_log(path).steps) == 50
+    pages = bytearray(path.read_bytes())
+
+    def children(page: int) -> list[int]:
+        """Where an inner page has the numbers of the pages below it."""
+        at = size * (page - 1)
+        (cells,) = struct.unpack_from(">H", pages, at + 3)
+        return [at + 8, *(at + cell for cell in struct.unpack_from(f">{cells}H", pages, at + 12))]
+
+    inner, page = bytes(pages[size * (root - 1) : size * root]), root
+    *layers, leaf = [struct.unpack_from(">I", pages, at)[0] for at in children(root)[:6]]
+    for below in [*layers, leaf]:
+        if below != leaf:
+            pages[size * (below - 1) : size * below] = inner
+        for at in children(page):
+            struct.pack_into(">I", pages, at, below)
+        page = below
+    path.write_bytes(pages)  # 50 ** 6 rows
+    assert "The database is damaged: only the part before the damage was read." in read_log(path).notes
+
+
 @pytest.mark.parametrize("name", ["mlflow.db", "trackio.db"])
 def test_a_database_of_more_numbers_than_memory_holds_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_module, "MOST_NUMBERS", 10)
@@ -353,6 +407,17 @@ def test_lines_of_a_metric_that_are_none(tmp_path: Path) -> None:
     assert log.notes == (
         "Skipped 3 lines that are not `timestamp value step` (the first: line 1: train/reward: no number here).",
     )
+
+
+def test_settings_in_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / SWANLAB.name
+    shutil.copy(SWANLAB, path)
+    os.mkfifo(_made(tmp_path / "files") / "config.yaml")
+    found: list[Log] = []
+    reader = threading.Thread(target=lambda: found.append(read_log(path)), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert [log.settings for log in found] == [{}]
 
 
 # ---- one run in several files

@@ -255,7 +255,8 @@ def test_a_penalty_and_a_reward_of_ones_own(recipe: MakeRecipe) -> None:
     assert "penalty_settings='{margin:0.5}'" in verl.files["run.sh"]
     assert 'reward: {"em": 1.0, "own_code_of_launch:brevity": 0.2}' in verl.files["agent_loops.yaml"]
     for made in (trl, verl):
-        assert len([note for note in made.notes if "Python must find own_code_of_launch" in note]) == 2
+        said = "was imported to check it. Python must find own_code_of_launch where this runs too"
+        assert len([note for note in made.notes if said in note]) == 2
 
 
 def test_code_that_cannot_be_imported_is_refused(recipe: MakeRecipe) -> None:

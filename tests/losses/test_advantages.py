@@ -162,8 +162,9 @@ def test_bad_input_is_refused():
         group_advantages(torch.ones(2), torch.zeros(2))
     with pytest.raises(ValueError, match="valid must be bool"):
         group_advantages(torch.ones(2), torch.zeros(2, dtype=torch.long), valid=torch.ones(2))
-    with pytest.raises(ValueError, match="eps"):
-        grpo([1.0, 0.0], eps=-1.0)
+    for eps in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="eps"):
+            grpo([1.0, 0.0], eps=eps)
 
 
 def test_reinforce():

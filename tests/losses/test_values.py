@@ -85,8 +85,9 @@ def test_arguments_that_cannot_work_are_refused() -> None:
     one = torch.ones(1, 1)
     with pytest.raises(ValueError, match="needs ref_logprobs"):
         token_rewards(one, old, mask, kl_coef=0.1)
-    with pytest.raises(ValueError, match="must not be negative"):
-        token_rewards(one, old, mask, ref_logprobs=old, kl_coef=-0.1)
+    for coef in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="must be a number from 0 on"):
+            token_rewards(one, old, mask, ref_logprobs=old, kl_coef=coef)
     with pytest.raises(ValueError, match="one value per row"):
         token_rewards(torch.ones(1), old, mask)
     with pytest.raises(ValueError, match="must be above 0"):

@@ -149,6 +149,12 @@ def test_a_server_that_restarts_is_waited_for(
     assert len(pauses) - before > 2, "one that has answered again is waited for again"
 
 
+@pytest.mark.parametrize("host", ["xn--axn--a", "xn--a", "999.1.1.1"])
+def test_a_host_that_no_name_server_may_be_asked_for(search: Search, host: str) -> None:
+    with pytest.raises(ConfigError, match=f"http://{host}:80/retrieve' is not the address of a retriever"):
+        search(f"http://{host}:80", ["lake"], 1)
+
+
 def test_proxy_variables_are_not_read(
     search: Search, retrieve_server: Start, bm25: BM25Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import ConfigError, RetrievalError
 from holdfast.retrieval.types import Hit
-from holdfast.retrieval.wire import environment_token, parse_answer, request_body, retrieve_url
+from holdfast.retrieval.wire import environment_token, parse_answer, request_body, retrieve_url, retry_after
 
 URL = "http://127.0.0.1:8000/retrieve"
 
@@ -53,6 +53,14 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(scheme: str, rest:
     with pytest.raises(ConfigError, match="a user or a password in it, which are not sent; leave them out"):
         retrieve_url("http://alice:hush@h:1")
     assert retrieve_url("http://h:1/a@b") == "http://h:1/a@b"
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["soon", "nan", "1e999", "-3", f"Wed, 21 Oct {10**30} 07:28:00 GMT", "Wed, 21 Oct 2015 07:28:00 +" + "9" * 20],
+)
+def test_a_wait_that_is_none(header: str) -> None:
+    assert retry_after(header) == 0.0
 
 
 def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,8 +45,9 @@ def launch(
 ) -> None:
     """Translate a recipe into files for TRL or verl.
 
-    Reads the recipe and its questions. Writes a folder with the trainer's own
-    configuration, the questions and run.sh, the script that starts the training.
+    Reads the recipe and its questions, and imports the code that the recipe
+    names. Writes a folder with the trainer's own configuration, the questions and
+    run.sh, the script that starts the training.
     If the trainer does not support a setting of the recipe, the error message
     names the nearest one that it supports.
 

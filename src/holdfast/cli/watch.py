@@ -244,7 +244,11 @@ class Follower:
 
     def look(self) -> None:
         """Read the log. Raises `DataError` if it cannot be read."""
-        log = self._run_of(self._read())
+        self.take(self._read())
+
+    def take(self, logs: tuple[Log, ...]) -> None:
+        """Pass on what is new in the log, as it was read."""
+        log = self._run_of(logs)
         if not len(log.steps):
             return
         from holdfast.diagnostics.diagnose import diagnose
@@ -312,8 +316,9 @@ def _watch_stream(source: str, every: float, on_finding: OnFinding, live: LivePa
                 f"all output was passed on, but only a part of it could be stored for the diagnosis: {relay.problem}",
                 hint="set TMPDIR to a folder with more space",
             )
-        follower.look()
-        for log in _read_piped(path):
+        logs = _read_piped(path)
+        follower.take(logs)
+        for log in logs:
             err().print()
             show(err(), log, diagnose(log), verbose=False)
         return follower.has_findings

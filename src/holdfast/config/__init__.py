@@ -122,14 +122,37 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
 
     Raises `ConfigError`, which names every problem at once.
     """
-    data: dict[str, Any] = {} if path is None else _with_bases(Path(path), ())
+    data: dict[str, Any] = {} if path is None else _with_bases(Path(path))
     values = settings.parse_overrides(overrides, Config)
     _apply(data, values)
     return validate(data, where="" if path is None else str(path), overridden=tuple(values))
 
 
-def _with_bases(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
-    """The tables of a file, on top of those of the recipe it extends. `below`: the files that lead to it."""
+def _with_bases(path: Path) -> dict[str, Any]:
+    """The tables of a file, on top of those of the recipe it extends, which may extend another."""
+    files: dict[Path, dict[str, Any]] = {}
+    named = ""
+    while True:
+        try:
+            data, base = _with_base(path)
+        except ConfigError as error:
+            raise ConfigError(f"{named}{error}") if named else error from None
+        files[path.resolve()] = data
+        if base is None:
+            break
+        named = f"{path}: extends = {base!r}"
+        path = BUNDLED / f"{base}.toml" if (BUNDLED / f"{base}.toml").is_file() else path.parent / base
+        if path.resolve() in files:
+            raise ConfigError(f"{named} leads back to this file; extend a recipe that does not extend this one")
+        named += ": "
+    extended: dict[str, Any] = {}
+    for data in reversed(files.values()):
+        _apply(extended, dict(_leaves(data)))
+    return extended
+
+
+def _with_base(path: Path) -> tuple[dict[str, Any], str | None]:
+    """The tables of a file, and the name of the recipe it extends."""
     data = settings.read_toml(path)
     for name, value in _leaves(data):
         if isinstance(value, str) and "\0" in value:
@@ -137,22 +160,9 @@ def _with_bases(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
                 f"{path}: {name} = {value!r} contains a NUL character, which a path cannot contain; leave it out"
             )
     base = data.pop("extends", None)
-    if base is None:
-        return data
-    if not isinstance(base, str):
+    if not isinstance(base, str | None):
         raise ConfigError(f"{path}: extends = {section.shown(base)} is not a recipe's name; write it in quotes")
-    base_path = BUNDLED / f"{base}.toml" if (BUNDLED / f"{base}.toml").is_file() else path.parent / base
-    chain = (*below, path.resolve())
-    if base_path.resolve() in chain:
-        raise ConfigError(
-            f"{path}: extends = {base!r} leads back to this file; extend a recipe that does not extend this one"
-        )
-    try:
-        extended = _with_bases(base_path, chain)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: extends = {base!r}: {error}") from None
-    _apply(extended, dict(_leaves(data)))
-    return extended
+    return data, base
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

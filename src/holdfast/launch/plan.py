@@ -87,7 +87,7 @@ class Plan:
 
 
 def plan(host: str, config: Config, machines: Machines | None = None) -> Plan:
-    """The recipe translated for `host`, `trl` or `verl`. Reads no data.
+    """The recipe translated for `host`, `trl` or `verl`. Reads no data, and imports the code that the recipe names.
 
     Raises one `ConfigError` that holds every reason why the recipe cannot run there.
     """
@@ -185,11 +185,14 @@ def truncation(config: Config, remedy: str = "Set") -> Iterator[str]:
 
 
 def code_notes(config: Config) -> Iterator[str]:
-    """A note for each import path of the recipe: the host must be able to import it."""
+    """A note for each import path of the recipe: `plan` has imported it, and the host must be able to."""
     penalty = [config.loss.penalty.path] if isinstance(config.loss.penalty, CustomPenalty) else []
     for path in (*penalty, *config.reward.custom):
         module = path.partition(":")[0]
-        yield f"{path}: Python must find {module} where this runs; install it, or add its folder to PYTHONPATH"
+        yield (
+            f"{path} was imported to check it. Python must find {module} where this runs too; install it, or add its "
+            "folder to PYTHONPATH"
+        )
 
 
 def refuse(host: str, problems: Iterable[str]) -> None:

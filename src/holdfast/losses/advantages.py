@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -76,8 +77,10 @@ def group_advantages(
             f"lengths must be of shape {list(rewards.shape)}, one number of tokens per rollout, not "
             f"{list(lengths.shape)}"
         )
-    if eps < 0:
-        raise ValueError(f"eps={eps} must not be negative; it keeps the division by the standard deviation finite")
+    if not 0 <= eps < math.inf:
+        raise ValueError(
+            f"eps={eps} must be a number from 0 on; it keeps the division by the standard deviation finite"
+        )
     _, group = torch.unique(group_ids, return_inverse=True)  # B slots suffice for any number of groups
     reward = torch.where(valid, rewards, 0.0)
 

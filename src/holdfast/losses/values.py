@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -32,7 +34,8 @@ def token_rewards(
         float [..., T], for `gae_advantages`, exactly 0 outside the mask.
 
     Raises:
-        TypeError, ValueError: dtypes or shapes do not fit; a coefficient below 0, or one without `ref_logprobs`.
+        TypeError, ValueError: dtypes or shapes do not fit; a coefficient that is not a number from 0 on, or one without
+            `ref_logprobs`.
 
     Source: KL in the reward of RLHF (arXiv 1909.08593, eq. 2); per token, with the estimate k1, in Search-R1 and verl.
 
@@ -40,8 +43,10 @@ def token_rewards(
     >>> token_rewards(torch.tensor([[1.0]]), old, mask, ref_logprobs=ref, kl_coef=0.5).tolist()
     [[-0.5, 1.0]]
     """
-    if kl_coef < 0:
-        raise ValueError(f"kl_coef={kl_coef} must not be negative, or the policy would be paid to leave the reference")
+    if not 0 <= kl_coef < math.inf:
+        raise ValueError(
+            f"kl_coef={kl_coef} must be a number from 0 on; below 0 the policy would be paid to leave the reference"
+        )
     if kl_coef and ref_logprobs is None:
         raise ValueError(f"kl_coef={kl_coef} needs ref_logprobs, the log-probs under the reference; pass them, or 0")
     old_logprobs = check_logprobs(old_logprobs, loss_mask, "old_logprobs").detach()

@@ -108,6 +108,13 @@ class AsyncHTTPRetriever:
         except ImportError:
             raise MissingExtra("httpx", "train") from None
         self._httpx = httpx
+        try:
+            _ = httpx.URL(self.url).host  # which decodes the name of a host
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise ConfigError(
+                f"{self.url!r} is not the address of a retriever ({error}); write one like "
+                "http://127.0.0.1:8000/retrieve"
+            ) from None
         self._tls = ssl.create_default_context() if self.url.startswith("https") else False
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
         if token := environment_token():
@@ -168,7 +175,7 @@ class AsyncHTTPRetriever:
                 raise RetrieverTimeout(
                     f"{self.url} did not answer within {self._timeout:g} seconds; is the retriever overloaded?"
                 ) from error
-            except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
+            except (OSError, httpx.HTTPError) as error:
                 reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
                 raise RetrieverUnreachable(
                     f"{self.url} cannot be reached ({reason}); is the retriever running there?"

@@ -183,7 +183,7 @@ def retry_after(header: str | None) -> float:
     except ValueError:
         try:
             seconds = parsedate_to_datetime(header).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError):  # a year of thirty digits
             return 0.0
     return max(seconds, 0.0) if math.isfinite(seconds) else 0.0
 

@@ -171,8 +171,12 @@ def find_damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None if it is whole. Reads all of it."""
     if (gap := find_gap(folder)) is not None:
         return gap
-    sums = read_checksums(folder) or {}
-    return next((f"{name} does not match its checksum" for name in sums if _sha256(folder / name) != sums[name]), None)
+    for name, checksum in (read_checksums(folder) or {}).items():
+        if _sha256(folder / name) != checksum:
+            return f"{name} does not match its checksum"
+        if name.endswith(".safetensors") and not _has_tensors(folder / name):
+            return f"{name} is not a file of tensors, though its checksum matches"
+    return None
 
 
 def model_folder(run_dir: Path, which: str) -> Path:
@@ -308,6 +312,17 @@ def _old(folder: Path) -> Path:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _has_tensors(path: Path) -> bool:
+    """Whether a file's header is one of safetensors, and fits its length."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt"):
+            return True
+    except (OSError, SafetensorError):
+        return False
 
 
 def _sync(path: Path) -> None:

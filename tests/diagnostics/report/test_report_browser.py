@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -216,6 +217,53 @@ def test_a_live_page_shows_new_rows_and_keeps_what_the_reader_chose(
     assert "This page is final" in browser.js("document.querySelector('footer').textContent")
     browser.js("look()")
     assert browser.js("document.querySelectorAll('iframe').length") == 0 and browser.complaints() == []
+
+
+def data_text(page: Path) -> str:
+    return page.read_text(encoding="utf-8").partition('id="data">')[2].partition("</script>")[0]
+
+
+def key_of(page: Path) -> str:
+    return str(json.loads(data_text(page))["key"])
+
+
+FRAMING = """<iframe src="r.html?refresh=1"></iframe>
+<script>
+window.told = 0;
+addEventListener("message", () => { told += 1 });
+document.documentElement.dataset.ready = "yes";
+</script>"""
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_another_page_that_frames_a_report_is_told_nothing(
+    browser: Any, collapse: ReportedRun, tmp_path: Path, live: bool
+) -> None:
+    page = write_report(tmp_path / "r.html", [collapse], live=live)
+    other = tmp_path / "other.html"
+    other.write_text(FRAMING)
+    browser.open(other)
+    browser.js("new Promise((then) => setTimeout(then, 1000))")
+    assert browser.js("told") == 0
+    other.write_text(FRAMING.replace("=1", f"={key_of(page)}"))  # what it cannot know
+    browser.open(other)
+    wait(browser, "told === 1")
+
+
+def test_a_live_page_takes_nothing_from_another_page_in_its_frame(
+    browser: Any, collapse: ReportedRun, tmp_path: Path
+) -> None:
+    page = write_report(tmp_path / "r.html", [collapse], live=True)
+    key = key_of(page)
+    for given, title in (("a guess", "collapse"), (key, "another")):
+        said = {"holdfast": data_text(page).replace(key, given), "html": {}, "title": "another"}
+        (tmp_path / "other.html").write_text(f"<script>parent.postMessage({json.dumps(said)}, '*')</script>")
+        browser.open(page)
+        browser.js("window.told = 0; addEventListener('message', () => { told += 1 })")
+        browser.js("data.written = 0; refresh.frame = element('iframe'); refresh.frame.src = 'other.html'")
+        browser.js("document.body.append(refresh.frame)")
+        wait(browser, "told === 1")
+        assert browser.js("document.title").startswith(title)
 
 
 def test_arrow_keys_read_values_and_zoom(browser: Any, page: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,17 @@ def test_the_newest_cases_are_shown(collapse: ReportedRun, tmp_path: Path) -> No
     colours = [part.split(')"')[0] for part in section.split("background:rgba(var(--")[1:]]
     assert colours == ["down),0.42", "up),0.21", "down),0.85"]
     assert "shared prefix; displacement -2 nats" in section
+
+
+def test_cases_in_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
+    path = write(tmp_path, "a", 1.0)
+    path.unlink()
+    os.mkfifo(path)
+    found: list[Any] = []
+    reader = threading.Thread(target=lambda: found.append(read_cases(tmp_path)), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert found == [()]
 
 
 def test_without_cases_there_is_no_section(collapse: ReportedRun, tmp_path: Path) -> None:

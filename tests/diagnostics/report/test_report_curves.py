@@ -37,6 +37,12 @@ def test_a_short_or_broken_series_is_not_smoothed() -> None:
     assert mean is not None and mean.steps[0] == 5 and np.isfinite(mean.values).all() and len(mean) == 25
 
 
+def test_numbers_whose_sum_is_too_large_have_a_mean() -> None:
+    for sign in (1, -1):
+        mean = smoothed(Series(np.arange(30), np.full(30, sign * 1.7e308)))
+        assert mean is not None and np.allclose(mean.values, sign * 1e100)
+
+
 def test_a_long_series_is_smoothed_over_more_values() -> None:
     noise = np.random.default_rng(0).normal(size=10_000)
     mean = smoothed(Series(np.arange(10_000), noise))

@@ -109,6 +109,27 @@ def test_samples_are_found_beside_the_log(collapse: ReportedRun, tmp_path: Path)
     assert reported(collapse.log, collapse.diagnosis).changes == ()
 
 
+@pytest.mark.parametrize(
+    "name", ["{outside}", "../outside", "\N{GRINNING FACE}" * 100], ids=["absolute", "above", "long"]
+)
+def test_a_name_in_a_log_leads_to_no_samples_outside(collapse: ReportedRun, tmp_path: Path, name: str) -> None:
+    folder, outside = tmp_path / "run", tmp_path / "outside"
+    for place in (folder, outside):
+        place.mkdir()
+    (outside / "displacement.jsonl").write_text('{"step": 1, "correct": [0.5], "incorrect": []}\n')
+    (folder / "metrics.jsonl").touch()
+    log = replace(collapse.log, name=name.format(outside=outside))
+    for path in (folder, folder / "metrics.jsonl"):
+        assert reported(log, collapse.diagnosis, path).changes == ()
+    assert len(reported(replace(log, name="outside"), collapse.diagnosis, tmp_path).changes) == 1
+
+
+def test_a_file_has_its_own_key(collapse: ReportedRun, tmp_path: Path) -> None:
+    one, other = tmp_path / "one.html", tmp_path / "other.html"
+    keys = [data_of(page_of(write_report(path, [collapse])))["key"] for path in (one, other, one)]
+    assert keys[0] == keys[2] != keys[1]
+
+
 def test_an_old_report_survives_a_failure(
     collapse: ReportedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

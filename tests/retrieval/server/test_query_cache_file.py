@@ -71,6 +71,8 @@ GOOD = {"query": "b", "k": 3, "rows": [0, 999], "scores": [2.0, 1.5]}
             for rows in ([0, 1000], [-5, 0], [[0], [1]], [0, 2**80], [True, 1], [0.0, 1.0], "ab", 5)
         ),
         *({**GOOD, "scores": scores} for scores in ([1.0], [1.0] * 3, ["1", "2"], [None, 1.0], 5, [[1.0], [2.0]])),
+        *({**GOOD, "scores": [2.0, score]} for score in (float("nan"), float("inf"), -float("inf"), 1e39)),
+        json.dumps(GOOD).replace("1.5", "1e999"),
         *({**GOOD, "k": k} for k in (1, "3", None, True)),
         *({**GOOD, "query": query} for query in (5, None, ["b"])),
         *({}, [], "[" * 100_000, '{"query": "cut o', "\xff", ""),

@@ -48,7 +48,7 @@ def records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
     record is passed over and noted, and so is a record that the end of the file cuts.
     """
     tally.unit = "block"
-    record: bytes | None = None  # of a record in parts, the parts so far; the first may be empty
+    record: bytearray | None = None  # of a record in parts, the parts so far; the first may be empty
     number, skip = 0, len(b":W&B") + 3
     with opened(path) as file:
         while block := file.read(_BLOCK):
@@ -70,11 +70,11 @@ def records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
                 if kind == _WHOLE:
                     yield number, part
                 elif kind == _BEGIN:
-                    record = part
+                    record = bytearray(part)
                 elif kind in (_MIDDLE, _END) and record is not None:
                     record += part
                     if kind == _END:
-                        yield number, record
+                        yield number, bytes(record)
                         record = None
                     elif len(record) > LONGEST:
                         tally.add(f"skipped {{n records}} of more than {LONGEST:,} bytes", number)

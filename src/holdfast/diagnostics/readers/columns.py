@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -245,16 +246,23 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArra
 def _continued(steps: NDArray[np.int64], columns: Columns, tally: Tally) -> NDArray[np.int64]:
     """[R]: steps that continue where a resumed run counts from the beginning, though its epochs or tokens do not."""
     points = [(row, last) for row, last in _resumes(steps, columns.again(steps)) if steps[row] <= steps[0]]
-    sums = [column for name in CUMULATIVE if (column := columns.get(name)) is not None]
-    for row, last in reversed(points):
-        before_after = [(values[rows < row], values[rows >= row]) for rows, values in sums]
-        if any(len(a) and len(b) and b[0] > np.max(a) for a, b in before_after):
-            steps = np.append(steps[:row], steps[row:] + last + 1 - steps[row])
-            tally.add(
-                f"steps start again after step {last}, but the run is the same, so its numbering was continued "
-                "from there"
-            )
-    return steps
+    at = np.array([row for row, _ in points], np.intp)
+    same = np.zeros(len(points), bool)
+    for name in CUMULATIVE if points else ():
+        if (column := columns.get(name)) is not None:
+            rows, values = column
+            order = np.argsort(rows, kind="stable")
+            begins = np.searchsorted(rows[order], at)
+            both = (begins > 0) & (begins < len(rows))
+            begins = begins[both]
+            same[both] |= values[order][begins] > np.maximum.accumulate(values[order])[begins - 1]
+    added = np.zeros_like(steps)
+    for row, last in compress(points, same):
+        added[row] = last + 1 - steps[row]
+        tally.add(
+            f"steps start again after step {last}, but the run is the same, so its numbering was continued from there"
+        )
+    return steps + np.cumsum(added)
 
 
 def _alive(steps: NDArray[np.int64], again: NDArray[np.intp], tally: Tally) -> NDArray[np.bool_]:

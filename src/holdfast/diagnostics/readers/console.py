@@ -18,7 +18,6 @@ STEP = re.compile(r"(?<![\w./@-])step:(\d{1,15}) - (?=[^\s:]+:)")
 FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=True)
 
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_RAY = re.compile(r"\s*\([^()]*\bpid=\d+[^()]*\) ?")
 _WORDS = {"True": 1.0, "False": 0.0}
 _LONGEST_SETTINGS = 1 << 20  # characters
 _BLOCKS = 100  # blocks of a file that are searched for a first step
@@ -31,6 +30,7 @@ class Console:
         self.path, self.tally = path, tally
         self.settings: dict[str, object] = {}
         self._printed: list[str] = []
+        self._characters = 0  # of `_printed`
         self._looking = True
 
     def rows(self) -> Iterator[Batch]:
@@ -72,13 +72,14 @@ class Console:
 
     def _configuration(self, line: str) -> None:
         """Collects the dict that verl prints before the first step. Other lines may come between."""
-        line = _RAY.sub("", COLOUR.sub("", line), count=1).rstrip()
+        line = without_process(COLOUR.sub("", line)).rstrip()
         if not self._printed and not line.startswith("{'actor_rollout_ref'"):
             return
         if line[:1] not in ("{", " "):
             return
         self._printed.append(line)
-        if not line.endswith("}") and sum(map(len, self._printed)) < _LONGEST_SETTINGS:
+        self._characters += len(line)
+        if not line.endswith("}") and self._characters < _LONGEST_SETTINGS:
             return
         self._looking = False
         try:
@@ -86,6 +87,17 @@ class Console:
             self.settings = dotted(read)
         except (ValueError, SyntaxError, RecursionError, MemoryError, AttributeError):
             self.tally.add("the settings are unknown: the configuration that verl printed cannot be read")
+
+
+def without_process(line: str) -> str:
+    """A line without the process that Ray prints before it.
+
+    >>> without_process("(TaskRunner pid=123, ip=10.0.0.1) {'a': 1}"), without_process("  (see below) b")
+    ("{'a': 1}", '  (see below) b')
+    """
+    process, closed, rest = line.lstrip().partition(")")
+    is_process = process.startswith("(") and "pid=" in process and "(" not in process[1:]
+    return rest.removeprefix(" ") if closed and is_process else line
 
 
 def _last_mark(line: str) -> re.Match[str] | None:

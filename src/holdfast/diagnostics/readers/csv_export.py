@@ -16,6 +16,9 @@ _MANY = 500
 _RANGES = ("__MIN", "__MAX")
 _BETWEEN = " - "
 
+Metric = tuple[str, str]
+"""The run and the metric of a column."""
+
 
 def is_header(line: str) -> bool:
     """Whether the first line of a file names the columns of a history."""
@@ -31,53 +34,51 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     rows = _rows(file.path, tally)
     _, header = next(rows, (0, []))
     axis = axis_of(header)
-    named = _runs(header, tally)
-    if axis is None and len(named) > 1:
+    metrics = _metrics(header, tally)
+    columns = {run: Columns(tally, null_is_nan=False) for run, _ in filter(None, metrics)}
+    if axis is None and len(columns) > 1:
         return []
-    columns = {run: Columns(tally, null_is_nan=False) for run in named}
     step = None if axis is None else header.index(axis)
     numbering = Numbering()
     batch: list[tuple[int, list[str]]] = []
     for place, cells in rows:
         if len(cells) != len(header):
             tally.add("{n rows} with more or fewer cells than the header", place)
-            cells += [""] * (len(header) - len(cells))
         batch.append((place, cells))
         if len(batch) == _MANY:
-            _add(columns, named, step, batch, numbering)
+            _add(columns, metrics, step, batch, numbering)
             batch = []
-    _add(columns, named, step, batch, numbering)
+    _add(columns, metrics, step, batch, numbering)
     if axis is None:
         for of_run in columns.values():
             of_run.renumber(numbering.steps(None, tally))
-    return [
-        Raw("wandb", host_of([*header, *metrics.values()]), run or file.name, columns[run], {})
-        for run, metrics in named.items()
-    ]
+    return [Raw("wandb", host_of(of_run.names()), run or file.name, of_run, {}) for run, of_run in columns.items()]
 
 
 def _add(
     columns: Mapping[str, Columns],
-    named: Mapping[str, Mapping[int, str]],
+    metrics: Sequence[Metric | None],
     step: int | None,
     batch: Sequence[tuple[int, list[str]]],
     numbering: Numbering,
 ) -> None:
-    for run, metrics in named.items():
-        places, steps, rows = [], [], []
-        for place, cells in batch:
-            row: Row = {}
-            for i, name in metrics.items():
-                if cells[i]:
-                    number = number_in(cells[i])
-                    row[name] = cells[i] if number is None else number
-            if row:
-                places.append(place)
-                steps.append("0" if step is None else cells[step])
-                rows.append(row)
-                if step is None:
-                    numbering.add(row, None)
-        columns[run].add(places, steps, rows)
+    of_runs: dict[str, tuple[list[int], list[str], list[Row]]] = {}
+    for place, cells in batch:
+        rows: dict[str, Row] = {}
+        for metric, cell in zip(metrics, cells, strict=False):
+            if cell and metric is not None:
+                run, name = metric
+                number = number_in(cell)
+                rows.setdefault(run, {})[name] = cell if number is None else number
+        for run, row in rows.items():
+            if step is None:
+                numbering.add(row, None)
+            places, steps, of_run = of_runs.setdefault(run, ([], [], []))
+            places.append(place)
+            steps.append("0" if step is None else cells[step] if step < len(cells) else "")
+            of_run.append(row)
+    for run, (places, steps, of_run) in of_runs.items():
+        columns[run].add(places, steps, of_run)
 
 
 def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
@@ -95,19 +96,19 @@ def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, cells
 
 
-def _runs(header: Sequence[str], tally: Tally) -> dict[str, dict[int, str]]:
-    """Run -> index of column -> metric.
+def _metrics(header: Sequence[str], tally: Tally) -> list[Metric | None]:
+    """For each column, its run and metric; None for a column without a metric.
 
     The export of a chart names its columns `run - metric`. Any other history has one run, named "".
     """
-    named: dict[str, dict[int, str]] = {}
-    for i, name in enumerate(header):
+    metrics: list[Metric | None] = []
+    for name in header:
         run, _, metric = name.rpartition(_BETWEEN)
-        if name.endswith(_RANGES):
+        is_range = name.endswith(_RANGES)
+        if is_range:
             tally.add("left out {n columns} with ranges of other columns (__MIN, __MAX)")
-        elif metric and is_metric(metric):
-            named.setdefault(run, {})[i] = metric
-    return named
+        metrics.append((run, metric) if metric and is_metric(metric) and not is_range else None)
+    return metrics
 
 
 CSV = Reader(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.diagnostics.readers.columns import Columns
-from holdfast.diagnostics.readers.console import COLOUR, STEP
+from holdfast.diagnostics.readers.console import COLOUR, STEP, without_process
 from holdfast.diagnostics.readers.jsonl import Batch
 from holdfast.diagnostics.readers.names import host_of
 from holdfast.diagnostics.readers.numbering import (
@@ -34,10 +34,10 @@ _BEGUN = re.compile(r"\{\s*['\"]")
 _PLAIN = re.compile(r"(?:[^{\x1b]*\r)?\{'[^{]*$")
 _NAMES = re.compile(r"['\"](\w+)['\"]:")
 _BAR = re.compile(r"(?:^|\r)([^\r%|]*)%\|[^|\r]*\|\s*(\d{1,15})/(\d{1,15})\s*\[")
-_RANK = re.compile(r"\s*(\[?\w*rank\W?\d+\]?:?|\([^()]*pid=[^()]*\)|Train(ing)?:)?\s*", re.IGNORECASE)
+_RANK = re.compile(r"(\[?\w*rank\W?\d+\]?:?|Train(ing)?:)?", re.IGNORECASE)
 _WORDS = re.compile(r"(?<=: )(-?)(nan|inf|None|True|False)(?=[,}\s])")
 _JSON = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}
-_CALLS = re.compile(r"\b(?:[\w.]+\.\w+|tensor|array)\(\[?([-+.\w]+)\]?[^()]*\)")
+_CALLS = re.compile(r"(?<![\w.])(?:tensor|array|\w+(?:\.\w+)+)\(\[?([-+.\w]++)[^()]*\)")
 _ANNOUNCED = re.compile(r"(?<![\w/])(global step|rollout|perf|eval|step) (\d{1,9}):\s*$", re.IGNORECASE)
 _ANNOUNCEMENT = 80  # characters
 _LONGEST = 1 << 16  # characters of a dict that is wrapped over lines
@@ -98,16 +98,16 @@ class Dicts:
             elif line.rstrip().endswith(":"):
                 self._before = line[-_ANNOUNCEMENT:]
             return
-        at = 0
+        at, has_bars = 0, "%|" in line
         for match in FLAT.finditer(line):
             value = parsed(match[0])
-            announced = self._announced_in(line[at : match.start()][-_ANNOUNCEMENT:])
+            announced = self._announced_in(line[max(at, match.start() - _ANNOUNCEMENT) : match.start()])
             if value is not None and (is_row(value) or (announced is not None and is_numeric(value))):
-                if "%|" in line:
+                if has_bars:
                     self._bars.see(line[max(at, match.start() - _TAIL) : match.start()])
                 at = match.end()
                 yield self._row(value, announced)
-        if "%|" in line:
+        if has_bars:
             self._bars.see(line[at:][-_TAIL:])
         if "logging_steps" in line and self.logging_steps is None:
             self.logging_steps = logging_steps_in(line)
@@ -168,7 +168,7 @@ class _Bars:
     def see(self, text: str) -> None:
         """Keeps the counts of the bars in a text."""
         for match in _BAR.finditer(text):
-            if _RANK.fullmatch(match[1].rstrip(" 0123456789")):
+            if _RANK.fullmatch(without_process(match[1].rstrip(" 0123456789")).strip()):
                 self._newest = int(match[3])
                 self._counts[self._newest] = int(match[2])
                 self._total = self._total or self._newest

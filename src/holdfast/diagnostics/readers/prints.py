@@ -14,16 +14,18 @@ from holdfast.diagnostics.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnostics.readers.text import Tally, lines
 
 _FEW = 2
+_MANY = 500
 _LINE = 1 << 14  # characters of a line that may be a row
 _BLOCKS = 100  # blocks of a file that are searched for rows
 _CORE = re.compile(r"loss|reward", re.IGNORECASE)
-_NUMBER = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?)(?![\w%:]|[.,]\d)"
+# Two parts of a pattern that could share characters, as in `\s*:?\s*`, would take quadratic time on a long line.
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?)(?![\w%:]|[.,]\d)"
 _PAIR = re.compile(
     r"(?<![\w./:@-])((?:(?!INFO|DEBUG|WARN)[A-Za-z]\w* )?[A-Za-z][\w./-]*)(?:\s*[:=]\s*|\s+)(" + _NUMBER + ")",
     re.IGNORECASE,
 )
-_STEP = re.compile(r"(?<![A-Za-z./-])(?:step|iteration|iter)s?\s*[:=#]?\s*(\d{1,15})(?![\w.,]*\d)", re.IGNORECASE)
-_EPOCH = re.compile(r"(?<![A-Za-z])ep(?:och|isode)s?\s*[:=]?\s*\[?(\d{1,9})(/\d+)?(?![.\d])", re.IGNORECASE)
+_STEP = re.compile(r"(?<![A-Za-z./-])(?:step|iteration|iter)s?\s*(?:[:=#]\s*)?(\d{1,15})(?![\w.,]*?\d)", re.IGNORECASE)
+_EPOCH = re.compile(r"(?<![A-Za-z])ep(?:och|isode)s?\s*(?:[:=]\s*)?\[?(\d{1,9})(/\d+)?(?![.\d])", re.IGNORECASE)
 _BAR = re.compile(r"%\|[^|]*\|\s*(\d{1,9})/(\d{1,9})\s*\[")
 _COUNTS = re.compile(r"(?:^|[ _])(?:step|iteration|iter|epoch|ep)s?$")
 _REWARD = re.compile(r"(?:train(?:ing)?_)?(?:(?:mean|avg|average)_)?rewards?(?:_(?:mean|avg|average))?")
@@ -79,8 +81,9 @@ def _rows(path: Path, tally: Tally, most: int | None = None) -> Iterator[tuple[i
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
     columns = Columns(tally, null_is_nan=True)
-    for number, (step, row) in _rows(file.path, tally):
-        columns.add([number], [step], [row])
+    prints = _rows(file.path, tally)
+    while some := list(islice(prints, _MANY)):
+        columns.add([number for number, _ in some], [step for _, (step, _) in some], [row for _, (_, row) in some])
     host = host_of(columns.names())
     return [Raw("console", "trl" if host == "unknown" else host, file.name, columns, {})]
 

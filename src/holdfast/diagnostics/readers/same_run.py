@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from holdfast.diagnostics.log import Log, Series
-from holdfast.diagnostics.readers.reader import LogFile
+from holdfast.diagnostics.log import Format, Log, Series
+from holdfast.diagnostics.readers.reader import LogFile, Reader
 
 _FEWEST = 3
 """Steps at which two logs of one run must agree."""
@@ -23,15 +24,20 @@ def one_each(read: Iterable[tuple[LogFile, Log]]) -> list[Log]:
     """Every run once. If logs from different kinds of files have the same numbers, the one with the most values is
     kept. It gets the settings that only the others have. A log that is `beside` another with a different run is left
     out."""
-    groups: list[list[tuple[LogFile, Log]]] = []
     ordered = sorted(read, key=lambda pair: pair[0].beside)
-    for file, log in ordered:
-        group = next((group for group in groups if all(_is_same(file, log, *other) for other in group)), None)
-        if group is not None:
-            group.append((file, log))
-        elif not file.beside:
-            groups.append([(file, log)])
-    return [_richest(group) for group in groups]
+    kinds: dict[tuple[bool, Reader[Any], Format], list[int]] = {}
+    for i, (file, log) in enumerate(ordered):
+        kinds.setdefault((file.beside, file.reader, log.format), []).append(i)
+    groups: list[list[int]] = []
+    for (beside, *_), members in kinds.items():
+        earlier = tuple(groups)  # logs of one kind are different runs, so thousands are not compared with each other
+        for i in members:
+            group = next((g for g in earlier if all(_is_same(*ordered[i], *ordered[j]) for j in g)), None)
+            if group is not None:
+                group.append(i)
+            elif not beside:
+                groups.append([i])
+    return [_richest([ordered[i] for i in group]) for group in sorted(map(sorted, groups))]
 
 
 def named_apart(logs: list[Log]) -> list[Log]:

@@ -27,7 +27,7 @@ def setting(text: str) -> object:
 
 
 def read_yaml(path: Path) -> dict[str, object]:
-    """The scalar values of a YAML file by dotted names, without lists; {} if there is no file.
+    """The scalar values of a YAML file by dotted names, without lists; {} if there is no regular file.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -35,6 +35,8 @@ def read_yaml(path: Path) -> dict[str, object]:
     ...     read_yaml(Path(folder) / "a.yaml")
     {'beta.desc': '', 'beta.value': 0.04, 'name': 'x'}
     """
+    if not path.is_file():  # a pipe would be waited for
+        return {}
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             lines = file.read(_LARGEST).splitlines()

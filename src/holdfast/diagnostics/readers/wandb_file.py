@@ -98,12 +98,21 @@ def _any_row(message: bytes) -> Row:
             row[name] = value
         elif number == 2 and isinstance(item, bytes):
             step = next((signed(value) for _, value in fields(item) if isinstance(value, int)), 0)
-    media = tuple(name.removesuffix("_type") for name in row if name.endswith("._type"))
-    if media:
-        row = {name: value for name, value in row.items() if not name.startswith(media)}
+    _leave_out_media(row)
     if step is not None:
         row.setdefault("_step", step)
     return {name: value for name, value in row.items() if not (isinstance(value, dict) and "_type" in value)}
+
+
+def _leave_out_media(row: Row) -> None:
+    """Take out all below a name with a `_type`. These names follow each other when sorted."""
+    media = {name.removesuffix("_type") for name in row if name.endswith("._type")}
+    inside = ""
+    for name in sorted(media.union(row)) if media else ():
+        if not inside or not name.startswith(inside):
+            inside = name if name in media else ""
+        if inside:
+            row.pop(name, None)
 
 
 def _number(text: bytes) -> Any:

@@ -15,7 +15,8 @@ from holdfast.diagnostics.report.samples import UNREADABLE, ReportedCase, Sample
 def read_cases(folder: Path) -> tuple[ReportedCase, ...]:
     """The cases of the newest `probes/cases-*.json`; empty without one that can be read."""
     try:
-        newest = max((folder / "probes").glob("cases-*.json"), key=lambda path: path.stat().st_mtime)
+        files = filter(Path.is_file, (folder / "probes").glob("cases-*.json"))  # a pipe would be waited for
+        newest = max(files, key=lambda path: path.stat().st_mtime)
         return tuple(map(_case, json.loads(newest.read_text(encoding="utf-8"))["result"]["cases"]))
     except (OSError, *UNREADABLE):
         return ()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from holdfast.collapse import WINDOW, smooth
 from holdfast.diagnostics.finding import Diagnosis
-from holdfast.diagnostics.log import Log, Series
+from holdfast.diagnostics.log import Log, Series, finite
 from holdfast.diagnostics.report.charts import TWINS, Chart, Line, Row, charts_for, more_charts
 from holdfast.diagnostics.report.samples import ReportedRun, SampleChanges, rollouts_json, short
 from holdfast.diagnostics.rules import RULES
@@ -273,19 +273,19 @@ def window_of(count: int) -> int:
 
 def smoothed(series: Series) -> Series | None:
     """The running mean of the finite values; None if there are too few."""
-    finite = np.isfinite(series.values)
-    if finite.sum() < SMOOTHED_FROM:
+    known = finite(series)
+    if len(known) < SMOOTHED_FROM:
         return None
-    window = window_of(int(finite.sum()))
-    return Series(series.steps[finite][window - 1 :], smooth(series.values[finite], window)[window - 1 :])
+    window = window_of(len(known))
+    return Series(known.steps[window - 1 :], smooth(known.values, window)[window - 1 :])
 
 
 def curve(series: Series, most: int) -> dict[str, Any]:
     """`{"x": steps, "y": values, "bad": steps at which no finite number was logged}`, with at most `most` points."""
-    finite = np.isfinite(series.values)
-    steps, values = series.steps[finite], series.values[finite]
+    is_number = np.isfinite(series.values)
+    steps, values = series.steps[is_number], series.values[is_number]
     kept = thin(values, most)
-    bad = series.steps[~finite]
+    bad = series.steps[~is_number]
     bad = bad[np.linspace(0, len(bad) - 1, min(len(bad), _MOST_BAD)).astype(np.int64)] if len(bad) else bad
     return {"x": steps[kept].tolist(), "y": [short(v) for v in values[kept].tolist()], "bad": bad.tolist()}
 

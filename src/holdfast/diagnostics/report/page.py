@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,9 @@ def reported(log: Log, diagnosis: Diagnosis, path: str | Path | None = None) -> 
     if path is None:
         return ReportedRun(log=log, diagnosis=diagnosis)
     path = Path(path)
-    folder = next((place for place in (path / log.name, path) if place.is_dir()), path.parent)
+    named = path / log.name  # the log chooses its name, which may be a path to anywhere, or too long for one
+    is_inside = named.resolve().is_relative_to(path.resolve())
+    folder = named if is_inside and isdir(named) else path if path.is_dir() else path.parent
     return ReportedRun(
         log=log,
         diagnosis=diagnosis,
@@ -56,7 +61,7 @@ def write_report(path: str | Path, runs: Sequence[ReportedRun], *, live: bool = 
     path = Path(path)
     if not any(len(series) for run in runs for series in run.log.series.values()):
         raise DataError(f"{path} is not written: no log has a number at any step, so there is nothing to draw")
-    page = html(_with_unique_names(runs), foot=_foot(), live=live)
+    page = html(_with_unique_names(runs), foot=_foot(), key=_key(path.resolve()), live=live)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, page)
@@ -91,6 +96,13 @@ def _with_unique_names(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     return named
 
 
+@cache
+def _key(path: Path) -> str:
+    """What only pages know that this process has written to this path. By `file:` any page may put any other into a
+    frame, and a report answers only the one that knows its key."""
+    return secrets.token_hex(16)
+
+
 def _foot() -> str:
     """When and by what the page was written. Not the command line: pages are shared, and it may hold a secret."""
     return f"Written {time.strftime('%Y-%m-%d %H:%M')} by holdfast {__version__}, Python {sys.version.split()[0]}."
@@ -107,10 +119,10 @@ _LIVE = '<p class="live">Live: this page shows new rows by itself. <span id="age
 _FINAL = "This page is final and will not change."
 
 
-def html(runs: Sequence[ReportedRun], *, foot: str, live: bool = False) -> str:
-    """The whole file. `foot` is a closing line."""
+def html(runs: Sequence[ReportedRun], *, foot: str, key: str, live: bool = False) -> str:
+    """The whole file. `foot` is a closing line, `key` what an earlier page at the same path knows too."""
     title = runs[0].log.name if len(runs) == 1 else f"{len(runs)} runs"
-    data = page_data(runs) | {"live": LOOK_EVERY if live else None, "written": round(time.time(), 3)}
+    data = page_data(runs) | {"live": LOOK_EVERY if live else None, "written": round(time.time(), 3), "key": key}
     closing = [foot] if live else [foot, _FINAL]
     if len(runs) == 1:
         top, results = [parts.course(runs[0])], [parts.findings(runs[0], data), parts.remarks(runs)]

@@ -22,6 +22,7 @@ _log = logging.getLogger("holdfast")
 
 MOST_BYTES = 256 * 2**20
 """The most bytes of all entries, in memory and in the file together: about 1 KB per entry of 10 passages."""
+_LARGEST = float(np.finfo(np.float32).max)
 _OVERHEAD = 500  # bytes in memory that an entry takes besides its text and its numbers
 
 Key = tuple[str, int]
@@ -195,7 +196,7 @@ def _entry(entry: dict[str, Any], number: int, passages: int) -> tuple[Key, Rank
         and isinstance(scores, list)
         and len(rows) == len(scores) <= k
         and all(type(row) is int and 0 <= row < passages for row in rows)
-        and all(type(score) is float for score in scores)
+        and all(type(score) is float and abs(score) <= _LARGEST for score in scores)  # JSON has no NaN, no infinity
     ):
         raise ValueError(f"line {number} is not a query with rows of this index and their scores")
     return (query, k), Ranked(np.array(rows, np.int64), np.array(scores, np.float32))

@@ -1,5 +1,6 @@
 // A page that is still being rewritten looks at its own file. A file may not be fetched, but it may be framed: the
-// page opens itself in a hidden frame, which sends its content and does nothing else.
+// page opens itself in a hidden frame, which sends its content and does nothing else. It sends it only to a page that
+// knows the key of the file: any page on this computer may frame it.
 
 const asked = "?refresh=";
 const patience = 12; // looks that a frame may take before another is opened
@@ -8,8 +9,9 @@ const contents = () => Object.fromEntries(parts().map((part) => [part.dataset.pa
 
 // In the frame: send what is new to the page around it.
 function answer() {
+  if (!location.search.startsWith(asked + data.key)) return;
   const said = { holdfast: document.getElementById("data").textContent, html: contents(), title: document.title };
-  parent.postMessage(said, location.protocol === "file:" ? "*" : location.origin); // no other site gets to know it
+  parent.postMessage(said, location.protocol === "file:" ? "*" : location.origin);
 }
 
 function isFrame() {
@@ -22,10 +24,11 @@ function follow() {
   if (data.live === null) return;
   addEventListener("message", (event) => {
     if (!refresh.frame || event.source !== refresh.frame.contentWindow || !event.data.holdfast) return;
+    const fresh = JSON.parse(event.data.holdfast);
+    if (fresh.key !== data.key) return; // a page around this one can put another into its frame
     refresh.unanswered = 0;
     refresh.frame.remove();
     refresh.frame = null;
-    const fresh = JSON.parse(event.data.holdfast);
     if (fresh.written !== data.written) renew(fresh, event.data.html, event.data.title);
     sayAge();
   });
@@ -45,7 +48,7 @@ function look() {
   sayAge();
   refresh.frame = element("iframe");
   refresh.frame.hidden = true;
-  refresh.frame.src = location.href.split(/[?#]/)[0] + asked + Date.now();
+  refresh.frame.src = location.href.split(/[?#]/)[0] + asked + data.key + Date.now();
   document.body.append(refresh.frame);
 }
 
@@ -87,6 +90,6 @@ function sayAge() {
   if (!line || data.live === null) return;
   const seconds = Math.max(0, Math.round(Date.now() / 1000 - data.written));
   const [size, unit] = seconds < 100 ? [1, "s"] : seconds < 6000 ? [60, "min"] : [3600, "h"];
-  const silent = " This browser does not let a file read itself: load the page again to see more.";
+  const silent = " This page cannot read its file: load it again to see more.";
   line.textContent = `Last written ${Math.round(seconds / size)} ${unit} ago.${refresh.unanswered > 2 ? silent : ""}`;
 }
