@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from holdfast.search.tokens import encode
 from holdfast.train.warm_start import (
     Demonstration,
     Supervision,
+    batches,
     disguised,
     encode_demonstration,
     learning_rate,
@@ -47,10 +49,14 @@ def episodes(count: int = 12, seed: int = 0) -> list[Demonstration]:
     return made
 
 
+def supervision(**changes: Any) -> Supervision:
+    options: dict[str, Any] = {"steps": 4, "batch": 6, "lr": 1e-2, "seed": 0, "by_length": False}
+    return Supervision(**({**options, "micro_batch_tokens": 4096} | changes))
+
+
 def train(model: Any, rows: list[Demonstration], **changes: Any) -> list[dict[str, float]]:
-    options: dict[str, Any] = {"steps": 4, "batch": 6, "lr": 1e-2, "seed": 0, "micro_batch_tokens": 4096}
     policy = LanguageModel(model=model, tokenizer=SimpleNamespace(pad_token_id=0, eos_token_id=0))
-    return list(warm_start(policy, rows, Supervision(**(options | changes))))
+    return list(warm_start(policy, rows, supervision(**changes)))
 
 
 def weights(model: Any) -> list[torch.Tensor]:
@@ -140,6 +146,16 @@ def test_micro_batches_do_not_matter(make_model: Callable[..., Any]) -> None:
     for losses, end in ends[1:]:
         assert losses == pytest.approx(ends[0][0], rel=1e-5)
         torch.testing.assert_close(end, ends[0][1], atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+def test_batches_mix_rollouts_of_different_length_unless_they_are_to_be_alike(by_length: bool) -> None:
+    """Half of the demonstrations search once, half twice: a batch of one kind pushes the policy to that habit."""
+    rows = [Demonstration(range(length), (True,) * length) for length in [10] * 64 + [20] * 64]
+    drawn = list(itertools.islice(batches(rows, supervision(batch=8, by_length=by_length)), 16))
+    assert sorted(len(row.token_ids) for batch in drawn for row in batch) == [10] * 64 + [20] * 64
+    pure = sum(len({len(row.token_ids) for row in batch}) == 1 for batch in drawn)
+    assert pure == (16 if by_length else 0)
 
 
 def test_it_repeats_exactly_and_another_seed_does_not(make_model: Callable[..., Any]) -> None:

@@ -303,6 +303,9 @@ class WarmStart(Section):
     world."""
     batch_size: int = Field(48, ge=1)
     """Demonstrations per step."""
+    batches: Literal["mixed", "by-length"] = "mixed"
+    """Demonstrations of a step: drawn at random, or of similar length. The latter saves padding, but small batches then
+    hold demonstrations with equally many searches, and a short warm start ends with the habits of its last batches."""
     lr: float = Field(3e-3, gt=0)
     """Peak learning rate, after a linear warm-up over the first 5 % of the steps. A cosine then lowers it to a tenth.
     3e-3 suits the tiny model; a pretrained model needs about 1e-5."""

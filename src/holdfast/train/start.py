@@ -141,6 +141,7 @@ class _Start:
                 batch=settings.batch_size,
                 lr=settings.lr,
                 seed=settings.seed,
+                by_length=settings.batches == "by-length",
                 micro_batch_tokens=self.config.train.micro_batch_tokens,
             )
             for row in warm_start(policy, demonstrations, supervision):

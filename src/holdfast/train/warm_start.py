@@ -2,8 +2,7 @@
 search.
 
 A demonstration is a whole rollout: a script of the bundled world, or a row of a JSONL file. It works for any model.
-Each batch has demonstrations of similar length, so little is padded. The loss is the mean over the tokens an agent
-would have sampled.
+The loss is the mean over the tokens an agent would have sampled.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from holdfast.language_model import LanguageModel
 from holdfast.search.env import encode_observation
 from holdfast.search.protocol import SearchProtocol
 from holdfast.search.tokens import encode
+from holdfast.train.plan import plan_update
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,8 @@ class Supervision:
     """Peak learning rate; see `learning_rate`."""
     seed: int
     """Seed of the order."""
+    by_length: bool
+    """Whether the demonstrations of an optimizer step are of similar length."""
     micro_batch_tokens: int
     """Most tokens of a forward pass, padding included."""
 
@@ -137,13 +139,12 @@ def warm_start(
     optimizer = torch.optim.AdamW(parameters, lr=supervision.lr, betas=(0.9, 0.98), weight_decay=0.01)
     skipped = 0
     model.train()
-    batches = _batches(demonstrations, supervision.batch, supervision.seed)
-    for step, rows in zip(range(steps), batches, strict=False):
+    for step, rows in zip(range(steps), batches(demonstrations, supervision), strict=False):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, supervision.lr)
         optimizer.zero_grad(set_to_none=True)
         loss, tokens = 0.0, sum(sum(row.loss_mask) for row in rows)
-        for part in _micro_batches(rows, supervision.micro_batch_tokens):
+        for part in _micro_batches(rows, supervision):
             ids, mask = pad(part, pad_token_id, device)
             logprobs, _ = language_model.logprobs(ids, mask)
             share = -logprobs.sum() / tokens
@@ -172,23 +173,32 @@ def pad(rows: Sequence[Demonstration], pad_token_id: int, device: torch.device) 
     return ids.to(device), mask.to(device)
 
 
-def _batches(demonstrations: Sequence[Demonstration], size: int, seed: int) -> Iterator[list[Demonstration]]:
-    """Endless batches: shuffle, sort pools of 16 batches by length, shuffle the batches of a pool."""
-    generator = torch.Generator().manual_seed(seed)
+def batches(demonstrations: Sequence[Demonstration], supervision: Supervision) -> Iterator[list[Demonstration]]:
+    """Endless batches, the shortest demonstration of each first: shuffle, and cut.
+
+    With `by_length`, cut into pools of 16 batches, sort each pool by length, and shuffle its batches. Small batches
+    then hold demonstrations of one kind, because length goes with the number of turns, and a short warm start ends with
+    the habits of its last batches.
+    """
+    size, generator = supervision.batch, torch.Generator().manual_seed(supervision.seed)
+    pool_size = size * 16 if supervision.by_length else size
     while True:
         order = torch.randperm(len(demonstrations), generator=generator).tolist()
-        for start in range(0, len(order), size * 16):
-            pool = sorted(order[start : start + size * 16], key=lambda i: len(demonstrations[i].token_ids))
-            batches = [pool[i : i + size] for i in range(0, len(pool), size)]
-            for b in torch.randperm(len(batches), generator=generator).tolist():
-                yield [demonstrations[i] for i in batches[b]]
+        for start in range(0, len(order), pool_size):
+            pool = sorted(order[start : start + pool_size], key=lambda i: len(demonstrations[i].token_ids))
+            parts = [pool[i : i + size] for i in range(0, len(pool), size)]
+            for b in torch.randperm(len(parts), generator=generator).tolist():
+                yield [demonstrations[i] for i in parts[b]]
 
 
-def _micro_batches(rows: Sequence[Demonstration], most_tokens: int) -> list[list[Demonstration]]:
-    """Runs of rows, which come shortest first, of at most `most_tokens` each with their padding."""
+def _micro_batches(rows: Sequence[Demonstration], supervision: Supervision) -> list[list[Demonstration]]:
+    """Runs of rows, which come shortest first, of at most `micro_batch_tokens` each with their padding."""
+    lengths, most_tokens = [len(row.token_ids) for row in rows], supervision.micro_batch_tokens
+    if not supervision.by_length:  # of different lengths: a pass more may cost less than the padding
+        return [[rows[i] for i in part] for part in plan_update(lengths, [range(len(rows))], most_tokens)[0]]
     parts: list[list[Demonstration]] = []
-    for row in rows:
-        if parts and (len(parts[-1]) + 1) * len(row.token_ids) <= most_tokens:
+    for row, length in zip(rows, lengths, strict=True):
+        if parts and (len(parts[-1]) + 1) * length <= most_tokens:
             parts[-1].append(row)
         else:
             parts.append([row])
