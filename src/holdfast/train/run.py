@@ -10,7 +10,7 @@ from holdfast import run_folder
 from holdfast.config import Config, setting_values
 from holdfast.data import QuestionOrder, dev_questions
 from holdfast.diagnostics.finding import Finding
-from holdfast.errors import CheckpointError, GuardStop, RolloutError
+from holdfast.errors import CheckpointError, GuardStop, ModelError, RolloutError
 from holdfast.language_model import set_up_torch
 from holdfast.listener import Listener, Listeners, StepResult
 from holdfast.loading import load_questions, load_retrievers, make_agent
@@ -26,6 +26,9 @@ from holdfast.train.saving import Saver, newest_checkpoint
 from holdfast.train.start import starting_policy
 from holdfast.train.summary import Summary, read_summary, verdict_of, write_summary
 from holdfast.train.trainer import make_trainer
+
+_IDLE = 64
+"""So many rollouts without an action stop a run. If one in 20 has an action, one of 64 has it with 96 % probability."""
 
 
 def train(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Summary:
@@ -77,6 +80,8 @@ class _Run:
         self.trainer = make_trainer(config, policy, self.questions.train, self.retrievers.train)
         self.evaluator = self._evaluator(self.trainer.agent)
         self.saver = Saver(self.trainer, run_dir, config.checkpoint, started=started)
+        self._idle: int | None = 0 if checkpoint is None else None
+        """Rollouts so far, while none had an action or a reward; then None."""
 
     def train(self) -> Summary:
         """Run the remaining steps and the final evaluation."""
@@ -100,6 +105,7 @@ class _Run:
             while self.trainer.completed_steps < total and guard.stop is None:
                 result = self._step()
                 listeners.step(result)
+                self._refuse_idle(result)
                 if guard.stop is not None or result.step == total or self.saver.is_due(result.step):
                     self.saver.save()
         finally:
@@ -116,6 +122,20 @@ class _Run:
         if self.config.eval.every and result.step % self.config.eval.every == 0:
             result = replace(result, metrics={**result.metrics, **self._evaluate()})
         return result
+
+    def _refuse_idle(self, result: StepResult) -> None:
+        """Raise `ModelError` for a policy that never searches or answers, and has never got a reward for anything."""
+        rollouts = [t for group in result.groups for t in group.trajectories]
+        if self._idle is None or any(t.searches or t.answer is not None or t.reward for t in rollouts):
+            self._idle = None
+            return
+        self._idle += len(rollouts)
+        if self._idle >= _IDLE:
+            raise ModelError(
+                f"none of the first {self._idle} rollouts searched or answered, so every reward was 0 and there is "
+                "nothing to learn from. Read some in trajectories.jsonl. A model that does not follow the prompt needs "
+                "demonstrations first: set warm_start.data and warm_start.steps, and more steps if it had them"
+            )
 
     def _evaluate(self) -> dict[str, float]:
         """Scores on dev. Saves the policy if it is the best so far."""
