@@ -90,6 +90,10 @@ FILES: dict[str, tuple[str, str]] = {
     "an index stemmed otherwise": (f"{OWN} --retrieval.index=index --retrieval.stem=false", "retrieval.stem = false"),
     "a damaged index": (f"{OWN} --retrieval.index=damaged", "is damaged"),
     "no script file": (f"{OWN} --warm_start.steps=5 --warm_start.data=gone.jsonl", "gone.jsonl"),
+    "demonstrations with other tags": (
+        f"{OWN} --warm_start.steps=5 --warm_start.data=tags.jsonl",
+        "tags.jsonl:1: turns[0].text: is not a search, but an observation follows: write <search> query </search>",
+    ),
     "no such model": (f"{OWN} --model.path=some/model", "is not a folder here"),
     "a folder without a model": (f"{OWN} --model.path=nothing", "is a folder without config.json"),
     "a model without weights": (f"{OWN} --model.path=weightless", "no causal language model can be loaded"),
@@ -114,6 +118,8 @@ def place(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "one.jsonl").write_text('{"question": "Who?", "golden_answers": ["x"]}\n')
     (folder / "unanswered.jsonl").write_text('{"question": "Who?", "golden_answers": []}\n' * 3)
     (folder / "empty.jsonl").write_text("")
+    turns = [{"text": "<query> a </query>", "observation": "<docs>b</docs>"}, {"text": "<answer> c </answer>"}]
+    (folder / "tags.jsonl").write_text(json.dumps({"question": "Who?", "turns": turns}) + "\n")
     (folder / "bad.jinja").write_text("nothing")
     (folder / "nothing").mkdir()
     index = BM25Retriever.build(tuple(passages(folder / "c.jsonl", on_skip=lambda _: None)))

@@ -299,8 +299,8 @@ class WarmStart(Section):
     steps: int = Field(0, ge=0)
     """Supervised steps before reinforcement learning. The result is cached. 0: no warm start."""
     data: str | None = None
-    """JSONL file of demonstrations (`question`, `turns` of `text` and `observation`). Unset: the scripts of the bundled
-    world."""
+    """JSONL file of demonstrations (`question`, `turns` of `text` and `observation`; docs/guide/quickstart.md). Unset:
+    the scripts of the bundled world."""
     batch_size: int = Field(48, ge=1)
     """Demonstrations per step."""
     batches: Literal["mixed", "by-length"] = "mixed"

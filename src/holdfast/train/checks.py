@@ -46,11 +46,11 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> Non
     if config.critic.path is not None:
         _check_critic(config.critic.path)
     if config.warm_start.steps and (path := config.warm_start.data) is not None:
-        from holdfast.loading import skipped_rows
+        from holdfast.loading import load_protocol, skipped_rows
         from holdfast.train.warm_start import read_demonstrations
 
         with skipped_rows(path, "warm_start.data", _ignore) as on_skip:
-            read_demonstrations(Path(path), on_skip=on_skip)
+            read_demonstrations(Path(path), load_protocol(config), on_skip=on_skip)
     if (template := config.model.chat_template) not in ("auto", "none"):
         from holdfast.search.protocol import read_template
 
