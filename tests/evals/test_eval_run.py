@@ -125,6 +125,13 @@ def test_only_what_is_missing_is_asked_again(words: Any, tmp_path: Path) -> None
     assert {name: (tmp_path / name).read_bytes() for name in FILES} == before
 
 
+@pytest.mark.parametrize("is_local", [True, False])
+def test_progress_is_told_inside_a_batch(words: Any, tmp_path: Path, is_local: bool) -> None:
+    told = Told()
+    Evaluation(evaluated_model(echo(words), local=is_local), DIRECT, QUESTIONS, None).run(tmp_path, told, batch=20)
+    assert told.advanced == [0, *range(2, 21, 2), 20, 21, 22, 23, 23]
+
+
 def test_a_local_batch_is_computed_again_as_a_whole(words: Any, tmp_path: Path) -> None:
     Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     rows = (tmp_path / "questions.jsonl").read_bytes().splitlines(keepends=True)
