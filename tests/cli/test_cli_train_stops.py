@@ -147,7 +147,7 @@ def test_an_interrupt_before_the_first_checkpoint(trainer: Any, holdfast: Run) -
     trainer.script = script
     stderr = holdfast("train", code=130).stderr
     assert stderr == (
-        "Stopped before the first checkpoint (checkpoint.every). To begin again at step 1:\n"
+        "Stopped before the first step was saved. To begin again at step 1:\n"
         "  holdfast resume runs/quickstart\n"
     )
 

@@ -198,7 +198,7 @@ def _explain_stop(run_dir: Path, code: int, *, fresh: bool) -> NoReturn:
     if fresh and runs.discard_if_bare(run_dir):
         message = "Stopped before the first step, so nothing was saved."
     elif (step := run_folder.newest_step(run_dir)) is None:
-        message = "Stopped before the first checkpoint (checkpoint.every). To begin again at step 1:"
+        message = "Stopped before the first step was saved. To begin again at step 1:"
         message += f"\n  {_resuming(run_dir)}"
     else:
         message = f"Stopped. Step {step} is saved. To continue from there:\n  {_resuming(run_dir)}"

@@ -24,6 +24,7 @@ from holdfast.train.live_report import LiveReport
 from holdfast.train.samples import Samples
 from holdfast.train.saving import Saver, newest_checkpoint
 from holdfast.train.start import starting_policy
+from holdfast.train.stops import held_stops
 from holdfast.train.summary import Summary, read_summary, verdict_of, write_summary
 from holdfast.train.trainer import make_trainer
 
@@ -102,12 +103,13 @@ class _Run:
         try:
             if self.trainer.completed_steps == 0 and config.eval.every:
                 listeners.step(StepResult(step=0, metrics=self._evaluate()))
-            while self.trainer.completed_steps < total and guard.stop is None:
-                result = self._step()
-                listeners.step(result)
-                self._refuse_idle(result)
-                if guard.stop is not None or result.step == total or self.saver.is_due(result.step):
-                    self.saver.save()
+            with held_stops(lambda: self.trainer.rolling_out, self.listener.note) as stops:
+                while self.trainer.completed_steps < total and guard.stop is None and not stops:
+                    result = self._step()
+                    listeners.step(result)
+                    self._refuse_idle(result)
+                    if stops or guard.stop is not None or result.step == total or self.saver.is_due(result.step):
+                        self.saver.save()
         finally:
             listeners.close()
         return guard.stop if self.trainer.completed_steps < total else None
@@ -116,8 +118,9 @@ class _Run:
         """One training step, with the evaluation that is due after it."""
         try:
             result = self.trainer.step()
-        except RolloutError:
-            self.saver.save_if_missing()  # the steps before this one are whole
+        except (RolloutError, KeyboardInterrupt, SystemExit):
+            if self.trainer.rolling_out:
+                self.saver.save_if_missing()  # the steps before this one are whole
             raise
         if self.config.eval.every and result.step % self.config.eval.every == 0:
             result = replace(result, metrics={**result.metrics, **self._evaluate()})
