@@ -54,7 +54,7 @@ RECIPE: dict[str, dict[str, Any]] = {
     # Nothing is right after so short a warm start; whether it looks right tells rollouts of a question apart.
     "reward": {"em": 1.0, "f1": 1.0, "format": 0.5},
     "train": {"steps": 2, "questions": 4, "group_size": 4, "optimizer_steps_per_rollout": 3, "lr": 3e-3},
-    "eval": {"every": 0, "questions": 4},
+    "eval": {"every": 0, "questions": 4, "start": True},
     "loss": {"kl_coef": 0.0},
 }
 

@@ -526,6 +526,8 @@ class Eval(Section):
     """Number of dev questions during training."""
     samples: int = Field(1, ge=1)
     """Samples per question at the training temperature. Greedy scores are always reported too."""
+    start: bool = False
+    """At the end, also evaluate the policy that the run started from. It takes as long as for the trained one."""
 
 
 class Checkpoint(Section):

@@ -147,10 +147,10 @@ class _Run:
         return {f"eval/{name}": value for name, value in scores.items()}
 
     def _close(self) -> Summary:
-        """Evaluate on the test questions, once: the trained policy, then the policy that the run started from."""
+        """Evaluate on the test questions, once: the trained policy, then the one it started from if the recipe says so."""
         config = self.config
         split, questions = ("test", self.questions.test) if self.questions.test else ("dev", self.questions.dev)
-        self.listener.stage(f"final evaluation on {split}", 2)
+        self.listener.stage(f"final evaluation on {split}", 1 + config.eval.start)
         self.trainer.learner.forget_optimizer()
         self.trainer.critic = None
         of = {
@@ -163,18 +163,20 @@ class _Run:
         progress = Progress(self.run_dir / run_folder.FINAL_EVALUATION, {**of, "eval": config.eval.model_dump()})
         after = progress.run("after", self.evaluator, questions)
         self.listener.advance(1)
-        # Loaded again from where it is kept, so that the run need not hold it in memory.
-        start = starting_policy(config, self.questions, self.retrievers.train)
-        evaluator = self._evaluator(make_agent(config, start, self.retrievers.eval))
-        before = progress.run("before", evaluator, questions)
-        self.listener.advance(2)
+        before: dict[str, float] = {}
+        if config.eval.start:
+            # Loaded again from where it is kept, so that the run need not hold it in memory.
+            start = starting_policy(config, self.questions, self.retrievers.train)
+            evaluator = self._evaluator(make_agent(config, start, self.retrievers.eval))
+            before = progress.run("before", evaluator, questions).scores
+            self.listener.advance(2)
         rows = MetricsFile(self.run_dir / run_folder.METRICS).read()
         summary = Summary(
             run_dir=self.run_dir,
             seconds=round(self.saver.seconds, 1),
             steps=self.trainer.completed_steps,
-            verdict=verdict_of(rows, before.scores, after.scores, split),
-            before=before.scores,
+            verdict=verdict_of(rows, before, after.scores, split),
+            before=before,
             after=after.scores,
             split=split,
             samples=after.samples,

@@ -13,7 +13,7 @@ def held_stops(may_stop: Callable[[], bool], note: Callable[[str], None]) -> Ite
     """A list of the signals SIGINT and SIGTERM that arrived within this context, for the code inside to end soon.
 
     A signal takes effect at once while `may_stop()`, or if it is the second; else at the end of the context, and `note`
-    is told. Signals that are ignored stay so, and in a thread other than the main one nothing is held.
+    gets a sentence. Signals that are ignored stay so. Outside the main thread nothing is held.
     """
     arrived: list[int] = []
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
