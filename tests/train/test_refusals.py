@@ -20,7 +20,7 @@ from holdfast.train import checks, run, start
 from holdfast.train.checks import validate_before_training
 
 CUSTOM = "--loss.penalty.name=custom --loss.penalty.path="
-OWN = "--data.train=q.jsonl --retrieval.corpus=c.jsonl --model.path=model"
+OWN = "--data.train=q.jsonl --retrieval.corpus=c.jsonl --model.path=model --train.questions=8"
 SMALL = (
     *("--warm_start.steps=0", "--protocol.max_total_tokens=200", "--protocol.max_observation_tokens=70"),
     *("--protocol.prompt=Question: {question}\n", "--run.device=cpu"),
@@ -81,6 +81,10 @@ RECIPES: dict[str, tuple[str, str]] = {
 FILES: dict[str, tuple[str, str]] = {
     "no questions": (f"{OWN} --data.train=gone.jsonl", "gone.jsonl"),
     "questions without answers": (f"{OWN} --data.train=unanswered.jsonl", "none of 3 rows can be used as a question"),
+    "a batch of more questions than there are": (
+        f"{OWN} --train.questions=19",
+        "train.questions = 19, but there are only 18 training questions",
+    ),
     "one question": (f"{OWN} --data.train=one.jsonl", "too few to keep some"),
     "no test questions": (f"{OWN} --data.test=gone.jsonl", "gone.jsonl"),
     "no corpus": (f"{OWN} --retrieval.corpus=gone.jsonl", "gone.jsonl"),
@@ -95,6 +99,7 @@ FILES: dict[str, tuple[str, str]] = {
         "tags.jsonl:1: turns[0].text: is not a search, but an observation follows: write <search> query </search>",
     ),
     "no such model": (f"{OWN} --model.path=some/model", "is not a folder here"),
+    "a quantized model": (f"{OWN} --model.path=model.gguf", "is a GGUF file, a quantized model for llama.cpp"),
     "a folder without a model": (f"{OWN} --model.path=nothing", "is a folder without config.json"),
     "a model without weights": (f"{OWN} --model.path=weightless", "no causal language model can be loaded"),
     "a model without a tokenizer": (f"{OWN} --model.path=speechless", "tokenizer"),
@@ -118,6 +123,7 @@ def place(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "one.jsonl").write_text('{"question": "Who?", "golden_answers": ["x"]}\n')
     (folder / "unanswered.jsonl").write_text('{"question": "Who?", "golden_answers": []}\n' * 3)
     (folder / "empty.jsonl").write_text("")
+    (folder / "model.gguf").write_bytes(b"GGUF")
     turns = [{"text": "<query> a </query>", "observation": "<docs>b</docs>"}, {"text": "<answer> c </answer>"}]
     (folder / "tags.jsonl").write_text(json.dumps({"question": "Who?", "turns": turns}) + "\n")
     (folder / "bad.jinja").write_text("nothing")

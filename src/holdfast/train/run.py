@@ -15,6 +15,7 @@ from holdfast.language_model import set_up_torch
 from holdfast.listener import Listener, Listeners, StepResult
 from holdfast.loading import load_questions, load_retrievers, make_agent
 from holdfast.rollout.agent import SearchAgent
+from holdfast.starts import from_model
 from holdfast.tracking import MetricsFile, open_trackers
 from holdfast.train.checkpoint import read_state
 from holdfast.train.checks import config_warnings, overlap_warnings, validate_before_training
@@ -53,8 +54,7 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
         return summary
     if (model := run_dir / run_folder.MODEL).is_dir():
         raise CheckpointError(
-            f"{run_dir} is a finished warm start, not a run to resume. Train from it with --model.path {model} "
-            "--warm_start.steps 0 --world.scripts.plain_steps 0"
+            f"{run_dir} is a finished warm start, not a run to resume. Train from it with {from_model(config, model)}"
         )
     validate_before_training(config)
     with run_folder.writing(run_dir):
@@ -87,7 +87,7 @@ class _Run:
     def train(self) -> Summary:
         """Run the remaining steps and the final evaluation."""
         if (finding := self._train()) is not None:
-            raise GuardStop(why_stopped(finding, self.run_dir))
+            raise GuardStop(why_stopped(finding, self.run_dir, self.config))
         return self._close()
 
     def _train(self) -> Finding | None:
@@ -147,7 +147,7 @@ class _Run:
         return {f"eval/{name}": value for name, value in scores.items()}
 
     def _close(self) -> Summary:
-        """Evaluate on the test questions, once: the trained policy, then the one it started from if the recipe says so."""
+        """Evaluate on the test questions, once: the trained policy, with `eval.start` also the one it started from."""
         config = self.config
         split, questions = ("test", self.questions.test) if self.questions.test else ("dev", self.questions.dev)
         self.listener.stage(f"final evaluation on {split}", 1 + config.eval.start)
