@@ -74,3 +74,13 @@ def is_locked(path: Path) -> bool:
         return True
     except OSError:  # the file does not exist
         return False
+
+
+def size_text(count: float) -> str:
+    """A number of bytes for people.
+
+    >>> [size_text(n) for n in (200, 5e6, 34e9)]
+    ['0.2 KiB', '4.8 MiB', '31.7 GiB']
+    """
+    unit, name = next((u for u in ((2**30, "GiB"), (2**20, "MiB")) if count >= u[0]), (2**10, "KiB"))
+    return f"{count / unit:.1f} {name}"

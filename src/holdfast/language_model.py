@@ -282,6 +282,12 @@ def _refuse_without_model(path: str | Path) -> None:
         if not (folder / "config.json").is_file() and not (folder / _ADAPTERS).is_file():
             raise ModelError(f"model.path = {model!r} is a folder without config.json: no model was saved there")
         return
+    if folder.suffix.lower() == ".gguf" and folder.is_file():
+        raise ModelError(
+            f"model.path = {model!r} is a GGUF file, a quantized model for llama.cpp, and training needs a folder of "
+            "whole weights. Convert it once with transformers, which reads it with gguf_file: "
+            "docs/guide/quickstart.md has the lines"
+        )
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ SHIPPED = Path(__file__).parent / "recipes" / "starts"
 def has_warm_start(config: Config) -> bool:
     """Whether the recipe has supervised steps before reinforcement learning."""
     return bool(config.warm_start.steps or config.world.scripts.plain_steps)
+
+
+def from_model(config: Config, model: Path | str) -> str:
+    """Settings for a command that starts a run of the recipe from a model, without a warm start."""
+    plain = " --world.scripts.plain_steps 0" if config.world.scripts.plain_steps else ""
+    return f"--model.path {shlex.quote(str(model))} --warm_start.steps 0{plain}"
 
 
 def shipped_start(config: Config) -> Path | None:

@@ -62,6 +62,7 @@ def test_a_plan_is_printed_and_nothing_done(corpus: Path, holdfast: Run, encoder
     assert max(map(len, text.splitlines()[:-1])) <= 90
     text = holdfast("index", "plan", "corpus.jsonl", "--dense", str(encoder())).stdout
     assert "2 passages of" in text and "dense 32, fp16" in text
+    assert " KiB " in text and "0.0 GiB" not in text
     assert "500 passages of" in holdfast("index", "plan", "--passages", "500").stdout
 
 

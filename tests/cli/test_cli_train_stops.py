@@ -65,10 +65,9 @@ def test_the_recipe_of_a_run_is_shown(trainer: Any, holdfast: Run) -> None:
 def test_the_warm_start_alone(trainer: Any, holdfast: Run) -> None:
     result = holdfast("warm-start", "--run.name=start")
     assert trainer.calls[0][0] == "warm start"
-    assert (
-        "holdfast train --model.path runs/start/model --warm_start.steps 0 --world.scripts.plain_steps 0"
-        in result.stdout
-    )
+    assert result.stdout.endswith("holdfast train --model.path runs/start/model --warm_start.steps 0\n")
+    collapse = holdfast("warm-start", "collapse", "--run.name=plain").stdout
+    assert collapse.endswith("/model --warm_start.steps 0 --world.scripts.plain_steps 0\n")
 
 
 def test_the_warm_start_alone_needs_steps(trainer: Any, holdfast: Run) -> None:
@@ -147,8 +146,7 @@ def test_an_interrupt_before_the_first_checkpoint(trainer: Any, holdfast: Run) -
     trainer.script = script
     stderr = holdfast("train", code=130).stderr
     assert stderr == (
-        "Stopped before the first checkpoint (checkpoint.every). To begin again at step 1:\n"
-        "  holdfast resume runs/quickstart\n"
+        "Stopped before the first step was saved. To begin again at step 1:\n  holdfast resume runs/quickstart\n"
     )
 
 

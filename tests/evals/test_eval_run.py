@@ -125,6 +125,13 @@ def test_only_what_is_missing_is_asked_again(words: Any, tmp_path: Path) -> None
     assert {name: (tmp_path / name).read_bytes() for name in FILES} == before
 
 
+@pytest.mark.parametrize("is_local", [True, False])
+def test_progress_is_told_inside_a_batch(words: Any, tmp_path: Path, is_local: bool) -> None:
+    told = Told()
+    Evaluation(evaluated_model(echo(words), local=is_local), DIRECT, QUESTIONS, None).run(tmp_path, told, batch=20)
+    assert told.advanced == [0, *range(2, 21, 2), 20, 21, 22, 23, 23]
+
+
 def test_a_local_batch_is_computed_again_as_a_whole(words: Any, tmp_path: Path) -> None:
     Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     rows = (tmp_path / "questions.jsonl").read_bytes().splitlines(keepends=True)
@@ -132,6 +139,17 @@ def test_a_local_batch_is_computed_again_as_a_whole(words: Any, tmp_path: Path) 
     again = echo(words)
     Evaluation(evaluated_model(again), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     assert [id.split("/")[2] for id, *_ in again.calls] == ["5#0", "6#0", "7#0", "8#0", "9#0"]
+
+
+def test_a_smaller_batch_continues_an_evaluation(words: Any, tmp_path: Path) -> None:
+    Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
+    rows = (tmp_path / "questions.jsonl").read_bytes()
+    (tmp_path / "questions.jsonl").write_bytes(b"".join(rows.splitlines(keepends=True)[:10]))
+    again = echo(words)
+    results = Evaluation(evaluated_model(again), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=2)
+    assert len(again.calls) == 13 and results["batch"] == 2
+    assert json.loads((tmp_path / "settings.json").read_text())["batch"] == 2
+    assert (tmp_path / "questions.jsonl").read_bytes() == rows
 
 
 def test_failed_questions_are_asked_again(words: Any, tmp_path: Path) -> None:

@@ -50,11 +50,11 @@ RECIPE: dict[str, dict[str, Any]] = {
         "max_observation_tokens": 60,
         "max_total_tokens": 220,
     },
-    "warm_start": {"steps": 60, "batch_size": 16, "lr": 1e-2},
+    "warm_start": {"steps": 60, "batch_size": 16, "lr": 1e-2, "batches": "by-length"},
     # Nothing is right after so short a warm start; whether it looks right tells rollouts of a question apart.
     "reward": {"em": 1.0, "f1": 1.0, "format": 0.5},
     "train": {"steps": 2, "questions": 4, "group_size": 4, "optimizer_steps_per_rollout": 3, "lr": 3e-3},
-    "eval": {"every": 0, "questions": 4},
+    "eval": {"every": 0, "questions": 4, "start": True},
     "loss": {"kl_coef": 0.0},
 }
 

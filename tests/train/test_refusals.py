@@ -20,7 +20,7 @@ from holdfast.train import checks, run, start
 from holdfast.train.checks import validate_before_training
 
 CUSTOM = "--loss.penalty.name=custom --loss.penalty.path="
-OWN = "--data.train=q.jsonl --retrieval.corpus=c.jsonl --model.path=model"
+OWN = "--data.train=q.jsonl --retrieval.corpus=c.jsonl --model.path=model --train.questions=8"
 SMALL = (
     *("--warm_start.steps=0", "--protocol.max_total_tokens=200", "--protocol.max_observation_tokens=70"),
     *("--protocol.prompt=Question: {question}\n", "--run.device=cpu"),
@@ -81,6 +81,10 @@ RECIPES: dict[str, tuple[str, str]] = {
 FILES: dict[str, tuple[str, str]] = {
     "no questions": (f"{OWN} --data.train=gone.jsonl", "gone.jsonl"),
     "questions without answers": (f"{OWN} --data.train=unanswered.jsonl", "none of 3 rows can be used as a question"),
+    "a batch of more questions than there are": (
+        f"{OWN} --train.questions=19",
+        "train.questions = 19, but there are only 18 training questions",
+    ),
     "one question": (f"{OWN} --data.train=one.jsonl", "too few to keep some"),
     "no test questions": (f"{OWN} --data.test=gone.jsonl", "gone.jsonl"),
     "no corpus": (f"{OWN} --retrieval.corpus=gone.jsonl", "gone.jsonl"),
@@ -90,7 +94,12 @@ FILES: dict[str, tuple[str, str]] = {
     "an index stemmed otherwise": (f"{OWN} --retrieval.index=index --retrieval.stem=false", "retrieval.stem = false"),
     "a damaged index": (f"{OWN} --retrieval.index=damaged", "is damaged"),
     "no script file": (f"{OWN} --warm_start.steps=5 --warm_start.data=gone.jsonl", "gone.jsonl"),
+    "demonstrations with other tags": (
+        f"{OWN} --warm_start.steps=5 --warm_start.data=tags.jsonl",
+        "tags.jsonl:1: turns[0].text: is not a search, but an observation follows: write <search> query </search>",
+    ),
     "no such model": (f"{OWN} --model.path=some/model", "is not a folder here"),
+    "a quantized model": (f"{OWN} --model.path=model.gguf", "is a GGUF file, a quantized model for llama.cpp"),
     "a folder without a model": (f"{OWN} --model.path=nothing", "is a folder without config.json"),
     "a model without weights": (f"{OWN} --model.path=weightless", "no causal language model can be loaded"),
     "a model without a tokenizer": (f"{OWN} --model.path=speechless", "tokenizer"),
@@ -114,6 +123,9 @@ def place(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "one.jsonl").write_text('{"question": "Who?", "golden_answers": ["x"]}\n')
     (folder / "unanswered.jsonl").write_text('{"question": "Who?", "golden_answers": []}\n' * 3)
     (folder / "empty.jsonl").write_text("")
+    (folder / "model.gguf").write_bytes(b"GGUF")
+    turns = [{"text": "<query> a </query>", "observation": "<docs>b</docs>"}, {"text": "<answer> c </answer>"}]
+    (folder / "tags.jsonl").write_text(json.dumps({"question": "Who?", "turns": turns}) + "\n")
     (folder / "bad.jinja").write_text("nothing")
     (folder / "nothing").mkdir()
     index = BM25Retriever.build(tuple(passages(folder / "c.jsonl", on_skip=lambda _: None)))

@@ -221,6 +221,46 @@ def test_a_stop_in_the_middle_of_a_prefill_says_how_to_go_on(
     assert f"Stopped. Step 4 is saved. To continue from there:\n  holdfast resume {run_dir}\n" in result.stderr
 
 
+@pytest.mark.parametrize(("sent", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+@pytest.mark.parametrize(("during", "saved"), [("roll_out", 2), ("make_batch", 3), ("twice", None)])
+def test_a_stop_saves_the_last_whole_step(
+    whole: Path,
+    recipe: Recipe,
+    tmp_path: Path,
+    told: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    sent: signal.Signals,
+    raised: type[BaseException],
+    during: str,
+    saved: int | None,
+) -> None:
+    """In its rollouts at once, in its update when that is done; a second signal waits for nothing and saves nothing."""
+    name = "make_batch" if during == "twice" else during
+    original = getattr(Trainer, name)
+
+    def stopped(self: Trainer, *arguments: Any) -> Any:
+        if self.completed_steps == 2:
+            for _ in range(2 if during == "twice" else 1):
+                signal.raise_signal(sent)
+        return original(self, *arguments)
+
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: lambda *_: sys.exit(143)}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    config = recipe(EVERYTHING | {"checkpoint.every": 0})
+    try:
+        with monkeypatch.context() as patch, pytest.raises(raised):
+            patch.setattr(Trainer, name, stopped)
+            train(config, tmp_path / "run", listener=told)
+        assert all(signal.getsignal(number) is handler for number, handler in handlers.items())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ([f"step-{saved:06d}"] if saved else [])
+    assert any("stopping as soon as this step is finished" in note for note in told.notes) is (during != "roll_out")
+    resume(tmp_path / "run")
+    assert comparable(tmp_path / "run") == comparable(whole)
+
+
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(whole: Path, tmp_path: Path, told: Any) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)

@@ -48,7 +48,14 @@ def test_collapse_starts_like_flaky() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["--world.seed=1", "--warm_start.steps=10", "--warm_start.seed=3", "--world.model.hidden=32"]
+    "change",
+    [
+        "--world.seed=1",
+        "--warm_start.steps=10",
+        "--warm_start.seed=3",
+        "--warm_start.batches=mixed",
+        "--world.model.hidden=32",
+    ],
 )
 def test_other_settings_have_a_start_of_their_own(change: str) -> None:
     assert shipped_start(recipe("flaky", change)) is None

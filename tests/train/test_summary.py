@@ -12,6 +12,13 @@ from holdfast.trajectory import Answer, Search, Trajectory, Turn
 BEFORE = {"em": 0.2, "em_greedy": 0.4}
 
 
+@pytest.mark.parametrize(("last", "headline"), [(0.6, "Learned and held."), (0.21, "Held, but learned little.")])
+def test_without_a_score_of_the_start_the_reward_says_what_was_learned(last: float, headline: str) -> None:
+    rows = [{"reward/mean": r} for r in [0.2] * 5 + [last] * 10]
+    said = verdict_of(rows, {}, {"em": 0.5, "em_greedy": 0.45}, "test")
+    assert said.startswith(headline) and said.endswith("Exact match on test: sampled 0.500, greedy 0.450.")
+
+
 def verdict(rewards: list[float], em: float = 0.5, moved: float | None = 0.01) -> str:
     rows = [{"reward/mean": r} | ({} if moved is None else {"displacement/correct": moved}) for r in rewards]
     return verdict_of(rows, BEFORE, {"em": em, "em_greedy": 0.45}, "test")

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.config import Config, Model
+from holdfast.errors import ModelError
 from holdfast.language_model import load_model
 from holdfast.loading import load_agent
 from holdfast.retrieval import open_index
@@ -29,6 +30,14 @@ from .whole_runs import comparable as rows_of
 CPU = torch.device("cpu")
 
 
+NO_PENALTY = {"loss.penalty": {"name": "none"}}
+
+
+def brevity(example: Any, trajectory: Any) -> float:
+    """A reward that does not ask for an action."""
+    return 1.0
+
+
 class Killed(BaseException):
     """Nothing in holdfast catches it."""
 
@@ -36,6 +45,21 @@ class Killed(BaseException):
 @pytest.fixture(scope="module")
 def instruct(own: Callable[..., Config], lesson: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return warm_start_only(own("raw-chat", lesson), tmp_path_factory.mktemp("instruct") / "run")
+
+
+@pytest.mark.parametrize("reward", [{"em": 1.0}, {"em": 1.0, "custom": {f"{__name__}:brevity": 0.1}}])
+@pytest.mark.parametrize("model", ["raw", "base"])
+def test_a_model_that_never_searches_or_answers_is_stopped_while_no_reward_says_otherwise(
+    own: Callable[..., Config], base: Path, tmp_path: Path, told: Any, model: str, reward: dict[str, Any]
+) -> None:
+    changes = {"reward": reward, "train": {"steps": 3, "questions": 8, "optimizer_steps_per_rollout": 1}, **NO_PENALTY}
+    config = own(base if model == "base" else model, {**changes, "train.group_size": 4})
+    if model == "base" or "custom" in reward:
+        train(config, tmp_path / "run", listener=told)
+        return
+    with pytest.raises(ModelError, match=r"none of the first 64 rollouts searched or answered.*warm_start\.data"):
+        train(config, tmp_path / "run", listener=told)
+    assert [step for step, _ in told.steps] == [1, 2]
 
 
 @pytest.mark.parametrize("how", ["dense index", "served index"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from holdfast.search.tokens import encode
 from holdfast.train.warm_start import (
     Demonstration,
     Supervision,
+    batches,
     disguised,
     encode_demonstration,
     learning_rate,
@@ -47,10 +49,14 @@ def episodes(count: int = 12, seed: int = 0) -> list[Demonstration]:
     return made
 
 
+def supervision(**changes: Any) -> Supervision:
+    options: dict[str, Any] = {"steps": 4, "batch": 6, "lr": 1e-2, "seed": 0, "by_length": False}
+    return Supervision(**({**options, "micro_batch_tokens": 4096} | changes))
+
+
 def train(model: Any, rows: list[Demonstration], **changes: Any) -> list[dict[str, float]]:
-    options: dict[str, Any] = {"steps": 4, "batch": 6, "lr": 1e-2, "seed": 0, "micro_batch_tokens": 4096}
     policy = LanguageModel(model=model, tokenizer=SimpleNamespace(pad_token_id=0, eos_token_id=0))
-    return list(warm_start(policy, rows, Supervision(**(options | changes))))
+    return list(warm_start(policy, rows, supervision(**changes)))
 
 
 def weights(model: Any) -> list[torch.Tensor]:
@@ -142,6 +148,16 @@ def test_micro_batches_do_not_matter(make_model: Callable[..., Any]) -> None:
         torch.testing.assert_close(end, ends[0][1], atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("by_length", [False, True])
+def test_batches_mix_rollouts_of_different_length_unless_they_are_to_be_alike(by_length: bool) -> None:
+    """Half of the demonstrations search once, half twice: a batch of one kind pushes the policy to that habit."""
+    rows = [Demonstration(range(length), (True,) * length) for length in [10] * 64 + [20] * 64]
+    drawn = list(itertools.islice(batches(rows, supervision(batch=8, by_length=by_length)), 16))
+    assert sorted(len(row.token_ids) for batch in drawn for row in batch) == [10] * 64 + [20] * 64
+    pure = sum(len({len(row.token_ids) for row in batch}) == 1 for batch in drawn)
+    assert pure == (16 if by_length else 0)
+
+
 def test_it_repeats_exactly_and_another_seed_does_not(make_model: Callable[..., Any]) -> None:
     ends = []
     for seed in (1, 1, 2):
@@ -187,10 +203,30 @@ def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
 # ---- files
 
 
+FOUND = "\n\n<information>Doc 1(Title: Mora) A town.</information>\n\n"
+NOTE = f"\n\n{CLEAN.invalid_note}\n\n"
+
+
 def test_episodes_from_a_file(tmp_path: Path, write_rows: Callable[..., str]) -> None:
     turns = [{"text": text, "observation": heard, "hits": ["a"]} for text, heard in TURNS]
     path = write_rows(tmp_path / "e.jsonl", [{"step": 3, "question": " Where? ", "turns": turns, "reward": 1.0}])
-    assert read_demonstrations(Path(path)) == [("Where?", TURNS)]
+    assert read_demonstrations(Path(path), CLEAN) == [("Where?", TURNS)]
+
+
+@pytest.mark.parametrize(
+    "passages", [["Mora\nA town."], [{"id": "7", "contents": "Mora\nA town."}], FOUND.strip(), FOUND]
+)
+def test_passages_are_written_as_a_rollout_hears_them(
+    tmp_path: Path, write_rows: Callable[..., str], tokenizer: PreTrainedTokenizerFast, passages: Any
+) -> None:
+    turns = [{"text": "<search> lake </search>", "observation": passages}, {"text": "<answer> Mora </answer>"}]
+    ((_, read),) = read_demonstrations(
+        Path(write_rows(tmp_path / "e.jsonl", [{"question": "?", "turns": turns}])), CLEAN
+    )
+    heard = make_observation([Hit(Document("7", "Mora\nA town."), 1.0)], CLEAN, tokenizer)
+    asked, answered = encode(tokenizer, turns[0]["text"]), encode(tokenizer, turns[1]["text"])
+    episode = encode_demonstration([5], read, CLEAN, tokenizer)
+    assert list(episode.token_ids) == [5, *asked, *heard.token_ids, *answered]
 
 
 @pytest.mark.parametrize(
@@ -203,22 +239,42 @@ def test_episodes_from_a_file(tmp_path: Path, write_rows: Callable[..., str]) ->
         ({"question": "?", "turns": [{"text": "a"}, {"observation": "b"}]}, "turns[1].text: missing"),
         ({"question": "?", "turns": [{"text": ""}]}, "turns[0].text: is empty"),
         ({"question": "?", "turns": [{"text": "a", "observation": 3}]}, "turns[0].observation: must be a string"),
+        ({"question": "?", "turns": [{"text": "a"}]}, "turns: none is a search or an answer: write <search> query"),
+        (
+            {"question": "?", "turns": [{"text": "<query> a </query>", "observation": FOUND}, {"text": TURNS[1][0]}]},
+            "turns[0].text: is not a search, but an observation follows: write <search> query </search> or <answer> "
+            "answer </answer> (protocol.preset = 'clean')",
+        ),
+        (
+            {"question": "?", "turns": [{"text": "<query> a </query>", "observation": ["Mora"]}]},
+            "turns[0].text: is not a search",
+        ),
+        (
+            {"question": "?", "turns": [{"text": TURNS[0][0], "observation": "Mora is a town."}]},
+            "turns[0].observation: must be a list of passages, or their text as <information> … </information>",
+        ),
+        ({"question": "?", "turns": [{"text": TURNS[0][0]}, {"text": TURNS[1][0]}]}, "turns[0].observation: must be a"),
+        (
+            {"question": "?", "turns": [{"text": TURNS[0][0], "observation": [{"text": "b"}]}]},
+            "turns[0].observation[0]: must be a string, is null",
+        ),
         (["question"], "row: must be a JSON object"),
     ],
 )
 def test_a_bad_episode_is_skipped_and_said(
     tmp_path: Path, write_rows: Callable[..., str], row: Any, problem: str
 ) -> None:
-    good = {"question": "?", "turns": [{"text": "a"}]}
+    good = {"question": "?", "turns": [{"text": "hm", "observation": NOTE}, {"text": TURNS[0][0]}]}
     path = write_rows(tmp_path / "e.jsonl", [good, row])
     skipped: list[Skipped] = []
-    assert read_demonstrations(Path(path), on_skip=skipped.append) == [("?", [("a", "")])]
+    read = read_demonstrations(Path(path), CLEAN, on_skip=skipped.append)
+    assert read == [("?", [("hm", NOTE), (TURNS[0][0], "")])]
     assert f"e.jsonl:2: {problem}" in str(skipped[0])
 
 
 def test_a_file_without_episodes_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(DataError, match="is empty"):
-        read_demonstrations(tmp_path / "empty.jsonl")
+        read_demonstrations(tmp_path / "empty.jsonl", CLEAN)
     with pytest.raises(DataError, match="does not exist"):
-        read_demonstrations(tmp_path / "none.jsonl")
+        read_demonstrations(tmp_path / "none.jsonl", CLEAN)

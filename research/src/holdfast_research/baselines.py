@@ -83,7 +83,7 @@ def sft(config: Config, run_dir: Path, course: Course, *, passages: bool, listen
             pools = interchangeable_tokens(world_of(config.world), policy.tokenizer)
             examples = disguised(examples, pools, most, config.warm_start.seed)
         listener.stage("supervised learning", course.steps)
-        _learn(policy, examples, course, config.warm_start.seed, config.train.micro_batch_tokens, listener)
+        _learn(policy, examples, course, config.warm_start.seed, config, listener)
         save_whole_model(run_dir / MODEL, policy)
     return run_dir / MODEL
 
@@ -172,7 +172,7 @@ def rejection_sampling(config: Config, run_dir: Path, *, listener: Listener | No
             lr=train.lr,
         )
         listener.stage(f"learning from {len(correct)} correct rollouts", course.steps)
-        _learn(policy, correct, course, config.run.seed, train.micro_batch_tokens, listener)
+        _learn(policy, correct, course, config.run.seed, config, listener)
         save_whole_model(run_dir / MODEL, policy)
     return run_dir / MODEL
 
@@ -267,11 +267,16 @@ def _learn(
     examples: Sequence[Demonstration],
     course: Course,
     seed: int,
-    most_tokens: int,
+    config: Config,
     listener: Listener,
 ) -> None:
     supervision = Supervision(
-        steps=course.steps, batch=course.batch_size, lr=course.lr, seed=seed, micro_batch_tokens=most_tokens
+        steps=course.steps,
+        batch=course.batch_size,
+        lr=course.lr,
+        seed=seed,
+        by_length=config.warm_start.batches == "by-length",
+        micro_batch_tokens=config.train.micro_batch_tokens,
     )
     for row in warm_start(policy, examples, supervision):
         listener.advance(int(row["step"]), {"loss": row["loss"]})

@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli.terminal import HELP_OPTIONS, duration, err, out, program, train_extra
 from holdfast.errors import ConfigError
+from holdfast.files import size_text
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
@@ -134,7 +135,7 @@ def plan(
     for needs in rows:
         sizes = (needs.disk, needs.building_disk, needs.building_memory, needs.memory)
         times = (needs.build_seconds, needs.batch_seconds)
-        lines.append((needs.kind, *map(_bytes, sizes), *("–" if t is None else duration(t) for t in times)))
+        lines.append((needs.kind, *map(size_text, sizes), *("–" if t is None else duration(t) for t in times)))
     console = out()
     console.print(f"{size.passages:,} passages of {size.text:.0f} bytes and {size.pairs:.0f} different words")
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -145,15 +146,6 @@ def plan(
         "With less memory, the index is read from disk, which is slower. Times are measured on a sample and scaled."
         + (" For the time that encoding takes, name the model: --dense MODEL." if dense is None else "")
     )
-
-
-def _bytes(count: float) -> str:
-    """In units of 1024.
-
-    >>> [_bytes(n) for n in (2_000, 5e6, 34e9)]
-    ['0.0 GiB', '0.0 GiB', '31.7 GiB']
-    """
-    return f"{count / 2**30:.1f} GiB"
 
 
 @app.command("show")

@@ -84,8 +84,7 @@ def resume(
         raise ConfigError(
             f"a run is resumed with its own recipe, but you also gave {' '.join(ctx.args)}. Leave that out. To make "
             f"the run longer, raise train.steps in {run_dir / run_folder.CONFIG} and resume; or start a new run from "
-            f"the trained model with --model.path {run_dir}/checkpoints/…/model --warm_start.steps 0 "
-            "--world.scripts.plain_steps 0"
+            f"the trained model with --model.path {run_dir}/checkpoints/…/model --warm_start.steps 0"
         )
     if (run_dir / run_folder.KEPT).is_file():
         raise ConfigError(f"{run_dir} is a run of rejection sampling; repeat the command that started it to continue")
@@ -103,12 +102,13 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
 
     [cyan]holdfast warm-start quickstart --run.name start[/cyan]
     """
+    from holdfast.starts import from_model
+
     config, named = _read(recipe, ctx.meta["settings"], stage="warm-start")
     trainer = load_trainer("start")
     config, run_dir = claim(config, named=named, overwrite=overwrite)
     model = on_console(run_dir, lambda listener: trainer.warm_start_only(config, run_dir, listener=listener))
-    command = f"{program()} train {quote(recipe) + ' ' if recipe else ''}--model.path {quote(str(model))}"
-    command += " --warm_start.steps 0 --world.scripts.plain_steps 0"
+    command = f"{program()} train {quote(recipe) + ' ' if recipe else ''}{from_model(config, model)}"
     out().print(f"\nThe model is in {model}. Train from it with:\n  {command}")
 
 
@@ -198,7 +198,7 @@ def _explain_stop(run_dir: Path, code: int, *, fresh: bool) -> NoReturn:
     if fresh and runs.discard_if_bare(run_dir):
         message = "Stopped before the first step, so nothing was saved."
     elif (step := run_folder.newest_step(run_dir)) is None:
-        message = "Stopped before the first checkpoint (checkpoint.every). To begin again at step 1:"
+        message = "Stopped before the first step was saved. To begin again at step 1:"
         message += f"\n  {_resuming(run_dir)}"
     else:
         message = f"Stopped. Step {step} is saved. To continue from there:\n  {_resuming(run_dir)}"

@@ -97,8 +97,11 @@ class Config(Section):
 
     def start_parts(self) -> dict[str, Any]:
         """The settings that a starting policy depends on, by section."""
-        parts = ("world", "model", "protocol", "retrieval", "warm_start")
-        return {part: getattr(self, part).model_dump() for part in parts}
+        sections = ("world", "model", "protocol", "retrieval", "warm_start")
+        parts: dict[str, Any] = {name: getattr(self, name).model_dump() for name in sections}
+        if self.warm_start.batches == "by-length":  # as all starts were made before there was this setting
+            del parts["warm_start"]["batches"]
+        return parts
 
     def unused(self) -> set[str]:
         """The sections that a run does not read: those of the bundled world, when it trains on other questions, and

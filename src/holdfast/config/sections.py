@@ -299,10 +299,13 @@ class WarmStart(Section):
     steps: int = Field(0, ge=0)
     """Supervised steps before reinforcement learning. The result is cached. 0: no warm start."""
     data: str | None = None
-    """JSONL file of demonstrations (`question`, `turns` of `text` and `observation`). Unset: the scripts of the bundled
-    world."""
+    """JSONL file of demonstrations (`question`, `turns` of `text` and `observation`; docs/guide/quickstart.md). Unset:
+    the scripts of the bundled world."""
     batch_size: int = Field(48, ge=1)
     """Demonstrations per step."""
+    batches: Literal["mixed", "by-length"] = "mixed"
+    """Demonstrations of a step: drawn at random, or of similar length. The latter saves padding, but small batches then
+    hold demonstrations with equally many searches, and a short warm start ends with the habits of its last batches."""
     lr: float = Field(3e-3, gt=0)
     """Peak learning rate, after a linear warm-up over the first 5 % of the steps. A cosine then lowers it to a tenth.
     3e-3 suits the tiny model; a pretrained model needs about 1e-5."""
@@ -523,6 +526,8 @@ class Eval(Section):
     """Number of dev questions during training."""
     samples: int = Field(1, ge=1)
     """Samples per question at the training temperature. Greedy scores are always reported too."""
+    start: bool = False
+    """At the end, also evaluate the policy that the run started from. It takes as long as for the trained one."""
 
 
 class Checkpoint(Section):

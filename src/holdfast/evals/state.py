@@ -37,21 +37,21 @@ class EvalFolder:
     def begin(self, settings: Mapping[str, Any]) -> dict[str, Row]:
         """The answers that the folder has already, by id: rows of questions that did not fail.
 
-        Raises `ConfigError` when the folder was made under other settings, or cannot be written.
+        Raises `ConfigError` when the folder was made under other settings, except for the size of a batch, or cannot be
+        written.
         """
         new = json.loads(json.dumps(settings))
         old = self._settings()
-        if old is not None and old != new:
-            name = next(name for name in {**new, **old} if old.get(name) != new.get(name))
+        if old is not None and (name := _differing(old, new)) is not None:
             raise ConfigError(
                 f"{self.path} contains an evaluation with {name} = {_shown(old.get(name))}, and this one has "
                 f"{_shown(new.get(name))}; give another --out, or delete that folder"
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            if old is None:
-                if (self.path / ROWS).exists():
-                    raise ConfigError(f"{self.path} contains answers without {SETTINGS}; give another --out")
+            if old is None and (self.path / ROWS).exists():
+                raise ConfigError(f"{self.path} contains answers without {SETTINGS}; give another --out")
+            if old != new:
                 write_json(self.path / SETTINGS, new)
         except OSError as error:
             raise ConfigError(
@@ -98,6 +98,12 @@ class EvalFolder:
             raise ConfigError(
                 f"{self.path / SETTINGS} is not JSON; give another --out, or delete that folder"
             ) from None
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """The first setting that differs; another batch size moves only the last bits of a logit, and may be needed to fit
+    into memory."""
+    return next((name for name in {**new, **old} if name != "batch" and old.get(name) != new.get(name)), None)
 
 
 def read_whole_rows(path: Path) -> list[Row]:

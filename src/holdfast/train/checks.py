@@ -46,17 +46,17 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> Non
     if config.critic.path is not None:
         _check_critic(config.critic.path)
     if config.warm_start.steps and (path := config.warm_start.data) is not None:
-        from holdfast.loading import skipped_rows
+        from holdfast.loading import load_protocol, skipped_rows
         from holdfast.train.warm_start import read_demonstrations
 
         with skipped_rows(path, "warm_start.data", _ignore) as on_skip:
-            read_demonstrations(Path(path), on_skip=on_skip)
+            read_demonstrations(Path(path), load_protocol(config), on_skip=on_skip)
     if (template := config.model.chat_template) not in ("auto", "none"):
         from holdfast.search.protocol import read_template
 
         read_template(template)
     if config.data.train != "world" or config.model.path != "tiny":
-        _check_prompts(config)
+        _check_prompts(config, stage)
 
 
 def _ignore(_: str) -> None:
@@ -110,11 +110,16 @@ def _check_passages(config: Config) -> None:
         check_index(config, folder, corpus_sha256=digest)
 
 
-def _check_prompts(config: Config) -> None:
+def _check_prompts(config: Config, stage: str | None) -> None:
     """Check the questions; for a model in a folder also its tokenizer, the prompts, and that it has weights."""
     from holdfast.loading import load_protocol, load_questions
 
     questions = load_questions(config, note=_ignore)
+    if stage is None and (asked := config.train.questions) > (count := len(questions.train)):
+        raise ConfigError(
+            f"train.questions = {asked}, but there are only {count} training questions, and a batch asks each once; "
+            f"set train.questions to {count} or less"
+        )
     if config.model.path == "tiny":
         return
     from holdfast.language_model import load_skeleton

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.config import Config
 from holdfast.config import Guard as GuardSettings
 from holdfast.diagnostics.alerts import raise_alerts
 from holdfast.diagnostics.codes import chosen
@@ -12,6 +13,7 @@ from holdfast.diagnostics.finding import Finding, write_findings
 from holdfast.diagnostics.monitor import Monitor, metrics_rows
 from holdfast.listener import Listener, StepResult
 from holdfast.run_folder import METRICS, step_folder
+from holdfast.starts import from_model
 from holdfast.tracking import MetricsFile
 
 
@@ -63,12 +65,12 @@ class Guard(Listener):
         write_findings(self._run_dir, self._monitor.log(), self._monitor.diagnosis())
 
 
-def why_stopped(finding: Finding, run_dir: Path) -> str:
+def why_stopped(finding: Finding, run_dir: Path, config: Config) -> str:
     """The message of a run that its guard has stopped."""
     checkpoint = step_folder(run_dir, finding.step)
     change = finding.remedy.replace("`", "")
     return (
         f"stopped by guard.codes after step {finding.step}: {finding.code}. {finding.summary} The run is saved in "
-        f"{checkpoint}. {change} A new run from its model: --model.path {checkpoint}/model --warm_start.steps 0 "
-        f"--world.scripts.plain_steps 0. To continue it as before: holdfast resume {run_dir}"
+        f"{checkpoint}. {change} A new run from its model: {from_model(config, checkpoint / 'model')}. To continue it "
+        f"as before: holdfast resume {run_dir}"
     )

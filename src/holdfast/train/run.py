@@ -10,11 +10,12 @@ from holdfast import run_folder
 from holdfast.config import Config, setting_values
 from holdfast.data import QuestionOrder, dev_questions
 from holdfast.diagnostics.finding import Finding
-from holdfast.errors import CheckpointError, GuardStop, RolloutError
+from holdfast.errors import CheckpointError, GuardStop, ModelError, RolloutError
 from holdfast.language_model import set_up_torch
 from holdfast.listener import Listener, Listeners, StepResult
 from holdfast.loading import load_questions, load_retrievers, make_agent
 from holdfast.rollout.agent import SearchAgent
+from holdfast.starts import from_model
 from holdfast.tracking import MetricsFile, open_trackers
 from holdfast.train.checkpoint import read_state
 from holdfast.train.checks import config_warnings, overlap_warnings, validate_before_training
@@ -24,8 +25,12 @@ from holdfast.train.live_report import LiveReport
 from holdfast.train.samples import Samples
 from holdfast.train.saving import Saver, newest_checkpoint
 from holdfast.train.start import starting_policy
+from holdfast.train.stops import held_stops
 from holdfast.train.summary import Summary, read_summary, verdict_of, write_summary
 from holdfast.train.trainer import make_trainer
+
+_IDLE = 64
+"""So many rollouts without an action stop a run. If one in 20 has an action, one of 64 has it with 96 % probability."""
 
 
 def train(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Summary:
@@ -49,8 +54,7 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
         return summary
     if (model := run_dir / run_folder.MODEL).is_dir():
         raise CheckpointError(
-            f"{run_dir} is a finished warm start, not a run to resume. Train from it with --model.path {model} "
-            "--warm_start.steps 0 --world.scripts.plain_steps 0"
+            f"{run_dir} is a finished warm start, not a run to resume. Train from it with {from_model(config, model)}"
         )
     validate_before_training(config)
     with run_folder.writing(run_dir):
@@ -77,11 +81,13 @@ class _Run:
         self.trainer = make_trainer(config, policy, self.questions.train, self.retrievers.train)
         self.evaluator = self._evaluator(self.trainer.agent)
         self.saver = Saver(self.trainer, run_dir, config.checkpoint, started=started)
+        self._idle: int | None = 0 if checkpoint is None else None
+        """Rollouts so far, while none had an action or a reward; then None."""
 
     def train(self) -> Summary:
         """Run the remaining steps and the final evaluation."""
         if (finding := self._train()) is not None:
-            raise GuardStop(why_stopped(finding, self.run_dir))
+            raise GuardStop(why_stopped(finding, self.run_dir, self.config))
         return self._close()
 
     def _train(self) -> Finding | None:
@@ -97,11 +103,13 @@ class _Run:
         try:
             if self.trainer.completed_steps == 0 and config.eval.every:
                 listeners.step(StepResult(step=0, metrics=self._evaluate()))
-            while self.trainer.completed_steps < total and guard.stop is None:
-                result = self._step()
-                listeners.step(result)
-                if guard.stop is not None or result.step == total or self.saver.is_due(result.step):
-                    self.saver.save()
+            with held_stops(lambda: self.trainer.rolling_out, self.listener.note) as stops:
+                while self.trainer.completed_steps < total and guard.stop is None and not stops:
+                    result = self._step()
+                    listeners.step(result)
+                    self._refuse_idle(result)
+                    if stops or guard.stop is not None or result.step == total or self.saver.is_due(result.step):
+                        self.saver.save()
         finally:
             listeners.close()
         return guard.stop if self.trainer.completed_steps < total else None
@@ -110,12 +118,27 @@ class _Run:
         """One training step, with the evaluation that is due after it."""
         try:
             result = self.trainer.step()
-        except RolloutError:
-            self.saver.save_if_missing()  # the steps before this one are whole
+        except (RolloutError, KeyboardInterrupt, SystemExit):
+            if self.trainer.rolling_out:
+                self.saver.save_if_missing()  # the steps before this one are whole
             raise
         if self.config.eval.every and result.step % self.config.eval.every == 0:
             result = replace(result, metrics={**result.metrics, **self._evaluate()})
         return result
+
+    def _refuse_idle(self, result: StepResult) -> None:
+        """Raise `ModelError` for a policy that never searches or answers, and has never got a reward for anything."""
+        rollouts = [t for group in result.groups for t in group.trajectories]
+        if self._idle is None or any(t.searches or t.answer is not None or t.reward for t in rollouts):
+            self._idle = None
+            return
+        self._idle += len(rollouts)
+        if self._idle >= _IDLE:
+            raise ModelError(
+                f"none of the first {self._idle} rollouts searched or answered, so every reward was 0 and there is "
+                "nothing to learn from. Read some in trajectories.jsonl. A model that does not follow the prompt needs "
+                "demonstrations first: set warm_start.data and warm_start.steps, and more steps if it had them"
+            )
 
     def _evaluate(self) -> dict[str, float]:
         """Scores on dev. Saves the policy if it is the best so far."""
@@ -124,10 +147,10 @@ class _Run:
         return {f"eval/{name}": value for name, value in scores.items()}
 
     def _close(self) -> Summary:
-        """Evaluate on the test questions, once: the trained policy, then the policy that the run started from."""
+        """Evaluate on the test questions, once: the trained policy, with `eval.start` also the one it started from."""
         config = self.config
         split, questions = ("test", self.questions.test) if self.questions.test else ("dev", self.questions.dev)
-        self.listener.stage(f"final evaluation on {split}", 2)
+        self.listener.stage(f"final evaluation on {split}", 1 + config.eval.start)
         self.trainer.learner.forget_optimizer()
         self.trainer.critic = None
         of = {
@@ -140,18 +163,20 @@ class _Run:
         progress = Progress(self.run_dir / run_folder.FINAL_EVALUATION, {**of, "eval": config.eval.model_dump()})
         after = progress.run("after", self.evaluator, questions)
         self.listener.advance(1)
-        # Loaded again from where it is kept, so that the run need not hold it in memory.
-        start = starting_policy(config, self.questions, self.retrievers.train)
-        evaluator = self._evaluator(make_agent(config, start, self.retrievers.eval))
-        before = progress.run("before", evaluator, questions)
-        self.listener.advance(2)
+        before: dict[str, float] = {}
+        if config.eval.start:
+            # Loaded again from where it is kept, so that the run need not hold it in memory.
+            start = starting_policy(config, self.questions, self.retrievers.train)
+            evaluator = self._evaluator(make_agent(config, start, self.retrievers.eval))
+            before = progress.run("before", evaluator, questions).scores
+            self.listener.advance(2)
         rows = MetricsFile(self.run_dir / run_folder.METRICS).read()
         summary = Summary(
             run_dir=self.run_dir,
             seconds=round(self.saver.seconds, 1),
             steps=self.trainer.completed_steps,
-            verdict=verdict_of(rows, before.scores, after.scores, split),
-            before=before.scores,
+            verdict=verdict_of(rows, before, after.scores, split),
+            before=before,
             after=after.scores,
             split=split,
             samples=after.samples,

@@ -24,6 +24,7 @@ from holdfast.train.threads import choose_threads
 from holdfast.train.warm_start import (
     Demonstration,
     Supervision,
+    Turns,
     disguised,
     encode_demonstration,
     read_demonstrations,
@@ -33,8 +34,8 @@ from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_ro
 from holdfast.world.model import build_model
 from holdfast.world.scripted import ScriptedRollout
 
-_Text = tuple[str, list[tuple[str, str]]]
-"""A question and its turns: (text of the turn, text of the observation after it) pairs."""
+_Text = tuple[str, Turns]
+"""A question and its turns."""
 
 
 def starting_policy(
@@ -141,6 +142,7 @@ class _Start:
                 batch=settings.batch_size,
                 lr=settings.lr,
                 seed=settings.seed,
+                by_length=settings.batches == "by-length",
                 micro_batch_tokens=self.config.train.micro_batch_tokens,
             )
             for row in warm_start(policy, demonstrations, supervision):
@@ -154,7 +156,7 @@ class _Start:
             yield plain_steps, _texts(self._scripts(plain=True))
         if settings.steps and settings.data is not None:
             with skipped_rows(settings.data, "warm_start.data", self.listener.note) as on_skip:
-                texts = read_demonstrations(Path(settings.data), on_skip=on_skip)
+                texts = read_demonstrations(Path(settings.data), load_protocol(self.config), on_skip=on_skip)
             yield settings.steps, texts
         elif settings.steps:
             yield settings.steps, _texts(scripts)  # `check_training` has made sure that there is a world

@@ -39,7 +39,8 @@ class Summary:
     verdict: str
     """One paragraph; see `verdict_of`."""
     before: Mapping[str, float]
-    """`em`, `em_greedy`, … of the policy the run started from, on the questions of the final evaluation."""
+    """`em`, `em_greedy`, … of the policy the run started from, on the questions of the final evaluation; empty without
+    `eval.start`."""
     after: Mapping[str, float]
     """The same after training."""
     split: str
@@ -99,7 +100,7 @@ def samples_of(trajectories: Sequence[Trajectory], questions: Sequence[Example])
 def verdict_of(
     series: Sequence[Mapping[str, float]], before: Mapping[str, float], after: Mapping[str, float], split: str
 ) -> str:
-    """A few sentences: what rose, what fell, and whether correct rollouts were displaced.
+    """A few sentences: what rose, what fell, and whether correct rollouts were displaced. `before` may be empty.
 
     `holdfast.collapse` defines dropped, fell and collapsed. A run that fell and came back says both.
 
@@ -111,10 +112,11 @@ def verdict_of(
     moved = [row["displacement/correct"] for row in series if "displacement/correct" in row]
     if not len(curve.steps):
         return "No training step was made."
-    text = (
-        f"{_reward(curve, after['em'] - before['em'])} Exact match on {split}: sampled "
-        f"{before['em']:.3f} to {after['em']:.3f}, greedy {before['em_greedy']:.3f} to {after['em_greedy']:.3f}."
+    sampled, greedy = (
+        (f"{before[name]:.3f} to " if before else "") + f"{after[name]:.3f}" for name in ("em", "em_greedy")
     )
+    text = _reward(curve, after["em"] - before["em"] if before else None)
+    text += f" Exact match on {split}: sampled {sampled}, greedy {greedy}."
     if moved:
         below = sum(m < 0 for m in moved) / len(moved)
         text += (
@@ -124,7 +126,8 @@ def verdict_of(
     return text
 
 
-def _reward(curve: Curve, gain: float) -> str:
+def _reward(curve: Curve, gain: float | None) -> str:
+    """What the reward did. `gain` is that of exact match on unseen questions, None if it is not known."""
     window = min(WINDOW, len(curve.steps))
     means = curve.short.means[window - 1 :]
     first, last, peak = means[0], means[-1], means.max()
@@ -145,5 +148,5 @@ def _reward(curve: Curve, gain: float) -> str:
     if len(means) == 1:
         return f"Too few steps to judge. Reward was {last:.2f} on average, in {window} step{'s' * (window > 1)}."
     went = f"{'fell' if last < first else 'rose'} from {first:.2f} to {last:.2f}"
-    held = "Learned and held." if gain > 0.02 else "Held, but learned little."
+    held = "Learned and held." if (last - first if gain is None else gain) > 0.02 else "Held, but learned little."
     return f"{held} Reward {went} (peak {peak:.2f}, means of {window} steps)."

@@ -18,7 +18,6 @@ import torch
 from holdfast.batch import TokenBatch
 from holdfast.config import Config
 from holdfast.data import Example, QuestionOrder
-from holdfast.errors import RolloutError
 from holdfast.language_model import LanguageModel
 from holdfast.listener import StepResult
 from holdfast.loading import make_agent
@@ -59,6 +58,8 @@ class Trainer:
         self.question_order = QuestionOrder(questions, seed=config.run.seed)
         self.generator = torch.Generator().manual_seed(config.run.seed)
         self.completed_steps = 0
+        self.rolling_out = False
+        """True until the policy changes: a step that is stopped now can be forgotten, and the last one saved."""
 
     def step(self) -> StepResult:
         """One rollout batch and its K optimizer steps."""
@@ -67,10 +68,12 @@ class Trainer:
         position = self.question_order.state()
         examples: Sequence[Example] = self.question_order.next(train.questions)
         try:
+            self.rolling_out = True
             with clock("rollout"):
                 groups, stats = self.roll_out(examples)
                 examples, groups, learned = self._resampled(examples, groups, stats)
-        except RolloutError:
+            self.rolling_out = False
+        except BaseException:
             self.question_order.restore(position)  # this step did not happen: a checkpoint now is that of the last one
             raise
         metrics = rollout_metrics(groups) | retrieval_metrics(stats)

@@ -2,8 +2,7 @@
 search.
 
 A demonstration is a whole rollout: a script of the bundled world, or a row of a JSONL file. It works for any model.
-Each batch has demonstrations of similar length, so little is padded. The loss is the mean over the tokens an agent
-would have sampled.
+The loss is the mean over the tokens an agent would have sampled.
 """
 
 from __future__ import annotations
@@ -20,9 +19,17 @@ import torch
 from holdfast.errors import ModelError
 from holdfast.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
 from holdfast.language_model import LanguageModel
-from holdfast.search.env import encode_observation
-from holdfast.search.protocol import SearchProtocol
+from holdfast.retrieval.types import Document, Hit
+from holdfast.search.env import encode_observation, make_observation
+from holdfast.search.protocol import SearchProtocol, parse_action
 from holdfast.search.tokens import encode
+from holdfast.train.plan import plan_update
+from holdfast.trajectory import Invalid, Search
+
+Observed = str | Sequence[Hit]
+"""An observation as its text, or as the passages that a search found."""
+Turns = Sequence[tuple[str, Observed]]
+"""(text of a turn, observation after it) pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +43,16 @@ class Demonstration:
 
 
 def encode_demonstration(
-    prompt: Sequence[int], turns: Sequence[tuple[str, str]], protocol: SearchProtocol, tokenizer: Any
+    prompt: Sequence[int], turns: Turns, protocol: SearchProtocol, tokenizer: Any
 ) -> Demonstration:
     """A demonstration from its texts. Each turn and each observation is encoded alone, as in a rollout."""
     ids, mask = list(prompt), [False] * len(prompt)
     for text, observation in turns:
-        turn_ids, observation_ids = encode(tokenizer, text), encode_observation(observation, protocol, tokenizer)
+        turn_ids = encode(tokenizer, text)
+        if isinstance(observation, str):
+            observation_ids = encode_observation(observation, protocol, tokenizer)
+        else:
+            observation_ids = list(make_observation(observation, protocol, tokenizer).token_ids)
         ids += turn_ids + observation_ids
         mask += [True] * len(turn_ids) + [False] * len(observation_ids)
     return Demonstration(tuple(ids), tuple(mask))
@@ -74,30 +85,62 @@ def disguised(
 
 
 def read_demonstrations(
-    path: Path, *, on_skip: Callable[[Skipped], None] | None = None
-) -> list[tuple[str, list[tuple[str, str]]]]:
-    """(question, turns) of every row `{"question": str, "turns": [{"text": str, "observation": str}, …]}`.
+    path: Path, protocol: SearchProtocol, *, on_skip: Callable[[Skipped], None] | None = None
+) -> list[tuple[str, Turns]]:
+    """(question, turns) of every row `{"question": str, "turns": [{"text": str, "observation": …}, …]}`.
 
-    The `trajectories.jsonl` of a run is such a file. Bad rows and bad files are treated as in `read_questions`.
+    The observation of a search is a list of passages, each a text or `{"contents": str}`, title on the first line, as
+    in a corpus; or their text with the tags of the protocol, as in `trajectories.jsonl`, which is such a file. A row
+    whose tags are not the protocol's is bad. Bad rows and bad files are treated as in `read_questions`.
     """
 
-    def parse(row: dict[str, Any], line: int) -> tuple[str, list[tuple[str, str]]]:
+    def parse(row: dict[str, Any], line: int) -> tuple[str, Turns]:
         turns = row.get("turns")
         if not isinstance(turns, list) or not turns:
             raise BadField("turns", "must be a list of at least one turn")
-        return text_field(row, "question").strip(), [_turn(turn, i) for i, turn in enumerate(turns)]
+        question = text_field(row, "question").strip()
+        parsed = [_turn(turn, f"turns[{i}]", protocol, last=i == len(turns) - 1) for i, turn in enumerate(turns)]
+        if all(isinstance(parse_action(text, protocol), Invalid) for text, _ in parsed):
+            raise BadField("turns", f"none is a search or an answer: {_tags(protocol)}")
+        return question, parsed
 
     rows, _ = read_rows(path, parse, what="demonstration", on_skip=on_skip)
     return rows
 
 
-def _turn(turn: Any, i: int) -> tuple[str, str]:
+def _turn(turn: Any, field: str, protocol: SearchProtocol, *, last: bool) -> tuple[str, Observed]:
     if not isinstance(turn, dict):
-        raise BadField(f"turns[{i}]", f"must be an object, is {json_kind(turn)}")
+        raise BadField(field, f"must be an object, is {json_kind(turn)}")
     if "text" not in turn:
-        raise BadField(f"turns[{i}].text", "missing")
+        raise BadField(f"{field}.text", "missing")
+    text, where = clean_text(turn["text"], f"{field}.text"), f"{field}.observation"
     observation = turn.get("observation", "")
-    return clean_text(turn["text"], f"turns[{i}].text"), clean_text(observation, f"turns[{i}].observation", empty=True)
+    if not isinstance(observation, list):
+        observation = clean_text(observation, where, empty=True)
+    if not isinstance(parse_action(text, protocol), Search):
+        if isinstance(observation, list) or not _squeezed(protocol.invalid_note).startswith(_squeezed(observation)):
+            raise BadField(f"{field}.text", f"is not a search, but an observation follows: {_tags(protocol)}")
+        return text, observation
+    if isinstance(observation, list):
+        passages = [passage.get("contents") if isinstance(passage, dict) else passage for passage in observation]
+        texts = [clean_text(contents, f"{where}[{k}]") for k, contents in enumerate(passages)]
+        return text, [Hit(Document("", contents), 0.0) for contents in texts]
+    shown, (opened, closed) = observation.strip(), protocol.information_tags
+    if shown.startswith(opened) and shown.endswith(closed):
+        return text, f"{protocol.separator}{shown}{protocol.separator}"
+    if shown or not last:
+        raise BadField(where, f"must be a list of passages, or their text as {opened} … {closed}")
+    return text, observation
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _tags(protocol: SearchProtocol) -> str:
+    """What a turn has to look like."""
+    (search, search_end), (answer, answer_end) = protocol.search_tags, protocol.answer_tags
+    return f"write {search} query {search_end} or {answer} answer {answer_end} (protocol.preset = {protocol.name!r})"
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
@@ -119,6 +162,8 @@ class Supervision:
     """Peak learning rate; see `learning_rate`."""
     seed: int
     """Seed of the order."""
+    by_length: bool
+    """Whether the demonstrations of an optimizer step are of similar length."""
     micro_batch_tokens: int
     """Most tokens of a forward pass, padding included."""
 
@@ -137,13 +182,12 @@ def warm_start(
     optimizer = torch.optim.AdamW(parameters, lr=supervision.lr, betas=(0.9, 0.98), weight_decay=0.01)
     skipped = 0
     model.train()
-    batches = _batches(demonstrations, supervision.batch, supervision.seed)
-    for step, rows in zip(range(steps), batches, strict=False):
+    for step, rows in zip(range(steps), batches(demonstrations, supervision), strict=False):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, supervision.lr)
         optimizer.zero_grad(set_to_none=True)
         loss, tokens = 0.0, sum(sum(row.loss_mask) for row in rows)
-        for part in _micro_batches(rows, supervision.micro_batch_tokens):
+        for part in _micro_batches(rows, supervision):
             ids, mask = pad(part, pad_token_id, device)
             logprobs, _ = language_model.logprobs(ids, mask)
             share = -logprobs.sum() / tokens
@@ -172,23 +216,32 @@ def pad(rows: Sequence[Demonstration], pad_token_id: int, device: torch.device) 
     return ids.to(device), mask.to(device)
 
 
-def _batches(demonstrations: Sequence[Demonstration], size: int, seed: int) -> Iterator[list[Demonstration]]:
-    """Endless batches: shuffle, sort pools of 16 batches by length, shuffle the batches of a pool."""
-    generator = torch.Generator().manual_seed(seed)
+def batches(demonstrations: Sequence[Demonstration], supervision: Supervision) -> Iterator[list[Demonstration]]:
+    """Endless batches, the shortest demonstration of each first: shuffle, and cut.
+
+    With `by_length`, cut into pools of 16 batches, sort each pool by length, and shuffle its batches. Small batches
+    then hold demonstrations of one kind, because length goes with the number of turns, and a short warm start ends with
+    the habits of its last batches.
+    """
+    size, generator = supervision.batch, torch.Generator().manual_seed(supervision.seed)
+    pool_size = size * 16 if supervision.by_length else size
     while True:
         order = torch.randperm(len(demonstrations), generator=generator).tolist()
-        for start in range(0, len(order), size * 16):
-            pool = sorted(order[start : start + size * 16], key=lambda i: len(demonstrations[i].token_ids))
-            batches = [pool[i : i + size] for i in range(0, len(pool), size)]
-            for b in torch.randperm(len(batches), generator=generator).tolist():
-                yield [demonstrations[i] for i in batches[b]]
+        for start in range(0, len(order), pool_size):
+            pool = sorted(order[start : start + pool_size], key=lambda i: len(demonstrations[i].token_ids))
+            parts = [pool[i : i + size] for i in range(0, len(pool), size)]
+            for b in torch.randperm(len(parts), generator=generator).tolist():
+                yield [demonstrations[i] for i in parts[b]]
 
 
-def _micro_batches(rows: Sequence[Demonstration], most_tokens: int) -> list[list[Demonstration]]:
-    """Runs of rows, which come shortest first, of at most `most_tokens` each with their padding."""
+def _micro_batches(rows: Sequence[Demonstration], supervision: Supervision) -> list[list[Demonstration]]:
+    """Runs of rows, which come shortest first, of at most `micro_batch_tokens` each with their padding."""
+    lengths, most_tokens = [len(row.token_ids) for row in rows], supervision.micro_batch_tokens
+    if not supervision.by_length:  # of different lengths: a pass more may cost less than the padding
+        return [[rows[i] for i in part] for part in plan_update(lengths, [range(len(rows))], most_tokens)[0]]
     parts: list[list[Demonstration]] = []
-    for row in rows:
-        if parts and (len(parts[-1]) + 1) * len(row.token_ids) <= most_tokens:
+    for row, length in zip(rows, lengths, strict=True):
+        if parts and (len(parts[-1]) + 1) * length <= most_tokens:
             parts[-1].append(row)
         else:
             parts.append([row])

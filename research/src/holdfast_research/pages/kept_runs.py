@@ -74,9 +74,12 @@ def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
 
 def as_now(recipe: str) -> str:
     """A kept run's recipe in today's words. Runs are kept as they were made. Since then settings were renamed; a
-    penalty's section held every setting of every penalty; and `normalizer = "preserved"` was called "paper"."""
+    penalty's section held every setting of every penalty; `normalizer = "preserved"` was called "paper"; all warm
+    starts had batches by length; and every run ended with the scores of its start."""
     resolved = renamed(tomllib.loads(recipe))
     resolved["warm_start"].pop("teaches", None)
+    resolved["warm_start"].setdefault("batches", "by-length")
+    resolved["eval"].setdefault("start", True)
     written = resolved["loss"]["penalty"]
     penalty = {key: value for key, value in written.items() if key in PENALTIES[written["name"]].model_fields}
     if penalty.get("normalizer") == "paper":

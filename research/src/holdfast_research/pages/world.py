@@ -289,7 +289,7 @@ def closed_book(bench: Bench, seed: int) -> Iterator[Measure]:
         for q in bench.questions("train")
     ]
     tokens = bench.config.train.micro_batch_tokens
-    supervision = Supervision(steps=TWIN_STEPS, batch=96, lr=4e-3, seed=seed, micro_batch_tokens=tokens)
+    supervision = Supervision(steps=TWIN_STEPS, batch=96, lr=4e-3, seed=seed, by_length=True, micro_batch_tokens=tokens)
     for _ in warm_start(twin, lessons, supervision):
         pass
     learned = [q.example for q in bench.questions("train")[:400]]
