@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast import __version__
 from holdfast.config import Config
+from holdfast.config.sections import FACTBOOK
 from holdfast.environment import cache_dir
 from holdfast.errors import DataError
 from holdfast.models import stored
@@ -60,6 +61,8 @@ def _hash(parts: dict[str, Any]) -> str:
 
 
 def _digest(path: str, setting: str) -> str:
+    if path.startswith(FACTBOOK):
+        return path  # made by this version of holdfast
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:
