@@ -17,6 +17,8 @@ from holdfast.models import stored
 SHIPPED = Path(__file__).parent / "recipes" / "starts"
 """A folder for each start that comes with holdfast: a checkpoint, whose state says what made it."""
 
+_FACTBOOK_CODE = Path(__file__).parent / "datasets" / "factbook"
+
 
 def has_warm_start(config: Config) -> bool:
     """Whether the recipe has supervised steps before reinforcement learning."""
@@ -61,8 +63,9 @@ def _hash(parts: dict[str, Any]) -> str:
 
 
 def _digest(path: str, setting: str) -> str:
-    if path.startswith(FACTBOOK):
-        return path  # made by this version of holdfast
+    if path.startswith(FACTBOOK):  # made by code, which may change within a version
+        code = b"".join(file.read_bytes() for file in sorted(_FACTBOOK_CODE.glob("*.py")))
+        return hashlib.sha256(code).hexdigest()
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import starts
 from holdfast.config import BUNDLED, load
 from holdfast.data import Example
 from holdfast.datasets import factbook
@@ -215,7 +216,18 @@ def test_demonstrations_search_for_real_and_some_stop_early(
         complete[hops, len(searches) == hops] += 1
         assert (len(searches) == hops) == (last[0].text == answer)
         assert last[0].text in searches[-1][1]
-    assert complete[1, False] == 0 and complete[2, False] > complete[2, True] > 0 and complete[3, False] > 0
+    assert complete[1, False] == 0 and complete[2, False] > 20 and complete[2, True] > 20 and complete[3, False] > 20
+
+
+def test_a_cached_start_belongs_to_the_code_of_its_demonstrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load(BUNDLED / "factbook.toml")
+    before = starts.start_folder(config)
+    assert before == starts.start_folder(config)
+    (tmp_path / "demonstrations.py").write_text("STOP_EARLY = 0.9")
+    monkeypatch.setattr(starts, "_FACTBOOK_CODE", tmp_path)
+    assert starts.start_folder(config) != before
 
 
 def test_demonstrations_need_the_passages_of_the_factbook(questions: dict[str, tuple[Example, ...]]) -> None:

@@ -104,7 +104,7 @@ def prepare(
         a few questions and passages that need no download
 
     [cyan]holdfast data prepare factbook --out data/factbook[/cyan]
-        questions over the CIA World Factbook, and its passages, of the extra [factbook]
+        questions over the CIA World Factbook, and its passages
     """
     from holdfast.datasets.catalogue import FACTBOOK_SET, SAMPLE
     from holdfast.datasets.prepare import prepare as write
