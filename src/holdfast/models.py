@@ -189,14 +189,14 @@ def _dequantise(file: Path, folder: Path) -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    where = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
-    quantised: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    package = str(file.parent)
+    quantised: Any = AutoModelForCausalLM.from_pretrained(package, gguf_file=file.name, dtype=torch.float32)
     architecture = type(quantised.config)(**_plain(quantised.config.to_dict()))
     model = AutoModelForCausalLM.from_config(architecture, dtype=torch.float32)
     model.load_state_dict(quantised.state_dict())
     model.generation_config = quantised.generation_config
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(package, gguf_file=file.name).save_pretrained(folder)
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:

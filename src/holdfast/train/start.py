@@ -171,7 +171,8 @@ class _Start:
         if name != f"{FACTBOOK}demonstrations":
             raise ConfigError(f"warm_start.data = {name!r}: those of the Factbook are factbook:demonstrations")
         examples = factbook.load_questions(f"{FACTBOOK}train")
-        return demonstrations_of(examples, self.retriever, load_protocol(self.config), self.config.warm_start.seed)
+        protocol, seed = load_protocol(self.config), self.config.warm_start.seed
+        return [(question, turns) for question, turns in demonstrations_of(examples, self.retriever, protocol, seed)]
 
     def _scripts(self, *, plain: bool) -> list[ScriptedRollout]:
         config = self.config
