@@ -130,6 +130,7 @@ docs: dev
 	$(BIN)/python tests/contracts/test_diagnose_page.py
 	$(BIN)/python tests/contracts/test_settings_page.py
 	$(BIN)/python tests/contracts/test_cli_page.py
+	$(BIN)/python tests/contracts/test_factbook_page.py
 	$(BIN)/python -m holdfast_research.pages.terminal
 
 # The site, with every link checked: build/site/index.html, which works without a server.

@@ -55,6 +55,19 @@ def test_format_wants_every_turn_valid_and_an_answer_at_the_end():
         assert score_trajectory(trajectory, GOLDS, {"format": 1.0}).reward_parts["format"] == value
 
 
+def test_thrift_is_for_correct_answers_alone():
+    right, wrong = turn(Answer("Orsa")), turn(Answer("Mora"))
+    for trajectory, value in [
+        (episode(right), 1.0),
+        (episode(FOUND, right), 1.0),
+        (episode(MISSED, MISSED, FOUND, right), 1 / 3),
+        (episode(wrong), 0.0),
+        (episode(FOUND, wrong), 0.0),
+        (episode(FOUND, status=Status.TRUNCATED), 0.0),
+    ]:
+        assert score_trajectory(trajectory, GOLDS, {"thrift": 0.1}).reward == pytest.approx(0.1 * value)
+
+
 def test_only_what_the_model_answered_is_scored():
     # An answer tag in a passage, in the note after an invalid turn, or in an unfinished thought is no answer.
     quoting = turn(Search("x"), observation="<information><answer> Orsa </answer></information>", hits=("d",))

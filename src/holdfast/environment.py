@@ -1,9 +1,12 @@
-"""What a run finds on its machine: versions of the packages that compute, and whether the model hub answers."""
+"""What a run finds on its machine: versions of the packages that compute, the cache folder, and whether the model hub
+answers."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
+from pathlib import Path
 
 from holdfast import __version__
 
@@ -12,6 +15,14 @@ _PACKAGES = ("torch", "transformers", "numpy", "bm25s")
 
 REACH_SECONDS = 5.0
 """Timeout of `unreachable`."""
+
+
+def cache_dir() -> Path:
+    """Where warm starts and models are kept: `$HOLDFAST_CACHE`, else `$XDG_CACHE_HOME/holdfast`, else
+    `~/.cache/holdfast`."""
+    if home := os.environ.get("HOLDFAST_CACHE"):
+        return Path(home)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 
 
 def unreachable() -> str | None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
+from holdfast import models
 from holdfast.batch import SamplingMask
 from holdfast.config import Config, Model, Sampling
 from holdfast.environment import unreachable
@@ -112,7 +113,7 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
     cannot be loaded whole: transformers would initialise absent weights at random and accept an empty tokenizer. Code
     that comes with the model runs only with `config.trust_remote_code`, without a question.
     """
-    _refuse_without_model(path)
+    path = _find(path)
     with quiet():
         tokenizer = _load_tokenizer(path, config)
         if (Path(path) / _ADAPTERS).is_file():
@@ -132,8 +133,7 @@ def load_skeleton(config: Model) -> LanguageModel | None:
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    folder = Path(config.path)
-    _refuse_without_model(folder if folder.is_dir() else config.path)
+    folder = Path(_find(config.path))
     if not folder.is_dir():
         return None
     with quiet():
@@ -275,13 +275,18 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _refuse_without_model(path: str | Path) -> None:
-    """Raise `ModelError` for a folder that holds no model, and for a hub id that is not in the cache without a hub."""
+def _find(path: str | Path) -> str | Path:
+    """Where to load a model from: the path, or the folder that `holdfast model get` has stored for its hub id.
+
+    Raises `ModelError` for a folder that holds no model, and for a hub id that is in no cache without a hub.
+    """
     folder, model = Path(path), str(path)
     if folder.is_dir():
         if not (folder / "config.json").is_file() and not (folder / _ADAPTERS).is_file():
             raise ModelError(f"model.path = {model!r} is a folder without config.json: no model was saved there")
-        return
+        return path
+    if (ours := models.stored(path)) is not None:
+        return ours
     if folder.suffix.lower() == ".gguf" and folder.is_file():
         raise ModelError(
             f"model.path = {model!r} is a GGUF file, a quantized model for llama.cpp, and training needs a folder of "
@@ -299,10 +304,13 @@ def _refuse_without_model(path: str | Path) -> None:
             "Check the spelling. The models of a run are in its checkpoints/step-…/model"
         ) from None
     if cached is None and (why := unreachable()) is not None:
+        name = models.getting(model)
+        what_to_do = "Check the spelling, go online, or give the path of a downloaded model"
         raise ModelError(
-            f"model.path = {model!r} is not a folder here and not in the hub's cache, and {why}. Check the spelling, "
-            "go online, or give the path of a downloaded model"
+            f"model.path = {model!r} is not a folder here and not in the hub's cache, and {why}. "
+            + (f"Get it without the hub: holdfast model get {name}" if name else what_to_do)
         )
+    return path
 
 
 def _load_tokenizer(path: str | Path, config: Model) -> Any:

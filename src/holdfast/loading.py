@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.config import Config, load
 from holdfast.data import Example, hold_out, read_questions
+from holdfast.datasets import factbook
 from holdfast.errors import ConfigError, DataError
 from holdfast.jsonl import Skipped
 from holdfast.retrieval import open_index
@@ -50,6 +51,7 @@ __all__ = [
     "load_retriever",
     "load_retrievers",
     "make_agent",
+    "read_passages",
 ]
 
 logger = logging.getLogger(__name__)
@@ -101,7 +103,12 @@ def load_retriever(config: Config, *, note: Note | None = None) -> CachedRetriev
     if settings.corpus == "world" and settings.index is not None:
         return CachedRetriever(open_index(settings.index, device=_DEVICE), settings.cache_size)
     with skipped_rows(settings.corpus, "retrieval.corpus", note) as on_skip:
-        return _index(config, passages(settings.corpus, on_skip=on_skip))
+        return _index(config, read_passages(settings.corpus, on_skip))
+
+
+def read_passages(corpus: str, on_skip: Callable[[Skipped], None]) -> Iterable[Document]:
+    """The passages that `retrieval.corpus` names: of the Factbook, or of a file or folder."""
+    return factbook.load_passages(corpus) if factbook.is_factbook(corpus) else passages(corpus, on_skip=on_skip)
 
 
 def load_retrievers(config: Config, *, note: Note | None = None) -> Retrievers:
@@ -192,6 +199,8 @@ def _questions_of_files(config: Config, note: Note | None) -> Questions:
     def read(path: str | None, split: str) -> tuple[Example, ...]:
         if path is None:
             return ()
+        if factbook.is_factbook(path):
+            return factbook.load_questions(path)
         with skipped_rows(path, f"data.{split}", note) as on_skip:
             return read_questions(path, split=split, on_skip=on_skip).examples
 

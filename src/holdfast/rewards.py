@@ -47,6 +47,12 @@ def _retrieval(trajectory: Trajectory, golds: Sequence[str]) -> float:
     return in_passages(seen, golds)
 
 
+def _thrift(trajectory: Trajectory, golds: Sequence[str]) -> float:
+    """1 / n for a correct answer after n searches, and after none as after one; 0.0 for every other rollout, so that
+    searching less is worth nothing without the answer."""
+    return _em(trajectory, golds) / max(trajectory.searches, 1)
+
+
 Part = Callable[[Trajectory, Sequence[str]], float]
 
 PARTS: dict[str, Part] = {
@@ -54,6 +60,7 @@ PARTS: dict[str, Part] = {
     "f1": _f1,
     "format": _format,
     "retrieval": _retrieval,
+    "thrift": _thrift,
 }
 """The value of every part is in [0, 1]."""
 

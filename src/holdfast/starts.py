@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shlex
 from pathlib import Path
 from typing import Any
 
 from holdfast import __version__
 from holdfast.config import Config
+from holdfast.config.sections import FACTBOOK
+from holdfast.environment import cache_dir
 from holdfast.errors import DataError
+from holdfast.models import stored
 
 SHIPPED = Path(__file__).parent / "recipes" / "starts"
 """A folder for each start that comes with holdfast: a checkpoint, whose state says what made it."""
+
+_FACTBOOK_CODE = Path(__file__).parent / "datasets" / "factbook"
 
 
 def has_warm_start(config: Config) -> bool:
@@ -45,13 +49,6 @@ def settings_hash(config: Config) -> str:
     return _hash(config.start_parts())
 
 
-def cache_dir() -> Path:
-    """Where warm starts are kept: `$HOLDFAST_CACHE`, else `$XDG_CACHE_HOME/holdfast`, else `~/.cache/holdfast`."""
-    if home := os.environ.get("HOLDFAST_CACHE"):
-        return Path(home)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
-
-
 def start_folder(config: Config) -> Path:
     """Where the cache keeps the policy that a recipe's warm start makes. Raises `DataError`.
 
@@ -61,8 +58,9 @@ def start_folder(config: Config) -> Path:
     parts: dict[str, Any] = {"version": __version__, **config.start_parts()}
     if config.warm_start.data is not None:
         parts["demonstrations"] = _digest(config.warm_start.data, "warm_start.data")
-    if Path(config.model.path).is_dir():
-        files = sorted(path for path in Path(config.model.path).rglob("*") if path.is_file())
+    folder = stored(config.model.path) or Path(config.model.path)
+    if folder.is_dir():
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
         parts["files"] = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
     return cache_dir() / "start" / _hash(parts)
 
@@ -72,6 +70,9 @@ def _hash(parts: dict[str, Any]) -> str:
 
 
 def _digest(path: str, setting: str) -> str:
+    if path.startswith(FACTBOOK):  # made by code, which may change within a version
+        code = b"".join(file.read_bytes() for file in sorted(_FACTBOOK_CODE.glob("*.py")))
+        return hashlib.sha256(code).hexdigest()
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:

@@ -82,7 +82,7 @@ def test_validate_says_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -
         (["prepare", "hotpot", "--out", "o"], "did you mean 'hotpotqa'?"),
         (["prepare", "nq", "--out", "o", "--from", "gone/away/far"], "neither a folder nor"),
         (["prepare", "nq", "--out", "o", "--format", "csv"], "jsonl, searchr1, verl or skyrl"),
-        (["prepare", "sample", "--out", "o", "--from", "x"], "the sample ships with holdfast"),
+        (["prepare", "sample", "--out", "o", "--from", "x"], "sample needs no download"),
         (["convert", "gone.jsonl", "o.parquet"], "gone.jsonl does not exist"),
         (["convert", "a.csv", "o.parquet"], "ends in .jsonl"),
         (["convert", "a.jsonl", "o.csv"], "ends in .jsonl"),

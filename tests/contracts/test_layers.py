@@ -12,7 +12,7 @@ import pytest
 LAYERS = (
     "losses errors",
     "environment files importing jsonl section refusals settings scoring trailing trajectory diagnostics.codes",
-    "batch collapse data penalties rewards retrieval.types retrieval.wire",
+    "batch collapse data models penalties rewards retrieval.types retrieval.wire",
     "config run_folder search",
     "diagnostics listener tracking starts",
     "retrieval datasets world rollout",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from holdfast.environment import cache_dir
 from holdfast.errors import ConfigError
 from holdfast.language_model import set_up_torch
-from holdfast.starts import cache_dir
 from holdfast.train.run import train
 from holdfast.train.start import warm_start_only
 

@@ -57,6 +57,7 @@ def list_sets() -> None:
     row("nq+hotpotqa", f"{mix:,}", "– ", "a mix", "", "")
     row("seven", "–", f"{TEST_SIZE:,} ", "all tests", "", "")
     row("sample", "–", f"{len(sample_questions()):,} ", "ships", "Apache-2.0", "with passages, no download")
+    row("factbook", "2,400 ", "400 ", "multi-hop", "public domain", "with passages, from a package")
     console.print(table, soft_wrap=False)
     for line in (
         "* The published dev set: its test answers are not public. Published results use it.",
@@ -74,7 +75,7 @@ def prepare(
         typer.Argument(
             metavar="WHAT",
             help="A set of `holdfast data list`, several joined with +, `seven` (the test questions of all seven), "
-            "or `sample`.",
+            "`sample`, or `factbook`.",
         ),
     ],
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")],
@@ -101,12 +102,15 @@ def prepare(
 
     [cyan]holdfast data prepare sample --out data/sample[/cyan]
         a few questions and passages that need no download
+
+    [cyan]holdfast data prepare factbook --out data/factbook[/cyan]
+        questions over the CIA World Factbook, and its passages
     """
-    from holdfast.datasets.catalogue import SAMPLE
+    from holdfast.datasets.catalogue import FACTBOOK_SET, SAMPLE
     from holdfast.datasets.prepare import prepare as write
 
-    if what == SAMPLE and origin is not None:
-        raise ConfigError(f"--from {origin} with sample: the sample ships with holdfast; leave out --from")
+    if what in (SAMPLE, FACTBOOK_SET) and origin is not None:
+        raise ConfigError(f"--from {origin} with {what}: {what} needs no download; leave out --from")
     written = write(what, folder, origin=origin, form=_form(form))
     for path, count in written.items():
         out().print(f"{path}: {count:,} {'passages' if path.name == 'corpus.jsonl' else 'questions'}")

@@ -16,6 +16,7 @@ from holdfast.cli import (
     evaluate,
     index,
     launch,
+    model,
     probe,
     recipes,
     serve,
@@ -124,6 +125,7 @@ _add("Train", "train", train.train, settings=True)
 _add("Train", "resume", train.resume, allow_extra_args=True, ignore_unknown_options=True)
 _add("Train", "warm-start", train.warm_start, settings=True)
 _add("Train", "ask", ask.ask)
+_add("Train", "model", model.app)
 _add("Other trainers", "launch", launch.launch, settings=True)
 _add("Other trainers", "doctor", doctor.app)
 _add("Data and retrieval", "data", data.app)

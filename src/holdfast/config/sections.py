@@ -16,6 +16,8 @@ from holdfast.section import Section
 
 PRESET_TURNS = {"clean": 4, "search-r1": 5, "sapo": 6, "r1": 1}
 """`max_turns` of `search.protocol.PRESETS`; a test checks that both agree."""
+FACTBOOK = "factbook:"
+"""Begins the names of the passages, questions and demonstrations that `holdfast.datasets.factbook` makes."""
 LONGEST_NAME = 200
 """Bytes. File systems allow 255, and other names begin with this one."""
 
@@ -155,7 +157,8 @@ class Data(Section):
     """The questions."""
 
     train: str = "world"
-    """Training questions: `world`, the bundled ones, or a JSONL file (`question`, `golden_answers`)."""
+    """Training questions: `world`, the bundled ones, `factbook:train` (docs/reference/factbook.md), or a JSONL file
+    (`question`, `golden_answers`)."""
     dev: str | None = None
     """Questions to choose the best checkpoint. Unset: those of the world, or a tenth of `train`, at most 1000."""
     test: str | None = None
@@ -166,7 +169,7 @@ class Retrieval(Section):
     """The passages, and the index or the server that searches them."""
 
     corpus: str = "world"
-    """Passages: `world`, the bundled ones, or a JSONL file (`id`, `contents`)."""
+    """Passages: `world`, the bundled ones, `factbook:corpus`, or a JSONL file (`id`, `contents`)."""
     index: str | None = None
     """Index folder of `holdfast index build`, BM25 or dense. It contains the passages. If `corpus` is also set, the
     index must be of that corpus; if the folder does not exist, a BM25 index is built and saved there."""
@@ -299,8 +302,8 @@ class WarmStart(Section):
     steps: int = Field(0, ge=0)
     """Supervised steps before reinforcement learning. The result is cached. 0: no warm start."""
     data: str | None = None
-    """JSONL file of demonstrations (`question`, `turns` of `text` and `observation`; docs/guide/quickstart.md). Unset:
-    the scripts of the bundled world."""
+    """JSONL file of demonstrations (`question`, `turns` of `text` and `observation`; docs/guide/quickstart.md), or
+    `factbook:demonstrations`. Unset: the scripts of the bundled world."""
     batch_size: int = Field(48, ge=1)
     """Demonstrations per step."""
     batches: Literal["mixed", "by-length"] = "mixed"
@@ -324,6 +327,9 @@ class Reward(Section):
     """Weight of the format reward: 1 for a rollout with only valid turns that ends with an answer."""
     retrieval: float = 0.0
     """Weight of the retrieval reward: 1 for a rollout in which a search returned a golden answer."""
+    thrift: float = 0.0
+    """Weight of the thrift reward: 1 / n for a correct answer after n searches. Needless searches then cost
+    something."""
     kl: float = Field(0.0, ge=0)
     """KL coefficient in the reward: each sampled token loses `kl` × (log-prob under the old policy − log-prob under the
     starting model). Needs `loss.advantage = "gae"`, and replaces `loss.kl_coef`."""
@@ -333,7 +339,8 @@ class Reward(Section):
 
     def weights(self) -> dict[str, float]:
         """Weight by name of the part, or by its import path."""
-        return {"em": self.em, "f1": self.f1, "format": self.format, "retrieval": self.retrieval, **self.custom}
+        parts = {name: getattr(self, name) for name in ("em", "f1", "format", "retrieval", "thrift")}
+        return parts | self.custom
 
     def problems(self) -> Iterator[str]:
         """See `Section.problems`."""

@@ -19,6 +19,7 @@ SEVEN = "seven"
 """Name of the test questions of all seven sets."""
 
 SAMPLE = "sample"
+FACTBOOK_SET = "factbook"
 """Name of the bundled questions and passages."""
 
 
@@ -133,7 +134,7 @@ def set_named(name: str) -> QASet:
     """The set with this name. Raises `DataError`, which names the nearest one."""
     if name in SETS:
         return SETS[name]
-    known = [*SETS, SEVEN, SAMPLE]
+    known = [*SETS, SEVEN, SAMPLE, FACTBOOK_SET]
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
     raise DataError(f"there is no question set {name!r}; {hint} `holdfast data list` lists them")

@@ -9,8 +9,10 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.data import Example
-from holdfast.datasets.catalogue import HUB, SAMPLE, SETS, SEVEN, Form, QASet, set_named
+from holdfast.config.sections import FACTBOOK
+from holdfast.data import Example, write_jsonl
+from holdfast.datasets import factbook
+from holdfast.datasets.catalogue import FACTBOOK_SET, HUB, SAMPLE, SETS, SEVEN, Form, QASet, set_named
 from holdfast.datasets.files import iter_examples, read_examples, write_examples
 from holdfast.datasets.rows import light
 from holdfast.environment import unreachable
@@ -184,8 +186,8 @@ def examples_of(part: Part, origin: Origin) -> Iterator[Example]:
 def prepare(what: str, folder: Path, *, origin: str | None = None, form: Form = "jsonl") -> dict[Path, int]:
     """Write `train` and `test` files of what `plan` says into `folder`; returns each file with its number of questions.
 
-    `sample` writes `questions.jsonl` and `corpus.jsonl`, in any form the questions. Raises `DataError`, and leaves no
-    half file.
+    `sample` writes `questions.jsonl` and `corpus.jsonl`, in any form the questions; `factbook` writes `corpus.jsonl`,
+    `train`, `dev` and `test`. Raises `DataError`, and leaves no half file.
     """
     ending = "jsonl" if form == "jsonl" else "parquet"
     if what == SAMPLE:
@@ -195,6 +197,8 @@ def prepare(what: str, folder: Path, *, origin: str | None = None, form: Form = 
         passages = sample_file("corpus.jsonl").read_bytes()
         (folder / "corpus.jsonl").write_bytes(passages)
         return {questions: count, folder / "corpus.jsonl": passages.count(b"\n")}
+    if what == FACTBOOK_SET:
+        return _prepare_factbook(folder, form, ending)
     parts = plan(what)
     source = origin_of(origin)
     written = {}
@@ -204,8 +208,20 @@ def prepare(what: str, folder: Path, *, origin: str | None = None, form: Form = 
     return written
 
 
+def _prepare_factbook(folder: Path, form: Form, ending: str) -> dict[Path, int]:
+    folder.mkdir(parents=True, exist_ok=True)
+    passages = factbook.load_passages(f"{FACTBOOK}corpus")
+    rows = ({"id": passage.id, "contents": passage.contents} for passage in passages)
+    written = {folder / "corpus.jsonl": write_jsonl(folder / "corpus.jsonl", rows)}
+    for split in ("train", "dev", "test"):
+        path = folder / f"{split}.{ending}"
+        written[path] = write_examples(path, factbook.load_questions(f"{FACTBOOK}{split}"), form)
+    return written
+
+
 def open_questions(what: str, *, origin: str | None = None) -> tuple[Example, ...]:
-    """Questions to evaluate on: a file, `sample`, a set's name (its test questions), several with `+`, or `seven`.
+    """Questions to evaluate on: a file, `sample`, a set's name (its test questions), several with `+`, `seven`, or
+    `factbook:dev` and the like.
 
     Raises `DataError` for anything else, and for files that `read_examples` refuses.
     """
@@ -215,6 +231,8 @@ def open_questions(what: str, *, origin: str | None = None) -> tuple[Example, ..
         raise DataError(f"{what} does not exist")
     if what == SAMPLE:
         return sample_questions()
+    if factbook.is_factbook(what):
+        return factbook.load_questions(what)
     names: Sequence[str] = tuple(SETS) if what == SEVEN else what.split("+")
     parts = [Part(set_named(name.strip()), "test") for name in dict.fromkeys(names)]
     return tuple(_all(parts, origin_of(origin)))

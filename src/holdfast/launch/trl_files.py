@@ -241,7 +241,7 @@ def correct_above(reward: Reward) -> float | None:
         return None
     others = [reward.format, reward.retrieval]
     best_incorrect = sum(max(weight, 0.0) for weight in [reward.f1, *others])
-    worst_correct = reward.em + reward.f1 + sum(min(weight, 0.0) for weight in others)
+    worst_correct = reward.em + reward.f1 + sum(min(weight, 0.0) for weight in [*others, reward.thrift])
     return (best_incorrect + worst_correct) / 2 if worst_correct > best_incorrect else None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import Config
+from holdfast.config.sections import FACTBOOK
 from holdfast.config.validation import check_training
 from holdfast.data import Example
 from holdfast.errors import ConfigError, MissingExtra, ModelError
@@ -45,7 +46,8 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> Non
         _check_passages(config)
     if config.critic.path is not None:
         _check_critic(config.critic.path)
-    if config.warm_start.steps and (path := config.warm_start.data) is not None:
+    path = config.warm_start.data
+    if config.warm_start.steps and path is not None and not path.startswith(FACTBOOK):
         from holdfast.loading import load_protocol, skipped_rows
         from holdfast.train.warm_start import read_demonstrations
 
@@ -87,8 +89,8 @@ def _check_critic(path: str) -> None:
 
 
 def _check_passages(config: Config) -> None:
-    from holdfast.loading import check_index, skipped_rows
-    from holdfast.retrieval.corpus import corpus_hash, passages
+    from holdfast.loading import check_index, read_passages, skipped_rows
+    from holdfast.retrieval.corpus import corpus_hash
     from holdfast.retrieval.storage import MANIFEST
 
     settings = config.retrieval
@@ -101,9 +103,9 @@ def _check_passages(config: Config) -> None:
         return
     corpus = Path(settings.corpus)
     with skipped_rows(settings.corpus, "retrieval.corpus", _ignore) as on_skip:
-        documents = passages(corpus, on_skip=on_skip)
+        documents = read_passages(settings.corpus, on_skip)
         if corpus.is_file() and corpus.stat().st_size > _SMALL_CORPUS:
-            next(documents, None)
+            next(iter(documents), None)
             return
         digest = corpus_hash(documents)
     if folder is not None and (folder / MANIFEST).is_file():

@@ -11,6 +11,9 @@ import torch
 
 from holdfast import __version__, run_folder
 from holdfast.config import Config
+from holdfast.config.sections import FACTBOOK
+from holdfast.datasets import factbook
+from holdfast.datasets.factbook.demonstrations import demonstrations_of
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.language_model import LanguageModel, load_model, pick_device, prepare, set_up_torch, unread_code
 from holdfast.listener import Listener
@@ -154,12 +157,22 @@ class _Start:
         settings = self.config.warm_start
         if plain_steps := self.config.world.scripts.plain_steps:
             yield plain_steps, _texts(self._scripts(plain=True))
-        if settings.steps and settings.data is not None:
+        if settings.steps and settings.data is not None and factbook.is_factbook(settings.data):
+            yield settings.steps, self._demonstrations(settings.data)
+        elif settings.steps and settings.data is not None:
             with skipped_rows(settings.data, "warm_start.data", self.listener.note) as on_skip:
                 texts = read_demonstrations(Path(settings.data), load_protocol(self.config), on_skip=on_skip)
             yield settings.steps, texts
         elif settings.steps:
             yield settings.steps, _texts(scripts)  # `check_training` has made sure that there is a world
+
+    def _demonstrations(self, name: str) -> list[_Text]:
+        """Those of the Factbook, with what the recipe's retriever finds."""
+        if name != f"{FACTBOOK}demonstrations":
+            raise ConfigError(f"warm_start.data = {name!r}: those of the Factbook are factbook:demonstrations")
+        examples = factbook.load_questions(f"{FACTBOOK}train")
+        protocol, seed = load_protocol(self.config), self.config.warm_start.seed
+        return [(question, turns) for question, turns in demonstrations_of(examples, self.retriever, protocol, seed)]
 
     def _scripts(self, *, plain: bool) -> list[ScriptedRollout]:
         config = self.config

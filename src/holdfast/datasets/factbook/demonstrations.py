@@ -1,0 +1,71 @@
+"""Demonstrations of how to search the Factbook, for a warm start that leaves something to learn.
+
+They have the real observations of a retriever. Most stop before the last hop of a question, so that a policy that has
+learned from them searches well, but rarely often enough.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.data import Example
+from holdfast.errors import DataError
+from holdfast.retrieval.types import Retriever
+from holdfast.search.protocol import SearchProtocol
+from holdfast.world.bundle import observation_text
+
+STOP_EARLY = 0.5
+"""Probability, before each search after the first, to answer with what the last one found."""
+WHOLE_QUESTION = 0.15
+"""Probability that the first query is the whole question."""
+
+_FIRST_THOUGHTS = ("I look it up.", "Let me search.", "I need a passage.")
+_NEXT_THOUGHTS = ("It is {}. I search on.", "That is {}.", "{}. Next.")
+_LAST_THOUGHTS = ("The passage says it.", "I have read it.", "Found.")
+
+
+def demonstrations_of(
+    examples: Sequence[Example], retriever: Retriever, protocol: SearchProtocol, seed: int = 0
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """(question, turns) in random order; a turn is its text and the observation after it.
+
+    A question is left out where a search misses its passage. Raises `DataError` if all are: the passages are others.
+    """
+    rng = random.Random(f"factbook-demonstrations-{seed}")
+    demonstrations = []
+    for example in rng.sample(examples, len(examples)):
+        turns = _turns(example.question, example.metadata["steps"], retriever, protocol, rng)
+        if turns is not None:
+            demonstrations.append((example.question, turns))
+    if not demonstrations:
+        raise DataError(
+            "no search for a demonstration found its passage: the demonstrations of the Factbook need its passages. "
+            "Set retrieval.corpus = 'factbook:corpus'"
+        )
+    return demonstrations
+
+
+def _turns(
+    question: str, steps: Sequence[dict[str, Any]], retriever: Retriever, protocol: SearchProtocol, rng: random.Random
+) -> list[tuple[str, str]] | None:
+    most = protocol.max_turns - 1
+    stop = next((n for n in range(1, len(steps)) if rng.random() < STOP_EARLY), len(steps))
+    turns = []
+    for n, step in enumerate(steps[: min(stop, most)]):
+        whole = n == 0 and rng.random() < WHOLE_QUESTION
+        query = question.rstrip("?") if whole else step["query"]
+        hits = retriever.search([query], protocol.topk)[0]
+        if step["passage"] not in [hit.document.id for hit in hits]:
+            return None
+        thought = rng.choice(_NEXT_THOUGHTS).format(steps[n - 1]["answer"]) if n else rng.choice(_FIRST_THOUGHTS)
+        turns.append((_turn(thought, query, protocol.search_tags, protocol), observation_text(hits, protocol)))
+    answer = steps[len(turns) - 1]["answer"]
+    turns.append((_turn(rng.choice(_LAST_THOUGHTS), answer, protocol.answer_tags, protocol), ""))
+    return turns
+
+
+def _turn(thought: str, text: str, tags: tuple[str, str], protocol: SearchProtocol) -> str:
+    opened, closed = tags
+    return f"{protocol.think_open} {thought} {protocol.think_close}\n{opened} {text} {closed}"
