@@ -73,6 +73,18 @@ def learn_tokenizer() -> Callable[..., Any]:
     return learn
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked `grid(n)` every n-th case stays, and the others are `long`."""
+    place: dict[str, int] = {}
+    for item in items:
+        if (grid := item.get_closest_marker("grid")) is not None:
+            test = item.nodeid.partition("[")[0]
+            place[test] = place.get(test, -1) + 1
+            if place[test] % grid.args[0]:
+                item.add_marker("long")
+
+
 @pytest.fixture(autouse=True)
 def heard_signals() -> Iterator[None]:
     """A command that was stopped ignores signals until its process ends; here the process goes on."""

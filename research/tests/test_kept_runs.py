@@ -113,6 +113,7 @@ def test_a_run_that_is_there_stays(folder: Path, tmp_path: Path) -> None:
     assert (folder / "runs" / "grpo-s11" / "checkpoints").exists()
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in kept_runs.KEPT.glob("*/plan.json")))
 def test_the_page_in_the_documentation_is_that_of_the_kept_runs(name: str, tmp_path: Path) -> None:
     kept_runs.restore(name, tmp_path)
@@ -130,6 +131,7 @@ def _numbers(page: str) -> str:
     return "\n".join(line for line in lines if "torch " not in line and "Settings by SHA-256" not in line)
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in kept_runs.KEPT.glob("*/plan.json")))
 def test_the_leak_is_named_where_there_is_one(name: str, tmp_path: Path) -> None:
     """On plain GRPO before half of the reward is lost; on no run that has nothing to leak, or whose reward holds."""

@@ -25,6 +25,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_case_of_each_group_holds(run: Run, tmp_path: Path) -> None:
     only = [word for name in CASES.values() for word in ("--only", name)]

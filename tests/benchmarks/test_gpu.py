@@ -35,6 +35,7 @@ def rows_of(part: str, folder: Path) -> list[dict[str, Any]]:
 # ---- the parts
 
 
+@pytest.mark.long
 def test_rollouts_are_measured_by_every_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = gpu_parts.importlib.util.find_spec
     monkeypatch.setattr(gpu_parts.importlib.util, "find_spec", lambda name: None if name == "vllm" else find(name))

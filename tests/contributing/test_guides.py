@@ -83,6 +83,7 @@ def shell(command: str, folder: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_it_can_be_followed(page: Path, tmp_path: Path) -> None:
     for name in COPIED:

@@ -31,6 +31,7 @@ def ending(form: str) -> str:
     return "jsonl" if form == "jsonl" else "parquet"
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("first", FORMS)
 @pytest.mark.parametrize("second", FORMS)
 def test_a_chain_of_two_forms_loses_nothing(tmp_path, first, second):

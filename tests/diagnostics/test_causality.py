@@ -49,6 +49,7 @@ def changed(log: Log, seed: int) -> Log:
     return replace(log, series=series)
 
 
+@pytest.mark.grid(6)
 @pytest.mark.parametrize("path", RUNS)
 def test_the_monitor_says_what_the_file_says(path: Path) -> None:
     """What it says at a step is what the file says that ends there, unless it was said before."""
@@ -67,6 +68,7 @@ def test_the_monitor_says_what_the_file_says(path: Path) -> None:
         assert {finding.code for finding in diagnose(one).findings} <= reported
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("path", RECORDINGS[::4], ids=[path.name.partition(".")[0] for path in RECORDINGS[::4]])
 def test_a_finding_once_made_stays(path: Path) -> None:
     """Or it becomes a note, if the series came back, and a later finding if they went again."""

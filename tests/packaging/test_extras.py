@@ -13,12 +13,13 @@ TRL_LINE = """
 from trl import GRPOTrainer
 from holdfast.adapters.trl import LLDS, with_penalties
 
-Trainer = with_penalties(GRPOTrainer, LLDS(coef=0.2, gate="action"))
+Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0, gate="action"))
 print(issubclass(Trainer, GRPOTrainer), Trainer._compute_loss is not GRPOTrainer._compute_loss)
 """
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_train(wheel: Path, tmp_path: Path) -> None:
     python = linked_environment(tmp_path / "venv", wheel, "train")
     where = done(python, "-c", "import holdfast; print(holdfast.__file__)", cwd=tmp_path)

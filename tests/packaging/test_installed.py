@@ -20,7 +20,9 @@ FAST = (
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize(
+    "version", [*(pytest.param(version, marks=pytest.mark.long) for version in ("3.11", "3.12")), "3.13"]
+)
 def test_diagnose_needs_the_core_alone(wheel: Path, tmp_path: Path, version: str) -> None:
     python = interpreter(version)
     if python is None:

@@ -62,6 +62,7 @@ async def search_all(server: Repeating, queries: list[str], *, retries: int, pau
     return found
 
 
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("echoes", [True, False])
 @pytest.mark.parametrize("fault", ["at once", "500 after 200", "while idle", "after the next request"])
 @pytest.mark.parametrize("pause", [0.0, 0.03])

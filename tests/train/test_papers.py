@@ -391,6 +391,7 @@ def with_matches(groups: Sequence[Group]) -> list[Group]:
     ]
 
 
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(("row", "settings"), ROWS, ids=[row.partition(",")[0] for row, _ in ROWS])
 def test_a_row_trains_as_its_paper_says(row: str, settings: dict[str, Any], recipe: Recipe) -> None:
     (method,) = [method for name, method in METHODS.items() if row.startswith(name)]

@@ -27,6 +27,7 @@ from holdfast.trajectory import Group  # noqa: E402
 LR, STEPS = 1e-3, 3
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("loss_type", "reduction"),
     [("dapo", "token-mean"), ("grpo", "seq-mean-token-mean"), ("luspo", "seq-mean-token-sum")],

@@ -25,6 +25,7 @@ def printed(cell: dict[str, Any]) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rollout batch a run instead of all of them."""

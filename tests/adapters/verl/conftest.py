@@ -24,8 +24,10 @@ GLOBAL = {"dp_size": 2, "batch_num_tokens": 61, "global_batch_size": 9, "loss_sc
 
 @pytest.fixture
 def actor_config() -> Callable[..., Any]:
-    """actor_config("gspo", penalty_coef=0.5, global_batch_info={…}, loss_agg_mode=…): a real ActorConfig. A penalty is a
-    mean over all tokens unless `penalty_normalizer` is given."""
+    """actor_config("gspo", penalty_coef=0.5, global_batch_info={…}, loss_agg_mode=…): a real ActorConfig.
+
+    A penalty is a mean over all tokens unless `penalty_normalizer` is given.
+    """
     from verl.workers.config import ActorConfig
 
     import holdfast.adapters.verl as adapter

@@ -240,7 +240,8 @@ def test_a_class_of_ones_own_is_a_loss_too(
 ) -> None:
     (tmp_path / "user_lld_for_verl.py").write_text(lld_class)
     monkeypatch.syspath_prepend(tmp_path)
-    settings = {"penalty_path": "user_lld_for_verl:Lld", "penalty_settings": {"least": 0.25, "normalizer": "policy"}, "penalty_coef": 0.7}
+    arguments = {"least": 0.25, "normalizer": "policy"}
+    settings = {"penalty_path": "user_lld_for_verl:Lld", "penalty_settings": arguments, "penalty_coef": 0.7}
     mine = call("holdfast_custom", actor_config(loss_mode="holdfast_custom", **settings), batch)
     same = {"penalty_threshold": 0.25, "penalty_coef": 0.7}
     ours = call("holdfast_lld", actor_config(loss_mode="holdfast_lld", **same), batch)

@@ -43,7 +43,7 @@ def test_from_start_to_stop(index_folder: Path, serve_process: Start) -> None:
     assert "holdfast_cached_queries 53.0" in httpx.get(f"{address}/metrics", trust_env=False).text
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_what_was_accepted_is_answered(index_folder: Path, serve_process: Start, number: signal.Signals) -> None:
     # Seconds in which the batch waits for others: all requests are inside when the signal comes.
     process, address = serve_process(index_folder, "--wait-ms", "4000", "--batch", "500")
