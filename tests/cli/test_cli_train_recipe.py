@@ -62,7 +62,7 @@ def test_a_recipe_of_ones_own_hides_the_bundled_one(trainer: Any, holdfast: Run)
     ("recipe", "hint"),
     [
         ("quikstart", "did you mean quickstart?"),
-        ("zzz.toml", "give the path of a TOML file, or one of collapse, flaky, llama3.2-3b, "),
+        ("zzz.toml", "give the path of a TOML file, or one of collapse, factbook, flaky, llama3.2-3b, "),
     ],
 )
 def test_a_recipe_that_is_not_there(trainer: Any, holdfast: Run, recipe: str, hint: str) -> None:

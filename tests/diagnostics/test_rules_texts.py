@@ -33,7 +33,7 @@ CALLS = {
     "with_penalties",
     "with_penalties(GRPOTrainer)",
     "with_penalties(GRPOTrainer, mask_logprobs=True)",
-    "with_penalties(GRPOTrainer, LLDS(coef=0.2))",
+    "with_penalties(GRPOTrainer, LLDS(coef=1.0))",
     '"sapo"',
     "holdfast train",
     "holdfast resume",

@@ -302,7 +302,7 @@ MASKED = ("qwen2.5-3b", "llama3.2-3b")
 
 
 def test_the_shipped_recipes_are_the_published_models() -> None:
-    assert set(bundled()) == {*LLDS_MODELS, *SAPO_MODELS, *PPO_MODELS, "quickstart", "collapse", "flaky"}
+    assert set(bundled()) == {*LLDS_MODELS, *SAPO_MODELS, *PPO_MODELS, "quickstart", "collapse", "flaky", "factbook"}
     for name, model in (LLDS_MODELS | SAPO_MODELS | PPO_MODELS).items():
         assert load(bundled()[name]).model.path == model
 
@@ -337,7 +337,7 @@ def test_a_recipe_of_sapo_translates_with_the_published_numbers(name: str, host:
     config = load(bundled()[name])
     assert plan(host, config, Machines(gpus=gpus)).schedule.startswith("10 = ")
     assert config.loss.penalty == SAPO(coef=0.1, tau=1.0, preserve="positive", normalizer="policy")
-    assert config.reward.weights() == {"em": 0.0, "f1": 1.0, "format": 0.0, "retrieval": 0.0}
+    assert config.reward.weights() == {"em": 0.0, "f1": 1.0, "format": 0.0, "retrieval": 0.0, "thrift": 0.0}
     assert (config.train.group_size, config.train.lr, config.train.steps, config.train.warmup) == (10, 1e-6, 420, 0)
     assert (config.protocol.preset, config.protocol.max_turns, config.protocol.topk) == ("sapo", 6, 3)
     assert (config.sampling.temperature, config.sampling.top_p) == (1.0, 0.95)

@@ -40,6 +40,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "protocol.prompt": ("Q: {question}",),
     "protocol.max_turns": ("6", "--loss.reduction=seq-mean-token-sum-norm"),
     "warm_start.data": ("episodes.jsonl",),
+    "warm_start.batches": ("by-length",),
     "loss.penalty.name": ("none",),
     "loss.penalty.gate": ("token",),
     "loss.penalty.preserve": ("positive",),

@@ -47,7 +47,7 @@ def test_its_settings_are_the_quickstarts(example: ModuleType) -> None:
         example.OPTIMIZER_STEPS,
     )
     assert (train.lr, train.warmup) == (example.LEARNING_RATE, example.WARMUP)
-    assert config.loss.penalty == LLDS(coef=example.COEF)
+    assert config.loss.penalty == LLDS(coef=example.COEF, normalizer="policy")
 
 
 def test_it_trains(

@@ -153,11 +153,13 @@ def policy(
 
 
 def llds(unit: str, coef: float, answers: Callable[[float], float] = lambda _: 1.0) -> Method:
-    """The released code's: the penalty is divided by all tokens."""
-    return Method(
-        grpo,
-        lambda batch, searches: by_token([policy()(o) + coef * kept_up(o, unit, answers(searches)) for o in batch]),
-    )
+    """The paper's: the penalty is divided by the tokens of the rollouts with A ≥ 0."""
+
+    def loss(batch: Rollouts, searches: float) -> Tensor:
+        held = sum(kept_up(o, unit, answers(searches)).sum() for o in batch)
+        return by_token([policy()(o) for o in batch]) + coef * held / max(sum(len(o.new) for o in batch if o.a >= 0), 1)
+
+    return Method(grpo, loss)
 
 
 def conditional_kl(tau: float, of: Callable[[Rollout], bool], entropy: float = 0.0) -> Method:
@@ -580,7 +582,7 @@ def kept(name: str) -> dict[str, Any]:
     return {key: x for key, x in values.items() if key.startswith(sections) and key not in SMALL and x is not None}
 
 
-PUBLISHED = {str(kept(name)): name for name in sorted(set(bundled()) - {"quickstart", "collapse", "flaky"})}
+PUBLISHED = {str(kept(name)): name for name in sorted(set(bundled()) - {"quickstart", "collapse", "flaky", "factbook"})}
 """One recipe of those that differ in their model alone."""
 
 

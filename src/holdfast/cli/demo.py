@@ -129,7 +129,8 @@ def _next(console: Console, folder: Path) -> None:
         (
             "That line, in TRL (pip install 'holdfast-rl[trl]')",
             "from holdfast.adapters.trl import LLDS, with_penalties\n"
-            '    trainer = with_penalties(GRPOTrainer, LLDS(coef=0.5, normalizer="policy"))(...)\n'
+            '    penalty = LLDS(coef=0.5, normalizer="policy")\n'
+            "    trainer = with_penalties(GRPOTrainer, penalty)(...)\n"
             "    # in GRPOConfig, steps_per_generation is at least twice\n"
             "    # gradient_accumulation_steps",
         ),

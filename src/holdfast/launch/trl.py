@@ -263,7 +263,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     every = config.eval.every * steps or last
     yield Option("eval_strategy", "steps", "eval.every")
     yield Option("eval_steps", every, f"eval.every, {k}")
-    yield Option("eval_on_start", True, "scores before and after")
+    yield Option("eval_on_start", config.eval.start, "eval.start")
     yield Option("num_generations_eval", config.eval.samples, "eval.samples")
     rows = config.eval.samples * max(1, 16 // config.eval.samples)
     yield Option("per_device_eval_batch_size", rows, "eval.samples")

@@ -326,6 +326,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("trainer.n_gpus_per_node", machines.gpus, "--gpus")
     yield Option("trainer.total_training_steps", train.steps, "train.steps")
     yield Option("trainer.total_epochs", train.steps, "train.steps: no epoch has fewer than one")
+    yield Option("trainer.val_before_train", config.eval.start, "eval.start")
     yield Option("trainer.test_freq", config.eval.every or train.steps, "eval.every")
     yield Option("trainer.save_freq", config.checkpoint.every or train.steps, "checkpoint.every")
     yield Option("trainer.default_local_dir", verl_files.here(run.dir, run.name), "run.dir, run.name")

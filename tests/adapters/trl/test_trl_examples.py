@@ -21,7 +21,7 @@ def test_one_line_is_changed() -> None:
     assert changed == [
         "+from holdfast.adapters.trl import LLDS, with_penalties",
         "-Trainer = GRPOTrainer",
-        "+Trainer = with_penalties(GRPOTrainer, LLDS(coef=0.5))",
+        "+Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0))",
     ]
 
 
