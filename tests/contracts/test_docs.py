@@ -190,7 +190,7 @@ def test_the_questions_asked_are_in_the_bundled_world() -> None:
 
 
 def test_the_two_commands_are_the_readmes() -> None:
-    """`.ci/run` runs the test command, and its numbers again; the pip lines with the make targets are what the targets run."""
+    """`.ci/run` runs the test command, then its numbers again. The pip lines with make targets are what those run."""
     readme = [line for block in blocks(ROOT / "README.md", "bash") for line in block.splitlines()]
     assert {"make train", "make test"} <= set(readme)
     ci = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]

@@ -87,7 +87,7 @@ def test_an_anchor_that_is_the_sampling_policy_changes_nothing(make_model: Calla
 def test_the_policy_loss_and_its_statistics_keep_the_sampling_policy(make_model: Callable[..., Any]) -> None:
     """Only the penalty sees an anchor, here one under which every token was likelier by 0.3 nats."""
     learner = learner_of(LanguageModel(model=make_model(), tokenizer=None), Loss(kl_coef=0.0, penalty=LLDS(coef=1.0)))
-    minibatches, batch, _ = learner.old_pass(a_batch(), [[[*range(7)]]])
+    minibatches, _, _ = learner.old_pass(a_batch(), [[[*range(7)]]])
     assert minibatches[0][0].old_logprobs is not None
     plain = learner.step(minibatches, mean_searches=0.0)
     higher = [
