@@ -20,6 +20,7 @@ from holdfast.search.protocol import render_prompt
 from holdfast.starts import has_warm_start, shipped_start, start_folder
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
 from holdfast.train.checks import validate_before_training, validate_model_and_prompts
+from holdfast.train.needs import needs_of
 from holdfast.train.threads import choose_threads
 from holdfast.train.warm_start import (
     Demonstration,
@@ -102,8 +103,11 @@ class _Start:
         self.listener.stage("loading the model")
         language_model = load_model(config.model, config.model.path, pick_device(config.run.device))
         self._validate(language_model)
-        if self.try_threads and (measured := choose_threads(language_model, config)):
-            self.listener.note(measured)
+        if self.try_threads:
+            if language_model.device.type == "cpu":
+                self.listener.note(f"this run needs {needs_of(language_model.model, config)}")
+            if measured := choose_threads(language_model, config):
+                self.listener.note(measured)
         if unread_code(language_model, config.model):
             self.listener.note(
                 f"model.path = {config.model.path!r} comes with its own Python code, which was not run: the model is "
