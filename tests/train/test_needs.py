@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,8 @@ from holdfast.language_model import LanguageModel
 from holdfast.train import needs
 from holdfast.train.checks import validate_before_training
 from holdfast.train.needs import Shape, checkpoint_bytes, fixed_bytes, needs_of, pass_tokens, shape_of, token_bytes
+
+from .whole_runs import a_start
 
 GIB = 2**30
 SMOLLM2 = Shape(
@@ -77,7 +78,7 @@ def test_a_pass_has_no_more_tokens_than_an_optimizer_step() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_a_value_that_does(
-    own: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, language_model: LanguageModel
+    own: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, language_model: LanguageModel
 ) -> None:
     recipe = own("raw")
     model, each = language_model.model, token_bytes(shape_of(language_model.model), recipe)
@@ -94,8 +95,13 @@ def test_what_does_not_fit_is_refused_with_a_value_that_does(
         needs_of(model, recipe)
 
 
-def test_a_run_says_what_it_needs(own: Callable[..., Config], base: Path, told: Any, tmp_path: Path) -> None:
-    from holdfast.train.run import train
-
-    train(own(base, {"train.steps": 1}), tmp_path / "run", listener=told)
-    assert any(note.startswith("this run needs about ") and "train.micro_batch_tokens" in note for note in told.notes)
+def test_a_run_says_what_it_needs_also_from_a_start_in_the_cache(
+    own: Callable[..., Config], lesson: dict[str, Any], told: Any
+) -> None:
+    config = own("raw", {"warm_start": lesson["warm_start"] | {"steps": 1}, "run.threads": 0})
+    for _ in range(2):
+        told.notes.clear()
+        a_start(config, told)
+        assert any(note.startswith("this run needs about ") for note in told.notes)
+        assert any(note.startswith("CPU threads: ") for note in told.notes)
+    assert any("taken from the cache" in note for note in told.notes)
