@@ -116,13 +116,18 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
     path = _find(path)
     with quiet():
         tokenizer = _load_tokenizer(path, config)
-        if (Path(path) / _ADAPTERS).is_file():
+        if has_adapters(path):
             model = _load_adapters(Path(path), config)
         else:
             model = _load_weights(path, f"model.path = {str(path)!r}", config)
             if config.lora_rank:
                 model = _with_fresh_lora(model, config)
     return prepare(model, tokenizer, config, device)
+
+
+def has_adapters(path: str | Path) -> bool:
+    """Whether a folder holds LoRA adapters of another model."""
+    return (Path(path) / _ADAPTERS).is_file()
 
 
 def load_skeleton(config: Model) -> LanguageModel | None:
@@ -139,7 +144,7 @@ def load_skeleton(config: Model) -> LanguageModel | None:
     with quiet():
         tokenizer = _load_tokenizer(folder, config)
         base, name = folder, f"model.path = {config.path!r}"
-        if (folder / _ADAPTERS).is_file():
+        if has_adapters(folder):
             base = Path(_adapters_base(folder, config))
             name = f"{folder / _ADAPTERS}: base_model_name_or_path = {str(base)!r}"
             if not base.is_dir() and not base.is_absolute():
@@ -282,7 +287,7 @@ def _find(path: str | Path) -> str | Path:
     """
     folder, model = Path(path), str(path)
     if folder.is_dir():
-        if not (folder / "config.json").is_file() and not (folder / _ADAPTERS).is_file():
+        if not (folder / "config.json").is_file() and not has_adapters(folder):
             raise ModelError(f"model.path = {model!r} is a folder without config.json: no model was saved there")
         return path
     if (ours := models.stored(path)) is not None:

@@ -86,7 +86,7 @@ def test_trajectories_of_a_run_are_episodes_to_start_from(
     train(own(base, {"train.steps": 1}), tmp_path / "run")
     episodes = {"warm_start": {"data": str(tmp_path / "run" / "trajectories.jsonl"), "steps": 2}}
     warm_start_only(own("raw", episodes), tmp_path / "start", listener=told)
-    assert ("warm start", 2) in told.stages and told.notes == []
+    assert ("warm start", 2) in told.stages and not any("skipped" in note for note in told.notes)
     with pytest.raises(CheckpointError, match=r"is a finished warm start, .*--model\.path .*start/model"):
         resume(tmp_path / "start")
 

@@ -55,10 +55,12 @@ def train(
     Exit codes: 0 finished, 2 error, 3 stopped on a finding (guard.action),
     130 stopped with Ctrl-C.
     """
-    config, named = _read(recipe, ctx.meta["settings"])
+    config, named, needs = _read(recipe, ctx.meta["settings"])
     if dry_run:
         folder = runs.free_folder(config, named=named, overwrite=overwrite)
         out().print(f"This recipe can be trained. The run would be written to {folder}.", soft_wrap=True)
+        if needs is not None:
+            out().print(f"It needs {needs}.", soft_wrap=True)
         return
     trainer = load_trainer("run")
     config, run_dir = claim(config, named=named, overwrite=overwrite)
@@ -104,7 +106,7 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
     """
     from holdfast.starts import from_model
 
-    config, named = _read(recipe, ctx.meta["settings"], stage="warm-start")
+    config, named, _ = _read(recipe, ctx.meta["settings"], stage="warm-start")
     trainer = load_trainer("start")
     config, run_dir = claim(config, named=named, overwrite=overwrite)
     model = on_console(run_dir, lambda listener: trainer.warm_start_only(config, run_dir, listener=listener))
@@ -167,13 +169,12 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
 # ---- details
 
 
-def _read(recipe: str | None, settings: list[str], *, stage: str | None = None) -> tuple[Config, bool]:
-    """`read_recipe` for a recipe that is to be trained."""
+def _read(recipe: str | None, settings: list[str], *, stage: str | None = None) -> tuple[Config, bool, str | None]:
+    """`read_recipe` for a recipe that is to be trained, and what `validate_before_training` says that it needs."""
     from holdfast.train.checks import validate_before_training
 
     config, named = read_recipe(recipe, settings)
-    validate_before_training(config, stage=stage)
-    return config, named
+    return config, named, validate_before_training(config, stage=stage)
 
 
 def _stop_again(ignored: sys.UnraisableHookArgs) -> None:

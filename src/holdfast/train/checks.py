@@ -28,13 +28,14 @@ _SMALL_CORPUS = 256 * 2**20
 """Bytes of a corpus that is read whole before a run begins. A larger one is read when it is indexed."""
 
 
-def validate_before_training(config: Config, *, stage: str | None = None) -> None:
+def validate_before_training(config: Config, *, stage: str | None = None) -> str | None:
     """Refuse what cannot be trained, as far as the recipe, its code and its files show within seconds.
 
     `holdfast train` and its dry run call this first, so both refuse with the same sentence. Three things can still fail
     later: damaged weights, a corpus that is too large to read twice, and a server that does not answer.
 
-    `stage` as in `check_training`. Raises `HoldfastError`.
+    `stage` as in `check_training`. Returns a sentence on the memory and disk that training on a CPU needs, for a model
+    in a folder. Raises `HoldfastError`.
     """
     check_training(config, stage=stage)
     _check_packages(config)
@@ -58,7 +59,8 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> Non
 
         read_template(template)
     if config.data.train != "world" or config.model.path != "tiny":
-        _check_prompts(config, stage)
+        return _check_prompts(config, stage)
+    return None
 
 
 def _ignore(_: str) -> None:
@@ -112,7 +114,7 @@ def _check_passages(config: Config) -> None:
         check_index(config, folder, corpus_sha256=digest)
 
 
-def _check_prompts(config: Config, stage: str | None) -> None:
+def _check_prompts(config: Config, stage: str | None) -> str | None:
     """Check the questions; for a model in a folder also its tokenizer, the prompts, and that it has weights."""
     from holdfast.loading import load_protocol, load_questions
 
@@ -123,14 +125,19 @@ def _check_prompts(config: Config, stage: str | None) -> None:
             f"set train.questions to {count} or less"
         )
     if config.model.path == "tiny":
-        return
-    from holdfast.language_model import load_skeleton
+        return None
+    from holdfast.language_model import has_adapters, load_skeleton, pick_device
     from holdfast.rollout.support import refuse_unsupported
+    from holdfast.train.needs import needs_of
 
     skeleton = load_skeleton(config.model)
-    if skeleton is not None:
-        refuse_unsupported(skeleton.model)
-        validate_prompts(skeleton, questions, load_protocol(config), config.model.chat_template)
+    if skeleton is None:
+        return None
+    refuse_unsupported(skeleton.model)
+    validate_prompts(skeleton, questions, load_protocol(config), config.model.chat_template)
+    if has_adapters(config.model.path) or pick_device(config.run.device).type != "cpu":
+        return None
+    return needs_of(skeleton.model, config, lora_rank=config.model.lora_rank)
 
 
 def validate_model_and_prompts(

@@ -23,6 +23,7 @@ from holdfast.search.protocol import render_prompt
 from holdfast.starts import has_warm_start, shipped_start, start_folder
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
 from holdfast.train.checks import validate_before_training, validate_model_and_prompts
+from holdfast.train.needs import needs_of
 from holdfast.train.threads import choose_threads
 from holdfast.train.warm_start import (
     Demonstration,
@@ -50,14 +51,16 @@ def starting_policy(
     `retriever` is that of training. The starts of bundled recipes come with holdfast. Another warm start, or a tiny
     model without one, is kept in the cache folder and taken from there the next time.
     """
-    start = _Start(config, questions, retriever, listener or Listener(), try_threads=listener is not None)
+    start = _Start(config, questions, retriever, listener or Listener(), measured=listener is not None)
     if config.model.path != "tiny" and not has_warm_start(config):
         return start.load()
     shipped, folder = shipped_start(config), start_folder(config)
     for place, origin in ((shipped, "comes with holdfast"), (folder, "taken from the cache")):
         if place is not None and find_damage(place) is None:
             start.listener.note(f"warm start: {origin} ({place})")
-            return load_model(config.model, place / "model", pick_device(config.run.device))
+            policy = load_model(config.model, place / "model", pick_device(config.run.device))
+            start.measure(policy)
+            return policy
     policy = start.make()
     try:
         save_checkpoint(folder, policy, state={"made_by": __version__})
@@ -96,8 +99,8 @@ class _Start:
     questions: Questions
     retriever: Retriever
     listener: Listener
-    try_threads: bool = True
-    """Whether to look how many CPU threads are fastest."""
+    measured: bool = True
+    """Whether to look how many CPU threads are fastest, and how much memory the run needs."""
 
     def load(self) -> LanguageModel:
         """The model of the recipe, checked now because a warm start takes time."""
@@ -105,8 +108,7 @@ class _Start:
         self.listener.stage("loading the model")
         language_model = load_model(config.model, config.model.path, pick_device(config.run.device))
         self._validate(language_model)
-        if self.try_threads and (measured := choose_threads(language_model, config)):
-            self.listener.note(measured)
+        self.measure(language_model)
         if unread_code(language_model, config.model):
             self.listener.note(
                 f"model.path = {config.model.path!r} comes with its own Python code, which was not run: the model is "
@@ -114,6 +116,14 @@ class _Start:
                 "= true"
             )
         return language_model
+
+    def measure(self, language_model: LanguageModel) -> None:
+        """Note the memory and disk that the run needs on a CPU, and the number of threads that is fastest."""
+        config = self.config
+        if self.measured and config.model.path != "tiny" and language_model.device.type == "cpu":
+            self.listener.note(f"this run needs {needs_of(language_model.model, config)}")
+            if threads := choose_threads(language_model, config):
+                self.listener.note(threads)
 
     def make(self) -> LanguageModel:
         """Loaded or built, and warm-started."""

@@ -1,0 +1,107 @@
+"""Estimates of memory and disk: against what was measured, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.config import Config, load
+from holdfast.errors import ConfigError
+from holdfast.language_model import LanguageModel
+from holdfast.train import needs
+from holdfast.train.checks import validate_before_training
+from holdfast.train.needs import Shape, checkpoint_bytes, fixed_bytes, needs_of, pass_tokens, shape_of, token_bytes
+
+from .whole_runs import a_start
+
+GIB = 2**30
+SMOLLM2 = Shape(
+    parameters=134_515_008, trained=134_515_008, layers=30, hidden=576, feed_forward=1536, vocabulary=49_152
+)
+WIDE = Shape(parameters=111_174_656, trained=111_174_656, layers=6, hidden=1024, feed_forward=4096, vocabulary=8192)
+SMALL = Shape(parameters=6_033_664, trained=6_033_664, layers=4, hidden=256, feed_forward=1024, vocabulary=4096)
+
+
+def config(*settings: str) -> Config:
+    return load(None, ["--loss.kl_coef=0", "--protocol.max_total_tokens=1000", *settings])
+
+
+@pytest.mark.parametrize(
+    ("shape", "tokens", "sampled", "checkpointing", "peak"),
+    [
+        (SMOLLM2, 1000, 0.02, False, 4.58),
+        (SMOLLM2, 1000, 0.4, False, 4.64),
+        (SMOLLM2, 2000, 0.02, False, 6.46),
+        (SMOLLM2, 2000, 0.4, False, 6.81),
+        (SMOLLM2, 3000, 0.4, False, 9.24),
+        (SMOLLM2, 2000, 0.4, True, 4.21),
+        (SMOLLM2, 4000, 0.4, True, 6.32),
+        (WIDE, 2000, 0.4, False, 3.96),
+        (WIDE, 6000, 0.02, False, 7.19),
+        (SMALL, 4000, 0.4, False, 1.16),
+        (SMALL, 12000, 0.02, False, 2.37),
+    ],
+)
+def test_the_estimate_is_near_the_peak_that_was_measured(
+    shape: Shape, tokens: int, sampled: float, checkpointing: bool, peak: float
+) -> None:
+    """GiB of resident memory at the peak of two steps of two micro-batches: rows of 200 tokens, torch 2.13, Linux."""
+    recipe = config(
+        f"--protocol.max_turn_tokens={int(250 * sampled)}",
+        f"--model.gradient_checkpointing={str(checkpointing).lower()}",
+    )
+    assert fixed_bytes(shape, recipe) + tokens * token_bytes(shape, recipe) == pytest.approx(peak * GIB, rel=0.15)
+
+
+def test_copies_of_the_weights_cost_what_they_hold() -> None:
+    plain, size = fixed_bytes(SMOLLM2, config()), 4 * SMOLLM2.parameters
+    assert fixed_bytes(SMOLLM2, config("--loss.kl_coef=0.1", "--train.anchor_every=5")) == plain + 2 * size
+    assert checkpoint_bytes(SMOLLM2, config()) == 3 * size
+    assert checkpoint_bytes(SMOLLM2, config("--train.anchor_every=5")) == 4 * size
+
+
+def test_adapters_leave_gradients_and_moments_of_the_other_weights_out(language_model: LanguageModel) -> None:
+    whole, adapters = shape_of(language_model.model), shape_of(language_model.model, lora_rank=2)
+    widths = 2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 48)  # in and out of a layer: q and o, k and v, the MLP's three
+    assert (whole.trained, adapters.trained) == (whole.parameters, 2 * 2 * widths)  # two layers, rank two
+    assert fixed_bytes(adapters, config()) < fixed_bytes(whole, config())
+
+
+def test_a_pass_has_no_more_tokens_than_an_optimizer_step() -> None:
+    few = ("--train.questions=4", "--train.group_size=6", "--train.optimizer_steps_per_rollout=4")
+    assert pass_tokens(config()) == 16_000  # 160 rollouts in ten optimizer steps
+    assert pass_tokens(config(*few)) == 6_000
+    assert pass_tokens(config(*few, "--train.micro_batch_tokens=1200")) == 1200
+    assert pass_tokens(config(*few, "--warm_start.steps=5", "--warm_start.batch_size=8")) == 8_000
+
+
+def test_what_does_not_fit_is_refused_with_a_value_that_does(
+    own: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, language_model: LanguageModel
+) -> None:
+    recipe = own("raw")
+    model, each = language_model.model, token_bytes(shape_of(language_model.model), recipe)
+    room = fixed_bytes(shape_of(model), recipe) + 100 * each
+    monkeypatch.setattr(needs, "memory", lambda: int(room / 0.9))
+    assert (said := validate_before_training(recipe)) is not None and "of disk per checkpoint" in said
+    monkeypatch.setattr(needs, "memory", lambda: room)
+    monkeypatch.setattr(needs, "_USABLE", 1.0)
+    with pytest.raises(ConfigError, match=r"train\.micro_batch_tokens = 16384 needs about .* Set .*_tokens = 64$"):
+        validate_before_training(recipe)
+    validate_before_training(own("raw", {"train.micro_batch_tokens": 64}))
+    monkeypatch.setattr(needs, "memory", lambda: 2**28)
+    with pytest.raises(ConfigError, match="Take a smaller model, or set model"):
+        needs_of(model, recipe)
+
+
+def test_a_run_says_what_it_needs_also_from_a_start_in_the_cache(
+    own: Callable[..., Config], lesson: dict[str, Any], told: Any
+) -> None:
+    config = own("raw", {"warm_start": lesson["warm_start"] | {"steps": 1}, "run.threads": 0})
+    for _ in range(2):
+        told.notes.clear()
+        a_start(config, told)
+        assert any(note.startswith("this run needs about ") for note in told.notes)
+        assert any(note.startswith("CPU threads: ") for note in told.notes)
+    assert any("taken from the cache" in note for note in told.notes)
