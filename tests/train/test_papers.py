@@ -162,6 +162,13 @@ def llds(unit: str, coef: float, answers: Callable[[float], float] = lambda _: 1
     return Method(grpo, loss)
 
 
+def nll_of_positives(batch: Rollouts, _: float) -> Tensor:
+    """VAPO's: the mean over the tokens of the rollouts with A > 0."""
+    mine = [o for o in batch if o.a > 0]
+    held = -sum(o.new.sum() for o in mine) / max(sum(len(o.new) for o in mine), 1)
+    return by_token([policy()(o) for o in batch]) + 0.1 * held
+
+
 def conditional_kl(tau: float, of: Callable[[Rollout], bool], entropy: float = 0.0) -> Method:
     """SAPO: γ · 1[r < τ] · (−log r), in the mean over rollouts of the mean over tokens."""
 
@@ -294,7 +301,7 @@ METHODS: dict[str, Method] = {
     "clip-higher of DAPO": plain(policy(lambda o: clipped(o, high=0.28))),
     "dual clip": plain(policy(lambda o: clipped(o, bound=3.0))),
     "GSPO": plain(policy(sequence_clipped), reduce=by_rollout),
-    "likelihood of positives": plain(lambda o: policy()(o) - 0.1 * o.new * (o.a > 0)),
+    "likelihood of positives": Method(grpo, nll_of_positives),
     "CISPO": plain(policy(cispo)),
     "DPPO": plain(policy(dppo)),
     "ratio of an action": plain(policy(action_clipped)),
