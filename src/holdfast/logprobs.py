@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from holdfast.batch import SamplingMask
+from holdfast.packed import attention_over_rows, pack_where_worth
 from holdfast.rollout.last_layer import last_layer_where
 from holdfast.rollout.sampling import sampling_mask_ids
 from holdfast.rollout.support import CausalLM
 
 
 @contextmanager
-def project_only(model: CausalLM, positions: Tensor) -> Iterator[None]:
-    """Within this context the output layer sees the hidden states at `positions` (bool `[B, T]`) alone.
+def project_only(model: CausalLM, positions: Tensor | tuple[Tensor, ...]) -> Iterator[None]:
+    """Within this context the output layer sees the hidden states at `positions` alone: bool `[B, T]`, or indices.
 
     The model's own forward runs unchanged around it, so whatever it does to logits (soft caps, scales) still happens;
     they come out as `[1, N, V]`.
@@ -134,8 +135,21 @@ def _scaled_logits(
     predicts = torch.zeros_like(loss_mask)
     predicts[:, :-1] = loss_mask[:, 1:]
     context = torch.autocast(token_ids.device.type, autocast_dtype) if autocast_dtype else nullcontext()
-    with context, last_layer_where(model, predicts), project_only(model, predicts):
-        logits: Tensor = model(input_ids=token_ids, use_cache=False).logits[0]
+    packed = pack_where_worth(model, token_ids, predicts)
+    logits: Tensor
+    if packed is None:
+        with context, last_layer_where(model, predicts), project_only(model, predicts):
+            logits = model(input_ids=token_ids, use_cache=False).logits[0]
+    else:
+        at = packed.places[predicts[:, : packed.places.shape[1]]]
+        with context, attention_over_rows(model, packed), project_only(model, (torch.zeros_like(at), at)):
+            # A mask of four dimensions is passed on as it is: transformers would make one out of the positions.
+            logits = model(
+                input_ids=packed.token_ids,
+                position_ids=packed.positions,
+                attention_mask=torch.ones((1, 1, 1, 1), dtype=torch.bool, device=at.device),
+                use_cache=False,
+            ).logits[0]
     return logits.float() / temperature if temperature != 1.0 else logits.float()
 
 

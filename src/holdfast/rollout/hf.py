@@ -36,6 +36,7 @@ from holdfast.rollout.support import (
     refuse_unsupported,
     rows_that_fit,
     text_config,
+    worth_sharing,
 )
 from holdfast.search.tokens import REPLACEMENT, decode
 
@@ -120,6 +121,7 @@ class HFPolicy:
         self._stops = StopTable(tokenizer, end_ids(model, tokenizer), text_config(model).vocab_size)
         self._forward_options = {"logits_to_keep": 1} if accepts_logits_to_keep(model) else {}
         self._prefill_tokens = _PREFILL_TOKENS_CPU if self.device.type == "cpu" else _PREFILL_TOKENS
+        self._shares_turns = worth_sharing(model)
         self._begin()
         with self._ready_to_sample():
             check_exact(self.model, self.device)
@@ -232,13 +234,15 @@ class HFPolicy:
         """Compute the unseen part of the rows' contexts and their first token, in passes of rows of similar length."""
         chosen = set(rows)
         self._waiting = [row for row in self._waiting if row not in chosen]
-        families = [[row] for row in rows if row.slot >= 0]
-        same_prompt: dict[tuple[int, ...], list[Row]] = {}
+        families = [] if self._shares_turns else [[row] for row in rows if row.slot >= 0]
+        alike: dict[tuple[int, ...], list[Row]] = {}
         for row in rows:
             if row.slot < 0:
                 self._table.take(row)
-                same_prompt.setdefault(tuple(row.context), []).append(row)
-        families += same_prompt.values()
+            elif not self._shares_turns:
+                continue
+            alike.setdefault((row.cached, *row.context), []).append(row)
+        families += alike.values()
         families.sort(key=lambda family: family[0].unseen)
         while families:
             count = max(1, self._prefill_tokens // families[-1][0].unseen)

@@ -16,22 +16,10 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from holdfast.rollout.support import CausalLM, text_config
+from holdfast.rollout.support import CausalLM, OtherAttention, decoder_layers, text_config
 
 _NAME = "holdfast_where_read"
 _WORTH = 4  # queries picked out need an explicit mask, which costs more a query than causal attention over all of them
-
-
-class _Config:
-    """The configuration of an attention layer, with another implementation."""
-
-    _attn_implementation = _NAME
-
-    def __init__(self, config: Any, read: Tensor) -> None:
-        self.config, self.read = config, read
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.config, name)
 
 
 @contextmanager
@@ -47,7 +35,7 @@ def last_layer_where(model: CausalLM, read: Tensor) -> Iterator[None]:
         hooks = [mlp.register_forward_pre_hook(_pick(read)), mlp.register_forward_hook(_put_back(read))]
     config = getattr(attention, "config", None)
     if attention is not None and 0 < int(read.sum(-1).max()) * _WORTH <= read.shape[1]:
-        attention.config = _Config(config, read)
+        attention.config = OtherAttention(config, _NAME, read)
     try:
         yield
     finally:
@@ -59,8 +47,7 @@ def last_layer_where(model: CausalLM, read: Tensor) -> Iterator[None]:
 
 def _parts(model: Any) -> tuple[Any, Any]:
     """Attention and MLP of the last layer; None for what is not there, or is computed again in the backward pass."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    layers = getattr(base.get_decoder() if hasattr(base, "get_decoder") else None, "layers", None)
+    layers = decoder_layers(model)
     if not layers or getattr(layers[-1], "gradient_checkpointing", False):
         return None, None
     if text_config(model)._attn_implementation != "sdpa":
@@ -86,7 +73,7 @@ def _attention_where_read(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """Attention of transformers, of the queries that are read. `[B, H, T, D]` → `[B, T, H, D]`, 0 elsewhere."""
-    read: Tensor = module.config.read
+    read: Tensor = module.config.reads
     count = read.sum(-1)
     # Rows read different numbers of tokens: those with fewer compute some more, which are left out again.
     order = torch.sort(~read, dim=-1, stable=True).indices[:, : int(count.max())]

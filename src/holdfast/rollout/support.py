@@ -37,6 +37,29 @@ def text_config(model: CausalLM) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
+def decoder_layers(model: Any) -> Any:
+    """The layers of the decoder, below adapters; empty for a model built in another way."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return getattr(base.get_decoder() if hasattr(base, "get_decoder") else None, "layers", None) or []
+
+
+def worth_sharing(model: CausalLM) -> bool:
+    """Whether what rows share should be computed once. In a tiny model finding and gathering it costs as much, and its
+    recorded runs could not be replayed."""
+    return bool(text_config(model).hidden_size >= 256)
+
+
+class OtherAttention:
+    """The configuration of an attention layer, with another implementation of attention and what that one reads."""
+
+    def __init__(self, config: Any, implementation: str, reads: Any) -> None:
+        self.config, self.reads = config, reads
+        self._attn_implementation = implementation
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.config, name)
+
+
 def end_ids(model: CausalLM, tokenizer: Any) -> set[int]:
     """Ids that end a sequence: the tokenizer's, and those of the model's generation config (chat models have
     several)."""
@@ -49,6 +72,13 @@ def accepts_logits_to_keep(model: Any) -> bool:
     """Whether `forward` can skip the vocabulary projection of all positions but the last."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return "logits_to_keep" in inspect.signature(base.forward).parameters
+
+
+def partial_attention(config: Any) -> str:
+    """How some layers attend to a part of what is before them; empty if none does."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
+    chunk = getattr(config, "attention_chunk_size", None)
+    return ", ".join(sorted(kinds)) or (f"chunks of {chunk} tokens" if chunk else "")
 
 
 def refuse_unsupported(model: CausalLM) -> None:
@@ -65,9 +95,7 @@ def refuse_unsupported(model: CausalLM) -> None:
     remedy = "choose a model with full attention in all layers (Llama, Qwen2, Qwen3 …)"
     if getattr(model, "_is_stateful", False):
         raise ModelError(f"{name} keeps a recurrent state, which the cache of the rollout cannot rewind; {remedy}")
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
-    if kinds or getattr(config, "attention_chunk_size", None):
-        what = ", ".join(sorted(kinds)) or f"chunks of {config.attention_chunk_size} tokens"
+    if what := partial_attention(config):
         raise ModelError(
             f"{name} has layers without full attention ({what}), which the rollout cache cannot serve; {remedy}"
         )

@@ -21,9 +21,10 @@ from holdfast.language_model import LanguageModel
 from holdfast.logprobs import hidden_states
 from holdfast.losses import drift_stats, logged_stats, merge_stats, penalty_stats, ratio_stats
 from holdfast.metrics import per_token_mean
+from holdfast.packed import packable
 from holdfast.train.objective import Objective, Terms
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode
-from holdfast.train.plan import Plan, in_order, plan_update, shuffled
+from holdfast.train.plan import Plan, in_order, plan_alike, plan_update, shuffled
 from holdfast.train.policy_weights import check_logits, nthr_factors, output_layer, rows_for_nthr, weighed
 
 
@@ -118,7 +119,11 @@ class Learner:
         minibatches = (
             shuffled(rows, steps, generator) if self._train.minibatches == "shuffled" else in_order(rows, steps)
         )
-        return plan_update(batch.lengths.tolist(), minibatches, self._train.micro_batch_tokens)
+        lengths, most_tokens = batch.lengths.tolist(), self._train.micro_batch_tokens
+        if packable(self.language_model.model):
+            ids = [row[:length] for row, length in zip(batch.token_ids.tolist(), lengths, strict=True)]
+            return plan_alike(ids, minibatches, most_tokens)
+        return plan_update(lengths, minibatches, most_tokens)
 
     def logprobs(
         self,
@@ -227,16 +232,21 @@ class Learner:
                 self.optimizer.zero_grad(set_to_none=True)
                 counts = objective.count(mini)
                 for micro in mini:
-                    logprobs, entropy = self.logprobs(
-                        micro.token_ids,
-                        micro.loss_mask,
-                        entropy=objective.loss.entropy_coef != 0,
-                        sampling_mask=micro.sampling_mask,
-                    )
-                    terms = objective.terms(micro, logprobs, answer_weight)
-                    parts = objective.reduce(terms, entropy, micro.learned_mask, counts)
-                    torch.stack(list(parts.values())).sum().backward()
+                    with torch.set_grad_enabled(objective.has_gradient(micro)):
+                        logprobs, entropy = self.logprobs(
+                            micro.token_ids,
+                            micro.loss_mask,
+                            entropy=objective.loss.entropy_coef != 0,
+                            sampling_mask=micro.sampling_mask,
+                        )
+                        terms = objective.terms(micro, logprobs, answer_weight)
+                        parts = objective.reduce(terms, entropy, micro.learned_mask, counts)
+                        if logprobs.requires_grad:
+                            torch.stack(list(parts.values())).sum().backward()
                     totals.add(micro, logprobs.detach(), terms, parts)
+                if all(parameter.grad is None for parameter in self.parameters):  # the moments move on all the same
+                    for parameter in self.parameters:
+                        parameter.grad = torch.zeros_like(parameter)
                 totals.norms.append(clipped_step(self.optimizer, self.parameters, self._train.grad_clip))
         self.optimizer.zero_grad(set_to_none=True)  # rollouts need the memory
         weight = {} if answer_weight is None else {"penalty/answer_weight": answer_weight}

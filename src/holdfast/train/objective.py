@@ -58,6 +58,16 @@ class Objective:
         None if the penalty has no such weight."""
         return self.penalty.weight_at(mean_searches) if self.penalty is not None else None
 
+    def has_gradient(self, micro: TokenBatch) -> bool:
+        """Whether the micro-batch can have one. A group without contrast has advantages of 0, and only a penalty, a KL
+        or an entropy term gives it a gradient."""
+        return (
+            self.penalty is not None
+            or micro.ref_logprobs is not None
+            or self.loss.entropy_coef != 0
+            or bool((micro.advantages != 0).any())
+        )
+
     def terms(self, micro: TokenBatch, logprobs: Tensor, answer_weight: float | None = None) -> Terms:
         """Unreduced terms. `logprobs` `[B, T]` are those of the present weights, with their graph."""
         policy, dropped = self._policy(micro, logprobs)

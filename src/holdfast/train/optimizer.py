@@ -11,17 +11,16 @@ from torch import Tensor
 
 from holdfast.language_model import LanguageModel
 
+_FUSED = 10_000_000  # weights from which a fused step is worth that recorded runs of tiny models cannot be replayed
 
-def adamw(parameters: Sequence[Tensor], *, lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    """AdamW as the published runs have it."""
-    return torch.optim.AdamW(
-        parameters,
-        lr=lr,
-        weight_decay=weight_decay,
-        betas=(0.9, 0.999),
-        # One pass over weights, gradients and moments instead of a dozen. On a CPU it would round otherwise.
-        fused=parameters[0].device.type == "cuda" or None,
-    )
+
+def adamw(
+    parameters: Sequence[Tensor], *, lr: float, weight_decay: float, betas: tuple[float, float] = (0.9, 0.999)
+) -> torch.optim.Optimizer:
+    """AdamW, by default as the published runs have it."""
+    # One pass over weights, gradients and moments instead of a dozen. On a CPU it rounds otherwise.
+    fused = parameters[0].device.type == "cuda" or sum(p.numel() for p in parameters) >= _FUSED
+    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, betas=betas, fused=fused or None)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -23,6 +23,7 @@ from holdfast.retrieval.types import Document, Hit
 from holdfast.search.env import encode_observation, make_observation
 from holdfast.search.protocol import SearchProtocol, parse_action
 from holdfast.search.tokens import encode
+from holdfast.train.optimizer import adamw
 from holdfast.train.plan import plan_update
 from holdfast.trajectory import Invalid, Search
 
@@ -179,7 +180,7 @@ def warm_start(
     model, steps = language_model.model, supervision.steps
     pad_token_id, device = language_model.pad_token_id, language_model.device
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=supervision.lr, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = adamw(parameters, lr=supervision.lr, betas=(0.9, 0.98), weight_decay=0.01)
     skipped = 0
     model.train()
     for step, rows in zip(range(steps), batches(demonstrations, supervision), strict=False):
