@@ -136,7 +136,7 @@ def _attention(
         heads, count, size = states.shape[1:]
         # An embedding: its backward pass adds rows up faster than that of an index.
         unpacked: Tensor = embedding(packed.places, states.transpose(1, 2).reshape(count, heads * size))
-        return unpacked.unflatten(-1, (heads, size)).transpose(1, 2)
+        return unpacked.view(*unpacked.shape[:-1], heads, size).transpose(1, 2)
 
     options["is_causal"] = True
     result, _ = sdpa_attention_forward(module, rows(query), rows(key), rows(value), None, **options)
