@@ -9,8 +9,13 @@ import torch
 from torch import Tensor
 
 from holdfast import packed
+from holdfast.batch import TokenBatch
+from holdfast.config import Loss, Sampling, Train
+from holdfast.language_model import LanguageModel
 from holdfast.logprobs import hidden_states, masked_logprobs, token_logprobs
 from holdfast.packed import pack, packable
+from holdfast.train.learner import Learner
+from holdfast.train.objective import Objective
 
 VOCABULARY = 60
 
@@ -121,6 +126,38 @@ def test_log_probs_over_the_samplers_mask_are_bit_for_bit_those_that_made_it() -
     made, mask = masked_logprobs(model, *batch, temperature=1.0, top_p=0.9, top_k=0)
     again, _ = token_logprobs(model, *batch, sampling_mask=mask)
     assert torch.equal(made, again.detach())
+
+
+def test_the_update_starts_from_the_old_log_probs_bit_for_bit() -> None:
+    """The plan puts rows that begin alike into a pass of their own, and the old pass has the shapes of the update."""
+    ids, mask = a_batch()
+    rows = len(ids)
+    batch = TokenBatch(
+        token_ids=ids,
+        attention_mask=(
+            torch.arange(ids.shape[1]) <= mask.int().argmax(-1, keepdim=True) + mask.sum(-1, keepdim=True)
+        ).long(),
+        action_ids=mask.long(),
+        answer_mask=mask & False,
+        loss_mask=mask,
+        rollout_logprobs=torch.zeros(ids.shape),
+        advantages=torch.tensor([1.0, -1.0, 0.5, -0.5, 1.0, 0.0])[:, None],
+        rewards=torch.zeros(rows),
+        correct=torch.tensor([True, False, True, False, True, False]),
+        group_ids=torch.arange(rows) // 3,
+        valid=torch.ones(rows, dtype=torch.bool),
+    )
+    language_model = LanguageModel(model=a_model().float(), tokenizer=None)
+    learner = Learner(
+        language_model, Objective(Loss(kl_coef=0.0)), Train(micro_batch_tokens=70, lr=1e-3), Sampling(), None
+    )
+    plan = learner.plan(batch, torch.Generator().manual_seed(0), steps=1)
+    groups = [row // 3 for part in plan[0] for row in part]
+    assert len(plan[0]) == 2 and groups in ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0])
+    minis, _, _ = learner.old_pass(batch, plan)
+    metrics = learner.step(minis, mean_searches=1.0)
+    assert metrics["penalty/noise_floor"] == 0.0
+    assert metrics["grad/norm"] > 0
 
 
 def test_under_autocast_within_its_rounding(monkeypatch: pytest.MonkeyPatch) -> None:

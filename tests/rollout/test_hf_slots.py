@@ -163,6 +163,31 @@ def test_a_prompt_shared_by_a_group_is_computed_once(make_model, tokenizer):
     assert rows == [(1, 30), (5, 1)]
 
 
+@pytest.mark.parametrize(("hidden", "computed"), [(256, 2), (32, 3)])
+def test_a_later_turn_shared_by_rows_is_computed_once_unless_the_model_is_tiny(
+    make_model, tokenizer, reference, hidden, computed
+):
+    model = make_model(hidden_size=hidden)
+    fed = []
+    policy = HFPolicy(model, tokenizer, greedy=True)
+    model.model.embed_tokens.register_forward_pre_hook(lambda module, inputs: fed.append(tuple(inputs[0].shape)))
+    context = {id: list(range(10, 40)) for id in "abc"}
+    first = {done.id: done for done in generate(policy, [request(id, ids, 4) for id, ids in context.items()])}
+    assert len({done.token_ids for done in first.values()}) == 1
+    context = {id: ids + list(first[id].token_ids) for id, ids in context.items()}
+    policy.submit([request(id, ids, 4) for id, ids in context.items()])
+    while policy.poll():
+        pass
+    fed.clear()
+    context = {id: [*policy._rows[id].context, *([50] * 9 if id != "c" else [60] * 9)] for id in context}
+    policy.submit([request(id, ids, 1) for id, ids in context.items()])
+    done = [one for _ in range(3) for one in policy.poll()]
+    assert fed == [(computed, 10)]
+    for one in done:
+        expected = reference(model, [*context[one.id], *one.token_ids], len(context[one.id]))
+        assert one.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
 def test_only_unseen_tokens_are_computed(make_model, tokenizer):
     model = make_model()
     fed = []
