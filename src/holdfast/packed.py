@@ -98,14 +98,14 @@ def packable(model: Any) -> bool:
 
     Not on a GPU: there the gradient of the gathering adds up in any order, and a resumed run would differ.
     """
-    config, layers = text_config(model), decoder_layers(model)
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    layers = decoder_layers(model)
+    if not layers or not worth_sharing(model):
+        return False
+    config, base = text_config(model), model.get_base_model() if hasattr(model, "get_base_model") else model
     return (
-        worth_sharing(model)
-        and next(base.parameters()).device.type == "cpu"
+        next(base.parameters()).device.type == "cpu"
         and config._attn_implementation == "sdpa"
         and not partial_attention(config)
-        and len(layers) > 0
         and all(hasattr(getattr(layer, "self_attn", None), "config") for layer in layers)
         and not any(getattr(layer, "gradient_checkpointing", False) for layer in layers)
         and "position_ids" in inspect.signature(base.forward).parameters
