@@ -20,6 +20,8 @@ from holdfast.config import Config, Model, Sampling
 from holdfast.environment import unreachable
 from holdfast.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.logprobs import masked_logprobs, token_logprobs
+from holdfast.onednn import use_onednn
+from holdfast.rollout.support import worth_sharing
 from holdfast.search.tokens import decode, encode
 
 _ADAPTERS = "adapter_config.json"
@@ -173,6 +175,8 @@ def prepare(model: Any, tokenizer: Any, config: Model, device: torch.device) -> 
             model.enable_input_require_grads()  # frozen embeddings (LoRA) would otherwise cut the graph
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     bf16 = config.autocast == "bf16" or (config.autocast == "auto" and device.type == "cuda")
+    if device.type == "cpu" and not bf16 and worth_sharing(model):
+        use_onednn(model)
     return LanguageModel(
         model=_aligned(model.to(device)).eval(),
         tokenizer=tokenizer,

@@ -27,6 +27,7 @@ from holdfast.losses import (
     void_turn_mask,
 )
 from holdfast.metrics import first_action_matches
+from holdfast.onednn import OneDNNLinear
 from holdfast.trajectory import Group, Invalid, Trajectory
 
 _MOST_ROUNDING = 0.5
@@ -128,14 +129,14 @@ def output_layer(language_model: LanguageModel, asked: str = NTHR) -> Tensor:
     frozen; `asked` begins its sentence.
     """
     head = language_model.model.get_output_embeddings()
-    if type(head) is not torch.nn.Linear:
+    if type(head) not in (torch.nn.Linear, OneDNNLinear):
         raise ModelError(
             f"{asked}: the output layer of this model is a {type(head).__name__}, such as LoRA's around the layer, and "
             "the scores are the gradient of a plain one. Merge the adapters, or leave it out"
         )
     if head.bias is not None:
         raise ModelError(f"{asked}: the output layer of this model has a bias, which the scores leave out")
-    weight = head.weight
+    weight: Tensor = head.weight
     if type(weight.data) is not Tensor or tuple(weight.shape) != (head.out_features, head.in_features):
         raise ModelError(
             f"{asked}: the output layer of this model is sharded, here {list(weight.shape)} of "

@@ -1,0 +1,76 @@
+"""Linear layers by oneDNN, where the matrix products that PyTorch calls leave half of the CPU unused.
+
+For float32 PyTorch calls MKL, which takes its AVX-512 kernels on CPUs of Intel alone. On others oneDNN, which comes
+with PyTorch too, needs less than half the time (`benchmarks/linear_layers.py`).
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+class OneDNNLinear(torch.nn.Linear):
+    """A float32 linear layer on a CPU. What it gives is `Linear`'s up to rounding."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """`[…, in]` → `[…, out]`."""
+        if input.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or not input.numel():
+            return super().forward(input)
+        result: Tensor = _Product.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return result
+
+
+def use_onednn(model: torch.nn.Module) -> None:
+    """Let oneDNN compute the float32 linear layers of `model`, in place, on a CPU where it is faster than MKL."""
+    if not mkl_is_slow():
+        return
+    for module in model.modules():
+        # A subclass may compute otherwise.
+        if type(module) is torch.nn.Linear and module.weight.dtype == torch.float32:
+            module.__class__ = OneDNNLinear
+
+
+@cache
+def mkl_is_slow() -> bool:
+    """Whether PyTorch multiplies with MKL on a CPU with AVX-512 that is not of Intel."""
+    if platform.machine() not in ("x86_64", "AMD64") or not _CPUINFO.is_file():
+        return False
+    cpu = _CPUINFO.read_text()
+    return (
+        "avx512f" in cpu
+        and "GenuineIntel" not in cpu
+        and torch.backends.mkl.is_available()
+        and torch.backends.mkldnn.is_available()
+    )
+
+
+def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`[N, in]` and `[out, in]` → `[N, out]`."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    return product
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(input, weight)
+        return _product(input, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        input, weight = ctx.saved_tensors
+        rows, gradients = input.reshape(-1, input.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
+        of_input, of_weight, of_bias = ctx.needs_input_grad
+        return (
+            _product(gradients, weight.t()).view(input.shape) if of_input else None,
+            _product(gradients.t(), rows.t()) if of_weight else None,
+            gradients.sum(0) if of_bias else None,
+        )
