@@ -1,0 +1,62 @@
+"""A float32 linear layer by MKL, as PyTorch computes it, against oneDNN, as `holdfast.onednn` does.
+
+    python benchmarks/linear_layers.py
+
+On one thread, in CPU seconds: the layers of a model of 135 million parameters, over the rows of a decoding step and of
+a training pass. A ratio above 1 says that oneDNN is faster; `holdfast.onednn.mkl_is_slow` says whether it is used here.
+Needs no network. Takes half a minute.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from holdfast.onednn import OneDNNLinear, mkl_is_slow
+from measuring import table
+
+SHAPES = ((24, 576, 1536), (96, 576, 1536), (700, 576, 1536), (700, 1536, 576), (400, 576, 49152))
+"""Rows, inputs, outputs."""
+
+
+def seconds(work: Callable[[], object], times: int = 7) -> float:
+    """The median CPU time."""
+    work()
+    taken = []
+    for _ in range(times):
+        start = time.process_time()
+        work()
+        taken.append(time.process_time() - start)
+    return sorted(taken)[times // 2]
+
+
+def forward(layer: torch.nn.Linear, given: torch.Tensor) -> None:
+    with torch.inference_mode():
+        layer(given)
+
+
+def forward_and_backward(layer: torch.nn.Linear, given: torch.Tensor) -> None:
+    layer(given).sum().backward()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    rows = []
+    for count, inputs, outputs in SHAPES:
+        by_mkl, by_onednn = (torch.nn.Linear(inputs, outputs, bias=False) for _ in range(2))
+        by_onednn.__class__ = OneDNNLinear
+        given = torch.randn(count, inputs, requires_grad=True)
+        ratios = [
+            seconds(partial(work, by_mkl, given)) / seconds(partial(work, by_onednn, given))
+            for work in (forward, forward_and_backward)
+        ]
+        rows.append([f"{count} × {inputs} → {outputs}", *(f"{ratio:.2f}" for ratio in ratios)])
+    print(table(["rows × in → out", "forward", "forward and backward"], rows))
+    print("oneDNN is used here" if mkl_is_slow() else "oneDNN is not used here")
+
+
+if __name__ == "__main__":
+    main()
