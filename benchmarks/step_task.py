@@ -38,6 +38,8 @@ class Task:
     words: int = 600
     """Words of the vocabulary, besides 256 bytes."""
     seed: int = 0
+    pretrained: str = ""
+    """A folder with a pretrained model, used instead of a tiny one of `hidden`, `layers` and `heads`."""
     device: str = "cpu"
     """`cpu`, or `cuda`: both arms then work in bf16."""
 
@@ -80,18 +82,31 @@ class Task:
     def tokenizer(self, *, end_token: bool) -> Any:
         """Byte-level BPE over the words. The id that would end a text is in the vocabulary either way; without
         `end_token` nobody knows that it means anything."""
+        from transformers import AutoTokenizer
+
         from holdfast.world.model import build_tokenizer
 
-        tokenizer = build_tokenizer([" ".join(self.lexicon), *self.texts()], tuple(self.lexicon))
+        tokenizer = (
+            AutoTokenizer.from_pretrained(self.pretrained)
+            if self.pretrained
+            else build_tokenizer([" ".join(self.lexicon), *self.texts()], tuple(self.lexicon))
+        )
         if not end_token:
             tokenizer.eos_token = None
         return tokenizer
 
     def model(self, tokenizer: Any) -> Any:
-        """The tiny model of the quickstart, untrained, which never ends a text by itself."""
+        """The tiny model of the quickstart, untrained, or a pretrained one; it never ends a text by itself."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
         from holdfast.world.model import build_model
 
-        model = build_model(tokenizer, seed=self.seed, hidden=self.hidden, layers=self.layers, heads=self.heads)
+        model = (
+            AutoModelForCausalLM.from_pretrained(self.pretrained, dtype=torch.float32)
+            if self.pretrained
+            else build_model(tokenizer, seed=self.seed, hidden=self.hidden, layers=self.layers, heads=self.heads)
+        )
         model.config.eos_token_id = model.generation_config.eos_token_id = None
         return model
 

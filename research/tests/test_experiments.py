@@ -13,7 +13,7 @@ from holdfast.errors import ConfigError
 from holdfast.metrics import glossary_entry
 from holdfast_research.experiments import EXPERIMENTS, find
 from holdfast_research.jobs import slug
-from holdfast_research.methods import SHORT, Settings, words
+from holdfast_research.methods import Settings, words
 from holdfast_research.plan import Plan
 from holdfast_research.values import Arm, Experiment
 
@@ -47,7 +47,7 @@ def test_every_arm_and_coefficient_is_a_recipe(experiment: Experiment) -> None:
         plan.check()
     for arm in experiment.arms:
         for settings in variants(arm):
-            load(find_recipe(experiment.recipe), words({**SHORT, **settings}))
+            load(find_recipe(experiment.recipe), words({**experiment.short, **settings}))
 
 
 @ALL
@@ -114,5 +114,5 @@ def test_an_unknown_experiment_names_the_nearest(typed: str, meant: str) -> None
 
 
 def test_an_experiment_like_no_other_lists_them() -> None:
-    with pytest.raises(ConfigError, match="there are death-spiral, "):
+    with pytest.raises(ConfigError, match="there are factbook, death-spiral, "):
         find("zzz")

@@ -258,6 +258,18 @@ def ends_higher(arm: str, other: str, score: Score = SAMPLED_EM) -> Test:
     return each_pair(arm, other, ask, question, silence)
 
 
+def gains(arm: str, by: float) -> Test:
+    """Whether sampled EM on the closing evaluation is so much higher after training than before."""
+
+    def ask(run: RunSeries) -> Answer:
+        summary = summarise(run)
+        before, after = summary.em_before, summary.em_after
+        known = not math.isnan(before) and not math.isnan(after)
+        return (after - before >= by if known else None), {"before": before, "after": after}
+
+    return each_seed(arm, ask, f"sampled EM rose by {by} or more", "the start was not evaluated")
+
+
 def peaks_higher(arm: str, other: str) -> Test:
     """Whether the peak is higher than that of `other`, over the steps both have."""
 

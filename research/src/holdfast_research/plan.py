@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.cli.recipes import find as find_recipe
 from holdfast.errors import ConfigError
 from holdfast_research.jobs import TrainingJob, slug
-from holdfast_research.methods import SHORT, Settings, for_method, refuse_unused, words
+from holdfast_research.methods import Settings, for_method, refuse_unused, words
 from holdfast_research.series import RunSeries, read_run
 from holdfast_research.values import Arm, Experiment, Runs
 
@@ -62,7 +62,7 @@ class Plan:
     @property
     def shared(self) -> Settings:
         """Settings of all arms: the experiment's, the smoke test's, the user's."""
-        return {**self.experiment.settings, **(SHORT if self.short else {}), **self.settings}
+        return {**self.experiment.settings, **(self.experiment.short if self.short else {}), **self.settings}
 
     @property
     def command(self) -> str:
@@ -124,7 +124,7 @@ class Plan:
         ]
 
     def _job(self, arm: Arm, index: int | None, seed: int, folder: Path) -> TrainingJob:
-        settings = {k: v for k, v in arm.settings.items() if not (self.short and k in SHORT)}
+        settings = {k: v for k, v in arm.settings.items() if not (self.short and k in self.experiment.short)}
         label = ""
         if arm.sweep is not None and index is not None:
             settings |= arm.sweep.at(index)

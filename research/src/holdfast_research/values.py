@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from holdfast_research.methods import Settings
+from holdfast_research.methods import SHORT, Settings
 from holdfast_research.series import RunSeries
 
 Runs = Mapping[str, tuple[RunSeries, ...]]
@@ -126,6 +126,8 @@ class Experiment:
     """What a reader of the page must know."""
     settings: Settings = field(default_factory=dict)
     """For every arm. Settings of the command line override them."""
+    short: Settings = field(default_factory=lambda: SHORT)
+    """Of the smoke test."""
     drawn: tuple[str, ...] = ()
     """Settings that take the seed of each run: `world.seed`, say, where every seed is to have a world of its own."""
 

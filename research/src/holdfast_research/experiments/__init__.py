@@ -9,6 +9,7 @@ from holdfast_research.experiments import (
     anchor,
     coefficient,
     death_spiral,
+    factbook,
     factors,
     first_action,
     masking,
@@ -25,6 +26,7 @@ from holdfast_research.values import Experiment
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
+        factbook,
         death_spiral,
         testbeds,
         steps_per_rollout,
