@@ -12,6 +12,9 @@ from torch import Tensor
 from holdfast.errors import ModelError
 from holdfast.rollout.cache import SlotCache
 
+SHARING_FROM = 256
+"""Size of the hidden states from which a model is not tiny; see `worth_sharing`."""
+
 
 class CausalLM(Protocol):
     """What passes over a causal language model of transformers need of it."""
@@ -46,7 +49,7 @@ def decoder_layers(model: Any) -> Any:
 def worth_sharing(model: CausalLM) -> bool:
     """Whether what rows share should be computed once. In a tiny model finding and gathering it costs as much, and its
     recorded runs could not be replayed."""
-    return bool(text_config(model).hidden_size >= 256)
+    return bool(text_config(model).hidden_size >= SHARING_FROM)
 
 
 class OtherAttention:

@@ -1,4 +1,4 @@
-"""The memory of a run and the disk of a checkpoint, estimated from the shape of the model.
+"""The memory of a run, the disk of a checkpoint and the time of a step, estimated from the shape of the model.
 
 The peak of memory is a micro-batch late in an optimizer step. Float32 numbers, of 4 bytes each:
 
@@ -11,11 +11,15 @@ The peak of memory is a micro-batch late in an optimizer step. Float32 numbers, 
 Gradient checkpointing leaves two fifths of the activations. Python and its libraries take half a GiB. The factors are
 those of the peaks of three models on a CPU (tests/train/test_needs.py); a third of the activations is memory that the C
 library does not give back. Passages, and the keys of running rollouts, come on top.
+
+Time is that of the matrix products: a rollout's tokens pass the layers once as it grows, once for the old log-probs and
+three times in the update; a sampled token is decoded at half of the speed. The speed is measured.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -26,11 +30,15 @@ import torch
 from holdfast.config import Config
 from holdfast.errors import ConfigError
 from holdfast.files import size_text
-from holdfast.rollout.support import text_config
+from holdfast.onednn import use_onednn
+from holdfast.rollout.support import SHARING_FROM, text_config
 
 _LIBRARIES = 2**29
 _USABLE = 0.9
 """Share of the machine's memory that a suggestion fills."""
+_EFFICIENCY = 0.6
+"""Share of a step that is matrix products: the rest is attention, softmax and what lies between."""
+_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +106,50 @@ def checkpoint_bytes(shape: Shape, config: Config) -> int:
     return 4 * numbers
 
 
+def operations(shape: Shape, config: Config) -> float:
+    """Of a step whose rollouts fill a third of their limits: floating-point operations of its matrix products."""
+    train, protocol = config.train, config.protocol
+    rollouts = train.questions * train.group_size
+    tokens, sampled = protocol.max_total_tokens / 3, min(protocol.max_sampled_tokens, protocol.max_total_tokens) / 3
+    layers = shape.layers * (4 * shape.hidden**2 + 3 * shape.hidden * shape.feed_forward)
+    head = shape.hidden * shape.vocabulary
+    return 2.0 * rollouts * (layers * (5 * tokens + 2 * sampled) + head * 6 * sampled)
+
+
+def speed(shape: Shape) -> float:
+    """Floating-point operations a second in a float32 linear layer of this model, as it would be computed here."""
+    layer = torch.nn.Linear(shape.hidden, shape.feed_forward, bias=False)
+    rows = torch.zeros(_ROWS, shape.hidden)
+    if shape.hidden >= SHARING_FROM:
+        use_onednn(layer)
+    seconds = []
+    with torch.inference_mode():
+        for _ in range(5):
+            started = time.perf_counter()
+            layer(rows)
+            seconds.append(time.perf_counter() - started)
+    return 2.0 * _ROWS * shape.hidden * shape.feed_forward / min(seconds)
+
+
+def _time_text(seconds: float) -> str:
+    """
+    >>> [_time_text(s) for s in (3.2, 40, 130, 5400, 60_000)]
+    ['3 s', '40 s', '2 min', '1.5 h', '17 h']
+    """
+    if seconds < 60:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.2g} h"
+
+
 def needs_of(model: Any, config: Config, *, lora_rank: int = 0) -> str:
-    """A sentence on memory and disk. Raises `ConfigError` for a run that needs more memory than there is."""
+    """A sentence on memory, disk and time on a CPU.
+
+    Raises `ConfigError` for a run that needs more memory than there is.
+    """
     shape = shape_of(model, lora_rank)
     fixed, each, tokens, room = fixed_bytes(shape, config), token_bytes(shape, config), pass_tokens(config), memory()
     needed = f"{size_text(fixed + each * tokens)} of memory, {size_text(fixed)} of it for the model and AdamW"
+    step = operations(shape, config) / (_EFFICIENCY * speed(shape))
     if fixed + each * tokens > room:
         fit = int((_USABLE * room - fixed) / each) // 64 * 64
         change = (
@@ -115,7 +162,8 @@ def needs_of(model: Any, config: Config, *, lora_rank: int = 0) -> str:
     return (
         f"about {needed} and the rest for {tokens:,} tokens in a pass (train.micro_batch_tokens), of {size_text(room)} "
         f"here; {size_text(checkpoint_bytes(shape, config))} of disk per checkpoint, of which {config.checkpoint.keep} "
-        "are kept"
+        f"are kept; about {_time_text(step)} a step and {_time_text(config.train.steps * step)} in all, if rollouts "
+        "fill a third of their limits"
     )
 
 
