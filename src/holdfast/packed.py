@@ -1,4 +1,4 @@
-"""Rollouts that begin alike, passed through a model as one sequence in which every shared token stands once.
+"""Rollouts that begin alike, passed through a model as one sequence that has every shared token once.
 
 The rollouts of a group share their prompt, and often their first search and its observation. Attention sees the rows as
 they are; everything else, most of the work of a model that is not tiny, sees each shared token once, and no padding.
@@ -40,7 +40,7 @@ class Packed:
     token_ids: Tensor
     """int64 [1, N]."""
     positions: Tensor
-    """int64 [1, N]: where each token stands in its rows."""
+    """int64 [1, N]: where each token is in its rows."""
     places: Tensor
     """int64 [B, T]: the place in the sequence of each token of each row; 0 behind a row's end."""
     first: Tensor

@@ -11,12 +11,12 @@ import pytest
 # From the bottom. A name covers the modules below it, unless a longer name does. `losses` imports nothing of ours.
 LAYERS = (
     "losses errors",
-    "environment files importing jsonl section refusals settings scoring trailing trajectory diagnostics.codes",
+    "environment files importing jsonl onednn section refusals settings scoring trailing trajectory diagnostics.codes",
     "batch collapse data models penalties rewards retrieval.types retrieval.wire",
     "config run_folder search",
     "diagnostics listener tracking starts",
     "retrieval datasets world rollout",
-    "metrics logprobs language_model train.checkpoint",
+    "metrics packed logprobs language_model train.checkpoint",
     "loading",
     "train evals probes lab adapters launch",
     "cli __main__",

@@ -107,7 +107,7 @@ def checkpoint_bytes(shape: Shape, config: Config) -> int:
 
 
 def operations(shape: Shape, config: Config) -> float:
-    """Of a step whose rollouts fill a third of their limits: floating-point operations of its matrix products."""
+    """Floating-point operations in the matrix products of a step whose rollouts fill a third of their limits."""
     train, protocol = config.train, config.protocol
     rollouts = train.questions * train.group_size
     tokens, sampled = protocol.max_total_tokens / 3, min(protocol.max_sampled_tokens, protocol.max_total_tokens) / 3
