@@ -123,3 +123,17 @@ def test_the_sample_serves_a_recipe(sample: Path) -> None:
     assert (len(questions.train), len(questions.dev)) == (33, 4)
     hits = load_retriever(config).search(["glass pyramid of the Louvre"], 3)[0]
     assert hits[0].document.id == "louvre"
+
+
+def test_demonstrations_of_a_recipe_over_its_own_passages(sample: Path, tmp_path: Path) -> None:
+    recipe, file = tmp_path / "own.toml", tmp_path / "demonstrations.jsonl"
+    recipe.write_text(
+        f'[data]\ntrain = "{sample}"\n[retrieval]\ncorpus = "{sample.parent / "corpus.jsonl"}"\n'
+        f'[model]\npath = "gpt2"\n[warm_start]\ndata = "{file}"\nsteps = 5\n'
+    )
+    result = run("demonstrate", recipe, "--out", file, "--most", 5)
+    assert result.exit_code == 0, result.output
+    assert "demonstrations.jsonl: 5 demonstrations, " in result.output
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert all(row["turns"][0]["observation"] for row in rows)
+    assert run("demonstrate", recipe, "--out", file, "--train.stps", "5").exit_code == 2

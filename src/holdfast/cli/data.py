@@ -1,12 +1,15 @@
-"""`holdfast data`: list, prepare, check and convert question sets."""
+"""`holdfast data`: list, prepare, check and convert question sets; write demonstrations."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.command import SettingsCommand
+from holdfast.cli.recipes import RecipeArgument, read_recipe
 from holdfast.cli.terminal import HELP_OPTIONS, err, out
 from holdfast.datasets.catalogue import FORMS
 from holdfast.errors import ConfigError
@@ -22,7 +25,7 @@ _FORM = f"{', '.join(FORMS[:-1])} or {FORMS[-1]}"
 
 @app.callback()
 def data() -> None:
-    """List, prepare, check and convert question sets.
+    """List, prepare, check and convert question sets; write demonstrations.
 
     [cyan]holdfast data prepare nq+hotpotqa --out data/train[/cyan]
     """
@@ -114,6 +117,36 @@ def prepare(
     written = write(what, folder, origin=origin, form=_form(form))
     for path, count in written.items():
         out().print(f"{path}: {count:,} {'passages' if path.name == 'corpus.jsonl' else 'questions'}")
+
+
+@app.command("demonstrate", cls=SettingsCommand)
+def demonstrate(
+    ctx: typer.Context,
+    recipe: RecipeArgument,
+    file: Annotated[Path, typer.Option("--out", metavar="FILE", help="JSONL file to write.")],
+    most: Annotated[int, typer.Option("--most", min=1, metavar="N", help="Stop after so many.")] = 2000,
+) -> None:
+    """Write demonstrations of how to search your passages, for a warm start.
+
+    A model that does not search by itself learns it from these. A script asks
+    the training questions of a recipe. It answers where a passage that comes
+    back has a golden answer, if need be after a second search, and leaves the
+    other questions out.
+
+    [cyan]holdfast data demonstrate my.toml --out demonstrations.jsonl[/cyan]
+
+    Then set warm_start.data = "demonstrations.jsonl" and warm_start.steps.
+    """
+    from holdfast.datasets.demonstrations import demonstrations_of, write_demonstrations
+    from holdfast.loading import load_protocol, load_questions, load_retrievers
+
+    config, _ = read_recipe(recipe, ctx.meta["settings"])
+    examples, retriever = load_questions(config).train, load_retrievers(config).train
+    script = demonstrations_of(examples, retriever, load_protocol(config), seed=config.warm_start.seed)
+    made = list(itertools.islice(script, most))
+    write_demonstrations(file, made, examples)
+    twice = sum(len(turns) > 2 for _, turns in made)
+    out().print(f"{file}: {len(made):,} demonstrations, {twice:,} of them with a second search")
 
 
 @app.command("validate")
