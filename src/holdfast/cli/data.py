@@ -143,10 +143,10 @@ def demonstrate(
     config, _ = read_recipe(recipe, ctx.meta["settings"])
     examples, retriever = load_questions(config).train, load_retrievers(config).train
     script = demonstrations_of(examples, retriever, load_protocol(config), seed=config.warm_start.seed)
-    made = list(itertools.islice(script, most))
-    write_demonstrations(file, made, examples)
-    twice = sum(len(turns) > 2 for _, turns in made)
-    out().print(f"{file}: {len(made):,} demonstrations, {twice:,} of them with a second search")
+    rows = list(itertools.islice(script, most))
+    write_demonstrations(file, rows, examples)
+    twice = sum(len(turns) > 2 for _, turns in rows)
+    out().print(f"{file}: {len(rows):,} demonstrations, {twice:,} of them with a second search")
 
 
 @app.command("validate")
