@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast import run_folder
+from holdfast import models, run_folder
 from holdfast.cli.main import app
-from holdfast.config import dump
-from holdfast.errors import CheckpointError, ConfigError
+from holdfast.config import BUNDLED, dump, load
+from holdfast.datasets.factbook import load_questions
+from holdfast.errors import CheckpointError, ConfigError, MissingExtra
 from holdfast.files import is_locked
+from holdfast.jsonl import write_jsonl
 from holdfast.listener import StepResult
 from holdfast.rollout.hf import HFPolicy
 from holdfast.run_folder import FINAL_EVALUATION, list_checkpoints, step_folder
@@ -100,6 +102,40 @@ def test_so_does_another_recipe(recipe: Recipe, tmp_path: Path, told: Any) -> No
     rows = comparable(tmp_path / "whole")
     assert all(row["penalty/noise_floor"] == 0.0 for row in rows)
     assert all(row["sampler/mask_mass"] < 1 for row in rows)
+
+
+@pytest.mark.long
+def test_so_does_a_real_model(tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SmolLM2 on the Factbook, with shared prefixes, a penalty and a warm start from the cache."""
+    with monkeypatch.context() as patch:
+        patch.delenv("HOLDFAST_CACHE")
+        model = models.stored("HuggingFaceTB/SmolLM2-135M-Instruct")
+    if model is None:
+        pytest.skip("needs the model: holdfast model get smollm2")
+    try:
+        questions = load_questions("factbook:test")[:4]
+    except MissingExtra as error:
+        pytest.skip(str(error))
+    rows = [{"question": question.question, "golden_answers": question.golden_answers} for question in questions]
+    write_jsonl(tmp_path / "few.jsonl", rows)
+    few = {
+        "model.path": model,
+        "data.test": tmp_path / "few.jsonl",
+        "warm_start.steps": 12,
+        "loss.penalty.name": "llds",
+        "train.steps": 2,
+        "train.questions": 2,
+        "train.optimizer_steps_per_rollout": 2,
+        "checkpoint.every": 1,
+        "run.threads": 1,
+    }
+    config = load(BUNDLED / "factbook.toml", [f"--{name}={value}" for name, value in few.items()])
+    train(config, tmp_path / "whole")
+    with pytest.raises(Killed):
+        train(config, tmp_path / "run", listener=kill_after(told, 2))
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+    assert all(row["penalty/noise_floor"] == 0.0 for row in comparable(tmp_path / "whole"))
 
 
 def test_a_final_evaluation_goes_on_where_it_was_stopped(
