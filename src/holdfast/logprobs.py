@@ -1,9 +1,9 @@
 """Log-probs of sampled tokens, for every pass that needs them: old, current, reference, after the update.
 
-Three savings, none of them an approximation. Rows are padded on the right only and the model is causal, so no real
-token sees a padding token and no attention mask is needed. And the vocabulary is projected only where a sampled token
-is predicted: prompts and observations, most of a search agent's tokens, never reach the output layer. Nor does the last
-layer compute them.
+Four savings, none of them an approximation. Rows are padded on the right only and the model is causal, so no real token
+sees a padding token and no attention mask is needed. The vocabulary is projected only where a sampled token is
+predicted: prompts and observations, most of a search agent's tokens, never reach the output layer. Nor does the last
+layer compute them. And what rows share is computed once (`holdfast.packed`).
 """
 
 from __future__ import annotations
