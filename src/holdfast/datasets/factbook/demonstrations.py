@@ -16,7 +16,7 @@ from holdfast.retrieval.types import Retriever
 from holdfast.search.protocol import SearchProtocol
 from holdfast.world.bundle import observation_text
 
-STOP_EARLY = 0.5
+STOP_EARLY = 0.25
 """Probability, before each search after the first, to answer with what the last one found."""
 WHOLE_QUESTION = 0.15
 """Probability that the first query is the whole question."""
