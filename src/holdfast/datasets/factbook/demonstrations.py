@@ -1,7 +1,7 @@
 """Demonstrations of how to search the Factbook, for a warm start that leaves something to learn.
 
 They have the real observations of a retriever. Some stop before the last hop of a question, so that a policy that has
-learned from them searches well, but seldom often enough.
+learned from them searches well, but rarely often enough.
 """
 
 from __future__ import annotations
