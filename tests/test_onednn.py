@@ -49,6 +49,14 @@ def test_a_frozen_layer_passes_gradients_on_and_gets_none() -> None:
     assert own == [None, None]
 
 
+def test_a_second_derivative_is_refused() -> None:
+    _, layer = twins(bias=False)
+    rows = torch.randn(3, 33, requires_grad=True)
+    (gradient,) = torch.autograd.grad(layer(rows).square().sum(), rows, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
 def test_under_autocast_it_is_linear() -> None:
     plain, other = twins(bias=True)
     rows = torch.randn(3, 33)

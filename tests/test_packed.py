@@ -13,7 +13,7 @@ from holdfast.batch import TokenBatch
 from holdfast.config import Loss, Sampling, Train
 from holdfast.language_model import LanguageModel
 from holdfast.logprobs import hidden_states, masked_logprobs, token_logprobs
-from holdfast.packed import pack, packable
+from holdfast.packed import pack, pack_where_worth, packable
 from holdfast.train.learner import Learner
 from holdfast.train.objective import Objective
 
@@ -158,6 +158,34 @@ def test_the_update_starts_from_the_old_log_probs_bit_for_bit() -> None:
     metrics = learner.step(minis, mean_searches=1.0)
     assert metrics["penalty/noise_floor"] == 0.0
     assert metrics["grad/norm"] > 0
+
+
+def test_gradients_are_the_same_bits_again_with_several_threads() -> None:
+    """Rows of a group read the same token of their prompt, so its gradient is a sum."""
+    torch.manual_seed(0)
+    prompt, rows = torch.randint(0, VOCABULARY, (1, 30)), 24
+    ids = torch.cat([prompt.expand(rows, -1), torch.randint(0, VOCABULARY, (rows, 10))], dim=1)
+    mask = (torch.arange(40) >= 30).expand(rows, -1)
+    model, threads = a_model("qwen2", hidden=512).float(), torch.get_num_threads()
+
+    def gradients() -> list[Tensor]:
+        model.zero_grad()
+        token_logprobs(model, ids, mask)[0].square().sum().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    torch.set_num_threads(2)
+    try:
+        first = gradients()
+        assert all(torch.equal(a, b) for _ in range(8) for a, b in zip(first, gradients(), strict=True))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_rows_beyond_a_window_of_attention_are_passed_as_rows() -> None:
+    model = a_model("qwen2")
+    model.config.sliding_window, model.config.layer_types = 8, None
+    ids, mask = a_batch()
+    assert pack_where_worth(model, ids, mask) is None
 
 
 def test_under_autocast_within_its_rounding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 Four savings, none of them an approximation. Rows are padded on the right only and the model is causal, so no real token
 sees a padding token and no attention mask is needed. The vocabulary is projected only where a sampled token is
-predicted: prompts and observations, most of a search agent's tokens, never reach the output layer. Nor does the last
-layer compute them. And what rows share is computed once (`holdfast.packed`).
+predicted: prompts and observations, most of a search agent's tokens, never reach the output layer. What rows share is
+computed once (`holdfast.packed`); of rows that are not packed, the last layer computes only what is read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from holdfast.batch import SamplingMask
 from holdfast.packed import attention_over_rows, pack_where_worth
@@ -22,14 +23,20 @@ from holdfast.rollout.support import CausalLM
 
 
 @contextmanager
-def project_only(model: CausalLM, positions: Tensor | tuple[Tensor, ...]) -> Iterator[None]:
-    """Within this context the output layer sees the hidden states at `positions` alone: bool `[B, T]`, or indices.
+def project_only(model: CausalLM, positions: Tensor) -> Iterator[None]:
+    """Within this context the output layer sees the hidden states at `positions` alone: bool `[B, T]`, or, of a single
+    sequence, the places `[N]`, which may repeat.
 
     The model's own forward runs unchanged around it, so whatever it does to logits (soft caps, scales) still happens;
     they come out as `[1, N, V]`.
     """
+
+    def pick(states: Tensor) -> Tensor:
+        # The gradient of an index that repeats adds up in any order of threads; that of an embedding does not.
+        return states[positions] if positions.dtype == torch.bool else embedding(positions, states[0])
+
     head = model.get_output_embeddings()
-    hook = head.register_forward_pre_hook(lambda _, args: (args[0][positions].unsqueeze(0), *args[1:]))
+    hook = head.register_forward_pre_hook(lambda _, args: (pick(args[0]).unsqueeze(0), *args[1:]))
     try:
         yield
     finally:
@@ -142,7 +149,7 @@ def _scaled_logits(
             logits = model(input_ids=token_ids, use_cache=False).logits[0]
     else:
         at = packed.places[predicts[:, : packed.places.shape[1]]]
-        with context, attention_over_rows(model, packed), project_only(model, (torch.zeros_like(at), at)):
+        with context, attention_over_rows(model, packed), project_only(model, at):
             # A mask of four dimensions is passed on as it is: transformers would make one out of the positions.
             logits = model(
                 input_ids=packed.token_ids,

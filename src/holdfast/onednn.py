@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -22,7 +23,8 @@ class OneDNNLinear(torch.nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """`[…, in]` → `[…, out]`."""
-        if input.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or not input.numel():
+        usual = input.dtype == torch.float32 and input.device.type == "cpu" and input.numel() > 0
+        if not usual or torch.is_autocast_enabled("cpu"):
             return super().forward(input)
         result: Tensor = _Product.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return result
@@ -65,6 +67,7 @@ class _Product(torch.autograd.Function):
         return _product(input, weight, bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         input, weight = ctx.saved_tensors
         rows, gradients = input.reshape(-1, input.shape[-1]), gradient.reshape(-1, gradient.shape[-1])

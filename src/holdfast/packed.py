@@ -25,6 +25,7 @@ from holdfast.rollout.support import (
     OtherAttention,
     decoder_layers,
     partial_attention,
+    positions_of,
     text_config,
     worth_sharing,
 )
@@ -86,7 +87,7 @@ def pack_where_worth(model: CausalLM, token_ids: Tensor, predicts: Tensor) -> Pa
         return None
     columns = torch.arange(1, predicts.shape[1] + 1, device=predicts.device)
     lengths = (predicts * columns).amax(-1).tolist()
-    if not any(lengths):
+    if not 0 < max(lengths) <= positions_of(model):  # longer rows would outgrow a window of attention
         return None
     packed = pack(token_ids, lengths)
     return packed if len(packed.first) <= _SHARED * token_ids.numel() else None
@@ -96,7 +97,7 @@ def packable(model: Any) -> bool:
     """Whether packing pays for this model and is possible: full attention by sdpa in every layer, positions given from
     outside, and no layer computed again in the backward pass.
 
-    Not on a GPU: there the gradient of the gathering adds up in any order, and a resumed run would differ.
+    Not on a GPU: there the gradient of an embedding adds up in any order, and a resumed run would differ.
     """
     layers = decoder_layers(model)
     if not layers or not worth_sharing(model):
@@ -106,6 +107,7 @@ def packable(model: Any) -> bool:
         next(base.parameters()).device.type == "cpu"
         and config._attn_implementation == "sdpa"
         and not partial_attention(config)
+        and not getattr(config, "output_router_logits", False)  # their mask would have to be of the packed tokens
         and all(hasattr(getattr(layer, "self_attn", None), "config") for layer in layers)
         and not any(getattr(layer, "gradient_checkpointing", False) for layer in layers)
         and "position_ids" in inspect.signature(base.forward).parameters

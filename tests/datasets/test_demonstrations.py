@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,6 @@ def example(question: str, *golds: str) -> Example:
 
 
 def made(*examples: Example, seed: int = 0, **protocol: int) -> list[tuple[str, Turns]]:
-    from dataclasses import replace
-
     retriever = BM25Retriever.build([Document(str(i), text) for i, text in enumerate(PASSAGES)])
     return list(demonstrations_of(examples, retriever, replace(CLEAN, topk=1, **protocol), seed=seed))
 
@@ -62,6 +61,26 @@ def test_a_second_search_looks_up_the_title_of_what_the_first_found() -> None:
 )
 def test_what_no_passage_answers_is_left_out(unanswered: Example) -> None:
     assert made(unanswered) == []
+
+
+def test_an_answer_is_a_whole_word_that_the_model_will_see() -> None:
+    """No `4` in 1945, and nothing behind the end of an observation."""
+    passages = ['"War"\nThe war ended in 1945.', '"Oslo"\n' + "It rains. " * 30 + "Its fjord is deep."]
+    retriever = BM25Retriever.build([Document(str(i), text) for i, text in enumerate(passages)])
+    war, fjord = example("When did the war end?", "4"), example("What is deep in Oslo?", "fjord")
+
+    def count(tokens: int) -> list[str]:
+        protocol = replace(CLEAN, topk=1, max_observation_tokens=tokens)
+        return [question for question, _ in demonstrations_of([war, fjord], retriever, protocol)]
+
+    assert count(50) == []
+    assert count(200) == [fjord.question]
+
+
+def test_a_passage_without_a_title_is_not_looked_up() -> None:
+    passage = "The engineer who built the Halden bridge, which is the longest of all in the south, is Mira Voss."
+    retriever = BM25Retriever.build([Document("0", passage)])
+    assert list(demonstrations_of([BORN], retriever, replace(CLEAN, topk=1))) == []
 
 
 def test_queries_vary_with_the_seed_and_repeat_with_it() -> None:

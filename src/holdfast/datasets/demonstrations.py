@@ -17,7 +17,7 @@ from holdfast.data import Example
 from holdfast.errors import DataError
 from holdfast.jsonl import write_jsonl
 from holdfast.retrieval.types import Hit, Retriever
-from holdfast.scoring import in_passages, normalize_answer
+from holdfast.scoring import normalize_answer
 from holdfast.search.protocol import SearchProtocol
 
 Turns = list[tuple[str, Sequence[Hit]]]
@@ -25,6 +25,11 @@ Turns = list[tuple[str, Sequence[Hit]]]
 
 WHOLE_QUESTION = 0.5
 """Probability that the first query is the question, and not its content words."""
+
+_CHARACTERS = 3
+"""Of an observation, for each of its most tokens: what is behind may be cut off before the model sees it."""
+_TITLE_WORDS = 12
+"""A longer first line is the passage itself, of a corpus without titles."""
 
 _FIRST_THOUGHTS = ("I look it up.", "Let me search.", "I need a passage.")
 _NEXT_THOUGHTS = ("That does not say it. I look up {}.", "Not there yet. {} may say it.", "I search on, for {}.")
@@ -55,7 +60,8 @@ def write_demonstrations(path: Path, demonstrations: Sequence[tuple[str, Turns]]
     if not demonstrations:
         raise DataError(
             f"no passage that a search found has a golden answer of these {len(examples):,} questions, so there is "
-            "nothing to demonstrate. Check that retrieval.corpus has passages about them, or raise protocol.topk"
+            "nothing to demonstrate. Check that retrieval.corpus has passages about them, or raise protocol.topk or "
+            "protocol.max_observation_tokens. A search and an answer need protocol.max_turns = 2"
         )
     write_jsonl(
         path,
@@ -74,6 +80,7 @@ def write_demonstrations(path: Path, demonstrations: Sequence[tuple[str, Turns]]
 
 def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng: random.Random) -> Turns | None:
     golds = [gold for gold in example.golden_answers if normalize_answer(gold) not in ("", "yes", "no")]
+    shown = _CHARACTERS * protocol.max_observation_tokens
     question = example.question.strip().rstrip("?").rstrip()
     words = [word for word in re.findall(r"[\w'.-]+", question) if not _FUNCTION_WORD.fullmatch(word.lower())]
     query = question if rng.random() < WHOLE_QUESTION or not words else " ".join(words)
@@ -81,11 +88,12 @@ def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng
     for _ in range(min(2, protocol.max_turns - 1)):
         hits = retriever.search([query], protocol.topk)[0]
         turns.append((_turn(thought, query, protocol.search_tags, protocol), hits))
-        answer = next((gold for gold in golds if in_passages([hit.document.contents for hit in hits], [gold])), None)
+        text = f" {normalize_answer(' '.join(hit.document.contents for hit in hits)[:shown])} "
+        answer = next((gold for gold in golds if f" {normalize_answer(gold)} " in text), None)
         if answer is not None:
             turns.append((_turn(rng.choice(_LAST_THOUGHTS), answer, protocol.answer_tags, protocol), ()))
             return turns
-        if not hits:
+        if not hits or len(hits[0].document.title.split()) > _TITLE_WORDS:
             return None
         title, passage = hits[0].document.title, hits[0].document.contents.lower()
         query = " ".join([title, *(word for word in words if word.lower() not in passage)])

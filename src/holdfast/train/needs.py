@@ -113,7 +113,7 @@ def operations(shape: Shape, config: Config) -> float:
     tokens, sampled = protocol.max_total_tokens / 3, min(protocol.max_sampled_tokens, protocol.max_total_tokens) / 3
     layers = shape.layers * (4 * shape.hidden**2 + 3 * shape.hidden * shape.feed_forward)
     head = shape.hidden * shape.vocabulary
-    return 2.0 * rollouts * (layers * (5 * tokens + 2 * sampled) + head * 6 * sampled)
+    return 2.0 * rollouts * (layers * (5 * tokens + sampled) + head * 6 * sampled)
 
 
 def speed(shape: Shape) -> float:
