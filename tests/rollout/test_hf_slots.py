@@ -249,6 +249,23 @@ def test_the_last_release_gives_the_cache_back(make_model, tokenizer):
     assert not holds()
 
 
+def test_a_cpu_has_room_for_as_many_rows_as_a_fixed_cache(make_model, tokenizer, monkeypatch):
+    """An evaluation of hundreds of questions would else fill the memory. A tiny model has room for all."""
+    policy = HFPolicy(make_model(), tokenizer, max_tokens=64)
+    policy.submit([request("first", [5, 6])])
+    assert policy.max_rows == 512
+    policy.release(["first"])
+    per_row = 2 * 2 * 2 * 8 * 4 * 64  # keys and values, layers, heads, dimensions, bytes, tokens
+    monkeypatch.setattr(hf, "_CACHE_CPU", 5 * per_row)
+    policy.submit([request(str(i), [5, 6], 3) for i in range(12)])
+    assert policy.max_rows == 5
+    done = []
+    while completions := policy.poll():
+        done += completions
+        policy.release([completion.id for completion in completions])
+    assert len(done) == 12
+
+
 def test_a_gpus_room_is_measured_for_each_batch_of_episodes(make_model, tokenizer, monkeypatch):
     """What trains between two batches takes memory, and gives it back."""
     policy = HFPolicy(make_model(), tokenizer, max_rows=100, max_tokens=64)

@@ -49,6 +49,8 @@ _MAX_WAIT = 16  # steps a row waits at most
 # Tokens, padding included, of one prefill pass: bounds its activations, which on a CPU should stay in its caches.
 _PREFILL_TOKENS, _PREFILL_TOKENS_CPU = 16_384, 1024
 
+_CACHE_CPU = 2**31  # bytes of keys and values on a CPU: more rows than these hold are hardly decoded faster
+
 END, MAYBE = 1, 2
 
 
@@ -87,7 +89,7 @@ class HFPolicy:
         greedy: take the most likely token instead of sampling.
         max_rows: rollouts whose keys are in memory at once; others queue.
         max_tokens: upper bound on the tokens of a rollout. With it, a GPU holds as many rows as fit into half of its
-            free memory.
+            free memory, and a CPU as many as fit into 2 GiB.
 
     Raises:
         ModelError: sliding windows, recurrent state or an attention implementation that the cache cannot serve.
@@ -206,12 +208,15 @@ class HFPolicy:
             self._batch = None
 
     def _measure_room(self) -> None:
-        """Set how many rows fit on a GPU. Repeated for each batch of rollouts: training in between changes the free
-        memory."""
-        if self._max_tokens is None or self.device.type != "cuda":
+        """Set how many rows are in memory at once. Repeated for each batch of rollouts: training in between changes the
+        free memory of a GPU."""
+        if self._max_tokens is None:
             return
-        fit = rows_that_fit(self.model, self._max_tokens, self.autocast_dtype, free_memory(self.device))
+        free = free_memory(self.device) if self.device.type == "cuda" else 2 * _CACHE_CPU
+        fit = rows_that_fit(self.model, self._max_tokens, self.autocast_dtype, free)
         self.max_rows = min(self._most_rows, fit)
+        if self.device.type != "cuda":
+            return
         most = (self.max_rows, self._max_tokens)
         self._table = SlotTable(SlotCache(text_config(self.model).num_hidden_layers, self.device, most=most))
 
