@@ -517,8 +517,8 @@ class Train(Section):
     grad_clip: float = Field(1.0, gt=0)
     """Maximum gradient norm. Larger gradients are scaled down to it."""
     micro_batch_tokens: int = Field(16_384, ge=64)
-    """Maximum number of tokens in one forward pass, including padding. On a CPU what rollouts share is computed once, and
-    counts a quarter in each further rollout."""
+    """Maximum number of tokens in one forward pass, including padding. On a CPU what rollouts share is computed once,
+    and counts a quarter in each further rollout."""
     displacement_every: int = Field(1, ge=0)
     """Measure displacement every n steps: log-prob after the update minus before, on the same rollouts. 0: never."""
     displacement_rows: int = Field(64, ge=1)
