@@ -27,7 +27,7 @@ WHOLE_QUESTION = 0.5
 """Probability that the first query is the question, and not its content words."""
 
 _CHARACTERS = 3
-"""Of an observation, for each of its most tokens: what is behind may be cut off before the model sees it."""
+"""Characters of an observation that are read, for each of its most tokens: the rest may be cut off for the model."""
 _TITLE_WORDS = 12
 """A longer first line is the passage itself, of a corpus without titles."""
 
