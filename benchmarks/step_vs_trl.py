@@ -4,8 +4,8 @@
     python benchmarks/step_vs_trl.py
     python benchmarks/step_vs_trl.py --spread 0                    # all rollouts equally long
     python benchmarks/step_vs_trl.py --hidden 320 --layers 6 --words 6000 --questions 4 --json step.json
-    python benchmarks/step_vs_trl.py --pretrained FOLDER --questions 4 --group 6 --turns 3 --turn-tokens 48 \
-        --spread 0.25 --observation-tokens 60 --rounds 2           # FOLDER: what `holdfast model get smollm2` prints
+    python benchmarks/step_vs_trl.py --pretrained FOLDER --questions 4 --group 4 --turns 2 --turn-tokens 64 \
+        --spread 0.2 --observation-tokens 60 --rounds 1             # FOLDER: what `holdfast model get smollm2` prints; four minutes
 
 Both arms start from the same weights and get the same questions. A script fixes how many tokens each turn has, what is
 searched for and which answer is right (step_task.py), so both sample, read and train on exactly the same number of
