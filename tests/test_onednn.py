@@ -38,7 +38,7 @@ def passed(layer: torch.nn.Linear, shape: tuple[int, ...]) -> list[torch.Tensor 
 def test_results_and_gradients_are_those_of_linear(shape: tuple[int, ...], bias: bool) -> None:
     plain, other = twins(bias)
     for one, two in zip(passed(plain, shape), passed(other, shape), strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
 
 
 def test_a_frozen_layer_passes_gradients_on_and_gets_none() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.command import SettingsCommand
-from holdfast.cli.recipes import RecipeArgument, read_recipe
+from holdfast.cli.recipes import read_recipe
 from holdfast.cli.terminal import HELP_OPTIONS, err, out
 from holdfast.datasets.catalogue import FORMS
 from holdfast.errors import ConfigError
@@ -122,7 +122,9 @@ def prepare(
 @app.command("demonstrate", cls=SettingsCommand)
 def demonstrate(
     ctx: typer.Context,
-    recipe: RecipeArgument,
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A TOML file that names your questions and your passages.")
+    ],
     file: Annotated[Path, typer.Option("--out", metavar="FILE", help="JSONL file to write.")],
     most: Annotated[int, typer.Option("--most", min=1, metavar="N", help="Stop after so many.")] = 2000,
 ) -> None:

@@ -2,8 +2,7 @@
 
 A script asks the question, or its content words. If a passage that comes back has a golden answer, it answers;
 otherwise it searches once more, with the title of the first passage and the words that this passage lacks, and answers
-if that helped. Queries vary on
-purpose: a policy that has learned from them has something to try.
+if that helped. Queries vary on purpose: a policy that has learned from them has something to try.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ _CHARACTERS = 3
 _TITLE_WORDS = 12
 """A longer first line is the passage itself, of a corpus without titles."""
 
-_FIRST_THOUGHTS = ("I look it up.", "Let me search.", "I need a passage.")
+FIRST_THOUGHTS = ("I look it up.", "Let me search.", "I need a passage.")
 _NEXT_THOUGHTS = ("That does not say it. I look up {}.", "Not there yet. {} may say it.", "I search on, for {}.")
-_LAST_THOUGHTS = ("The passage says it.", "I have read it.", "Found.")
+LAST_THOUGHTS = ("The passage says it.", "I have read it.", "Found.")
 _FUNCTION_WORD = re.compile(
     "a|an|and|are|at|be|been|being|by|can|could|did|do|does|during|for|from|had|has|have|he|her|his|how|in|is|it|its|of|"
     "on|or|she|so|than|that|the|their|them|these|they|this|those|to|was|were|what|when|where|which|while|who|whom|whose|"
@@ -84,14 +83,14 @@ def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng
     question = example.question.strip().rstrip("?").rstrip()
     words = [word for word in re.findall(r"[\w'.-]+", question) if not _FUNCTION_WORD.fullmatch(word.lower())]
     query = question if rng.random() < WHOLE_QUESTION or not words else " ".join(words)
-    thought, turns = rng.choice(_FIRST_THOUGHTS), Turns()
+    thought, turns = rng.choice(FIRST_THOUGHTS), Turns()
     for _ in range(min(2, protocol.max_turns - 1)):
         hits = retriever.search([query], protocol.topk)[0]
-        turns.append((_turn(thought, query, protocol.search_tags, protocol), hits))
+        turns.append((turn_text(thought, query, protocol.search_tags, protocol), hits))
         text = f" {normalize_answer(' '.join(hit.document.contents for hit in hits)[:shown])} "
         answer = next((gold for gold in golds if f" {normalize_answer(gold)} " in text), None)
         if answer is not None:
-            turns.append((_turn(rng.choice(_LAST_THOUGHTS), answer, protocol.answer_tags, protocol), ()))
+            turns.append((turn_text(rng.choice(LAST_THOUGHTS), answer, protocol.answer_tags, protocol), ()))
             return turns
         if not hits or len(hits[0].document.title.split()) > _TITLE_WORDS:
             return None
@@ -101,6 +100,7 @@ def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng
     return None
 
 
-def _turn(thought: str, text: str, tags: tuple[str, str], protocol: SearchProtocol) -> str:
+def turn_text(thought: str, text: str, tags: tuple[str, str], protocol: SearchProtocol) -> str:
+    """A turn that thinks, then writes a query or an answer in its tags."""
     opened, closed = tags
     return f"{protocol.think_open} {thought} {protocol.think_close}\n{opened} {text} {closed}"

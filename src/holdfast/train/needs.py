@@ -132,7 +132,8 @@ def speed(shape: Shape) -> float:
 
 
 def _time_text(seconds: float) -> str:
-    """
+    """Seconds for people, in two digits.
+
     >>> [_time_text(s) for s in (3.2, 40, 130, 5400, 60_000)]
     ['3 s', '40 s', '2 min', '1.5 h', '17 h']
     """

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.data import Example
+from holdfast.datasets.demonstrations import FIRST_THOUGHTS, LAST_THOUGHTS, turn_text
 from holdfast.errors import DataError
 from holdfast.retrieval.types import Retriever
 from holdfast.search.protocol import SearchProtocol
@@ -21,9 +22,7 @@ STOP_EARLY = 0.25
 WHOLE_QUESTION = 0.15
 """Probability that the first query is the whole question."""
 
-_FIRST_THOUGHTS = ("I look it up.", "Let me search.", "I need a passage.")
 _NEXT_THOUGHTS = ("It is {}. I search on.", "That is {}.", "{}. Next.")
-_LAST_THOUGHTS = ("The passage says it.", "I have read it.", "Found.")
 
 
 def demonstrations_of(
@@ -59,13 +58,8 @@ def _turns(
         hits = retriever.search([query], protocol.topk)[0]
         if step["passage"] not in [hit.document.id for hit in hits]:
             return None
-        thought = rng.choice(_NEXT_THOUGHTS).format(steps[n - 1]["answer"]) if n else rng.choice(_FIRST_THOUGHTS)
-        turns.append((_turn(thought, query, protocol.search_tags, protocol), observation_text(hits, protocol)))
+        thought = rng.choice(_NEXT_THOUGHTS).format(steps[n - 1]["answer"]) if n else rng.choice(FIRST_THOUGHTS)
+        turns.append((turn_text(thought, query, protocol.search_tags, protocol), observation_text(hits, protocol)))
     answer = steps[len(turns) - 1]["answer"]
-    turns.append((_turn(rng.choice(_LAST_THOUGHTS), answer, protocol.answer_tags, protocol), ""))
+    turns.append((turn_text(rng.choice(LAST_THOUGHTS), answer, protocol.answer_tags, protocol), ""))
     return turns
-
-
-def _turn(thought: str, text: str, tags: tuple[str, str], protocol: SearchProtocol) -> str:
-    opened, closed = tags
-    return f"{protocol.think_open} {thought} {protocol.think_close}\n{opened} {text} {closed}"
