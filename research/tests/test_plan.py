@@ -15,8 +15,8 @@ from holdfast.penalties import SAPO, NoPenalty
 from holdfast_research.experiments import find
 from holdfast_research.experiments.arms import GRPO, LLDS_ACTION, SAPO_ARM
 from holdfast_research.methods import SHORT, for_method, refuse_unused
-from holdfast_research.plan import FIRST_SEED, TUNING_SEEDS, Plan, arms_of, finished, load_plan
-from holdfast_research.values import Arm
+from holdfast_research.plan import TUNING_SEEDS, Plan, arms_of, finished, load_plan
+from holdfast_research.values import FIRST_SEED, Arm
 
 RECIPE = find_recipe("flaky")
 EXPERIMENT = find("death-spiral")

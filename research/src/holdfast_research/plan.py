@@ -17,8 +17,6 @@ from holdfast_research.methods import Settings, for_method, refuse_unused, words
 from holdfast_research.series import RunSeries, read_run
 from holdfast_research.values import Arm, Experiment, Runs
 
-FIRST_SEED = 11
-"""The first of the reported seeds. 1 to 3 are in docs/reference/results.md; the arms were chosen after them."""
 TUNING_SEEDS = (101, 102)
 """Seeds of the sweep, never reported."""
 RULE = "the coefficient with the highest mean reward over the second half of the steps, over the tuning seeds"

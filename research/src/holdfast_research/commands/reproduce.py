@@ -130,13 +130,13 @@ def _plan(
     short: bool,
     sweep: bool,
 ) -> Plan:
-    from holdfast_research.plan import FIRST_SEED, Plan, arms_of
+    from holdfast_research.plan import Plan, arms_of
 
-    count = seeds or (1 if short else _SEEDS)
+    first, count = experiment.first_seed, seeds or (1 if short else _SEEDS)
     return Plan(
         experiment=experiment,
         arms=arms_of(experiment, texts),
-        seeds=tuple(range(FIRST_SEED, FIRST_SEED + count)),
+        seeds=tuple(range(first, first + count)),
         settings=settings,
         sweep=sweep,
         short=short,
