@@ -19,11 +19,11 @@ from typing import Any
 
 from chaos_kit import RECIPE, ROOT, TRACEBACK, Bench, Case, Outcome, OutOfTime, fuzz, quiet_process
 from chaos_runs import Runs
-from holdfast.errors import RetrievalError
+from holdfast.base.errors import RetrievalError
 from retrieval_faults import ECHO, FAULTS, MORE_FAULTS, faulty_server, judge, with_loop, with_threads
 
-RECIPES = ROOT / "src" / "holdfast" / "recipes"
-SAMPLE = ROOT / "src" / "holdfast" / "datasets" / "sample"
+RECIPES = ROOT / "src" / "holdfast" / "recipe" / "bundled"
+SAMPLE = ROOT / "src" / "holdfast" / "data" / "sample"
 SLOW = ("silence", "drip")  # each costs a search its whole time limit, 30 s in a training run
 ASKED = 12
 """Questions of a step of the training run over HTTP."""
@@ -246,7 +246,7 @@ def recipes(rng: random.Random) -> Input:
 
 def settings(rng: random.Random) -> Input:
     """For `holdfast train`: values that no setting can have, as options."""
-    from holdfast.config import setting_names
+    from holdfast.recipe import setting_names
 
     words = []
     for name in rng.sample(sorted(setting_names()), rng.choice((1, 2, 4))):

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "golden"), str(ROOT / "tests" / "diagnostics")]
+sys.path[:0] = [str(ROOT / "tests" / "golden"), str(ROOT / "tests" / "diagnose")]
 import test_readers_fuzz as fuzz  # noqa: E402, F401
 
 from golden import metrics_of  # noqa: E402
@@ -358,8 +358,8 @@ class _Places:
         sampler."""
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        from holdfast.listener import Listeners
-        from holdfast.rollout.hf import HFPolicy
+        from holdfast.agent.hf import HFPolicy
+        from holdfast.train.listener import Listeners
 
         stage, poll = Listeners.stage, HFPolicy.poll
 

@@ -29,12 +29,12 @@ import torch
 
 import rollout
 from gpu_hardware import SHAPES, Shape, limits_of, parameters_of, seconds_of, step_bytes, update_flops, wait_for
-from holdfast.batch import TokenBatch
-from holdfast.collapse import collapsed, curve_of
-from holdfast.config import validate
-from holdfast.language_model import prepare
-from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.policy import Request
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.hf import HFPolicy
+from holdfast.agent.language_model import prepare
+from holdfast.agent.policy import Request
+from holdfast.base.collapse import collapsed, curve_of
+from holdfast.recipe import validate
 from holdfast.train.learner import make_learner
 from holdfast.train.optimizer import clipped_step
 
@@ -126,7 +126,7 @@ def words() -> tuple[str, ...]:
 
 def silent_tokenizer() -> Any:
     """A tokenizer of made-up words that knows no token that ends a text. Models have more ids than it knows."""
-    from holdfast.world.model import build_tokenizer
+    from holdfast.data.world.model import build_tokenizer
 
     tokenizer = copy.deepcopy(build_tokenizer([" ".join(words())], words()))
     tokenizer.eos_token = None

@@ -16,16 +16,16 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from holdfast.config import load
-from holdfast.diagnostics.monitor import Monitor
-from holdfast.run_folder import METRICS
-from holdfast.tracking import MetricsFile
+from holdfast.base.run_folder import METRICS
+from holdfast.diagnose.monitor import Monitor
+from holdfast.recipe import load
 from holdfast.train.guard import Guard
 from holdfast.train.run import train
+from holdfast.train.tracking import MetricsFile
 from holdfast.train.trainer import Trainer
 
 ROWS = (100, 1_000, 10_000)
-RECIPE = Path(__file__).parents[1] / "src/holdfast/recipes/quickstart.toml"
+RECIPE = Path(__file__).parents[1] / "src/holdfast/recipe/bundled/quickstart.toml"
 
 
 def timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:

@@ -26,11 +26,11 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Loss, Sampling, Train
-from holdfast.language_model import LanguageModel
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.language_model import LanguageModel
 from holdfast.losses import group_advantages
-from holdfast.penalties import NoPenalty
+from holdfast.methods.penalties import NoPenalty
+from holdfast.recipe import Loss, Sampling, Train
 from holdfast.train.learner import Learner
 from holdfast.train.objective import Objective
 from holdfast.train.policy_weights import rows_for_nthr

@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Loss, Sampling, Train, validate
-from holdfast.language_model import LanguageModel
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.trajectory import Answer, Group, Search, Trajectory, Turn
 from holdfast.losses import group_advantages
+from holdfast.recipe import Loss, Sampling, Train, validate
 from holdfast.train.learner import Learner
 from holdfast.train.objective import Objective
-from holdfast.trajectory import Answer, Group, Search, Trajectory, Turn
 from measuring import median_interval, seconds_now, table, write_json
 
 ARMS: dict[str, dict[str, Any]] = {

@@ -73,7 +73,7 @@ def write_logs(folder: Path, lines: int) -> None:
 
 
 def read_log(path: str) -> None:
-    from holdfast.diagnostics.readers import read_log
+    from holdfast.diagnose.readers import read_log
 
     log = read_log(path)
     assert len(log.series) == len(NAMES)

@@ -28,16 +28,16 @@ from typing import Any
 import torch
 
 import holdfast
-from holdfast import run_folder
-from holdfast.config import load
-from holdfast.diagnostics.report import write_report
-from holdfast.loading import load_questions, load_retrievers
-from holdfast.run_folder import DISPLACEMENT, METRICS, REPORT, TRAJECTORIES
-from holdfast.tracking import MetricsFile
+from holdfast.base import run_folder
+from holdfast.base.run_folder import DISPLACEMENT, METRICS, REPORT, TRAJECTORIES
+from holdfast.diagnose.report import write_report
+from holdfast.recipe import dump, load
 from holdfast.train import trainer as trainer_module
 from holdfast.train.live_report import SHARE, LiveReport
+from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.samples import Samples
 from holdfast.train.start import starting_policy
+from holdfast.train.tracking import MetricsFile
 from measuring import median_interval, seconds_now, table, write_json
 from report_page import long_run
 
@@ -71,7 +71,7 @@ def run(recipe: Path, steps: int, folder: Path) -> dict[str, list[float]]:
     """Seconds of every step, of the token-level part of its displacement, of its samples' files and of a report."""
     config = load(recipe, ["--run.threads", str(torch.get_num_threads()), "--run.dir", str(folder)])
     run_dir = folder / "run"
-    run_folder.begin(run_dir, config)
+    run_folder.begin(run_dir, dump(config))
     torch.manual_seed(config.run.seed)
     questions, retriever = load_questions(config), load_retrievers(config).train
     policy = starting_policy(config, questions, retriever)

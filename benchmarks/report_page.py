@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from browser import Browser, find_browser
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.log import Log, Series
-from holdfast.diagnostics.report import ReportedRun, write_report
-from holdfast.diagnostics.report.charts import CHARTS
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.report import ReportedRun, write_report
+from holdfast.diagnose.report.charts import CHARTS
 from measuring import table, write_json
 
 FIRST = "performance.getEntriesByName('first chart')[0].startTime / 1000"

@@ -17,9 +17,9 @@ import tempfile
 from pathlib import Path
 
 from browser import Browser, find_browser
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.readers import read_log
-from holdfast.diagnostics.report import reported, write_report
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.readers import read_log
+from holdfast.diagnose.report import reported, write_report
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 TO_ROLLOUTS = "document.querySelector('.findings a[href*=\"outcome=correct\"]').click()"

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import RetrievalError
+from holdfast.base.errors import RetrievalError
 from holdfast.retrieval.client import AsyncHTTPRetriever, ClientStats, HTTPRetriever
 from holdfast.retrieval.types import Hit
 from measuring import table, write_json

@@ -23,10 +23,10 @@ import faiss
 import numpy as np
 import torch
 
-from holdfast.listener import Listener
 from holdfast.retrieval.dense import ExactSearch, SQ8Search
 from holdfast.retrieval.dense_building import SQ8_CHUNK_ROWS, write_sq8
 from holdfast.retrieval.storage import NpyWriter
+from holdfast.train.listener import Listener
 from measuring import memory_mb, table, write_json
 
 

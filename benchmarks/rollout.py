@@ -32,11 +32,11 @@ from typing import Any
 
 import torch
 
-from holdfast.rollout.agent import Task, run_rollouts
-from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.policy import Completion, Request
-from holdfast.search.env import make_observation
-from holdfast.search.protocol import CLEAN, SearchProtocol
+from holdfast.agent.agent import Task, run_rollouts
+from holdfast.agent.env import make_observation
+from holdfast.agent.hf import HFPolicy
+from holdfast.agent.policy import Completion, Request
+from holdfast.agent.protocol import CLEAN, SearchProtocol
 from measuring import median_interval, table, write_json
 
 
@@ -169,7 +169,7 @@ def load(options: argparse.Namespace) -> tuple[Any, Any]:
             options.model, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
         )
     else:
-        from holdfast.world.model import build_model, build_tokenizer
+        from holdfast.data.world.model import build_model, build_tokenizer
 
         rng = random.Random("lexicon")
         words = ["".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3)) for _ in range(700)]

@@ -19,7 +19,7 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.scoring import MODES, Mode, exact_match
+from holdfast.base.scoring import MODES, Mode, exact_match
 from measuring import table, write_json
 
 FASTEST_OF = 3

@@ -10,13 +10,13 @@ from unittest import mock
 
 import torch
 
-from holdfast.config import validate
-from holdfast.data import Example
-from holdfast.language_model import prepare
-from holdfast.loading import load_protocol
-from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.policy import Completion, Request
-from holdfast.search.protocol import SearchProtocol
+from holdfast.agent.hf import HFPolicy
+from holdfast.agent.language_model import prepare
+from holdfast.agent.policy import Completion, Request
+from holdfast.agent.protocol import SearchProtocol
+from holdfast.data.questions import Example
+from holdfast.recipe import validate
+from holdfast.train.loading import load_protocol
 from holdfast.train.trainer import make_trainer
 from measuring import seconds_now
 from step_task import Script, Task
@@ -130,7 +130,7 @@ def start(task: Task) -> Callable[[], dict[str, Any]]:
     )
     retriever = task.retriever()
     policy = prepare(task.model(tokenizer), tokenizer, config.model, torch.device(task.device))
-    with mock.patch("holdfast.rollout.hf.HFPolicy", scripted(task)):
+    with mock.patch("holdfast.agent.hf.HFPolicy", scripted(task)):
         trainer = make_trainer(config, policy, examples, retriever)
     learner = trainer.learner
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from holdfast.search.env import make_observation
-from holdfast.search.protocol import parse_action
-from holdfast.trajectory import Search
+from holdfast.agent.env import make_observation
+from holdfast.agent.protocol import parse_action
+from holdfast.agent.trajectory import Search
 from step_own_arm import Stopwatch, action_text, protocol_for, seconds_when_idle
 from step_task import Script, Task
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from holdfast.diagnostics.readers.event_file import checksum
+from holdfast.diagnose.readers.event_file import checksum
 
 Row = dict[str, float]
 

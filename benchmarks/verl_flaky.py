@@ -24,18 +24,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import mean
 
-from holdfast.config import load
-from holdfast.jsonl import write_jsonl
+from holdfast.base.jsonl import write_jsonl
+from holdfast.data.world.bundle import world_of
+from holdfast.recipe import load
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
-from holdfast.world.bundle import world_of
 from wide_heads import main as widen
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/engines/verl"))
 from running import holdfast, start
 
 ROOT = Path(__file__).parents[1]
-RECIPE = ROOT / "src/holdfast/recipes/flaky.toml"
+RECIPE = ROOT / "src/holdfast/recipe/bundled/flaky.toml"
 START = ROOT / "research/data/laboratory/starts/0a0c59a475c596fc.zip"
 SETTINGS = ["--train.questions=30", "--model.autocast=none", "--warm_start.steps=0", "--world.scripts.plain_steps=0"]
 PENALTIES = {

@@ -23,18 +23,18 @@ from dataclasses import replace
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from holdfast.batch import TokenBatch
-from holdfast.data import Example, QuestionOrder
-from holdfast.logprobs import token_logprobs
+from holdfast.agent.agent import Task, run_rollouts
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.hf import HFPolicy
+from holdfast.agent.logprobs import token_logprobs
+from holdfast.agent.policy import rollout_seed
+from holdfast.agent.protocol import CLEAN, render_prompt
+from holdfast.agent.rewards import score_trajectory
+from holdfast.agent.trajectory import Group
+from holdfast.data.questions import Example, QuestionOrder
+from holdfast.data.world.facts import World, build_world
 from holdfast.losses import clipped_policy_loss, group_advantages, llds_penalty, preserved_mask, reduce_loss
 from holdfast.retrieval.bm25 import BM25Retriever
-from holdfast.rewards import score_trajectory
-from holdfast.rollout.agent import Task, run_rollouts
-from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.policy import rollout_seed
-from holdfast.search.protocol import CLEAN, render_prompt
-from holdfast.trajectory import Group
-from holdfast.world.facts import World, build_world
 
 # ---- the settings of the recipe quickstart
 

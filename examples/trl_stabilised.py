@@ -14,8 +14,8 @@ from holdfast.adapters.trl import LLDS, with_penalties
 from holdfast.adapters.trl_monitor import Monitoring
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
 from holdfast.cli.recipes import find
-from holdfast.config import load
 from holdfast.loading import load_protocol, load_questions, load_retrievers
+from holdfast.recipe import load
 
 Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0))
 OUTPUT = f"runs/{Path(__file__).stem}"

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.config import Config, load
-from holdfast.errors import CheckpointError
-from holdfast.language_model import LanguageModel, load_model
-from holdfast.listener import Listener
-from holdfast.loading import load_questions, load_retrievers
-from holdfast.probes.subject import checkpoint_folder
+from holdfast.agent.language_model import LanguageModel, load_model
+from holdfast.agent.trajectory import Group
+from holdfast.base.errors import CheckpointError
+from holdfast.evaluate.probes.subject import checkpoint_folder
+from holdfast.recipe import Config, load
 from holdfast.train.checkpoint import model_folder
+from holdfast.train.listener import Listener
+from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.start import starting_policy
-from holdfast.trajectory import Group
 from holdfast_research import baselines
 from holdfast_research.baselines import CORRECT, Course, rejection_sampling, sft, short_answers, whole_steps
 from holdfast_research.methods import SHORT, words

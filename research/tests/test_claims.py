@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.collapse import curve_of, fell
+from holdfast.base.collapse import curve_of, fell
 from holdfast_research.experiments import EXPERIMENTS, find
 from holdfast_research.pages import claims
 from holdfast_research.pages.kept_runs import KEPT

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.collapse import collapsed, fell
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.finding import headline
-from holdfast.diagnostics.log import Log, Series, reward_curve
-from holdfast.diagnostics.rules.reward import may_recover
+from holdfast.base.collapse import collapsed, fell
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.finding import headline
+from holdfast.diagnose.log import Log, Series, reward_curve
+from holdfast.diagnose.rules.reward import may_recover
 from holdfast.train.summary import verdict_of
 from holdfast_research.pages import kept_runs
 from holdfast_research.recordings.library import Recording, load, read_manifest

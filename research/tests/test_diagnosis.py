@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.diagnostics.log import Log, Series
+from holdfast.diagnose.log import Log, Series
 from holdfast_research.pages import diagnosis
 from holdfast_research.recordings import library, plan, record, runs
 
@@ -100,7 +100,7 @@ def test_a_finding_before_the_fault_is_early_and_not_found() -> None:
 
 
 def test_a_factor_moves_every_threshold_in_errors_and_puts_it_back() -> None:
-    from holdfast.diagnostics.rules import likelihood
+    from holdfast.diagnose.rules import likelihood
 
     before = likelihood.SURGE_ERRORS
     with diagnosis.strictness(2.0) as places:

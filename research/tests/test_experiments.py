@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent.metrics import glossary_entry
+from holdfast.base.errors import ConfigError
 from holdfast.cli.recipes import find as find_recipe
-from holdfast.config import load
-from holdfast.errors import ConfigError
-from holdfast.metrics import glossary_entry
+from holdfast.recipe import load
 from holdfast_research.experiments import EXPERIMENTS, find
 from holdfast_research.jobs import slug
 from holdfast_research.methods import Settings, words

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.diagnostics.log import Log, Series
-from holdfast.errors import HoldfastError
+from holdfast.base.errors import HoldfastError
+from holdfast.diagnose.log import Log, Series
 from holdfast_research import head_to_head
 from holdfast_research.head_to_head import OURS, RLDK, TOOLKIT, Case, compared, counted, mapped, raw_rows
 

@@ -9,9 +9,9 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from holdfast.errors import DataError
-from holdfast.probes import Influence
-from holdfast.probes.influence import Influenced, Similarity
+from holdfast.base.errors import DataError
+from holdfast.evaluate.probes import Influence
+from holdfast.evaluate.probes.influence import Influenced, Similarity
 from holdfast_research.pages.influence import (
     Pairs,
     Probed,

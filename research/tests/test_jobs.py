@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.base.errors import ConfigError
 from holdfast.cli.recipes import find as find_recipe
-from holdfast.config import dump, load
-from holdfast.errors import ConfigError
+from holdfast.recipe import dump, load
 from holdfast_research import jobs as jobs_module
 from holdfast_research.jobs import EvaluationJob, Failure, Job, Progress, TrainingJob, refuse_other_runs, run_jobs
 from holdfast_research.methods import Settings, words

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from holdfast.config import dump, load
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.readers import read_log
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.readers import read_log
+from holdfast.recipe import dump, load
 from holdfast_research.experiments import find
 from holdfast_research.jobs import refuse_other_runs
 from holdfast_research.pages import kept_runs

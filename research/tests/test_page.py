@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import MissingExtra
+from holdfast.base.errors import MissingExtra
 from holdfast_research import judge
 from holdfast_research.figures import draw, mean_curve, spread
 from holdfast_research.jobs import Failure

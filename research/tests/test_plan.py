@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.base.errors import ConfigError
 from holdfast.cli.recipes import find as find_recipe
-from holdfast.errors import ConfigError
-from holdfast.penalties import SAPO, NoPenalty
+from holdfast.methods.penalties import SAPO, NoPenalty
 from holdfast_research.experiments import find
 from holdfast_research.experiments.arms import GRPO, LLDS_ACTION, SAPO_ARM
 from holdfast_research.methods import SHORT, for_method, refuse_unused

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import HoldfastError
+from holdfast.base.errors import HoldfastError
 from holdfast_research import public_logs
 from holdfast_research.public_logs import Reading, counts, judged, logs_of
 

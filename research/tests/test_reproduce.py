@@ -75,7 +75,7 @@ def test_no_runs_start_without_matplotlib(holdfast: Command, tmp_path: Path, mon
 def test_no_runs_start_without_what_training_needs(
     holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.importing.find_spec", lambda name: None if name == "Stemmer" else name)
+    monkeypatch.setattr("holdfast.base.importing.find_spec", lambda name: None if name == "Stemmer" else name)
     text = holdfast(*FIRST_ACTION, "--out", str(tmp_path), code=2)
     assert "PyStemmer is not installed. Run: pip install 'holdfast-rl[train]'" in text
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import __version__
 from holdfast.cli.recipes import find as find_recipe
-from holdfast.config import dump
+from holdfast.recipe import dump
 from holdfast_research.jobs import TrainingJob, reuse_runs
 from holdfast_research.methods import Settings
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.scoring import exact_match, f1, sub_em
-from holdfast.search.protocol import SEARCH_R1, parse_action
-from holdfast.trajectory import Answer, Search
+from holdfast.agent.protocol import SEARCH_R1, parse_action
+from holdfast.agent.trajectory import Answer, Search
+from holdfast.base.scoring import exact_match, f1, sub_em
 
 FOLDER = Path(os.environ.get("HOLDFAST_ROLLOUTS") or Path(__file__).parents[3] / "shared" / "search_r1_rollouts")
 FILES = sorted(FOLDER.glob("*.jsonl.gz"))

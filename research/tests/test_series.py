@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import DataError
+from holdfast.base.errors import DataError
 from holdfast_research.series import (
     RunSeries,
     at_step,

@@ -7,9 +7,9 @@ from statistics import mean
 
 import pytest
 
-from holdfast.collapse import halved
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.readers import read_log
+from holdfast.base.collapse import halved
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.readers import read_log
 from holdfast_research.judge import MIN_STEPS
 from holdfast_research.pages.claims import kept_runs
 from holdfast_research.pages.kept_runs import KEPT, restore

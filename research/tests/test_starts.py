@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.recipes import find
-from holdfast.config import load
-from holdfast.starts import SHIPPED
+from holdfast.recipe import load
 from holdfast.train.start import warm_start_only
+from holdfast.train.start_cache import SHIPPED
 from holdfast_research.starts import differences, measure
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.base.errors import ConfigError, DataError
 from holdfast.cli.recipes import find as find_recipe
-from holdfast.config import load
-from holdfast.errors import ConfigError, DataError
-from holdfast.evals.methods import METHODS
-from holdfast.evals.results import GENERAL_SETS, MULTI_HOP_SETS, results_of
-from holdfast.evals.state import RESULTS, SETTINGS
+from holdfast.evaluate.methods import METHODS
+from holdfast.evaluate.results import GENERAL_SETS, MULTI_HOP_SETS, results_of
+from holdfast.evaluate.state import RESULTS, SETTINGS
+from holdfast.recipe import load
 from holdfast_research.methods import words as setting_words
 from holdfast_research.tables.published import BLOCKS, DISPUTED, Published
 from holdfast_research.tables.render import comma_separated, latex, markdown

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import load
-from holdfast.errors import DataError
+from holdfast.base.errors import DataError
+from holdfast.recipe import load
 from holdfast_research.wiki import prepare
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from holdfast.cli.recipes import find as find_recipe
-from holdfast.config import load
-from holdfast.world.scripted import stated
+from holdfast.data.world.scripted import stated
+from holdfast.recipe import load
 from holdfast_research.pages import world
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, loss_name, penalty_for
-from holdfast.errors import ConfigError
-from holdfast.penalties import LLDS, NLL, SAPO, CustomPenalty, NoPenalty
+from holdfast.base.errors import ConfigError
+from holdfast.methods.penalties import LLDS, NLL, SAPO, CustomPenalty, NoPenalty
 
 HINGE = """
 from torch import where
-from holdfast.penalties import Penalty
+from holdfast.methods.penalties import Penalty
 
 class Hinge(Penalty):
     coef: float = 0.3

@@ -21,8 +21,8 @@ from holdfast.adapters.verl_term import (
     preserved_counts,
     refuse_split_actions,
 )
-from holdfast.errors import ConfigError
-from holdfast.penalties import LLDS, SAPO
+from holdfast.base.errors import ConfigError
+from holdfast.methods.penalties import LLDS, SAPO
 
 
 def test_the_base_is_vanilla_unless_named() -> None:

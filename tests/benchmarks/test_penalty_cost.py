@@ -26,10 +26,10 @@ def test_costs_are_of_the_same_round() -> None:
 
 
 def test_the_quickstarts_shape_is_the_recipes() -> None:
-    from holdfast.config import load
+    from holdfast.recipe import load
 
     recipe, shape = (
-        load(Path(__file__).parents[2] / "src/holdfast/recipes" / "quickstart.toml"),
+        load(Path(__file__).parents[2] / "src/holdfast/recipe/bundled" / "quickstart.toml"),
         penalty_cost.SHAPES["quickstart"],
     )
     assert (shape.questions, shape.group) == (recipe.train.questions, recipe.train.group_size)

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.scoring import MODES, exact_match
+from holdfast.base.scoring import MODES, exact_match
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

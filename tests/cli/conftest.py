@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app
-from holdfast.config import Config, dump
-from holdfast.listener import Listener
+from holdfast.recipe import Config, dump
+from holdfast.train.listener import Listener
 from holdfast.train.summary import Sample, Summary
 
 SAMPLES = (

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from holdfast.agent.agent import SearchAgent
+from holdfast.agent.policy import Completion, Request
+from holdfast.agent.protocol import CLEAN
+from holdfast.base.errors import RetrievalError
 from holdfast.cli import ask
-from holdfast.errors import RetrievalError
 from holdfast.retrieval.types import Document, Hit
-from holdfast.rollout.agent import SearchAgent
-from holdfast.rollout.policy import Completion, Request
-from holdfast.search.protocol import CLEAN
 
 Run = Callable[..., Any]
 QUESTION = "Who is the mentor of Mira?"

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from holdfast.cli.console import COLUMNS, Lines, LiveTable, _Stage, columns_for, legend, open_console
 from holdfast.cli.terminal import duration, is_live, spark
-from holdfast.diagnostics.finding import Finding
-from holdfast.listener import StepResult
+from holdfast.diagnose.finding import Finding
+from holdfast.train.listener import StepResult
 
 STEP = {
     "reward/mean": 0.25,
@@ -229,7 +229,7 @@ def test_80_columns_show_all_main_metrics_but_one() -> None:
 
 
 def test_the_metrics_shown_exist() -> None:
-    metrics = pytest.importorskip("holdfast.metrics", exc_type=ModuleNotFoundError)
+    metrics = pytest.importorskip("holdfast.agent.metrics", exc_type=ModuleNotFoundError)
     assert {column.metric for column in columns_for(1000)} <= set(metrics.METRICS)
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast.cli.main import app
-from holdfast.datasets.files import read_examples
+from holdfast.data.files import read_examples
 
 
 def run(*words: object) -> Result:
@@ -114,8 +114,8 @@ def test_a_file_is_not_written_over_itself(sample: Path) -> None:
 
 def test_the_sample_serves_a_recipe(sample: Path) -> None:
     """`holdfast train` with a model of one's own: everything but the model is opened here."""
-    from holdfast.config import load
-    from holdfast.loading import load_questions, load_retriever
+    from holdfast.recipe import load
+    from holdfast.train.loading import load_questions, load_retriever
 
     corpus = sample.parent / "corpus.jsonl"
     config = load(None, [f"--data.train={sample}", f"--retrieval.corpus={corpus}", "--model.path=own"])

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.base.collapse import fell
 from holdfast.cli import demo
-from holdfast.collapse import fell
-from holdfast.diagnostics.log import reward_curve
-from holdfast.diagnostics.readers import read_log
+from holdfast.diagnose.log import reward_curve
+from holdfast.diagnose.readers import read_log
 
 Holdfast = Callable[..., Any]
 ROOT = Path(__file__).parents[2]
-SAMPLE = ROOT / "src/holdfast/diagnostics/sample"
+SAMPLE = ROOT / "src/holdfast/diagnose/sample"
 RECORDINGS = {"failing": "collapse-trl-grpo", "stabilised": "collapse-trl-llds"}
 
 

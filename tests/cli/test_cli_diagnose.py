@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.diagnostics.codes import CODES
+from holdfast.diagnose.codes import CODES
 
 Holdfast = Callable[..., Any]
 

@@ -12,7 +12,7 @@ import transformers
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app
-from holdfast.world.model import build_tokenizer
+from holdfast.data.world.model import build_tokenizer
 
 
 def holdfast(*arguments: str, code: int = 0) -> str:

@@ -12,7 +12,7 @@ import pytest
 from holdfast import __version__
 from holdfast.cli.describe import USEFUL, default_of
 from holdfast.cli.main import app
-from holdfast.config import setting_names
+from holdfast.recipe import setting_names
 
 Run = Callable[..., Any]
 RESEARCH = {"table", "reproduce", "baseline"}
@@ -46,8 +46,8 @@ def test_useful_settings_exist() -> None:
 
 @pytest.mark.parametrize("name", setting_names())
 def test_every_setting_is_described(name: str) -> None:
-    from holdfast.config import Config
-    from holdfast.settings import setting
+    from holdfast.recipe import Config
+    from holdfast.recipe.settings import setting
 
     info = setting(Config, name)
     assert info is not None
@@ -114,14 +114,14 @@ def test_every_option_is_explained(path: tuple[str, ...]) -> None:
 
 def test_the_methods_named_in_the_help_are_those_that_exist() -> None:
     from holdfast.cli.evaluate import METHOD_NAMES
-    from holdfast.evals.methods import METHODS
+    from holdfast.evaluate.methods import METHODS
 
     assert tuple(METHODS) == METHOD_NAMES
 
 
 def test_an_error_has_its_hint_on_a_line_of_its_own_and_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    from holdfast.base.errors import ConfigError
     from holdfast.cli.terminal import complain
-    from holdfast.errors import ConfigError
 
     error = ConfigError("it does not work", hint="holdfast recipe list")
     complain(error)

@@ -67,8 +67,8 @@ def test_the_name_of_a_run_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_address_reaches_the_readers_as_it_was_typed(monkeypatch: pytest.MonkeyPatch, holdfast: Holdfast) -> None:
-    from holdfast.diagnostics import readers
-    from holdfast.errors import DataError
+    from holdfast.base.errors import DataError
+    from holdfast.diagnose import readers
 
     asked: list[object] = []
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.base.errors import ConfigError, RolloutError
+from holdfast.base.files import locked
 from holdfast.cli.runs import claim, discard_if_bare
-from holdfast.config import load, validate
-from holdfast.errors import ConfigError, RolloutError
-from holdfast.files import locked
-from holdfast.listener import Listener, StepResult
+from holdfast.recipe import load, validate
+from holdfast.train.listener import Listener, StepResult
 
 from .conftest import then_raise
 

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.cli import recipes
 from holdfast.cli.command import split
-from holdfast.config import dump, load, validate
-from holdfast.penalties import LLDS, SAPO
+from holdfast.methods.penalties import LLDS, SAPO
+from holdfast.recipe import dump, load, validate
 
 Run = Callable[..., Any]
 

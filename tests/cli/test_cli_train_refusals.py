@@ -44,15 +44,18 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     # code
     "a module that is not there": ((*CUSTOM, "no_such_module:Hinge"), "the module no_such_module cannot be imported"),
-    "a class that is not there": ((*CUSTOM, "holdfast.penalties:LLD"), "did you mean LLDS?"),
-    "a class that is none": ((*CUSTOM, "holdfast.penalties:Section"), "is not a penalty: derive the class from"),
-    "a class that is abstract": ((*CUSTOM, "holdfast.penalties:Penalty"), "lacks the method per_token"),
+    "a class that is not there": ((*CUSTOM, "holdfast.methods.penalties:LLD"), "did you mean LLDS?"),
+    "a class that is none": (
+        (*CUSTOM, "holdfast.methods.penalties:Section"),
+        "is not a penalty: derive the class from",
+    ),
+    "a class that is abstract": ((*CUSTOM, "holdfast.methods.penalties:Penalty"), "lacks the method per_token"),
     "an argument of a class": (
-        (*CUSTOM, "holdfast.penalties:LLDS", "--loss.penalty.settings=gat = 'token'"),
+        (*CUSTOM, "holdfast.methods.penalties:LLDS", "--loss.penalty.settings=gat = 'token'"),
         "LLDS(gat='token'): there is no such argument; did you mean gate?",
     ),
     "a class that is always zero": (
-        (*CUSTOM, "holdfast.penalties:LLDS", "--train.optimizer_steps_per_rollout=1"),
+        (*CUSTOM, "holdfast.methods.penalties:LLDS", "--train.optimizer_steps_per_rollout=1"),
         "loss.penalty.name = 'custom' with train.optimizer_steps_per_rollout = 1",
     ),
     "a reward that is not there": (("--reward.custom", '"no_such_module:brevity" = 1.0'), "cannot be imported"),
@@ -72,8 +75,8 @@ def test_the_dry_run_and_the_run_refuse_the_same(case: str, trainer: Any, holdfa
 @pytest.mark.parametrize(
     "words",
     [
-        (*CUSTOM, "holdfast.penalties:SAPO", "--train.optimizer_steps_per_rollout=2"),
-        (*CUSTOM, "holdfast.penalties:NLL", "--train.optimizer_steps_per_rollout=1"),
+        (*CUSTOM, "holdfast.methods.penalties:SAPO", "--train.optimizer_steps_per_rollout=2"),
+        (*CUSTOM, "holdfast.methods.penalties:NLL", "--train.optimizer_steps_per_rollout=1"),
     ],
 )
 def test_their_neighbours_are_begun(words: tuple[str, ...], trainer: Any, holdfast: Run) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import validate
-from holdfast.errors import CheckpointError, ConfigError, GuardStop, HoldfastError, RolloutError
-from holdfast.listener import Listener
+from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError, RolloutError
+from holdfast.recipe import validate
+from holdfast.train.listener import Listener
 
 from .conftest import then_raise
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.listener import Listener, StepResult
+from holdfast.train.listener import Listener, StepResult
 
 Run = Callable[..., Any]
 

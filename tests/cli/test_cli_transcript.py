@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from holdfast.agent.protocol import CLEAN, SEARCH_R1, format_hits
 from holdfast.cli.transcript import TagReader, Writer, show_turn
 from holdfast.retrieval.types import Document, Hit
-from holdfast.search.protocol import CLEAN, SEARCH_R1, format_hits
 
 TEXT = "well <think> a < b </think>\n<search> who <is> it </search>\n\n"
 PARTS = [("says", "well "), ("thinks", " a < b "), ("says", "\n"), ("searches", " who <is> it "), ("says", "\n\n")]

@@ -126,7 +126,7 @@ def test_text_without_a_row_is_waited_for_and_a_binary_file_is_not(
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The paths that were read, one for each time."""
-    from holdfast.diagnostics import readers
+    from holdfast.diagnose import readers
 
     paths: list[Path] = []
     read_logs = readers.read_logs

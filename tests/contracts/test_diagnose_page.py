@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.diagnostics.codes import CODES
-from holdfast.diagnostics.diagnose import LOGGED_BY, logged_by
-from holdfast.diagnostics.readers.names import TRL, VERL
-from holdfast.diagnostics.rules import RULES
+from holdfast.diagnose.codes import CODES
+from holdfast.diagnose.diagnose import LOGGED_BY, logged_by
+from holdfast.diagnose.readers.names import TRL, VERL
+from holdfast.diagnose.rules import RULES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reference" / "codes.md"
 PARTS = ("table", "codes")
-MARK = "<!-- {} made from holdfast.diagnostics by `make docs`; edit the texts there -->\n"
+MARK = "<!-- {} made from holdfast.diagnose by `make docs`; edit the texts there -->\n"
 END = "<!-- end of {} -->\n"
 
 OBSERVED = {

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import Config, load, setting_names, validate
-from holdfast.errors import ConfigError, MissingExtra
-from holdfast.settings import parse_overrides
+from holdfast.base.errors import ConfigError, MissingExtra
+from holdfast.recipe import Config, load, setting_names, validate
+from holdfast.recipe.settings import parse_overrides
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + [
@@ -180,10 +180,10 @@ def test_python_runs(page: Path) -> None:
 
 
 def test_the_questions_asked_are_in_the_data_of_the_run() -> None:
-    from holdfast.datasets import factbook
-    from holdfast.world.bundle import world_of
+    from holdfast.data import factbook
+    from holdfast.data.world.bundle import world_of
 
-    world = world_of(load(ROOT / "src/holdfast/recipes" / "quickstart.toml").world)
+    world = world_of(load(ROOT / "src/holdfast/recipe/bundled" / "quickstart.toml").world)
     known = {question.example.question for question in world.questions["test"]}
     asked = [words[1:3] for _, words in commands() if words[0] == "ask" and len(words) > 2 and " " in words[2]]
     if any(run == "runs/factbook" for run, _ in asked):

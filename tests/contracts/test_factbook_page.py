@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.data import Example
-from holdfast.datasets import factbook
-from holdfast.datasets.factbook.book import PACKAGE, VERSION
-from holdfast.datasets.factbook.demonstrations import STOP_EARLY, WHOLE_QUESTION, demonstrations_of
-from holdfast.errors import MissingExtra
+from holdfast.agent.protocol import CLEAN
+from holdfast.base.errors import MissingExtra
+from holdfast.data import factbook
+from holdfast.data.factbook.book import PACKAGE, VERSION
+from holdfast.data.factbook.demonstrations import STOP_EARLY, WHOLE_QUESTION, demonstrations_of
+from holdfast.data.questions import Example
 from holdfast.retrieval.bm25 import BM25Retriever
-from holdfast.search.protocol import CLEAN
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "factbook.md"
 SHOWN = 20
@@ -51,7 +51,7 @@ data = "factbook:demonstrations"
 * **Clear**: a description is used only where it fits one country and does not name it. No passage of an earlier hop has
   the answer. Other spellings and forms of an answer are golden answers too.
 
-<!-- made from holdfast.datasets.factbook by `make docs`; edit the texts in tests/contracts/test_factbook_page.py -->
+<!-- made from holdfast.data.factbook by `make docs`; edit the texts in tests/contracts/test_factbook_page.py -->
 """
 
 

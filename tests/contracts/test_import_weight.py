@@ -25,24 +25,24 @@ def loaded_by(statement: str) -> set[str]:
     "module",
     [
         "holdfast",
-        "holdfast.config",
-        "holdfast.penalties",
-        "holdfast.launch.plan",
-        "holdfast.launch.verl",
-        "holdfast.data",
-        "holdfast.scoring",
-        "holdfast.evals.methods",
-        "holdfast.evals.results",
+        "holdfast.recipe",
+        "holdfast.methods.penalties",
+        "holdfast.adapters.launch.plan",
+        "holdfast.adapters.launch.verl",
+        "holdfast.data.questions",
+        "holdfast.base.scoring",
+        "holdfast.evaluate.methods",
+        "holdfast.evaluate.results",
         "holdfast_research.experiments",
         "holdfast_research.page",
-        "holdfast.trajectory",
-        "holdfast.rewards",
-        "holdfast.search.env",
+        "holdfast.agent.trajectory",
+        "holdfast.agent.rewards",
+        "holdfast.agent.env",
         "holdfast.retrieval.types",
         "holdfast.retrieval.cache",
         "holdfast.retrieval.client",
-        "holdfast.diagnostics",
-        "holdfast.tracking",
+        "holdfast.diagnose",
+        "holdfast.train.tracking",
         "holdfast.cli.main",
     ],
 )
@@ -54,15 +54,15 @@ def test_light(module: str) -> None:
 
 def test_a_recipe_is_checked_without_the_rules() -> None:
     """`guard.codes` names codes, which come from the registry alone."""
-    loaded = loaded_by("from holdfast.config import load\nload(None, ['--guard.codes', 'LLD'])")
-    assert "holdfast.diagnostics.codes" in loaded
-    assert not loaded & {"numpy", "holdfast.diagnostics.rules"}
+    loaded = loaded_by("from holdfast.recipe import load\nload(None, ['--guard.codes', 'LLD'])")
+    assert "holdfast.diagnose.codes" in loaded
+    assert not loaded & {"numpy", "holdfast.diagnose.rules"}
 
 
 def test_help_is_light() -> None:
     run = "from typer.testing import CliRunner\nfrom holdfast.cli.main import app\n"
     run += "result = CliRunner().invoke(app, ['--help'])\nassert result.exit_code == 0, result.output"
-    assert not loaded_by(run) & {*HEAVY, "numpy", "pydantic", "holdfast.evals", "holdfast.search", "holdfast.config"}
+    assert not loaded_by(run) & {*HEAVY, "numpy", "pydantic", "holdfast.evaluate", "holdfast.agent", "holdfast.recipe"}
 
 
 def test_losses_need_torch_alone() -> None:

@@ -1,34 +1,44 @@
-"""Imports point down: a module may import its own layer and those below, and no two parts import each other."""
+"""Imports point down: a module may import its own room and those on lower floors, and no two rooms import each other.
+
+`python tests/contracts/test_layers.py` writes the table of rooms into docs/contributing/architecture.md.
+"""
 
 from __future__ import annotations
 
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
-# From the bottom. A name covers the modules below it, unless a longer name does. `losses` imports nothing of ours.
-LAYERS = (
-    "losses errors",
-    "environment files importing jsonl onednn section refusals settings scoring trailing trajectory diagnostics.codes",
-    "batch collapse data models penalties rewards retrieval.types retrieval.wire",
-    "config run_folder search",
-    "diagnostics listener tracking starts",
-    "retrieval datasets world rollout",
-    "metrics packed logprobs language_model train.checkpoint",
-    "loading",
-    "train evals probes lab adapters launch",
-    "cli __main__",
+# From the bottom. `losses` imports nothing of ours, so that it can be copied into another trainer.
+FLOORS = (
+    "losses base",
+    "retrieval diagnose",
+    "agent",
+    "methods data",
+    "recipe",
+    "train adapters",
+    "evaluate",
+    "cli",
 )
-LAYER = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
-TOP = len(LAYERS) - 1
+FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms.split()}
+FACES = {"errors", "loading", "penalties"}
+"""Modules beside the rooms, for imports that people write. They have no code of their own."""
+PAGE = Path(__file__).parents[2] / "docs" / "contributing" / "architecture.md"
+BEGIN, END = "<!-- rooms: written by tests/contracts/test_layers.py -->", "<!-- end of rooms -->"
 
 
-def unit_of(module: str) -> str | None:
-    """`holdfast.retrieval.bm25` -> `retrieval`; None for what is in no layer."""
-    name = module.removeprefix("holdfast.")
-    return max((unit for unit in LAYER if name == unit or name.startswith(unit + ".")), key=len, default=None)
+def room_of(module: str) -> str | None:
+    """`holdfast.retrieval.bm25` -> `retrieval`; None for what is in no room."""
+    room = module.removeprefix("holdfast.").partition(".")[0]
+    return room if room in FLOOR else None
+
+
+def is_below(target: str | None, room: str) -> bool:
+    """Whether a room is on a lower floor than another."""
+    return target is not None and FLOOR[target] < FLOOR[room]
 
 
 def imports(tree: ast.Module, module: str, known: set[str]) -> Iterator[tuple[int, str]]:
@@ -52,67 +62,72 @@ def imports(tree: ast.Module, module: str, known: set[str]) -> Iterator[tuple[in
 
 
 def violations(sources: Mapping[str, ast.Module]) -> list[str]:
-    """Every import that the layers forbid, and every cycle between parts, as a sentence."""
+    """Every import that the floors forbid, as a sentence."""
     wrong = []
-    edges: dict[str, set[str]] = {}
     for module, tree in sources.items():
-        unit = unit_of(module)
-        if module != "holdfast" and unit is None:
-            wrong.append(f"{module}: is in no layer")
+        room = room_of(module)
+        if room is None:
+            if module not in {"holdfast", "holdfast.__main__", *(f"holdfast.{face}" for face in FACES)}:
+                wrong.append(f"{module}: is in no room")
             continue
         for line, name in imports(tree, module, set(sources)):
-            top, target = name.partition(".")[0], unit_of(name)
-            if module == "holdfast" or top == "holdfast_research":
+            top, _, inner = name.partition(".")
+            if room == "losses" and top not in {*sys.stdlib_module_names, "torch"} and room_of(name) != room:
+                wrong.append(f"{module}:{line}: losses may import torch only, not {name}")
+            elif top == "holdfast_research":
                 wrong.append(f"{module}:{line}: imports {name}")
-            elif top != "holdfast":
-                if unit == "losses" and top not in {*sys.stdlib_module_names, "torch"}:
-                    wrong.append(f"{module}:{line}: losses may import torch only, not {name}")
-            elif name == "holdfast":  # `from holdfast import __version__`
-                if unit == "losses":
-                    wrong.append(f"{module}:{line}: losses may import torch only, not {name}")
-            elif target != unit:
-                if target is None or LAYER[target] > LAYER[unit] or unit == "losses":
-                    wrong.append(f"{module}:{line}: {unit} may not import {name}")
-                elif LAYER[unit] < TOP:
-                    edges.setdefault(unit, set()).add(target)
-    return wrong + [f"{unit}: imports itself through {path}" for unit, path in cycles(edges)]
+            elif top == "holdfast" and inner and room_of(name) != room and not is_below(room_of(name), room):
+                wrong.append(f"{module}:{line}: {room} may not import {name}")
+    return wrong
 
 
-def cycles(edges: Mapping[str, set[str]]) -> Iterator[tuple[str, str]]:
-    """(unit, the units between) of each unit that reaches itself."""
-    for unit in edges:
-        seen: set[str] = set()
-        queue = [(target, target) for target in edges[unit]]
-        while queue:
-            below, path = queue.pop()
-            if below == unit:
-                yield unit, path.removesuffix(f" -> {unit}")
-                break
-            if below not in seen:
-                seen.add(below)
-                queue += [(target, f"{path} -> {target}") for target in edges.get(below, ())]
+def table(sources: Mapping[str, ast.Module]) -> str:
+    """The rooms, from the top: what each says of itself, and which it imports."""
+    rows = ["| floor | room | what is in it | imports |", "|---|---|---|---|"]
+    for level, rooms in reversed(list(enumerate(FLOORS, start=1))):
+        for room in rooms.split():
+            says = (ast.get_docstring(sources[f"holdfast.{room}"]) or "").split("\n\n")[0].replace("\n", " ")
+            below = {
+                target
+                for module, tree in sources.items()
+                if room_of(module) == room
+                for _, name in imports(tree, module, set(sources))
+                if name.startswith("holdfast.") and (target := room_of(name)) not in (None, room)
+            }
+            listed = ", ".join(sorted(below, key=lambda name: (-FLOOR[name], name))) or "–"  # type: ignore[index]
+            rows.append(f"| {level} | `{room}/` | {says} | {listed} |")
+    return "\n".join(rows)
 
 
 def test_imports_point_down(sources: Mapping[str, ast.Module]) -> None:
     assert violations(sources) == []
 
 
+def test_the_page_has_the_rooms(sources: Mapping[str, ast.Module]) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page.split(BEGIN)[1].split(END)[0].strip() == table(sources)
+
+
+@pytest.mark.parametrize("face", sorted(FACES))
+def test_a_face_has_no_code(sources: Mapping[str, ast.Module], face: str) -> None:
+    assert {type(node) for node in sources[f"holdfast.{face}"].body} == {ast.Expr, ast.ImportFrom, ast.Assign}
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("holdfast.losses.llds", "from holdfast.errors import ConfigError"),
+        ("holdfast.losses.llds", "from holdfast.base.errors import ConfigError"),
+        ("holdfast.losses.llds", "from holdfast import __version__"),
         ("holdfast.losses.llds", "import numpy"),
-        ("holdfast.losses.llds", "def f():\n    from holdfast.batch import TokenBatch"),
-        ("holdfast.diagnostics.rules", "import holdfast.train.trainer"),
-        ("holdfast.retrieval.types", "from holdfast.retrieval.bm25 import BM25Retriever"),
-        ("holdfast.retrieval.types", "from .bm25 import BM25Retriever"),
-        ("holdfast.rollout.loop", "from holdfast import loading"),
-        ("holdfast.rollout.loop", "import importlib\nx = importlib.import_module('holdfast.train')"),
-        ("holdfast.world.facts", "from holdfast.train import trainer"),
-        ("holdfast.search.env", "from holdfast.run_folder import CONFIG\nfrom holdfast.search_more import x"),
+        ("holdfast.losses.llds", "def f():\n    from holdfast.agent.batch import TokenBatch"),
+        ("holdfast.diagnose.rules", "import holdfast.train.trainer"),
+        ("holdfast.diagnose.rules", "from holdfast.retrieval.types import Hit"),
+        ("holdfast.retrieval.types", "from ..agent.hf import HFPolicy"),
+        ("holdfast.agent.loop", "from holdfast import loading"),
+        ("holdfast.agent.loop", "import importlib\nx = importlib.import_module('holdfast.train')"),
+        ("holdfast.base.files", "from holdfast.agent_more import x"),
         ("holdfast.cli.main", "import holdfast_research"),
         ("holdfast.brand_new", "import json"),
-        ("holdfast", "import torch"),
     ],
 )
 def test_a_forbidden_import_is_seen(sources: Mapping[str, ast.Module], module: str, source: str) -> None:
@@ -120,12 +135,13 @@ def test_a_forbidden_import_is_seen(sources: Mapping[str, ast.Module], module: s
     assert [v for v in violations(changed) if v.startswith((module + ":", module + " "))]
 
 
-def test_a_cycle_within_a_layer_is_seen() -> None:
-    both = {
-        "holdfast.environment": ast.parse("import holdfast.files"),
-        "holdfast.files": ast.parse("import holdfast.environment"),
+if __name__ == "__main__":
+    from conftest import SRC
+
+    trees = {
+        ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text())
+        for path in sorted((SRC / "holdfast").rglob("*.py"))
     }
-    assert violations(both) == [
-        "environment: imports itself through files",
-        "files: imports itself through environment",
-    ]
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(trees)}\n\n{END}{rest.split(END)[1]}", encoding="utf-8")

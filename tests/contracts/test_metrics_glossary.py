@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.diagnostics.readers.names import GROUP_STD, TABLES
-from holdfast.metrics import METRICS, glossary_entry
+from holdfast.agent.metrics import METRICS, glossary_entry
+from holdfast.diagnose.readers.names import GROUP_STD, TABLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
-MARK = "<!-- made from holdfast.metrics by `make docs`; edit the text there -->\n"
+MARK = "<!-- made from holdfast.agent.metrics by `make docs`; edit the text there -->\n"
 
 NAME = re.compile(r"[a-z][a-z0-9_]*(/[a-z0-9_{}]+)+")  # `{}` stands for what an f-string fills in
 FILLED = r"[a-z0-9_]+"
@@ -26,8 +26,8 @@ FILLED = r"[a-z0-9_]+"
 OTHER = {"count/tokens", "count/preserved", "count/sequences", "count/{}", "count/{}_{}", "holdfast/{}"}
 OTHER |= {"application/json"}
 
-# Whose business is the names of other trainers: tests/diagnostics checks which of ours they become.
-OTHERS = ("holdfast.diagnostics.readers.names", "holdfast.diagnostics.readers.names")
+# Whose business is the names of other trainers: tests/diagnose checks which of ours they become.
+OTHERS = ("holdfast.diagnose.readers.names", "holdfast.diagnose.readers.names")
 
 
 def text_of(node: ast.AST) -> str:
@@ -100,7 +100,7 @@ def table() -> str:
 def test_every_name_in_the_code_is_in_the_glossary(sources: Mapping[str, ast.Module]) -> None:
     names = used_names(sources)
     assert len(names) > 40
-    assert not unknown(names), "not in holdfast.metrics.METRICS"
+    assert not unknown(names), "not in holdfast.agent.metrics.METRICS"
 
 
 def test_every_entry_of_the_glossary_is_logged(sources: Mapping[str, ast.Module]) -> None:
@@ -142,7 +142,7 @@ if __name__ == "__main__":
 
 def test_former_names_are_listed() -> None:
     """Everything that a reader translates is on the page of former names."""
-    from holdfast.diagnostics.readers.names import FORMER
+    from holdfast.diagnose.readers.names import FORMER
     from holdfast_research.former_settings import FORMER as SETTINGS
 
     page = (Path(__file__).parents[2] / "docs" / "reference" / "renames.md").read_text(encoding="utf-8")

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import load
-from holdfast.config.validation import check_training
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.readers import find, read_log
-from holdfast.rewards import score_trajectory
-from holdfast.trajectory import Answer, Invalid, Trajectory, Turn
+from holdfast.agent.rewards import score_trajectory
+from holdfast.agent.trajectory import Answer, Invalid, Trajectory, Turn
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.readers import find, read_log
+from holdfast.recipe import load
+from holdfast.recipe.validation import check_training
 
 PENALTY = '''
 from typing import Literal
 
 from pydantic import Field
 
-from holdfast.penalties import Penalty
+from holdfast.methods.penalties import Penalty
 
 
 class Ramp(Penalty):
@@ -43,8 +43,8 @@ def brevity(trajectory, golden_answers):
     return 1.0 / len(trajectory.turns)
 """
 READER = """
-from holdfast.diagnostics.readers.columns import Columns
-from holdfast.diagnostics.readers.reader import Raw, Reader
+from holdfast.diagnose.readers.columns import Columns
+from holdfast.diagnose.readers.reader import Raw, Reader
 
 
 def read(found, tally):
@@ -84,7 +84,7 @@ def test_a_penalty_of_the_package(tmp_path: Path) -> None:
     package = Path(load.__code__.co_filename).parents[1]
     shutil.copytree(package, tmp_path / "holdfast", ignore=shutil.ignore_patterns("__pycache__", "published", "static"))
     (tmp_path / "holdfast" / "ramp.py").write_text(PENALTY)
-    penalties = tmp_path / "holdfast" / "penalties.py"
+    penalties = tmp_path / "holdfast" / "methods" / "penalties.py"
     source = penalties.read_text()
     registry_line = "    NoPenalty | LLDS | SAPO | NLL | CustomPenalty,\n"
     assert source.count(registry_line) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import MissingExtra
+from holdfast.base.errors import MissingExtra
 
 ANOTHER_PROJECT = re.compile(
     r"(pip install|pipx run|pipx install|uvx|uv add|uv pip install)(?! --spec)[^\n\"]*?[ ']holdfast(?=[\s'\"`\[=<>~]|$)"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import setting_values, validate
-from holdfast.penalties import LLDS, NLL, SAPO, Penalty
+from holdfast.methods.penalties import LLDS, NLL, SAPO, Penalty
+from holdfast.recipe import setting_values, validate
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "papers.md"
 PLAIN = {"loss": {"penalty": {"name": "none"}}}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.base.errors import ConfigError
 from holdfast.cli.command import split
-from holdfast.config import Config, load
-from holdfast.errors import ConfigError
+from holdfast.recipe import Config, load
 
 ROOT = Path(__file__).parents[2]
 MACHINES = {"--gpus", "--nodes"}
-RECIPES = sorted((ROOT / "src/holdfast/recipes").rglob("*.toml"))
+RECIPES = sorted((ROOT / "src/holdfast/recipe/bundled").rglob("*.toml"))
 
 
 def command_in(text: str) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from holdfast.config import setting_names
-from holdfast.rewards import PARTS
+from holdfast.agent.rewards import PARTS
+from holdfast.recipe import setting_names
 
-CHECKERS = ("holdfast.config", "holdfast.section")  # to check is not to use
+CHECKERS = ("holdfast.recipe", "holdfast.base.section")  # to check is not to use
 HANDED_ON = {"reward": {*PARTS, "custom"}}
 """Section -> its keys that the receiver of `Reward.weights()` knows."""
 

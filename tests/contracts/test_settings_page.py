@@ -13,9 +13,9 @@ from typing import Annotated, Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel, Field
 
+from holdfast.base.section import Root, choice_of, either, kind_of, sections, shown
 from holdfast.cli.describe import USEFUL
-from holdfast.config import Config, setting_names
-from holdfast.section import Root, choice_of, either, kind_of, sections, shown
+from holdfast.recipe import Config, setting_names
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 HEAD = """\
@@ -33,7 +33,7 @@ holdfast train my.toml --train.steps 50 --dry-run    # check it, and stop
 The {useful} in **bold** are changed first. A default here is that of a recipe that does not set it: bundled recipes set
 some, and `holdfast recipe show NAME` shows which.
 
-<!-- made from holdfast.config by `make docs`; edit the texts there -->
+<!-- made from holdfast.recipe by `make docs`; edit the texts there -->
 """
 COLUMNS = ("| setting | value | default | meaning |", "|---|---|---|---|")
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app
-from holdfast.diagnostics.codes import CODES
+from holdfast.diagnose.codes import CODES
 
 ROOT = Path(__file__).parents[2]
 SKILL = (ROOT / "skills/diagnose-run/SKILL.md").read_text(encoding="utf-8")

@@ -33,7 +33,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from holdfast.diagnostics.readers.names import FORMER
+from holdfast.diagnose.readers.names import FORMER
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = Path(__file__).parent / "expected"
@@ -91,7 +91,7 @@ def resumes(fresh: bool) -> Numbers:
 
 def findings(fresh: bool) -> Numbers:
     sys.path.insert(0, str(ROOT / "research" / "src"))
-    from holdfast.diagnostics.diagnose import diagnose
+    from holdfast.diagnose.diagnose import diagnose
     from holdfast_research.recordings.library import load, read_manifest
 
     found = {}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Config, validate
-from holdfast.language_model import LanguageModel, load_model, prepare
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.language_model import LanguageModel, load_model, prepare
+from holdfast.recipe import Config, validate
 from holdfast.train.checkpoint import load_optimizer, save_checkpoint
 from holdfast.train.learner import Learner, make_learner
 

@@ -33,8 +33,12 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
     files = [Path(name) for name in names if name.startswith("holdfast/")]
     assert {path.suffix for path in files} <= SUFFIXES
     assert not [path for path in files if {"tests", "research", "benchmarks", "docs", "__pycache__"} & set(path.parts)]
-    assert {"holdfast/py.typed", "holdfast/recipes/quickstart.toml", "holdfast/recipes/flaky.toml"} <= names
-    starts = {f"holdfast/recipes/starts/{name}/model/model.safetensors" for name in ("quickstart", "flaky")}
+    assert {
+        "holdfast/py.typed",
+        "holdfast/recipe/bundled/quickstart.toml",
+        "holdfast/recipe/bundled/flaky.toml",
+    } <= names
+    starts = {f"holdfast/recipe/bundled/starts/{name}/model/model.safetensors" for name in ("quickstart", "flaky")}
     assert starts <= names
     in_the_clone = {path.relative_to(ROOT / "src") for path in (ROOT / "src" / "holdfast").rglob("*.py")}
     assert {path for path in files if path.suffix == ".py"} == in_the_clone

@@ -13,9 +13,19 @@ from .conftest import ROOT, add_packages, done, interpreter, new_environment, ru
 LOGS = ROOT / "tests" / "fixtures" / "logs"
 THIS = f"{sys.version_info.major}.{sys.version_info.minor}"
 FAST = (
-    *("tests/test_config.py", "tests/test_settings.py", "tests/test_data.py", "tests/test_jsonl.py"),
-    *("tests/test_scoring.py", "tests/test_collapse.py", "tests/test_run_folder.py", "tests/test_trajectory.py"),
-    *("tests/diagnostics/test_rules.py", "tests/diagnostics/test_readers.py"),
+    *(
+        "tests/recipe/test_config.py",
+        "tests/recipe/test_settings.py",
+        "tests/data/test_questions.py",
+        "tests/base/test_jsonl.py",
+    ),
+    *(
+        "tests/base/test_scoring.py",
+        "tests/base/test_collapse.py",
+        "tests/base/test_run_folder.py",
+        "tests/agent/test_trajectory.py",
+    ),
+    *("tests/diagnose/test_rules.py", "tests/diagnose/test_readers.py"),
 )
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.listener import Listener
+from holdfast.train.listener import Listener
 
 WriteCorpus = Callable[..., Path]
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from holdfast.errors import DataError
+from holdfast.base.errors import DataError
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.corpus import corpus_hash
 from holdfast.retrieval.types import Document, Hit

@@ -15,13 +15,13 @@ import bm25s
 import numpy as np
 import pytest
 
-from holdfast.errors import DataError
-from holdfast.listener import Listener
+from holdfast.base.errors import DataError
 from holdfast.retrieval import building
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.corpus import passages
 from holdfast.retrieval.storage import DocumentWriter, NpyWriter
+from holdfast.train.listener import Listener
 
 Write = Callable[..., Path]
 
@@ -57,12 +57,12 @@ def test_killed_anywhere_it_goes_on(write_corpus: Write, tmp_path: Path, killing
     for at in range(1, 30):
         out = tmp_path / f"index-{at}"
         try:
-            build_bm25(corpus, out, chunk=400, pairs_at_once=5000, listener=killing(at))
+            build_bm25(corpus, out, chunk=400, pairs_at_once=5000, progress=killing(at))
         except interrupted:
             kills += 1
             with pytest.raises(DataError, match="its build was interrupted"):
                 BM25Retriever.load(out)
-            build_bm25(corpus, out, chunk=400, pairs_at_once=5000, listener=(again := killing(-1)))
+            build_bm25(corpus, out, chunk=400, pairs_at_once=5000, progress=(again := killing(-1)))
             assert any("continuing" in note for note in again.notes)
         assert contents(out) == expected
     assert kills > 10
@@ -113,7 +113,7 @@ def test_killed_twice_in_the_middle_of_a_chunk(
 
 def interrupt(corpus: Path, out: Path, killing: Any, interrupted: Any, **settings: Any) -> None:
     with pytest.raises(interrupted):
-        build_bm25(corpus, out, chunk=100, listener=killing(3), **settings)
+        build_bm25(corpus, out, chunk=100, progress=killing(3), **settings)
 
 
 def test_other_settings_and_other_corpora_do_not_go_on(
@@ -173,7 +173,7 @@ def test_two_at_once(write_corpus: Write, tmp_path: Path) -> None:
                 with pytest.raises(DataError, match="another process is building in"):
                     build_bm25(corpus, out)
 
-    build_bm25(corpus, out, listener=Second())
+    build_bm25(corpus, out, progress=Second())
     assert out.is_dir()
 
 
@@ -190,7 +190,7 @@ def test_a_corpus_without_words(write_corpus: Write, tmp_path: Path) -> None:
 
 def test_skipped_rows_are_counted(write_corpus: Write, tmp_path: Path, killing: Any) -> None:
     corpus = write_corpus([{"id": "a", "contents": "x"}, {"id": "a", "contents": "y"}, {"id": "b", "contents": "z"}])
-    build_bm25(corpus, tmp_path / "index", listener=(listener := killing(-1)))
+    build_bm25(corpus, tmp_path / "index", progress=(listener := killing(-1)))
     assert listener.notes == [
         f"skipped 1 row(s) that cannot be used; the first: {corpus}:2: id: 'a' occurred on an earlier line"
     ]

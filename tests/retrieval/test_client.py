@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import (
+from holdfast.base.errors import (
     ConfigError,
     RetrievalError,
     RetrieverGarbled,

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import RetrievalError, RetrieverGarbled, RetrieverRefused, RetrieverTimeout, RetrieverUnreachable
+from holdfast.base.errors import (
+    RetrievalError,
+    RetrieverGarbled,
+    RetrieverRefused,
+    RetrieverTimeout,
+    RetrieverUnreachable,
+)
 from holdfast.retrieval import client as module
 from holdfast.retrieval.client import AsyncHTTPRetriever
 

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from holdfast.errors import DataError
+from holdfast.base.errors import DataError
 from holdfast.retrieval.corpus import corpus_hash, count_rows, passages
 from holdfast.retrieval.types import Document
 

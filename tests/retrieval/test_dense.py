@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.errors import DataError
+from holdfast.base.errors import DataError
 from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.bm25_building import build_bm25
@@ -105,7 +105,7 @@ def test_killed_anywhere_it_goes_on(
     kills = 0
     for at in range(1, 16):
         try:
-            build(corpus, tmp_path / f"index-{at}", encoder(), **settings, listener=killing(at))
+            build(corpus, tmp_path / f"index-{at}", encoder(), **settings, progress=killing(at))
         except interrupted:
             kills += 1
             build(corpus, tmp_path / f"index-{at}", encoder(), **settings)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from holdfast.errors import ConfigError, ModelError
+from holdfast.base.errors import ConfigError, ModelError
 from holdfast.retrieval.encoder import Encoder, EncoderSpec, pool, spec_of
 
 TEXTS = ["w1 w2", "w3", "w4 w5 w6 w7 " * 20, "", "w1 w2"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
 from holdfast.retrieval import plan
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense

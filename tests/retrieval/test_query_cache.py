@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from holdfast.errors import ConfigError, RetrievalError
+from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.retrieval.cache import CachedRetriever
 from holdfast.retrieval.types import Document, Hit
 

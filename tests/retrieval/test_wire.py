@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigError, RetrievalError
+from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.retrieval.types import Hit
 from holdfast.retrieval.wire import environment_token, parse_answer, request_body, retrieve_url, retry_after
 

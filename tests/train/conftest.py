@@ -15,13 +15,13 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.config import Config, validate
-from holdfast.diagnostics.finding import Finding
-from holdfast.language_model import LanguageModel
-from holdfast.listener import Listener, StepResult
+from holdfast.agent.language_model import LanguageModel
+from holdfast.data.world.model import build_tokenizer
+from holdfast.diagnose.finding import Finding
+from holdfast.recipe import Config, validate
+from holdfast.train.listener import Listener, StepResult
 from holdfast.train.run import train
 from holdfast.train.start import warm_start_only
-from holdfast.world.model import build_tokenizer
 
 from .whole_runs import EVERYTHING
 

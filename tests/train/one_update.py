@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Loss, Sampling, Train
-from holdfast.language_model import LanguageModel
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.language_model import LanguageModel
+from holdfast.recipe import Loss, Sampling, Train
 from holdfast.train.learner import Learner, Reference
 from holdfast.train.objective import Objective
 from holdfast.train.plan import Plan

@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from holdfast.config import Loss
-from holdfast.language_model import LanguageModel
-from holdfast.listener import Listener
+from holdfast.agent.language_model import LanguageModel
+from holdfast.base.run_folder import step_folder
+from holdfast.evaluate.probes.subject import open_run
+from holdfast.evaluate.probes.updates import arms_of
 from holdfast.losses import llds_penalty
-from holdfast.penalties import LLDS
-from holdfast.probes.subject import open_run
-from holdfast.probes.updates import arms_of
-from holdfast.run_folder import step_folder
+from holdfast.methods.penalties import LLDS
+from holdfast.recipe import Loss
+from holdfast.train.listener import Listener
 from holdfast.train.run import train
 from holdfast.train.trainer import Trainer
 

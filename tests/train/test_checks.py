@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.config import Config
-from holdfast.data import Example
-from holdfast.errors import ConfigError, ModelError
-from holdfast.language_model import LanguageModel
-from holdfast.loading import Questions, load_protocol, load_questions
-from holdfast.search.protocol import render_prompt
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.protocol import render_prompt
+from holdfast.base.errors import ConfigError, ModelError
+from holdfast.data.questions import Example
+from holdfast.recipe import Config
 from holdfast.train.checks import config_warnings, overlap_warnings, validate_model_and_prompts
+from holdfast.train.loading import Questions, load_protocol, load_questions
 
 Recipe = Callable[..., Config]
 

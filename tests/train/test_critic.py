@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.config import load, validate
-from holdfast.errors import CheckpointError, ConfigError
-from holdfast.language_model import LanguageModel
-from holdfast.listener import StepResult
-from holdfast.run_folder import list_checkpoints, step_folder
+from holdfast.agent.language_model import LanguageModel
+from holdfast.base.errors import CheckpointError, ConfigError
+from holdfast.base.run_folder import list_checkpoints, step_folder
+from holdfast.recipe import load, validate
 from holdfast.train.checks import validate_before_training
 from holdfast.train.critic import Critic
+from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.config import Config, Model
-from holdfast.language_model import load_model
-from holdfast.starts import start_folder
+from holdfast.agent.language_model import load_model
+from holdfast.recipe import Config, Model
+from holdfast.train.start_cache import start_folder
 
 from .whole_runs import a_start
 
@@ -42,12 +42,12 @@ CODE = {
 LOAD = """
 import sys, torch
 from pathlib import Path
-from holdfast.config import Config, Model
-from holdfast.errors import HoldfastError
-from holdfast.evals.model import _tokenizer_for
+from holdfast.recipe import Config, Model
+from holdfast.base.errors import HoldfastError
+from holdfast.evaluate.model import _tokenizer_for
 from holdfast.retrieval.encoder import Encoder, spec_of
-from holdfast.language_model import load_model, load_skeleton
-from holdfast.rollout.servers import Server
+from holdfast.agent.language_model import load_model, load_skeleton
+from holdfast.agent.servers import Server
 
 marker, model, tokenizer = sys.argv[1:]
 attempts = {

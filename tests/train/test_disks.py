@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import Config
-from holdfast.errors import CheckpointError, ConfigError
+from holdfast.base.errors import CheckpointError, ConfigError
+from holdfast.recipe import Config
 from holdfast.train.run import resume, train
 from holdfast.train.start import warm_start_only
 
@@ -21,7 +21,7 @@ def test_a_full_disk_is_a_sentence(recipe: Recipe, tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device", str(tmp_path / "run" / "metrics.jsonl"))
 
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.tracking.MetricsFile.step", full)
+        patch.setattr("holdfast.train.tracking.MetricsFile.step", full)
         with pytest.raises(CheckpointError, match=r"metrics\.jsonl cannot be written: the disk is full"):
             train(recipe(), tmp_path / "run")
     assert resume(tmp_path / "run").steps == 2  # once there is room
@@ -33,7 +33,7 @@ def test_other_errors_of_the_system_are_not_hidden(
     def broken(*_: Any) -> None:
         raise ConnectionResetError(104, "Connection reset by peer")
 
-    monkeypatch.setattr("holdfast.tracking.MetricsFile.step", broken)
+    monkeypatch.setattr("holdfast.train.tracking.MetricsFile.step", broken)
     with pytest.raises(ConnectionResetError):
         train(recipe(), tmp_path / "run")
 

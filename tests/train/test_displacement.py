@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Loss
-from holdfast.language_model import LanguageModel
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.trajectory import Answer, Group, Search, Status, Trajectory, Turn
+from holdfast.recipe import Loss
 from holdfast.train.displacement import measure_displacement
 from holdfast.train.rollouts import training_batch
-from holdfast.trajectory import Answer, Group, Search, Status, Trajectory, Turn
 
 from .one_update import learner_of
 

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app
-from holdfast.diagnostics.readers import read_log
-from holdfast.evals.state import OVER_TRAINING
+from holdfast.diagnose.readers import read_log
+from holdfast.evaluate.state import OVER_TRAINING
 from holdfast.train.run import train
 
 from .whole_runs import Recipe

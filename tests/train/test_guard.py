@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import Config, load
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.finding import as_json
-from holdfast.diagnostics.readers import read_log
-from holdfast.errors import ConfigError, GuardStop
-from holdfast.listener import StepResult
-from holdfast.run_folder import FINDINGS, METRICS, list_checkpoints
-from holdfast.tracking import MetricsFile
+from holdfast.base.errors import ConfigError, GuardStop
+from holdfast.base.run_folder import FINDINGS, METRICS, list_checkpoints
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.finding import as_json
+from holdfast.diagnose.readers import read_log
+from holdfast.recipe import Config, load
 from holdfast.train.guard import Guard
+from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
+from holdfast.train.tracking import MetricsFile
 from holdfast.train.trainer import Trainer
 
 Recipe = Callable[..., Config]

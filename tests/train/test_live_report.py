@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.listener import StepResult
 from holdfast.train import live_report
+from holdfast.train.listener import StepResult
 from holdfast.train.live_report import SHARE, LiveReport
 
 A_STEP = StepResult(step=1, metrics={})

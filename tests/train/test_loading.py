@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import Config
-from holdfast.errors import CheckpointError, ConfigError, DataError
-from holdfast.loading import load_agent, load_protocol, load_questions, load_retriever, load_retrievers
+from holdfast.base.errors import CheckpointError, ConfigError, DataError
+from holdfast.data.world.bundle import world_of
+from holdfast.recipe import Config
 from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
-from holdfast.world.bundle import world_of
+from holdfast.train.loading import load_agent, load_protocol, load_questions, load_retriever, load_retrievers
 
 Recipe = Callable[..., Config]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.config import Config, load
-from holdfast.errors import ConfigError
-from holdfast.logprobs import masked_logprobs, token_logprobs
+from holdfast.agent.logprobs import masked_logprobs, token_logprobs
+from holdfast.base.errors import ConfigError
+from holdfast.recipe import Config, load
 from holdfast.train.trainer import Trainer
 
 from .whole_runs import a_trainer

@@ -10,12 +10,12 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.config import load
-from holdfast.loading import load_protocol
-from holdfast.penalties import LLDS
+from holdfast.agent.trajectory import Trajectory
+from holdfast.data.world.bundle import world_of
+from holdfast.methods.penalties import LLDS
+from holdfast.recipe import load
+from holdfast.train.loading import load_protocol
 from holdfast.train.start import warm_start_only
-from holdfast.trajectory import Trajectory
-from holdfast.world.bundle import world_of
 
 from .whole_runs import Recipe
 
@@ -38,7 +38,7 @@ def test_it_is_short_and_imports_no_trainer() -> None:
 
 
 def test_its_settings_are_the_quickstarts(example: ModuleType) -> None:
-    config = load(EXAMPLE.parents[1] / "src/holdfast/recipes" / "quickstart.toml")
+    config = load(EXAMPLE.parents[1] / "src/holdfast/recipe/bundled" / "quickstart.toml")
     train = config.train
     assert load_protocol(config) == example.PROTOCOL
     assert (train.questions, train.group_size, train.optimizer_steps_per_rollout) == (

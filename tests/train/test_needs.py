@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import Config, load
-from holdfast.errors import ConfigError
-from holdfast.language_model import LanguageModel
+from holdfast.agent.language_model import LanguageModel
+from holdfast.base.errors import ConfigError
+from holdfast.recipe import Config, load
 from holdfast.train import needs
 from holdfast.train.checks import validate_before_training
 from holdfast.train.needs import (

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.config import Config
-from holdfast.errors import RetrievalError, RolloutError
-from holdfast.loading import load_questions, load_retrievers
+from holdfast.agent.agent import lose_searches
+from holdfast.agent.searching import RolloutStats
+from holdfast.base.errors import RetrievalError, RolloutError
+from holdfast.recipe import Config
 from holdfast.retrieval.cache import CachedRetriever
-from holdfast.rollout.agent import lose_searches
-from holdfast.rollout.searching import RolloutStats
-from holdfast.tracking import MetricsFile
 from holdfast.train import run
+from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.rollouts import roll_out
+from holdfast.train.tracking import MetricsFile
 from holdfast.train.trainer import Trainer
 
 from .whole_runs import a_trainer
@@ -53,7 +53,7 @@ def allow_failures(trainer: Trainer, fraction: float) -> None:
 
 @pytest.fixture
 def trainer(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Trainer:
-    from holdfast.rollout import searching
+    from holdfast.agent import searching
 
     monkeypatch.setattr(searching.time, "sleep", lambda _: None)  # between retries
     return a_trainer(recipe({"run.max_failed_fraction": 0.9}))
@@ -124,7 +124,7 @@ def test_the_steps_before_an_outage_are_saved(
 
 
 def test_a_step_of_failures_alone_changes_nothing(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.trajectory import Group, Status, Trajectory
+    from holdfast.agent.trajectory import Group, Status, Trajectory
 
     def all_fail(examples: Any) -> Any:
         dead = Trajectory(example_id="q", prompt=(1,), turns=(), status=Status.RETRIEVAL_FAILED)

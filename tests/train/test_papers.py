@@ -20,11 +20,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.batch import TokenBatch
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.trajectory import Group, Invalid, Search, Trajectory
 from holdfast.cli.recipes import bundled
-from holdfast.config import Config, load, setting_values
+from holdfast.recipe import Config, load, setting_values
 from holdfast.train.plan import Plan
-from holdfast.trajectory import Group, Invalid, Search, Trajectory
 
 from .one_update import double, run
 from .whole_runs import Recipe, a_trainer

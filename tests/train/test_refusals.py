@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.config import Config, load
-from holdfast.errors import HoldfastError
+from holdfast.base.errors import HoldfastError
+from holdfast.recipe import Config, load
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.corpus import passages
 from holdfast.train import checks, run, start
@@ -71,9 +71,12 @@ RECIPES: dict[str, tuple[str, str]] = {
     "no scripts to learn from": (f"{OWN} --warm_start.steps=5", "warm_start.data is not set"),
     # code
     "no such module": (f"{CUSTOM}no_such_module:Hinge", "the module no_such_module cannot be imported"),
-    "no such class": (f"{CUSTOM}holdfast.penalties:LLD", "did you mean LLDS?"),
-    "not a penalty": (f"{CUSTOM}holdfast.penalties:Section", "is not a penalty"),
-    "no such argument": (f"{CUSTOM}holdfast.penalties:LLDS --loss.penalty.settings=gat='token'", "did you mean gate?"),
+    "no such class": (f"{CUSTOM}holdfast.methods.penalties:LLD", "did you mean LLDS?"),
+    "not a penalty": (f"{CUSTOM}holdfast.methods.penalties:Section", "is not a penalty"),
+    "no such argument": (
+        f"{CUSTOM}holdfast.methods.penalties:LLDS --loss.penalty.settings=gat='token'",
+        "did you mean gate?",
+    ),
     "no such reward": ("--reward.custom={'no_such_module:f'=1.0}", "cannot be imported"),
     "not a reward": ("--reward.custom={'operator:itemgetter'=1.0}", "must return a finite number"),
 }
@@ -204,7 +207,7 @@ def test_a_package_that_is_missing_is_named(
         return None if name == package else SimpleNamespace()
 
     monkeypatch.setattr(checks, "find_spec", find)
-    monkeypatch.setattr("holdfast.importing.find_spec", find)
+    monkeypatch.setattr("holdfast.base.importing.find_spec", find)
     assert f"{package} is not installed" in refusal(words, validate_before_training)
     assert f"[{extra}]" in refusal(words, validate_before_training)
 

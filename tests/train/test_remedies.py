@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Config, Loss, SamplerWeights, validate
-from holdfast.errors import ConfigError, ModelError
-from holdfast.language_model import LanguageModel
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.searching import RolloutStats
+from holdfast.agent.trajectory import Answer, Group, Invalid, Search, Trajectory, Turn
+from holdfast.base.errors import ConfigError, ModelError
 from holdfast.losses import nthr_weights, sampler_weights, token_influence
-from holdfast.penalties import NoPenalty
-from holdfast.rollout.searching import RolloutStats
+from holdfast.methods.penalties import NoPenalty
+from holdfast.recipe import Config, Loss, SamplerWeights, validate
 from holdfast.train.policy_weights import check_logits, output_layer, rows_for_nthr
 from holdfast.train.rollouts import training_batch
 from holdfast.train.run import train
-from holdfast.trajectory import Answer, Group, Invalid, Search, Trajectory, Turn
 
 from .one_update import a_batch, learner_of
 from .whole_runs import a_trainer

@@ -16,18 +16,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast import models, run_folder
+from holdfast.agent import models
+from holdfast.agent.hf import HFPolicy
+from holdfast.base import run_folder
+from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra
+from holdfast.base.files import is_locked
+from holdfast.base.jsonl import write_jsonl
+from holdfast.base.run_folder import FINAL_EVALUATION, list_checkpoints, step_folder
 from holdfast.cli.main import app
-from holdfast.config import BUNDLED, dump, load
-from holdfast.datasets.factbook import load_questions
-from holdfast.errors import CheckpointError, ConfigError, MissingExtra
-from holdfast.files import is_locked
-from holdfast.jsonl import write_jsonl
-from holdfast.listener import StepResult
-from holdfast.rollout.hf import HFPolicy
-from holdfast.run_folder import FINAL_EVALUATION, list_checkpoints, step_folder
+from holdfast.data.factbook import load_questions
+from holdfast.recipe import BUNDLED, dump, load
 from holdfast.train import evaluate
 from holdfast.train.evaluate import Progress
+from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
 
@@ -181,7 +182,7 @@ def test_so_does_a_process_killed_in_the_middle(whole: Path, recipe: Recipe, tmp
     run_dir = tmp_path / "run"
     (tmp_path / "recipe.toml").write_text(dump(recipe(EVERYTHING)))
     code = (
-        "import sys; from pathlib import Path; from holdfast.config import load; from holdfast.train.run import train; "
+        "import sys; from pathlib import Path; from holdfast.recipe import load; from holdfast.train.run import train; "
         "train(load(sys.argv[1]), Path(sys.argv[2]))"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "recipe.toml"), str(run_dir)])

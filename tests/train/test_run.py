@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from holdfast import __version__
-from holdfast.config import load
-from holdfast.errors import ConfigError
-from holdfast.loading import load_agent
-from holdfast.metrics import glossary_entry
-from holdfast.rollout import hf
+from holdfast.agent import hf
+from holdfast.agent.metrics import glossary_entry
+from holdfast.base.errors import ConfigError
+from holdfast.recipe import load
 from holdfast.train.checkpoint import find_damage
 from holdfast.train.evaluate import Evaluator
+from holdfast.train.loading import load_agent
 from holdfast.train.run import resume, train
 
 from .whole_runs import EVERYTHING, Recipe, comparable, weights_of

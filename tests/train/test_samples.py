@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.listener import Displacement, StepResult
 from holdfast.train import samples
+from holdfast.train.listener import Displacement, StepResult
 from holdfast.train.samples import Samples, forget_samples_after
 
 LARGEST = 4000

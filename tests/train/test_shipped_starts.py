@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from holdfast.cli.recipes import find
-from holdfast.config import Config, load
-from holdfast.loading import load_questions, load_retrievers
-from holdfast.starts import SHIPPED, settings_hash, shipped_start, start_folder
+from holdfast.recipe import Config, load
 from holdfast.train.checkpoint import find_damage
+from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.start import starting_policy
+from holdfast.train.start_cache import SHIPPED, settings_hash, shipped_start, start_folder
 
 RECIPES = ("quickstart", "flaky")
 LARGEST = 1_200_000

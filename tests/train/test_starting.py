@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.environment import cache_dir
-from holdfast.errors import ConfigError
-from holdfast.language_model import set_up_torch
+from holdfast.base.environment import cache_dir
+from holdfast.base.errors import ConfigError
 from holdfast.train.run import train
 from holdfast.train.start import warm_start_only
+from holdfast.train.threads import set_up_torch
 
 from .whole_runs import Recipe, assert_same_run, comparable
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.data import Example
+from holdfast.agent.trajectory import Answer, Search, Trajectory, Turn
+from holdfast.data.questions import Example
 from holdfast.train.summary import samples_of, verdict_of
-from holdfast.trajectory import Answer, Search, Trajectory, Turn
 
 BEFORE = {"em": 0.2, "em_greedy": 0.4}
 

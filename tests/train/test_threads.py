@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.language_model import LanguageModel
-from holdfast.listener import Listener, StepResult
+from holdfast.agent.language_model import LanguageModel
 from holdfast.train import run, threads
+from holdfast.train.listener import Listener, StepResult
 from holdfast.train.run import resume, train
 from holdfast.train.threads import choose_threads, fastest_threads
 

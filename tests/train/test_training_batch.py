@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Loss
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.trajectory import Answer, Group, Search, Status, Trajectory, Turn
+from holdfast.recipe import Loss
 from holdfast.train.rollouts import training_batch
-from holdfast.trajectory import Answer, Group, Search, Status, Trajectory, Turn
 
 
 def episode(right: bool, searches: int, *, failed: bool = False) -> Trajectory:

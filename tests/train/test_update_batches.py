@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.config import Loss
-from holdfast.language_model import LanguageModel
-from holdfast.logprobs import token_logprobs
-from holdfast.penalties import LLDS, NLL, SAPO, NoPenalty
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.logprobs import token_logprobs
+from holdfast.methods.penalties import LLDS, NLL, SAPO, NoPenalty
+from holdfast.recipe import Loss
 from holdfast.train.plan import Plan, in_order, plan_update, shuffled
 
 from .one_update import a_batch, learner_of, run

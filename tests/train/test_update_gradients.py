@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.config import Loss
-from holdfast.language_model import LanguageModel
-from holdfast.penalties import NoPenalty
+from holdfast.agent.language_model import LanguageModel
+from holdfast.methods.penalties import NoPenalty
+from holdfast.recipe import Loss
 from holdfast.train.learner import Reference
 from holdfast.train.objective import Objective
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Loss
-from holdfast.penalties import LLDS, NLL, SAPO, NoPenalty
+from holdfast.agent.batch import TokenBatch
+from holdfast.methods.penalties import LLDS, NLL, SAPO, NoPenalty
+from holdfast.recipe import Loss
 from holdfast.train.objective import Objective
 
 from .one_update import a_batch, double, run

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.config import Config
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
+from holdfast.recipe import Config
 from holdfast.train.run import resume, train
 
 from .one_update import a_batch, run

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from holdfast.config import Config, Model
-from holdfast.language_model import load_model
+from holdfast.agent.language_model import load_model
+from holdfast.recipe import Config, Model
 from holdfast.train.learner import Reference
 
 from .whole_runs import a_start

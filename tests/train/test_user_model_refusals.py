@@ -13,10 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.config import Config, Model
-from holdfast.errors import CheckpointError, ConfigError, ModelError
-from holdfast.language_model import load_model, refuse_other_shape, take_weights
+from holdfast.agent.language_model import load_model, take_weights
+from holdfast.base.errors import CheckpointError, ConfigError, ModelError
+from holdfast.recipe import Config, Model
 from holdfast.train.run import train
+from holdfast.train.saving import refuse_other_shape
 from holdfast.train.start import warm_start_only
 
 CPU = torch.device("cpu")

@@ -12,16 +12,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from holdfast.config import Config, Model
-from holdfast.errors import ModelError
-from holdfast.language_model import load_model
-from holdfast.loading import load_agent
+from holdfast.agent.language_model import load_model
+from holdfast.agent.protocol import CLEAN, render_prompt
+from holdfast.base.errors import ModelError
+from holdfast.base.run_folder import list_checkpoints
+from holdfast.recipe import Config, Model
 from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
-from holdfast.run_folder import list_checkpoints
-from holdfast.search.protocol import CLEAN, render_prompt
+from holdfast.train.loading import load_agent
 from holdfast.train.run import resume, train
 from holdfast.train.start import warm_start_only
 

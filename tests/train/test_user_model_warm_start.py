@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.config import Config, Model
-from holdfast.errors import CheckpointError, ConfigError
-from holdfast.language_model import load_model
-from holdfast.logprobs import token_logprobs
-from holdfast.run_folder import list_checkpoints
+from holdfast.agent.language_model import load_model
+from holdfast.agent.logprobs import token_logprobs
+from holdfast.base.errors import CheckpointError, ConfigError
+from holdfast.base.run_folder import list_checkpoints
+from holdfast.recipe import Config, Model
 from holdfast.train.run import resume, train
 from holdfast.train.start import warm_start_only
 

@@ -15,14 +15,14 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.errors import DataError, ModelError
-from holdfast.jsonl import Skipped
-from holdfast.language_model import LanguageModel
-from holdfast.logprobs import token_logprobs
+from holdfast.agent.env import make_observation
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.logprobs import token_logprobs
+from holdfast.agent.protocol import CLEAN
+from holdfast.agent.tokens import encode
+from holdfast.base.errors import DataError, ModelError
+from holdfast.base.jsonl import Skipped
 from holdfast.retrieval.types import Document, Hit
-from holdfast.search.env import make_observation
-from holdfast.search.protocol import CLEAN
-from holdfast.search.tokens import encode
 from holdfast.train.warm_start import (
     Demonstration,
     Supervision,

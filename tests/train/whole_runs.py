@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from holdfast.config import Config
-from holdfast.language_model import LanguageModel
-from holdfast.listener import Listener
-from holdfast.loading import load_questions, load_retrievers
-from holdfast.run_folder import list_checkpoints
+from holdfast.agent.language_model import LanguageModel
+from holdfast.base.run_folder import list_checkpoints
+from holdfast.recipe import Config
+from holdfast.train.listener import Listener
+from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.start import starting_policy
 from holdfast.train.trainer import Trainer, make_trainer
 

@@ -12,26 +12,27 @@ from typing import Any
 
 import torch
 
-from holdfast import run_folder
-from holdfast.config import Config
-from holdfast.config.validation import check_training
-from holdfast.data import Example, QuestionOrder
-from holdfast.errors import CheckpointError, DataError
-from holdfast.jsonl import write_jsonl
-from holdfast.language_model import LanguageModel, set_up_torch
-from holdfast.listener import Listener
-from holdfast.loading import Questions, load_protocol, load_questions, load_retrievers, make_agent
+from holdfast.agent.agent import SearchAgent
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.protocol import PLAIN, bare_answer, bare_question, bare_question_with_passages, render_prompt
+from holdfast.agent.trajectory import Group
+from holdfast.base import run_folder
+from holdfast.base.errors import CheckpointError, DataError
+from holdfast.base.jsonl import write_jsonl
+from holdfast.base.run_folder import MODEL
+from holdfast.base.scoring import sub_em
+from holdfast.data.questions import Example, QuestionOrder
+from holdfast.data.world.bundle import interchangeable_tokens, world_of
+from holdfast.recipe import Config, dump, load_run
+from holdfast.recipe.validation import check_training
 from holdfast.retrieval.types import Hit, Retriever
-from holdfast.rollout.agent import SearchAgent
-from holdfast.run_folder import MODEL
-from holdfast.scoring import sub_em
-from holdfast.search.protocol import PLAIN, bare_answer, bare_question, bare_question_with_passages, render_prompt
 from holdfast.train.checkpoint import save_whole_model
+from holdfast.train.listener import Listener
+from holdfast.train.loading import Questions, load_protocol, load_questions, load_retrievers, make_agent
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.start import starting_policy
+from holdfast.train.threads import set_up_torch
 from holdfast.train.warm_start import Demonstration, Supervision, disguised, encode_demonstration, warm_start
-from holdfast.trajectory import Group
-from holdfast.world.bundle import interchangeable_tokens, world_of
 
 CORRECT = "correct.jsonl"
 """In the run folder of rejection sampling: the correct rollouts it learns from."""
@@ -70,7 +71,7 @@ def sft(config: Config, run_dir: Path, course: Course, *, passages: bool, listen
     warm = config.warm_start.model_copy(update={"steps": 0, "plain_steps": 0, "data": None})
     born = config.model_copy(update={"warm_start": warm})
     check_training(born)
-    run_folder.begin(run_dir, config)
+    run_folder.begin(run_dir, dump(config))
     with run_folder.writing(run_dir):
         questions, retriever, policy = _open(born, listener)
         most = course.steps * course.batch_size
@@ -151,9 +152,9 @@ def rejection_sampling(config: Config, run_dir: Path, *, listener: Listener | No
     check_training(config)
     listener = listener or Listener()
     if (run_dir / CORRECT).exists():
-        _refuse_other(run_folder.read_recipe(run_dir), config, run_dir)
+        _refuse_other(load_run(run_dir), config, run_dir)
     else:
-        run_folder.begin(run_dir, config)
+        run_folder.begin(run_dir, dump(config))
         (run_dir / CORRECT).touch()
     with run_folder.writing(run_dir):
         questions, retriever, policy = _open(config, listener)

@@ -10,7 +10,7 @@ from html import escape
 from statistics import mean
 from typing import Any
 
-from holdfast.errors import MissingExtra
+from holdfast.base.errors import MissingExtra
 from holdfast_research.series import RunSeries
 from holdfast_research.values import Figure, Runs
 

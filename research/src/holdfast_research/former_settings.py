@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.settings import assign
+from holdfast.recipe.settings import assign
 
 FORMER: Mapping[str, str] = {
     "sampling.keep_mask": "sampling.mask_logprobs",

@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.readers import read_log
-from holdfast.diagnostics.readers.find import find_logs
-from holdfast.diagnostics.readers.names import TRL
-from holdfast.diagnostics.readers.text import Tally
-from holdfast.errors import HoldfastError
+from holdfast.base.errors import HoldfastError
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.readers import read_log
+from holdfast.diagnose.readers.find import find_logs
+from holdfast.diagnose.readers.names import TRL
+from holdfast.diagnose.readers.text import Tally
 from holdfast_research import null_model, other_tools, public_logs, readings
 from holdfast_research.pages.diagnosis import RIGHT
 from holdfast_research.recordings.library import FOLDER, SETS, folder_of, load, read_manifest, unpack

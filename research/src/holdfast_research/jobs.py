@@ -20,11 +20,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast import __version__
-from holdfast.config import Config, load, setting_values
-from holdfast.errors import ConfigError
-from holdfast.evals.state import RESULTS as EVALUATED
-from holdfast.run_folder import CONFIG, METRICS, RESULTS, is_finished, is_run
-from holdfast.starts import shipped_start
+from holdfast.base.errors import ConfigError
+from holdfast.base.run_folder import CONFIG, METRICS, RESULTS, is_finished, is_run
+from holdfast.evaluate.state import RESULTS as EVALUATED
+from holdfast.recipe import Config, load, setting_values
+from holdfast.train.start_cache import shipped_start
 from holdfast_research.methods import Settings, words
 
 _POLL = 0.5

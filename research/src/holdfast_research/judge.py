@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
-from holdfast.collapse import PLATEAU_ROWS
+from holdfast.base.collapse import PLATEAU_ROWS
 from holdfast_research.series import (
     HALF,
     RISE,

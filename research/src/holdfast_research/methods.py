@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.config import load
-from holdfast.errors import ConfigError
-from holdfast.penalties import PENALTIES
-from holdfast.section import either
+from holdfast.base.errors import ConfigError
+from holdfast.base.section import either
+from holdfast.methods.penalties import PENALTIES
+from holdfast.recipe import load
 
 Settings = Mapping[str, Any]
 """Dotted name -> value."""

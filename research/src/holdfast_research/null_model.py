@@ -28,9 +28,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.log import Log, Series
-from holdfast.trailing import Values
+from holdfast.base.trailing import Values
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.log import Log, Series
 
 Shape = Literal["stationary", "plateau", "rising", "steps"]
 

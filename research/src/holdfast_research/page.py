@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from holdfast.files import write_whole
+from holdfast.base.files import write_whole
 from holdfast_research import results as r
 from holdfast_research.figures import draw
 from holdfast_research.values import Experiment, Figure, Runs

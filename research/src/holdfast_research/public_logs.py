@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.readers import read_logs
-from holdfast.errors import HoldfastError
+from holdfast.base.errors import HoldfastError
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.readers import read_logs
 from holdfast_research import readings
 
 Truth = Literal["healthy", "bad", "asked, healthy", "asked"]

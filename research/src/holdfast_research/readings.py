@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast_research.paths import READINGS, REPOSITORY
 
-RULES = ("src/holdfast/diagnostics", "src/holdfast/collapse.py", "src/holdfast/trailing.py")
+RULES = ("src/holdfast/diagnose", "src/holdfast/base/collapse.py", "src/holdfast/base/trailing.py")
 """The files that decide what is found."""
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from holdfast.config import dump
-from holdfast.environment import versions
+from holdfast.base.environment import versions
+from holdfast.recipe import dump
 from holdfast_research.jobs import Failure, TrainingJob
 from holdfast_research.judge import NOBODY
 from holdfast_research.plan import RULE, TUNING_SEEDS, Choice, Plan

@@ -10,11 +10,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from holdfast.collapse import WINDOW, Curve, collapsed, curve_of, dropped, fell, plateau
-from holdfast.diagnostics.readers.names import FORMER
-from holdfast.errors import DataError
-from holdfast.run_folder import METRICS, RESULTS
-from holdfast.tracking import MetricsFile
+from holdfast.base.collapse import WINDOW, Curve, collapsed, curve_of, dropped, fell, plateau
+from holdfast.base.errors import DataError
+from holdfast.base.run_folder import METRICS, RESULTS
+from holdfast.diagnose.readers.names import FORMER
+from holdfast.train.tracking import MetricsFile
 
 RISE = 0.12
 """The least rise of the reward in a run that holds."""

@@ -15,11 +15,11 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from holdfast.base.environment import versions
+from holdfast.base.run_folder import CHECKSUMS
 from holdfast.cli.recipes import find
-from holdfast.config import load
-from holdfast.environment import versions
-from holdfast.run_folder import CHECKSUMS
-from holdfast.starts import SHIPPED, settings_hash
+from holdfast.recipe import load
+from holdfast.train.start_cache import SHIPPED, settings_hash
 
 SAME = 0.1
 """How far scores of a start made again may be from those of the shipped one. Processors round sums differently, so the
@@ -28,9 +28,10 @@ start is another policy, with other scores."""
 
 def measure(recipe: str, model: Path) -> dict[str, float]:
     """Scores of a model on the test questions of a bundled recipe, sampled untruncated and greedy."""
-    from holdfast.language_model import load_model, pick_device, set_up_torch
-    from holdfast.loading import load_questions, load_retrievers, make_agent
+    from holdfast.agent.language_model import load_model, pick_device
     from holdfast.train.evaluate import Evaluator
+    from holdfast.train.loading import load_questions, load_retrievers, make_agent
+    from holdfast.train.threads import set_up_torch
 
     config = load(find(recipe))
     set_up_torch(config)

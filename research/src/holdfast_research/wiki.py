@@ -21,8 +21,8 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.errors import DataError
-from holdfast.jsonl import write_jsonl
+from holdfast.base.errors import DataError
+from holdfast.base.jsonl import write_jsonl
 
 TRAINED_ON = ("nq", "hotpotqa")
 

@@ -1,1 +1,4 @@
-"""holdfast inside the trainers people already run. One module a host; the host is imported nowhere else."""
+"""holdfast inside other trainers, one module per host, and recipes translated for them.
+
+A host is imported by its own modules alone. Read first: `trl.py`, `verl_term.py`, `launch/plan.py`.
+"""

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.errors import ConfigError
-from holdfast.penalties import LLDS, PENALTIES, Penalty
+from holdfast.base.errors import ConfigError
+from holdfast.methods.penalties import LLDS, PENALTIES, Penalty
 
 
 def penalty_of(section: Mapping[str, Any] | None, host: str) -> Penalty | None:

@@ -35,8 +35,8 @@ from torch import Tensor
 
 from holdfast.adapters.host_losses import penalty_of
 from holdfast.adapters.verl_term import PreservedShare, measure, per_token, preserved_counts
-from holdfast.errors import ConfigError
-from holdfast.penalties import Penalty
+from holdfast.base.errors import ConfigError
+from holdfast.methods.penalties import Penalty
 
 __all__ = ["loss"]
 

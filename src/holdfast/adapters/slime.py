@@ -31,9 +31,9 @@ from torch import Tensor
 
 from holdfast.adapters.host_losses import penalty_of
 from holdfast.adapters.verl_term import PreservedShare, per_token, preserved_counts
-from holdfast.errors import ConfigError
-from holdfast.importing import import_named
-from holdfast.penalties import LLDS, Penalty
+from holdfast.base.errors import ConfigError
+from holdfast.base.importing import import_named
+from holdfast.methods.penalties import LLDS, Penalty
 
 __all__ = ["loss"]
 

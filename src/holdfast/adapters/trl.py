@@ -29,10 +29,10 @@ from torch import Tensor
 from holdfast.adapters.trl_mask import MaskMixin, warning
 from holdfast.adapters.trl_observe import Observer
 from holdfast.adapters.trl_watch import LossWatch, RewardWatch, warn
-from holdfast.errors import ConfigError
+from holdfast.agent.trajectory import Trajectory
+from holdfast.base.errors import ConfigError
 from holdfast.losses import action_ids_from_mask, reduce_loss
-from holdfast.penalties import LLDS, NLL, PENALTIES, SAPO, Penalty, try_out
-from holdfast.trajectory import Trajectory
+from holdfast.methods.penalties import LLDS, NLL, PENALTIES, SAPO, Penalty, try_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

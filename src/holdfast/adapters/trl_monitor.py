@@ -20,13 +20,13 @@ import torch
 from transformers import TrainerCallback
 
 from holdfast.adapters.trl_watch import warn
-from holdfast.diagnostics.alerts import raise_alerts
-from holdfast.diagnostics.codes import chosen
-from holdfast.diagnostics.finding import Finding, write_findings
-from holdfast.diagnostics.log import Series
-from holdfast.diagnostics.monitor import Monitor
-from holdfast.diagnostics.readers.names import CHANGES, ambiguous_names, translation
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
+from holdfast.diagnose.alerts import raise_alerts
+from holdfast.diagnose.codes import chosen
+from holdfast.diagnose.finding import Finding, write_findings
+from holdfast.diagnose.log import Series
+from holdfast.diagnose.monitor import Monitor
+from holdfast.diagnose.readers.names import CHANGES, ambiguous_names, translation
 
 __all__ = ["Monitoring"]
 

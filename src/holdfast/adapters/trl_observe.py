@@ -16,6 +16,16 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.trl_mask import WHOLE_LOGPS, Truncation
+from holdfast.agent.metrics import (
+    advantage_metrics,
+    displacement_metrics,
+    likelihood_metrics,
+    likelihood_rows,
+    rows_to_probe,
+    tail_sums,
+)
+from holdfast.agent.support import accepts_logits_to_keep
+from holdfast.agent.trajectory import Trajectory
 from holdfast.losses import (
     action_ids_from_mask,
     drift_stats,
@@ -24,16 +34,6 @@ from holdfast.losses import (
     penalty_stats,
     ratio_stats,
 )
-from holdfast.metrics import (
-    advantage_metrics,
-    displacement_metrics,
-    likelihood_metrics,
-    likelihood_rows,
-    rows_to_probe,
-    tail_sums,
-)
-from holdfast.rollout.support import accepts_logits_to_keep
-from holdfast.trajectory import Trajectory
 
 _CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # loss types whose clip `clip/fraction` describes
 _IMAGES = ("pixel_values", "num_images")

@@ -26,22 +26,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from holdfast.data import Example
-from holdfast.errors import ConfigError, DataError, MissingExtra, RolloutError
-from holdfast.metrics import retrieval_metrics, rollout_metrics
+from holdfast.agent.agent import Task, lose_searches, run_rollouts
+from holdfast.agent.metrics import retrieval_metrics, rollout_metrics
+from holdfast.agent.policy import Completion, Policy, Request, StopReason, rollout_seed
+from holdfast.agent.protocol import CLEAN, SearchProtocol, render_prompt
+from holdfast.agent.rewards import EM, check_weights, score_trajectory
+from holdfast.agent.searching import PATIENCE, RolloutStats
+from holdfast.agent.tokens import decode
+from holdfast.agent.trajectory import Group, Trajectory
+from holdfast.base.errors import ConfigError, DataError, MissingExtra, RolloutError
+from holdfast.data.questions import Example
 from holdfast.retrieval.types import Retriever
-from holdfast.rewards import EM, check_weights, score_trajectory
-from holdfast.rollout.agent import Task, lose_searches, run_rollouts
-from holdfast.rollout.policy import Completion, Policy, Request, StopReason, rollout_seed
-from holdfast.rollout.searching import PATIENCE, RolloutStats
-from holdfast.search.protocol import CLEAN, SearchProtocol, render_prompt
-from holdfast.search.tokens import decode
-from holdfast.trajectory import Group, Trajectory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.rollout.hf import HFPolicy
+    from holdfast.agent.hf import HFPolicy
 
 __all__ = ["SearchRollouts", "question_dataset", "reward_functions"]
 
@@ -58,7 +58,7 @@ def question_dataset(examples: Sequence[Example]) -> Any:
 
 
 def reward_functions(weights: Mapping[str, float] = EM) -> tuple[list[Callable[..., list[float | None]]], list[float]]:
-    """TRL reward functions for the parts of `weights` (see `holdfast.rewards`), and their `reward_weights`.
+    """TRL reward functions for the parts of `weights` (see `holdfast.agent.rewards`), and their `reward_weights`.
 
     They score the rollouts of `SearchRollouts` against the column `golden_answers`. A rollout that failed for reasons
     other than the policy gets None, which TRL leaves out of its group's mean. The first function also logs
@@ -182,7 +182,7 @@ class SearchRollouts:
             return
         from trl.models import unwrap_model_for_generation
 
-        from holdfast.rollout.hf import HFPolicy
+        from holdfast.agent.hf import HFPolicy
 
         args = trainer.args
         name = "gradient_checkpointing_kwargs"  # TRL 1.15 has no such argument

@@ -27,7 +27,7 @@ from torch import Tensor
 from holdfast.adapters.trl import PenaltyMixin
 from holdfast.adapters.trl_mask import Truncation
 from holdfast.adapters.trl_observe import Observer
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
 
 _LOSS = "UnslothEfficientGRPO"
 _IMAGES = ("pixel_values", "pixel_values_videos")

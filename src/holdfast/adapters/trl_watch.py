@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
 
 _logger = logging.getLogger("holdfast")
 

@@ -43,8 +43,8 @@ from holdfast.adapters.verl_term import (
     preserved_counts,
     refuse_split_actions,
 )
-from holdfast.errors import ConfigError
-from holdfast.penalties import Penalty
+from holdfast.base.errors import ConfigError
+from holdfast.methods.penalties import Penalty
 
 __all__ = ["LOSSES", "HoldfastPolicyLossConfig"]
 

@@ -31,15 +31,15 @@ from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from holdfast.errors import ConfigError, RetrievalError
+from holdfast.agent.policy import Completion
+from holdfast.agent.protocol import PRESETS, SearchProtocol, plain_prompt, render_prompt
+from holdfast.agent.rewards import EM, check_weights, score_trajectory
+from holdfast.agent.searching import PATIENCE
+from holdfast.agent.state import RolloutState
+from holdfast.agent.tokens import decode, encode, token_span
+from holdfast.agent.trajectory import Status, Trajectory
+from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.retrieval.client import AsyncHTTPRetriever
-from holdfast.rewards import EM, check_weights, score_trajectory
-from holdfast.rollout.policy import Completion
-from holdfast.rollout.searching import PATIENCE
-from holdfast.rollout.state import RolloutState
-from holdfast.search.protocol import PRESETS, SearchProtocol, plain_prompt, render_prompt
-from holdfast.search.tokens import decode, encode, token_span
-from holdfast.trajectory import Status, Trajectory
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from holdfast.adapters.verl import HoldfastPolicyLossConfig
 from holdfast.adapters.verl_losses import LOSSES as LOSSES
 from holdfast.adapters.verl_losses import penalty_for
 from holdfast.adapters.verl_term import refuse_split_actions
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
 
 TARGET = f"{HoldfastPolicyLossConfig.__module__}.{HoldfastPolicyLossConfig.__qualname__}"
 _LOSS = "actor_rollout_ref.actor.policy_loss"

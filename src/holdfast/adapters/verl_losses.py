@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.errors import ConfigError
-from holdfast.penalties import LLDS, NLL, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty, custom_problems
+from holdfast.base.errors import ConfigError
+from holdfast.methods.penalties import LLDS, NLL, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty, custom_problems
 
 LAST_ACTION = "last-action"
 """The value of `penalty_answer`: the last action of a rollout counts as its answer. A verl loss sees no other."""

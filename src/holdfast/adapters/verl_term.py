@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.verl_losses import LOSSES
-from holdfast.errors import ConfigError
+from holdfast.agent.metrics import per_token_mean
+from holdfast.base.errors import ConfigError
 from holdfast.losses import action_ids_from_mask, drift_stats, penalty_stats, ratio_stats
 from holdfast.losses._tensors import upcast
 from holdfast.losses.stats import EPSILONS
-from holdfast.metrics import per_token_mean
-from holdfast.penalties import LLDS, Penalty
+from holdfast.methods.penalties import LLDS, Penalty
 
 _PATIENCE = 1000  # micro-batches
 _WINDOW = 256  # rollouts over which searches and preserved tokens are counted; about a rollout batch of one process

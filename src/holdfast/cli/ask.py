@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.base.errors import ConfigError
+from holdfast.base.run_folder import TRAJECTORIES, checkpoints_of, is_run, list_checkpoints
 from holdfast.cli.runs import ROOT, find_run, newest_run
 from holdfast.cli.terminal import err, is_live, out, train_extra
-from holdfast.errors import ConfigError
-from holdfast.run_folder import TRAJECTORIES, checkpoints_of, is_run, list_checkpoints
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from holdfast.agent.agent import SearchAgent
+    from holdfast.agent.trajectory import Trajectory, Turn
     from holdfast.cli.transcript import Writer
-    from holdfast.rollout.agent import SearchAgent
-    from holdfast.trajectory import Trajectory, Turn
 
 
 def ask(
@@ -124,7 +124,7 @@ class _Show:
     """Prints tokens as they are sampled, and the observation after each turn."""
 
     def __init__(self, agent: SearchAgent, writer: Any) -> None:
-        from holdfast.rollout.support import end_ids
+        from holdfast.agent.support import end_ids
 
         self._agent, self._writer = agent, writer
         self._ends = end_ids(agent.policy.model, agent.tokenizer)
@@ -137,7 +137,7 @@ class _Show:
         self._ids: list[int] = []
 
     def token(self, _id: str, token: int) -> None:
-        from holdfast.search.tokens import REPLACEMENT, decode
+        from holdfast.agent.tokens import REPLACEMENT, decode
 
         if token in self._ends:
             return
@@ -191,7 +191,7 @@ def _checkpoint(folder: Path, which: str) -> str:
 
 def _load(folder: Path, checkpoint: str, *, greedy: bool) -> SearchAgent:
     with train_extra(err(), "loading the agent"):
-        from holdfast.loading import load_agent
+        from holdfast.train.loading import load_agent
 
         return load_agent(folder, checkpoint, greedy=greedy)
 
@@ -200,8 +200,8 @@ def _load_served(
     folder: Path, checkpoint: str, address: str, model: str | None, key_variable: str | None, *, greedy: bool
 ) -> SearchAgent:
     with train_extra(err(), "loading the agent"):
-        from holdfast.evals.model import load_served_agent
-        from holdfast.rollout.servers import find_server, key_in
+        from holdfast.agent.servers import find_server, key_in
+        from holdfast.evaluate.model import load_served_agent
 
         server = find_server(address, model, api_key=key_in(key_variable))
         return load_served_agent(folder, server, checkpoint, greedy=greedy)

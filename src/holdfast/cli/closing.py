@@ -9,10 +9,10 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.base.run_folder import REPORT
+from holdfast.base.scoring import exact_match
 from holdfast.cli.terminal import ABSENT, duration, program
 from holdfast.cli.transcript import Writer, show_turn
-from holdfast.run_folder import REPORT
-from holdfast.scoring import exact_match
 from holdfast.train.summary import Sample, Summary
 
 _SCORES = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
 
 
 def split(arguments: Sequence[str], options: Collection[str]) -> tuple[list[str], list[str]]:
@@ -30,8 +30,8 @@ def split(arguments: Sequence[str], options: Collection[str]) -> tuple[list[str]
             continue
         if "." not in name and (near := difflib.get_close_matches(name, options, n=1, cutoff=0.75)):
             raise ConfigError(f"there is no option {name}; did you mean {near[0]}?")
-        from holdfast.config import Config
-        from holdfast.settings import split_overrides
+        from holdfast.recipe import Config
+        from holdfast.recipe.settings import split_overrides
 
         _, _, used = next(split_overrides(words, Config))
         settings += used

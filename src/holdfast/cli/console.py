@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.terminal import ABSENT, duration, is_live, spark
-from holdfast.diagnostics.finding import Finding
-from holdfast.listener import Listener, StepResult
+from holdfast.diagnose.finding import Finding
+from holdfast.train.listener import Listener, StepResult
 
 _ROWS = 12
 _RECENT = 10

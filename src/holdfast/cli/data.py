@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.base.errors import ConfigError
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.recipes import read_recipe
 from holdfast.cli.terminal import HELP_OPTIONS, err, out
-from holdfast.datasets.catalogue import FORMS
-from holdfast.errors import ConfigError
+from holdfast.data.catalogue import FORMS
 
 if TYPE_CHECKING:
-    from holdfast.datasets.catalogue import Form
-    from holdfast.jsonl import Skipped
+    from holdfast.base.jsonl import Skipped
+    from holdfast.data.catalogue import Form
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
@@ -37,8 +37,8 @@ def list_sets() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.datasets.catalogue import HUB, SETS, TEST_SIZE
-    from holdfast.datasets.prepare import sample_questions
+    from holdfast.data.catalogue import HUB, SETS, TEST_SIZE
+    from holdfast.data.prepare import sample_questions
 
     console = out()
     if not console.is_terminal:
@@ -109,8 +109,8 @@ def prepare(
     [cyan]holdfast data prepare factbook --out data/factbook[/cyan]
         questions over the CIA World Factbook, and its passages
     """
-    from holdfast.datasets.catalogue import FACTBOOK_SET, SAMPLE
-    from holdfast.datasets.prepare import prepare as write
+    from holdfast.data.catalogue import FACTBOOK_SET, SAMPLE
+    from holdfast.data.prepare import prepare as write
 
     if what in (SAMPLE, FACTBOOK_SET) and origin is not None:
         raise ConfigError(f"--from {origin} with {what}: {what} needs no download; leave out --from")
@@ -139,8 +139,8 @@ def demonstrate(
 
     Then set warm_start.data = "demonstrations.jsonl" and warm_start.steps.
     """
-    from holdfast.datasets.demonstrations import demonstrations_of, write_demonstrations
-    from holdfast.loading import load_protocol, load_questions, load_retrievers
+    from holdfast.data.demonstrations import demonstrations_of, write_demonstrations
+    from holdfast.train.loading import load_protocol, load_questions, load_retrievers
 
     config, _ = read_recipe(recipe, ctx.meta["settings"])
     examples, retriever = load_questions(config).train, load_retrievers(config).train
@@ -161,7 +161,7 @@ def validate(paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help
 
     Exit codes: 0 all rows are valid, 1 some are not, 2 a file cannot be read.
     """
-    from holdfast.datasets.check import check_files, size_lines
+    from holdfast.data.check import check_files, size_lines
 
     reports = check_files(paths)
     console = out()
@@ -207,7 +207,7 @@ def convert(
 
     [cyan]holdfast data convert mine.jsonl mine.parquet --format verl[/cyan]
     """
-    from holdfast.datasets.files import form_of, iter_examples, write_examples
+    from holdfast.data.files import form_of, iter_examples, write_examples
 
     skipped: list[Skipped] = []
     target_form = _form(form) if form else "jsonl" if form_of(target_file) == "jsonl" else "searchr1"

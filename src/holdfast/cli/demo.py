@@ -16,14 +16,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.base.errors import ConfigError
+from holdfast.base.files import write_whole
 from holdfast.cli.findings import paragraph, show
 from holdfast.cli.terminal import is_live, out, program
-from holdfast.errors import ConfigError
-from holdfast.files import write_whole
 
 if TYPE_CHECKING:
-    from holdfast.diagnostics.finding import Diagnosis
-    from holdfast.diagnostics.log import Log
+    from holdfast.diagnose.finding import Diagnosis
+    from holdfast.diagnose.log import Log
 
 RUNS = ("failing", "stabilised")
 """Names of the logs, of their folders, and of the example scripts of such runs, which begin with `trl_`."""
@@ -46,8 +46,8 @@ def demo(
     own would be. A page of curves and findings opens in the browser, if there is
     one.
     """
-    from holdfast.diagnostics.diagnose import diagnose
-    from holdfast.diagnostics.readers import read_log
+    from holdfast.diagnose.diagnose import diagnose
+    from holdfast.diagnose.readers import read_log
 
     console = out()
     paths = _copy_logs(folder)
@@ -77,7 +77,7 @@ def _copy_logs(folder: Path) -> list[Path]:
     """The logs, each in a folder that names its run. Raises `ConfigError` rather than replace another file."""
     paths = []
     for name in RUNS:
-        packed = files("holdfast.diagnostics").joinpath("sample", f"{name}.json.gz").read_bytes()
+        packed = files("holdfast.diagnose").joinpath("sample", f"{name}.json.gz").read_bytes()
         content, path = gzip.decompress(packed).decode(), folder / name / _LOG
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def _copy_logs(folder: Path) -> list[Path]:
 
 def _write_page(folder: Path, log: Log, diagnosis: Diagnosis) -> Path:
     """The page of a run. Raises `ConfigError` rather than replace a file that is not a report."""
-    from holdfast.diagnostics.report import is_replaceable, reported, write_report
+    from holdfast.diagnose.report import is_replaceable, reported, write_report
 
     page = folder / _PAGE
     if not is_replaceable(page):

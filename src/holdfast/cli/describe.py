@@ -11,8 +11,8 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel
 
-from holdfast.config import Config
-from holdfast.section import Root, choice_of, either, field_of, field_values, kind_of, sections
+from holdfast.base.section import Root, choice_of, either, field_of, field_values, kind_of, sections
+from holdfast.recipe import Config
 
 WIDTH = 88
 _TYPES = {"a string": "string", "a number": "number"}

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from holdfast.base.errors import ConfigError
 from holdfast.cli.findings import entry, paragraph, show
 from holdfast.cli.pages import check_page
 from holdfast.cli.sources import LogsArgument, read_sources
 from holdfast.cli.terminal import err, out
-from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.diagnostics.finding import Diagnosis
-    from holdfast.diagnostics.log import Log
+    from holdfast.diagnose.finding import Diagnosis
+    from holdfast.diagnose.log import Log
 
 
 def diagnose(
@@ -68,14 +68,14 @@ def diagnose(
     if explain is not None:
         _explain(explain)
         return
-    from holdfast.diagnostics.codes import chosen
+    from holdfast.diagnose.codes import chosen
 
     codes = chosen(",".join(select or []), where="--select")
     if page is not None:
         check_page(page, sources, "--html")
     runs = [(log, _diagnose(log, codes), path) for log, path in read_sources(sources, "diagnose")]
     if as_json:
-        from holdfast.diagnostics import finding
+        from holdfast.diagnose import finding
 
         values = [finding.as_json(log, diagnosis) for log, diagnosis, _ in runs]
         typer.echo(finding.to_text(values[0] if len(values) == 1 else values), nl=False)
@@ -106,7 +106,7 @@ def report(
 
     [cyan]holdfast report runs/a runs/b --out both.html[/cyan]
     """
-    from holdfast.diagnostics.diagnose import diagnose
+    from holdfast.diagnose.diagnose import diagnose
 
     check_page(page, sources, "--out")
     _write_page(page, [(log, diagnose(log), path) for log, path in read_sources(sources, "report")])
@@ -114,7 +114,7 @@ def report(
 
 
 def _write_page(page: Path, runs: list[tuple[Log, Diagnosis, Path | None]]) -> None:
-    from holdfast.diagnostics.report import reported, write_report
+    from holdfast.diagnose.report import reported, write_report
 
     write_report(page, [reported(log, diagnosis, path) for log, diagnosis, path in runs])
 
@@ -122,7 +122,7 @@ def _write_page(page: Path, runs: list[tuple[Log, Diagnosis, Path | None]]) -> N
 def _diagnose(log: Log, codes: set[str]) -> Diagnosis:
     from dataclasses import replace
 
-    from holdfast.diagnostics.diagnose import diagnose
+    from holdfast.diagnose.diagnose import diagnose
 
     diagnosis = diagnose(log)
     return replace(
@@ -134,8 +134,8 @@ def _diagnose(log: Log, codes: set[str]) -> Diagnosis:
 
 
 def _explain(code: str) -> None:
-    from holdfast.diagnostics.codes import chosen
-    from holdfast.diagnostics.rules import RULES
+    from holdfast.diagnose.codes import chosen
+    from holdfast.diagnose.rules import RULES
 
     if code.lower() == "all":
         for name, rule in sorted(RULES.items()):

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.penalties import Penalty
+    from holdfast.methods.penalties import Penalty
 
 Line = tuple[bool, str]
 

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.base.errors import ConfigError
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.runs import in_runs
 from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
-from holdfast.errors import ConfigError
 
 METHOD_NAMES = ("direct", "cot", "rag", "ircot", "search-o1", "r1", "search-r1")
-"""The names in `holdfast.evals.methods`, which is slow to import for a help text. A test compares the two."""
+"""The names in `holdfast.evaluate.methods`, which is slow to import for a help text. A test compares the two."""
 
 EVERY = "all"
 """`--checkpoint` for every checkpoint that a run has kept."""
@@ -141,16 +141,16 @@ def run(
     [cyan]holdfast eval run Qwen/Qwen2.5-3B-Instruct --method rag --data nq.jsonl --retrieval.url http://127.0.0.1:8000[/cyan]
     """
     from holdfast.cli.console import open_console
-    from holdfast.evals.methods import method_named
+    from holdfast.evaluate.methods import method_named
 
     settings: list[str] = ctx.meta["settings"]
     chosen = method_named(method)
     with train_extra(err(), "loading PyTorch and transformers"):
-        from holdfast.evals.model import open_model, retriever_for, run_at, settings_of
-        from holdfast.evals.questions import load_questions
-        from holdfast.evals.run import Evaluation
-        from holdfast.language_model import set_up_torch
-        from holdfast.rollout.servers import find_server, key_in
+        from holdfast.agent.servers import find_server, key_in
+        from holdfast.evaluate.model import open_model, retriever_for, run_at, settings_of
+        from holdfast.evaluate.questions import load_questions
+        from holdfast.evaluate.run import Evaluation
+        from holdfast.train.threads import set_up_torch
 
     endpoint = None
     if server is not None:
@@ -221,7 +221,7 @@ def compare(
 
     [cyan]holdfast eval compare runs/evals/a runs/evals/b[/cyan]
     """
-    from holdfast.evals.results import compare
+    from holdfast.evaluate.results import compare
 
     comparison = compare(first, second)
     table = _table("EM", "asked", "A", "B", "B - A (95 %)", "only A", "only B", "p")
@@ -253,7 +253,7 @@ def _default_folder(model: str, method: str, data: list[str], samples: int | Non
 
 def _steps_of(model: str, run_dir: Path | None, server: str | None) -> list[str]:
     """The steps of a run's complete checkpoints, in order."""
-    from holdfast.run_folder import find_gap, list_checkpoints, step_of
+    from holdfast.base.run_folder import find_gap, list_checkpoints, step_of
 
     if server is not None:
         raise ConfigError(
@@ -269,8 +269,8 @@ def _steps_of(model: str, run_dir: Path | None, server: str | None) -> list[str]
 
 def _show_training(by_step: dict[str, dict[str, Any]], folder: Path) -> None:
     """EM of each set by step, also as a log that `holdfast report` draws."""
-    from holdfast.evals.state import OVER_TRAINING
-    from holdfast.jsonl import write_jsonl
+    from holdfast.base.jsonl import write_jsonl
+    from holdfast.evaluate.state import OVER_TRAINING
 
     scores = {
         step: {title: row.get("em") for title, row in [*results["sets"].items(), ("mean of sets", results["macro"])]}

@@ -10,8 +10,8 @@ from rich.text import Text
 from holdfast.cli.terminal import program
 
 if TYPE_CHECKING:
-    from holdfast.diagnostics.finding import Diagnosis, Finding
-    from holdfast.diagnostics.log import Log
+    from holdfast.diagnose.finding import Diagnosis, Finding
+    from holdfast.diagnose.log import Log
 
 _WIDTH = 80
 _TITLE = 8
@@ -21,7 +21,7 @@ _MOST_READING_NOTES = 2
 
 def show(console: Console, log: Log, diagnosis: Diagnosis, *, verbose: bool) -> None:
     """Print a diagnosis: the course of the reward, findings, notes, and what could not be checked."""
-    from holdfast.diagnostics.finding import headline
+    from holdfast.diagnose.finding import headline
 
     console.print(Text.assemble((log.name, "bold"), f"  ({_kind(log)})"), soft_wrap=True)
     paragraph(console, headline(log, diagnosis))
@@ -52,8 +52,8 @@ def _reading_notes(console: Console, log: Log, *, verbose: bool) -> None:
 
 def _finding(console: Console, finding: Finding, printed: dict[str, str]) -> None:
     """`printed`: each remedy -> the code under which it was printed already."""
-    from holdfast.diagnostics.finding import lead_of
-    from holdfast.diagnostics.rules import RULES
+    from holdfast.diagnose.finding import lead_of
+    from holdfast.diagnose.rules import RULES
 
     head = Text.assemble((finding.code, "bold red"), f"  step {finding.step}  ", (RULES[finding.code].title, "bold"))
     console.print(head, soft_wrap=True)
@@ -73,7 +73,7 @@ def _note(console: Console, note: Finding) -> None:
 
 def _cannot_tell(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
     """What could not be checked. With few rows that is nearly everything, so it is shown only with --verbose."""
-    from holdfast.diagnostics.finding import too_short
+    from holdfast.diagnose.finding import too_short
 
     if not diagnosis.cannot_tell or (too_short(diagnosis) and not verbose):
         return
@@ -95,7 +95,7 @@ def _cannot_tell(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> No
 
 def _count(console: Console, diagnosis: Diagnosis) -> None:
     """The last line. If a log has too few rows, the headline already says so."""
-    from holdfast.diagnostics.finding import too_short
+    from holdfast.diagnose.finding import too_short
 
     if count := len(diagnosis.findings):
         more = f"{program()} diagnose --explain {diagnosis.findings[0].code}"

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from holdfast.base.errors import ConfigError
+from holdfast.base.files import size_text
 from holdfast.cli.terminal import HELP_OPTIONS, duration, err, out, program, train_extra
-from holdfast.errors import ConfigError
-from holdfast.files import size_text
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
@@ -92,7 +92,7 @@ def build(
                 build_dense, corpus, folder, spec, sq8=sq8, vectors=vectors, device=device, batch=batch
             )
     with open_console(out(), folder) as listener:
-        write_index(replace=replace, listener=listener)
+        write_index(replace=replace, progress=listener)
     out().print(f'Done. Try it: {program()} index show {quote(str(folder))} "a query"')
 
 
@@ -167,8 +167,8 @@ def show(
     [cyan]holdfast index show my-index "Which river flows through Orsa?"[/cyan]
     """
     with train_extra(err(), "loading"):
+        from holdfast.agent.protocol import PRESETS, format_hits
         from holdfast.retrieval import open_index
-        from holdfast.search.protocol import PRESETS, format_hits
 
         if protocol not in PRESETS:
             raise ConfigError(f"--protocol {protocol}: there is no such preset; give {' or '.join(PRESETS)}")

@@ -14,7 +14,7 @@ from holdfast.cli.terminal import out
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.launch import Plan
+    from holdfast.adapters.launch import Plan
 
 
 class Host(StrEnum):
@@ -55,9 +55,9 @@ def launch(
 
     [cyan]holdfast launch trl my.toml --loss.penalty.name none --print[/cyan]
     """
+    from holdfast.adapters.launch import Machines, write_plan
+    from holdfast.adapters.launch import plan as translate
     from holdfast.cli.recipes import read_recipe
-    from holdfast.launch import Machines, write_plan
-    from holdfast.launch import plan as translate
 
     config, _ = read_recipe(recipe, ctx.meta["settings"])
     plan = translate(host.value, config, Machines(gpus=gpus, nodes=nodes))

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
+from holdfast.base.errors import HoldfastError
+from holdfast.base.files import UNWRITABLE
 from holdfast.cli import (
     ask,
     data,
@@ -26,8 +28,6 @@ from holdfast.cli import (
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.plugins import PluginGroup
 from holdfast.cli.terminal import HELP_OPTIONS, complain, err, give_up_output, out, survive_any_output
-from holdfast.errors import HoldfastError
-from holdfast.files import UNWRITABLE
 
 _ORDER: list[str] = []
 """The commands as the help lists them; panels come in the order of their first commands."""

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.base.errors import ConfigError
 from holdfast.cli.sources import path_of
 from holdfast.cli.terminal import err
-from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.diagnostics.finding import Diagnosis
-    from holdfast.diagnostics.log import Log
+    from holdfast.diagnose.finding import Diagnosis
+    from holdfast.diagnose.log import Log
 
 
 def check_page(page: Path, sources: Sequence[str] | None, option: str) -> None:
     """Raises `ConfigError` if the page would replace a log or another file."""
-    from holdfast.diagnostics.report import is_replaceable
+    from holdfast.diagnose.report import is_replaceable
 
     paths = [path for source in sources or () if (path := path_of(source)) is not None]
     if any(path.resolve() == page.resolve() for path in paths):
@@ -51,7 +51,7 @@ class LivePage:
             self._write(live=False)
 
     def _write(self, *, live: bool) -> None:
-        from holdfast.diagnostics.report import reported, write_report
+        from holdfast.diagnose.report import reported, write_report
 
         assert self._last is not None
         log, diagnosis = self._last

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
 
 GROUP = "holdfast.commands"
 PANEL = "Research (in a clone)"

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.base.errors import ConfigError, MissingExtra
+from holdfast.base.run_folder import is_run
 from holdfast.cli.recipes import read_recipe
 from holdfast.cli.runs import ROOT, find_run
 from holdfast.cli.terminal import err, out, program, train_extra
-from holdfast.errors import ConfigError, MissingExtra
-from holdfast.run_folder import is_run
 
 if TYPE_CHECKING:
-    from holdfast.listener import Listener
-    from holdfast.probes import Result, Rollouts, Subject
+    from holdfast.evaluate.probes import Result, Rollouts, Subject
+    from holdfast.train.listener import Listener
 
 
 class What(StrEnum):
@@ -125,7 +125,7 @@ def probe(
     from holdfast.cli.console import open_console
 
     with train_extra(err(), "loading PyTorch and transformers"):
-        import holdfast.probes as probes
+        import holdfast.evaluate.probes as probes
 
     console = out()
     source = _source(target, checkpoint, recipe, ctx.meta["settings"], optimizer_state)
@@ -183,7 +183,7 @@ def _setup(document: Mapping[str, object]) -> str:
 def _measure(
     subject: Subject, rollouts: Rollouts, what: What, seed: int, compare: list[str], top: int, listener: Listener
 ) -> Result:
-    import holdfast.probes as probes
+    import holdfast.evaluate.probes as probes
 
     match what:
         case What.PER_SAMPLE:
@@ -219,9 +219,9 @@ def _source(
     target: str, checkpoint: str | None, recipe: str | None, settings: list[str], optimizer_state: bool
 ) -> _Source:
     """The run, or the model, that a name means. Raises `ConfigError`."""
-    from holdfast.config import Config
-    from holdfast.probes import open_model, open_run
-    from holdfast.settings import parse_overrides
+    from holdfast.evaluate.probes import open_model, open_run
+    from holdfast.recipe import Config
+    from holdfast.recipe.settings import parse_overrides
 
     if "model.path" in parse_overrides(settings, Config):
         raise ConfigError(f"--model.path: the probe uses the model of {target}; leave --model.path out")

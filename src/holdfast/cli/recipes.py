@@ -1,4 +1,4 @@
-"""`holdfast recipe`, and how a recipe is found and read. Bundled recipes are the TOML files in `holdfast/recipes`."""
+"""`holdfast recipe`, and how a recipe is found and read. Bundled recipes are TOML files in `recipe/bundled`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.base.errors import ConfigError
+from holdfast.base.run_folder import CONFIG, is_run
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.terminal import HELP_OPTIONS, out, program
-from holdfast.errors import ConfigError
-from holdfast.run_folder import CONFIG, is_run
 
 if TYPE_CHECKING:
-    from holdfast.config import Config
+    from holdfast.recipe import Config
 
 RecipeArgument = Annotated[
     str | None,
@@ -69,7 +69,7 @@ def show(
     from rich.text import Text
 
     from holdfast.cli.describe import annotated
-    from holdfast.config import load
+    from holdfast.recipe import load
 
     settings: list[str] = ctx.meta["settings"]
     if recipe is not None and is_run(Path(recipe)):
@@ -84,7 +84,7 @@ def show(
 
 def bundled() -> dict[str, Path]:
     """Name without `.toml` -> file, for each bundled recipe."""
-    from holdfast.config import BUNDLED
+    from holdfast.recipe import BUNDLED
 
     return {path.stem: path for path in sorted(BUNDLED.glob("*.toml"))}
 
@@ -105,8 +105,8 @@ def find(recipe: str) -> Path:
 
 def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
     """(the config, whether the user chose the run's name). By default a run has the name of its recipe."""
-    from holdfast.config import Config, load
-    from holdfast.settings import parse_overrides, read_toml
+    from holdfast.recipe import Config, load
+    from holdfast.recipe.settings import parse_overrides, read_toml
 
     path = find(recipe or "quickstart")
     named = "run.name" in parse_overrides(settings, Config)

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
+from holdfast.base.files import UNWRITABLE
 from holdfast.cli.terminal import give_up_output
-from holdfast.files import UNWRITABLE
 
 _MOST = 1 << 16
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from holdfast.base.errors import ConfigError
+from holdfast.base.files import is_locked
+from holdfast.base.run_folder import CONFIG, is_run
 from holdfast.cli.terminal import program
-from holdfast.errors import ConfigError
-from holdfast.files import is_locked
-from holdfast.listener import Listener, StepResult
-from holdfast.run_folder import CONFIG, is_run
+from holdfast.train.listener import Listener, StepResult
 
 if TYPE_CHECKING:
-    from holdfast.config import Config
+    from holdfast.recipe import Config
 
 ROOT = Path("runs")
 
@@ -55,7 +55,7 @@ def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
     `overwrite` moves an existing run aside: `forget_replaced` deletes it once the new run has started, and
     `discard_if_bare` moves it back if that never happens. Raises `ConfigError`.
     """
-    from holdfast.config import dump
+    from holdfast.recipe import dump
 
     folder = Path(config.run.dir) / config.run.name
     if overwrite and folder.exists():

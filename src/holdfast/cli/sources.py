@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.base.errors import ConfigError, DataError
 from holdfast.cli.runs import in_runs
 from holdfast.cli.terminal import err, program
-from holdfast.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from holdfast.diagnostics.log import Log
+    from holdfast.diagnose.log import Log
 
 STDIN = "-"
 
@@ -37,7 +37,7 @@ def is_stream(source: str) -> bool:
 
 def path_of(source: str) -> Path | None:
     """The file or folder that is meant, perhaps by the name of a run; None for a stream or the address of a service."""
-    from holdfast.diagnostics.readers.services import is_address
+    from holdfast.diagnose.readers.services import is_address
 
     return None if is_stream(source) or is_address(source) else Path(in_runs(source))
 
@@ -64,7 +64,7 @@ def read_sources(sources: Sequence[str] | None, command: str) -> list[tuple[Log,
 
 
 def _read(source: str) -> list[tuple[Log, Path | None]]:
-    from holdfast.diagnostics.readers import read_logs
+    from holdfast.diagnose.readers import read_logs
 
     if source == STDIN and sys.stdin.isatty():
         err().print("Paste the log, then press Ctrl-D on an empty line.", style="dim")

@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.errors import HoldfastError, MissingExtra
-from holdfast.importing import TRAIN_PACKAGES
+from holdfast.base.errors import HoldfastError, MissingExtra
+from holdfast.base.importing import TRAIN_PACKAGES
 
 ABSENT = "–"
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from holdfast import run_folder
+from holdfast.base import run_folder
+from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError
 from holdfast.cli import runs
 from holdfast.cli.recipes import RecipeArgument, read_recipe
 from holdfast.cli.terminal import complain, err, out, program, train_extra
-from holdfast.errors import CheckpointError, ConfigError, GuardStop, HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.config import Config
-    from holdfast.listener import Listener
+    from holdfast.recipe import Config
+    from holdfast.train.listener import Listener
 
 T = TypeVar("T")
 STOPPED = 3
@@ -104,7 +104,7 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
 
     [cyan]holdfast warm-start quickstart --run.name start[/cyan]
     """
-    from holdfast.starts import from_model
+    from holdfast.train.start_cache import from_model
 
     config, named, _ = _read(recipe, ctx.meta["settings"], stage="warm-start")
     trainer = load_trainer("start")
@@ -135,7 +135,7 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
     A `fresh` folder is removed when the run never started.
     """
     from holdfast.cli.console import open_console
-    from holdfast.listener import Listeners
+    from holdfast.train.listener import Listeners
 
     # A `kill` becomes an exception, so that a live display gives the cursor back.
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

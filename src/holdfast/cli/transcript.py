@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.search.protocol import CLEAN, SearchProtocol
+from holdfast.agent.protocol import CLEAN, SearchProtocol
 
 STYLES = {
     "question": "bold",

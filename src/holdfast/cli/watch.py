@@ -16,18 +16,18 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.base.errors import ConfigError, DataError
+from holdfast.base.run_folder import is_finished, is_run
 from holdfast.cli.findings import show
 from holdfast.cli.pages import LivePage
 from holdfast.cli.relay import Relay
 from holdfast.cli.sources import STDIN, is_stream, path_of
 from holdfast.cli.terminal import err, is_live, out, program
-from holdfast.errors import ConfigError, DataError
-from holdfast.listener import Listener, StepResult
-from holdfast.run_folder import is_finished, is_run
+from holdfast.train.listener import Listener, StepResult
 
 if TYPE_CHECKING:
-    from holdfast.diagnostics.finding import Finding
-    from holdfast.diagnostics.log import Log
+    from holdfast.diagnose.finding import Finding
+    from holdfast.diagnose.log import Log
 
 _ROWS = 12
 """Rows of a live table that are shown at the start; plain lines start with the last row."""
@@ -112,7 +112,7 @@ def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage 
     """Follow a file, a folder or a service until Ctrl-C, or the end of a run of holdfast. Returns whether there are
     findings."""
     from holdfast.cli.console import open_console
-    from holdfast.diagnostics.readers import read_logs
+    from holdfast.diagnose.readers import read_logs
 
     path = path_of(source)
     console = out()
@@ -195,7 +195,7 @@ class _Waits:
 
 def _may_grow(path: Path) -> bool:
     """Whether a log may still appear in a path that cannot be read now: a folder, or a file of text."""
-    from holdfast.diagnostics.readers.text import head, is_binary
+    from holdfast.diagnose.readers.text import head, is_binary
 
     try:
         return path.is_dir() or not is_binary(head(path))
@@ -251,7 +251,7 @@ class Follower:
         log = self._run_of(logs)
         if not len(log.steps):
             return
-        from holdfast.diagnostics.diagnose import diagnose
+        from holdfast.diagnose.diagnose import diagnose
 
         if log.name != self._name:
             self._name, self._step, self._known = log.name, None, {}
@@ -304,7 +304,7 @@ def _metrics_at(log: Log, step: int) -> dict[str, float]:
 
 def _watch_stream(source: str, every: float, on_finding: OnFinding, live: LivePage | None) -> bool:
     """Pass a pipe on until it ends, and report what its log shows. Returns whether there are findings."""
-    from holdfast.diagnostics.diagnose import diagnose
+    from holdfast.diagnose.diagnose import diagnose
 
     with _stream_of(source) as stream, TemporaryDirectory(prefix="holdfast-") as folder:
         path = Path(folder) / "stdin"  # a log is read more than once
@@ -335,7 +335,7 @@ def _stream_of(source: str) -> Iterator[IO[bytes]]:
 
 def _read_piped(path: Path) -> tuple[Log, ...]:
     """The logs in what came through the pipe so far. Errors name the pipe, not the file."""
-    from holdfast.diagnostics.readers import read_logs
+    from holdfast.diagnose.readers import read_logs
 
     try:
         return read_logs(path)
@@ -406,7 +406,7 @@ def _runner(command: str) -> OnFinding:
     """A function that runs a shell command on a finding. A command that fails gives a warning."""
 
     def run(finding: Finding, log: Log) -> None:
-        from holdfast.diagnostics.finding import finding_json, to_text
+        from holdfast.diagnose.finding import finding_json, to_text
 
         variables = {
             "HOLDFAST_CODE": finding.code,

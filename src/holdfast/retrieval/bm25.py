@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.errors import DataError, MissingExtra
+from holdfast.base.errors import DataError, MissingExtra
 from holdfast.retrieval.corpus import corpus_hash
 from holdfast.retrieval.storage import (
     MANIFEST,

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.errors import DataError
-from holdfast.files import write_whole
-from holdfast.listener import Listener
+from holdfast.base.errors import DataError
+from holdfast.base.files import write_whole
+from holdfast.base.progress import Progress
 from holdfast.retrieval.bm25 import ARRAYS, DATA, LARGEST, PARAMETERS, ROWS, STARTS, VOCABULARY, Vocabulary
 from holdfast.retrieval.building import CHUNK, build, commits, copy_passages, start_stage
 from holdfast.retrieval.storage import SCRATCH, NpyWriter, mapped
@@ -36,7 +36,7 @@ def build_bm25(
     k1: float = 0.9,
     b: float = 0.4,
     replace: bool = False,
-    listener: Listener | None = None,
+    progress: Progress | None = None,
     chunk: int = CHUNK,
     pairs_at_once: int = _PAIRS_AT_ONCE,
 ) -> None:
@@ -47,17 +47,17 @@ def build_bm25(
     Raises `DataError`.
     """
 
-    def work(folder: Path, listener: Listener) -> dict[str, Any]:
+    def work(folder: Path, progress: Progress) -> dict[str, Any]:
         counter = _Counter(folder, stem)
-        copied = copy_passages(folder, corpus, listener, sink=counter, replace=replace, chunk=chunk)
+        copied = copy_passages(folder, corpus, progress, sink=counter, replace=replace, chunk=chunk)
         if not counter.vocabulary.numbers:
             raise DataError(f"none of the {copied.documents} passages contains a word, so no search could have a hit")
-        _merge(folder, counter.vocabulary.numbers, copied.documents, k1, b, listener, pairs_at_once)
+        _merge(folder, counter.vocabulary.numbers, copied.documents, k1, b, progress, pairs_at_once)
         manifest = {"kind": "bm25", "documents": copied.documents, "corpus_sha256": copied.corpus_sha256}
         return manifest | {"stem": stem, "k1": k1, "b": b}
 
     settings = {"kind": "bm25", "stem": stem, "k1": k1, "b": b, "replace": replace, "chunk": chunk}
-    build(corpus, out, settings, work, listener or Listener())
+    build(corpus, out, settings, work, progress or Progress())
 
 
 class _Counter:
@@ -91,7 +91,7 @@ class _Counter:
 
 
 def _merge(
-    folder: Path, vocabulary: dict[str, int], count: int, k1: float, b: float, listener: Listener, pairs_at_once: int
+    folder: Path, vocabulary: dict[str, int], count: int, k1: float, b: float, progress: Progress, pairs_at_once: int
 ) -> None:
     chunks = range(len(commits(folder)))
     frequencies = np.zeros(len(vocabulary), np.int64)
@@ -109,7 +109,7 @@ def _merge(
     write_whole(arrays / VOCABULARY, json.dumps(vocabulary, ensure_ascii=False))
     write_whole(arrays / PARAMETERS, json.dumps(_parameters(k1, b, count), indent=4))
     total = int(starts[-1])
-    start_stage(listener, "sorting by word", total)
+    start_stage(progress, "sorting by word", total)
     with (
         NpyWriter(arrays / DATA, np.float32, total) as data,
         NpyWriter(arrays / ROWS, np.int32, total) as rows,
@@ -120,7 +120,7 @@ def _merge(
             data.write(part[0])
             rows.write(part[1])
             largest.write(np.maximum.reduceat(part[0], starts[first:end] - starts[first]))
-            listener.advance(int(starts[end]))
+            progress.advance(int(starts[end]))
 
 
 def _range(

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.errors import DataError
-from holdfast.files import locked, write_whole
-from holdfast.jsonl import Skipped
-from holdfast.listener import Listener
+from holdfast.base.errors import DataError
+from holdfast.base.files import locked, write_whole
+from holdfast.base.jsonl import Skipped
+from holdfast.base.progress import Progress
 from holdfast.retrieval.corpus import CorpusDigest, count_rows, passages
 from holdfast.retrieval.storage import (
     MANIFEST,
@@ -61,10 +61,10 @@ def build(
     corpus: Path,
     out: Path,
     settings: dict[str, Any],
-    work: Callable[[Path, Listener], dict[str, Any]],
-    listener: Listener,
+    work: Callable[[Path, Progress], dict[str, Any]],
+    progress: Progress,
 ) -> None:
-    """Call `work(folder, listener)`, which fills a folder and returns the manifest's settings, and rename the folder.
+    """Call `work(folder, progress)`, which fills a folder and returns the manifest's settings, and rename the folder.
 
     `settings` must be the same in every start of one build.
 
@@ -81,14 +81,14 @@ def build(
     with _disk_errors(folder):
         (folder / SCRATCH).mkdir(parents=True, exist_ok=True)
         with _only_process(folder):
-            _refuse_other_settings(settings, folder, listener)
+            _refuse_other_settings(settings, folder, progress)
             try:
-                manifest = work(folder, listener)
+                manifest = work(folder, progress)
             except DataError:
                 if is_new and not (folder / OFFSETS).exists():  # nothing to continue: the corpus cannot be used
                     shutil.rmtree(folder)
                 raise
-            listener.stage("checksums")
+            progress.stage("checksums")
             write_manifest(folder, manifest)
             if out.exists():
                 out.rmdir()  # empty: checked above
@@ -97,7 +97,7 @@ def build(
 
 
 def copy_passages(
-    folder: Path, corpus: Path, listener: Listener, *, sink: ChunkSink | None, replace: bool, chunk: int = CHUNK
+    folder: Path, corpus: Path, progress: Progress, *, sink: ChunkSink | None, replace: bool, chunk: int = CHUNK
 ) -> Commit:
     """Copy the passages of a corpus into an index folder, from where an interrupted build stopped.
 
@@ -109,9 +109,9 @@ def copy_passages(
         for number in range(len(earlier)):
             sink.recall(number)
     skipped: list[Skipped] = []
-    start_stage(listener, "reading passages", count_rows(corpus))
+    start_stage(progress, "reading passages", count_rows(corpus))
     if last.documents:
-        listener.note(f"continuing after {last.documents:,} passages")
+        progress.note(f"continuing after {last.documents:,} passages")
     digest, number, row = CorpusDigest(), len(earlier), 0
     changed = DataError(f"{corpus} has changed since the build in {folder} began; delete that folder and start again")
     writer = DocumentWriter(folder, size=last.bytes)
@@ -135,7 +135,7 @@ def copy_passages(
                 if sink is not None:
                     sink.add(document)
             if row % 1000 == 0:
-                listener.advance(row)
+                progress.advance(row)
             if row % chunk == 0 and row > last.documents:
                 commit(first_row=row - chunk)
                 number += 1
@@ -146,15 +146,15 @@ def copy_passages(
     finally:
         writer.close()
     if skipped:
-        listener.note(f"skipped {len(skipped):,} row(s) that cannot be used; the first: {skipped[0]}")
+        progress.note(f"skipped {len(skipped):,} row(s) that cannot be used; the first: {skipped[0]}")
     write_offsets(folder, row)
     return Commit(documents=row, bytes=writer.size, corpus_sha256=digest.hexdigest())
 
 
-def start_stage(listener: Listener, name: str, total: int, done: int = 0) -> None:
+def start_stage(progress: Progress, name: str, total: int, done: int = 0) -> None:
     """Announce a stage with `done` steps already finished; the time left is estimated from those that follow."""
-    listener.stage(name, total)
-    listener.advance(max(done, 1))
+    progress.stage(name, total)
+    progress.advance(max(done, 1))
 
 
 def commits(folder: Path) -> list[Commit]:
@@ -169,7 +169,7 @@ def _commit_file(folder: Path, number: int) -> Path:
     return folder / SCRATCH / f"{number:06d}.json"
 
 
-def _refuse_other_settings(settings: dict[str, Any], folder: Path, listener: Listener) -> None:
+def _refuse_other_settings(settings: dict[str, Any], folder: Path, progress: Progress) -> None:
     path = folder / SCRATCH / _SETTINGS
     if not path.is_file():
         write_whole(path, json.dumps(settings, indent=2))
@@ -182,7 +182,7 @@ def _refuse_other_settings(settings: dict[str, Any], folder: Path, listener: Lis
             f"{folder} is an unfinished index with {values}, and this command has other settings. Give the same "
             "settings to continue it, or delete that folder"
         )
-    listener.note(f"continuing {folder}")
+    progress.note(f"continuing {folder}")
 
 
 @contextmanager

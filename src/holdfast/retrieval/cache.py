@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from holdfast.errors import ConfigError, RetrievalError
+from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.retrieval.types import Hit, Retriever
 
 

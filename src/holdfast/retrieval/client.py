@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from holdfast.errors import (
+from holdfast.base.errors import (
     ConfigError,
     MissingExtra,
     RetrievalError,

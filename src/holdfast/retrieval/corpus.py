@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import DataError
-from holdfast.jsonl import BadField, Judge, Skipped, clean_text, iter_rows, json_kind, lines, text_field
+from holdfast.base.errors import DataError
+from holdfast.base.jsonl import BadField, Judge, Skipped, clean_text, iter_rows, json_kind, lines, text_field
 from holdfast.retrieval.types import Document
 
 MOST_CHARACTERS = 1_000_000

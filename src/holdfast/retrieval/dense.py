@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.errors import DataError, MissingExtra
+from holdfast.base.errors import DataError, MissingExtra
 from holdfast.retrieval.encoder import Encoder, EncoderSpec
 from holdfast.retrieval.storage import StoredDocuments, open_manifest
 from holdfast.retrieval.types import Document, Hit, Ranked, hits_of

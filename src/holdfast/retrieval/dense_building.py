@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.errors import DataError
-from holdfast.files import write_whole
-from holdfast.listener import Listener
+from holdfast.base.errors import DataError
+from holdfast.base.files import write_whole
+from holdfast.base.progress import Progress
 from holdfast.retrieval.building import CHUNK, build, copy_passages, start_stage
 from holdfast.retrieval.dense import PROBE, SQ8, VECTORS, import_faiss, open_faiss
 from holdfast.retrieval.encoder import Encoder, EncoderSpec
@@ -42,7 +42,7 @@ def build_dense(
     device: str = "auto",
     batch: int = 64,
     replace: bool = False,
-    listener: Listener | None = None,
+    progress: Progress | None = None,
     block: int = BLOCK,
     chunk: int = CHUNK,
 ) -> None:
@@ -61,17 +61,17 @@ def build_dense(
         ModelError: the encoder cannot be loaded.
     """
 
-    def work(folder: Path, listener: Listener) -> dict[str, Any]:
-        copied = copy_passages(folder, corpus, listener, sink=None, replace=replace, chunk=chunk)
-        listener.stage("loading the model")
+    def work(folder: Path, progress: Progress) -> dict[str, Any]:
+        copied = copy_passages(folder, corpus, progress, sink=None, replace=replace, chunk=chunk)
+        progress.stage("loading the model")
         encoder = Encoder(spec, device, batch=batch)
         documents = StoredDocuments(folder)
         given = None if vectors is None else open_vectors(vectors, len(documents), encoder.dimensions)
         if given is not None:
             refuse_foreign_vectors(given, documents, encoder, str(vectors))
-        _encode(folder, documents, encoder, given, listener, block)
+        _encode(folder, documents, encoder, given, progress, block)
         if sq8:
-            write_sq8(folder / VECTORS, folder / SQ8, listener)
+            write_sq8(folder / VECTORS, folder / SQ8, progress)
         probe = [round(float(value), 6) for value in encoder.queries([PROBE])[0]]
         manifest = {"kind": "dense", "documents": copied.documents, "corpus_sha256": copied.corpus_sha256}
         storage = {"storage": "sq8" if sq8 else "fp16", "dimensions": encoder.dimensions}
@@ -79,7 +79,7 @@ def build_dense(
 
     # `vectors` is not among them: vectors from any file are checked to be this model's.
     settings = {"kind": "dense", "encoder": asdict(spec), "sq8": sq8, "replace": replace, "chunk": chunk}
-    build(corpus, out, settings, work, listener or Listener())
+    build(corpus, out, settings, work, progress or Progress())
 
 
 def _encode(
@@ -87,14 +87,14 @@ def _encode(
     documents: StoredDocuments,
     encoder: Encoder,
     given: NDArray[Any] | None,
-    listener: Listener,
+    progress: Progress,
     block: int,
 ) -> None:
-    progress = folder / SCRATCH / _PROGRESS
-    done = int(json.loads(progress.read_text())) if progress.is_file() else 0
-    start_stage(listener, "encoding passages" if given is None else "copying vectors", len(documents), done)
+    so_far = folder / SCRATCH / _PROGRESS
+    done = int(json.loads(so_far.read_text())) if so_far.is_file() else 0
+    start_stage(progress, "encoding passages" if given is None else "copying vectors", len(documents), done)
     if done:
-        listener.note(f"continuing after {done:,} passages")
+        progress.note(f"continuing after {done:,} passages")
     with NpyWriter(folder / VECTORS, np.float16, (len(documents), encoder.dimensions), rows=done) as out:
         for first in range(done, len(documents), block):
             end = min(first + block, len(documents))
@@ -112,8 +112,8 @@ def _encode(
             out.write(halves)
             out.flush()
             os.fsync(out.fileno())
-            write_whole(progress, json.dumps(end))
-            listener.advance(end)
+            write_whole(so_far, json.dumps(end))
+            progress.advance(end)
 
 
 def open_vectors(path: Path, count: int, dimensions: int) -> NDArray[Any]:
@@ -165,7 +165,7 @@ def refuse_foreign_vectors(vectors: NDArray[Any], documents: Sequence[Document],
             )
 
 
-def write_sq8(vectors: Path, path: Path, listener: Listener) -> None:
+def write_sq8(vectors: Path, path: Path, progress: Progress) -> None:
     """Quantise a `.npy` file of vectors [rows, dimensions] into a faiss file, in two passes. Memory: one chunk.
 
     The file is faiss' own (IndexScalarQuantizer, 8 bits, inner product). It is written chunk by chunk because
@@ -173,13 +173,13 @@ def write_sq8(vectors: Path, path: Path, listener: Listener) -> None:
     """
     faiss = import_faiss()
     count, dimensions = np.load(vectors, mmap_mode="r").shape
-    start_stage(listener, "ranges of dimensions", count)
+    start_stage(progress, "ranges of dimensions", count)
     low, high = np.full(dimensions, np.inf, np.float32), np.full(dimensions, -np.inf, np.float32)
     done = 0
     for block in blocks(vectors, SQ8_CHUNK_ROWS):
         low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
         done += len(block)
-        listener.advance(done)
+        progress.advance(done)
     index = faiss.IndexScalarQuantizer(dimensions, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     index.train(np.stack([low, high]).astype(np.float32))  # what training on all rows would learn
     head = bytearray(faiss.serialize_index(index).tobytes())
@@ -187,13 +187,13 @@ def write_sq8(vectors: Path, path: Path, listener: Listener) -> None:
         raise DataError("this version of faiss writes its files in another way; install faiss-cpu 1.15")
     head[_NTOTAL] = count.to_bytes(8, "little")
     head[-8:] = (count * index.code_size).to_bytes(8, "little")
-    start_stage(listener, "quantising", count)
+    start_stage(progress, "quantising", count)
     with open(path, "wb") as file:
         file.write(head)
         done = 0
         for block in blocks(vectors, SQ8_CHUNK_ROWS):
             file.write(index.sa_encode(np.ascontiguousarray(block, np.float32)).data)
             done += len(block)
-            listener.advance(done)
+            progress.advance(done)
     if int(open_faiss(path).ntotal) != count:
         raise DataError(f"faiss cannot read back what was written to {path}; install faiss-cpu 1.15")

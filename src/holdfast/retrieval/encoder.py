@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.errors import ConfigError, ModelError
+from holdfast.base.errors import ConfigError, ModelError
 
 Pooling = Literal["mean", "cls", "last", "max"]
 _POOLING_FILE = {

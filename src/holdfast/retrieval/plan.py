@@ -15,7 +15,7 @@ from time import perf_counter
 
 import numpy as np
 
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
 from holdfast.retrieval.corpus import count_rows, passages
 from holdfast.retrieval.types import Document
 

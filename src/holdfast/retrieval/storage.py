@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from holdfast.errors import DataError
+from holdfast.base.errors import DataError
 from holdfast.retrieval.types import Document
 
 MANIFEST = "manifest.json"

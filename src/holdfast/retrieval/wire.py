@@ -23,7 +23,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.errors import ConfigError, RetrieverGarbled, RetrieverRefused
+from holdfast.base.errors import ConfigError, RetrieverGarbled, RetrieverRefused
 from holdfast.retrieval.types import Document, Hit
 
 TOKEN = "HOLDFAST_TOKEN"

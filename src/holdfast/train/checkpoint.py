@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 
-from holdfast.errors import CheckpointError
-from holdfast.language_model import LanguageModel, save_model
-from holdfast.run_folder import (
+from holdfast.agent.language_model import LanguageModel, save_model
+from holdfast.base.errors import CheckpointError
+from holdfast.base.run_folder import (
     CHECKSUMS,
     MODEL,
     best_folder,

@@ -7,17 +7,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.config import Config
-from holdfast.config.sections import FACTBOOK
-from holdfast.config.validation import check_training
-from holdfast.data import Example
-from holdfast.errors import ConfigError, MissingExtra, ModelError
-from holdfast.importing import missing_train_package
+from holdfast.base.errors import ConfigError, MissingExtra, ModelError
+from holdfast.base.importing import missing_train_package
+from holdfast.data.factbook import FACTBOOK
+from holdfast.data.questions import Example
+from holdfast.recipe import Config
+from holdfast.recipe.validation import check_training
 
 if TYPE_CHECKING:
-    from holdfast.language_model import LanguageModel
-    from holdfast.loading import Questions
-    from holdfast.search.protocol import SearchProtocol
+    from holdfast.agent.language_model import LanguageModel
+    from holdfast.agent.protocol import SearchProtocol
+    from holdfast.train.loading import Questions
 
 _PROMPTS = 16
 """Prompts checked per split, the longest first: rendering a hundred thousand would take a minute."""
@@ -40,7 +40,7 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> str
     check_training(config, stage=stage)
     _check_packages(config)
     if config.run.device == "cuda":
-        from holdfast.language_model import pick_device
+        from holdfast.agent.language_model import pick_device
 
         pick_device(config.run.device)
     if config.data.train != "world":
@@ -49,13 +49,13 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> str
         _check_critic(config.critic.path)
     path = config.warm_start.data
     if config.warm_start.steps and path is not None and not path.startswith(FACTBOOK):
-        from holdfast.loading import load_protocol, skipped_rows
+        from holdfast.train.loading import load_protocol, skipped_rows
         from holdfast.train.warm_start import read_demonstrations
 
         with skipped_rows(path, "warm_start.data", _ignore) as on_skip:
             read_demonstrations(Path(path), load_protocol(config), on_skip=on_skip)
     if (template := config.model.chat_template) not in ("auto", "none"):
-        from holdfast.search.protocol import read_template
+        from holdfast.agent.protocol import read_template
 
         read_template(template)
     if config.data.train != "world" or config.model.path != "tiny":
@@ -91,9 +91,9 @@ def _check_critic(path: str) -> None:
 
 
 def _check_passages(config: Config) -> None:
-    from holdfast.loading import check_index, read_passages, skipped_rows
     from holdfast.retrieval.corpus import corpus_hash
     from holdfast.retrieval.storage import MANIFEST
+    from holdfast.train.loading import check_index, read_passages, skipped_rows
 
     settings = config.retrieval
     if settings.url is not None:
@@ -116,7 +116,7 @@ def _check_passages(config: Config) -> None:
 
 def _check_prompts(config: Config, stage: str | None) -> str | None:
     """Check the questions; for a model in a folder also its tokenizer, the prompts, and that it has weights."""
-    from holdfast.loading import load_protocol, load_questions
+    from holdfast.train.loading import load_protocol, load_questions
 
     questions = load_questions(config, note=_ignore)
     if stage is None and (asked := config.train.questions) > (count := len(questions.train)):
@@ -126,8 +126,8 @@ def _check_prompts(config: Config, stage: str | None) -> str | None:
         )
     if config.model.path == "tiny":
         return None
-    from holdfast.language_model import has_adapters, load_skeleton, pick_device
-    from holdfast.rollout.support import refuse_unsupported
+    from holdfast.agent.language_model import has_adapters, load_skeleton, pick_device
+    from holdfast.agent.support import refuse_unsupported
     from holdfast.train.needs import needs_of
 
     skeleton = load_skeleton(config.model)
@@ -144,7 +144,7 @@ def validate_model_and_prompts(
     language_model: LanguageModel, questions: Questions, protocol: SearchProtocol, chat_template: str
 ) -> None:
     """Raise `ModelError` for a model that rollouts cannot use, and as `validate_prompts`."""
-    from holdfast.rollout.hf import HFPolicy
+    from holdfast.agent.hf import HFPolicy
 
     HFPolicy(language_model.model, language_model.tokenizer)  # checks the model
     validate_prompts(language_model, questions, protocol, chat_template)
@@ -155,8 +155,8 @@ def validate_prompts(
 ) -> None:
     """Raise `ConfigError` for a model, or a prompt, that leaves no room for a rollout; `ModelError` for the tokenizer
     of another model."""
-    from holdfast.rollout.support import text_config
-    from holdfast.search.protocol import render_prompt
+    from holdfast.agent.protocol import render_prompt
+    from holdfast.agent.support import text_config
 
     most = protocol.max_total_tokens
     positions = getattr(text_config(language_model.model), "max_position_embeddings", None)
@@ -184,7 +184,7 @@ def validate_prompts(
 
 def _longest(examples: Sequence[Example], tokenizer: Any) -> list[Example]:
     """The questions with the most tokens. An emoji is one character and several tokens."""
-    from holdfast.search.tokens import encode
+    from holdfast.agent.tokens import encode
 
     counted = sorted(examples, key=lambda e: -len(e.question.encode()))[:_COUNTED]
     return sorted(counted, key=lambda e: -len(encode(tokenizer, e.question)))[:_PROMPTS]

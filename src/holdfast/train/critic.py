@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Config
-from holdfast.language_model import LanguageModel
-from holdfast.logprobs import token_values
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.logprobs import token_values
+from holdfast.agent.metrics import value_metrics
 from holdfast.losses import gae_advantages, token_rewards, value_loss, whiten
-from holdfast.metrics import value_metrics
+from holdfast.recipe import Config
 from holdfast.train.checkpoint import load_critic, load_critic_optimizer
 from holdfast.train.learner import OldPass
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from holdfast.batch import TokenBatch
-from holdfast.listener import Displacement, TurnChange
-from holdfast.metrics import displacement_metrics, likelihood_rows, rows_to_probe
-from holdfast.search.tokens import char_lengths
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.metrics import displacement_metrics, likelihood_rows, rows_to_probe
+from holdfast.agent.tokens import char_lengths
+from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.train.learner import Learner
-from holdfast.trajectory import Group, Trajectory
+from holdfast.train.listener import Displacement, TurnChange
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.data import Example
-from holdfast.files import write_whole
-from holdfast.rollout.agent import SearchAgent
+from holdfast.agent.agent import SearchAgent
+from holdfast.agent.trajectory import Trajectory
+from holdfast.base.files import write_whole
+from holdfast.data.questions import Example
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.summary import Sample, read_sample, samples_of
-from holdfast.trajectory import Trajectory
 
 PART = 512
 """Questions that are rolled out together. An evaluation that is stopped loses as many at most."""

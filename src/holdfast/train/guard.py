@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.config import Config
-from holdfast.config import Guard as GuardSettings
-from holdfast.diagnostics.alerts import raise_alerts
-from holdfast.diagnostics.codes import chosen
-from holdfast.diagnostics.finding import Finding, write_findings
-from holdfast.diagnostics.monitor import Monitor, metrics_rows
-from holdfast.listener import Listener, StepResult
-from holdfast.run_folder import METRICS, step_folder
-from holdfast.starts import from_model
-from holdfast.tracking import MetricsFile
+from holdfast.base.run_folder import METRICS, step_folder
+from holdfast.diagnose.alerts import raise_alerts
+from holdfast.diagnose.codes import chosen
+from holdfast.diagnose.finding import Finding, write_findings
+from holdfast.diagnose.monitor import Monitor, metrics_rows
+from holdfast.recipe import Config
+from holdfast.recipe import Guard as GuardSettings
+from holdfast.train.listener import Listener, StepResult
+from holdfast.train.start_cache import from_model
+from holdfast.train.tracking import MetricsFile
 
 
 class Guard(Listener):

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from holdfast.batch import SamplingMask, TokenBatch
-from holdfast.config import Config, Loss, Sampling, Train
-from holdfast.language_model import LanguageModel
-from holdfast.logprobs import hidden_states
+from holdfast.agent.batch import SamplingMask, TokenBatch
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.logprobs import hidden_states
+from holdfast.agent.metrics import per_token_mean
+from holdfast.agent.packed import packable
 from holdfast.losses import drift_stats, logged_stats, merge_stats, penalty_stats, ratio_stats
-from holdfast.metrics import per_token_mean
-from holdfast.packed import packable
+from holdfast.recipe import Config, Loss, Sampling, Train
 from holdfast.train.objective import Objective, Terms
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode
 from holdfast.train.plan import Plan, in_order, plan_alike, plan_update, shuffled

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.listener import Listener, StepResult
-from holdfast.run_folder import METRICS, REPORT
+from holdfast.base.run_folder import METRICS, REPORT
+from holdfast.train.listener import Listener, StepResult
 
 SHARE = 0.01
 """Largest fraction of the time of a run that its reports take."""
@@ -55,9 +55,9 @@ class LiveReport(Listener):
 
 def _write(run_dir: Path, live: bool) -> None:
     # Loaded when there is something to report: a short run never needs it before its end.
-    from holdfast.diagnostics.diagnose import diagnose
-    from holdfast.diagnostics.readers import read_log
-    from holdfast.diagnostics.report import reported, write_report
+    from holdfast.diagnose.diagnose import diagnose
+    from holdfast.diagnose.readers import read_log
+    from holdfast.diagnose.report import reported, write_report
 
     log = read_log(run_dir)
     write_report(run_dir / REPORT, [reported(log, diagnose(log), run_dir)], live=live)

@@ -27,11 +27,11 @@ from typing import Any
 
 import torch
 
-from holdfast.config import Config
-from holdfast.errors import ConfigError
-from holdfast.files import size_text
-from holdfast.onednn import use_onednn
-from holdfast.rollout.support import SHARING_FROM, text_config
+from holdfast.agent.onednn import use_onednn
+from holdfast.agent.support import SHARING_FROM, text_config
+from holdfast.base.errors import ConfigError
+from holdfast.base.files import size_text
+from holdfast.recipe import Config
 
 _LIBRARIES = 2**29
 _USABLE = 0.9

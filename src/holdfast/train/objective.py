@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Loss
+from holdfast.agent.batch import TokenBatch
 from holdfast.losses import (
     cispo_loss,
     clipped_policy_loss,
@@ -19,6 +18,7 @@ from holdfast.losses import (
     off_policy_sequence_mask,
     reduce_loss,
 )
+from holdfast.recipe import Loss
 
 
 @dataclass(frozen=True, slots=True)

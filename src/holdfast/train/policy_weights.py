@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Loss
-from holdfast.errors import ModelError
-from holdfast.language_model import LanguageModel
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.metrics import first_action_matches
+from holdfast.agent.onednn import OneDNNLinear
+from holdfast.agent.trajectory import Group, Invalid, Trajectory
+from holdfast.base.errors import ModelError
 from holdfast.losses import (
     first_action_mask,
     nthr_weights,
@@ -26,9 +28,7 @@ from holdfast.losses import (
     token_influence,
     void_turn_mask,
 )
-from holdfast.metrics import first_action_matches
-from holdfast.onednn import OneDNNLinear
-from holdfast.trajectory import Group, Invalid, Trajectory
+from holdfast.recipe import Loss
 
 _MOST_ROUNDING = 0.5
 """Nats by which a log-prob may differ when it is computed again from hidden states; bf16 needs about 0.1."""

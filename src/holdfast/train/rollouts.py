@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import torch
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Loss
-from holdfast.data import Example
-from holdfast.errors import RolloutError
+from holdfast.agent.agent import SearchAgent, Task
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.policy import rollout_seed
+from holdfast.agent.rewards import EM, score_trajectory
+from holdfast.agent.searching import PATIENCE, RolloutStats
+from holdfast.agent.trajectory import Group
+from holdfast.base.errors import RolloutError
+from holdfast.data.questions import Example
 from holdfast.losses import group_advantages, reinforce_advantages
-from holdfast.rewards import EM, score_trajectory
-from holdfast.rollout.agent import SearchAgent, Task
-from holdfast.rollout.policy import rollout_seed
-from holdfast.rollout.searching import PATIENCE, RolloutStats
+from holdfast.recipe import Loss
 from holdfast.train.policy_weights import filtered
-from holdfast.trajectory import Group
 
 
 def roll_out(

@@ -6,27 +6,27 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast import run_folder
-from holdfast.config import Config, setting_values
-from holdfast.data import QuestionOrder, dev_questions
-from holdfast.diagnostics.finding import Finding
-from holdfast.errors import CheckpointError, GuardStop, ModelError, RolloutError
-from holdfast.language_model import set_up_torch
-from holdfast.listener import Listener, Listeners, StepResult
-from holdfast.loading import load_questions, load_retrievers, make_agent
-from holdfast.rollout.agent import SearchAgent
-from holdfast.starts import from_model
-from holdfast.tracking import MetricsFile, open_trackers
+from holdfast.agent.agent import SearchAgent
+from holdfast.base import run_folder
+from holdfast.base.errors import CheckpointError, GuardStop, ModelError, RolloutError
+from holdfast.data.questions import QuestionOrder, dev_questions
+from holdfast.diagnose.finding import Finding
+from holdfast.recipe import Config, dump, load_run, setting_values
 from holdfast.train.checkpoint import read_state
 from holdfast.train.checks import config_warnings, overlap_warnings, validate_before_training
 from holdfast.train.evaluate import Evaluator, Progress
 from holdfast.train.guard import Guard, why_stopped
+from holdfast.train.listener import Listener, Listeners, StepResult
 from holdfast.train.live_report import LiveReport
+from holdfast.train.loading import load_questions, load_retrievers, make_agent
 from holdfast.train.samples import Samples
 from holdfast.train.saving import Saver, newest_checkpoint
 from holdfast.train.start import starting_policy
+from holdfast.train.start_cache import from_model
 from holdfast.train.stops import held_stops
 from holdfast.train.summary import Summary, read_summary, verdict_of, write_summary
+from holdfast.train.threads import set_up_torch
+from holdfast.train.tracking import MetricsFile, open_trackers
 from holdfast.train.trainer import make_trainer
 
 _IDLE = 64
@@ -36,7 +36,7 @@ _IDLE = 64
 def train(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Summary:
     """Train from the start into a new run folder. Raises `GuardStop` when the guard stops the run."""
     validate_before_training(config)
-    run_folder.begin(run_dir, config)
+    run_folder.begin(run_dir, dump(config))
     with run_folder.writing(run_dir):  # before the first step too: building the start can take minutes
         return _Run(config, run_dir, listener or Listener()).train()
 
@@ -48,7 +48,7 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
     Raises `CheckpointError` for the folder of a warm start, which has a model and no steps.
     """
     listener = listener or Listener()
-    config = run_folder.read_recipe(run_dir)
+    config = load_run(run_dir)
     if (summary := read_summary(run_dir)) is not None and summary.steps >= config.train.steps:
         listener.note(f"{run_dir} is finished after {summary.steps} steps; these are its results")
         return summary

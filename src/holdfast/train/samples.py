@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from holdfast.data import Example
-from holdfast.jsonl import write_jsonl
-from holdfast.listener import Listener, StepResult, TurnChange
-from holdfast.run_folder import DISPLACEMENT, TRAJECTORIES
-from holdfast.trajectory import Search, Trajectory, Turn
+from holdfast.agent.trajectory import Search, Trajectory, Turn
+from holdfast.base.jsonl import write_jsonl
+from holdfast.base.run_folder import DISPLACEMENT, TRAJECTORIES
+from holdfast.data.questions import Example
+from holdfast.train.listener import Listener, StepResult, TurnChange
 
 LARGEST = 256 * 2**20
 """Bytes of each of the two files. Beyond that, every second of its steps is deleted, and left out from there on."""

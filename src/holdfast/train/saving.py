@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from holdfast.config import Checkpoint, Config, Model
-from holdfast.language_model import refuse_other_shape, take_weights
-from holdfast.run_folder import METRICS, best_folder, step_folder
-from holdfast.tracking import MetricsFile
+from holdfast.agent.language_model import ADAPTERS_FILE, json_object, take_weights
+from holdfast.base.errors import CheckpointError
+from holdfast.base.run_folder import METRICS, best_folder, step_folder
+from holdfast.recipe import Checkpoint, Config, Model
 from holdfast.train.checkpoint import newest_whole, prune, save_checkpoint, settle
 from holdfast.train.samples import forget_samples_after
+from holdfast.train.tracking import MetricsFile
 from holdfast.train.trainer import Trainer
 
 
@@ -100,3 +101,41 @@ def newest_checkpoint(run_dir: Path, config: Config, note: Callable[[str], None]
     if checkpoint is not None:
         refuse_other_shape(config, checkpoint / "model")
     return checkpoint
+
+
+_SHAPE = {
+    "hidden_size": "world.model.hidden",
+    "num_hidden_layers": "world.model.layers",
+    "num_attention_heads": "world.model.heads",
+}
+"""Key in a model's config.json -> setting of the tiny model."""
+
+
+def refuse_other_shape(config: Config, saved: Path) -> None:
+    """Raise `CheckpointError` where the recipe's model has another shape than the saved one, judging by their files.
+
+    Checked before the starting policy is built, which may take a warm start.
+    """
+    path, tiny = config.model.path, config.world.model
+    if path == "tiny":
+        expected = dict(zip(_SHAPE, (tiny.hidden, tiny.layers, tiny.heads), strict=True))
+    else:
+        expected = json_object(Path(path) / "config.json")
+    saved_config = json_object(saved / "config.json")
+    differing = {
+        name if path == "tiny" else f"model.path = {path!r}, whose {key}": (
+            expected[key],
+            saved_config[key],
+        )
+        for key, name in _SHAPE.items()
+        if key in expected and key in saved_config and expected[key] != saved_config[key]
+    }
+    rank = config.model.lora_rank or json_object(Path(path) / ADAPTERS_FILE).get("r", 0)
+    if (trained := json_object(saved / ADAPTERS_FILE).get("r", 0)) != rank:
+        differing["model.lora_rank"] = (rank, trained)
+    if differing:
+        name, (configured, trained) = next(iter(differing.items()))
+        raise CheckpointError(
+            f"{name} = {configured}, but {saved} was trained with {trained}, so the weights do not fit. Restore "
+            "[model] of the recipe, or start a new run"
+        )

@@ -9,22 +9,26 @@ from typing import Any
 
 import torch
 
-from holdfast import __version__, run_folder
-from holdfast.config import Config
-from holdfast.config.sections import FACTBOOK
-from holdfast.datasets import factbook
-from holdfast.datasets.factbook.demonstrations import demonstrations_of
-from holdfast.errors import CheckpointError, ConfigError
-from holdfast.language_model import LanguageModel, load_model, pick_device, prepare, set_up_torch, unread_code
-from holdfast.listener import Listener
-from holdfast.loading import Questions, load_protocol, load_questions, load_retrievers, skipped_rows
+from holdfast import __version__
+from holdfast.agent.language_model import LanguageModel, load_model, pick_device, prepare, unread_code
+from holdfast.agent.protocol import render_prompt
+from holdfast.base import run_folder
+from holdfast.base.errors import CheckpointError, ConfigError
+from holdfast.data import factbook
+from holdfast.data.factbook import FACTBOOK
+from holdfast.data.factbook.demonstrations import demonstrations_of
+from holdfast.data.world.bundle import filler_of, interchangeable_tokens, scripted_rollouts, world_of, world_tokenizer
+from holdfast.data.world.model import build_model
+from holdfast.data.world.scripted import ScriptedRollout
+from holdfast.recipe import Config, dump
 from holdfast.retrieval.types import Retriever
-from holdfast.search.protocol import render_prompt
-from holdfast.starts import has_warm_start, shipped_start, start_folder
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
 from holdfast.train.checks import validate_before_training, validate_model_and_prompts
+from holdfast.train.listener import Listener
+from holdfast.train.loading import Questions, load_protocol, load_questions, load_retrievers, skipped_rows
 from holdfast.train.needs import needs_of
-from holdfast.train.threads import choose_threads
+from holdfast.train.start_cache import has_warm_start, shipped_start, start_folder
+from holdfast.train.threads import choose_threads, set_up_torch
 from holdfast.train.warm_start import (
     Demonstration,
     Supervision,
@@ -34,9 +38,6 @@ from holdfast.train.warm_start import (
     read_demonstrations,
     warm_start,
 )
-from holdfast.world.bundle import filler_of, interchangeable_tokens, scripted_rollouts, world_of, world_tokenizer
-from holdfast.world.model import build_model
-from holdfast.world.scripted import ScriptedRollout
 
 _Text = tuple[str, Turns]
 """A question and its turns."""
@@ -78,7 +79,7 @@ def warm_start_only(config: Config, run_dir: Path, *, listener: Listener | None 
     """
     validate_before_training(config, stage="warm-start")
     listener = listener or Listener()
-    run_folder.begin(run_dir, config)
+    run_folder.begin(run_dir, dump(config))
     with run_folder.writing(run_dir):
         set_up_torch(config)
         listener.stage("questions and index")

@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from holdfast.collapse import WINDOW, Curve, collapsed, curve_of, fell
-from holdfast.data import Example
-from holdfast.environment import versions
-from holdfast.files import write_whole
-from holdfast.run_folder import RESULTS
-from holdfast.trajectory import Trajectory
+from holdfast.agent.trajectory import Trajectory
+from holdfast.base.collapse import WINDOW, Curve, collapsed, curve_of, fell
+from holdfast.base.environment import versions
+from holdfast.base.files import write_whole
+from holdfast.base.run_folder import RESULTS
+from holdfast.data.questions import Example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def verdict_of(
 ) -> str:
     """A few sentences: what rose, what fell, and whether correct rollouts were displaced. `before` may be empty.
 
-    `holdfast.collapse` defines dropped, fell and collapsed. A run that fell and came back says both.
+    `holdfast.base.collapse` defines dropped, fell and collapsed. A run that fell and came back says both.
 
     >>> rows = [{"reward/mean": r, "displacement/correct": 0.01} for r in (.2, .3, .4, .5, .6, .7)]
     >>> verdict_of(rows, {"em": 0.2, "em_greedy": 0.4}, {"em": 0.5, "em_greedy": 0.45}, "test")[:58]

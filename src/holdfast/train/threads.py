@@ -1,4 +1,4 @@
-"""How many CPU threads a model is fastest with, here and now.
+"""How PyTorch is set up for a run, and how many CPU threads a model is fastest with, here and now.
 
 More threads than free cores cost a multiple: each pass waits for the thread that another program holds up. The number
 of free cores is not known in advance, so it is measured.
@@ -12,12 +12,23 @@ from statistics import median
 
 import torch
 
-from holdfast.config import Config
-from holdfast.language_model import LanguageModel
+from holdfast.agent.language_model import LanguageModel, pick_device
+from holdfast.recipe import Config
 
 _GAIN = 1.15  # speed-up that twice the threads must give; less is not worth a core
 _TOKENS = 64  # a model of 1B parameters reads them in about two seconds
 _ENOUGH_S = 0.3
+
+
+def set_up_torch(config: Config) -> None:
+    """Threads of a run, and the seed of PyTorch's own generator, which draws fresh LoRA weights.
+
+    Raises `ConfigError` for a device that is absent, before anything takes long.
+    """
+    pick_device(config.run.device)
+    if threads := config.run.threads or int(config.model.path == "tiny"):
+        torch.set_num_threads(threads)
+    torch.manual_seed(config.run.seed)
 
 
 def fastest_threads(language_model: LanguageModel) -> dict[int, float]:

@@ -15,13 +15,10 @@ from typing import Any
 
 import torch
 
-from holdfast.batch import TokenBatch
-from holdfast.config import Config
-from holdfast.data import Example, QuestionOrder
-from holdfast.language_model import LanguageModel
-from holdfast.listener import StepResult
-from holdfast.loading import make_agent
-from holdfast.metrics import (
+from holdfast.agent.agent import SearchAgent
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.metrics import (
     advantage_metrics,
     likelihood_metrics,
     likelihood_rows,
@@ -30,17 +27,20 @@ from holdfast.metrics import (
     sampler_metrics,
     tail_metrics,
 )
+from holdfast.agent.searching import RolloutStats
+from holdfast.agent.trajectory import Group
+from holdfast.base.run_folder import step_folder
+from holdfast.data.questions import Example, QuestionOrder
+from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
-from holdfast.rollout.agent import SearchAgent
-from holdfast.rollout.searching import RolloutStats
-from holdfast.run_folder import step_folder
 from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.critic import Critic
 from holdfast.train.displacement import measure_displacement
 from holdfast.train.learner import Learner, OldPass, Reference, make_learner
+from holdfast.train.listener import StepResult
+from holdfast.train.loading import make_agent
 from holdfast.train.policy_weights import weight_metrics
 from holdfast.train.rollouts import roll_out, score, training_batch
-from holdfast.trajectory import Group
 
 
 class Trainer:

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.errors import ModelError
-from holdfast.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
-from holdfast.language_model import LanguageModel
+from holdfast.agent.env import encode_observation, make_observation
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.protocol import SearchProtocol, parse_action
+from holdfast.agent.tokens import encode
+from holdfast.agent.trajectory import Invalid, Search
+from holdfast.base.errors import ModelError
+from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
 from holdfast.retrieval.types import Document, Hit
-from holdfast.search.env import encode_observation, make_observation
-from holdfast.search.protocol import SearchProtocol, parse_action
-from holdfast.search.tokens import encode
 from holdfast.train.optimizer import adamw
 from holdfast.train.plan import plan_update
-from holdfast.trajectory import Invalid, Search
 
 Observed = str | Sequence[Hit]
 """An observation as its text, or as the passages that a search found."""

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters import prime_rl as adapter
+from holdfast.base.errors import ConfigError
 from holdfast.cli import doctor
-from holdfast.errors import ConfigError
 
 from . import stand_ins
 from .conftest import SECTIONS, Rollout

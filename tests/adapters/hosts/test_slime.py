@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters import slime as adapter
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
 
 from . import stand_ins
 from .conftest import SECTIONS, Rollout

@@ -14,7 +14,7 @@ trl = pytest.importorskip("trl")
 
 from datasets import Dataset  # noqa: E402
 
-from holdfast.world.model import build_model, build_tokenizer  # noqa: E402
+from holdfast.data.world.model import build_model, build_tokenizer  # noqa: E402
 
 TEXTS = [
     "<search> lake </search>\n\n",

@@ -13,16 +13,16 @@ trl = pytest.importorskip("trl")
 
 from holdfast.adapters.trl import with_penalties  # noqa: E402
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
-from holdfast.batch import TokenBatch  # noqa: E402
-from holdfast.config import Loss, Sampling, Train  # noqa: E402
-from holdfast.data import Example  # noqa: E402
-from holdfast.language_model import LanguageModel  # noqa: E402
+from holdfast.agent.batch import TokenBatch  # noqa: E402
+from holdfast.agent.language_model import LanguageModel  # noqa: E402
+from holdfast.agent.protocol import CLEAN  # noqa: E402
+from holdfast.agent.trajectory import Group  # noqa: E402
+from holdfast.data.questions import Example  # noqa: E402
+from holdfast.recipe import Loss, Sampling, Train  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document  # noqa: E402
-from holdfast.search.protocol import CLEAN  # noqa: E402
 from holdfast.train.learner import Learner  # noqa: E402
 from holdfast.train.objective import Objective  # noqa: E402
-from holdfast.trajectory import Group  # noqa: E402
 
 LR, STEPS = 1e-3, 3
 

@@ -34,9 +34,9 @@ def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     script: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     from holdfast.cli.recipes import find
-    from holdfast.config import load
-    from holdfast.world.bundle import world_of
-    from holdfast.world.model import build_model, build_tokenizer
+    from holdfast.data.world.bundle import world_of
+    from holdfast.data.world.model import build_model, build_tokenizer
+    from holdfast.recipe import load
 
     world = world_of(load(find("collapse")).world)
     tokenizer = build_tokenizer([document.contents for document in world.documents()][:200])

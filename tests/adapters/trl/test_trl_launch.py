@@ -19,9 +19,9 @@ trl = pytest.importorskip("trl")
 
 from transformers import TrainingArguments  # noqa: E402
 
+from holdfast.adapters.launch import Machines, plan, write_plan  # noqa: E402
 from holdfast.cli.recipes import bundled  # noqa: E402
-from holdfast.config import Config, load  # noqa: E402
-from holdfast.launch import Machines, plan, write_plan  # noqa: E402
+from holdfast.recipe import Config, load  # noqa: E402
 
 SMALL = (
     "--run.name=small",
@@ -178,7 +178,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Config]:
 
 
 def _words(config: Config, model: Path) -> list[str]:
-    from holdfast.launch.plan import changed, value_of
+    from holdfast.adapters.launch.plan import changed, value_of
 
     own = {name: value_of(config, name) for name in changed(config)} | {"model.path": str(model), "warm_start.steps": 0}
     return [f"--{name}={value}" for name, value in own.items()]

@@ -16,11 +16,11 @@ trl = pytest.importorskip("trl")
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
 from holdfast.adapters.trl_mask import SAMPLING_MASK, WHOLE_LOGPS, MaskMixin, Truncation  # noqa: E402
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
-from holdfast.data import Example  # noqa: E402
-from holdfast.errors import ConfigError  # noqa: E402
+from holdfast.agent.protocol import CLEAN  # noqa: E402
+from holdfast.base.errors import ConfigError  # noqa: E402
+from holdfast.data.questions import Example  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document  # noqa: E402
-from holdfast.search.protocol import CLEAN  # noqa: E402
 
 SAMPLER = {"temperature": 0.9, "top_p": 0.7, "top_k": 30}
 

@@ -17,9 +17,9 @@ trl = pytest.importorskip("trl")
 from transformers import TrainerControl, TrainerState  # noqa: E402
 
 from holdfast.adapters.trl_monitor import Monitoring  # noqa: E402
-from holdfast.diagnostics.diagnose import diagnose  # noqa: E402
-from holdfast.diagnostics.readers import read_log  # noqa: E402
-from holdfast.errors import ConfigError  # noqa: E402
+from holdfast.base.errors import ConfigError  # noqa: E402
+from holdfast.diagnose.diagnose import diagnose  # noqa: E402
+from holdfast.diagnose.readers import read_log  # noqa: E402
 
 RECORDINGS = sorted((Path(__file__).parents[3] / "research" / "data" / "recordings").glob("*trl*.json.gz"))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 trl = pytest.importorskip("trl")
 
 from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
-from holdfast.penalties import Penalty  # noqa: E402
+from holdfast.methods.penalties import Penalty  # noqa: E402
 
 
 class Hinge(Penalty):

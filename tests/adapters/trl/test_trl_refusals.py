@@ -14,8 +14,8 @@ from transformers import Trainer  # noqa: E402
 
 import holdfast.adapters.trl as adapter  # noqa: E402
 from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
-from holdfast.errors import ConfigError  # noqa: E402
-from holdfast.penalties import Penalty  # noqa: E402
+from holdfast.base.errors import ConfigError  # noqa: E402
+from holdfast.methods.penalties import Penalty  # noqa: E402
 
 
 @pytest.mark.parametrize("penalty", [LLDS(), SAPO()])

@@ -15,14 +15,14 @@ trl = pytest.importorskip("trl")
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
 from holdfast.adapters.trl_observe import Observer  # noqa: E402
 from holdfast.adapters.trl_search import SearchRollouts, columns, question_dataset, reward_functions  # noqa: E402
-from holdfast.data import Example  # noqa: E402
-from holdfast.errors import ConfigError, DataError, RetrievalError, RolloutError  # noqa: E402
-from holdfast.metrics import tail_advantage  # noqa: E402
+from holdfast.agent import hf  # noqa: E402
+from holdfast.agent.metrics import tail_advantage  # noqa: E402
+from holdfast.agent.protocol import CLEAN  # noqa: E402
+from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn  # noqa: E402
+from holdfast.base.errors import ConfigError, DataError, RetrievalError, RolloutError  # noqa: E402
+from holdfast.data.questions import Example  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document, Hit  # noqa: E402
-from holdfast.rollout import hf  # noqa: E402
-from holdfast.search.protocol import CLEAN  # noqa: E402
-from holdfast.trajectory import Answer, Search, Status, Trajectory, Turn  # noqa: E402
 
 PASSAGES = [Document(f"d{i}", f'"Mora {i}"\nThe lake of Mora {i} is near the town.') for i in range(6)]
 QUESTIONS = [

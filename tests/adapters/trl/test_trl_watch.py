@@ -17,7 +17,7 @@ from transformers import TrainerCallback  # noqa: E402
 
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
 from holdfast.adapters.trl_watch import RewardWatch, warn  # noqa: E402
-from holdfast.errors import ConfigError  # noqa: E402
+from holdfast.base.errors import ConfigError  # noqa: E402
 
 
 def fused_loss(trainer: Any, model: Any, inputs: dict[str, Any]) -> Tensor:

@@ -10,7 +10,7 @@ import trl
 from datasets import Dataset
 
 from holdfast.adapters.trl import LLDS, with_penalties
-from holdfast.world.model import build_model, build_tokenizer
+from holdfast.data.world.model import build_model, build_tokenizer
 
 warnings.simplefilter("ignore")
 RANK = int(os.environ["RANK"])

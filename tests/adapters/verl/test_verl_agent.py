@@ -27,10 +27,10 @@ from verl.workers.rollout.replica import TokenOutput
 
 from holdfast.adapters import verl_agent
 from holdfast.adapters.verl_check import EXAMPLE, compose
-from holdfast.errors import ConfigError
+from holdfast.agent.protocol import CLEAN, render_prompt
+from holdfast.base.errors import ConfigError
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
-from holdfast.search.protocol import CLEAN, render_prompt
 
 Script = dict[str, list[str]]
 SCRIPT = Path(__file__).with_name("two_rollouts.py")

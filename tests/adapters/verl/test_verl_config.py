@@ -27,7 +27,7 @@ from verl.workers.utils.losses import ppo_loss
 from holdfast.adapters.verl import HoldfastPolicyLossConfig
 from holdfast.adapters.verl_agent import SearchAgentLoop
 from holdfast.adapters.verl_check import EXAMPLE, Check, checks, compose, steps_per_rollout
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
 

@@ -23,10 +23,10 @@ from omegaconf import OmegaConf
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 import holdfast.adapters.verl as adapter
+from holdfast.adapters.launch import Machines, plan, write_plan
+from holdfast.base.errors import ConfigError
 from holdfast.cli.recipes import bundled
-from holdfast.config import load
-from holdfast.errors import ConfigError
-from holdfast.launch import Machines, plan, write_plan
+from holdfast.recipe import load
 
 SMALL = (
     "--run.name=small",
@@ -107,9 +107,13 @@ CASES = [
     ["--loss.penalty.name=sapo", "--loss.penalty.tau=0.9"],
     ["--loss.penalty.name=nll", "--loss.penalty.coef=0.3"],
     ["--loss.penalty.answer_weight=0"],
-    ["--loss.penalty.name=custom", "--loss.penalty.path=holdfast.penalties:LLDS"],
+    ["--loss.penalty.name=custom", "--loss.penalty.path=holdfast.methods.penalties:LLDS"],
     [
-        *("--loss.penalty.name=custom", "--loss.penalty.path=holdfast.penalties:SAPO", "--loss.penalty.coef=0.3"),
+        *(
+            "--loss.penalty.name=custom",
+            "--loss.penalty.path=holdfast.methods.penalties:SAPO",
+            "--loss.penalty.coef=0.3",
+        ),
         "--loss.penalty.settings=tau = 0.9",
     ],
     ["--loss.ratio=sequence", "--loss.reduction=seq-mean-token-mean"],

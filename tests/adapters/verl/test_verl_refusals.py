@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("verl")
 
 from holdfast.adapters.verl import HoldfastPolicyLossConfig
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
 
 from .conftest import Batch, call
 

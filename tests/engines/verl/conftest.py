@@ -144,9 +144,9 @@ class Lab:
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Made once: three minutes. The model searches and answers, and is often wrong."""
-    from holdfast.config import load
-    from holdfast.jsonl import write_jsonl
-    from holdfast.world.bundle import world_of
+    from holdfast.base.jsonl import write_jsonl
+    from holdfast.data.world.bundle import world_of
+    from holdfast.recipe import load
 
     folder = tmp_path_factory.mktemp("verl")
     settings = [f"--world.{name}={value}" for name, value in WORLD.items()]

@@ -19,11 +19,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from holdfast.data import Example
+from holdfast.agent.protocol import CLEAN, render_prompt
+from holdfast.data.questions import Example
+from holdfast.data.world.model import build_model, build_tokenizer
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
-from holdfast.search.protocol import CLEAN, render_prompt
-from holdfast.world.model import build_model, build_tokenizer
 
 from .on_cpu import VARIABLES, free_port, prepare
 

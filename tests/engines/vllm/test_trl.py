@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 
 from holdfast.adapters.trl import LLDS, with_penalties
 from holdfast.adapters.trl_search import SearchRollouts, VLLMPolicy, question_dataset, reward_functions
+from holdfast.agent.hf import HFPolicy
+from holdfast.agent.policy import generate
+from holdfast.agent.trajectory import Trajectory
 from holdfast.cli.main import app
 from holdfast.retrieval.bm25 import BM25Retriever
-from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.policy import generate
-from holdfast.trajectory import Trajectory
 
 from .conftest import POSITIONS, PROTOCOL, QUESTIONS, Tiny
 from .test_serve import turns

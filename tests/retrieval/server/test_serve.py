@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.errors import MissingExtra
+from holdfast.base.errors import MissingExtra
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.server import serve

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.base.errors import ConfigError
+from holdfast.base.run_folder import MODEL, is_run
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.terminal import err, out, program
-from holdfast.errors import ConfigError
-from holdfast.run_folder import MODEL, is_run
 
 if TYPE_CHECKING:
-    from holdfast.config import Config
-    from holdfast.listener import Listener
+    from holdfast.recipe import Config
+    from holdfast.train.listener import Listener
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -83,8 +83,8 @@ def _claim(
     finished: it is begun again, or continued if it holds one of the files `continues`. Raises `ConfigError`.
     """
     from holdfast.cli.recipes import find
-    from holdfast.config import Config, load
-    from holdfast.settings import parse_overrides
+    from holdfast.recipe import Config, load
+    from holdfast.recipe.settings import parse_overrides
 
     path = find(recipe)
     if "run.name" not in parse_overrides(settings, Config):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.base.errors import ConfigError
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.terminal import out, program
-from holdfast.errors import ConfigError
 from holdfast_research.commands.screen import need_training, print_failures, shared_settings, stopping, watching
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _write(plan: Plan, folder: Path, failures: Sequence[Failure] = ()) -> None:
 def _need_drawing() -> None:
     from importlib.util import find_spec
 
-    from holdfast.errors import MissingExtra
+    from holdfast.base.errors import MissingExtra
 
     if find_spec("matplotlib") is None:
         raise MissingExtra("matplotlib", "figures")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from holdfast.base.errors import ConfigError
 from holdfast.cli.terminal import duration, err, is_live
-from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,8 +25,8 @@ def shared_settings(words: Sequence[str], planned: Sequence[str] = ()) -> dict[s
     """The settings of a command line, by dotted name. Raises `ConfigError` for one that each run has a value of its own
     for: its place and seed, and those in `planned`.
     """
-    from holdfast.config import Config
-    from holdfast.settings import parse_overrides
+    from holdfast.recipe import Config
+    from holdfast.recipe.settings import parse_overrides
 
     settings = parse_overrides(words, Config)
     if taken := {"run.dir", "run.name", "run.seed", *planned} & set(settings):
@@ -36,8 +36,8 @@ def shared_settings(words: Sequence[str], planned: Sequence[str] = ()) -> dict[s
 
 def need_training() -> None:
     """Raise `MissingExtra` once and at the start, not by every run or after hours of them."""
-    from holdfast.errors import MissingExtra
-    from holdfast.importing import missing_train_package
+    from holdfast.base.errors import MissingExtra
+    from holdfast.base.importing import missing_train_package
 
     if missing := missing_train_package():
         raise MissingExtra(missing, "train")

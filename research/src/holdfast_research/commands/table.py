@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.base.errors import ConfigError, DataError
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.terminal import err
-from holdfast.errors import ConfigError, DataError
 from holdfast_research.commands.screen import print_failures, shared_settings, stopping, watching
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _blocks(results: Sequence[dict[str, Any]], published: Sequence[str], against
 
 def _read(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """The results in some folders, at any depth; those of training are passed over."""
-    from holdfast.evals.state import RESULTS, SETTINGS, read_results
+    from holdfast.evaluate.state import RESULTS, SETTINGS, read_results
 
     results = []
     for folder in folders:

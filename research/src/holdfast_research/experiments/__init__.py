@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from holdfast.errors import ConfigError
+from holdfast.base.errors import ConfigError
 from holdfast_research.experiments import (
     anchor,
     coefficient,

@@ -9,7 +9,7 @@ from holdfast_research.experiments import arms as a
 from holdfast_research.values import Claim, Experiment, Figure
 
 PAPERS_COEF = replace(
-    a.LLDS_FIXED, name="LLDS action, 0.2", settings=a.LLDS_FIXED.settings | {"loss.penalty.coef": 0.2}
+    a.LLDS_FIXED, name="LLDS action, 0.2", settings={**a.LLDS_FIXED.settings, "loss.penalty.coef": 0.2}
 )
 """With the paper's λ."""
 ARMS = (a.GRPO, a.LLDS_FIXED, PAPERS_COEF, a.SAPO_FIXED)

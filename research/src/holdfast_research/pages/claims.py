@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from statistics import mean
 
-from holdfast.files import write_whole
+from holdfast.base.files import write_whole
 from holdfast_research import readings
 from holdfast_research.experiments import EXPERIMENTS
 from holdfast_research.judge import NOBODY

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.files import write_whole
+from holdfast.base.files import write_whole
 from holdfast_research.figures import draw
 from holdfast_research.pages.kept_runs import restore
 from holdfast_research.paths import DOCS, KEPT_RUNS

@@ -17,9 +17,9 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from holdfast.diagnostics.diagnose import diagnose
-from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.readers import read_log
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.readers import read_log
 from holdfast_research.paths import REPOSITORY
 from holdfast_research.recordings.library import FOLDER
 

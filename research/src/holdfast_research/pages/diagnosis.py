@@ -23,10 +23,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from holdfast.diagnostics.diagnose import diagnose, missing_of
-from holdfast.diagnostics.finding import Diagnosis
-from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.rules import RULES
+from holdfast.diagnose.diagnose import diagnose, missing_of
+from holdfast.diagnose.finding import Diagnosis
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.rules import RULES
 from holdfast_research import readings
 from holdfast_research.recordings.library import FOLDER, Recording, copies, load, read_manifest
 

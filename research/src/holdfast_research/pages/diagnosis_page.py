@@ -378,7 +378,7 @@ _THRESHOLDS = """\
 * The public logs that we had showed which rules raised false alarms. No threshold was fitted to them.
 * The held-out runs had no part in any threshold.
 
-In `src/holdfast/diagnostics/rules`, each threshold is a constant with its reason.
+In `src/holdfast/diagnose/rules`, each threshold is a constant with its reason.
 """
 _RIGHT = """\
 ## Which codes count as right

@@ -18,7 +18,7 @@ import matplotlib
 
 matplotlib.use("svg")
 
-from holdfast.diagnostics.readers import read_log
+from holdfast.diagnose.readers import read_log
 from holdfast_research.pages.diagnose_figures import FIGURES, draw, style
 from holdfast_research.paths import REPOSITORY
 from holdfast_research.recordings.library import FOLDER, folder_of, read_manifest, unpack

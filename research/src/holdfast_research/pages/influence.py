@@ -22,21 +22,21 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.collapse import Fall, curve_of, fell
-from holdfast.errors import DataError, RolloutError
-from holdfast.files import write_whole
-from holdfast.listener import Listener
-from holdfast.loading import load_recipe
-from holdfast.probes import Influence, document, influence, open_run, roll_out_questions
-from holdfast.probes.influence import (
+from holdfast.base.collapse import Fall, curve_of, fell
+from holdfast.base.errors import DataError, RolloutError
+from holdfast.base.files import write_whole
+from holdfast.base.run_folder import METRICS, list_checkpoints, step_of
+from holdfast.evaluate.probes import Influence, document, influence, open_run, roll_out_questions
+from holdfast.evaluate.probes.influence import (
     Influenced,
     Measure,
     Similarity,
     lowest_overlap,
     rank_correlation,
 )
-from holdfast.run_folder import METRICS, list_checkpoints, step_of
-from holdfast.tracking import MetricsFile
+from holdfast.train.listener import Listener
+from holdfast.train.loading import load_recipe
+from holdfast.train.tracking import MetricsFile
 from holdfast_research import readings
 from holdfast_research.paths import DOCS
 

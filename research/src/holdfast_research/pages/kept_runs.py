@@ -21,9 +21,9 @@ from pathlib import Path
 
 import tomli_w
 
-from holdfast.config import dump, load
-from holdfast.penalties import PENALTIES
-from holdfast.run_folder import CONFIG, METRICS, RESULTS
+from holdfast.base.run_folder import CONFIG, METRICS, RESULTS
+from holdfast.methods.penalties import PENALTIES
+from holdfast.recipe import dump, load
 from holdfast_research.former_settings import renamed
 from holdfast_research.paths import KEPT_RUNS
 from holdfast_research.plan import PLAN_FILE, load_plan

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from holdfast.config import load
-from holdfast.files import write_whole
-from holdfast.penalties import LLDS, SAPO
+from holdfast.base.files import write_whole
+from holdfast.methods.penalties import LLDS, SAPO
+from holdfast.recipe import load
 from holdfast_research.experiments import EXPERIMENTS
 from holdfast_research.experiments import arms as a
 from holdfast_research.jobs import TrainingJob

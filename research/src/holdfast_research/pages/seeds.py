@@ -12,8 +12,8 @@ import argparse
 from pathlib import Path
 
 from holdfast.cli.recipes import find
-from holdfast.config import Config
-from holdfast.settings import parse_overrides
+from holdfast.recipe import Config
+from holdfast.recipe.settings import parse_overrides
 from holdfast_research.jobs import TrainingJob, run_jobs
 from holdfast_research.methods import GSPO, NO_PENALTY, SAPO, UNTRUNCATED, Settings, llds
 from holdfast_research.series import RunSummary, read_run, summarise, table

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.diagnostics.log import Log
-from holdfast.diagnostics.readers import read_log
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.readers import read_log
 from holdfast_research.pages.diagnosis import Case, judge
 from holdfast_research.readings import wilson
 from holdfast_research.recordings.library import SETS, Recording, folder_of, read_manifest, unpack

@@ -23,21 +23,15 @@ from typing import Any
 
 import torch
 
+from holdfast.agent.hf import HFPolicy
+from holdfast.agent.language_model import LanguageModel, pick_device, prepare
+from holdfast.agent.policy import Request, generate
+from holdfast.agent.protocol import SearchProtocol, render_prompt
+from holdfast.agent.tokens import encode
+from holdfast.base.scoring import exact_match, normalize_answer
 from holdfast.cli.recipes import find
-from holdfast.config import Config, load
-from holdfast.data import Example
-from holdfast.language_model import LanguageModel, pick_device, prepare, set_up_torch
-from holdfast.loading import Retrievers, load_protocol, load_questions, load_retrievers, make_agent
-from holdfast.retrieval.types import Hit, Retriever
-from holdfast.rollout.hf import HFPolicy
-from holdfast.rollout.policy import Request, generate
-from holdfast.scoring import exact_match, normalize_answer
-from holdfast.search.protocol import SearchProtocol, render_prompt
-from holdfast.search.tokens import encode
-from holdfast.train.evaluate import Evaluator
-from holdfast.train.start import starting_policy
-from holdfast.train.warm_start import Demonstration, Supervision, disguised, encode_demonstration, pad, warm_start
-from holdfast.world.bundle import (
+from holdfast.data.questions import Example
+from holdfast.data.world.bundle import (
     filler_of,
     interchangeable_tokens,
     observation_text,
@@ -45,9 +39,16 @@ from holdfast.world.bundle import (
     world_of,
     world_tokenizer,
 )
-from holdfast.world.facts import ATTRIBUTES, RELATIONS, World, WorldQuestion
-from holdfast.world.model import build_model
-from holdfast.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
+from holdfast.data.world.facts import ATTRIBUTES, RELATIONS, World, WorldQuestion
+from holdfast.data.world.model import build_model
+from holdfast.data.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
+from holdfast.recipe import Config, load
+from holdfast.retrieval.types import Hit, Retriever
+from holdfast.train.evaluate import Evaluator
+from holdfast.train.loading import Retrievers, load_protocol, load_questions, load_retrievers, make_agent
+from holdfast.train.start import starting_policy
+from holdfast.train.threads import set_up_torch
+from holdfast.train.warm_start import Demonstration, Supervision, disguised, encode_demonstration, pad, warm_start
 
 HELD_OUT = ("dev", "test")
 

@@ -16,7 +16,7 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig
 
-from holdfast.world.model import build_model, build_tokenizer
+from holdfast.data.world.model import build_model, build_tokenizer
 from holdfast_research.recordings.plan import Planned
 from holdfast_research.recordings.trl import SHORT, finish, giant_steps, trainer_class
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from holdfast.collapse import halved
-from holdfast.config import Config
-from holdfast.diagnostics.log import Log, Series, reward_curve
-from holdfast.penalties import PENALTIES
+from holdfast.base.collapse import halved
+from holdfast.diagnose.log import Log, Series, reward_curve
+from holdfast.methods.penalties import PENALTIES
+from holdfast.recipe import Config
 from holdfast_research.former_settings import renamed
 from holdfast_research.paths import RECORDINGS
 
@@ -66,7 +66,7 @@ class Recording:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Nested settings of the run's resolved recipe that differ from the defaults, by the names of their time."""
     fall: tuple[int, int] | None = None
-    """Where the reward peaked, and where half of that was lost, by `holdfast.collapse`, in steps of the log."""
+    """Where the reward peaked, and where half of that was lost, by `holdfast.base.collapse`, in steps of the log."""
 
     @property
     def healthy(self) -> bool:
@@ -147,7 +147,7 @@ def unpack(recording: Recording, into: Path, folder: Path = FOLDER, *, stock: bo
 
 def load(recording: Recording, folder: Path = FOLDER, *, stock: bool = False) -> Log:
     """The log as `holdfast diagnose` reads it."""
-    from holdfast.diagnostics.readers import read_log
+    from holdfast.diagnose.readers import read_log
 
     with tempfile.TemporaryDirectory() as temporary:
         return read_log(unpack(recording, Path(temporary), folder, stock=stock))

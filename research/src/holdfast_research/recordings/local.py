@@ -13,18 +13,18 @@ from typing import Any
 
 import torch
 
-from holdfast.config import Config, dump
-from holdfast.data import Example, QuestionOrder
-from holdfast.errors import HoldfastError, RetrievalError
-from holdfast.language_model import set_up_torch
-from holdfast.loading import load_questions, load_retrievers
+from holdfast.base.errors import HoldfastError, RetrievalError
+from holdfast.base.run_folder import CONFIG, METRICS
+from holdfast.data.questions import Example, QuestionOrder
+from holdfast.data.world.bundle import world_of
+from holdfast.recipe import Config, dump
 from holdfast.retrieval.types import Hit, Retriever
-from holdfast.run_folder import CONFIG, METRICS
-from holdfast.tracking import MetricsFile
 from holdfast.train.learner import make_learner
+from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.start import starting_policy
+from holdfast.train.threads import set_up_torch
+from holdfast.train.tracking import MetricsFile
 from holdfast.train.trainer import Trainer, make_trainer
-from holdfast.world.bundle import world_of
 from holdfast_research.recordings.plan import Planned, config_of
 
 Step = Callable[[], Any]

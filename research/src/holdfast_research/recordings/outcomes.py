@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.collapse import Curve, curve_of, halved
+from holdfast.base.collapse import Curve, curve_of, halved
 
 WINDOW = 10
 """Rollout batches in a mean."""

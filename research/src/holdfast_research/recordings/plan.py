@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.cli.recipes import find
-from holdfast.config import Config, load
+from holdfast.recipe import Config, load
 from holdfast_research.former_settings import dotted
 from holdfast_research.methods import Settings, words
 

@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from holdfast.config import Config
+from holdfast.recipe import Config
 from holdfast_research.recordings.library import (
     FOLDER,
     LOGS,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.collapse import halved
+from holdfast.base.collapse import halved
 from holdfast_research.recordings.library import SETS, Recording, folder_of, log_file, packed, write_manifest
 from holdfast_research.recordings.outcomes import CAUSES, WINDOW, curve, outcome, series
 from holdfast_research.recordings.record import versions

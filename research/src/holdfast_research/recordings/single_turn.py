@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from holdfast.adapters.trl import with_penalties
-from holdfast.world.model import EOS, build_model, build_tokenizer
+from holdfast.data.world.model import EOS, build_model, build_tokenizer
 from holdfast_research.recordings.single_turn_tasks import REWARDS, TASKS, Score, Words
 from holdfast_research.recordings.trl import SHORT
 

@@ -16,15 +16,15 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from holdfast.adapters import trl as adapter
+from holdfast.adapters.launch.plan import Machines
+from holdfast.adapters.launch.trl import translate
 from holdfast.adapters.trl import LLDS, with_penalties
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
-from holdfast.config import Config, dump
-from holdfast.launch.plan import Machines
-from holdfast.launch.trl import translate
-from holdfast.loading import load_protocol, load_questions, load_retrievers
+from holdfast.data.world.bundle import world_of
+from holdfast.recipe import Config, dump
 from holdfast.train.checkpoint import save_whole_model
+from holdfast.train.loading import load_protocol, load_questions, load_retrievers
 from holdfast.train.start import starting_policy
-from holdfast.world.bundle import world_of
 from holdfast_research.recordings.local import Broken
 from holdfast_research.recordings.plan import Planned, config_of
 

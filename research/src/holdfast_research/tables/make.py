@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.config import load
-from holdfast.errors import ConfigError
-from holdfast.evals.state import write_json
+from holdfast.base.errors import ConfigError
+from holdfast.evaluate.state import write_json
+from holdfast.recipe import load
 from holdfast_research.jobs import EvaluationJob, Job, TrainingJob, slug
 from holdfast_research.methods import Settings, for_method, words
 from holdfast_research.tables.rows import TrainingRow

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from holdfast.evals.results import GENERAL_SETS, MULTI_HOP_SETS
+from holdfast.evaluate.results import GENERAL_SETS, MULTI_HOP_SETS
 from holdfast_research.tables.table import OWN, TITLES, Block, TableRow
 
 ABSENT = "–"

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast.base.errors import ConfigError
 from holdfast.cli.recipes import find
-from holdfast.config import load
-from holdfast.errors import ConfigError
+from holdfast.recipe import load
 from holdfast_research.methods import ADAPTIVE_ANSWERS, GSPO, NO_PENALTY, SAPO, Settings, llds, words
 
 GRPO, DEMONSTRATIONS = "Search-R1 GRPO", "SFT on search demonstrations"

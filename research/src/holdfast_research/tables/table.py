@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any
 
-from holdfast.errors import DataError
+from holdfast.base.errors import DataError
 from holdfast_research.tables.published import BLOCKS, DISPUTED, Published
 from holdfast_research.tables.rows import ROWS
 

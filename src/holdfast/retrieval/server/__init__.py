@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.errors import ConfigError, MissingExtra
+from holdfast.base.errors import ConfigError, MissingExtra
 from holdfast.retrieval import open_index
 from holdfast.retrieval.server.batching import Batching
 from holdfast.retrieval.server.query_cache import QueryCache

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError
+from holdfast.base.errors import HoldfastError
 from holdfast.retrieval.server.query_cache import QueryCache
 from holdfast.retrieval.types import Ranked
 

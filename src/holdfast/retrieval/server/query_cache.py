@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from holdfast.files import locked
+from holdfast.base.files import locked
 from holdfast.retrieval.types import Ranked
 
 _log = logging.getLogger("holdfast")

@@ -33,7 +33,7 @@ from unsloth.models import rl  # noqa: E402
 rl._patch_trl_rl_trainers_impl("grpo_trainer")
 
 from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
-from holdfast.errors import ConfigError  # noqa: E402
+from holdfast.base.errors import ConfigError  # noqa: E402
 
 LOSS_TYPES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
 PENALTIES = (

@@ -1,0 +1,188 @@
+"""The search agent: a policy that can search, and its rollouts as agents of the scheduler.
+
+What happens inside a rollout is in `rollout/state.py`; how many run at once is in `rollout/scheduler.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.agent.policy import Policy
+from holdfast.agent.protocol import SearchProtocol, render_prompt
+from holdfast.agent.scheduler import Agent, ModelCall, ToolCall, run_agents
+from holdfast.agent.searching import SEARCH, RolloutStats, SearchQueue
+from holdfast.agent.state import RolloutState
+from holdfast.agent.tokens import Tokenizer
+from holdfast.agent.trajectory import Trajectory, Turn
+from holdfast.base.errors import RetrievalError
+from holdfast.retrieval.types import Retriever
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from holdfast.agent.hf import HFPolicy
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One rollout to run."""
+
+    id: str
+    """Unique per rollout, also among the rollouts of one question."""
+    example_id: str
+    prompt: tuple[int, ...]
+    seed: int
+    """All randomness of the rollout: two tasks with equal prompt and seed sample the same tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchAgent:
+    """A policy, a retriever, and the protocol between them.
+
+    Change one with `dataclasses.replace`: `retriever=...`, `policy=agent.policy.with_sampling(...)`.
+    """
+
+    policy: HFPolicy
+    retriever: Retriever
+    protocol: SearchProtocol
+    chat_template: str = "auto"
+    """See `render_prompt`."""
+    wrap: Callable[[Agent[Trajectory]], Agent[Trajectory]] | None = None
+    """Applied to every rollout: a fault injection such as `lose_searches`."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The policy's tokenizer."""
+        tokenizer: PreTrainedTokenizerBase = self.policy.tokenizer
+        return tokenizer
+
+    def evaluated(self, *, greedy: bool) -> SearchAgent:
+        """The agent for evaluation: without fault injection, and decoding greedily or sampling untruncated at its
+        temperature."""
+        policy = self.policy.with_sampling(temperature=self.policy.temperature, greedy=greedy)
+        return replace(self, policy=policy, wrap=None)
+
+    def prompt(self, question: str) -> tuple[int, ...]:
+        """Token ids of a question's prompt."""
+        return tuple(render_prompt(question, self.protocol, self.tokenizer, self.chat_template))
+
+    def ask(self, question: str, *, seed: int = 0, on_turn: Callable[[Task, Turn], None] | None = None) -> Trajectory:
+        """One rollout, unscored. `on_turn` is called with each turn as it ends."""
+        task = Task(id="ask", example_id="ask", prompt=self.prompt(question), seed=seed)
+        (trajectory,) = self.run([task], on_turn=on_turn)
+        return trajectory
+
+    def run(
+        self,
+        tasks: Sequence[Task],
+        *,
+        patience: float = 0.0,
+        stats: RolloutStats | None = None,
+        on_turn: Callable[[Task, Turn], None] | None = None,
+    ) -> list[Trajectory]:
+        """`run_rollouts` by this agent."""
+        return run_rollouts(
+            tasks,
+            policy=self.policy,
+            retriever=self.retriever,
+            protocol=self.protocol,
+            tokenizer=self.tokenizer,
+            patience=patience,
+            wrap=self.wrap,
+            stats=stats,
+            on_turn=on_turn,
+        )
+
+
+def run_rollouts(
+    tasks: Sequence[Task],
+    *,
+    policy: Policy,
+    retriever: Retriever,
+    protocol: SearchProtocol,
+    tokenizer: Tokenizer,
+    retries: int = 2,
+    backoff_seconds: float = 0.5,
+    patience: float = 0.0,
+    wrap: Callable[[Agent[Trajectory]], Agent[Trajectory]] | None = None,
+    stats: RolloutStats | None = None,
+    on_turn: Callable[[Task, Turn], None] | None = None,
+) -> list[Trajectory]:
+    """Run every task to its end; trajectories in task order.
+
+    A rollout ends as `RolloutState` describes. It is `RETRIEVAL_FAILED` when a search still fails after `retries`
+    retries, with pauses that double from `backoff_seconds`; an unreachable server is tried for another `patience`
+    seconds.
+
+    Args:
+        wrap: applied to every rollout, between it and the scheduler; see `lose_searches`.
+        stats: counts and times are added to it.
+        on_turn: called with each finished turn, including its observation, in the order they finish.
+
+    Returns:
+        Unscored trajectories. Their concatenated ids are exactly what the policy was given and sampled.
+    """
+    stats = stats or RolloutStats()
+    agents = {task.id: search_agent(task, protocol, tokenizer, stats=stats, on_turn=on_turn) for task in tasks}
+    if len(agents) < len(tasks):
+        raise ValueError("two tasks have the same id; give each rollout of a question a different id")
+    if wrap is not None:
+        agents = {id: wrap(agent) for id, agent in agents.items()}
+    queue = SearchQueue(
+        retriever, protocol.topk, retries=retries, backoff_seconds=backoff_seconds, patience=patience, stats=stats
+    )
+    with closing(queue):
+        return run_agents(agents, policy=policy, tools={SEARCH: queue}, usage=stats)
+
+
+def search_agent(
+    task: Task,
+    protocol: SearchProtocol,
+    tokenizer: Tokenizer,
+    *,
+    stats: RolloutStats | None = None,
+    on_turn: Callable[[Task, Turn], None] | None = None,
+) -> Agent[Trajectory]:
+    """The rollout of a task as an agent. `stats` and `on_turn`: as in `run_rollouts`."""
+    stats = stats or RolloutStats()
+    state = RolloutState(task.prompt, protocol, tokenizer)
+    while remaining := state.remaining_tokens():
+        completion = yield ModelCall(tuple(state.context), remaining, protocol.stop, task.seed)
+        query = state.take_turn(completion)
+        if query is not None:
+            stats.searches += 1
+            result = yield ToolCall(SEARCH, query)
+            stats.failed_searches += isinstance(result, RetrievalError)
+            state.take_hits(result)
+        if completion.error is None:
+            stats.truncated_observations += state.turns[-1].observation_truncated
+            if on_turn is not None:
+                on_turn(task, state.turns[-1])
+    return state.trajectory(task.example_id)
+
+
+def lose_searches(agent: Agent[T], probability: float) -> Agent[T]:
+    """Fault injection: the agent, with some of its searches returning nothing.
+
+    Which searches fail depends only on the seed of the last model call and the number of model calls. So the same seed
+    loses the same searches, and what is sampled does not depend on whether searches are lost.
+    """
+    calls, seed, reply = 0, 0, None
+    while True:
+        try:
+            call = agent.send(reply)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if isinstance(call, ModelCall):
+            calls, seed = calls + 1, call.seed
+        elif call.tool == SEARCH and random.Random(f"{seed}-{calls}").random() < probability:
+            reply = ()
+            continue
+        reply = yield call

@@ -1,0 +1,337 @@
+"""The language between model and environment: prompt, tags, limits; parsing one turn; writing passages.
+
+Nothing here knows a model or a retriever. Only text that the model generated is parsed, one turn at a time, so neither
+the prompt's example nor a passage can be mistaken for an action.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.agent.tokens import encode
+from holdfast.agent.trajectory import Action, Answer, Invalid, Search
+from holdfast.base.errors import ConfigError, DataError
+from holdfast.retrieval.types import Hit
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchProtocol:
+    """Tags, prompt and limits of a rollout. Change one with `dataclasses.replace(CLEAN, topk=5)`."""
+
+    name: str
+    prompt: str
+    """User message; `{question}` marks where the question goes. Other braces are plain text."""
+    search_open: str = "<search>"
+    search_close: str = "</search>"
+    answer_open: str = "<answer>"
+    answer_close: str = "</answer>"
+    information_open: str = "<information>"
+    information_close: str = "</information>"
+    think_open: str = "<think>"
+    think_close: str = "</think>"
+    invalid_note: str
+    """Feedback after a turn that holds neither a search nor an answer."""
+    nothing_found: str = "Nothing was found."
+    """Content of the information block when a search has no hits."""
+    separator: str = "\n\n"
+    """Written before and after every observation."""
+    title_quotes: bool = False
+    """Keep the quotes around a title, as the corpus has them."""
+    question_mark: bool = False
+    """End a question with `?` when it does not."""
+    max_turns: int = 4
+    """Model turns in a rollout, the answer included: at most `max_turns - 1` searches are useful."""
+    max_turn_tokens: int = 500
+    max_observation_tokens: int = 500
+    """Tokens of one observation, tags and separators included."""
+    max_total_tokens: int = 4096
+    """Tokens of a rollout, the prompt included."""
+    topk: int = 3
+    """Passages per search."""
+
+    def __post_init__(self) -> None:
+        if "{question}" not in self.prompt:
+            raise ConfigError(f"protocol {self.name!r}: prompt must contain {{question}}, which the question replaces")
+        tags = (*self.search_tags, *self.answer_tags, *self.information_tags)
+        if not all(tags) or len(set(tags)) < len(tags):
+            raise ConfigError(
+                f"protocol {self.name!r}: search, answer and information tags must be six different texts; they are "
+                + ", ".join(map(repr, tags))
+            )
+        for field in ("max_turns", "max_turn_tokens", "max_observation_tokens", "max_total_tokens", "topk"):
+            if getattr(self, field) < 1:
+                raise ConfigError(
+                    f"protocol {self.name!r}: {field} = {getattr(self, field)}; a rollout needs 1 or more"
+                )
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end a turn."""
+        return (self.search_close, self.answer_close)
+
+    @property
+    def search_tags(self) -> tuple[str, str]:
+        """Opening and closing tag of a query."""
+        return (self.search_open, self.search_close)
+
+    @property
+    def answer_tags(self) -> tuple[str, str]:
+        """Opening and closing tag of an answer."""
+        return (self.answer_open, self.answer_close)
+
+    @property
+    def information_tags(self) -> tuple[str, str]:
+        """Opening and closing tag of passages."""
+        return (self.information_open, self.information_close)
+
+
+CLEAN = SearchProtocol(
+    name="clean",
+    prompt=(
+        "Find the answer to a question. Think between <think> and </think> whenever you learn something. If you lack a "
+        "fact, write <search> what to look for </search>: a search engine replies between <information> and "
+        "</information>. Search as often as you need. As soon as you know enough, write <answer> your answer </answer> "
+        "with the answer alone, nothing explained.\nQuestion: {question}\n"
+    ),
+    invalid_note=(
+        "That was neither a search nor an answer. Write <search> what to look for </search> to search, or "
+        "<answer> your answer </answer> to answer."
+    ),
+)
+"""The default: unambiguous limits, only generated text is parsed and scored."""
+
+SEARCH_R1 = SearchProtocol(
+    name="search-r1",
+    prompt=(
+        "Give the answer to the question that follows. Each time you receive new information, reason about it first, "
+        "between <think> and </think>. Should your reasoning show that you lack knowledge, call a search engine with "
+        "<search> query </search>; the best results come back between <information> and </information>. There is no "
+        "limit on the number of searches. Once no further knowledge is needed, put the answer between <answer> and "
+        "</answer>, with no detailed illustration, like this: <answer> Lisbon </answer>. Question: {question}\n"
+    ),
+    invalid_note=(
+        "My last action was not valid. When I want to search, the query belongs between <search> and </search>. When I "
+        "want to answer, the final answer belongs between <answer> and </answer>. Let me try once more."
+    ),
+    nothing_found="",
+    title_quotes=True,
+    question_mark=True,
+    max_turns=5,
+)
+"""Search-R1's semantics (arXiv 2503.09516, at `max_turns=4`) for comparison: tags, limits, quoted titles,
+a question mark appended, the invalid-action note unwrapped. The wording is ours, so published scores are not reproduced
+token for token. Deviations on purpose: its four turns and one final generation are `max_turns=5` here; sampled ids are
+kept instead of encoded again; a cut shortens the longest passage and keeps the closing tag; context is never cut from
+the left; a search in the last turn ends the rollout as truncated; only generated text is scored, so a rollout without
+an answer does not score as the prompt's example; of two opening tags before a closing one the nearer counts; empty
+queries and answers are invalid."""
+
+SAPO = replace(
+    SEARCH_R1,
+    name="sapo",
+    prompt=(
+        "You answer questions with the help of a search engine, over several turns. Reason first about what is known, "
+        "between <think> and </think>. When knowledge is missing, send a request at any time as <search> query "
+        "</search>; the most relevant documents come back between <documents> and </documents>. Several requests are "
+        "allowed. Once you know enough, put a short final answer between <answer> and </answer>, like this: <answer> "
+        "Lisbon </answer>. Question: {question}\n"
+    ),
+    information_open="<documents>",
+    information_close="</documents>",
+    max_turns=6,
+)
+"""The interaction of Search Agent Policy Optimization (arXiv 2603.10069): that of Search-R1 with `<documents>` for
+`<information>`, a prompt of its own, and five searches. The wording is ours, and the deviations are those of
+`SEARCH_R1`: its five turns and one final generation are `max_turns=6` here."""
+
+R1 = SearchProtocol(
+    name="r1",
+    prompt=(
+        "Answer the question that follows. Reason about it first, between <think> and </think>. Then put the answer "
+        "between <answer> and </answer>, with the answer alone, like this: <answer> Lisbon </answer>. Question: "
+        "{question}\n"
+    ),
+    invalid_note="",
+    max_turns=1,
+)
+"""Reinforcement learning without search: the model reasons and answers in a single turn."""
+
+PRESETS = {protocol.name: protocol for protocol in (CLEAN, SEARCH_R1, SAPO, R1)}
+
+
+def parse_action(text: str, protocol: SearchProtocol) -> Action:
+    """What one turn does. `text` is what the model generated in that turn, and nothing else.
+
+    The first closing tag ends the turn; what follows it (the overhang of the last token) is not read. An opening tag
+    that is only mentioned earlier does no harm: the nearest one before the closing tag counts.
+
+    >>> parse_action("<think> who? </think> <search> capital of Orsa </search>\\n\\n", CLEAN)
+    Search(query='capital of Orsa')
+    >>> parse_action("I know: <answer> Mira </answer>", CLEAN)
+    Answer(text='Mira')
+    >>> parse_action("<search>  </search>", CLEAN)
+    Invalid(reason='empty query')
+    """
+    action = _find(text, protocol)
+    if isinstance(action, Invalid):
+        return action
+    start, end, is_search = action
+    opened, closed = protocol.search_tags if is_search else protocol.answer_tags
+    content = text[start + len(opened) : end - len(closed)].strip()
+    if not content:
+        return Invalid("empty query" if is_search else "empty answer")
+    return Search(content) if is_search else Answer(content)
+
+
+def action_char_span(text: str, protocol: SearchProtocol) -> tuple[int, int] | None:
+    """[start, end) of the query or the answer in `text`, tags included; None when the turn holds neither."""
+    if isinstance(parse_action(text, protocol), Invalid):
+        return None
+    action = _find(text, protocol)
+    return None if isinstance(action, Invalid) else action[:2]
+
+
+def _find(text: str, protocol: SearchProtocol) -> tuple[int, int, bool] | Invalid:
+    """(start of the opening tag, end of the closing tag, whether it is a search) of the turn's action."""
+    closing = re.search("|".join(map(re.escape, sorted(protocol.stop, key=len, reverse=True))), text)
+    if closing is None:
+        opened = any(tag in text for tag in (protocol.search_open, protocol.answer_open))
+        return Invalid("a tag is not closed" if opened else "neither a search nor an answer")
+    is_search = closing.group() == protocol.search_close
+    opening = protocol.search_open if is_search else protocol.answer_open
+    start = text.rfind(opening, 0, closing.start())
+    if start < 0:
+        return Invalid(f"{closing.group()} without {opening}")
+    return start, closing.end(), is_search
+
+
+def format_hits(hits: Sequence[Hit], *, title_quotes: bool = False) -> list[str]:
+    """One line of text per passage, as Search-R1 writes them.
+
+    >>> from holdfast.retrieval.types import Document
+    >>> format_hits([Hit(Document("a", '"Orsa"\\nOrsa is a town.'), 3.2)])
+    ['Doc 1(Title: Orsa) Orsa is a town.\\n']
+    """
+    lines = []
+    for i, hit in enumerate(hits, start=1):
+        document = hit.document
+        title = document.contents.partition("\n")[0].strip() if title_quotes else document.title
+        lines.append(f"Doc {i}(Title: {title}) {document.text.strip()}".rstrip() + "\n")
+    return lines
+
+
+def prompt_text(question: str, protocol: SearchProtocol) -> str:
+    """The user message that asks a question. Raises `DataError` for an empty one.
+
+    >>> from dataclasses import replace
+    >>> prompt_text(" Who? ", replace(CLEAN, prompt="Question: {question}"))
+    'Question: Who?'
+    """
+    question = question.strip()
+    if not question:
+        raise DataError("the question is empty")
+    if protocol.question_mark and not question.endswith("?"):
+        question += "?"
+    return protocol.prompt.replace("{question}", question)
+
+
+def render_prompt(
+    question: str,
+    protocol: SearchProtocol,
+    tokenizer: PreTrainedTokenizerBase,
+    chat_template: str | Path = "auto",
+) -> list[int]:
+    """Token ids of the prompt, up to where the model's one long message begins.
+
+    `chat_template`: `auto` uses the tokenizer's template if it has one; `none` is plain text (with a BOS if the
+    tokenizer adds one); anything else is the path of a Jinja file. Raises `DataError` for an empty question,
+    `ConfigError` for a template that is missing, fails, or drops the question.
+    """
+    prompt = prompt_text(question, protocol)
+    template = _template(tokenizer, chat_template)
+    if template is None:
+        return plain_prompt(prompt, tokenizer)
+    where = "the tokenizer's chat template" if chat_template == "auto" else f"chat template {chat_template}"
+    try:
+        messages = [{"role": "user", "content": prompt}]
+        text = str(
+            tokenizer.apply_chat_template(
+                messages,
+                chat_template=template,
+                add_generation_prompt=True,
+                tokenize=False,
+                date_string=_DATE,
+            )
+        )
+    except Exception as error:  # jinja raises many kinds; each means the template does not fit
+        raise ConfigError(f"{where} cannot render one user message: {error}") from error
+    if question.strip() not in text:
+        raise ConfigError(f"{where} drops the user's message; it must write the content of every message of `messages`")
+    return encode(tokenizer, text)  # the template writes its own BOS
+
+
+def plain_prompt(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Token ids of a prompt for a model without a chat template, with a BOS if the tokenizer adds one."""
+    ids = list(tokenizer(text)["input_ids"])
+    # Some tokenizers end every text with EOS, but the rollout has only begun.
+    return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
+
+
+_DATE = "26 Jul 2024"
+"""For templates that print the current date (Llama's): a run that is resumed another day must see the same prompts."""
+
+
+def _template(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path) -> str | None:
+    if chat_template == "none":
+        return None
+    if chat_template == "auto":
+        return tokenizer.get_chat_template() if tokenizer.chat_template else None
+    return read_template(chat_template)
+
+
+def read_template(path: str | Path) -> str:
+    """The text of a Jinja file. Raises `ConfigError`."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"chat template {str(path)!r} cannot be read ({error}); give 'auto', 'none' or the path of a Jinja file"
+        ) from error
+
+
+# ---- questions without instructions, for models trained on examples. Training and asking must use the same texts.
+
+PLAIN = replace(CLEAN, name="plain", prompt="{question}")
+"""For `render_prompt`: the text alone as the user message."""
+NO_PASSAGES = "Nothing was found."
+
+
+def passage_lines(hits: Sequence[Hit]) -> str:
+    """Passages, one per line, as every method shows them; a sentence when there are none."""
+    return "".join(format_hits(hits)).strip() or NO_PASSAGES
+
+
+def bare_question(question: str) -> str:
+    """The question alone.
+
+    >>> bare_question(" Who? ")
+    'Question: Who?\\nAnswer:'
+    """
+    return f"Question: {question.strip()}\nAnswer:"
+
+
+def bare_question_with_passages(question: str, hits: Sequence[Hit]) -> str:
+    """Passages, then the question."""
+    return f"{passage_lines(hits)}\n{bare_question(question)}"
+
+
+def bare_answer(answer: str, end: str | None) -> str:
+    """The training target: the answer, and the end of the sequence (`None` if the tokenizer has no token for it)."""
+    return f" {answer.strip()}{end or ''}"

@@ -1,0 +1,138 @@
+"""Rewards: named parts of what one trajectory is worth, and their weighted sum.
+
+Only what the model generated is scored: the answer comes from the action of the last turn, never from a search over the
+text, where the prompt's example or a passage could be mistaken for it.
+
+A part goes by its name in `PARTS`, or by the import path of a function, `module:function`, which takes a trajectory and
+the golden answers and returns a number.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+from holdfast.agent.trajectory import Answer, Invalid, Search, Trajectory, Turn
+from holdfast.base.errors import ConfigError
+from holdfast.base.importing import import_named
+from holdfast.base.scoring import exact_match, f1, in_passages
+
+EM: Mapping[str, float] = {"em": 1.0}
+"""The published reward of Search-R1 and LLDS: exact match and nothing else. SAPO's is token F1, `{"f1": 1.0}`."""
+
+LARGEST = 1e15
+"""Size of a weight, of a part, and of a reward: advantages square rewards, in float32."""
+
+
+def _em(trajectory: Trajectory, golds: Sequence[str]) -> float:
+    return exact_match(trajectory.answer, golds)
+
+
+def _f1(trajectory: Trajectory, golds: Sequence[str]) -> float:
+    return f1(trajectory.answer, golds)
+
+
+def _format(trajectory: Trajectory, golds: Sequence[str]) -> float:
+    """1.0 when every turn is a search or an answer and the last one is an answer."""
+    valid = not any(isinstance(turn.action, Invalid) for turn in trajectory.turns)
+    return float(valid and trajectory.answer is not None)
+
+
+def _retrieval(trajectory: Trajectory, golds: Sequence[str]) -> float:
+    """1.0 when a golden answer is in a search result, as the model saw it: after any truncation."""
+    seen = [turn.observation_text for turn in trajectory.turns if isinstance(turn.action, Search) and turn.hits]
+    return in_passages(seen, golds)
+
+
+def _thrift(trajectory: Trajectory, golds: Sequence[str]) -> float:
+    """1 / n for a correct answer after n searches, and after none as after one; 0.0 for every other rollout, so that
+    searching less is worth nothing without the answer."""
+    return _em(trajectory, golds) / max(trajectory.searches, 1)
+
+
+Part = Callable[[Trajectory, Sequence[str]], float]
+
+PARTS: dict[str, Part] = {
+    "em": _em,
+    "f1": _f1,
+    "format": _format,
+    "retrieval": _retrieval,
+    "thrift": _thrift,
+}
+"""The value of every part is in [0, 1]."""
+
+_ALWAYS = ("em", "f1")  # recorded whatever the weights are: `correct` and the metrics need them
+
+
+def part(name: str) -> Part:
+    """The part for a name or an import path. Raises `ConfigError` when it does not exist or does not work."""
+    if name in PARTS:
+        return PARTS[name]
+    if ":" in name:
+        return _imported(name)
+    near = difflib.get_close_matches(name, PARTS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(PARTS)}, or module:function"
+    raise ConfigError(f"reward part {name!r} does not exist; {hint}")
+
+
+@cache
+def _imported(path: str) -> Part:
+    """The function at an import path, tried on a rollout with one correct answer."""
+    function: Part = import_named(path)
+    turn = Turn(tokens=(1,), logprobs=(-0.1,), action=Answer("Lisbon"))
+    try:
+        value = function(Trajectory(example_id="an example", prompt=(0,), turns=(turn,)), ("Lisbon",))
+    except Exception as error:
+        raise ConfigError(
+            f"{path!r} fails on a rollout with one correct answer ({type(error).__name__}: {error})"
+        ) from error
+    if not _is_number(value):
+        raise ConfigError(f"{path!r} must return {_NUMBER} for a rollout; it returned {value!r}")
+    return function
+
+
+_NUMBER = f"a finite number, at most {LARGEST:g} in size"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= LARGEST
+
+
+def check_weights(weights: Mapping[str, float]) -> None:
+    """Raise `ConfigError` for a part that does not exist, a weight that is not finite or too large, or weights that are
+    all 0."""
+    for name, weight in weights.items():
+        part(name)
+        if not _is_number(weight):
+            raise ConfigError(f"reward weight {name} = {weight}; a weight must be {_NUMBER}")
+    if not any(weights.values()):
+        raise ConfigError("every reward weight is 0, so no rollout is better than another; set one, such as em = 1")
+
+
+def score_trajectory(trajectory: Trajectory, golds: Sequence[str], weights: Mapping[str, float] = EM) -> Trajectory:
+    """The trajectory with `reward` = Σ weight · part and `reward_parts`: `em` and `f1` always, others if weighted.
+
+    A rollout that failed for reasons other than the policy keeps reward `None` and no parts: an outage is not a wrong
+    answer, and must not enter its group's mean.
+
+    >>> from holdfast.agent.trajectory import Answer, Turn
+    >>> turn = Turn(tokens=(1,), logprobs=(-0.1,), action=Answer("the Eiffel Tower"))
+    >>> trajectory = Trajectory(example_id="nq/dev/0", prompt=(0,), turns=(turn,))
+    >>> score_trajectory(trajectory, ["Eiffel tower"], {"em": 1.0, "format": 0.2}).reward
+    1.2
+    """
+    check_weights(weights)
+    if trajectory.status.is_failure:
+        return replace(trajectory, reward=None, reward_parts={})
+    names = [name for name in {**PARTS, **weights} if name in _ALWAYS or weights.get(name)]
+    parts = {name: part(name)(trajectory, golds) for name in names}
+    for name, value in parts.items():
+        if not _is_number(value):
+            raise ConfigError(f"reward part {name!r} must return {_NUMBER}; it returned {value!r}")
+    reward = math.fsum(weight * parts[name] for name, weight in weights.items() if weight)
+    if not _is_number(reward):
+        raise ConfigError(f"the reward of a rollout is {reward:g}; it must be {_NUMBER}: lower the reward's weights")
+    return replace(trajectory, reward=reward, reward_parts=parts)

@@ -1,0 +1,157 @@
+"""Many agents at once: calls of the model and of tools interleaved, without a barrier between turns.
+
+An agent is a generator. It yields a `ModelCall` and is sent a `Completion`, yields a `ToolCall` and is sent what the
+tool returned, and returns its outcome. It knows no batch, no server and no other agent; the scheduler knows no tool and
+nothing about the purpose of a call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Generator, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
+
+from holdfast.agent.policy import Policy, Request
+from holdfast.base.errors import RolloutError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One turn of the model; `Request` describes the fields. The reply is a `Completion`."""
+
+    token_ids: Sequence[int]
+    max_new_tokens: int
+    stop: tuple[str, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool. The reply is whatever the tool's queue returns, failures included."""
+
+    tool: str
+    argument: Hashable
+
+
+Agent: TypeAlias = Generator[ModelCall | ToolCall, Any, T]
+
+
+class Tool(Protocol):
+    """A queue of calls. Equal arguments that are pending together are one call."""
+
+    @property
+    def pending(self) -> Collection[Future[Any]]:
+        """Calls still computed elsewhere; empty for a tool that answers during `submit`."""
+        ...
+
+    def submit(self, arguments: Iterable[Any]) -> None:
+        """Start a call for each argument that has none. Called repeatedly with everything that agents wait for."""
+        ...
+
+    def poll(self) -> list[tuple[Any, Any]]:
+        """(argument, result) of the calls that finished since the last poll. Does not wait."""
+        ...
+
+
+@dataclass(slots=True)
+class ModelUsage:
+    """What the model's calls cost; adds up over calls of the scheduler."""
+
+    decode_seconds: float = 0.0
+    """Seconds inside the policy."""
+    tokens: int = 0
+    """Sampled tokens."""
+
+    def add(self, other: Self) -> None:
+        """Add the counts and seconds of `other` to these."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+def run_agents(
+    agents: Mapping[str, Agent[T]],
+    *,
+    policy: Policy,
+    tools: Mapping[str, Tool],
+    usage: ModelUsage | None = None,
+) -> list[T]:
+    """Run every agent to its end; outcomes in the order of `agents`, whose keys are the ids of their requests.
+
+    In each round the policy is polled once, the tools are given all calls that agents wait for, and finished calls
+    resume their agents. The order of requests is fixed by the order of completions, then of tool results. An agent's id
+    is released when it ends, all ids on any way out.
+
+    Raises `RolloutError` when agents wait for replies that neither the policy nor a tool is working on.
+    """
+    usage = usage or ModelUsage()
+    outcomes: dict[str, T] = {}
+    ended: list[str] = []
+    requests: list[Request] = []
+    decoding: set[str] = set()
+    waiting: dict[str, dict[Hashable, list[str]]] = {name: {} for name in tools}
+
+    def resume(id: str, reply: Any) -> None:
+        try:
+            call = agents[id].send(reply)
+        except StopIteration as end:
+            outcomes[id] = end.value
+            ended.append(id)
+            return
+        if isinstance(call, ModelCall):
+            requests.append(
+                Request(
+                    id=id,
+                    token_ids=call.token_ids,
+                    max_new_tokens=call.max_new_tokens,
+                    stop=call.stop,
+                    seed=call.seed,
+                )
+            )
+        elif call.tool in waiting:
+            waiting[call.tool].setdefault(call.argument, []).append(id)
+        else:
+            known = ", ".join(tools) or "no tools"
+            raise RolloutError(f"agent {id} calls the tool {call.tool!r}, but `tools` has {known}; add it there")
+
+    def resume_from_tools() -> bool:
+        finished = [(waiting[name].pop(arg), result) for name, tool in tools.items() for arg, result in tool.poll()]
+        for ids, result in finished:
+            for id in ids:
+                resume(id, result)
+        return bool(finished)
+
+    try:
+        for id in agents:
+            resume(id, None)
+        while len(outcomes) < len(agents):
+            policy.release(ended)
+            policy.submit(requests)
+            decoding.update(request.id for request in requests)
+            ended, requests = [], []
+            started = time.perf_counter()
+            completions = policy.poll() if decoding else []
+            usage.decode_seconds += time.perf_counter() - started
+            for completion in completions:
+                decoding.remove(completion.id)
+                usage.tokens += len(completion.token_ids or ())
+                resume(completion.id, completion)
+            for name, tool in tools.items():
+                tool.submit(waiting[name])
+            if resume_from_tools() or completions:
+                continue
+            pending = [future for tool in tools.values() for future in tool.pending]
+            if not pending:
+                count, who = (len(decoding), "policy has") if decoding else (len(agents) - len(outcomes), "tools have")
+                raise RolloutError(
+                    f"the {who} nothing to do, but {count} requests are unanswered; `poll` must return each of "
+                    "them once"
+                )
+            wait(pending, return_when=FIRST_COMPLETED)
+            resume_from_tools()
+    finally:
+        policy.release(agents)
+    return [outcomes[id] for id in agents]

@@ -1,0 +1,171 @@
+"""Searches for many rollouts: de-duplicated, retried, and in threads where they wait for a network."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from holdfast.agent.scheduler import ModelUsage
+from holdfast.base.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable
+from holdfast.retrieval.types import Hit, Retriever
+
+logger = logging.getLogger(__name__)
+
+SEARCH = "search"
+"""The name by which agents call a `SearchQueue`."""
+_THREADS = 16
+PATIENCE = 180.0
+"""Seconds for which a training run's retriever may be unreachable: restarting a server must not end a run of days."""
+_LONGEST_PAUSE = 15.0
+"""Longest pause, in seconds, between two attempts to reach a server."""
+_MAX_SILENT = 8
+"""Queries in a row without any answer, after which the others of a round are not sent."""
+
+SearchResult = list[Hit] | RetrievalError
+
+
+@dataclass(slots=True)
+class RolloutStats(ModelUsage):
+    """Counts and seconds of the rollouts it was passed to; adds up over calls."""
+
+    searches: int = 0
+    """Searches that rollouts requested."""
+    unique_queries: int = 0
+    """Queries that went to the retriever: `searches` less those equal to a pending one."""
+    failed_searches: int = 0
+    """Searches that failed in every attempt."""
+    retries: int = 0
+    """Queries sent again after a failure."""
+    calls: int = 0
+    """Calls of `retriever.search`."""
+    retrieval_seconds: float = 0.0
+    """Summed over calls, which may overlap when they run in threads."""
+    truncated_observations: int = 0
+    """Observations shortened to their budget."""
+
+
+def search_with_retries(
+    retriever: Retriever, queries: Sequence[str], k: int, *, retries: int, backoff_seconds: float, patience: float = 0.0
+) -> tuple[list[SearchResult], RolloutStats]:
+    """Search a batch; after a failure each query is tried alone, so that one bad query cannot fail the others.
+
+    The pauses between attempts double, and are shared by all queries of the batch. A server that cannot be reached at
+    all is tried for another `patience` seconds: it may be restarting.
+
+    Returns:
+        Per query its hits or the last error; and `retries`, `calls`, `retrieval_seconds`.
+    """
+    stats = RolloutStats()
+    results: dict[int, SearchResult] = {}
+
+    def attempt(indices: list[int]) -> None:
+        started = time.perf_counter()
+        stats.calls += 1
+        try:
+            hits = retriever.search([queries[i] for i in indices], k)
+            results.update(zip(indices, hits, strict=True))
+        except RetrievalError as error:
+            results.update((i, error) for i in indices)
+        stats.retrieval_seconds += time.perf_counter() - started
+
+    attempt(list(range(len(queries))))
+    waited = 0.0
+    for n in itertools.count():
+        failed = [i for i, result in results.items() if isinstance(result, RetrievalError)]
+        unreachable = bool(failed) and isinstance(results[failed[0]], RetrieverUnreachable)
+        if not failed or (n >= retries and not (unreachable and waited < patience)):
+            break
+        pause = backoff_seconds * 2**n
+        if n >= retries:
+            if n == retries:
+                logger.warning("%s; it is tried for another %.0f seconds", results[failed[0]], patience)
+            pause = min(max(pause, 1.0), _LONGEST_PAUSE)
+            waited += pause
+        time.sleep(pause)
+        stats.retries += len(failed)
+        silent = 0
+        for i in failed:
+            attempt([i])
+            silent = silent + 1 if isinstance(results[i], RetrieverTimeout | RetrieverUnreachable) else 0
+            if silent == _MAX_SILENT:  # the server is down: each of the others would only wait for its own timeout
+                break
+    return [results[i] for i in range(len(queries))], stats
+
+
+class SearchQueue:
+    """The `Tool` that searches: takes queries and returns their hits, or the error with which one failed.
+
+    A retriever in this process is called at once and in order, which keeps runs reproducible; any other is called from
+    threads, while the caller continues to decode. A query equal to one that is pending is not sent again.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        k: int,
+        *,
+        retries: int = 2,
+        backoff_seconds: float = 0.5,
+        patience: float = 0.0,
+        stats: RolloutStats | None = None,
+    ) -> None:
+        self._retriever, self._k, self._retries, self._backoff = retriever, k, retries, backoff_seconds
+        self._stats = stats or RolloutStats()
+        self._patience = patience
+        """Seconds; 0 after a search has waited that long without success, so that the others do not wait in turn."""
+        self._threads = None if retriever.in_process else ThreadPoolExecutor(_THREADS, thread_name_prefix="search")
+        self._done: list[tuple[str, SearchResult]] = []
+        self._calls: dict[Future[tuple[list[SearchResult], RolloutStats]], list[str]] = {}
+        self._queries: set[str] = set()
+        """Submitted and not yet polled."""
+
+    @property
+    def pending(self) -> Collection[Future[tuple[list[SearchResult], RolloutStats]]]:
+        """Calls in threads that are not polled yet."""
+        return self._calls
+
+    def submit(self, queries: Iterable[str]) -> None:
+        """Search for those queries that are not pending, in one call."""
+        new = [query for query in dict.fromkeys(queries) if query not in self._queries]
+        if not new:
+            return
+        self._stats.unique_queries += len(new)
+        self._queries.update(new)
+        if self._threads is None:
+            self._complete(new, *self._search(new))
+        else:
+            self._calls[self._threads.submit(self._search, new)] = new
+
+    def poll(self) -> list[tuple[str, SearchResult]]:
+        """Results that arrived since the last poll. Raises any error of a retriever other than `RetrievalError`."""
+        for call in [call for call in self._calls if call.done()]:
+            self._complete(self._calls.pop(call), *call.result())
+        done, self._done = self._done, []
+        self._queries.difference_update(query for query, _ in done)
+        return done
+
+    def close(self) -> None:
+        """Abandon what is still queued. Calls that are running cannot be stopped; their results are dropped."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _search(self, queries: list[str]) -> tuple[list[SearchResult], RolloutStats]:
+        results, stats = search_with_retries(
+            self._retriever,
+            queries,
+            self._k,
+            retries=self._retries,
+            backoff_seconds=self._backoff,
+            patience=self._patience,
+        )
+        if any(isinstance(result, RetrieverUnreachable) for result in results):
+            self._patience = 0.0
+        return results, stats
+
+    def _complete(self, queries: list[str], results: list[SearchResult], stats: RolloutStats) -> None:
+        self._stats.add(stats)
+        self._done += zip(queries, results, strict=True)

@@ -1,0 +1,113 @@
+"""The state of one rollout, turn by turn: how a completion and a search result change it. No policy, no retriever.
+
+Every loop that runs rollouts uses it, so that a rollout means the same in the local trainer and in a host. Token in,
+token out: the context is the prompt, the sampled ids and the ids of the observations, appended and never encoded again.
+A rollout that exhausts its budget ends as truncated; nothing is dropped from the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from holdfast.agent.env import Observation, make_observation, token_span
+from holdfast.agent.policy import Completion
+from holdfast.agent.protocol import SearchProtocol, action_char_span, parse_action
+from holdfast.agent.tokens import Tokenizer, encode
+from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn
+from holdfast.base.errors import RetrievalError
+from holdfast.retrieval.types import Hit
+
+
+class RolloutState:
+    """A rollout in progress. Sample a turn of at most `remaining_tokens()` tokens and pass it to `take_turn`;
+    if that returns a query, pass its hits to `take_hits`; repeat until `status` is set.
+
+    It ends as `OK` with an answer; as `TRUNCATED` when its turns or tokens are used up (also after a search in the last
+    turn, whose result could not be read); as `RETRIEVAL_FAILED`; or as `ERROR` when the prompt alone fills
+    `max_total_tokens`, or the policy failed.
+    """
+
+    def __init__(self, prompt: Sequence[int], protocol: SearchProtocol, tokenizer: Tokenizer) -> None:
+        self._protocol, self._tokenizer = protocol, tokenizer
+        self.prompt = tuple(prompt)
+        self.context = list(prompt)
+        """All token ids so far: what the next turn is sampled from."""
+        self.turns: list[Turn] = []
+        self.status: Status | None = None
+        """None while the rollout runs."""
+        self.error: str | None = None
+        if len(prompt) >= protocol.max_total_tokens:
+            self.fail(f"a prompt of {len(prompt)} tokens fills protocol.max_total_tokens = {protocol.max_total_tokens}")
+
+    def remaining_tokens(self) -> int:
+        """Tokens the next turn may have; 0 when the rollout has ended."""
+        if self.status is not None:
+            return 0
+        return min(self._protocol.max_turn_tokens, self._protocol.max_total_tokens - len(self.context))
+
+    def take_turn(self, completion: Completion) -> str | None:
+        """Append the turn. Returns the query if it is a search whose result must be awaited."""
+        if completion.error is not None:
+            self.fail(completion.error)
+            return None
+        ids, text = completion.token_ids, completion.text
+        action = parse_action(text, self._protocol)
+        chars = action_char_span(text, self._protocol)
+        span = token_span(ids, chars, self._tokenizer) if chars and ids is not None else None
+        turn = Turn(
+            tokens=ids,
+            logprobs=completion.logprobs,
+            action=action,
+            text=text,
+            stop_reason=completion.stop_reason,
+            answer_span=span if isinstance(action, Answer) else None,
+            query_span=span if isinstance(action, Search) else None,
+            mask_mass=completion.mask_mass,
+        )
+        # The text of a server that returns no ids must be encoded here; such a rollout cannot be trained on.
+        self.context += encode(self._tokenizer, text) if ids is None else ids
+        self.turns.append(turn)
+        if isinstance(action, Answer):
+            self.status = Status.OK
+        elif len(self.turns) >= self._protocol.max_turns or len(self.context) >= self._protocol.max_total_tokens:
+            self.status = Status.TRUNCATED
+        elif ids is None and not text and completion.stop_reason == "length":
+            self.status = Status.TRUNCATED  # the server counts its tokens, and has room for none
+        elif isinstance(action, Search):
+            return action.query
+        else:
+            self._append_observation(make_observation(None, self._protocol, self._tokenizer))
+        return None
+
+    def take_hits(self, result: Sequence[Hit] | RetrievalError) -> None:
+        """Append what the search of the last turn returned, or end the rollout with its failure."""
+        if isinstance(result, RetrievalError):
+            self.fail(str(result), Status.RETRIEVAL_FAILED)
+        else:
+            self._append_observation(make_observation(result, self._protocol, self._tokenizer), result)
+
+    def fail(self, why: str, status: Status = Status.ERROR) -> None:
+        """End the rollout for a reason that says nothing about the policy."""
+        self.status, self.error = status, why
+
+    def trajectory(self, example_id: str) -> Trajectory:
+        """The rollout as a value, unscored. It must have ended."""
+        assert self.status is not None, f"a rollout of {example_id} never ended"
+        return Trajectory(
+            example_id=example_id, prompt=self.prompt, turns=tuple(self.turns), status=self.status, error=self.error
+        )
+
+    def _append_observation(self, observation: Observation, hits: Sequence[Hit] = ()) -> None:
+        """Append it if at least one more token fits after it; else end the rollout without it."""
+        if len(self.context) + len(observation.token_ids) >= self._protocol.max_total_tokens:
+            self.status = Status.TRUNCATED
+            return
+        self.context += observation.token_ids
+        self.turns[-1] = replace(
+            self.turns[-1],
+            observation=observation.token_ids,
+            observation_text=observation.text,
+            hits=tuple(hit.document.id for hit in hits),
+            observation_truncated=observation.truncated,
+        )

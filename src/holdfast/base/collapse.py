@@ -1,0 +1,250 @@
+"""When a reward dropped, fell and collapsed. The verdict at the end of a run, RWD001, the report and the headline of
+`holdfast diagnose` share this definition.
+
+The reward is smoothed over its last `WINDOW` rows. A loss is a share of the reward's range. The range reaches from the
+lowest reward so far to the peak, and always includes 0. Where no reward is below 0, that is the share of the peak.
+Where one is below 0, a share of the peak would mean nothing: take -0.98 after -1. A loss must also exceed the noise. It
+is estimated from neighbouring rows, from neighbouring means, and from the number of binary rewards in a row, if that
+shows. The longer the log, the more means there are, and the further apart the best and the lowest of them are by
+chance. So the standard errors below are those of short logs, and longer ones need more (`needed` in `trailing.py`).
+
+* `dropped`: 20 % is lost, by more than 3 standard errors.
+* `fell`: 40 % is lost, by more than 5 standard errors; or a third, in the mean of ten rows, by more than 4. In a long
+  log, a third in the mean of 40 or 160 rows counts too.
+* `collapsed`: it fell from a plateau. A plateau has 20 rows or more that are within 20 % of the peak.
+
+Everything is causal: what is true at a row depends on the rows up to it. A run that recovered fell all the same;
+`Curve.fallen` says for each row whether the reward is down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from holdfast.base.trailing import (
+    Truths,
+    Values,
+    binary_noise,
+    drawn_count,
+    first,
+    highest,
+    lowest,
+    needed,
+    noise_of_mean,
+    trailing_mean,
+)
+
+WINDOW = 5
+"""Rows in the running mean, as in the curves of the papers."""
+LONG_WINDOW = 2 * WINDOW
+"""Rows in the longer mean, which shows a slow fall of a noisy reward."""
+LONGEST_WINDOWS = (8 * WINDOW, 32 * WINDOW)
+"""The same in long logs, of at least `FEWEST_WINDOWS` such windows."""
+FEWEST_WINDOWS = 4
+FEWEST = 3
+"""Rows before a loss is looked for."""
+DROPPED_SHARE, FALLEN_SHARE, HALVED_SHARE = 0.2, 0.4, 0.5
+"""Shares of the range that are lost."""
+FALLEN_LONG_SHARE = 1 / 3
+"""The share that counts as a fall in the longer mean. No healthy recorded run lost a quarter by 3 standard errors."""
+PLATEAU_ROWS = 20
+"""Rows near the peak that make a fall a collapse."""
+FALLEN_ERRORS, FALLEN_LONG_ERRORS, DROPPED_ERRORS = 5.0, 4.0, 3.0
+"""Standard errors of the difference of two means that a loss must exceed in a short log."""
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Smoothed:
+    """A running mean of the reward, and the share of its range that it has lost, row by row."""
+
+    window: int
+    means: Values
+    """[N]: over the last rows; over all rows so far at the beginning."""
+    lost: Values
+    """[N]: share of the range; 0 at the peak and in the first rows."""
+    surprise: Values
+    """[N]: the loss in standard errors of the difference of the two means."""
+
+    def has_lost(self, share: float, errors: float) -> Truths:
+        """[N]: where it has lost `share` or more, by more than `errors` standard errors. Longer logs need more."""
+        enough = self.surprise > needed(errors, self.window, len(self.means))
+        return np.asarray((self.lost >= share - _ROUNDING) & enough)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fall:
+    """A loss of the reward, as it was at one row."""
+
+    peak_step: int
+    """Where the running mean was highest up to `step`."""
+    step: int
+    peak: float
+    """The running mean at `peak_step`."""
+    level: float
+    """The running mean at `step`."""
+    lost: float
+    """Share of the range."""
+    measure: Literal["peak", "range"]
+    """What `lost` is a share of: the range where a reward up to `step` is below 0, else the peak, which is the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A reward over time."""
+
+    steps: NDArray[np.int64]
+    """[N]"""
+    rewards: Values
+    """[N]: as logged; those that are not finite are left out."""
+    short: Smoothed
+    """Over `WINDOW` rows."""
+    long: Smoothed
+    """Over `LONG_WINDOW` rows."""
+
+    longest: tuple[Smoothed, ...]
+    """Over each of `LONGEST_WINDOWS` for which the log is long enough."""
+
+    @property
+    def dropped(self) -> Truths:
+        """[N]: where 20 % is lost."""
+        return self.short.has_lost(DROPPED_SHARE, DROPPED_ERRORS)
+
+    @property
+    def falling(self) -> Truths:
+        """[N]: where the reward has probably fallen. That is enough if another series shows the cause."""
+        return np.asarray(np.any([mean.has_lost(FALLEN_LONG_SHARE, DROPPED_ERRORS) for mean, _ in self.falls], axis=0))
+
+    @property
+    def fallen(self) -> Truths:
+        """[N]: where the reward is down."""
+        return np.asarray(np.any([shown for _, shown in self.falls], axis=0))
+
+    @property
+    def falls(self) -> tuple[tuple[Smoothed, Truths], ...]:
+        """Every mean with the rows [N] where it shows that the reward is down."""
+        slow = ((mean, mean.has_lost(FALLEN_LONG_SHARE, FALLEN_LONG_ERRORS)) for mean in (self.long, *self.longest))
+        return (self.short, self.short.has_lost(FALLEN_SHARE, FALLEN_ERRORS)), *slow
+
+    def fall_at(self, row: int) -> Fall:
+        """The loss at a row where the reward is down, by the mean that shows it."""
+        return self.loss_at(row, next((mean for mean, shown in self.falls if shown[row]), self.long))
+
+    def loss_at(self, row: int, smoothed: Smoothed) -> Fall:
+        """The loss of one of the means at a row."""
+        peak = int(np.argmax(smoothed.means[: row % len(smoothed.means) + 1]))
+        return Fall(
+            peak_step=int(self.steps[peak]),
+            step=int(self.steps[row]),
+            peak=float(smoothed.means[peak]),
+            level=float(smoothed.means[row]),
+            lost=float(smoothed.lost[row]),
+            measure="range" if self.rewards[: row % len(self.rewards) + 1].min() < 0 else "peak",
+        )
+
+
+def smooth(rewards: ArrayLike, window: int = WINDOW) -> Values:
+    """[N]: the mean of the last `window` rewards, or of all rewards so far."""
+    return trailing_mean(np.asarray(rewards, np.float64), window)
+
+
+def curve_of(rewards: ArrayLike, steps: Sequence[int] | NDArray[np.int64] | None = None) -> Curve:
+    """The curve of [N] rewards, logged at `steps` [N] (default: 1 to N). Rewards that are not finite are left out.
+
+    >>> curve_of([0.8] * 8 + [0.2] * 6).short.lost.round(2).tolist()[-7:]
+    [0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.75]
+    """
+    values = np.asarray(rewards, np.float64)
+    at = np.arange(1, len(values) + 1) if steps is None else np.asarray(steps, np.int64)
+    finite = np.isfinite(values)
+    return _curve(at[finite].tobytes(), values[finite].tobytes())
+
+
+@lru_cache(maxsize=16)
+def _curve(steps: bytes, rewards: bytes) -> Curve:
+    """Several rules look at the same reward. Its curve is computed once."""
+    at, values = np.frombuffer(steps, np.int64), np.frombuffer(rewards, np.float64)
+    count = drawn_count(values)
+    longest = (window for window in LONGEST_WINDOWS if len(values) >= FEWEST_WINDOWS * window)
+    short, long, *rest = (_smoothed(values, count, window) for window in (WINDOW, LONG_WINDOW, *longest))
+    return Curve(at, values, short, long, tuple(rest))
+
+
+def _smoothed(rewards: Values, count: Values, window: int) -> Smoothed:
+    means = trailing_mean(rewards, window)
+    index = np.arange(len(means))
+    peak_at = np.maximum.accumulate(np.where(means >= highest(means), index, 0)) if len(means) else index
+    rows = np.minimum(index + 1, window)
+    peaks, peak_rows = means[peak_at], rows[peak_at]
+    in_both = (peak_rows * peaks + rows * means) / (peak_rows + rows)
+    of_row = np.maximum(noise_of_mean(rewards, window) * math.sqrt(window), binary_noise(in_both, count))
+    error = of_row * np.sqrt(1 / rows + 1 / peak_rows)
+    loss, height = peaks - means, reward_range(peaks, lowest(rewards))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        lost = np.where(height > 0, loss / height, 0.0)
+        surprise = np.where(loss > 0, loss / error, 0.0)
+    lost[: FEWEST - 1 if window <= LONG_WINDOW else FEWEST_WINDOWS * window - 1] = 0.0
+    return Smoothed(window, means, lost, surprise)
+
+
+def reward_range(peak: ArrayLike, lowest: ArrayLike) -> Values:
+    """How far a reward can fall: from the peak to the lowest value, with 0 always in the range.
+
+    >>> [float(reward_range(*pair)) for pair in ((0.8, 0.1), (0.5, -1.0), (-0.5, -1.0))]
+    [0.8, 1.5, 1.0]
+    """
+    return np.maximum(peak, 0.0) - np.minimum(lowest, 0.0)
+
+
+def dropped(curve: Curve) -> Fall | None:
+    """When the reward first dropped: it had lost 20 % of its range.
+
+    >>> dropped(curve_of([0.8] * 8 + [0.6] * 8)).step, dropped(curve_of([0.8] * 8 + [0.7] * 8))
+    (12, None)
+    """
+    row = first(curve.dropped)
+    return None if row is None else curve.loss_at(row, curve.short)
+
+
+def halved(curve: Curve) -> Fall | None:
+    """When the reward had first lost half of its range. Leads of findings are counted to this step."""
+    row = first(curve.short.has_lost(HALVED_SHARE, FALLEN_ERRORS))
+    return None if row is None else curve.loss_at(row, curve.short)
+
+
+def fell(curve: Curve) -> Fall | None:
+    """When the reward first fell: it had lost 40 % of its range, or a third in the mean of ten rows.
+
+    >>> fell(curve_of([0.8] * 8 + [0.2] * 8)).step, fell(curve_of([0.8] * 8 + [0.6] * 8))
+    (11, None)
+    """
+    row = first(curve.fallen)
+    return None if row is None else curve.fall_at(row)
+
+
+def collapsed(curve: Curve) -> Fall | None:
+    """When the reward first fell, if it fell from a plateau.
+
+    >>> collapsed(curve_of([0.8] * 20 + [0.2] * 8)).step, collapsed(curve_of([0.8] * 8 + [0.2] * 8))
+    (23, None)
+    """
+    row = first(curve.fallen)
+    return None if row is None or plateau(curve) < PLATEAU_ROWS else curve.fall_at(row)
+
+
+def plateau(curve: Curve) -> int:
+    """The number of rows, up to the first fall, that are within 20 % of the peak of those rows."""
+    row = first(curve.fallen)
+    end = len(curve.steps) if row is None else row + 1
+    means = curve.short.means[:end]
+    if not len(means):
+        return 0
+    near = means.max() - (DROPPED_SHARE - _ROUNDING) * reward_range(means.max(), curve.rewards[:end].min())
+    return int((means >= near).sum())

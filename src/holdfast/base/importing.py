@@ -1,0 +1,62 @@
+"""Imports that may fail: code that a recipe names as `module:name`, and packages of an extra."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+from holdfast.base.errors import ConfigError
+
+TRAIN_PACKAGES = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "tokenizers": "tokenizers",
+    "safetensors": "safetensors",
+    "bm25s": "bm25s",
+    "Stemmer": "PyStemmer",
+}
+"""Modules of the [train] extra, as they are imported -> what they are installed as."""
+
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def is_import_path(text: str) -> bool:
+    """Whether a text has the form `module:name`.
+
+    >>> is_import_path("my_code.penalties:Hinge"), is_import_path("penalties.py:Hinge()")
+    (True, False)
+    """
+    return _PATH.fullmatch(text) is not None
+
+
+def import_named(path: str) -> Any:
+    """Import the object that `path` names. The working directory is searched last.
+
+    Raises `ConfigError` for another form, a module that cannot be imported, and a name that the module does not have.
+    """
+    if not is_import_path(path):
+        raise ConfigError(f"{path!r} is not an import path; write module:name, such as my_code:Hinge")
+    module_name, _, name = path.partition(":")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # the module's own code runs
+        raise ConfigError(
+            f"{path!r}: the module {module_name} cannot be imported ({type(error).__name__}: {error}). Install it, set "
+            "PYTHONPATH to its folder, or start holdfast in that folder"
+        ) from error
+    if not hasattr(module, name):
+        near = difflib.get_close_matches(name, vars(module), n=1)
+        raise ConfigError(f"{path!r}: {module_name} has no {name}" + (f"; did you mean {near[0]}?" if near else ""))
+    return getattr(module, name)
+
+
+def missing_train_package() -> str | None:
+    """A package of the [train] extra that is not installed; None if all are."""
+    return next((package for module, package in TRAIN_PACKAGES.items() if find_spec(module) is None), None)

@@ -1,0 +1,225 @@
+"""JSON Lines in and out. A bad row is skipped and reported with file, line and field; a bad file is an error."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from holdfast.base.errors import DataError
+from holdfast.base.files import replacing
+
+T = TypeVar("T")
+_log = logging.getLogger("holdfast")
+_BOM = b"\xef\xbb\xbf"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A row that was not used. `str()` is `file:line: field: reason`."""
+
+    path: str
+    line: int
+    """From 1, as editors count; blank lines count too."""
+    field: str
+    """The bad field, or `row` when the line is not a JSON object."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.field}: {self.reason}"
+
+
+class BadField(Exception):
+    """Raised by a row parser: this field of this row cannot be used."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field, self.reason = field, reason
+
+
+def read_rows(
+    path: str | os.PathLike[str],
+    parse: Callable[[dict[str, Any], int], T],
+    *,
+    what: str,
+    on_skip: Callable[[Skipped], None] | None = None,
+) -> tuple[list[T], list[Skipped]]:
+    """`parse(row, line)` of every row of a JSONL file (plain or .gz), in order, and the rows that were skipped.
+
+    `parse` raises `BadField` to skip a row. `what` names a row in messages ("question"). Skipped rows go to `on_skip`
+    as they come, or, without it, into one logged warning. Blank lines hold no row. Raises `DataError` when the file
+    cannot be read, holds no usable row, or when more than half of its rows are bad.
+    """
+    path = Path(path)
+    skipped: list[Skipped] = []
+
+    def collect(skip: Skipped) -> None:
+        skipped.append(skip)
+        if on_skip is not None:
+            on_skip(skip)
+
+    rows = list(iter_rows(path, parse, what=what, on_skip=collect))
+    if skipped and on_skip is None:
+        _log.warning(
+            "%s: skipped %d of %d rows; the first: %s", path, len(skipped), len(rows) + len(skipped), skipped[0]
+        )
+    return rows, skipped
+
+
+def iter_rows(
+    path: str | os.PathLike[str],
+    parse: Callable[[dict[str, Any], int], T],
+    *,
+    what: str,
+    on_skip: Callable[[Skipped], None],
+    replace: bool = False,
+) -> Iterator[T]:
+    """As `read_rows`, one row at a time, in constant memory. Too many bad rows raise at the end.
+
+    `replace` puts U+FFFD where a line is not UTF-8, instead of skipping it.
+    """
+    path = Path(path)
+    judge = Judge(str(path), what, on_skip)
+    for line, raw in lines(path):
+        try:
+            row = parse(_row(raw, replace), line)
+        except BadField as bad:
+            judge.skip(line, bad)
+        else:
+            judge.good += 1
+            yield row
+    judge.verdict()
+
+
+class Judge:
+    """Counts rows, reports those that cannot be used, and decides at the end whether the file can be used."""
+
+    def __init__(
+        self, path: str, what: str, on_skip: Callable[[Skipped], None], form: str = "one JSON object per line"
+    ) -> None:
+        self._path, self._what, self._form, self._on_skip = path, what, form, on_skip
+        self.good = self._bad = 0
+        self._first: list[Skipped] = []
+
+    def skip(self, line: int, bad: BadField) -> None:
+        """Count and report a bad row."""
+        skip = Skipped(path=self._path, line=line, field=bad.field, reason=bad.reason)
+        self._bad += 1
+        if len(self._first) < 3:
+            self._first.append(skip)
+        self._on_skip(skip)
+
+    def verdict(self) -> None:
+        """Raises `DataError` when no row can be used, or more than half of them cannot."""
+        total = self.good + self._bad
+        if total == 0:
+            raise DataError(f"{self._path} is empty; it needs {self._form}, at least one {self._what}")
+        if self.good and 2 * self._bad <= total:
+            return
+        first = "\n  ".join(map(str, self._first))
+        count = "none" if not self.good else f"only {self.good}"
+        raise DataError(
+            f"{self._path}: {count} of {total} rows can be used as a {self._what}. The first that cannot:\n  {first}"
+        )
+
+
+def text_field(row: Mapping[str, Any], field: str) -> str:
+    """A field that must be a string and not empty. Raises `BadField`."""
+    if field not in row:
+        raise BadField(field, f"missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
+    return clean_text(row[field], field)
+
+
+def clean_text(value: Any, field: str, *, empty: bool = False) -> str:
+    """`value` if it is a valid UTF-8 string, and not empty unless `empty` is allowed. Raises `BadField`."""
+    if not isinstance(value, str):
+        raise BadField(field, f"must be a string, is {json_kind(value)}")
+    if not empty and not value.strip():
+        raise BadField(field, "is empty")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadField(field, "holds half of a surrogate pair (a \\ud… escape), which is not a character") from None
+    return value
+
+
+def json_kind(value: Any) -> str:
+    """What JSON calls the type of `value`, for messages."""
+    if value is None:
+        return "null"
+    kinds = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "an object",
+    }
+    return kinds.get(type(value), type(value).__name__)
+
+
+def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write one JSON object per line, atomically: after a crash it is the old file or the new one.
+
+    Returns the number of rows. NaN and infinities are refused (`ValueError`): they are not JSON.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with (
+        replacing(path) as temporary,
+        # A lone surrogate, which UTF-8 cannot hold, becomes its \ud… escape: valid inside a JSON text.
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+    ):
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    return count
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(line number from 1, bytes without the line end) of every line that is not blank. Raises `DataError`."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a JSONL file in it")
+    try:
+        with _open(path) as file:
+            for line, raw in enumerate(file, start=1):
+                if line == 1:
+                    if raw.startswith(_UTF16):
+                        raise DataError(f"{path} is UTF-16; save it as UTF-8")
+                    raw = raw.removeprefix(_BOM)
+                if raw.strip():
+                    yield line, raw
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist") from None
+    except (OSError, EOFError, zlib.error) as error:  # gzip raises all three for a damaged file
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _open(path: Path) -> BinaryIO:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
+
+
+def _row(raw: bytes, replace: bool) -> dict[str, Any]:
+    try:
+        row = json.loads(raw.decode("utf-8", "replace" if replace else "strict"))
+    except UnicodeDecodeError as error:
+        raise BadField("row", f"is not UTF-8 at byte {error.start + 1} of the line") from None
+    except RecursionError:
+        raise BadField("row", "is nested too deeply") from None
+    except ValueError as error:
+        if not raw.endswith(b"\n"):
+            raise BadField("row", "ends in the middle: the file was cut off here") from None
+        raise BadField("row", f"is not JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise BadField("row", f"must be a JSON object, is {json_kind(row)}")
+    return row

@@ -1,0 +1,65 @@
+"""Demonstrations of how to search the Factbook, for a warm start that leaves something to learn.
+
+They have the real observations of a retriever. Some stop before the last hop of a question, so that a policy that has
+learned from them searches well, but rarely often enough.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.agent.protocol import SearchProtocol
+from holdfast.base.errors import DataError
+from holdfast.data.demonstrations import FIRST_THOUGHTS, LAST_THOUGHTS, turn_text
+from holdfast.data.questions import Example
+from holdfast.data.world.bundle import observation_text
+from holdfast.retrieval.types import Retriever
+
+STOP_EARLY = 0.25
+"""Probability, before each search after the first, to answer with what the last one found."""
+WHOLE_QUESTION = 0.15
+"""Probability that the first query is the whole question."""
+
+_NEXT_THOUGHTS = ("It is {}. I search on.", "That is {}.", "{}. Next.")
+
+
+def demonstrations_of(
+    examples: Sequence[Example], retriever: Retriever, protocol: SearchProtocol, seed: int = 0
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """(question, turns) in random order; a turn is its text and the observation after it.
+
+    A question is left out where a search misses its passage. Raises `DataError` if all are: the passages are others.
+    """
+    rng = random.Random(f"factbook-demonstrations-{seed}")
+    demonstrations = []
+    for example in rng.sample(examples, len(examples)):
+        turns = _turns(example.question, example.metadata["steps"], retriever, protocol, rng)
+        if turns is not None:
+            demonstrations.append((example.question, turns))
+    if not demonstrations:
+        raise DataError(
+            "no search for a demonstration found its passage: the demonstrations of the Factbook need its passages. "
+            "Set retrieval.corpus = 'factbook:corpus'"
+        )
+    return demonstrations
+
+
+def _turns(
+    question: str, steps: Sequence[dict[str, Any]], retriever: Retriever, protocol: SearchProtocol, rng: random.Random
+) -> list[tuple[str, str]] | None:
+    most = protocol.max_turns - 1
+    stop = next((n for n in range(1, len(steps)) if rng.random() < STOP_EARLY), len(steps))
+    turns = []
+    for n, step in enumerate(steps[: min(stop, most)]):
+        whole = n == 0 and rng.random() < WHOLE_QUESTION
+        query = question.rstrip("?") if whole else step["query"]
+        hits = retriever.search([query], protocol.topk)[0]
+        if step["passage"] not in [hit.document.id for hit in hits]:
+            return None
+        thought = rng.choice(_NEXT_THOUGHTS).format(steps[n - 1]["answer"]) if n else rng.choice(FIRST_THOUGHTS)
+        turns.append((turn_text(thought, query, protocol.search_tags, protocol), observation_text(hits, protocol)))
+    answer = steps[len(turns) - 1]["answer"]
+    turns.append((turn_text(rng.choice(LAST_THOUGHTS), answer, protocol.answer_tags, protocol), ""))
+    return turns

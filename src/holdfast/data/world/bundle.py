@@ -1,0 +1,100 @@
+"""The bundled world as a run uses it: a starting policy's tokenizer, model and demonstrations, all from the recipe."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.agent.protocol import SearchProtocol, format_hits
+from holdfast.data.world.facts import INTERCHANGEABLE, World, build_world
+from holdfast.data.world.language import Filler, build_filler
+from holdfast.data.world.model import build_tokenizer, vocabulary_texts
+from holdfast.data.world.scripted import Habits, ScriptedRollout, run_scripts
+from holdfast.data.world.settings import Scripts
+from holdfast.data.world.settings import World as WorldConfig
+from holdfast.retrieval.types import Hit, Retriever
+
+
+@functools.lru_cache(maxsize=1)
+def world_of(config: WorldConfig) -> World:
+    """The world of the recipe, built once."""
+    return build_world(
+        config.seed,
+        people=config.people,
+        train_questions=config.train_questions,
+        dev_questions=config.dev_questions,
+        test_questions=config.test_questions,
+        two_hop=config.two_hop,
+        mismatch=config.mismatch,
+    )
+
+
+def filler_of(config: WorldConfig) -> Filler | None:
+    """The filler language of the recipe, or None if it has none."""
+    if not config.filler_words:
+        return None
+    return build_filler(
+        config.seed,
+        words=config.filler_words,
+        thought_length=config.filler_length,
+        ramble_length=config.ramble_length,
+    )
+
+
+def scripted_rollouts(
+    world: World,
+    filler: Filler | None,
+    retriever: Retriever,
+    protocol: SearchProtocol,
+    scripts: Scripts,
+    *,
+    seed: int,
+    plain: bool = False,
+) -> list[ScriptedRollout]:
+    """Noisy scripts over training questions, with the habits of the recipe: of its plain scripts, or of those after.
+    Some are correct and some are not."""
+    rng = random.Random(f"holdfast-episodes-{seed}")  # a former name: another text draws other scripts
+    questions = [rng.choice(world.questions["train"]) for _ in range(scripts.count)]
+    habits = Habits(**scripts.habits(plain=plain))
+    return run_scripts(
+        questions,
+        retriever,
+        protocol,
+        observe=lambda hits: observation_text(hits, protocol),
+        habits=habits,
+        filler=filler,
+        seed=seed,
+    )
+
+
+def observation_text(hits: Sequence[Hit] | None, protocol: SearchProtocol) -> str:
+    """The observation of a search, or of an invalid turn (None). It is never cut, so it needs no tokenizer."""
+    gap = protocol.separator
+    if hits is None:
+        return f"{gap}{protocol.invalid_note}{gap}"
+    body = "".join(format_hits(hits, title_quotes=protocol.title_quotes)).strip() or protocol.nothing_found
+    return f"{gap}{protocol.information_open}{body}{protocol.information_close}{gap}"
+
+
+def world_tokenizer(
+    world: World, filler: Filler | None, scripts: Sequence[ScriptedRollout], protocol: SearchProtocol
+) -> Any:
+    """A tokenizer that knows every word of the world, of the filler and of the protocol."""
+    samples = [
+        protocol.prompt.replace("{question}", script.question.example.question)
+        + "".join(text + observation for text, observation in script.turns)
+        for script in scripts[:2000]
+    ]
+    words = (*world.names, *(filler.words if filler else ()))
+    return build_tokenizer(vocabulary_texts(world, [*samples, *[protocol.invalid_note] * 2]), words)
+
+
+def interchangeable_tokens(world: World, tokenizer: Any) -> list[list[int]]:
+    """Pools of token ids whose words can be exchanged: given names, family names, towns, and so on."""
+    pools = []
+    for words in (*world.name_pools, *INTERCHANGEABLE):
+        encoded = [tokenizer.encode(f" {word}", add_special_tokens=False) for word in words]
+        pools.append([ids[0] for ids in encoded if len(ids) == 1])
+    return pools

@@ -1,0 +1,52 @@
+"""The codes of all rules, and a selection of codes. Imports little, because the check of a recipe imports it."""
+
+from __future__ import annotations
+
+from holdfast.base.errors import ConfigError
+
+CODES: dict[str, str] = {
+    "GRD002": "updates",
+    "GRD003": "zeros",
+    "MSK001": "sampling",
+    "SMP001": "sampling",
+    "SMP002": "mismatch",
+    "ENT003": "noise_policy",
+    "PEN001": "penalty",
+    "RET001": "rollouts",
+    "RET002": "rollouts",
+    "RWD003": "hacking",
+    "GRP001": "groups",
+    "STP001": "updates",
+    "LLD001": "likelihood",
+    "LLD002": "likelihood",
+    "LLD003": "likelihood",
+    "LLD004": "likelihood",
+    "ISD001": "updates",
+    "KLD001": "divergence",
+    "ENT001": "likelihood",
+    "ENT002": "likelihood",
+    "GRD001": "updates",
+    "TRN001": "rollouts",
+    "RWD002": "reward",
+    "RWD001": "reward",
+    "OBS001": "observer",
+    "ZER001": "zeros",
+}
+"""Every code, and the file of its rule in `holdfast/diagnostics/rules`. Causes come before symptoms: findings of the
+same step are reported in this order."""
+
+
+def chosen(text: str, *, where: str) -> set[str]:
+    """The codes that begin with one of the comma-separated parts; all codes for an empty text.
+
+    >>> sorted(chosen("LLD,ent001", where="--select"))
+    ['ENT001', 'LLD001', 'LLD002', 'LLD003', 'LLD004']
+
+    Raises `ConfigError` for a part that no code begins with. The message begins with `where`, such as an option.
+    """
+    parts = [part.strip().upper() for part in text.split(",") if part.strip()]
+    for part in parts:
+        if not any(code.startswith(part) for code in CODES):
+            known = ", ".join(sorted(CODES))
+            raise ConfigError(f"{where}: no finding's code begins with {part!r}. The codes are {known}")
+    return {code for code in CODES if not parts or code.startswith(tuple(parts))}

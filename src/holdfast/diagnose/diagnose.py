@@ -1,0 +1,214 @@
+"""The diagnosis of a log: findings, codes that could not be checked, and the course of the reward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from holdfast.base.collapse import WINDOW, Curve, fell, halved
+from holdfast.diagnose.batches import joined
+from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
+from holdfast.diagnose.log import Host, Log, has, reward_curve
+from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.rules.rule import Hit, Remedy, Rule, without_suppressed
+
+
+def diagnose(log: Log) -> Diagnosis:
+    """Everything that a log shows.
+
+    A finding depends only on the log up to its step, so a monitor finds the same. Leads, facts and undecided codes may
+    change as the log grows.
+    """
+    batches = joined(log)
+    curve = reward_curve(batches)
+    half = None if curve is None else halved(curve)
+    hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(rule.rows(log, batches))) is not None}
+    reported = as_findings(log, hits, None if half is None else half.step)
+    return Diagnosis(
+        findings=tuple(finding for finding in reported if finding.level == "finding"),
+        notes=tuple(finding for finding in reported if finding.level == "note"),
+        cannot_tell=cannot_tell(log),
+        what_to_log=what_to_log(log),
+        fall=None if curve is None else fell(curve),
+        halved=half,
+        facts=facts_of(log, curve),
+    )
+
+
+def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tuple[Finding, ...]:
+    """Findings and notes of some hits, ordered by step; at equal steps causes before symptoms. Leads count to
+    `half_step`."""
+    remaining, order = without_suppressed(hits, RULES), list(RULES)
+    return tuple(
+        Finding(
+            code=code,
+            step=hit.step,
+            lead=None if half_step is None else half_step - hit.step,
+            summary=hit.summary,
+            evidence=hit.evidence,
+            series=hit.series,
+            remedy=remedy_on(log.host, hit.remedy or RULES[code].remedy),
+            level=hit.level,
+        )
+        for code, hit in sorted(remaining.items(), key=lambda item: (item[1].step, order.index(item[0])))
+    )
+
+
+def remedy_on(host: Host, remedy: Remedy) -> str:
+    """The remedy for a host; the one without names of settings for a host that has none of its own."""
+    return remedy.get(host, remedy["unknown"])
+
+
+def cannot_tell(log: Log) -> tuple[CannotTell, ...]:
+    """The codes that apply to the log but lack series."""
+    return tuple(
+        CannotTell(code=code, missing=missing, remedy=remedy_for(log, missing))
+        for code, rule in RULES.items()
+        if rule.applies(log) and (missing := missing_of(log, rule))
+    )
+
+
+def missing_of(log: Log, rule: Rule) -> tuple[str, ...]:
+    """The series that a rule lacks; empty if one of its sets of series is complete."""
+    if any(has(log, *names) for names in rule.needs):
+        return ()
+    names, _ = best_set(log.host, rule.needs)
+    return tuple(name for name in names if not has(log, name))
+
+
+def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
+    """Numbers for a headline."""
+    facts: dict[str, float] = {"rows": float(len(log.steps))}
+    if len(log.steps):
+        facts |= {"first step": float(log.steps[0]), "last step": float(log.steps[-1])}
+    if curve is not None:
+        means = curve.rewards if len(curve.rewards) < WINDOW else curve.short.means
+        facts["rewards"] = float(len(means))
+        facts["first reward"] = float(means[0 if len(means) < WINDOW else WINDOW - 1])
+        facts["peak reward"] = float(means.max())
+        facts["last reward"] = float(means[-1])
+        facts["lost at the end"] = float(curve.short.lost[-1])
+    return facts
+
+
+_VERL_LOSS = "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is"
+_TRL_LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
+_TRL_ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/guide/trl.md)"
+_TRL_SAMPLED_HERE = "`with_penalties(GRPOTrainer)` with `SearchRollouts`, which samples from the trainer's model"
+
+# What logs a series, by the first prefix that its name has. Nothing logs a name without one.
+LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
+    "holdfast": {
+        "displacement/": "`train.displacement_every = 1`",
+        "eval/": "`eval.every`",
+        "penalty/": '`loss.penalty.name` other than "none"',
+        "": "every run of `holdfast train`, so this log is incomplete or from another version",
+    },
+    "trl": {
+        "displacement/": _TRL_LOSS,
+        "likelihood/correct": _TRL_LOSS,
+        "likelihood/incorrect": _TRL_LOSS,
+        "ratio/": _TRL_LOSS,
+        "optimizer_steps_per_rollout": _TRL_LOSS,
+        "loss/tokens": "`with_penalties(GRPOTrainer)` with `SearchRollouts`",
+        "penalty/": "`with_penalties(GRPOTrainer, LLDS(coef=1.0))`",
+        "rollout/length": "every GRPOTrainer (`completions/mean_length`)",
+        "clip/": "every GRPOTrainer (`clip_ratio/region_mean`)",
+        "grad/norm": "every trainer, with `max_grad_norm` set",
+        "entropy/mean": "every GRPOTrainer (`entropy`)",
+        "rollout/mixed_group_fraction": "every GRPOTrainer (`frac_reward_zero_std`)",
+        "sampler/logprob_gap": "`with_penalties(GRPOTrainer)` with `use_vllm=True` or `SearchRollouts`",
+        "sampler/mask_mass": _TRL_LOSS,
+        "sampler/logprob_abs_gap": "every GRPOTrainer with `use_vllm=True` (`sampling/sampling_logp_difference/mean`)",
+        "kl/": "every GRPOTrainer with `beta` above 0 (`kl`)",
+        "advantage/tail_mean": _TRL_SAMPLED_HERE,
+        "retrieval/": _TRL_ROLLOUTS,
+        "rollout/": _TRL_ROLLOUTS,
+        "reward/mean": "every GRPOTrainer (`reward`)",
+        "reward/": _TRL_ROLLOUTS,
+    },
+    "verl": {
+        "drift/": _VERL_LOSS,
+        "likelihood/positive": _VERL_LOSS,
+        "likelihood/negative": _VERL_LOSS,
+        "ratio/": _VERL_LOSS,
+        "penalty/": "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds`",
+        "clip/": "every actor of verl (`actor/pg_clipfrac`)",
+        "grad/norm": "every actor of verl (`actor/grad_norm`)",
+        "entropy/mean": "verl's trainer (`actor/entropy`)",
+        "rollout/length": "verl's trainer (`response_length/mean`)",
+        "reward/mean": "verl's trainer (`critic/score/mean`)",
+        "sampler/logprob_gap": "`actor_rollout_ref.rollout.calculate_log_probs=True` (`rollout_corr/kl`)",
+        "sampler/prob_abs_gap": "`actor_rollout_ref.rollout.calculate_log_probs=True` "
+        "(`training/rollout_probs_diff_mean`)",
+        "kl/": "`actor_rollout_ref.actor.use_kl_loss=True` (`actor/kl_loss`)",
+    },
+}
+
+
+def what_to_log(log: Log) -> str:
+    """The settings and the observer that let the next log decide more codes, in a sentence or two; empty if this log
+    has them."""
+    if log.host == "trl":
+        gaps = np.diff(log.series["reward/mean"].steps) if "reward/mean" in log.series else np.empty(0)
+        dense = log.settings.get("logging_steps") == 1 or (len(gaps) > 0 and bool((gaps == 1).all()))
+        parts = []
+        if log.format != "trl":
+            parts.append("end with `trainer.save_state()`")
+        if not has(log, "optimizer_steps_per_rollout"):
+            observer = "`holdfast.adapters.trl.with_penalties(GRPOTrainer)`"
+            parts.append(f"train with {observer}, which leaves the loss as it is")
+        more = f"To check more codes, {' and '.join(parts)}." if parts else ""
+        return more if dense else f"To see every step, set `logging_steps=1`. {more}".strip()
+    if log.host == "verl":
+        observed = any(name.startswith("drift/") for name in log.series)
+        return "" if observed else f"To check more codes, train with {_VERL_LOSS}."
+    return (
+        ""
+        if log.host == "holdfast"
+        else "To check more codes, use holdfast's observers for TRL and verl (docs/guide/trl.md, docs/guide/verl.md)."
+    )
+
+
+def logged_by(host: Host, name: str) -> str | None:
+    """What logs a series on this host; None if nothing does."""
+    return next((how for start, how in LOGGED_BY.get(host, {}).items() if name.startswith(start)), None)
+
+
+def best_set(host: Host, needs: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
+    """(the first set of series that this host can log, True); (the first set, False) if it can log none."""
+    sets = tuple(needs)
+    loggable = next((names for names in sets if all(logged_by(host, name) for name in names)), None)
+    return (sets[0], False) if loggable is None else (loggable, True)
+
+
+def remedy_for(log: Log, missing: Iterable[str]) -> str:
+    """How to get the series into the next log: why an active observer did not log them, or else what logs them."""
+    names = tuple(missing)
+    return (observed_without(log, names) if log.host == "trl" else None) or how_to_log(log.host, names)
+
+
+def observed_without(log: Log, missing: Iterable[str]) -> str | None:
+    """Why a TRL log of `with_penalties` lacks series of correct rollouts; None if it was not on."""
+    absent = [name for name in missing if name.startswith(("likelihood/", "displacement/"))]
+    if not absent or not has(log, "optimizer_steps_per_rollout"):
+        return None
+    if not has(log, "likelihood/correct"):
+        why = (
+            "no rollout counted as correct. Pass `with_penalties(..., correct_above=X)`, where X is between the "
+            "rewards of incorrect and of correct rollouts"
+        )
+    else:
+        why = "it did not measure displacement, which needs a second rollout batch and `displacement_every` above 0"
+    return f"`with_penalties` was active, but {why}."
+
+
+def how_to_log(host: Host, names: Iterable[str]) -> str:
+    """One sentence: which setting logs the series."""
+    ways = list(dict.fromkeys(way for name in names if (way := logged_by(host, name)) is not None))
+    if ways:
+        return f"Logged by {'; '.join(ways)}."
+    if host not in LOGGED_BY or host == "unknown":
+        return "holdfast's observers for TRL and verl log it (docs/guide/trl.md, docs/guide/verl.md)."
+    return f"{host} cannot log it, but `holdfast train` does."

@@ -1,0 +1,178 @@
+"""A diagnosis: as values, as JSON (`--json`, `findings.json`) and in a headline."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.base.collapse import FALLEN_SHARE, FEWEST, WINDOW, Fall
+from holdfast.base.files import write_whole
+from holdfast.base.run_folder import FINDINGS
+from holdfast.diagnose.log import Log
+
+Level = Literal["finding", "note"]
+"""A finding is a problem. A note is worth knowing, but no reason to act."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One problem that the log shows, or one thing worth knowing."""
+
+    code: str
+    """Stable, such as `LLD003`; docs/reference/codes.md has a section on each."""
+    step: int
+    """The first step at which the log shows it. A monitor reports it at this step."""
+    lead: int | None = None
+    """Steps from `step` until the reward had lost half (negative: that was earlier); None if it never did."""
+    summary: str
+    """What happened, with its numbers."""
+    evidence: Mapping[str, float]
+    """Values at `step`, by the name of the series or of what was computed from it."""
+    series: tuple[str, ...]
+    """The series to look at. A chart of one of them marks the finding."""
+    remedy: str
+    """What to change, in settings of the host."""
+    level: Level = "finding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CannotTell:
+    """A code that could not be checked because the log lacks series."""
+
+    code: str
+    missing: tuple[str, ...]
+    """Names of the missing series."""
+    remedy: str
+    """The setting of the host, or the observer of holdfast, that logs them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Everything that the rules find in a log."""
+
+    findings: tuple[Finding, ...]
+    """Problems, ordered by step."""
+    notes: tuple[Finding, ...] = ()
+    """What is worth knowing but not a problem, ordered by step: findings of level "note"."""
+    cannot_tell: tuple[CannotTell, ...] = ()
+    what_to_log: str = ""
+    """One sentence: what to log next time, to check more codes; empty if this log has it all."""
+    fall: Fall | None = None
+    """When the reward first fell (`holdfast.base.collapse`); None if it did not."""
+    halved: Fall | None = None
+    """When the reward had first lost half of its range; None if it never did. Leads are counted to this step."""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Numbers for the headline: `rows`, `rewards` (how many), `first step`, `last reward` and so on."""
+
+
+def write_findings(folder: Path, log: Log, diagnosis: Diagnosis) -> None:
+    """Write `findings.json` into a folder, whole."""
+    write_whole(folder / FINDINGS, to_text(as_json(log, diagnosis)))
+
+
+def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Plain values: docs/reference/diagnose.md explains the keys. Numbers that are not finite are null."""
+    return {
+        "format": log.format,
+        "host": log.host,
+        "name": log.name,
+        "steps": log.last_step,
+        "fall_step": None if diagnosis.fall is None else diagnosis.fall.step,
+        "peak_step": None if diagnosis.halved is None else diagnosis.halved.peak_step,
+        "half_step": None if diagnosis.halved is None else diagnosis.halved.step,
+        "facts": _numbers(diagnosis.facts),
+        "findings": [finding_json(finding) for finding in (*diagnosis.findings, *diagnosis.notes)],
+        "cannot_tell": [
+            {"code": undecided.code, "missing": list(undecided.missing), "remedy": undecided.remedy}
+            for undecided in diagnosis.cannot_tell
+        ],
+        "what_to_log": diagnosis.what_to_log,
+        "notes": list(log.notes),
+    }
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Plain values of one finding or note."""
+    return {
+        "code": finding.code,
+        "step": finding.step,
+        "lead": finding.lead,
+        "summary": finding.summary,
+        "evidence": _numbers(finding.evidence),
+        "series": list(finding.series),
+        "remedy": finding.remedy,
+        "level": finding.level,
+    }
+
+
+def to_text(value: Any) -> str:
+    """The JSON text of one diagnosis, or of a list of them."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+MORE_ROWS = "The log is too short to judge the reward: a fall shows in 10 rows or more, a slow decay in 20 or more."
+
+
+def headline(log: Log, diagnosis: Diagnosis) -> str:
+    """The course of the reward, in one or two sentences."""
+    facts = diagnosis.facts
+    rows = int(facts.get("rows", 0))
+    if not rows:
+        return "The log has no rows."
+    span = f"{rows} rows, steps {facts['first step']:.0f} to {facts['last step']:.0f}"
+    if rows == 1:
+        span = f"1 row, step {facts['last step']:.0f}"
+    if "peak reward" not in facts:
+        return f"No reward in this log ({span})."
+    if facts["rewards"] == 1:
+        return f"Reward {facts['last reward']:.3g} ({span}). {MORE_ROWS}"
+    course = f"Reward {facts['first reward']:.3g} at first, {facts['peak reward']:.3g} at best"
+    course += f", {facts['last reward']:.3g} at the end ({span})."
+    if too_short(diagnosis):
+        return f"{course} {MORE_ROWS}"
+    if facts["rewards"] < FEWEST:
+        return f"{course} Too few rewards to judge a fall."
+    fall, half = diagnosis.fall, diagnosis.halved
+    if fall is None:
+        return f"{course} It did not fall{_why_not(facts)}."
+    fell = (
+        f"{course} It fell: {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}"
+    )
+    back = " It came back." if any(note.code == "RWD001" for note in diagnosis.notes) else ""
+    return f"{fell}.{back}" if half is None else f"{fell}, half by step {half.step}.{back}"
+
+
+def _why_not(facts: Mapping[str, float]) -> str:
+    """Why the reward did not fall, where a reader of the headline's numbers would say that it did."""
+    if facts["rewards"] < 2 * WINDOW:
+        return " in these few rows"
+    return ": a loss this large is within the noise of this log" if facts["lost at the end"] >= FALLEN_SHARE else ""
+
+
+def too_short(diagnosis: Diagnosis) -> bool:
+    """Whether the log has too few rows to judge the course of the reward. Rules that need only single rows still
+    apply."""
+    return diagnosis.facts.get("rows", 0) < WINDOW
+
+
+def lead_of(lead: int | None) -> str:
+    """`lead` in words; empty without one.
+
+    >>> [lead_of(lead) for lead in (12, 1, 0, -3)]
+    ['12 steps before half of the reward was lost', '1 step before half of the reward was lost', \
+'at the step at which half of the reward was lost', '3 steps after half of the reward was lost']
+    """
+    if lead is None:
+        return ""
+    if lead == 0:
+        return "at the step at which half of the reward was lost"
+    steps = f"{abs(lead)} step{'s' if abs(lead) > 1 else ''}"
+    return f"{steps} {'before' if lead > 0 else 'after'} half of the reward was lost"

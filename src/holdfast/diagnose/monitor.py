@@ -1,0 +1,140 @@
+"""The rules while a run continues: the same functions as `diagnose`, on the log so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from holdfast.diagnose.batches import joined
+from holdfast.diagnose.diagnose import as_findings, diagnose
+from holdfast.diagnose.finding import Diagnosis, Finding
+from holdfast.diagnose.log import Host, Log, Series
+from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.rules.rule import Hit
+
+_JUDGED_EVERY = 2000
+"""The rules wait for one more row per this many rows of the log. A rule looks at the whole log. So on a log of 20,000
+rows the rules are applied at every tenth row, and the mean cost of a row does not grow."""
+
+
+class Monitor:
+    """Applies the rules to the metrics of a run, step by step.
+
+    >>> monitor = Monitor()
+    >>> [[f.code for f in monitor.observe(step, {"grad/norm": norm})] for step, norm in ((1, 0.5), (2, math.nan))]
+    [[], ['GRD002']]
+
+    Args:
+        host: the trainer whose settings remedies name.
+        name: the name of the run.
+        settings: settings of the run by the dotted names of the host.
+    """
+
+    def __init__(
+        self, *, host: Host = "holdfast", name: str = "", settings: Mapping[str, object] | None = None
+    ) -> None:
+        self._host, self._name, self._settings = host, name, dict(settings or {})
+        self._columns: dict[str, _Column] = {}
+        self._steps = _Column()
+        self._hits: dict[str, Hit] = {}
+        self._reported: set[str] = set()
+        self._pending = 0  # rows that were not judged yet
+
+    def observe(self, step: int, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
+        """Add the metrics of a step, by holdfast's names. Returns the new findings, without notes.
+
+        An earlier step means that a run was resumed: later steps are forgotten. Metrics for the newest step are added
+        to it. A long log is not judged at every step.
+        """
+        self._add(step, metrics)
+        self._pending += 1
+        return self._judge() if self._pending * _JUDGED_EVERY >= self._steps.count else ()
+
+    def replay(self, rows: Iterable[tuple[int, Mapping[str, float]]]) -> tuple[Finding, ...]:
+        """Add (step, metrics) of many steps, and judge them once. Returns the findings that remain at the end."""
+        for step, metrics in rows:
+            self._add(step, metrics)
+        return self._judge()
+
+    def _add(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._steps.count and step < self._steps.last_step:
+            self._forget_from(step)
+        self._steps.add(step, 0.0)
+        for name, value in metrics.items():
+            self._columns.setdefault(name, _Column()).add(step, float(value))
+
+    def _judge(self) -> tuple[Finding, ...]:
+        self._pending = 0
+        log = self.log()
+        batches = joined(log)
+        for code, rule in RULES.items():
+            if code in self._hits:
+                continue
+            hit = rule.find(rule.rows(log, batches))
+            if hit is not None and hit.level == "finding":  # a note may become a finding
+                self._hits[code] = hit
+        new = tuple(f for f in as_findings(log, self._hits, None) if f.code not in self._reported)
+        self._reported |= {finding.code for finding in new}
+        return new
+
+    def log(self) -> Log:
+        """The log so far."""
+        return Log(
+            format="holdfast",
+            host=self._host,
+            name=self._name,
+            series={name: column.series() for name, column in self._columns.items()},
+            steps=self._steps.series().steps,
+            settings=self._settings,
+        )
+
+    def diagnosis(self) -> Diagnosis:
+        """The whole diagnosis of the log so far."""
+        return diagnose(self.log())
+
+    def _forget_from(self, step: int) -> None:
+        for column in (self._steps, *self._columns.values()):
+            column.forget_from(step)
+        self._columns = {name: column for name, column in self._columns.items() if column.count}
+        self._hits = {code: hit for code, hit in self._hits.items() if hit.step < step}
+        self._reported &= set(self._hits)
+
+
+def metrics_rows(rows: Iterable[Mapping[str, object]]) -> Iterator[tuple[int, dict[str, float]]]:
+    """(step, metrics) of the rows of `metrics.jsonl`."""
+    for row in rows:
+        dropped = row.get("dropped")
+        numbers = {k: float(v) for k, v in row.items() if isinstance(v, int | float) and k not in ("step", "time")}
+        numbers |= dict.fromkeys(dropped if isinstance(dropped, list) else (), math.nan)
+        yield int(row["step"]), numbers  # type: ignore[call-overload]
+
+
+class _Column:
+    """Steps and values of a series, in arrays that double when they are full."""
+
+    __slots__ = ("_steps", "_values", "count")
+
+    def __init__(self) -> None:
+        self._steps, self._values = np.empty(16, np.int64), np.empty(16, np.float64)
+        self.count = 0
+
+    @property
+    def last_step(self) -> int:
+        return int(self._steps[self.count - 1])
+
+    def add(self, step: int, value: float) -> None:
+        if self.count and self.last_step == step:
+            self._values[self.count - 1] = value
+            return
+        if self.count == len(self._steps):
+            self._steps, self._values = (np.concatenate([a, np.empty_like(a)]) for a in (self._steps, self._values))
+        self._steps[self.count], self._values[self.count] = step, value
+        self.count += 1
+
+    def forget_from(self, step: int) -> None:
+        self.count = int(np.searchsorted(self._steps[: self.count], step))
+
+    def series(self) -> Series:
+        return Series(self._steps[: self.count], self._values[: self.count])

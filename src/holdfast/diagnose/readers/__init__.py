@@ -1,0 +1,146 @@
+"""`read_log` reads the log of any trainer as a `Log`. docs/reference/logs.md lists what can be read."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from holdfast.base.errors import DataError
+from holdfast.diagnose.log import Host, Log, Series
+from holdfast.diagnose.readers.columns import series_of
+from holdfast.diagnose.readers.find import READABLE, find_logs
+from holdfast.diagnose.readers.names import CHANGES, ambiguous_names, by_version, is_share, translation
+from holdfast.diagnose.readers.reader import LogFile, Raw
+from holdfast.diagnose.readers.same_run import named_apart, one_each
+from holdfast.diagnose.readers.services import is_address, read_service
+from holdfast.diagnose.readers.text import Tally, clean, spooled
+
+_logger = logging.getLogger("holdfast")
+
+_HOST_NAMES: Mapping[Host, str] = {"trl": "TRL", "unknown": "the host"}
+"""How messages name a host, if not by its name in `Host`."""
+
+
+def read_log(path: str | Path) -> Log:
+    """The log of one run: a file, a run's folder, or a folder with one run in it.
+
+    Raises `DataError` for a path that cannot be read, without a log, or with several (`read_logs` reads them all).
+    """
+    logs = read_logs(path)
+    if len(logs) > 1:
+        raise DataError(_several(path, [log.name for log in logs]))
+    return logs[0]
+
+
+def read_logs(path: str | Path) -> tuple[Log, ...]:
+    """Every run at a path: in a folder of runs, in a tracker's database, or in the CSV of a chart with one column per
+    run. A run that is in several files of a folder is read once.
+
+    An address such as `wandb://entity/project/run` is read from the service. "-" is standard input, and a pipe is read
+    to its end. In a folder, a file that is empty or not a log is left out with a logged warning. Raises `DataError` if
+    no run is left.
+    """
+    if is_address(path):
+        return _at_service(str(path))
+    if str(path) == "-":
+        return _from_pipe(sys.stdin.buffer, "standard input")
+    if _is_pipe(Path(path)):
+        with Path(path).open("rb") as pipe:
+            return _from_pipe(pipe, str(path))
+    return _logs_at(Path(path))
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        return path.is_fifo()
+    except (OSError, ValueError):  # reading the path reports why
+        return False
+
+
+def _from_pipe(pipe: IO[bytes], name: str) -> tuple[Log, ...]:
+    """The logs in a pipe, which is copied to a file because readers read twice."""
+    with spooled(pipe, "stdin") as path:
+        try:
+            return _logs_at(path)
+        except DataError as error:
+            raise DataError(str(error).replace(str(path), name)) from None
+
+
+def _at_service(address: str) -> tuple[Log, ...]:
+    raws = read_service(address)
+    if not raws:
+        raise DataError(f"{address} has no metric with a step: the run has logged nothing yet")
+    return tuple(named_apart([_log(raw, raw.columns.tally) for raw in raws]))
+
+
+def _logs_at(path: Path) -> tuple[Log, ...]:
+    read: list[tuple[LogFile, Log]] = []
+    unread: list[DataError] = []
+    for file in find_logs(path):
+        try:
+            read += [(file, log) for log in _read(file)]
+        except DataError as error:
+            if not file.beside:
+                unread.append(error)
+    logs = named_apart(one_each(read))
+    if not logs:
+        raise unread[0]
+    for problem in unread:
+        _logger.warning("left out: %s", problem)
+    return tuple(logs)
+
+
+def _read(file: LogFile) -> tuple[Log, ...]:
+    tally = Tally(file.path)
+    if file.note:
+        tally.add(file.note)
+    filled = [run for run in file.reader.read(file, tally) if run.columns]
+    if not filled:
+        raise DataError(_nothing(file, tally))
+    return tuple(_log(run, tally) for run in filled)
+
+
+def _log(raw: Raw, of_file: Tally) -> Log:
+    of_run = raw.columns.tally
+    series, steps = series_of(raw.columns, of_run)
+    unclear = ambiguous_names(raw.host, series, raw.settings)
+    notes = [f"{name} was not translated to a name of holdfast: {why}." for name, why in unclear.items()]
+    result: dict[str, Series] = {}
+    for name, target in translation(raw.host, series, doubtful=unclear, instead=by_version(raw.host, series)).items():
+        values = CHANGES[target.change](series[name].values)
+        if target.differs:
+            notes.append(f"{target.ours} is {_HOST_NAMES.get(raw.host, raw.host)}'s {name}: {target.differs}.")
+        if is_share(target.ours) and _is_percentage(values):
+            notes.append(f"{target.ours} goes up to {np.nanmax(values):g}, so its values were divided by 100.")
+            values = values / 100
+        result[target.ours] = Series(series[name].steps, values)
+    return Log(
+        format=raw.format,
+        host=raw.host,
+        name=clean(raw.name),
+        series=dict(sorted(result.items())),
+        steps=steps,
+        settings=raw.settings,
+        notes=(*of_file.notes(), *(of_run.notes() if of_run is not of_file else ()), *notes),
+    )
+
+
+def _is_percentage(values: np.ndarray) -> bool:
+    """A fraction cannot be above 1. If no value is above 100, it is a percentage."""
+    finite = values[np.isfinite(values)]
+    return bool(len(finite)) and 1.01 < float(finite.max()) <= 100 and float(finite.min()) >= 0
+
+
+def _several(path: str | Path, names: list[str]) -> str:
+    shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    return f"{path} contains {len(names)} runs: {shown}. Name one of them"
+
+
+def _nothing(file: LogFile, tally: Tally) -> str:
+    notes = " ".join(note[0].upper() + note[1:] for note in tally.notes())
+    return f"{file.path} {file.reader.lacks}. {notes + ' ' if notes else ''}{READABLE}"

@@ -1,0 +1,137 @@
+"""verl's console log: lines such as `step:12 - actor/entropy:0.3 - …` among other output, often with Ray's prefix."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from holdfast.diagnose.readers.columns import number_in
+from holdfast.diagnose.readers.jsonl import Batch, read_rows
+from holdfast.diagnose.readers.reader import Frame, LogFile, Raw, Reader, Row, dotted
+from holdfast.diagnose.readers.text import Tally, blocks, lines
+
+STEP = re.compile(r"(?<![\w./@-])step:(\d{1,15}) - (?=[^\s:]+:)")
+FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=True)
+
+COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_WORDS = {"True": 1.0, "False": 0.0}
+_LONGEST_SETTINGS = 1 << 20  # characters
+_BLOCKS = 100  # blocks of a file that are searched for a first step
+
+
+class Console:
+    """Reads a file once. `settings` then has the configuration that verl printed."""
+
+    def __init__(self, path: Path, tally: Tally) -> None:
+        self.path, self.tally = path, tally
+        self.settings: dict[str, object] = {}
+        self._printed: list[str] = []
+        self._characters = 0  # of `_printed`
+        self._looking = True
+
+    def rows(self) -> Iterator[Batch]:
+        """`{"step": …, name: number}` by line."""
+        for first, some in lines(self.path, self.tally):
+            places: list[int] = []
+            rows: list[Row] = []
+            for number, line in enumerate(some, first):
+                if "step:" in line and (row := self._row(line, number)) is not None:
+                    places.append(number)
+                    rows.append(row)
+                elif self._looking:
+                    self._configuration(line)
+            if rows:
+                self._looking = False
+                yield places, rows
+
+    def _row(self, line: str, number: int) -> Row | None:
+        if "\x1b" in line:
+            line = COLOUR.sub("", line)
+        mark = _last_mark(line)
+        if mark is None:
+            return None
+        row: Row = {"step": int(mark[1])}
+        text = line[mark.end() :].rstrip()
+        if ":np.float64(" in text:  # half of what verl prints: `_value` would do, but slowly
+            text = text.replace(":np.float64(", ":").replace(") - ", " - ")
+        for part in text.split(" - "):
+            name, _, text = part.rpartition(":")
+            try:
+                value: float | None = float(text)
+            except ValueError:
+                value = _value(text)
+            if value is None or not name or name == "step":
+                self.tally.add("left out {n values}: not a number", number, part)
+            else:
+                row[name] = value
+        return row
+
+    def _configuration(self, line: str) -> None:
+        """Collects the dict that verl prints before the first step. Other lines may come between."""
+        line = without_process(COLOUR.sub("", line)).rstrip()
+        if not self._printed and not line.startswith("{'actor_rollout_ref'"):
+            return
+        if line[:1] not in ("{", " "):
+            return
+        self._printed.append(line)
+        self._characters += len(line)
+        if not line.endswith("}") and self._characters < _LONGEST_SETTINGS:
+            return
+        self._looking = False
+        try:
+            read: Any = ast.literal_eval("\n".join(self._printed))
+            self.settings = dotted(read)
+        except (ValueError, SyntaxError, RecursionError, MemoryError, AttributeError):
+            self.tally.add("the settings are unknown: the configuration that verl printed cannot be read")
+
+
+def without_process(line: str) -> str:
+    """A line without the process that Ray prints before it.
+
+    >>> without_process("(TaskRunner pid=123, ip=10.0.0.1) {'a': 1}"), without_process("  (see below) b")
+    ("{'a': 1}", '  (see below) b')
+    """
+    process, closed, rest = line.lstrip().partition(")")
+    is_process = process.startswith("(") and "pid=" in process and "(" not in process[1:]
+    return rest.removeprefix(" ") if closed and is_process else line
+
+
+def _last_mark(line: str) -> re.Match[str] | None:
+    """The last `step:12 - ` of a line: an earlier one may belong to a progress bar."""
+    at = line.rfind("step:")
+    while at >= 0:
+        mark = STEP.match(line, at)
+        if mark is not None:
+            return mark
+        at = line.rfind("step:", 0, at)
+    return None
+
+
+def _value(text: str) -> float | None:
+    """Values that `float` does not read: `True`, `np.float32(0.3)`, also without the last bracket."""
+    text = text.rpartition("(")[2].removesuffix(")") if text.startswith("np.") else text.removesuffix(")")
+    return _WORDS[text] if text in _WORDS else number_in(text)
+
+
+def _read(file: LogFile, tally: Tally) -> list[Raw]:
+    console = Console(file.path, tally)
+    read = read_rows(console.rows(), tally, FRAME)
+    return [Raw("verl", "verl", file.name, read[1], console.settings)] if read else []
+
+
+def has_step(path: Path) -> bool:
+    """Whether a file has a line of verl's."""
+    return any(STEP.search(block) for block in islice(blocks(path, Tally(path)), _BLOCKS))
+
+
+CONSOLE = Reader(
+    recognises=lambda path, start: True,
+    read=_read,
+    lacks="has neither rows with a step nor lines like `step:1 - name:0.5 - …` or `step 1 loss 0.3 reward 0.5`",
+    suffixes=(".log", ".log.gz", ".out", ".txt"),
+    certain=has_step,
+)

@@ -1,0 +1,119 @@
+"""A W&B history as CSV: `run.history().to_csv()`, or the export of a chart, with a column for each run."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from holdfast.diagnose.readers.columns import Columns, number_in
+from holdfast.diagnose.readers.names import host_of
+from holdfast.diagnose.readers.numbering import Numbering
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, axis_of, is_metric
+from holdfast.diagnose.readers.text import Tally, lines
+
+_MANY = 500
+_RANGES = ("__MIN", "__MAX")
+_BETWEEN = " - "
+
+Metric = tuple[str, str]
+"""The run and the metric of a column."""
+
+
+def is_header(line: str) -> bool:
+    """Whether the first line of a file names the columns of a history."""
+    try:
+        names = next(csv.reader([line.rstrip("\r")]), [])
+    except csv.Error:
+        return False
+    return len(names) > 1 and (axis_of(names) is not None or "epoch" in names)
+
+
+def _read(file: LogFile, tally: Tally) -> list[Raw]:
+    """The runs of a CSV history, in the order of their columns."""
+    rows = _rows(file.path, tally)
+    _, header = next(rows, (0, []))
+    axis = axis_of(header)
+    metrics = _metrics(header, tally)
+    columns = {run: Columns(tally, null_is_nan=False) for run, _ in filter(None, metrics)}
+    if axis is None and len(columns) > 1:
+        return []
+    step = None if axis is None else header.index(axis)
+    numbering = Numbering()
+    batch: list[tuple[int, list[str]]] = []
+    for place, cells in rows:
+        if len(cells) != len(header):
+            tally.add("{n rows} with more or fewer cells than the header", place)
+        batch.append((place, cells))
+        if len(batch) == _MANY:
+            _add(columns, metrics, step, batch, numbering)
+            batch = []
+    _add(columns, metrics, step, batch, numbering)
+    if axis is None:
+        for of_run in columns.values():
+            of_run.renumber(numbering.steps(None, tally))
+    return [Raw("wandb", host_of(of_run.names()), run or file.name, of_run, {}) for run, of_run in columns.items()]
+
+
+def _add(
+    columns: Mapping[str, Columns],
+    metrics: Sequence[Metric | None],
+    step: int | None,
+    batch: Sequence[tuple[int, list[str]]],
+    numbering: Numbering,
+) -> None:
+    of_runs: dict[str, tuple[list[int], list[str], list[Row]]] = {}
+    for place, cells in batch:
+        rows: dict[str, Row] = {}
+        for metric, cell in zip(metrics, cells, strict=False):
+            if cell and metric is not None:
+                run, name = metric
+                number = number_in(cell)
+                rows.setdefault(run, {})[name] = cell if number is None else number
+        for run, row in rows.items():
+            if step is None:
+                numbering.add(row, None)
+            places, steps, of_run = of_runs.setdefault(run, ([], [], []))
+            places.append(place)
+            steps.append("0" if step is None else cells[step] if step < len(cells) else "")
+            of_run.append(row)
+    for run, (places, steps, of_run) in of_runs.items():
+        columns[run].add(places, steps, of_run)
+
+
+def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of every row that is not empty."""
+    reader = csv.reader(line + "\n" for _, some in lines(path, tally) for line in some)
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            tally.add("skipped {n rows}: not CSV", reader.line_num, str(error))
+            continue
+        if cells:
+            yield reader.line_num, cells
+
+
+def _metrics(header: Sequence[str], tally: Tally) -> list[Metric | None]:
+    """For each column, its run and metric; None for a column without a metric.
+
+    The export of a chart names its columns `run - metric`. Any other history has one run, named "".
+    """
+    metrics: list[Metric | None] = []
+    for name in header:
+        run, _, metric = name.rpartition(_BETWEEN)
+        is_range = name.endswith(_RANGES)
+        if is_range:
+            tally.add("left out {n columns} with ranges of other columns (__MIN, __MAX)")
+        metrics.append((run, metric) if metric and is_metric(metric) and not is_range else None)
+    return metrics
+
+
+CSV = Reader(
+    recognises=lambda path, start: is_header(start.split("\n", 1)[0]),
+    read=_read,
+    lacks="has no row of metrics with a step",
+    suffixes=(".csv", ".csv.gz"),
+)

@@ -1,0 +1,231 @@
+"""The SQLite databases of trackio (`<project>.db`) and MLflow (`mlflow.db`), with every run in them.
+
+Opened so that nothing is written. Written and checked with trackio 0.43 and MLflow 3.17.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.base.errors import DataError
+from holdfast.diagnose.readers.jsonl import Batch, read_rows
+from holdfast.diagnose.readers.names import host_of
+from holdfast.diagnose.readers.points import Points
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, dotted, history_frame
+from holdfast.diagnose.readers.settings import setting
+from holdfast.diagnose.readers.text import LONGEST, Tally
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+_MARK = b"SQLite format 3\0"
+_WAL = 18  # byte of the file that is 2 if the database keeps a write-ahead log
+_MANY = 500
+_INSTRUCTIONS = 4000
+"""Instructions of SQLite for each 1,000 bytes of a database. A log takes 100, a table of empty rows 2,300."""
+_LARGEST = 1.7976931348623157e308  # MLflow writes it for infinity
+_NO_SETTINGS = "the settings are unknown: they cannot be read"
+_DAMAGED = "the database is damaged: only the part before the damage was read"
+
+
+def _errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """What a damaged or locked database raises; a name in it can be bytes that are not text."""
+    import sqlite3
+
+    return (sqlite3.Error, ValueError, *more)
+
+
+def _connect(path: Path, tally: Tally) -> Connection:
+    """A connection that cannot write. A database whose writer is gone is opened as an immutable file, because SQLite
+    would otherwise create files next to it. Raises `DataError` if it cannot be read."""
+    import sqlite3
+
+    with path.open("rb") as file:
+        waits = file.read(_WAL + 1)[_WAL:] == b"\2"
+    log = path.with_name(path.name + "-wal")
+    quiet = waits and not (log.is_file() and log.stat().st_size)
+    for how in ("immutable=1",) if quiet else ("mode=ro", "immutable=1"):
+        connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?{how}", uri=True, timeout=1.0)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)  # a column can be computed, and of any length
+        # A page that is below many others, as no writer leaves it, has endless rows.
+        stored = sum(part.stat().st_size for part in (path, log) if part.is_file())
+        connection.set_progress_handler(_stop_after(10 + stored // 1000), _INSTRUCTIONS)
+        try:
+            connection.execute("SELECT name FROM sqlite_master").fetchall()
+            if not quiet and how == "immutable=1":
+                tally.add("another program is writing to the database: its newest rows may be missing")
+            return connection
+        except _errors() as error:
+            reason = error
+            connection.close()
+    raise DataError(f"{path} is a database that cannot be read: {reason}. Copy it while nothing writes to it")
+
+
+def _stop_after(most: int) -> Callable[[], bool]:
+    calls = count(1)
+    return lambda: next(calls) > most
+
+
+def _read(file: LogFile, tally: Tally) -> list[Raw]:
+    runs: list[Raw] = []
+    tally.unit = "row"
+    with closing(_connect(file.path, tally)) as database:
+        try:
+            names = _columns_of(database)
+            if {"run_name", "step", "metrics"} <= names:
+                runs += _trackio(database, file, "run_id" if "run_id" in names else "run_name", tally)
+            elif {"key", "value", "step", "run_uuid"} <= names:
+                runs += _mlflow(database, file, tally)
+        except DataError:  # of more than is read
+            raise
+        except _errors():
+            tally.add(_DAMAGED)
+    return runs
+
+
+def _sound(rows: Iterable[Any], tally: Tally) -> Iterator[Any]:
+    """The rows before a damaged part of the database."""
+    try:
+        yield from rows
+    except _errors():
+        tally.add(_DAMAGED)
+
+
+def _rows_by_run(database: Connection, run: str, time: str, tally: Tally) -> dict[Any, NDArray[np.int64]]:
+    """For each run in the column `run`, the numbers of its rows [R] in the order of the column `time`. One pass over
+    the table, because a query for each run would take as many passes as there are runs, without an index."""
+    runs: dict[Any, int] = {}
+    which, numbers, times = array("I"), array("q"), array("q")
+    read = database.execute(f"SELECT rowid, {run}, {time} FROM metrics ORDER BY rowid")
+    for number, value, at in _sound(read, tally):
+        tally.count(1)
+        which.append(runs.setdefault(value, len(runs)))
+        numbers.append(number)
+        times.append(at if type(at) is int else 0)
+    order = np.lexsort((times, which))
+    begins = np.searchsorted(np.array(which)[order], np.arange(len(runs) + 1))
+    rows = np.array(numbers, np.int64)[order]
+    return {value: rows[begins[i] : begins[i + 1]] for value, i in runs.items()}
+
+
+def _rows(database: Connection, columns: str, numbers: NDArray[np.int64], tally: Tally) -> Iterator[tuple[Any, ...]]:
+    """(number, values of the columns) of the rows with these numbers [R], in their order."""
+    for at in range(0, len(numbers), _MANY):
+        some = numbers[at : at + _MANY].tolist()
+        query = f"SELECT rowid, {columns} FROM metrics WHERE rowid IN ({','.join(map(str, some))})"
+        by_number = {row[0]: row for row in _sound(database.execute(query), tally)}
+        yield from (by_number[number] for number in some if number in by_number)
+
+
+# ---- trackio
+
+
+def _trackio(database: Connection, file: LogFile, key: str, whole: Tally) -> Iterator[Raw]:
+    names = dict(_sound(database.execute(f"SELECT {key}, run_name FROM metrics"), whole))
+    configs = _configs(database, key, whole)
+    for run, numbers in _rows_by_run(database, key, "rowid", whole).items():
+        tally = Tally(file.path, "row")
+        batches = _batches(_rows(database, "step, metrics", numbers, tally), tally)
+        first = next(batches, None)
+        frame = None if first is None else history_frame({name for row in first[1] for name in row})
+        if first is None or frame is None:
+            continue
+        read = read_rows(chain([first], batches), tally, frame)
+        if read is not None:
+            yield Raw("trackio", frame.host, str(names.get(run, run)), read[1], _config(configs.get(run, "{}"), tally))
+
+
+def _batches(rows: Iterator[Any], tally: Tally) -> Iterator[Batch]:
+    """A row's metrics, with its step as `_step`: TRL's own step is among the metrics."""
+    while some := list(islice(rows, _MANY)):
+        places, batch = [], []
+        for place, step, text in some:
+            try:
+                metrics = json.loads(text)
+                batch.append({"_step": step, **metrics})
+                places.append(place)
+            except (ValueError, TypeError, RecursionError):
+                tally.add("skipped {n rows}: not a JSON object", place)
+        if batch:
+            yield places, batch
+
+
+def _configs(database: Connection, key: str, tally: Tally) -> dict[Any, Any]:
+    """Run -> its settings as JSON."""
+    try:
+        return dict(database.execute(f"SELECT {key}, config FROM configs"))
+    except _errors():
+        tally.add(_NO_SETTINGS)
+        return {}
+
+
+def _config(text: Any, tally: Tally) -> dict[str, object]:
+    try:
+        return dotted({name: value for name, value in json.loads(text).items() if not name.startswith("_")})
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        tally.add(_NO_SETTINGS)
+        return {}
+
+
+# ---- MLflow
+
+
+def _mlflow(database: Connection, file: LogFile, whole: Tally) -> Iterator[Raw]:
+    runs = database.execute("SELECT run_uuid, name FROM runs WHERE lifecycle_stage != 'deleted' ORDER BY start_time")
+    settings: dict[Any, dict[str, object]] = {}
+    for run, key, value in _sound(database.execute("SELECT run_uuid, key, value FROM params"), whole):
+        settings.setdefault(run, {})[str(key).replace("/", ".")] = setting(str(value))
+    rows = _rows_by_run(database, "run_uuid", "timestamp", whole)
+    for run, name in list(_sound(runs, whole)):
+        points = Points(Tally(file.path, "row"))
+        numbers = rows.get(run, np.empty(0, np.int64))
+        points.add(_numbers(_rows(database, "key, value, step, is_nan", numbers, points.tally), points.tally))
+        columns = points.columns()
+        yield Raw("mlflow", host_of(columns.names()), str(name or run), columns, settings.get(run, {}))
+
+
+def _numbers(rows: Iterable[Any], tally: Tally) -> Iterator[tuple[int, str, int, float]]:
+    """(row, name, step, value). NaN and infinity have numbers of their own in MLflow's database."""
+    for place, key, value, step, is_nan in rows:
+        if type(value) is not float or type(step) is not int or type(key) is not str:
+            tally.add("left out {n values}: not a number", place)
+        elif is_nan:
+            yield place, key, step, math.nan
+        else:
+            yield place, key, step, value if -_LARGEST < value < _LARGEST else 2 * value
+
+
+def _has_metrics(path: Path) -> bool:
+    try:
+        with closing(_connect(path, Tally(path))) as database:
+            return bool({"run_name", "run_uuid"} & _columns_of(database))
+    except _errors(DataError, OSError):
+        return False
+
+
+def _columns_of(database: Connection) -> set[str]:
+    """The columns of the table `metrics`, which both have. None if a table that is read is a view or a virtual table:
+    these have no page, and their rows are whatever the file's author had computed."""
+    read = "('metrics', 'configs', 'runs', 'params')"
+    computed = database.execute(f"SELECT 1 FROM sqlite_master WHERE rootpage = 0 AND lower(name) IN {read}").fetchone()
+    return set() if computed else {name for _, name, *_ in database.execute("PRAGMA table_info(metrics)")}
+
+
+DATABASE: Reader[bytes] = Reader(
+    recognises=lambda path, start: start.startswith(_MARK),
+    read=_read,
+    lacks="is an SQLite database without a run of trackio or MLflow",
+    suffixes=(".db", ".sqlite", ".sqlite3"),
+    certain=_has_metrics,
+)

@@ -1,0 +1,249 @@
+"""The console of transformers and trainers made from it: `{'loss': 0.1, 'reward': 0.5, …}` among any other output."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+from holdfast.diagnose.readers.columns import Columns
+from holdfast.diagnose.readers.console import COLOUR, STEP, without_process
+from holdfast.diagnose.readers.jsonl import Batch
+from holdfast.diagnose.readers.names import host_of
+from holdfast.diagnose.readers.numbering import (
+    CORE,
+    Numbering,
+    is_numeric,
+    is_row,
+    is_training,
+    logging_steps_in,
+    step_in,
+)
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row
+from holdfast.diagnose.readers.text import Tally, lines
+
+FLAT = re.compile(r"\{\s*['\"][^{}]*\}")
+"""A dict without another in it."""
+_BEGUN = re.compile(r"\{\s*['\"]")
+_PLAIN = re.compile(r"(?:[^{\x1b]*\r)?\{'[^{]*$")
+_NAMES = re.compile(r"['\"](\w+)['\"]:")
+_BAR = re.compile(r"(?:^|\r)([^\r%|]*)%\|[^|\r]*\|\s*(\d{1,15})/(\d{1,15})\s*\[")
+_RANK = re.compile(r"(\[?\w*rank\W?\d+\]?:?|Train(ing)?:)?", re.IGNORECASE)
+_WORDS = re.compile(r"(?<=: )(-?)(nan|inf|None|True|False)(?=[,}\s])")
+_JSON = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}
+_CALLS = re.compile(r"(?<![\w.])(?:tensor|array|\w+(?:\.\w+)+)\(\[?([-+.\w]++)[^()]*\)")
+_ANNOUNCED = re.compile(r"(?<![\w/])(global step|rollout|perf|eval|step) (\d{1,9}):\s*$", re.IGNORECASE)
+_ANNOUNCEMENT = 80  # characters
+_LONGEST = 1 << 16  # characters of a dict that is wrapped over lines
+_MOST_WRAPPED = 1000  # lines
+_TAIL = 1 << 14  # characters before a dict that may hold its progress bar
+_BLOCKS = 100  # blocks of a file that are searched for a first dict
+
+_decode = json.JSONDecoder().raw_decode
+
+
+class Dicts:
+    """Reads the lines of a file once. `numbering` and `logging_steps` then have what they show about steps."""
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self.numbering = Numbering()
+        self.logging_steps: int | None = None
+        self._bars = _Bars()
+        self._rollout: int | None = None
+        self._before = ""
+        self._open: list[str] = []
+        self._open_at = 0
+
+    def rows(self, batches: Iterable[tuple[int, list[str]]]) -> Iterator[Batch]:
+        """The dicts of metrics among some lines and their numbers, without their steps."""
+        for first, some in batches:
+            places: list[int] = []
+            rows: list[Row] = []
+            alone = dicts_alone(some)
+            for number, line in enumerate(some, first):
+                value = None if self._open else alone.get(number - first)
+                for row in self._in_line(line, number) if value is None else self._alone(value, line):
+                    places.append(number)
+                    rows.append(row)
+            if rows:
+                yield places, rows
+        if self._open:
+            self._cut(self._open)
+
+    def _alone(self, value: Row, line: str) -> Iterator[Row]:
+        """The row of a line that ends in a dict."""
+        if "%|" in line:
+            self._bars.see(line[-_TAIL:])
+        announced = self._announced_in("") if self._before else None
+        if is_row(value) or (announced is not None and is_numeric(value)):
+            yield self._row(value, announced)
+
+    def _in_line(self, line: str, number: int) -> Iterator[Row]:
+        if "\x1b" in line:
+            line = COLOUR.sub("", line)
+        if self._open:
+            line = self._joined(line)
+        elif "{" not in line:
+            if "%|" in line:
+                self._bars.see(line)
+            elif "logging_steps" in line and self.logging_steps is None:
+                self.logging_steps = logging_steps_in(line)
+            elif line.rstrip().endswith(":"):
+                self._before = line[-_ANNOUNCEMENT:]
+            return
+        at, has_bars = 0, "%|" in line
+        for match in FLAT.finditer(line):
+            value = parsed(match[0])
+            announced = self._announced_in(line[max(at, match.start() - _ANNOUNCEMENT) : match.start()])
+            if value is not None and (is_row(value) or (announced is not None and is_numeric(value))):
+                if has_bars:
+                    self._bars.see(line[max(at, match.start() - _TAIL) : match.start()])
+                at = match.end()
+                yield self._row(value, announced)
+        if has_bars:
+            self._bars.see(line[at:][-_TAIL:])
+        if "logging_steps" in line and self.logging_steps is None:
+            self.logging_steps = logging_steps_in(line)
+        last = line.rfind("{")
+        if last > line.rfind("}") and _BEGUN.match(line, last) and not self._open:
+            self._open, self._open_at = [line[last:].rstrip("\r")], number
+
+    def _joined(self, line: str) -> str:
+        """The line with the beginning of a dict that a terminal or pprint has wrapped. The line alone if it begins
+        another dict, "" if the dict continues."""
+        begun, self._open = self._open, []
+        if _BEGUN.search(line) and "}" not in line.partition("{")[0]:
+            self._cut(begun)
+            return line
+        begun.append(line.rstrip("\r"))
+        if "}" in line:
+            return "".join(begun)
+        if len(begun) > _MOST_WRAPPED or sum(map(len, begun)) > _LONGEST:
+            self._cut(begun)
+        else:
+            self._open = begun
+        return ""
+
+    def _cut(self, begun: list[str]) -> None:
+        if CORE & set(_NAMES.findall("".join(begun))):
+            self.tally.add("skipped {n rows}: cut off", self._open_at, begun[0])
+
+    def _announced_in(self, text: str) -> int | None:
+        """The step in the words before a dict, such as `rollout 12:`, which may be on the line before."""
+        if not text.strip():
+            text, self._before = self._before, ""
+        match = _ANNOUNCED.search(text)
+        if match is None:
+            return None
+        word, step = match[1].lower(), int(match[2])
+        if word in ("rollout", "perf"):
+            self._rollout = step
+        # slime counts optimizer steps in lines of `step`, and we count rollout batches
+        return self._rollout if word == "step" and self._rollout is not None else step
+
+    def _row(self, row: Row, announced: int | None) -> Row:
+        step = step_in(row)
+        bar = self._bars.at_row() if is_training(row) else None
+        self.numbering.add(row, step if announced is None else announced, bar)
+        return row
+
+
+class _Bars:
+    """The progress bars without a description: that of the training, and those of evaluations, which have other totals.
+    The first is that of the training. If its count does not change from row to row, another run with another total has
+    begun."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._total = self._newest = 0
+        self._last: int | None = None
+
+    def see(self, text: str) -> None:
+        """Keeps the counts of the bars in a text."""
+        for match in _BAR.finditer(text):
+            if _RANK.fullmatch(without_process(match[1].rstrip(" 0123456789")).strip()):
+                self._newest = int(match[3])
+                self._counts[self._newest] = int(match[2])
+                self._total = self._total or self._newest
+
+    def at_row(self) -> int | None:
+        """The count of the training's bar at a row of metrics; None without a bar."""
+        if self._newest != self._total and self._counts.get(self._total) == self._last:
+            self._total = self._newest
+        self._last = self._counts.get(self._total)
+        return self._last
+
+
+def dicts_alone(some: Sequence[str]) -> dict[int, Row]:
+    """Index of a line -> its dict, for lines that end in a dict, with at most a progress bar before it. All are decoded
+    at once, which is fast; none if one of them is not plain."""
+    texts = {i: s[s.index("{") :] for i, s in enumerate(some) if s.endswith(("}", "}\r")) and _PLAIN.match(s)}
+    with suppress(ValueError, RecursionError):
+        values = json.loads(f"[{','.join(texts.values())}]".replace("'", '"'))
+        if len(values) == len(texts) and all(type(value) is dict for value in values):
+            return dict(zip(texts, values, strict=True))
+    return {}
+
+
+def parsed(text: str) -> Row | None:
+    """A dict as Python or JSON writes it, `nan` and numpy's numbers included; None for anything else.
+
+    >>> parsed("{'loss': nan, 'reward': '0.5', 'kl': np.float64(0.1)}")
+    {'loss': nan, 'reward': '0.5', 'kl': 0.1}
+    """
+    with suppress(ValueError, RecursionError):
+        value: Any = _decode(text.replace("'", '"'))[0]  # the names of a JSON object are texts
+        return value if type(value) is dict else None
+    value = _carefully(text)
+    return value if isinstance(value, dict) and all(type(name) is str for name in value) else None
+
+
+def _carefully(text: str) -> Any:
+    text = _CALLS.sub(r"\1", text)
+    with suppress(ValueError, RecursionError):
+        return _decode(_WORDS.sub(lambda m: m[1] + _JSON[m[2]], text.replace("'", '"')))[0]
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError, TypeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes in the texts of a dict
+        return ast.literal_eval(_WORDS.sub(lambda m: _literal(m[1], m[2]), text))
+    return None
+
+
+def _literal(sign: str, word: str) -> str:
+    return {"nan": "'nan'", "inf": f"{sign}1e999"}.get(word, word)
+
+
+def _read(file: LogFile, tally: Tally) -> list[Raw]:
+    dicts = Dicts(tally)
+    columns = Columns(tally, null_is_nan=True)
+    for places, rows in dicts.rows(lines(file.path, tally)):
+        columns.add(places, [0] * len(rows), rows)
+    if not columns:
+        return []
+    columns.renumber(dicts.numbering.steps(dicts.logging_steps, tally))
+    host = host_of(columns.names())
+    known = {"logging_steps": dicts.logging_steps} if dicts.logging_steps else {}
+    return [Raw("console", "trl" if host == "unknown" else host, file.name, columns, known)]
+
+
+def has_rows(path: Path, start: str = "") -> bool:
+    """Whether the first row of a console log is a dict, and no line of verl's."""
+    tally = Tally(path)
+    batches = islice(lines(path, tally), _BLOCKS)
+    before_verl = takewhile(lambda batch: not any("step:" in line and STEP.search(line) for line in batch[1]), batches)
+    return next(Dicts(tally).rows(before_verl), None) is not None
+
+
+DICTS = Reader(
+    recognises=has_rows,
+    read=_read,
+    lacks="has no row of metrics",
+    suffixes=(".log", ".log.gz", ".out", ".txt"),
+    certain=has_rows,
+)

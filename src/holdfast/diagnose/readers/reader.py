@@ -1,0 +1,198 @@
+"""What readers share: the value that a reader is, and how the rows of each writer are framed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, AnyStr, Generic
+
+from holdfast.diagnose.log import Format, Host
+from holdfast.diagnose.readers.columns import MOST_NAMES, Columns
+from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of
+from holdfast.diagnose.readers.numbering import is_row, step_in
+from holdfast.diagnose.readers.text import Tally
+
+Row = dict[str, Any]
+Split = Callable[[Row], tuple[Any, Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """How a file's rows are framed."""
+
+    format: Format
+    host: Host
+    split: Split
+    """Row -> (its step as read, or None; its metrics). May change the row."""
+    null_is_nan: bool
+    numbered: bool = False
+    """Whether rows may lack a step and are numbered."""
+
+
+def frame_of(rows: Sequence[Row]) -> Frame | None:
+    """The frame of a file, from its first rows; None if none of them has a step and they are not rows of a trainer."""
+    names = {name for row in rows for name in row}
+    if rows and all(map(_is_nested, rows)):
+        host = host_of({name for row in rows for name in _unnested(row)})
+        return Frame("jsonl", "trl" if host == "unknown" else host, _nested, null_is_nan=True)
+    if 2 * sum("step" in row and isinstance(row.get("data"), dict) for row in rows) > len(rows):
+        return Frame("verl", "verl", _data, null_is_nan=True)
+    if SWIFT_STEP in names:
+        return Frame("trl", "trl", _stepless, null_is_nan=True, numbered=True)
+    if "step" not in names or names & {"_step", "_timestamp", "_runtime"}:
+        return history_frame(names) or (stepless_frame(names) if any(map(is_row, rows)) else None)
+    host = host_of(names)
+    if host in ("trl", "verl"):
+        return Frame("trl" if host == "trl" else "verl", host, _flat, null_is_nan=True)
+    return Frame("holdfast" if host in ("holdfast", "unknown") else "jsonl", host, _ours, null_is_nan=False)
+
+
+def history_frame(names: Iterable[str]) -> Frame | None:
+    """The frame of a W&B history with these columns; None if none is a step. An empty cell was not logged."""
+    names = set(names)
+    axis = axis_of(names)
+    if axis is None:
+        return None
+
+    def split(row: Row) -> tuple[Any, Row]:
+        step = row.get(axis)
+        return step, {name: value for name, value in row.items() if is_metric(name) and value is not None}
+
+    return Frame("wandb", host_of(names), split, null_is_nan=False)
+
+
+def stepless_frame(names: Iterable[str]) -> Frame:
+    """The frame of rows that are numbered, such as those of a console."""
+    host = host_of(names)
+    return Frame("trl", "trl" if host == "unknown" else host, _stepless, null_is_nan=True, numbered=True)
+
+
+def axis_of(names: Iterable[str]) -> str | None:
+    """The best of these columns for steps; None if none is one."""
+    known = set(names)
+    return next((name for name in AXES if name in known), None)
+
+
+@lru_cache(MOST_NAMES)
+def is_metric(name: str) -> bool:
+    """Whether a column of a W&B history was logged by the run. Others are steps, or added by W&B."""
+    return not name.startswith("_") and name not in AXES
+
+
+def state_frame() -> Frame:
+    """The frame of the rows of `log_history`. TRL writes None for a mean over NaN alone."""
+    return Frame("trl", "trl", _flat, null_is_nan=True)
+
+
+def dotted(data: Mapping[Any, Any], prefix: str = "") -> dict[str, object]:
+    """A nested configuration by dotted names.
+
+    >>> dotted({"train": {"lr": 0.1}, "name": "x"})
+    {'train.lr': 0.1, 'name': 'x'}
+    """
+    result: dict[str, object] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            result |= dotted(value, f"{prefix}{key}.")
+        else:
+            result[f"{prefix}{key}"] = value
+    return result
+
+
+def _data(row: Row) -> tuple[Any, Row]:
+    """verl's `{"step": …, "data": {…}}`. Its writer has no NaN and writes null."""
+    data = row.get("data")
+    return row.get("step"), data if isinstance(data, dict) else {}
+
+
+def _is_nested(row: Row) -> bool:
+    """Whether a row has a step and otherwise objects, of which verl's `data` is not one."""
+    return (
+        "step" in row
+        and "data" not in row
+        and any(isinstance(value, dict) for value in row.values())
+        and not any(
+            isinstance(value, float)
+            for name, value in row.items()
+            if name not in ("step", "time", "timestamp", "epoch")
+        )
+    )
+
+
+def _unnested(row: Row) -> Row:
+    """The values of the objects in a row, by `object/name`; those of `metrics` by their names."""
+    result: Row = {}
+    for outer, value in row.items():
+        if isinstance(value, dict):
+            prefix = "" if outer in ("metrics", "logs") else f"{outer}/"
+            result |= {f"{prefix}{name}": inner for name, inner in value.items()}
+    return result
+
+
+def _nested(row: Row) -> tuple[Any, Row]:
+    return row.get("step"), _unnested(row)
+
+
+def _flat(row: Row) -> tuple[Any, Row]:
+    return row.pop("step", None), row
+
+
+def _stepless(row: Row) -> tuple[Any, Row]:
+    return step_in(row), row
+
+
+def _ours(row: Row) -> tuple[Any, Row]:
+    """`metrics.jsonl`: "dropped" has the names of values that were not finite."""
+    step, dropped = row.pop("step", None), row.pop("dropped", None)
+    row.pop("time", None)
+    if isinstance(dropped, list):
+        row |= {name: float("nan") for name in dropped if isinstance(name, str)}
+    return step, row
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file of metrics."""
+
+    reader: Reader[Any]
+    path: Path
+    name: str
+    """Name of the run."""
+    settings: Path | None = None
+    """The run's config.toml."""
+    note: str = ""
+    """Why this file of the folder was chosen, if that may be surprising."""
+    beside: bool = False
+    """Whether it is in the folder of another log. Then it is read only if it has the same run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A run, by the names of its host."""
+
+    format: Format
+    host: Host
+    name: str
+    columns: Columns
+    settings: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader(Generic[AnyStr]):
+    """One kind of log: of text, or a `Reader[bytes]` of a tracker's own files."""
+
+    recognises: Callable[[Path, AnyStr], bool]
+    """Whether it reads a file, by its path and the beginning of its text or bytes. The first such reader gets the
+    file."""
+    read: Callable[[LogFile, Tally], list[Raw]]
+    """The runs in a file. The tally counts what is skipped."""
+    lacks: str
+    """The end of the message about a recognised file without a run, such as `has no row of metrics with a step`."""
+    suffixes: tuple[str, ...]
+    """Suffixes of such files. Other files of a folder are ignored."""
+    certain: Callable[[Path], bool] = lambda path: True
+    """Whether a file of a folder is certainly a log, for a reader that recognises almost any file."""
+    of_run: Callable[[Path], Path | None] = lambda folder: None
+    """For the folder of one run: what to read, a file or the folder itself. None for any other folder."""

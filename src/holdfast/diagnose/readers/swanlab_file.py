@@ -1,0 +1,73 @@
+"""SwanLab's own file of a run, `run-<id>.swanlab`. Written and checked with SwanLab 0.10.
+
+Records are protobuf messages of type `Record` (swanlab/record/v1) in LevelDB's log format; read here are `start` and
+`scalar`. `files/config.yaml` in the same folder has the settings.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from holdfast.diagnose.readers.binary import fields, records, signed
+from holdfast.diagnose.readers.names import host_of
+from holdfast.diagnose.readers.points import Points
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
+from holdfast.diagnose.readers.settings import read_yaml
+from holdfast.diagnose.readers.text import Tally
+
+_MARK = b":SWL"
+_SUFFIX = ".swanlab"
+_VERSION, _KNOWN_VERSION = 6, 2  # byte of the file, and its value
+_START, _SCALAR = 10, 13
+_NAME = 4
+_KEY, _STEP, _VALUE = 1, 2, 5
+_VALUE_OF_SETTING = ".value"
+_UNREADABLE = (ValueError, struct.error, TypeError, AttributeError)
+
+
+def _read(file: LogFile, tally: Tally) -> list[Raw]:
+    points, name = Points(tally), ""
+    for place, record in records(file.path, tally):
+        try:
+            for kind, part in fields(record):
+                if kind == _SCALAR and isinstance(part, bytes):
+                    points.add([(place, *_scalar(part))])
+                elif kind == _START and isinstance(part, bytes):
+                    name = _text(dict(fields(part)).get(_NAME)) or name
+        except _UNREADABLE:
+            tally.add("skipped {n records} that cannot be read", place)
+    columns = points.columns()
+    written = read_yaml(file.path.parent / "files" / "config.yaml")
+    settings = {
+        key.removesuffix(_VALUE_OF_SETTING): value for key, value in written.items() if key.endswith(_VALUE_OF_SETTING)
+    }
+    return [Raw("swanlab", host_of(columns.names()), name or file.name, columns, settings)]
+
+
+def _scalar(message: bytes) -> tuple[str, int, float]:
+    """(name, step, number). Protobuf leaves out a number that is 0."""
+    parts = dict(fields(message))
+    step, value = parts.get(_STEP, 0), parts.get(_VALUE, b"")
+    if not isinstance(step, int) or not isinstance(value, bytes):
+        raise ValueError("not a scalar")
+    number = dict(fields(value)).get(1, bytes(8))
+    return _text(parts.get(_KEY)), signed(step), struct.unpack("<d", number)[0]  # type: ignore[arg-type]
+
+
+def _text(value: int | bytes | None) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+
+
+def _of_run(folder: Path) -> Path | None:
+    files = list(folder.glob(f"*{_SUFFIX}"))
+    return files[0] if len(files) == 1 and files[0].is_file() else None
+
+
+SWANLAB: Reader[bytes] = Reader(
+    recognises=lambda path, start: start.startswith(_MARK) or path.name.endswith(_SUFFIX),
+    read=_read,
+    lacks="has no number that SwanLab logged",
+    suffixes=(_SUFFIX,),
+    of_run=_of_run,
+)

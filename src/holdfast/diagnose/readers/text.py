@@ -1,0 +1,184 @@
+"""Files as text, a block at a time, and a tally of what was skipped while they were read."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+
+from holdfast.base.errors import DataError
+from holdfast.base.files import UNWRITABLE
+
+_LONGEST_EXAMPLE = 60
+MOST_NUMBERS = 50_000_000
+"""Rows and numbers read from one file, which take 600 MB. 100,000 steps of 300 series are 30 million."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    count: int
+    place: int | None
+    example: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts what was skipped in one file, or read differently, with one sentence for each kind."""
+
+    path: Path
+    unit: str = "line"
+    """The unit of places: lines, or rows of a JSON array."""
+    _kinds: dict[str, _Kind] = field(default_factory=dict)
+    _numbers: int = 0
+
+    def count(self, numbers: int) -> None:
+        """Count what is kept in memory. Raises `DataError` beyond `MOST_NUMBERS`, which a small compressed file may
+        hold."""
+        self._numbers += numbers
+        if self._numbers > MOST_NUMBERS:
+            raise DataError(
+                f"{self.path} contains more than {MOST_NUMBERS:,} rows and numbers, the limit for one file. Give a "
+                "part of it, such as its first 100,000 lines, or a log with fewer series"
+            )
+
+    def add(self, sentence: str, place: int | None = None, example: str = "", *, count: int = 1) -> None:
+        """Count a sentence once, or `count` times. `{n rows}` in it becomes "1 row" or "12 rows". The first place and
+        example are shown."""
+        self._kinds.setdefault(sentence, _Kind(0, place, example)).count += count
+
+    def notes(self) -> tuple[str, ...]:
+        """The sentences, in the order of their first occurrence."""
+        return tuple(self._note(sentence, kind) for sentence, kind in self._kinds.items())
+
+    def _note(self, sentence: str, kind: _Kind) -> str:
+        where = "" if kind.place is None else f"{self.unit} {kind.place:,}"
+        if kind.example:
+            where += (": " if where else "") + clean(kind.example, _LONGEST_EXAMPLE)
+        if where:
+            where = f" ({'the first: ' if kind.count > 1 else ''}{where})"
+        text = re.sub(r"\{n (\w+)s\}", lambda m: f"{kind.count:,} {m[1]}{'s' * (kind.count != 1)}", sentence)
+        return f"{text[0].upper()}{text[1:]}{where}."
+
+
+def clean(text: str, longest: int = 200) -> str:
+    """A text from a file, made printable and short.
+
+    >>> clean("reward\\ud800/mean"), clean("x" * 9, 4), clean("")
+    ('reward\\\\ud800/mean', 'xxx…', '(no name)')
+    """
+    if len(text) > longest:
+        text = text[: longest - 1] + "…"
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return text if text.strip() else "(no name)"
+
+
+BLOCK = 1 << 17
+"""Bytes read at a time. The rows of a block stay in the processor's cache until they are columns."""
+HEAD = 1 << 15
+"""Characters from which the kind of a file is recognised."""
+LONGEST = 1 << 24
+"""Characters of the longest line or row that is read. A step of a log has a few kilobytes."""
+
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_GZIP = b"\x1f\x8b"
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
+
+
+def blocks(path: Path, tally: Tally) -> Iterator[str]:
+    """The text of a file: UTF-8, UTF-16 with a byte order mark, or gzip of either. Invalid bytes become U+FFFD. A
+    compressed file that ends early is noted. Raises `DataError` for a file that cannot be opened or read."""
+    try:
+        with ExitStack() as stack:
+            file: IO[bytes] = stack.enter_context(_open(path))
+            if file.read(2) == _GZIP:
+                file.seek(0)
+                file = stack.enter_context(gzip.GzipFile(fileobj=file))  # type: ignore[assignment,arg-type]
+            file.seek(0)
+            block = file.read(4)
+            encoding = next((name for mark, name in _MARKS if block.startswith(mark)), "utf-8")
+            decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+            while block:
+                yield decoder.decode(block)
+                try:
+                    block = file.read(BLOCK)
+                except (EOFError, zlib.error, gzip.BadGzipFile):
+                    tally.add("the compressed file is damaged or was cut off; the part before that was read")
+                    break
+            yield decoder.decode(b"", final=True)
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{path} cannot be read: {reason}. Check its permissions, or copy it again") from None
+
+
+@contextmanager
+def spooled(stream: IO[bytes], name: str) -> Iterator[Path]:
+    """A temporary file `name` with all of a stream that can be read once only. What came before the stream failed is
+    kept. Raises `DataError` if the file cannot be written."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        try:
+            with path.open("wb") as file:
+                for block in _until_it_fails(stream):
+                    file.write(block)
+        except OSError as error:
+            raise DataError(
+                f"{name} cannot be stored in {folder}: {UNWRITABLE.get(error.errno or 0, error.strerror)}",
+                hint="set TMPDIR to a folder with more space",
+            ) from None
+        yield path
+
+
+def _until_it_fails(stream: IO[bytes]) -> Iterator[bytes]:
+    with suppress(OSError):
+        while block := stream.read(BLOCK):
+            yield block
+
+
+def head(path: Path) -> str:
+    """The beginning of a file; "" if it is empty."""
+    text = ""
+    for block in blocks(path, Tally(path)):
+        text += block
+        if len(text) >= HEAD:
+            break
+    return text
+
+
+def is_binary(text: str) -> bool:
+    """Whether decoded text is binary: more than one in twenty characters is a control character or invalid."""
+    return len(_CONTROL.findall(text)) > len(text) // 20
+
+
+def lines(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
+    """(number of the first line, lines without their ends), many at a time. A line over `LONGEST` becomes ""."""
+    rest, number, skipping = "", 1, False
+    for block in blocks(path, tally):
+        first, *others = block.split("\n")
+        if not skipping:
+            rest += first
+            if len(rest) > LONGEST:
+                tally.add(f"skipped {{n lines}} of more than {LONGEST:,} characters", number)
+                rest, skipping = "", True
+        if others:
+            complete = [rest, *others[:-1]]
+            yield number, complete
+            number += len(complete)
+            rest, skipping = others[-1], False
+    if rest:
+        yield number, [rest]
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is not a regular file, and a log is read twice: save it as a file first")
+    return path.open("rb")

@@ -1,0 +1,47 @@
+"""What W&B prints at the end of a run: the last values, read as a row. Its sparklines contain no numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from holdfast.diagnose.readers.columns import number_in
+from holdfast.diagnose.readers.console import COLOUR
+from holdfast.diagnose.readers.jsonl import read_rows
+from holdfast.diagnose.readers.names import AXES
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, history_frame, stepless_frame
+from holdfast.diagnose.readers.text import Tally, lines
+
+_LINE = re.compile(r"(?:.*?wandb:)?\s+(\S+)\s+(\S+)\s*")
+_HISTORY, _SUMMARY = "Run history:", "Run summary:"
+
+
+def _read(file: LogFile, tally: Tally) -> list[Raw]:
+    row: Row = {}
+    place, inside = 0, False
+    for first, some in lines(file.path, tally):
+        for number, line in enumerate(some, first):
+            line = COLOUR.sub("", line)
+            if _SUMMARY in line:
+                place, inside, row = number, True, {}
+            elif inside and (match := _LINE.fullmatch(line)) and (value := number_in(match[2])) is not None:
+                row[match[1]] = value
+    if not row:
+        return []
+    tally.add("the log has only W&B's summary: the last value of every series")
+    frame = history_frame(row) if {*AXES} & {*row} else stepless_frame(row)
+    read = None if frame is None else read_rows([([place], [row])], tally, frame)
+    return [Raw("console", read[0].host, file.name, read[1], {})] if read else []
+
+
+def _has_summary(path: Path, start: str) -> bool:
+    return ("wandb" in start and _HISTORY in start) or _SUMMARY in start
+
+
+SUMMARY = Reader(
+    recognises=_has_summary,
+    read=_read,
+    lacks="has only W&B's sparklines, which contain no numbers: export the run's history with "
+    "`run.history().to_csv(…)`, or give its folder wandb/run-…",
+    suffixes=(),
+)

@@ -1,0 +1,14 @@
+"""`report.html`: one self-contained file about one run or several. docs/reference/report.md describes it."""
+
+from holdfast.diagnose.report.page import is_replaceable, reported, write_report
+from holdfast.diagnose.report.samples import ReportedRun, SampleChanges, SampledRollout, SampledTurn
+
+__all__ = [
+    "ReportedRun",
+    "SampleChanges",
+    "SampledRollout",
+    "SampledTurn",
+    "is_replaceable",
+    "reported",
+    "write_report",
+]

@@ -1,0 +1,305 @@
+"""Runs as the JSON object that the page draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.base.collapse import WINDOW, smooth
+from holdfast.diagnose.finding import Diagnosis
+from holdfast.diagnose.log import Log, Series, finite
+from holdfast.diagnose.report.charts import TWINS, Chart, Line, Row, charts_for, more_charts
+from holdfast.diagnose.report.samples import ReportedRun, SampleChanges, rollouts_json, short
+from holdfast.diagnose.rules import RULES
+
+RUN_COLORS = 6
+"""Colours of runs in page.css."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+"""A second cue next to the colour. 6 and 5 have no common factor, so 30 runs differ, and neighbours differ in both."""
+_POINTS = 6_000
+_MOST, _FEWEST = 1_200, 120
+_MOST_DOTS = 200
+"""Values of a series logged rarely that are all drawn. If there are more, it was not logged rarely."""
+_POINTS_MORE = 1_200
+_MOST_MORE, _FEWEST_MORE = 200, 60
+"""Points of a series that no chart of `charts.py` shows."""
+
+
+def page_data(runs: Sequence[ReportedRun]) -> dict[str, Any]:
+    """`runs`, `charts`, `more`, `rollouts`: everything that is drawn, with at most a few hundred points per curve.
+
+    `more` are charts of the series that no other chart shows.
+    """
+    named = [name for run in runs for finding in run.diagnosis.findings for name in finding.series]
+    names = {name for run in runs for name, series in run.log.series.items() if len(series)}
+    charts = charts_for(names, named)
+    most = max(_FEWEST, min(_MOST, _POINTS // len(runs)))
+    most_more = max(_FEWEST_MORE, min(_MOST_MORE, _POINTS_MORE // len(runs)))
+    drawn = [_chart(chart, runs, most) for chart in charts]
+    drawn.insert([chart.id for chart in charts].index("displacement") + 1, samples_chart(runs))
+    return {
+        "runs": [_run(run, i) for i, run in enumerate(runs)],
+        "charts": [chart for chart in drawn if chart["rows"]],
+        "more": [_chart(chart, runs, most_more) for chart in more_charts(names, charts)],
+        "rollouts": rollouts_json([run.rollouts for run in runs], [_steps_of_findings(run) for run in runs]),
+    }
+
+
+def _steps_of_findings(run: ReportedRun) -> list[int]:
+    return sorted({finding.step for finding in run.diagnosis.findings})
+
+
+def missing_series(runs: Sequence[ReportedRun]) -> list[str]:
+    """Names of series of the charts that no run has."""
+    had = {name for run in runs for name, series in run.log.series.items() if len(series)}
+    lines = [line.series for chart in charts_for(had) for row in chart.rows if not row.optional for line in row.lines]
+    absent = [name for name in lines if name not in had]
+    return [
+        name
+        for name in absent
+        if name not in TWINS and not had & {twin for twin, ours in TWINS.items() if ours == name}
+    ]
+
+
+def _run(run: ReportedRun, index: int) -> dict[str, Any]:
+    first, last = int(min(run.log.steps, default=0)), run.log.last_step
+    return {
+        "name": run.log.name,
+        "color": f"run-{index % RUN_COLORS + 1}",
+        "dash": DASHES[index % len(DASHES)],
+        "phases": [{"name": p.name, "start": p.start, "end": p.end} for p in phases_of(run.diagnosis, first, last)],
+    }
+
+
+def _chart(chart: Chart, runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
+    several = len(runs) > 1
+    names = {name for run in runs for name in run.log.series}
+    rows = [part for row in chart.rows for part in (_apart(row, names) if several else [row])]
+    drawn = [row for row in (_row(row, runs, most) for row in rows) if row["traces"]]
+    series = {trace["series"] for row in drawn for trace in row["traces"]}
+    pins = [
+        {"run": i, "code": f.code, "step": f.step}
+        for i, run in enumerate(runs)
+        for f in run.diagnosis.findings
+        if chart.id == "reward" or series & set(f.series)
+    ]
+    return {"id": chart.id, "title": chart.title, "caption": chart.caption, "rows": drawn, "pins": pins, "x": "step"}
+
+
+def _apart(row: Row, names: set[str]) -> list[Row]:
+    """The row, split into one row per line, for several runs."""
+    lines = [line for line in row.lines if not line.minor and line.series in names]
+    return [
+        replace(row, title=f"{row.title}: {line.label}" if len(lines) > 1 else row.title, lines=(line,))
+        for line in lines
+    ]
+
+
+def _row(row: Row, runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
+    several = len(runs) > 1
+    traces = [
+        _trace(line, series, i, most, several=several)
+        for line in row.lines
+        for i, run in enumerate(runs)
+        if (series := run.log.series.get(line.series)) is not None
+        and len(series)
+        and not (row.nonzero and not np.nan_to_num(series.values).any())
+        and not (not several and _repeats(line, row, run.log))
+    ]
+    return {"title": row.title, "log": row.log, "mark": row.mark, "traces": traces}
+
+
+def _repeats(line: Line, row: Row, log: Log) -> bool:
+    """Whether a minor line would hide the first one, because they are equal: exact match can be the whole reward."""
+    first, minor = log.series.get(row.lines[0].series), log.series[line.series]
+    return (
+        line.minor
+        and first is not None
+        and line is not row.lines[0]
+        and np.array_equal(minor.steps, first.steps)
+        and np.array_equal(minor.values, first.values, equal_nan=True)
+    )
+
+
+def _trace(line: Line, series: Series, run: int, most: int, *, several: bool) -> dict[str, Any]:
+    trace: dict[str, Any] = {
+        "run": run,
+        "series": line.series,
+        "label": line.label,
+        "color": line.color,
+        "dash": line.dash,
+        "points": line.points,
+        "raw": curve(series, most),
+    }
+    mean = None if line.points and len(series) <= _MOST_DOTS else smoothed(series)
+    if mean is not None:
+        thinned = curve(mean, most)
+        trace["mean"] = {"x": thinned["x"], "y": thinned["y"]}
+        if several:  # the single values of many runs are a cloud
+            trace["raw"] |= {"x": [], "y": []}
+    return trace
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a run, from one sign of a collapse to the next."""
+
+    name: str
+    """`rise`, `stagnation`, `decay` or `collapse`."""
+    start: int
+    end: int
+    """The step at which the next one begins; the last logged step for the last phase."""
+
+
+def phases_of(diagnosis: Diagnosis, first: int, last: int) -> tuple[Phase, ...]:
+    """Phases from step `first` to `last` (arXiv 2512.04220); none for a run without signs of a collapse.
+
+    A phase begins with the first finding whose rule names it, so it does not move as the run continues. Stagnation
+    begins with LLD001, decay with LLD002 or LLD004, collapse with LLD003, RWD001 or the loss of half of the reward.
+    Before them is the rise. A later phase ends earlier ones; a phase that begins after a later one is left out.
+    """
+    starts = {
+        name: min((f.step for f in diagnosis.findings if f.code in RULES and RULES[f.code].phase == name), default=None)
+        for name in ("stagnation", "decay", "collapse")
+    }
+    if (half := diagnosis.halved) is not None:
+        starts["collapse"] = half.step if starts["collapse"] is None else min(starts["collapse"], half.step)
+    begun: list[tuple[str, int]] = []
+    for name in ("collapse", "decay", "stagnation"):
+        start = starts[name]
+        if start is not None and (not begun or start < begun[-1][1]):
+            begun.append((name, start))
+    if not begun:
+        return ()
+    if first < begun[-1][1]:
+        begun.append(("rise", first))
+    begun.reverse()
+    ends = [start for _, start in begun[1:]] + [last]
+    return tuple(Phase(name, start, end) for (name, start), end in zip(begun, ends, strict=True))
+
+
+WINDOWS = 5
+"""Stretches of a run, with one curve each."""
+_TAIL = 2.0
+"""Percent of the samples at either end that may be outside the plot. Otherwise one rollout could flatten it."""
+
+
+def samples_chart(runs: Sequence[ReportedRun]) -> dict[str, Any]:
+    """Changes of correct rollouts: a curve for each stretch of a run, or for the last stretch of each of several."""
+    several = len(runs) > 1
+    traces = []
+    for i, run in enumerate(runs):
+        windows = stretches(run.changes)
+        for k, part in list(enumerate(windows, start=WINDOWS - len(windows) + 1))[-1 if several else 0 :]:
+            sorted_changes = share_of_samples([change for row in part for change in row.correct])
+            if sorted_changes["x"]:
+                traces.append(
+                    {
+                        "run": i,
+                        "series": "samples",
+                        "label": f"steps {part[0].step:,} to {part[-1].step:,}",
+                        "color": f"time-{k}",
+                        "dash": "solid",
+                        "points": False,
+                        "raw": sorted_changes | {"bad": []},
+                    }
+                )
+    row = {"title": "change, nats per token", "log": False, "mark": 0.0, "traces": traces, "range": _range(traces)}
+    last = "; the last fifth of each run." if several else ". Curves that sink below 0 as the run continues show decay."
+    return {
+        "id": "samples",
+        "title": "Displacement of single rollouts, sorted",
+        "caption": "Correct rollouts, from the largest loss of likelihood to the largest gain" + last,
+        "rows": [row] if traces else [],
+        "pins": [],
+        "x": "share",
+    }
+
+
+def stretches(changes: Sequence[SampleChanges]) -> list[Sequence[SampleChanges]]:
+    """At most `WINDOWS` parts with equally many measured steps."""
+    bounds = np.linspace(0, len(changes), min(WINDOWS, len(changes)) + 1).astype(int).tolist()
+    return [changes[start:stop] for start, stop in pairwise(bounds)]
+
+
+def _range(traces: Sequence[dict[str, Any]]) -> list[float] | None:
+    """Range of the y axis: all samples except the tails, and 0."""
+    inner = [
+        y
+        for trace in traces
+        for x, y in zip(trace["raw"]["x"], trace["raw"]["y"], strict=True)
+        if _TAIL <= x <= 100 - _TAIL
+    ]
+    if not inner:
+        return None
+    low, high = min(0.0, *inner), max(0.0, *inner)
+    return [low - 0.06 * (high - low), high + 0.06 * (high - low)] if high > low else None
+
+
+SMOOTHED_FROM = 15
+"""Values a series must have for its mean to be drawn."""
+_MOST_BAD = 200
+
+
+def thin(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """Indices of at most `most` values (4 or more) that draw the same curve: the lowest and the highest value of every
+    stretch, and both ends.
+
+    >>> thin(np.array([0.0, 1.0, 9.0, 1.0, 0.0, -7.0, 0.0, 0.0]), 6).tolist()
+    [0, 2, 4, 5, 7]
+    """
+    count = len(values)
+    if count <= most:
+        return np.arange(count)
+    length = -(-count // ((most - 2) // 2))
+    parts = np.pad(values, (0, -count % length), mode="edge").reshape(-1, length)
+    starts = np.arange(len(parts)) * length
+    return np.unique(np.concatenate([[0, count - 1], starts + parts.argmin(axis=1), starts + parts.argmax(axis=1)]))
+
+
+def window_of(count: int) -> int:
+    """Values in the running mean of a series of `count` values: more in a long one, whose mean of 5 would be a cloud.
+
+    >>> window_of(60), window_of(1000), window_of(10_000)
+    (5, 5, 50)
+    """
+    return max(WINDOW, count // 200)
+
+
+def smoothed(series: Series) -> Series | None:
+    """The running mean of the finite values; None if there are too few."""
+    known = finite(series)
+    if len(known) < SMOOTHED_FROM:
+        return None
+    window = window_of(len(known))
+    return Series(known.steps[window - 1 :], smooth(known.values, window)[window - 1 :])
+
+
+def curve(series: Series, most: int) -> dict[str, Any]:
+    """`{"x": steps, "y": values, "bad": steps at which no finite number was logged}`, with at most `most` points."""
+    is_number = np.isfinite(series.values)
+    steps, values = series.steps[is_number], series.values[is_number]
+    kept = thin(values, most)
+    bad = series.steps[~is_number]
+    bad = bad[np.linspace(0, len(bad) - 1, min(len(bad), _MOST_BAD)).astype(np.int64)] if len(bad) else bad
+    return {"x": steps[kept].tolist(), "y": [short(v) for v in values[kept].tolist()], "bad": bad.tolist()}
+
+
+def share_of_samples(changes: list[float], most: int = 200) -> dict[str, list[Any]]:
+    """Sorted changes over the share of samples below them: x in percent, y in nats per token.
+
+    >>> share_of_samples([0.3, -0.1, 0.2])
+    {'x': [16.7, 50, 83.3], 'y': [-0.1, 0.2, 0.3]}
+    """
+    ordered = np.sort(np.asarray(changes, dtype=np.float64))
+    ordered = ordered[np.isfinite(ordered)]
+    if not len(ordered):
+        return {"x": [], "y": []}
+    kept = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), most)).astype(np.int64))
+    shares = 100 * (kept + 0.5) / len(ordered)
+    return {"x": [short(x, 3) for x in shares.tolist()], "y": [short(y, 4) for y in ordered[kept].tolist()]}

@@ -1,0 +1,275 @@
+"""The text of a report: findings, tables, and what is folded at its end. Everything that a run says is escaped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from holdfast.base.collapse import collapsed, dropped, fell
+from holdfast.diagnose.finding import Diagnosis, Finding, headline, lead_of, too_short
+from holdfast.diagnose.log import reward_curve
+from holdfast.diagnose.report.data import window_of
+from holdfast.diagnose.report.links import link_of
+from holdfast.diagnose.report.samples import ReportedRun
+from holdfast.diagnose.rules import RULES
+
+_MOST_SETTINGS = 600
+_OPEN_SETTINGS = 12
+"""Settings that differ are shown at once if there are at most this many, else behind a click."""
+_MOST_TEXT = 1600
+
+
+def legend(runs: Sequence[ReportedRun]) -> str:
+    """What bold and faint lines are, and how to zoom."""
+    longest = max((len(series) for run in runs for series in run.log.series.values()), default=0)
+    values = f"mean of the last {window_of(longest)} logged values"
+    curves = f"Lines: {values}." if len(runs) > 1 else f"Bold: {values}. Faint: every value."
+    mouse = '<span class="mouse"> Drag to zoom in all plots, double-click to reset.</span>'
+    return f'<noscript><p class="problem">The plots need JavaScript.</p></noscript><p class="soft">{curves}{mouse}</p>'
+
+
+# ---- one run
+
+
+def findings(run: ReportedRun, data: Mapping[str, Any]) -> str:
+    """The findings of a run; each has links to its chart and to the rollouts that show it."""
+    items = run.diagnosis.findings
+    count = f"{len(items)} finding{'s' * (len(items) != 1)}" if items else "No findings"
+    chart_of = {t["series"]: chart["id"] for chart in data["charts"] for row in chart["rows"] for t in row["traces"]}
+    code_of: dict[str, str] = {}
+    rows = "".join(_finding(f, chart_of, code_of, data["rollouts"], run.log.last_step) for f in items)
+    return f'<h2>{count}</h2>\n<ul class="findings">{rows or _nothing(run.diagnosis)}</ul>'
+
+
+def course(run: ReportedRun) -> str:
+    """The course of the reward, in a sentence or two."""
+    return f'<p class="headline">{text(headline(run.log, run.diagnosis))}</p>'
+
+
+def _finding(
+    finding: Finding,
+    chart_of: Mapping[str, str],
+    code_of: dict[str, str],
+    rollouts: Sequence[Mapping[str, Any]],
+    last_step: int,
+) -> str:
+    """An item of the list; `code_of` has the remedies so far, and the code each was first given for."""
+    chart = next((chart_of[name] for name in finding.series if name in chart_of), "reward")
+    evidence = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
+    lead = lead_of(finding.lead)
+    seen = "; ".join(part for part in (lead[:1].upper() + lead[1:], evidence) if part)
+    link = link_of(finding, rollouts, None, last_step)
+    shown = [f'<a href="#chart-{escape(chart)}">Its chart</a>']
+    shown += [f'<a href="{escape(link.href)}">{text(link.text)}</a>'] if link else []
+    return (
+        f'<li id="finding-{escape(finding.code)}"><div><span class="code">{text(finding.code)}</span> '
+        f'<span class="when">step {finding.step:,}</span></div>\n'
+        f"<div>{_name(finding.code)}<p>{text(finding.summary)}</p>"
+        + _change(finding, code_of)
+        + (f'<p class="soft">{text(seen)}</p>' if seen else "")
+        + f'<p class="soft">{" · ".join(shown)}</p></div></li>\n'
+    )
+
+
+def _nothing(diagnosis: Diagnosis) -> str:
+    if too_short(diagnosis):
+        return '<li class="none"><div class="code">–</div><div>The log is too short to judge.</div></li>'
+    sentences = "The rules find no problem in this log."
+    if diagnosis.cannot_tell:
+        sentences += (
+            f" {len(diagnosis.cannot_tell)} of the codes could not be checked because the log lacks series: see "
+        )
+        sentences += "the end of the page."
+    return f'<li class="none"><div class="code">✓</div><div>{sentences}</div></li>'
+
+
+def remarks(runs: Sequence[ReportedRun]) -> str:
+    """The notes of the rules: worth knowing, and no reason to act."""
+    items = "".join(
+        f"<li><b>{text(run.log.name + ', ' if len(runs) > 1 else '')}{text(note.code)}</b> "
+        f'<span class="when">step {note.step:,}</span> {text(note.summary)} {_marked(note.remedy)}</li>'
+        for run in runs
+        for note in run.diagnosis.notes
+    )
+    return (
+        f'<h2>Notes</h2>\n<p class="soft">Worth knowing, but no action needed.</p>\n<ul>{items}</ul>' if items else ""
+    )
+
+
+def _name(code: str) -> str:
+    return f"<h3>{text(RULES[code].title)}</h3>" if code in RULES else ""
+
+
+def _change(finding: Finding, code_of: dict[str, str]) -> str:
+    if not finding.remedy:
+        return ""
+    before = code_of.setdefault(finding.remedy, finding.code)
+    change = _marked(finding.remedy) if before == finding.code else f"as for {text(before)}"
+    return f"<p><b>Change:</b> {change}</p>"
+
+
+def _marked(plain: str) -> str:
+    """The text, with the parts in backticks as code."""
+    parts = text(plain).split("`")
+    return "".join(f"<code>{part}</code>" if k % 2 else part for k, part in enumerate(parts))
+
+
+# ---- several runs
+
+
+def comparison(runs: Sequence[ReportedRun], rollouts: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each run, with links from its findings to its rollouts; then what the codes mean."""
+    rows = []
+    for i, run in enumerate(runs):
+        facts = run.diagnosis.facts
+        rewards = [_cell(facts.get(name)) for name in ("first reward", "peak reward", "last reward")]
+        codes = "; ".join(_code_at(finding, i, run, rollouts) for finding in run.diagnosis.findings) or "none"
+        step, word = verdict(run)
+        judged = f'<td data-value="{-1 if step is None else step}">{word}</td>'
+        steps = f'<td data-value="{run.log.last_step}">{run.log.last_step:,}</td>'
+        name = f'<td data-run="{i}" data-value="{escape(run.log.name)}">{text(run.log.name)}</td>'
+        rows.append([name, steps, *rewards, judged, f"<td>{codes}</td>"])
+    columns = ["run", "steps", "first reward", "peak reward", "last reward", "verdict", "findings"]
+    explained: dict[str, Finding] = {f.code: f for run in runs for f in run.diagnosis.findings}
+    code_of: dict[str, str] = {}
+    items = "".join(
+        f'<li><div><span class="code">{text(code)}</span></div><div>{_name(code)}'
+        + (f"<p>{text(RULES[code].meaning)}</p>" if code in RULES else "")
+        + f"{_change(finding, code_of)}</div></li>"
+        for code, finding in sorted(explained.items())
+    )
+    meaning = folded("What the codes mean", f'<ul class="findings">{items}</ul>') if items else ""
+    return f"{_table(columns, rows)}\n{meaning}\n{_differing(runs)}"
+
+
+def verdict(run: ReportedRun) -> tuple[int | None, str]:
+    """(step, words) of the strongest of collapsed, fell and dropped (`holdfast.base.collapse`); no step if it held."""
+    curve = reward_curve(run.log)
+    if curve is None or too_short(run.diagnosis):
+        return None, "–"
+    for word, fall in (("collapsed", collapsed(curve)), ("fell", fell(curve)), ("dropped", dropped(curve))):
+        if fall is not None:
+            return fall.step, f"{word} at {fall.step:,}"
+    return None, "held"
+
+
+def _code_at(finding: Finding, i: int, run: ReportedRun, rollouts: Sequence[Mapping[str, Any]]) -> str:
+    label = text(f"{finding.code} at {finding.step:,}")
+    link = link_of(finding, rollouts, i, run.log.last_step)
+    return f'<a href="{escape(link.href)}" title="{escape(link.text)}">{label}</a>' if link else label
+
+
+def _cell(value: float | None) -> str:
+    return "<td>–</td>" if value is None else f'<td data-value="{value!r}">{value:.3g}</td>'
+
+
+def _differing(runs: Sequence[ReportedRun]) -> str:
+    flat = [dict(_flat(run.log.settings)) for run in runs]
+    every = sorted({name for settings in flat for name in settings} - {"run.name"})
+    names = [name for name in every if len({settings.get(name, "–") for settings in flat}) > 1]
+    if not names:
+        return ""
+    rows = [[name, *(settings.get(name, "–") for settings in flat)] for name in names[:_MOST_SETTINGS]]
+    inside = table(["setting", *(run.log.name for run in runs)], rows)
+    return folded(f"Settings that differ ({len(names)})", inside, is_open=len(names) <= _OPEN_SETTINGS)
+
+
+# ---- what follows the curves
+
+
+def missing(names: Sequence[str]) -> str:
+    """The series of the charts that no log has."""
+    if not names:
+        return ""
+    listed = ", ".join(f"<code>{text(name)}</code>" for name in names)
+    return folded(f"Series that are not logged, so not drawn ({len(names)})", f'<p class="soft">{listed}</p>')
+
+
+def rollouts_head(rollouts: Sequence[Mapping[str, Any]]) -> str:
+    """What the colours of tokens mean."""
+    measured = any("changes" in turn for rollout in rollouts for turn in rollout["turns"])
+    colours = (
+        "The colour of a token shows how much more or less likely the update made it. Observations are grey."
+        if measured
+        else "The file has no log-probs of single tokens, so tokens are not coloured. Observations are grey."
+    )
+    return f'<h2>Sampled rollouts</h2>\n<p class="soft">{colours}</p>'
+
+
+def open_questions(runs: Sequence[ReportedRun]) -> str:
+    """A row for each set of missing series, with the codes that need it and the runs that lack it."""
+    groups: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
+    for run in runs:
+        for undecided in run.diagnosis.cannot_tell:
+            key = ", ".join(undecided.missing), undecided.remedy.replace("`", "")
+            codes, names = groups.setdefault(key, ({}, {}))
+            codes[undecided.code] = names[run.log.name] = None
+    if not groups:
+        return ""
+    several = len(runs) > 1
+    columns = ["codes", "missing series", "how to log them", *(["runs"] if several else [])]
+    rows = []
+    for (series, remedy), (codes, names) in groups.items():
+        where = "all" if len(names) == len(runs) else ", ".join(names)
+        rows.append([", ".join(codes), series, remedy, *([where] if several else [])])
+    count = len({code for codes, _ in groups.values() for code in codes})
+    advice = dict.fromkeys(run.diagnosis.what_to_log for run in runs if run.diagnosis.what_to_log)
+    first = "".join(f"<p>{_marked(sentence)}</p>\n" for sentence in advice)
+    title = f"Codes that could not be checked because the log lacks series ({count})"
+    return folded(title, first + table(columns, rows))
+
+
+def notes(runs: Sequence[ReportedRun]) -> str:
+    """What the reader of a log noticed."""
+    lines = [f"{run.log.name}: {note}" if len(runs) > 1 else note for run in runs for note in run.log.notes]
+    if not lines:
+        return ""
+    return "<h2>Notes on reading the log</h2>\n<ul>" + "".join(f"<li>{text(note)}</li>" for note in lines) + "</ul>"
+
+
+def settings(run: ReportedRun) -> str:
+    """All settings of a run, folded."""
+    rows = [[name, value] for name, value in sorted(_flat(run.log.settings))]
+    if not rows:
+        return ""
+    return folded(f"Settings ({len(rows)})", table(["setting", run.log.name], rows[:_MOST_SETTINGS]))
+
+
+def _flat(values: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+# ---- HTML
+
+
+def folded(title: str, inside: str, *, is_open: bool = False) -> str:
+    """`inside`, HTML, under a title that folds it out."""
+    return f"<details{' open' * is_open}><summary>{text(title)}</summary>\n{inside}</details>"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts."""
+    return _table(columns, ([f"<td>{text(cell)}</td>" for cell in row] for row in rows))
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells that are HTML. A click on a head sorts it: by `data-value` where a cell has one."""
+    head = "".join(f'<th scope="col">{text(column)}</th>' for column in columns)
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    return (
+        '<div class="wide" tabindex="0" role="region" aria-label="table">'
+        f'<table class="sorted"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def text(plain: str) -> str:
+    """Escaped, cut if it is very long, and isolated if it may run from right to left."""
+    cut = plain if len(plain) <= _MOST_TEXT else f"{plain[:_MOST_TEXT]} …"
+    escaped = escape(cut)
+    return escaped if plain.isascii() else f"<bdi>{escaped}</bdi>"

@@ -1,0 +1,175 @@
+"""A policy that breaks from one row to the next: checks of STP001 on series that every trainer logs.
+
+A single update that is far too large does two things at once: the reward is lost, and the policy changes. Its entropy,
+its length or the share of clipped tokens jumps in the same rows. A reward that is lost alone has other causes: harder
+questions, or a grader that went down. Entropy that rises first and slowly is a drift (ENT001).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.base.collapse import reward_range
+from holdfast.base.trailing import (
+    Truths,
+    Values,
+    binary_noise,
+    count_of,
+    delayed,
+    held,
+    highest,
+    lowest,
+    margin,
+    trailing_lowest,
+    trailing_mean,
+)
+from holdfast.diagnose.rules.rule import Check, Rows, Signal, long_not_preferred
+
+REWARD, ENTROPY, LENGTH, CLIPPED, LOSS = "reward/mean", "entropy/mean", "rollout/length", "clip/fraction", "loss"
+FAILED_SEARCHES, EMPTY = "retrieval/error_fraction", "retrieval/empty_fraction"
+MAX_FAILED_FRACTION, MAX_EMPTY_FRACTION = 0.1, 0.3
+
+USUAL_ROWS = 8
+"""Rows before a break whose mean is the usual value."""
+FEWEST_ROWS = 3
+"""Fewest such rows."""
+BREAK_ROWS = 3
+"""Rows within which everything happens."""
+LOST_SHARE = 0.5
+"""Share of its range that the reward loses in them."""
+BREAK_ERRORS = 3.0
+"""Standard errors of the loss, and of the jump of entropy, by the noise before them. Three are enough, as both are
+needed at once."""
+ENTROPY_TIMES = 1.5
+"""Times the usual entropy. A batch of harder questions raises it by a tenth."""
+ENTROPY_NATS = 0.1
+"""Nats per token by which it must rise too."""
+STEEPEST_SHARE = 0.4
+"""Share of that rise that comes from one row to the next. A drift takes many rows."""
+BEST_ROWS, BACK_SHARE = 5, 0.2
+"""A break is over when the mean of five rows is within that share of the range of its best."""
+CALM_TIMES = 1.25
+"""The row before a leap is as usual if it is at most this many times the mean of the rows before it."""
+LENGTH_TIMES = 1.3
+CLIPPED_FRACTION = 0.1
+CLIP_JUMP_FRACTION, CLIP_JUMP_TIMES = 0.08, 4.0
+"""Share of clipped tokens, and times its usual value. Harder questions clip up to 6 %."""
+LONG_PREFERRED_LOSS = 0.08
+"""Minus the loss, in the mean of eight rows. Where the loss is a mean over tokens, that is their mean advantage:
+long rollouts are preferred. An entropy bonus makes the loss negative too. Either is a different cause."""
+
+FIRST_ROWS = 6
+"""A break by the very first updates shows in these rows. There are too few of them to know the noise."""
+GONE_SHARE = 0.2
+"""Share of the mean reward before that is left in two rows."""
+
+
+def breaks_at_once(rows: Rows) -> Signal | None:
+    """Within three rows the reward loses half of its range, and entropy or the share of clipped tokens jumps."""
+    reward, entropy = rows.columns
+    pay, nats = (usual_before(column) for column in (reward, entropy))
+    lost = pay - trailing_mean(reward, 2)
+    by_chance, more = (delayed(margin(column, 2, BREAK_ERRORS), BREAK_ROWS) for column in (reward, entropy))
+    most, rise = (trailing_highest(column, BREAK_ROWS) for column in (entropy, leaps(entropy)))
+    jumps = (most > ENTROPY_TIMES * nats) & (most - nats > np.maximum(more, ENTROPY_NATS))
+    jumps &= rise > STEEPEST_SHARE * (most - nats)
+    where = (lost > LOST_SHARE * reward_range(pay, lowest(reward))) & (lost > by_chance)
+    where &= (jumps | (rows.latest(CLIPPED, clip_jumps) > 0)) & searches_work(rows) & long_not_preferred(rows)
+    where &= ~(rows.latest(LOSS, lambda loss: -trailing_mean(loss, USUAL_ROWS)) > LONG_PREFERRED_LOSS)
+    where &= np.arange(len(reward)) >= FEWEST_ROWS + BREAK_ROWS - 1
+    if not where.any():
+        return None
+    return Signal(
+        where,
+        lambda: {REWARD: pay - lost, ENTROPY: most, "reward before": pay, "entropy before": nats},
+        normal=is_near_best(reward) & ~where,
+    )
+
+
+def is_near_best(reward: Values) -> Truths:
+    """[N]: where the reward has lost little of its best, or has come back."""
+    mean = trailing_mean(reward, BEST_ROWS)
+    best = highest(mean)
+    return best - mean <= BACK_SHARE * reward_range(best, lowest(reward))
+
+
+def leaps(values: Values) -> Values:
+    """[N]: the rise since the row before, if that row was as usual; else 0."""
+    before = delayed(values, 1)
+    calm = before <= CALM_TIMES * delayed(trailing_mean(values, USUAL_ROWS), 1)
+    return np.where(calm, values - before, 0.0)
+
+
+def usual_before(values: Values) -> Values:
+    """[N]: the mean of the rows before the last three."""
+    return delayed(trailing_mean(values, USUAL_ROWS), BREAK_ROWS)
+
+
+def trailing_highest(values: Values, window: int) -> Values:
+    """The maximum of the last `window` values."""
+    return -trailing_lowest(-values, window)
+
+
+def clip_jumps(clipped: Values) -> Values:
+    """[N]: 1 where the share of clipped tokens is many times its usual value, in the last three rows; else 0."""
+    high = np.maximum(CLIP_JUMP_FRACTION, CLIP_JUMP_TIMES * usual_before(clipped))
+    return (trailing_highest(clipped, BREAK_ROWS) > high).astype(float)
+
+
+def searches_work(rows: Rows) -> Truths:
+    """[N]: where no retriever fails, as far as the log shows. One that fails raises entropy too."""
+    return ~((rows.latest(FAILED_SEARCHES) > MAX_FAILED_FRACTION) | (rows.latest(EMPTY) > MAX_EMPTY_FRACTION))
+
+
+def breaks_at_first(rows: Rows) -> Signal:
+    """The reward is gone in one of the first rows and in the next, and the policy has changed."""
+    (reward,) = rows.columns
+    row = np.arange(len(reward))
+    first = delayed(trailing_mean(reward, FIRST_ROWS), 2)  # the mean of all rows before the last two
+    by_chance = BREAK_ERRORS * binary_noise(first, 2 * count_of(reward))
+    gone = held(reward <= GONE_SHARE * first, 2) & (first > by_chance)
+    sudden = (delayed(reward, 2) > LOST_SHARE * first) | clips_much_so_far(rows)
+    gone &= (row >= 2) & (row < FIRST_ROWS) & sudden & long_not_preferred(rows)
+    where = gone & is_another_policy(rows)
+    return Signal(where, lambda: {REWARD: reward}, lambda: {"first": first}, is_near_best(reward) & ~where)
+
+
+def is_another_policy(rows: Rows) -> Truths:
+    """[N]: where entropy or length is far from its first value, or many tokens were clipped so far."""
+    entropy, length = rows.latest(ENTROPY, times_first), rows.latest(LENGTH, times_first)
+    # A series that is not logged is NaN, and every comparison with it is false.
+    return (
+        (entropy > ENTROPY_TIMES)
+        | (entropy < 1 / ENTROPY_TIMES)
+        | (length > LENGTH_TIMES)
+        | (length < 1 / LENGTH_TIMES)
+        | clips_much_so_far(rows)
+    )
+
+
+def clips_much_so_far(rows: Rows) -> Truths:
+    """[N]: where a row so far clipped many tokens."""
+    return rows.latest(CLIPPED, highest) > CLIPPED_FRACTION
+
+
+def times_first(values: Values) -> Values:
+    """[N]: the mean of the last three values as a multiple of the first value."""
+    return trailing_mean(values, BREAK_ROWS) / np.maximum(np.abs(values[:1]), 1e-9)
+
+
+BREAKS = (
+    Check(
+        series=(REWARD,),
+        signal=breaks_at_first,
+        message="The first updates broke the policy: the reward began at {first:.3g} and is {reward/mean:.3g}.",
+        look_at=(REWARD, ENTROPY, LENGTH),
+    ),
+    Check(
+        series=(REWARD, ENTROPY),
+        signal=breaks_at_once,
+        message="The policy broke within a few rows: the reward fell from {reward before:.3g} to {reward/mean:.3g}, "
+        "while entropy went from {entropy before:.2g} to {entropy/mean:.2g} nats.",
+        look_at=(REWARD, ENTROPY, CLIPPED),
+    ),
+)
+"""The checks of STP001 that need neither displacement nor ratios."""

@@ -1,0 +1,246 @@
+"""Groups whose rollouts all have the same reward, since the start or from one row on (GRP001)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.base.collapse import reward_range
+from holdfast.base.trailing import Truths, Values, delayed, highest, lowest, noise, rows_since, trailing_mean
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.rules.rule import Check, Remedy, Rows, Rule, Signal, falling
+
+Rank = NDArray[np.int64]
+
+REWARD, MIXED = "reward/mean", "rollout/mixed_group_fraction"
+ENTROPY, LENGTH, TRUNCATED = "entropy/mean", "rollout/length", "rollout/truncated_fraction"
+
+CONTRAST: Mapping[tuple[str, ...], Callable[..., Values]] = {
+    (MIXED,): lambda mixed: mixed,
+    ("reward/group_std",): lambda deviation: (deviation > 0).astype(float),
+    ("reward/std",): lambda deviation: (deviation > 0).astype(float),
+    ("reward/max", "reward/min"): lambda largest, smallest: (largest > smallest).astype(float),
+}
+"""Series that show whether rewards differ, the best first -> the share of groups with different rewards, or 1 where any
+rewards differ and 0 where none do."""
+
+ROWS = 5
+MIXED_NOW, MIXED_EVER = 0.05, 0.2
+"""Shares of the groups with different rewards: the latest mean, and the highest so far. Groups that are all correct at
+the end of learning were mixed before."""
+FEW_ROLLOUTS_STEPS = 19
+"""Steps that a log of TRL has to span. A row may be one group of four: if a twentieth of the rollouts is correct, five
+such rows have no contrast in one run of three, and twenty in one of sixty."""
+
+ALL_TRUNCATED = 0.95
+BROKEN_ROWS = 3
+BROKEN_LOST_SHARE = 0.5
+"""Share of the range that the reward loses when it becomes constant."""
+BEFORE_LOST_SHARE = 0.4
+"""Share of the range that it may have lost before. A policy that decays loses more, step by step."""
+ROWS_TO_DECIDE = 8
+"""Rows without contrast after which a break is either found or ruled out."""
+CHANCE = 1e-2
+"""Probability of so many consecutive rows without contrast, given how common they were before, at any row so far."""
+SAME_TEXT_SHARE, SAME_TEXT_ERRORS = 0.3, 4.0
+"""Change of entropy and length, as a share or in standard deviations, within which the rollouts are as before."""
+
+
+def contrast_of(rows: Rows) -> Values:
+    """[N]: the share of groups with different rewards, or 1 and 0, by the best series so far; NaN without one."""
+    result = np.full(len(rows.steps), np.nan)
+    for names, share in CONTRAST.items():
+        columns = [rows.latest(name) for name in names]
+        result = np.where(np.isnan(result) & ~np.isnan(columns).any(0), share(*columns), result)
+    return result
+
+
+def compares_in_groups(log: Log) -> bool:
+    """Whether advantages compare rollouts within their group."""
+    return log.settings.get("loss.advantage") not in ("reinforce", "gae")
+
+
+def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
+    """Almost no group has had different rewards since the start.
+
+    With `zero`, only rows up to which every reward was 0 count; without it, only the others. With `sure`, it takes
+    enough rows to rule out chance; without it, the newest row decides.
+    """
+    share = CONTRAST[rows.names](*rows.columns)
+    smooth = trailing_mean(share, ROWS)
+    never = (smooth <= MIXED_NOW) & (highest(smooth) <= MIXED_EVER)
+    reward = rows.latest(REWARD)
+    never &= ~falling(rows)  # then it is a consequence
+    never &= ~(rows.latest(TRUNCATED) >= ALL_TRUNCATED)  # TRN001 says why
+    never &= (highest(np.abs(np.nan_to_num(reward, nan=1.0))) == 0) == zero
+    if sure:
+        never &= np.arange(len(never)) >= ROWS - 1
+        if rows.log.host == "trl":
+            never &= rows.steps - rows.steps[0] >= FEW_ROLLOUTS_STEPS
+    else:
+        never = np.full(len(never), never[-1])
+    evidence = dict(zip(rows.names, rows.columns, strict=True)) | ({REWARD: reward} if zero else {})
+    return Signal(never, lambda: evidence, lambda: {"equal": 1 - smooth}, normal=smooth > MIXED_EVER)
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Rows at which every rollout has the same low reward, [N] each."""
+
+    flat: Truths
+    """No rollout's reward differs from another's."""
+    suspected: Truths
+    """The reward was higher before these rows, and the rollouts did not change."""
+    running: Rank
+    """Rows in succession with this reward."""
+    begins: Rank
+    """The first of them."""
+    level: Values
+    """The mean reward before."""
+
+
+def break_of(rows: Rows) -> Break:
+    """Where the reward becomes constant, at a low value, while the rollouts are as before."""
+    (reward,) = rows.columns
+    contrast = contrast_of(rows)
+    flat = (contrast == 0) | (np.isnan(contrast) & (reward == 0))
+    goes_on = flat & delayed(flat, 1) & (reward == delayed(reward, 1)) & (np.arange(len(flat)) > 0)
+    running = np.where(flat, rows_since(~goes_on) + 1, 0)
+    begins = np.arange(len(flat)) - np.maximum(running, 1) + 1
+    before = np.maximum(begins - 2, 0)  # a row may average over steps from before and after the break
+    mean = trailing_mean(reward, ROWS)
+    peak, level = highest(mean)[before], mean[before]
+    height = reward_range(peak, np.minimum(lowest(reward)[before], reward))
+    low = (level - reward >= BROKEN_LOST_SHARE * height) & (peak - level <= BEFORE_LOST_SHARE * height)
+    suspected = flat & low & (begins >= ROWS) & same_text(rows, begins, before)
+    return Break(flat, suspected, running, begins, level)
+
+
+def becomes_constant(rows: Rows) -> Signal:
+    """From one row on every rollout has the same low reward, for more rows than chance explains."""
+    seen = break_of(rows)
+    return Signal(
+        seen.suspected & is_unlikely(seen),
+        lambda: {REWARD: rows.columns[0], "before": seen.level},
+        lambda: {"since": rows.steps[seen.begins]},
+        normal=~seen.flat,
+    )
+
+
+def is_unlikely(seen: Break) -> Truths:
+    """[N]: where so many consecutive rows without contrast are unlikely by chance."""
+    earlier = np.maximum(seen.begins - 1, 0)
+    usual = (np.cumsum(seen.flat)[earlier] + 0.5) / (seen.begins + 1)
+    longest = np.maximum.accumulate(seen.running)[earlier]
+    return (seen.begins * usual**seen.running <= CHANCE) & (seen.running >= 2 * longest + BROKEN_ROWS)
+
+
+def may_be_broken(rows: Rows) -> Truths:
+    """[N]: where GRP001 reports a broken reward function, or may still do so. RWD001 is silent there."""
+    seen = break_of(rows)
+    return seen.suspected & (is_unlikely(seen) | (seen.running <= ROWS_TO_DECIDE))
+
+
+def same_text(rows: Rows, begins: Rank, before: Rank) -> Truths:
+    """[N]: where entropy and length did not change when the reward became constant, as far as one of them is logged."""
+    same, known = np.ones(len(begins), bool), np.zeros(len(begins), bool)
+    for name in (ENTROPY, LENGTH):
+        values = rows.latest(name)
+        usual, spread = trailing_mean(values, ROWS)[before], noise(values, ROWS)[before]
+        change = np.abs(values[begins] - usual)
+        same &= ~(change > np.fmax(SAME_TEXT_SHARE * np.abs(usual), SAME_TEXT_ERRORS * spread))
+        known |= ~np.isnan(change)
+    return same & known
+
+
+CHECK_REWARD: Remedy = {
+    "holdfast": "First check the reward: read some rollouts in `trajectories.jsonl`. Do correct answers get 0? If "
+    "the reward is sound, start from a better policy (`warm_start.steps`) or add a denser reward such as `reward.f1 "
+    "= 1.0`.",
+    "trl": "First check the reward function: call it on a correct completion. Often it does not find the answer in "
+    "the text, or `max_completion_length` leaves no room for one; `log_completions=True` shows completions. If the "
+    "function is sound, use easier questions or a denser reward.",
+    "verl": "First check the reward function: call it on a correct response. Often it does not find the answer in "
+    "the text, or `data.max_response_length` leaves no room for one. If the function is sound, use easier questions "
+    "or a denser reward.",
+    "unknown": "First check the reward function: call it on a correct rollout. Often it does not find the answer in "
+    "the text. If the function is sound, use easier questions or a denser reward.",
+}
+
+
+REPAIR_REWARD: Remedy = {
+    "holdfast": "Check what the reward depends on, and read rollouts of that step in `trajectories.jsonl`. Then "
+    "`holdfast resume` the run: its weights are sound.",
+    "trl": "Check the services and files that your reward functions need, and let them raise an error rather than "
+    "return 0. Then resume from the last checkpoint: its weights are sound.",
+    "verl": "Check the services and files that the reward function needs, and let it raise an error rather than "
+    "return 0. Then resume from the last checkpoint: its weights are sound.",
+    "unknown": "Check the services and files that the reward function needs, and let it raise an error rather than "
+    "return 0. Then resume from the last checkpoint: its weights are sound.",
+}
+
+
+def contrast_checks() -> tuple[Check, ...]:
+    """For each kind of evidence: findings, then notes for logs that are too short for one."""
+    kinds = list(CONTRAST)
+    return tuple(
+        Check(
+            series=names,
+            signal=partial(never_differ, zero=zero, sure=sure),
+            message=(
+                "Every rollout has had reward 0 since the log began."
+                if zero
+                else "In {equal:.0%} of the groups all rollouts have the same reward, so their advantages are 0."
+            )
+            + ("" if sure else " A longer log would show whether this is chance."),
+            better=tuple(kinds[:rank]),
+            remedy=CHECK_REWARD if zero else None,
+            level="finding" if sure else "note",
+        )
+        for sure in (True, False)
+        for rank, names in enumerate(kinds)
+        for zero in (True, False)
+    )
+
+
+GRP001 = Rule(
+    code="GRP001",
+    title="rewards equal within groups",
+    needs=tuple(CONTRAST),
+    applies=compares_in_groups,
+    checks=(
+        Check(
+            series=(REWARD,),
+            signal=becomes_constant,
+            message="The reward function broke: since step {since}, every rollout has reward {reward/mean:.3g}. The "
+            "mean was {before:.3g} before, and the rollouts themselves did not change.",
+            remedy=REPAIR_REWARD,
+            look_at=(REWARD, MIXED),
+        ),
+        *contrast_checks(),
+    ),
+    meaning="In almost every group, all rollouts have the same reward. This is so from the start of the run, or "
+    "suddenly from one step on.",
+    impact="Group-relative advantages are then 0, so the policy learns nothing. From the start: the task is too hard "
+    "or too easy, or the reward function does not distinguish rollouts. From one step on, with unchanged "
+    "entropy and length: the reward function broke. If the policy had failed, entropy or length would change "
+    "too.",
+    remedy={
+        "holdfast": "Start from a better policy (`warm_start.steps`), add a denser reward such as `reward.f1 = 1.0`, "
+        "or raise `train.group_size`.",
+        "trl": "Raise `num_generations`, use easier or harder questions, or use a denser reward function. Check what "
+        "your reward functions return.",
+        "verl": "Raise `actor_rollout_ref.rollout.n`, use easier or harder questions, or use a denser reward.",
+        "unknown": "Raise the group size, use easier or harder questions, or use a denser reward.",
+    },
+    limitations="Groups that become all correct as the policy learns are not a finding. A reward with a small random "
+    "part hides the problem, because no two rewards are equal. A short log gets only a note, because "
+    "rewards in small batches may be equal by chance. If the log has only the largest and smallest "
+    "rewards, the rule needs all rewards to be equal. It finds a broken reward function only if that "
+    "fails for every rollout and the log has entropy or length. If all rollouts are truncated, TRN001 "
+    "reports that instead.",
+)

@@ -1,0 +1,126 @@
+"""Reward functions that diverge (RWD003): one falls while another rises, and the total reward holds or rises."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.base.collapse import curve_of
+from holdfast.base.trailing import Values, highest, last_where, lowest, margin, trailing_mean
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+
+REWARD = "reward/mean"
+ROWS = 5
+HOLDS_WITHIN_SHARE = 0.1
+"""Share of its range that the reward may have lost since the function was at its best."""
+RISE_ERRORS = 4.0
+"""Standard errors by which another function has risen since then."""
+
+FUNCTION = re.compile(r"rewards/.+/mean")
+FORM = re.compile(
+    r"format|tag|xml|json|len(gth)?(?![a-z])|short|concise|brevity|steps?(?![a-z])|style|language|repet|penalty|count",
+    re.IGNORECASE,
+)
+"""Names of functions that reward the form of a rollout. Such a function may fall while the answers improve, so its fall
+is a note."""
+
+
+def functions_of(log: Log) -> tuple[str, ...]:
+    """The series of the single reward functions, as TRL logs them."""
+    return tuple(sorted(name for name in log.series if FUNCTION.fullmatch(name)))
+
+
+def has_functions(log: Log) -> bool:
+    """Whether a log has two reward functions or more: one alone is the reward."""
+    return len(functions_of(log)) > 1
+
+
+def trade_places(rows: Rows, *, form: bool) -> Signal | None:
+    """A function has fallen and the reward has not, and another function has risen since the first was at its best.
+
+    With `form`, only functions that are named after form may be the falling one; without it, only the others.
+    """
+    (reward,) = rows.columns
+    known = {name: column for name in functions_of(rows.log) if not np.isnan(column := rows.latest(name)).any()}
+    names, here = list(known), np.arange(len(reward))
+    if len(names) < 2 or not any(bool(FORM.search(name)) == form for name in names):
+        return None
+    smooth = np.array([trailing_mean(column, ROWS) for column in known.values()])
+    noise = np.array([margin(column, ROWS, RISE_ERRORS) for column in known.values()])
+    pay = trailing_mean(reward, ROWS)
+    may_lose = HOLDS_WITHIN_SHARE * (highest(reward) - lowest(reward))
+
+    where, down = np.zeros(len(reward), bool), np.zeros(len(reward), bool)
+    loser, winner, best = (np.zeros(len(reward), np.int64) for _ in range(3))
+    for row, name in enumerate(names):
+        if bool(FORM.search(name)) != form:
+            continue
+        curve, peak = curve_of(known[name], rows.steps), last_where(smooth[row] >= highest(smooth[row]))
+        holds = pay - pay[peak] >= -may_lose
+        gains = smooth - smooth[:, peak]  # [functions, rows]: since this function was best
+        gains = np.where(gains > noise, gains, 0.0)
+        trades = curve.fallen & holds & gains.any(axis=0) & ~where
+        loser[trades], winner[trades], best[trades] = row, gains.argmax(axis=0)[trades], peak[trades]
+        where |= trades
+        down |= curve.falling & holds
+
+    def evidence() -> dict[str, Values]:
+        named = [np.where((loser == row) | (winner == row), smooth[row], np.nan) for row in range(len(names))]
+        return {REWARD: pay} | dict(zip(names, named, strict=True))
+
+    def words() -> dict[str, NDArray[np.generic]]:
+        plain = np.array([name.removeprefix("rewards/").removesuffix("/mean") for name in names])
+        return {
+            "falling": plain[loser],
+            "rising": plain[winner],
+            "now": smooth[loser, here],
+            "before": smooth[loser, best],
+            "reward before": pay[best],
+        }
+
+    return Signal(where, evidence, words, normal=~down)
+
+
+RWD003 = Rule(
+    code="RWD003",
+    title="reward functions diverge",
+    needs=((REWARD,),),
+    applies=has_functions,
+    checks=(
+        Check(
+            series=(REWARD,),
+            signal=partial(trade_places, form=False),
+            message="The reward function {falling} fell from {before:.3g} to {now:.3g} while {rising} rose. The "
+            "total reward hides this: it went from {reward before:.3g} to {reward/mean:.3g}.",
+            min_rows=ROWS,
+        ),
+        Check(
+            series=(REWARD,),
+            signal=partial(trade_places, form=True),
+            message="The reward function {falling} fell from {before:.3g} to {now:.3g} while {rising} rose. Its name "
+            "suggests that it rewards form, not correctness, so this may be what you want.",
+            min_rows=ROWS,
+            level="note",
+        ),
+    ),
+    meaning="One reward function falls and stays low while another rises, so the total reward stays the same or rises.",
+    impact="The policy earns an easy reward, such as one for format or length, and gives up what the other function "
+    "measures. If that is correctness, this is reward hacking, and the total reward hides it.",
+    remedy={
+        "holdfast": "Give correctness more weight: raise `reward.em` or `reward.f1`, and lower `reward.format` and "
+        "`reward.retrieval`. Read some rollouts in `trajectories.jsonl`.",
+        "trl": "In `reward_weights`, raise the weight of the function that fell. Or let the function that rose give "
+        "a reward only where the other one does. Read some completions with `log_completions=True`.",
+        "verl": "Change the reward function: give more weight to the part that fell. Or let the part that rose give "
+        "a reward only where the other one does.",
+        "unknown": "Give more weight to the function that fell. Or let the function that rose give a reward only "
+        "where the other one does. Read some rollouts.",
+    },
+    limitations="The rule needs `rewards/<function>/mean` of two or more functions, and does not know which of them "
+    "matters. If the falling function is named after form, such as format or length, that is only a "
+    "note. The rule cannot see a flaw inside one function, such as a grader that can be fooled.",
+)

@@ -1,0 +1,410 @@
+"""Likelihood displacement of correct rollouts, LLD001 to LLD004 (arXiv 2512.04220), and entropy, ENT001 and ENT002.
+
+In recorded displacement collapses, dozens of updates each take 0.2 to 2 % off the log-likelihood of correct rollouts. A
+step that is too large takes 15 % or more at once, from a policy that was not decaying. So these codes and STP001
+exclude each other: the first one counts.
+
+The local trainer, and TRL with our observer, log the displacement of correct rollouts. A loss inside verl cannot see
+the policy before and after an update. There the drift of rollouts with positive advantage replaces displacement: a mean
+over the optimizer steps of an update.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from holdfast.base.trailing import (
+    Truths,
+    Values,
+    delayed,
+    highest,
+    last_where,
+    lowest,
+    margin,
+    most_since,
+    needed,
+    rows_since,
+    trailing_mean,
+)
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.rules.rule import PRESERVE_LIKELIHOOD, Check, Rows, Rule, Signal, long_not_preferred
+
+DISPLACEMENT = ("displacement/correct", "displacement/fraction", "likelihood/correct")
+DRIFT = ("drift/positive", "likelihood/positive")
+ACTIONS = ("likelihood/correct/action_1", "likelihood/correct/action_2")
+LOST = "share of log-likelihood lost"
+
+SLOW_ROWS = 8
+"""Rows over which a slow decay is judged. On a plateau about half of the correct rollouts lose likelihood in any
+update, so five such rows prove little."""
+FAST_ROWS = 5
+"""Rows over which a spiral is judged and likelihood is smoothed."""
+DRIFT_SCALE = 0.5
+"""The mean drift over the optimizer steps of an update is about half of the change by the whole update."""
+
+SLOW_SHARE = 0.002
+"""Share of the log-likelihood that an update takes. 0.2 % an update is a fifth in a hundred updates. Controls with a
+suitable learning rate stay below 0.05 %."""
+SLOW_NATS = 0.0005
+"""Nats per token that an update takes. A sharp policy, whose tokens are nearly certain, has only a tiny share."""
+SLOW_DISPLACED = 0.58
+"""Share of correct rollouts that lose likelihood. Healthy plateaus stay near 0.5 and reach 0.56 (means of 8)."""
+STEADY_ERRORS = 2.0
+"""Standard errors by which the mean of the last updates is below 0. Two are enough: the likelihood must also be low."""
+DECAYED_SHARE = 0.02
+"""Share of its best log-likelihood that the correct set has lost. Changes in which rollouts are correct make less."""
+DECAYED_NATS = 0.01
+"""The same in nats per token, for a policy whose correct answers are nearly certain."""
+DECAYED_ERRORS = 1.8
+"""The same in standard errors. More than for an update, because the best of many means is an extreme."""
+
+FAST_SHARE = 0.01
+FAST_NATS = 0.0025
+FAST_DISPLACED = 0.65
+FAST_DECAYED_SHARE = 0.05
+FAST_ROWS_SHARE = 0.5
+"""Share of the rows that lose `FAST_NATS`: one bad update is not a spiral."""
+ACCELERATION_TIMES = 2.0
+"""Times the pace of the rows before."""
+
+FIRST_ACTION_BEHIND_SHARE = 0.1
+"""Share of its best log-likelihood by which the first action has fallen behind the second. The mix of rollouts with one
+and with two searches moves the difference too, so displacement has to show as well."""
+FIRST_ACTION_ERRORS = 2.1
+
+
+# ---- parts of the conditions
+
+
+def share_lost(likelihood: Values) -> Values:
+    """[N]: share of its best five-row mean that a log-likelihood has lost; 0 while the loss is tiny or noise."""
+    smooth = trailing_mean(likelihood, FAST_ROWS)
+    best = highest(smooth)
+    lost = best - smooth
+    clear = lost > np.maximum(DECAYED_NATS, margin(likelihood, FAST_ROWS, DECAYED_ERRORS))
+    return np.where(clear, lost / np.maximum(-best, 1e-6), 0.0)
+
+
+def pace(change: Values, likelihood: Values, window: int) -> Values:
+    """[N]: share of the log-likelihood that an update takes, in the mean of `window` rows; below 0 where it adds."""
+    return -trailing_mean(change, window) / np.maximum(-trailing_mean(likelihood, window), 1e-6)
+
+
+def takes_slowly(change: Values, likelihood: Values, scale: float) -> Truths:
+    """[N]: where updates lower likelihood at the pace of a slow decay; `scale` is the visible share of an update."""
+    enough = -trailing_mean(change, SLOW_ROWS) > scale * SLOW_NATS
+    return (pace(change, likelihood, SLOW_ROWS) > scale * SLOW_SHARE) & enough
+
+
+def steady(change: Values, window: int) -> Truths:
+    """[N]: where the mean of the last rows is below 0 by more than their scatter. A single row cannot cause that."""
+    mean = trailing_mean(change, window)
+    scatter = np.sqrt(np.maximum(trailing_mean(change**2, window) - mean**2, 0.0))
+    return -mean > needed(STEADY_ERRORS, window, len(change)) * scatter / math.sqrt(window - 1)
+
+
+def displaces(change: Values, fraction: Values, likelihood: Values) -> Truths:
+    """[N]: where updates lower the likelihood of most correct rollouts, slowly but steadily."""
+    most = trailing_mean(fraction, SLOW_ROWS) > SLOW_DISPLACED
+    return steady(change, SLOW_ROWS) & takes_slowly(change, likelihood, 1.0) & most
+
+
+def accelerates(change: Values, likelihood: Values, scale: float) -> Truths:
+    """[N]: where the last updates take much more likelihood than earlier ones."""
+    now = pace(change, likelihood, FAST_ROWS)
+    before = delayed(pace(change, likelihood, SLOW_ROWS), FAST_ROWS)
+    fast = (now > scale * FAST_SHARE) & (-trailing_mean(change, FAST_ROWS) > scale * FAST_NATS)
+    often = trailing_mean((-change > scale * FAST_NATS).astype(float), FAST_ROWS) > FAST_ROWS_SHARE
+    return fast & often & steady(change, FAST_ROWS) & (now > ACCELERATION_TIMES * before)
+
+
+def smoothed(rows: Rows, window: int) -> dict[str, Values]:
+    """The series as evidence: means of `window` rows for changes, of five rows for likelihood (the last series)."""
+    *changes, likelihood = rows.columns
+    means = [*(trailing_mean(change, window) for change in changes), trailing_mean(likelihood, FAST_ROWS)]
+    return dict(zip(rows.names, means, strict=True))
+
+
+# ---- the conditions
+
+
+def stagnates(rows: Rows) -> Signal:
+    """Updates lower the likelihood of correct rollouts, whose likelihood has stopped rising."""
+    change, fraction, likelihood = rows.columns
+    smooth = trailing_mean(likelihood, FAST_ROWS)
+    flat = rows_since(smooth > delayed(highest(smooth), 1)) >= FAST_ROWS
+    where = displaces(change, fraction, likelihood) & flat & long_not_preferred(rows)
+    return Signal(where, lambda: smoothed(rows, SLOW_ROWS))
+
+
+def decays(rows: Rows) -> Signal:
+    """Correct rollouts lose likelihood steadily: by displacement, or by drift, which has no fraction of rollouts."""
+    change, *fraction, likelihood = rows.columns
+    lost = share_lost(likelihood)
+    if fraction:
+        where = displaces(change, fraction[0], likelihood) & long_not_preferred(rows)
+    else:
+        where = takes_slowly(change, likelihood, DRIFT_SCALE)
+    return Signal(where & (lost > DECAYED_SHARE), lambda: smoothed(rows, SLOW_ROWS) | {LOST: lost})
+
+
+def spirals(rows: Rows) -> Signal:
+    """The loss of likelihood accelerates: by displacement, or by drift."""
+    change, *fraction, likelihood = rows.columns
+    lost = share_lost(likelihood)
+    where = accelerates(change, likelihood, 1.0 if fraction else DRIFT_SCALE) & (lost > FAST_DECAYED_SHARE)
+    if fraction:
+        where &= (trailing_mean(fraction[0], FAST_ROWS) > FAST_DISPLACED) & long_not_preferred(rows)
+    return Signal(
+        where,
+        lambda: smoothed(rows, FAST_ROWS) | {LOST: lost},
+        lambda: {"pace": pace(change, likelihood, FAST_ROWS)},
+    )
+
+
+def first_action_falls_behind(rows: Rows) -> Signal:
+    """The first action of correct rollouts loses more likelihood than the second, and displacement shows it too."""
+    change, fraction, likelihood, first, second = rows.columns
+    ahead = trailing_mean(first - second, SLOW_ROWS)
+    behind = highest(ahead) - ahead
+    smooth = trailing_mean(first, FAST_ROWS)
+    lost = share_lost(first)
+    where = behind > margin(first - second, SLOW_ROWS, FIRST_ACTION_ERRORS)
+    where &= behind > FIRST_ACTION_BEHIND_SHARE * -highest(smooth)
+    where &= (lost > FAST_DECAYED_SHARE) & (lost > share_lost(second))
+    where &= (
+        displaces(change, fraction, likelihood) & (share_lost(likelihood) > DECAYED_SHARE) & long_not_preferred(rows)
+    )
+    evidence = {ACTIONS[0]: smooth, ACTIONS[1]: trailing_mean(second, FAST_ROWS)}
+    return Signal(where, lambda: evidence | {f"{LOST} by the first action": lost})
+
+
+# ---- the rules
+
+LLD001 = Rule(
+    code="LLD001",
+    title="likelihood of correct rollouts stagnates",
+    needs=(DISPLACEMENT,),
+    checks=(
+        Check(
+            series=DISPLACEMENT,
+            signal=stagnates,
+            message="The likelihood of correct rollouts has stopped rising, and an update makes "
+            "{displacement/fraction:.0%} of them less likely.",
+            rows_running=FAST_ROWS,
+        ),
+    ),
+    suppressed_by=("LLD002", "LLD003", "STP001"),
+    phase="stagnation",
+    meaning="Updates make most of their own correct rollouts less likely, and the likelihood of correct rollouts has "
+    "stopped rising.",
+    impact="Lazy likelihood displacement begins like this, while the reward still rises (arXiv 2512.04220).",
+    remedy=PRESERVE_LIKELIHOOD,
+    limitations="This is the weakest of the four LLD codes: a healthy plateau can look the same for a while.",
+)
+
+LLD002 = Rule(
+    code="LLD002",
+    title="likelihood of correct rollouts decays",
+    needs=(DISPLACEMENT, DRIFT),
+    checks=(
+        Check(
+            series=DISPLACEMENT,
+            signal=decays,
+            message="Correct rollouts become less likely: an update lowers the likelihood of "
+            "{displacement/fraction:.0%} of them, and their log-likelihood is "
+            "{share of log-likelihood lost:.1%} below its best value.",
+            min_rows=FAST_ROWS,
+        ),
+        Check(
+            series=DRIFT,
+            signal=decays,
+            message="Updates make rollouts with positive advantage less likely. Their log-likelihood is "
+            "{share of log-likelihood lost:.1%} below its best value.",
+            min_rows=SLOW_ROWS,
+            better=(DISPLACEMENT,),
+        ),
+    ),
+    suppressed_by=("LLD003", "STP001"),
+    phase="decay",
+    meaning="Every update makes most correct rollouts less likely, and correct rollouts are less likely than before.",
+    impact="Correct answers become improbable, and unlikely rollouts make the next updates noisier. In published "
+    "runs, the reward falls dozens of steps later.",
+    remedy=PRESERVE_LIKELIHOOD,
+    limitations="Runs with a weak penalty can stay in this state for a long time. `likelihood/correct` alone proves "
+    "nothing, because the set of correct rollouts changes with the accuracy. So the decrease per update "
+    "and the decrease since the best value must both exceed their noise.",
+)
+
+LLD003 = Rule(
+    code="LLD003",
+    title="death spiral",
+    needs=(DISPLACEMENT, DRIFT),
+    checks=(
+        Check(
+            series=DISPLACEMENT,
+            signal=spirals,
+            message="Correct rollouts become less likely ever faster: an update now lowers their log-likelihood by "
+            "{pace:.1%}, and affects {displacement/fraction:.0%} of them.",
+            min_rows=FAST_ROWS,
+        ),
+        Check(
+            series=DRIFT,
+            signal=spirals,
+            message="Rollouts with positive advantage become less likely ever faster: their log-likelihood is "
+            "{share of log-likelihood lost:.1%} below its best value.",
+            min_rows=FAST_ROWS,
+            better=(DISPLACEMENT,),
+        ),
+    ),
+    suppressed_by=("STP001",),
+    phase="collapse",
+    meaning="Correct rollouts become less likely ever faster: each update lowers their likelihood more than the one "
+    "before.",
+    impact="Displacement lowers the likelihood of correct rollouts, and low likelihood makes displacement worse. The "
+    "reward falls at about this time.",
+    remedy=PRESERVE_LIKELIHOOD,
+    limitations="This finding comes late: in a fast collapse, the reward falls at the same step.",
+)
+
+
+def may_have_two_actions(log: Log) -> bool:
+    """Whether correct rollouts have a second action, as far as the log shows."""
+    return ACTIONS[1] in log.series or "likelihood/correct" not in log.series
+
+
+LLD004 = Rule(
+    code="LLD004",
+    title="first action decays faster",
+    needs=((*DISPLACEMENT, *ACTIONS),),
+    applies=may_have_two_actions,
+    checks=(
+        Check(
+            series=(*DISPLACEMENT, *ACTIONS),
+            signal=first_action_falls_behind,
+            message="The first action of correct rollouts becomes less likely faster than the second: its "
+            "log-likelihood is {share of log-likelihood lost by the first action:.0%} below its best value.",
+            min_rows=SLOW_ROWS,
+            look_at=ACTIONS,
+        ),
+    ),
+    suppressed_by=("STP001",),
+    phase="decay",
+    meaning="The first action of correct rollouts loses likelihood faster than the second.",
+    impact="Incorrect rollouts often begin with the same search as correct ones. Lowering its likelihood in one "
+    "lowers it in the other.",
+    remedy=PRESERVE_LIKELIHOOD,
+    limitations="Rollouts with one search and with two belong to different questions. If their proportion changes, "
+    "so do both curves.",
+)
+
+
+ENTROPY, LENGTH = "entropy/mean", "rollout/length"
+ENTROPY_ROWS = 5
+
+SURGE_TIMES = 1.25
+"""Times the lowest five-row mean so far. Healthy plateaus vary by up to a tenth, and by more if entropy is near 0."""
+SURGE_NATS = 0.35
+"""Nats per token: 1.4 times as many likely tokens. A factor alone is not enough. Healthy runs that still learn vary by
+up to 0.3 nats, which may be more than the whole entropy of a sharp policy."""
+SURGE_ERRORS = 3.5
+"""Standard errors above the lowest of many means, which is an extreme."""
+SURGE_WITHOUT_STEEPEST_ROW = 0.1
+"""What is left of the rise without its steepest row, as a share of the lowest value. A rise within a single row means
+other questions, another sampler or another retriever, not a policy that drifts."""
+LENGTH_TIMES = 1.3
+"""The length may have grown by this factor since entropy was lowest, or by less than entropy. Rambling follows a surge.
+If rollouts grow first, they are of another kind and may have another entropy."""
+
+EXHAUSTED_NATS = 0.1
+"""Nats of a whole rollout: nine of ten rollouts are then the most likely one."""
+EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS = 0.03, 0.02
+"""Share of the highest five-row mean, and nats per token. Both are needed if the length is not known."""
+
+
+def surges(rows: Rows) -> Signal | None:
+    """Entropy is far above its lowest value, and neither one row nor longer rollouts explain it."""
+    (entropy,) = rows.columns
+    smooth = trailing_mean(entropy, ENTROPY_ROWS)
+    low = lowest(smooth)
+    rise = smooth - low
+    risen = (smooth > SURGE_TIMES * low) & (rise > SURGE_NATS)
+    if not risen.any():
+        return None
+    risen &= rise > margin(entropy, ENTROPY_ROWS, SURGE_ERRORS)
+    steps_up = np.diff(entropy, prepend=entropy[:1])
+    rest = trailing_mean(entropy, 2) - low - most_since(steps_up, smooth <= low)
+    # NaN, if the length is not known, excludes nothing.
+    length = trailing_mean(rows.latest(LENGTH), ENTROPY_ROWS)
+    grown = length / np.maximum(length[last_where(smooth <= low)], 1e-9)
+    longer = (grown > LENGTH_TIMES) & (grown > smooth / np.maximum(low, 1e-9))
+    where = risen & (rest > SURGE_WITHOUT_STEEPEST_ROW * low) & ~longer & long_not_preferred(rows)
+
+    def above() -> dict[str, Values]:
+        with np.errstate(all="ignore"):
+            return {"above": smooth / low - 1}
+
+    return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, above)
+
+
+def runs_out(rows: Rows) -> Signal:
+    """Entropy is near 0, per token or per rollout."""
+    (entropy,) = rows.columns
+    smooth = trailing_mean(entropy, ENTROPY_ROWS)
+    start = highest(smooth)
+    where = (smooth < EXHAUSTED_SHARE * start) & (smooth < EXHAUSTED_TOKEN_NATS)
+    where |= trailing_mean(rows.latest(LENGTH), ENTROPY_ROWS) * smooth < EXHAUSTED_NATS
+    return Signal(where, lambda: {ENTROPY: smooth, "highest so far": start})
+
+
+ENT001 = Rule(
+    code="ENT001",
+    title="entropy surge",
+    needs=((ENTROPY, LENGTH), (ENTROPY,)),
+    equal_needs=True,
+    checks=(
+        Check(
+            series=(ENTROPY,),
+            signal=surges,
+            message="Entropy rose to {entropy/mean:.3g} nats, {above:.0%} above its lowest value, while rollouts "
+            "kept their length.",
+            min_rows=ENTROPY_ROWS,
+            look_at=(ENTROPY, LENGTH),
+        ),
+    ),
+    meaning="Entropy rises far above its lowest value while rollouts keep their length.",
+    impact="The policy becomes uncertain but does nothing new: probability moves to tokens that it rarely samples. "
+    "In published collapses, this comes before the reward falls.",
+    remedy=PRESERVE_LIKELIHOOD,
+    limitations="Entropy must rise by a quarter and by 0.35 nats per token. So a policy with very low entropy is not "
+    "reported, even if it doubles. New data, another temperature or an entropy bonus also raise entropy.",
+)
+
+ENT002 = Rule(
+    code="ENT002",
+    title="entropy collapse",
+    needs=((ENTROPY,),),
+    checks=(
+        Check(
+            series=(ENTROPY,),
+            signal=runs_out,
+            message="Entropy is only {entropy/mean:.2g} nats per token, so the rollouts of a question are nearly "
+            "identical.",
+            min_rows=ENTROPY_ROWS,
+        ),
+    ),
+    meaning="Entropy is so low that the rollouts of a question are nearly identical.",
+    impact="If all rollouts of a group are alike, their rewards are equal and the advantages are 0. Learning stops, "
+    "whatever the reward is.",
+    remedy={
+        "holdfast": "Stop here and take the best checkpoint, or raise `loss.entropy_coef`, `loss.kl_coef` or "
+        "`loss.clip_high`.",
+        "trl": "Stop here, or raise `entropy_coef`, `beta` or `epsilon_high`.",
+        "verl": "Stop here, or raise `actor_rollout_ref.actor.entropy_coeff`, "
+        "`actor_rollout_ref.actor.kl_loss_coef` or `actor_rollout_ref.actor.clip_ratio_high`.",
+        "unknown": "Stop here, or add an entropy bonus, a KL to the reference, or a higher upper clip.",
+    },
+    limitations="A solved task looks the same and is not a failure.",
+)

@@ -1,0 +1,131 @@
+"""A penalty that does nothing: PEN001."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from holdfast.base.trailing import Values
+from holdfast.diagnose.log import Log, finite
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+
+ACTIVE, PRESERVED, TERM = "penalty/active_fraction", "penalty/preserved_fraction", "loss/penalty"
+K = "optimizer_steps_per_rollout"
+RATIO, DECREASE, MIXED = "ratio/max", "penalty/mean_decrease", "rollout/mixed_group_fraction"
+
+BATCHES_AT_ONE_STEP = 3
+"""Rollout batches with a penalty of 0 before a finding. With one optimizer step per batch it is always 0."""
+BATCHES_AT_SEVERAL_STEPS = 10
+"""The same with several steps per batch: the penalty can be 0 while all preserved tokens become more likely."""
+
+ONE_STEP = ": with one optimizer step per rollout batch the policy always equals the old policy"
+
+
+def has_penalty(log: Log) -> bool:
+    """Whether the log has a series of a penalty."""
+    return ACTIVE in log.series or TERM in log.series
+
+
+def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
+    """The penalty has been 0 in every row so far. None if it is positive in the first row.
+
+    `several` chooses rows with several optimizer steps per batch; otherwise rows with one, or with an unknown number.
+
+    With one optimizer step per rollout batch a penalty stays 0, and a few batches prove it. With several steps it is 0
+    on the first of them, and whenever no preserved token has become less likely. Then a row counts only if the policy
+    had moved, as far as the log shows it, and more batches are needed.
+
+    A row is a rollout batch (`diagnostics.batches`), or several of them. A row without preserved tokens, or without
+    contrast in its groups, does not count.
+    """
+    value, *preserved = rows.columns
+    if value[0] != 0:
+        return None
+    steps = rows.latest(K)
+    moved = policy_moved(rows)
+    by_moves = (steps > 1) & ~np.isnan(moved)
+    counts = np.where(by_moves, moved == 1, True) & (rows.latest(MIXED) != 0)
+    if preserved:
+        counts &= preserved[0] > 0
+    batches = np.cumsum(counts)
+    enough = batches >= np.where(by_moves, BATCHES_AT_SEVERAL_STEPS, BATCHES_AT_ONE_STEP)
+    zero = enough & counts & (np.cumsum(value != 0) == 0)
+    return Signal(
+        zero & ((steps > 1) == several),
+        lambda: {rows.names[0]: np.zeros(len(rows.steps)), K: steps},
+        lambda: {
+            "why": np.where(np.isnan(steps), "", ONE_STEP),
+            "batches": batches,
+            "that": np.where(by_moves, " in which the policy changed", ""),
+        },
+    )
+
+
+def policy_moved(rows: Rows) -> Values:
+    """[N]: 1 where the policy differs from the policy that sampled, 0 where it does not, NaN where the log does not
+    show it."""
+    result = np.full(len(rows.steps), np.nan)
+    for name, still in ((RATIO, 1.0), (DECREASE, 0.0)):
+        if name in rows.log.series:
+            logged = finite(rows.log.series[name])
+            at = np.isin(rows.steps, logged.steps, assume_unique=True)
+            differs = logged.values[np.searchsorted(logged.steps, rows.steps[at])] > still
+            result[at] = np.fmax(result[at], differs)
+    return result
+
+
+def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -> tuple[Check, Check]:
+    """Two checks, because the advice depends on the number of optimizer steps per rollout batch."""
+    at_one = Check(
+        series=series,
+        signal=partial(zero_since_start, several=False),
+        message="The penalty has been exactly 0 since the start{why}.",
+        better=better,
+        look_at=series[:1],
+    )
+    at_several = Check(
+        series=series,
+        signal=partial(zero_since_start, several=True),
+        message="The penalty has been exactly 0 since the start, in {batches} rollout batches{that}.",
+        better=better,
+        look_at=series[:1],
+        remedy={
+            "holdfast": "Lower `loss.penalty.threshold` (LLDS) or raise `loss.penalty.tau` (SAPO). Or let "
+            "`loss.penalty.preserve` select more rollouts.",
+            "trl": "Lower `threshold` of LLDS or raise `tau` of SAPO. Or let `preserve` select more rollouts.",
+            "verl": "Lower `actor_rollout_ref.actor.policy_loss.penalty_threshold` (LLDS) or raise "
+            "`actor_rollout_ref.actor.policy_loss.penalty_tau` (SAPO). Or let "
+            "`actor_rollout_ref.actor.policy_loss.penalty_preserve` select more rollouts.",
+            "unknown": "Lower the penalty's threshold, or let it preserve more rollouts.",
+        },
+    )
+    return at_one, at_several
+
+
+PEN001 = Rule(
+    code="PEN001",
+    title="penalty has no effect",
+    needs=((ACTIVE,), (TERM,)),
+    applies=has_penalty,
+    checks=(
+        *inert_checks((ACTIVE, PRESERVED), better=()),
+        *inert_checks((ACTIVE,), better=((ACTIVE, PRESERVED),)),
+        *inert_checks((TERM,), better=((ACTIVE,),)),
+    ),
+    meaning="The likelihood-preserving penalty has been exactly 0 since the start of the run.",
+    impact="The penalty compares the policy with the policy that generated the rollouts. With one optimizer step per "
+    "rollout batch, the two are always equal. The run is then plain GRPO.",
+    remedy={
+        "holdfast": "Set `train.optimizer_steps_per_rollout` to 2 or more. The published runs used 10.",
+        "trl": "Set `steps_per_generation` to at least twice `gradient_accumulation_steps`, or `num_iterations` "
+        "to 2 or more.",
+        "verl": "Set `actor_rollout_ref.actor.ppo_mini_batch_size` to at most half of `data.train_batch_size`, or "
+        "`actor_rollout_ref.actor.ppo_epochs` to 2 or more.",
+        "unknown": "Take two or more optimizer steps per rollout batch.",
+    },
+    limitations="In half precision, old and new log-probs differ by rounding. The penalty then acts on noise and is "
+    "not exactly 0, so the rule does not find it. With several optimizer steps per rollout batch, the "
+    "rule needs ten batches in which the policy changed. The penalty is then 0 because no token exceeds "
+    "the threshold, or because no rollout is preserved.",
+)

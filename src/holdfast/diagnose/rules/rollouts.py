@@ -1,0 +1,191 @@
+"""Rollouts: failing searches (RET001), empty ones (RET002), and rollouts that run out of turns or tokens (TRN001)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.base.trailing import Truths, Values, delayed, held, highest, lowest, margin, trailing_mean
+from holdfast.diagnose.log import Host, Log
+from holdfast.diagnose.rules.rule import ADVANTAGE, LEARNING_RATE, Check, Rows, Rule, Signal
+from holdfast.diagnose.rules.truncation import FROM_THE_START
+
+FAILED_SEARCHES, FAILED, EMPTY = "retrieval/error_fraction", "rollout/failed_fraction", "retrieval/empty_fraction"
+SEARCH_ROWS = 3
+MAX_FAILED_FRACTION = 0.1
+MAX_EMPTY_FRACTION = 0.3
+"""In the latest row and in the mean of three rows."""
+
+
+def searches(log: Log) -> bool:
+    """Whether rollouts of the run search, or the log says how many fail: others have no retriever."""
+    marks = ("retrieval/", "rollout/searches", "tools/", FAILED)
+    return log.host == "holdfast" or any(name.startswith(marks) for name in log.series)
+
+
+def fails_often(rows: Rows) -> Signal:
+    """Many searches or rollouts fail, in the latest row and in the mean of three."""
+    (share,) = rows.columns
+    smooth = trailing_mean(share, SEARCH_ROWS)
+    return Signal((smooth > MAX_FAILED_FRACTION) & (share > MAX_FAILED_FRACTION), lambda: {rows.names[0]: smooth})
+
+
+def is_often_empty(rows: Rows) -> Signal:
+    """In two consecutive rows: a step may have a single search, so one row proves nothing."""
+    (share,) = rows.columns
+    smooth = trailing_mean(share, SEARCH_ROWS)
+    return Signal((smooth > MAX_EMPTY_FRACTION) & held(share > MAX_EMPTY_FRACTION, 2), lambda: {EMPTY: smooth})
+
+
+RET001 = Rule(
+    code="RET001",
+    title="retriever failing",
+    applies=searches,
+    needs=((FAILED_SEARCHES,), (FAILED,)),
+    checks=(
+        Check(
+            series=(FAILED_SEARCHES,),
+            signal=fails_often,
+            message="The retriever fails: {retrieval/error_fraction:.0%} of the searches failed after all retries.",
+        ),
+        Check(
+            series=(FAILED,),
+            signal=fails_often,
+            message="{rollout/failed_fraction:.0%} of the rollouts fail for reasons outside the policy.",
+        ),
+    ),
+    meaning="Searches fail, or rollouts end early for reasons outside the policy.",
+    impact="The rollouts that remain are a biased sample. If the trainer counts a failed search as an incorrect "
+    "answer, the policy learns not to search.",
+    remedy={
+        "holdfast": "Check the server at `retrieval.url`. `run.max_failed_fraction` sets when a run stops.",
+        "trl": "Check the retriever. `SearchRollouts` keeps failed rollouts out of the loss.",
+        "verl": "Check the retriever named in `actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
+        "unknown": "Check the retriever. Leave rollouts with a failed search out of the loss.",
+    },
+    limitations="One bad step is enough if 30 % or more fail. The rule does not notice a retriever that returns "
+    "useless passages.",
+)
+
+RET002 = Rule(
+    code="RET002",
+    title="searches return nothing",
+    applies=searches,
+    needs=((EMPTY,),),
+    checks=(
+        Check(
+            series=(EMPTY,),
+            signal=is_often_empty,
+            message="{retrieval/empty_fraction:.0%} of the searches return nothing.",
+        ),
+    ),
+    meaning="Searches succeed but find no passage.",
+    impact="The agent learns that searching does not help. It then answers from memory, or not at all.",
+    remedy={
+        "holdfast": "Check `retrieval.corpus`, `retrieval.index` or the server at `retrieval.url`, and "
+        "`protocol.topk`.",
+        "trl": "Check the index of your retriever, and that it receives queries as the model wrote them.",
+        "verl": "Check the index of your retriever, and that it receives queries as the model wrote them.",
+        "unknown": "Check the index, and that it receives queries as the model wrote them.",
+    },
+    limitations="Only rollouts of holdfast log how many searches return nothing. The rule does not notice a "
+    "retriever that returns the same passage for every query.",
+)
+
+
+TRUNCATED, LENGTH, REWARD = "rollout/truncated_fraction", "rollout/length", "reward/mean"
+
+RISE_ERRORS = 4.0
+"""Standard errors of a difference that a rise has to exceed."""
+TRUNCATED_ROWS, TRUNCATED_LONG_ROWS = 3, 10
+TRUNCATED_RISE = 0.15
+"""Rise of the truncated fraction above its lowest value."""
+GROWTH_ROWS = 5
+GROWTH_ADVANTAGE = 0.1
+"""Mean advantage per token. If correct answers are longer than incorrect ones, it is as high early in a run. But then
+the reward rises with the length."""
+LENGTH_RISE = 0.03
+"""Growth of rollouts, as a share of their length."""
+
+
+def grow_without_reward(rows: Rows) -> Signal:
+    """Rollouts grow because advantages prefer long ones."""
+    advantage, length = (trailing_mean(column, GROWTH_ROWS) for column in rows.columns)
+    advantage_margin, length_margin = (margin(column, GROWTH_ROWS, RISE_ERRORS) for column in rows.columns)
+    grown = length - lowest(length)
+    where = (advantage > GROWTH_ADVANTAGE) & (advantage > advantage_margin)
+    where &= (grown > LENGTH_RISE * length) & (grown > length_margin) & ~reward_rises(rows)
+    return Signal(where, lambda: {LENGTH: length, ADVANTAGE: advantage}, lambda: {"before": length - grown})
+
+
+def more_are_truncated(rows: Rows) -> Signal | None:
+    """The truncated fraction rises, and the reward does not rise with it."""
+    (share,) = rows.columns
+    smooth = trailing_mean(share, TRUNCATED_ROWS)
+    low = lowest(smooth)
+    rise = smooth - low
+    if not (rise > TRUNCATED_RISE).any():
+        return None
+    where = (rise > TRUNCATED_RISE) & (rise > margin(share, TRUNCATED_ROWS, RISE_ERRORS))
+    where &= held(share > low + TRUNCATED_RISE / 2, 2)
+    slow = trailing_mean(share, TRUNCATED_LONG_ROWS)
+    slow_rise = slow - lowest(slow)
+    where |= (slow_rise > TRUNCATED_RISE) & (slow_rise > margin(share, TRUNCATED_LONG_ROWS, RISE_ERRORS))
+    is_back = held(share < low + TRUNCATED_RISE, TRUNCATED_ROWS) & (slow_rise < TRUNCATED_RISE)
+    return Signal(where & ~reward_rises(rows), lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise}, is_back)
+
+
+def reward_rises(rows: Rows) -> Truths:
+    """[N]: where the reward is above its best before the last rows. Long rollouts are fine if they earn more."""
+
+    def rises(reward: Values) -> Values:
+        mean = trailing_mean(reward, GROWTH_ROWS)
+        return (mean > delayed(highest(mean), GROWTH_ROWS)).astype(float)
+
+    return rows.latest(REWARD, rises) > 0
+
+
+_IF_SOUND: Mapping[Host, str] = {
+    "holdfast": "Raise `protocol.max_total_tokens`, `protocol.max_turn_tokens` or `protocol.max_turns` if the "
+    "rollouts are sound. `trajectories.jsonl` shows them.",
+    "trl": "Raise `max_completion_length` if the completions are sound. `log_completions=True` shows them. With "
+    "holdfast's `SearchRollouts`, raise the turns or tokens of its protocol instead.",
+    "verl": "Raise `data.max_response_length` or `actor_rollout_ref.rollout.multi_turn.max_assistant_turns` if "
+    "the responses are sound. For the agent loop `holdfast_search`, raise `max_turns` in the file named by "
+    "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
+    "unknown": "Read some rollouts. If they are sound, raise the limits of tokens and turns.",
+}
+
+TRN001 = Rule(
+    code="TRN001",
+    title="rollouts truncated",
+    needs=((TRUNCATED,), (ADVANTAGE, LENGTH)),
+    checks=(
+        *FROM_THE_START,
+        Check(
+            series=(ADVANTAGE, LENGTH),
+            signal=grow_without_reward,
+            message="Rollouts grow towards the token limit, from {before:.3g} to {rollout/length:.3g} tokens. Long "
+            "rollouts have higher advantages, but the reward does not rise.",
+            min_rows=GROWTH_ROWS,
+            look_at=(LENGTH, ADVANTAGE),
+        ),
+        Check(
+            series=(TRUNCATED,),
+            signal=more_are_truncated,
+            message="More and more rollouts run out of turns or tokens: {rollout/truncated_fraction:.0%}, up from "
+            "{before:.0%}.",
+            min_rows=TRUNCATED_ROWS,
+        ),
+    ),
+    meaning="Rollouts run out of turns or tokens, or grow towards that limit, but the reward does not rise.",
+    impact="A truncated rollout has no answer and no reward. So the policy learns to avoid long rollouts, whatever "
+    "they contain, or the agent stops learning when to end.",
+    remedy={
+        host: f"{change} If they are noise, this is a symptom: go back to an earlier checkpoint and lower "
+        f"{LEARNING_RATE[host]}."
+        for host, change in _IF_SOUND.items()
+    },
+    limitations="The rule finds a rising share, a share of 75 % or more from the start, and growth caused by "
+    "advantages. Late in other collapses, rollouts ramble, and truncation is only a symptom: look at "
+    "earlier findings. Long rollouts are not reported while the reward rises with them.",
+)

@@ -1,0 +1,293 @@
+"""What a rule is: one value with a code, its checks, its texts and its relations to other codes.
+
+A check looks at rows: the steps at which all of its series are logged. Its result at a row may depend only on the rows
+up to it. So the step at which a rule first finds something never changes as the log grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.base.trailing import Truths, Values, first, held, trailing_mean
+from holdfast.diagnose.finding import Level
+from holdfast.diagnose.log import Host, Log, Series, as_of, finite, has, reward_curve
+
+Remedy = Mapping[Host, str]
+"""What to change, by host. Settings are in backticks; the text for `unknown` names no setting."""
+
+
+NOTHING: Remedy = {"unknown": ""}
+"""For what has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some series of a log where all of them have a value."""
+
+    log: Log
+    names: tuple[str, ...]
+    steps: NDArray[np.int64]
+    """[N], strictly increasing."""
+    columns: tuple[Values, ...]
+    """[N] each, in the order of `names`."""
+
+    def latest(self, name: str, of: Callable[[Values], Values] | None = None) -> Values:
+        """[N]: the last value of another series at or before each step. With `of`, the last value of that function of
+        the series. NaN before the first value, and everywhere if the series is not logged.
+        """
+        if name not in self.log.series:
+            return np.broadcast_to(np.nan, len(self.steps))
+        known = finite(self.log.series[name])
+        return as_of(known if of is None else Series(known.steps, of(known.values)), self.steps)
+
+
+def rows_of(log: Log, names: tuple[str, ...], *, raw: bool = False) -> Rows:
+    """The steps at which all of the series are logged and finite; with `raw`, finite or not. The log must have all."""
+    series = [log.series[name] if raw else finite(log.series[name]) for name in names]
+    steps = series[0].steps
+    if all(np.array_equal(steps, part.steps) for part in series[1:]):
+        return Rows(log, names, steps, tuple(part.values for part in series))
+    for part in series[1:]:
+        steps = np.intersect1d(steps, part.steps, assume_unique=True)
+    return Rows(log, names, steps, tuple(part.values[np.searchsorted(part.steps, steps)] for part in series))
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """The result of a condition. Evidence is a function, so it is computed only for a finding."""
+
+    where: Truths
+    """[N]: the rows at which the condition holds."""
+    evidence: Callable[[], Mapping[str, Values]]
+    """Names of series, or of what was computed from them, and their numbers in every row, [N]."""
+    also: Callable[[], Mapping[str, NDArray[np.generic]]] = dict
+    """Other values that the message mentions, [N]."""
+    normal: Truths | None = None
+    """[N]: the rows at which the series are back to normal. If the log ends with such a row, the finding is a note.
+    None for what does not pass, such as a NaN: it stays a finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What a rule found."""
+
+    step: int
+    """The first step at which the log showed it."""
+    summary: str
+    """What happened, in one sentence with its numbers."""
+    evidence: Mapping[str, float]
+    """Names of series, or of what was computed from them, and their numbers at `step`."""
+    series: tuple[str, ...]
+    """The series to look at."""
+    remedy: Remedy | None = None
+    """What to change, if this evidence needs another remedy than the rule's."""
+    level: Level = "finding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One way to detect what a rule is about."""
+
+    series: tuple[str, ...]
+    """A row is a step at which all of these are logged."""
+    signal: Callable[[Rows], Signal | None]
+    """Which rows show it. None, to save arithmetic, if no row can."""
+    message: str
+    """What happened, in one sentence. Fields in braces are filled with the evidence and values of the row."""
+    min_rows: int = 1
+    """Rows before the first possible finding."""
+    rows_running: int = 1
+    """Consecutive rows that have to show it."""
+    better: tuple[tuple[str, ...], ...] = ()
+    """Sets of series that are better evidence. This check only sees rows from before such a set is complete."""
+    look_at: tuple[str, ...] = ()
+    """The series a chart should show, as far as they are logged by then. Default: `series`, and others in evidence."""
+    remedy: Remedy | None = None
+    """Replaces the remedy of the rule."""
+    raw: bool = False
+    """Whether values that are not finite make rows too."""
+    level: Level = "finding"
+    """The level of what it finds."""
+
+    def find(self, log: Log) -> Hit | None:
+        """The first row that shows it, as a `Hit`; None if no row does."""
+        begins = _begin(log, self.series)
+        ends = min((step for names in self.better if (step := _begin(log, names)) is not None), default=None)
+        if begins is None or (ends is not None and ends <= begins):
+            return None
+        rows = rows_of(log if ends is None else log.until(ends - 1), self.series, raw=self.raw)
+        if not len(rows.steps):
+            return None
+        signal = self.signal(rows)
+        if signal is None:
+            return None
+        where = signal.where
+        if self.min_rows > 1:
+            where = where & (np.arange(len(where)) >= self.min_rows - 1)
+        at, back = first_that_lasts(held(where, self.rows_running) if self.rows_running > 1 else where, signal.normal)
+        if at is None:
+            return None
+        step = int(rows.steps[at])
+        evidence = {name: float(values[at]) for name, values in signal.evidence().items()}
+        numbers = evidence | {name: values[at] for name, values in signal.also().items()}
+        known = {name: v for name, v in evidence.items() if name in self.series or not np.isnan(v)}
+        begun = log.until(step)
+        shown = [*self.series, *(name for name in known if name not in self.series and name in begun.series)]
+        look_at = tuple(name for name in self.look_at or shown if has(begun, name)) or self.series
+        summary = self.message.format_map(numbers)
+        if back is None:
+            return Hit(step, summary, known, look_at, self.remedy, self.level)
+        return Hit(
+            step, f"{summary} It returned to normal at step {rows.steps[back]}.", known, look_at, NOTHING, "note"
+        )
+
+
+def first_that_lasts(where: Truths, normal: Truths | None) -> tuple[int | None, int | None]:
+    """(row, None): the first row that shows it after the series were last normal. (row, row of the return) if they are
+    normal since; (None, None) if no row shows it.
+
+    >>> where, normal = np.array([0, 1, 0, 0, 1, 1], bool), np.array([1, 0, 0, 1, 0, 0], bool)
+    >>> first_that_lasts(where, normal), first_that_lasts(where[:4], normal[:4])
+    ((4, None), (1, 3))
+    """
+    at = first(where)
+    if at is None or normal is None:
+        return at, None
+    last = len(normal) - 1 - int(np.argmax(normal[::-1])) if normal.any() else -1
+    later = first(where[last + 1 :])
+    if later is not None:
+        return last + 1 + later, None
+    return (at, at + 1 + int(np.argmax(normal[at + 1 :]))) if last > at else (at, None)
+
+
+def _begin(log: Log, names: tuple[str, ...]) -> int | None:
+    """The first step at which all of the series have begun; None if one of them never does."""
+    begun = [int(part.steps[0]) for name in names if (part := log.series.get(name)) is not None and len(part)]
+    return max(begun) if len(begun) == len(names) else None
+
+
+def always(log: Log) -> bool:
+    """True: the rule applies to every log."""
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One code: how it is detected, and what the user should know about it."""
+
+    code: str
+    """Stable, such as `LLD003`."""
+    title: str
+    needs: tuple[tuple[str, ...], ...]
+    """Sets of series, the best first. The rule can decide if all series of one set are logged."""
+    equal_needs: bool = False
+    """Whether each of these sets is as good as the first."""
+    applies: Callable[[Log], bool] = always
+    """Whether the rule applies to a log: without a penalty, no penalty can be inert."""
+    checks: tuple[Check, ...]
+    """The earliest hit counts; at the same step, the hit of the check that comes first."""
+    every_row: bool = False
+    """Whether the rule looks at every row of the log, not at one for each rollout batch."""
+
+    meaning: str
+    """One sentence."""
+    impact: str
+    """Why it matters."""
+    remedy: Remedy
+    limitations: str
+    """When the rule is wrong, or finds nothing."""
+
+    suppressed_by: tuple[str, ...] = ()
+    """Codes that explain the same better. A finding of one of them, at the same step or before, hides this one."""
+    suppressed_by_earlier: tuple[str, ...] = ()
+    """Codes that lead to this one. An earlier finding of one of them hides this one."""
+    phase: Literal["stagnation", "decay", "collapse"] | None = None
+    """The phase of a likelihood collapse that begins with this finding (arXiv 2512.04220)."""
+
+    def rows(self, log: Log, batches: Log) -> Log:
+        """The log that this rule looks at: the whole log, or the log with a row for each rollout batch."""
+        return log if self.every_row else batches
+
+    def find(self, log: Log) -> Hit | None:
+        """The first finding in a log, or else the first note; None if there is neither."""
+        hits = [hit for check in self.checks if (hit := check.find(log)) is not None] if self.applies(log) else []
+        return min(hits, key=lambda hit: (hit.level == "note", hit.step), default=None)
+
+
+def without_suppressed(hits: Mapping[str, Hit], rules: Mapping[str, Rule]) -> dict[str, Hit]:
+    """One cause, one code: the hits that no other remaining finding suppresses. A note suppresses nothing."""
+
+    def remains(code: str) -> bool:
+        step, rule = hits[code].step, rules[code]
+        not_later = [other for other in rule.suppressed_by if other in hits and hits[other].step <= step]
+        earlier = [other for other in rule.suppressed_by_earlier if other in hits and hits[other].step < step]
+        return not any(hits[other].level == "finding" and remains(other) for other in [*not_later, *earlier])
+
+    return {code: hit for code, hit in hits.items() if remains(code)}
+
+
+ADVANTAGE = "advantage/token_mean"
+ADVANTAGE_ROWS = 8
+LONG_PREFERRED_ADVANTAGE = 0.03
+"""Mean advantage per token. Above this, advantages prefer long rollouts. Correct rollouts then lose likelihood because
+others gain it: a flaw of the reward, not lazy displacement. In recorded displacement collapses it was below 0.01."""
+
+
+def long_not_preferred(rows: Rows) -> Truths:
+    """[N]: where advantages do not prefer long rollouts, as far as the log shows."""
+    advantage = rows.latest(ADVANTAGE, lambda values: trailing_mean(values, ADVANTAGE_ROWS))
+    return ~(advantage > LONG_PREFERRED_ADVANTAGE)
+
+
+def falling(rows: Rows) -> Truths:
+    """[N]: where the reward has probably fallen."""
+    curve = reward_curve(rows.log)
+    if curve is None:
+        return np.zeros(len(rows.steps), bool)
+    return as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps) > 0
+
+
+# ---- remedies that several codes share
+
+LEARNING_RATE: Mapping[Host, str] = {
+    "holdfast": "`train.lr`",
+    "trl": "`learning_rate`",
+    "verl": "`actor_rollout_ref.actor.optim.lr`",
+    "unknown": "the learning rate",
+}
+
+
+PRESERVE_LIKELIHOOD: Remedy = {
+    "holdfast": 'Preserve correct rollouts: `loss.penalty.name = "llds"` or `"sapo"`, with '
+    "`train.optimizer_steps_per_rollout` of 2 or more. If the penalty is on, raise `loss.penalty.coef`. A smaller "
+    "`train.lr` also helps. If the sampler is truncated, first set `sampling.top_p = 1.0` and "
+    "`sampling.top_k = 0`, or set `sampling.top_k = 512` and `sampling.mask_logprobs = true`.",
+    "trl": "Preserve correct rollouts: `with_penalties(GRPOTrainer, LLDS(coef=1.0))`, with `steps_per_generation` at "
+    "least twice `gradient_accumulation_steps`. A smaller `learning_rate` also helps. If `top_p` or `top_k` "
+    "truncates the sampler, switch that off first, or pass `mask_logprobs=True` to `with_penalties`.",
+    "verl": "Preserve correct rollouts: `actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds`, with "
+    "`actor_rollout_ref.actor.ppo_mini_batch_size` at most half of `data.train_batch_size`. A smaller "
+    "`actor_rollout_ref.actor.optim.lr` also helps. If `actor_rollout_ref.rollout.top_p` truncates the "
+    "sampler, set it to 1 first.",
+    "unknown": "Preserve correct rollouts with a penalty on lost likelihood (LLDS, Search Agent Policy "
+    "Optimization). Or lower the learning rate, or take fewer optimizer steps per rollout batch. If top-p "
+    "or top-k truncates the sampler, switch that off first.",
+}
+
+SMALLER_STEPS: Remedy = {
+    "holdfast": "Divide `train.lr` by five or more, or lengthen `train.warmup`. A lower "
+    "`train.optimizer_steps_per_rollout` and larger batches (`train.questions`) also make the steps "
+    "smaller.",
+    "trl": "Divide `learning_rate` by five or more, or raise `warmup_steps`. A smaller `steps_per_generation` or "
+    "`num_iterations` moves the policy less per rollout batch.",
+    "verl": "Divide `actor_rollout_ref.actor.optim.lr` by five or more, or raise "
+    "`actor_rollout_ref.actor.optim.lr_warmup_steps`. A larger `actor_rollout_ref.actor.ppo_mini_batch_size` moves the "
+    "policy less per rollout batch.",
+    "unknown": "Divide the learning rate by five or more, warm up for longer, or take fewer optimizer steps per "
+    "rollout batch.",
+}

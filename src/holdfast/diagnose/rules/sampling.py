@@ -1,0 +1,231 @@
+"""Tokens in the loss that the policy did not sample (MSK001, a mask leak), or that another policy sampled (SMP001).
+
+A tail leak, part of SMP001, is probability lost to tokens outside top-p/top-k.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.base.trailing import Truths, highest, lowest, margin, noise, trailing_mean
+from holdfast.diagnose.rules.mismatch import MEASURES, level_checks
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+
+TRAINED, SAMPLED = "loss/tokens", "rollout/length"
+CORRECT, INCORRECT, ENTROPY = "likelihood/correct", "likelihood/incorrect", "entropy/mean"
+SURPRISE = (CORRECT, INCORRECT, ENTROPY)
+GAP, MASS, MASKED = "sampler/logprob_gap", "sampler/mask_mass", "sampler/mask_in_loss"
+TAIL, REWARD = "advantage/tail_mean", "reward/mean"
+
+NOISE_ROWS = 3
+TRAINED_TIMES = 1.2
+"""Times the sampled tokens. One observation doubles a rollout; a dropped empty row or rounding makes 1 %."""
+TRAINED_DEVIATIONS = 4.0
+"""Standard deviations of the difference: the two series may come from different rollouts."""
+FOREIGN_NATS = 1.0
+"""Nats per token: surprise of the policy at tokens in the loss, beyond its entropy. Foreign passages make 1.5 and more.
+A sampler at another temperature or with old weights makes less, or shows in its gap."""
+EXPLAINED_SHARE = 0.8
+"""Share of that surprise. If the sampler's log-probs differ by less, they belong to the same tokens."""
+
+GAP_NATS = 0.05
+"""Nats per token beyond what truncation explains. Rounding between two inference engines makes 0.001 to 0.01."""
+TRUNCATION_TIMES = 1.6
+"""The mean of -log mass over tokens is up to this many times -log of the mean mass."""
+LEAST_MASS = 0.75
+"""Probability mass of the sampling mask."""
+MASS_ROWS = 3
+
+LEAK_ROWS = 5
+LEAK_ADVANTAGE = -0.1
+"""Mean advantage in the tail, in standard deviations of the rewards. On the testbed where this was chosen, runs with
+reliable searches stay within 0.02 once they have learned to search."""
+LEAK_MASS = 0.01
+"""Mass lost since its highest value. A policy that sharpens gains mass."""
+
+UNLIKELY_NATS = 0.5
+"""Nats per token. If the sampler is the policy, the mean of three rows stays below 0.2, with batches of eight rollouts.
+At temperature 1.6 it is 1 and more."""
+UNLIKELY_ROWS = 3
+UNLIKELY_ERRORS = 3.0
+"""Standard errors: with eight short rollouts a row, chance makes 0.6."""
+CERTAINLY_UNLIKELY_NATS = 1.0
+"""Nats per token from which on the first rows are enough, though their noise is not known."""
+
+
+# ---- a mask leak
+
+
+def trains_more_tokens(rows: Rows) -> Signal:
+    """The loss has more tokens than the model sampled."""
+    trained, sampled = rows.columns
+    more = trained - sampled
+    where = (trained > TRAINED_TIMES * sampled) & (more > TRAINED_DEVIATIONS * noise(more, NOISE_ROWS))
+    return Signal(where, lambda: {TRAINED: trained, SAMPLED: sampled})
+
+
+def trains_foreign_tokens(rows: Rows) -> Signal:
+    """Tokens that a policy sampled surprise it by its entropy on average. Tokens it was given surprise it by more.
+
+    Tokens of another sampler do too, but then the sampler's log-probs show it. For tokens that were given, the sampler
+    has no log-probs, so the gap is as large as the surprise itself.
+    """
+    correct, incorrect, entropy = rows.columns
+    excess = -np.maximum(correct, incorrect) - entropy
+    where = (excess > FOREIGN_NATS) & ~(rows.latest(GAP) < EXPLAINED_SHARE * excess)
+    return Signal(where, lambda: {CORRECT: correct, ENTROPY: entropy})
+
+
+# ---- another sampler
+
+
+def differs(rows: Rows) -> Signal:
+    """The log-probs of sampler and trainer differ by more than truncation explains."""
+    (gap,) = rows.columns
+    mass = np.nan_to_num(rows.latest(MASS), nan=1.0)
+    explained = TRUNCATION_TIMES * -np.log(np.clip(mass, 1e-6, 1.0))
+    beyond = np.where(gap > 0, np.maximum(gap - explained, 0.0), -gap)
+    # If the loss has more tokens than were sampled, the sampler has no log-probs for the others.
+    of_sampled = ~(rows.latest(TRAINED) > TRAINED_TIMES * rows.latest(SAMPLED))
+    return Signal((beyond > GAP_NATS) & of_sampled, lambda: {GAP: gap})
+
+
+def unmasked(rows: Rows) -> Truths:
+    """[N]: where log-probs are over the whole vocabulary. Over the sampling mask alone, no mass is missing."""
+    return np.isnan(rows.latest(MASKED))
+
+
+def leaks_into_tail(rows: Rows) -> Signal:
+    """Both the cause and its effect: a negative advantage in the tail, and a shrinking mass.
+
+    Advantages that are not divided by their standard deviation are smaller, and are found later or never.
+    """
+    advantage, mass = (trailing_mean(column, LEAK_ROWS) for column in rows.columns)
+    where = (advantage < LEAK_ADVANTAGE) & (highest(mass) - mass > LEAK_MASS) & unmasked(rows)
+    return Signal(where, lambda: {TAIL: advantage, MASS: mass}, lambda: {"most": highest(mass)})
+
+
+def truncates_much(rows: Rows) -> Signal:
+    """The sampling mask leaves out a quarter of the probability mass or more."""
+    (mass,) = rows.columns
+    smooth = trailing_mean(mass, MASS_ROWS)
+    return Signal((smooth < LEAST_MASS) & unmasked(rows), lambda: {MASS: smooth})
+
+
+def samples_unlikely_tokens(rows: Rows) -> Signal:
+    """Without the sampler's log-probs: the tokens that a policy samples surprise it by its entropy on average.
+
+    The mean over all rollouts is computed from the means of correct and of incorrect rollouts, weighted by the reward.
+    So the reward has to be between 0 and 1.
+    """
+    correct, incorrect, entropy, reward = rows.columns
+    is_share = (lowest(reward) >= 0) & (highest(reward) <= 1)
+    excess = -(reward * correct + (1 - reward) * incorrect) - entropy
+    smooth = trailing_mean(excess, UNLIKELY_ROWS)
+    by_chance = np.minimum(margin(excess, UNLIKELY_ROWS, UNLIKELY_ERRORS), CERTAINLY_UNLIKELY_NATS)
+    where = smooth > np.maximum(UNLIKELY_NATS, by_chance)
+    return Signal(where & is_share, lambda: {"surprise beyond entropy": smooth, ENTROPY: entropy})
+
+
+MSK001 = Rule(
+    code="MSK001",
+    title="observation tokens in the loss",
+    needs=((TRAINED, SAMPLED), SURPRISE),
+    checks=(
+        Check(
+            series=(TRAINED, SAMPLED),
+            signal=trains_more_tokens,
+            message="The loss covers {loss/tokens:.3g} tokens per rollout, but the model sampled only "
+            "{rollout/length:.3g}. The loss includes observations.",
+            rows_running=2,
+        ),
+        Check(
+            series=SURPRISE,
+            signal=trains_foreign_tokens,
+            message="The tokens in the loss are too unlikely to be samples of this policy. They probably include "
+            "observations.",
+            rows_running=2,
+            better=((TRAINED, SAMPLED),),
+        ),
+    ),
+    meaning="The loss includes tokens that the model did not sample, such as retrieved passages.",
+    impact="The policy is rewarded for text that the search engine wrote, and learns to write passages itself. "
+    "Ratios and entropy are computed on that text too, so they mean little. Training fails early.",
+    remedy={
+        "holdfast": "Settings of a recipe cannot cause this. Check the code that makes your `TokenBatch`, or report "
+        "a bug.",
+        "trl": "Return `env_mask` from your `rollout_func`, with 0 for every token that the model did not sample, as "
+        "`SearchRollouts` does. Make sure that the trainer applies it (`tool_mask`).",
+        "verl": "In your agent loop, set `response_mask` to 0 for observations, as "
+        "`actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` does.",
+        "unknown": "Remove every token that the model did not sample from the loss.",
+    },
+    limitations="The rule is certain if the log has `loss/tokens` and `rollout/length`. Otherwise it infers: the "
+    "mean surprise (−log-prob) of sampled tokens equals the entropy, and text from elsewhere is more "
+    "surprising. A sampler with old weights looks the same. A model that has memorised the passages "
+    "hides the fault. The logs of verl and of stock TRL cannot show it.",
+)
+
+SMP001 = Rule(
+    code="SMP001",
+    title="sampler and trainer disagree",
+    needs=((GAP,), *((measure.series,) for measure in MEASURES), (MASS,), (*SURPRISE, REWARD)),
+    checks=(
+        Check(
+            series=(GAP,),
+            signal=differs,
+            message="Sampler and trainer disagree: their log-probs of sampled tokens differ by "
+            "{sampler/logprob_gap:.2g} nats.",
+            rows_running=2,
+        ),
+        *level_checks(),
+        Check(
+            series=(TAIL, MASS),
+            signal=leaks_into_tail,
+            message="Probability leaks to tokens outside top-p/top-k. The share inside fell from {most:.1%} to "
+            "{sampler/mask_mass:.1%}. The mean advantage of the tokens outside is {advantage/tail_mean:.2g}, "
+            "so the loss causes this.",
+            min_rows=LEAK_ROWS,
+            rows_running=2,
+        ),
+        Check(
+            series=(MASS,),
+            signal=truncates_much,
+            message="Top-p or top-k truncates the sampler to {sampler/mask_mass:.0%} of the probability, but the "
+            "log-probs in the loss are over the whole vocabulary.",
+            min_rows=MASS_ROWS,
+        ),
+        Check(
+            series=(*SURPRISE, REWARD),
+            signal=samples_unlikely_tokens,
+            message="Sampled tokens are {surprise beyond entropy:.2g} nats less likely than samples of this policy "
+            "would be. The sampler probably has another temperature or other weights.",
+            rows_running=2,
+            better=((GAP,), *((measure.series,) for measure in MEASURES)),
+            look_at=SURPRISE,
+        ),
+    ),
+    suppressed_by=("MSK001",),  # the sampler has no log-probs of tokens that it did not sample
+    meaning="The rollouts do not come from the policy that is trained.",
+    impact="The sampler has other weights, another temperature or a truncated distribution, so every importance "
+    "ratio is wrong. If top-p or top-k truncates the sampler while log-probs are over the whole vocabulary, "
+    "probability leaks to tokens that are never sampled (a tail leak).",
+    remedy={
+        "holdfast": "Sample without truncation: `sampling.top_p = 1.0` and `sampling.top_k = 0`. Or set "
+        "`sampling.top_k = 512` and `sampling.mask_logprobs = true`, so that log-probs are over the "
+        "tokens that the sampler can draw.",
+        "trl": "Set `top_p=1.0`, `top_k=0` and `min_p=None`. Or set `top_k=512` and pass "
+        "`with_penalties(GRPOTrainer, mask_logprobs=True)`, so that log-probs are over the tokens that the "
+        "sampler can draw. With `use_vllm=True`, keep `vllm_importance_sampling_correction=True`.",
+        "verl": "Set `actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`. Keep "
+        "`actor_rollout_ref.rollout.calculate_log_probs=True`, and use `algorithm.rollout_correction`.",
+        "unknown": "Sample at the training temperature, without top-p and top-k. Or compute log-probs over the "
+        "tokens that the sampler can draw, as prime-rl and slime do. Check that the sampler gets the new "
+        "weights after every update.",
+    },
+    limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding, because most such runs stay stable for "
+    "many steps. It is a finding if it removes a quarter of the probability. It also is if "
+    "`advantage/tail_mean` is negative while the probability inside top-p/top-k shrinks. Numerical "
+    "differences of 0.01 nats or less are ignored. If the log has only absolute differences, they must "
+    "exceed 0.15 nats, or 0.06 in probability, from the first row on. A KL must exceed 0.1 nats.",
+)

@@ -1,0 +1,95 @@
+"""Rollouts that are truncated from the start: checks of TRN001."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.base.trailing import Truths, Values, highest, margin, trailing_mean
+from holdfast.diagnose.rules.rule import Check, Rows, Signal
+
+TRUNCATED, REWARD, MIXED = "rollout/truncated_fraction", "reward/mean", "rollout/mixed_group_fraction"
+
+MUCH_FRACTION = 0.5
+"""Half of the rollouts. Reasoning runs often begin with a tenth to a third, and learn to be shorter."""
+MOST_FRACTION = 0.75
+"""Three quarters of them, for truncation to limit the reward. Runs with half or two thirds may be healthy."""
+ROWS_IF_ALL = 10
+"""Rows within which the reward may begin to rise although all rollouts are truncated."""
+ROWS_WITHOUT_CONTRAST = 3
+"""The same if the rollouts of each group all have the same reward, because then nothing can be learned."""
+LEAST_MIXED = 0.05
+ROWS_IF_MOST = 20
+"""The same if three quarters or more are truncated."""
+REWARD_ROWS = 5
+RISE_ERRORS = 4.0
+"""Standard errors by which the reward has risen."""
+EARNED_BY_TRUNCATED = 0.05
+"""Reward that truncated rollouts may earn, as a share of the highest possible. Where they earn more, being truncated
+costs them little. The highest possible reward is 1, or the highest mean so far if that is more."""
+
+
+def reward_has_risen(rows: Rows) -> Truths:
+    """[N]: where the reward is above its first rows by more than noise."""
+
+    def risen(reward: Values) -> Values:
+        mean = trailing_mean(reward, REWARD_ROWS)
+        return (mean - mean[:REWARD_ROWS][-1:] > margin(reward, REWARD_ROWS, RISE_ERRORS)).astype(float)
+
+    return rows.latest(REWARD, risen) > 0
+
+
+def all_are_truncated(rows: Rows) -> Signal:
+    """All are truncated since the first row, and the reward does not rise."""
+    (share,) = rows.columns
+    row, risen = np.arange(len(share)), reward_has_risen(rows)
+    same_rewards = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ROWS_WITHOUT_CONTRAST)) <= LEAST_MIXED
+    enough = (row >= ROWS_IF_ALL - 1) | (same_rewards & (row >= ROWS_WITHOUT_CONTRAST - 1))
+    return Signal(
+        (np.cumsum(share < 1) == 0) & enough & ~risen,
+        lambda: {TRUNCATED: share},
+        normal=risen | (share < MUCH_FRACTION),
+    )
+
+
+def many_are_truncated(rows: Rows) -> Signal:
+    """Half or more are truncated since the first row."""
+    (share,) = rows.columns
+    return Signal(np.cumsum(share < MUCH_FRACTION) == 0, lambda: {TRUNCATED: share})
+
+
+def truncation_limits_reward(rows: Rows) -> Signal:
+    """Most are truncated since the first row. The reward does not rise, or exceed what the other rollouts can earn."""
+    share, reward = rows.columns
+    smooth, pay = trailing_mean(share, REWARD_ROWS), trailing_mean(reward, REWARD_ROWS)
+    top = np.maximum(highest(reward), 1.0)
+    limited = pay <= (1 - smooth + EARNED_BY_TRUNCATED) * top
+    risen = reward_has_risen(rows)
+    return Signal(
+        (np.cumsum(share < MOST_FRACTION) == 0) & limited & ~risen,
+        lambda: {TRUNCATED: smooth, REWARD: pay},
+        normal=risen | (share < MUCH_FRACTION),
+    )
+
+
+FROM_THE_START = (
+    Check(
+        series=(TRUNCATED,),
+        signal=all_are_truncated,
+        message="Every rollout has run out of turns or tokens since the log began.",
+    ),
+    Check(
+        series=(TRUNCATED, REWARD),
+        signal=truncation_limits_reward,
+        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and most have since "
+        "the log began. The reward does not rise, and does not exceed what the other rollouts can earn.",
+        min_rows=ROWS_IF_MOST,
+    ),
+    Check(
+        series=(TRUNCATED,),
+        signal=many_are_truncated,
+        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. If they make sense, "
+        "they lose their reward because they were cut off, not because they are incorrect.",
+        level="note",
+    ),
+)
+"""The checks of TRN001 that do not need a rise of the truncated share."""

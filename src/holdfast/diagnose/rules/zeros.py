@@ -1,0 +1,225 @@
+"""Zeros: a gradient of 0 is a fault (GRD003); a loss, clip ratio or KL of 0 is often normal (ZER001)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.base.trailing import Truths, Values, held, rows_since
+from holdfast.diagnose.rules.groups import CONTRAST, MIXED, contrast_of
+from holdfast.diagnose.rules.rule import Check, Remedy, Rows, Rule, Signal
+
+EXCLUDED, WEIGHT = "loss/excluded_fraction", "loss/mean_weight"
+LOWEST, HIGHEST = "sampler/weight_p05", "sampler/weight_p95"
+BOUNDS, VOID = "loss.sampler_weights", "loss.drop_void"
+NORM, REWARD, LOSS, CLIPPED, KL, RATE = "grad/norm", "reward/mean", "loss", "clip/fraction", "kl/reference", "lr"
+
+STD = ("reward/std",)
+"""Standard deviation over the whole rollout batch. Above 0, it does not show that any group differs."""
+CHANCE = 1e-3
+"""Probability of a gradient of 0 by chance. In a log of TRL a row may average several steps, but its gradient is that
+of the last."""
+MANY_GROUPS = 64
+ENOUGH_GROUPS = 16
+"""One row is enough if it has this many groups and contrast is common among them."""
+MIXED_ENOUGH = 0.4
+"""Share of mixed groups from which contrast counts as common."""
+ROUNDING = 1e-3
+"""Tolerance of a printed share times a number of groups."""
+UNKNOWN_SHARE = 0.2
+"""Share of the groups that counts as mixed where the log only says that some are."""
+LARGEST_SHARE = 0.99
+KL_MOVES = 1e-4
+"""Nats. A KL that more than doubles, by more than this, shows that the policy moves: the norm is not measured."""
+
+NEAR_ZERO = 0.005
+"""Below this, a loss is printed as 0, or is only the KL times its coefficient in the first steps."""
+FIRST_ROWS = 5
+
+
+def nothing_is_left(rows: Rows, *, when: float) -> Signal:
+    """A remedy leaves out every sampled token of the batch, or gives each a weight of 0: the series is `when`."""
+    (share,) = rows.columns
+    low, high = rows.latest(LOWEST), rows.latest(HIGHEST)
+    return Signal(
+        share == when,
+        lambda: {rows.names[0]: share, LOWEST: low, HIGHEST: high},
+        lambda: {"why": np.array([_why_left_out(rows.log.settings, *pair) for pair in zip(low, high, strict=True)])},
+        normal=share != when,
+    )
+
+
+def _why_left_out(settings: Mapping[str, object], low: float, high: float) -> str:
+    """The setting that leaves out all tokens, with the weights that it meets."""
+    if not np.isnan(low):
+        least, most = (settings.get(f"{BOUNDS}.{end}") for end in ("low", "high"))
+        bounds = "" if least is None else f", {least} to {most}"
+        return (
+            f": 90 % of the importance weights are between {low:.3g} and {high:.3g}, outside the bounds of "
+            f"{BOUNDS}{bounds}"
+        )
+    return f": every rollout has an invalid turn, and {VOID} drops it" if settings.get(VOID) else ""
+
+
+def is_cut(rows: Rows) -> Signal | None:
+    """The gradient is exactly 0 in batches whose groups differ."""
+    (norm,) = rows.columns
+    zero = norm == 0
+    if not zero.any():
+        return None
+    share = differing(rows)
+    groups = fewest_groups(share)
+    evidence = np.where(zero, -np.log1p(-share) * groups_per_step(rows, groups), 0.0)
+    since = np.arange(len(norm)) - rows_since(~zero)
+    total = np.cumsum(evidence)
+    total -= np.where(since >= 0, total[since], 0.0)
+    enough = (total >= np.log((np.arange(len(norm)) + 1) / CHANCE)) & held(zero, 2)
+    moves = kl_grows(rows, since)
+    where = zero & (share > 0) & (enough | one_row_is_enough(rows, share, groups)) & ~moves
+    return Signal(where, lambda: {NORM: norm, MIXED: share}, normal=~zero | moves)
+
+
+def differing(rows: Rows) -> Values:
+    """[N]: the share of groups with different rewards. As far as the log shows, it is the chance that a group of the
+    step that the gradient belongs to had contrast."""
+    mixed, contrast = rows.latest(MIXED), contrast_of(rows)
+    share = np.where(np.isnan(mixed), UNKNOWN_SHARE * (contrast > 0), mixed)
+    return np.clip(share, 0.0, LARGEST_SHARE)
+
+
+def fewest_groups(share: Values) -> Values:
+    """[N]: the smallest number of groups that can give this share; `MANY_GROUPS` for that many or more."""
+    result = np.full(len(share), float(MANY_GROUPS))
+    for groups in range(MANY_GROUPS - 1, 0, -1):
+        result[np.abs(groups * share - np.round(groups * share)) < ROUNDING] = groups
+    return result
+
+
+def groups_per_step(rows: Rows, groups: Values) -> Values:
+    """[N]: the least number of groups in an optimizer step. It is 1 where steps are only row numbers, and in the first
+    batch, whose number of steps is not known yet."""
+    rewards = rows.log.series.get(REWARD)
+    later = np.searchsorted(() if rewards is None else rewards.steps, rows.steps, side="right") > 1
+    known = later & (rows.log.format not in ("console", "table"))
+    return np.where(known, np.maximum(np.floor(groups / np.maximum(np.diff(rows.steps, prepend=0), 1)), 1.0), 1.0)
+
+
+def one_row_is_enough(rows: Rows, share: Values, groups: Values) -> Truths:
+    """[N]: where a row with many groups is a single optimizer step, or the KL shows that the policy never moved."""
+    single = rows.log.settings.get("logging_steps") == 1
+    still = (rows.latest(KL) == 0) & ~(rows.latest(RATE) == 0)
+    result: Truths = (still | single) & (groups >= ENOUGH_GROUPS) & (share >= MIXED_ENOUGH)
+    return result
+
+
+def kl_grows(rows: Rows, since: NDArray[np.int64]) -> Truths:
+    """[N]: where the KL to the reference has grown since the last row with a gradient."""
+    kl = rows.latest(KL)
+    result: Truths = kl > KL_MOVES + 2 * kl[np.minimum(since + 1, len(kl) - 1)]
+    return result
+
+
+LEAVE_LESS_OUT: Remedy = {
+    "holdfast": "Widen `loss.sampler_weights.low` and `loss.sampler_weights.high` until the weights are between "
+    "them. Or sample without truncation: `sampling.top_p = 1.0` and `sampling.top_k = 0`. If "
+    "`loss.drop_void` removes the tokens, switch it off, or teach valid turns first with "
+    "`warm_start.steps`.",
+    **dict.fromkeys(
+        ("trl", "verl", "unknown"),
+        "Widen the bounds on the importance weights of the sampler until the weights are between them. Or sample "
+        "without top-p and top-k.",
+    ),
+}
+
+GRD003 = Rule(
+    code="GRD003",
+    title="gradient is zero",
+    needs=tuple((NORM, *names) for names in CONTRAST if names != STD),
+    equal_needs=True,
+    checks=(
+        *(
+            Check(
+                series=(name,),
+                signal=partial(nothing_is_left, when=when),
+                message="No sampled token is left in the policy loss{why}. The policy learns nothing from its rewards.",
+                remedy=LEAVE_LESS_OUT,
+            )
+            for name, when in ((EXCLUDED, 1.0), (WEIGHT, 0.0))
+        ),
+        Check(
+            series=(NORM,),
+            signal=is_cut,
+            message="The gradient is exactly 0, although rewards differ in {rollout/mixed_group_fraction:.0%} of the "
+            "groups, so the policy does not learn.",
+        ),
+    ),
+    # Without a reward there is nothing to learn from.
+    suppressed_by=("GRD002",),
+    meaning="The gradient norm is exactly 0 although rewards within groups differ, or a filter removes every sampled "
+    "token from the loss.",
+    impact="The advantages are not 0, but the weights do not change. No gradient flows from the loss to the weights, "
+    "or the loss mask is empty.",
+    remedy={
+        "holdfast": 'Check that the model has trainable weights. Try `model.autocast = "none"`.',
+        "trl": "Check that some parameters have `requires_grad` set. With LoRA and `gradient_checkpointing=True`, "
+        "call `model.enable_input_require_grads()`. Check the loss mask: `mask_truncated_completions=True` "
+        "empties it if all completions are truncated. If this happens only on several nodes, try a single "
+        "process.",
+        "verl": "Check that some parameters are trainable, especially with LoRA. Check that the `response_mask` of "
+        "your agent loop is 1 on sampled tokens.",
+        "unknown": "Check that some parameters are trainable, and that the loss mask is not empty.",
+    },
+    limitations="Some trainers log a norm of 0 because they do not measure it. If the KL grows, the rule assumes "
+    "that and reports nothing. A row may average the rewards of several steps but hold only the last "
+    "step's gradient. So one row is enough only if it has many groups, and the KL is exactly 0 or "
+    "`logging_steps` is 1. Otherwise the rule waits for more rows.",
+)
+
+
+def are_normal(rows: Rows) -> Signal:
+    """The log has zeros with a harmless reason. This concerns the whole log, so it is reported at the first row."""
+    parts = {name: rows.latest(name) for name in (LOSS, CLIPPED, KL)}
+    reasons = [text for name, text in ZEROS.items() if is_zero(name, parts[name])]
+    where = np.arange(len(rows.steps)) == (0 if reasons and learns(rows) else -1)
+    return Signal(where, lambda: parts, lambda: {"reasons": np.broadcast_to(" ".join(reasons), len(where))})
+
+
+def is_zero(name: str, values: Values) -> bool:
+    """Whether a series is 0: a loss nearly, in the first rows; clipping in every row; a KL in a short log."""
+    if name == LOSS:
+        return bool((np.abs(values[:FIRST_ROWS]) <= NEAR_ZERO).all())
+    return bool((values == 0).all()) and (name == CLIPPED or len(values) < FIRST_ROWS)
+
+
+def learns(rows: Rows) -> bool:
+    """Whether something shows that the policy moves: a gradient, or a KL that grows."""
+    kl = rows.latest(KL)
+    moves = rows.latest(NORM) > 0
+    return bool((moves & ~(contrast_of(rows) == 0)).any() or (len(kl) > 1 and kl[-1] > KL_MOVES + kl[0]))
+
+
+ZEROS = {
+    LOSS: "A loss near 0 is normal: the advantages of a group sum to 0, but the gradient of the loss is not 0.",
+    CLIPPED: "A clip ratio of 0 is normal: in the first optimizer step of a rollout batch, every ratio is 1.",
+    KL: "A KL of 0 is normal in the first steps, while the policy still equals its reference.",
+}
+
+ZER001 = Rule(
+    code="ZER001",
+    title="zeros that are normal",
+    needs=((REWARD, LOSS), (REWARD, CLIPPED), (REWARD, KL)),
+    equal_needs=True,
+    every_row=True,
+    checks=(Check(series=(REWARD,), signal=are_normal, message="{reasons}", level="note"),),
+    suppressed_by=("GRD002", "GRD003", "GRP001"),
+    meaning="The loss, the clip ratio or the KL is 0 for a harmless reason. The policy still learns.",
+    impact="The value of a GRPO loss says little about progress. While the policy equals the old policy, the loss is "
+    "0 but its gradient is not. If the loss grows slowly, that is usually the KL term.",
+    remedy=dict.fromkeys(
+        ("holdfast", "trl", "verl", "unknown"), "Change nothing. The reward shows whether the policy learns."
+    ),
+    limitations="This is a note, not a finding. It needs a gradient above 0 or a KL that grows.",
+)

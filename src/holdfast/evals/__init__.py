@@ -1,1 +1,0 @@
-"""Evaluation: methods, runs that can be stopped, results with intervals, paired tests and tables."""

@@ -1,0 +1,140 @@
+"""Methods as agents of the scheduler: conversations, whose texts become tokens here, and rollouts of the search agent.
+
+Nothing of a conversation is used for training, so its whole text is encoded again for each call; the cache of a local
+policy still holds what the calls have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.agent.agent import Task, search_agent
+from holdfast.agent.policy import Completion
+from holdfast.agent.protocol import PLAIN, SearchProtocol, render_prompt
+from holdfast.agent.scheduler import Agent, ModelCall
+from holdfast.agent.searching import SEARCH
+from holdfast.agent.tokens import encode
+from holdfast.agent.trajectory import Search, Status
+from holdfast.base.errors import RetrievalError
+from holdfast.evaluate.methods import Conversation, Outcome, Prompt, Reply
+from holdfast.retrieval.types import Document, Hit
+
+Step = dict[str, Any]
+"""`{"says": str}` or `{"searches": str, "hits": [id]}`: one step of an attempt, as a row records it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """The result of an agent on a question."""
+
+    status: Status
+    steps: Sequence[Step]
+    passages: Sequence[str]
+    """Texts of all passages that searches returned."""
+    prediction: str | None = None
+    raw: str | None = None
+    """The full text that the prediction was extracted from. None for the search agent, or when there is none."""
+    error: str | None = None
+
+    @property
+    def calls(self) -> int:
+        """Number of model calls."""
+        return sum("says" in step for step in self.steps)
+
+    @property
+    def searches(self) -> int:
+        """Number of search calls."""
+        return sum("searches" in step for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptEncoder:
+    """Encodes user messages; knows how long a context may be."""
+
+    tokenizer: Any
+    chat_template: str
+    positions: float
+    """The most tokens of a context with its answer; infinite when unknown."""
+
+    def __call__(self, text: str) -> list[int]:
+        """Token ids of a user message, up to the start of the model's turn."""
+        return render_prompt(text, PLAIN, self.tokenizer, self.chat_template)
+
+
+def converse(conversation: Conversation, encoder: PromptEncoder, seed: int) -> Agent[Attempt]:
+    """A conversation as an agent of the scheduler.
+
+    Its status is `TRUNCATED` when its own text has filled the model's context, `ERROR` when the context does not fit
+    from the start or a call fails, and `RETRIEVAL_FAILED` when a search fails.
+    """
+    steps: list[Step] = []
+    passages: list[str] = []
+
+    def failed(status: Status, error: str) -> Attempt:
+        return Attempt(status=status, error=error, steps=steps, passages=passages)
+
+    reply: Any = None
+    while True:
+        try:
+            request = conversation.send(reply)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            status = Status.TRUNCATED if outcome.truncated else Status.OK
+            return Attempt(
+                status=status, steps=steps, passages=passages, prediction=outcome.prediction, raw=outcome.raw
+            )
+        if isinstance(request, Prompt):
+            context = encoder(request.user) + encode(encoder.tokenizer, request.begun)
+            room = encoder.positions - len(context)
+            if room < 1 and any("says" in step for step in steps):
+                return Attempt(status=Status.TRUNCATED, steps=steps, passages=passages)
+            if room < 1:
+                return failed(
+                    Status.ERROR, f"a context of {len(context)} tokens fills the model's {encoder.positions:g}"
+                )
+            completion: Completion = yield ModelCall(context, int(min(request.max_tokens, room)), request.stop, seed)
+            if completion.error is not None:
+                return failed(Status.ERROR, completion.error)
+            steps.append({"says": completion.text})
+            reply = Reply(_to_stop(completion.text, request.stop), completion.stop_reason)
+        else:
+            reply = yield request
+            if isinstance(reply, RetrievalError):
+                return failed(Status.RETRIEVAL_FAILED, str(reply))
+            if request.tool == SEARCH:
+                steps.append({"searches": request.argument, "hits": [hit.document.id for hit in reply]})
+                passages += [hit.document.contents for hit in reply]
+                reply = [Hit(_without_special_tokens(hit.document, encoder.tokenizer), hit.score) for hit in reply]
+
+
+def run_search_agent(task: Task, protocol: SearchProtocol, tokenizer: Any) -> Agent[Attempt]:
+    """A rollout of the search agent, as an attempt."""
+    trajectory = yield from search_agent(task, protocol, tokenizer)
+    steps: list[Step] = []
+    for turn in trajectory.turns:
+        steps.append({"says": turn.text})
+        if isinstance(turn.action, Search) and turn.observation_text:
+            steps.append({"searches": turn.action.query, "hits": list(turn.hits)})
+    return Attempt(
+        status=trajectory.status,
+        steps=steps,
+        passages=[turn.observation_text for turn in trajectory.turns if turn.hits],
+        prediction=trajectory.answer,
+        error=trajectory.error,
+    )
+
+
+def _without_special_tokens(document: Document, tokenizer: Any) -> Document:
+    """Remove texts that the tokenizer reads as special tokens, so that no passage can end the user's message."""
+    contents = document.contents
+    for token in getattr(tokenizer, "all_special_tokens", ()):
+        contents = contents.replace(token, " ")
+    return Document(document.id, contents)
+
+
+def _to_stop(text: str, stop: Sequence[str]) -> str:
+    """The text up to its first stop text; the token that completed it may contain more."""
+    ends = [text.index(mark) + len(mark) for mark in stop if mark in text]
+    return text[: min(ends)] if ends else text

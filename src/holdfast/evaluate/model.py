@@ -1,0 +1,270 @@
+"""Open the model to evaluate, with its settings: a run folder, a model folder, a hub id, or a server.
+
+Settings come from the run's recipe, or are the defaults. Settings that the user gives override both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent.agent import SearchAgent
+from holdfast.agent.chat import ChatPolicy, ChatWords
+from holdfast.agent.hf import HFPolicy
+from holdfast.agent.language_model import load_model, pick_device
+from holdfast.agent.openai import OpenAIPolicy, WordTokenizer
+from holdfast.agent.protocol import SearchProtocol
+from holdfast.agent.servers import Server
+from holdfast.agent.support import text_config
+from holdfast.base.errors import ConfigError, ModelError
+from holdfast.base.run_folder import MODEL, checkpoints_of, is_run
+from holdfast.evaluate.methods import METHODS, Method
+from holdfast.evaluate.questions import WORLD
+from holdfast.recipe import Config, load
+from holdfast.recipe.settings import parse_overrides
+from holdfast.train.checkpoint import model_folder
+from holdfast.train.loading import load_protocol, load_recipe, load_retriever
+from holdfast.train.threads import choose_threads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedModel:
+    """A policy, and what is needed to ask it questions."""
+
+    name: str
+    config: Config
+    policy: Any
+    tokenizer: Any
+    positions: float
+    """The most tokens of a context; infinite when a server does not say."""
+    local: bool
+    """True when rounding makes answers depend on the others in their batch: see `run.py`."""
+    weights: str
+    """Identifies the weights, as far as possible without reading them."""
+    decoding: str
+    tokenizer_name: str | None = None
+    """For a server: the model whose tokenizer writes the prompts."""
+
+
+def run_of(path: Path) -> Path | None:
+    """The run folder of a path: the path itself, or the run of a checkpoint or saved model; None for other paths."""
+    parents = [folder for folder in list(path.resolve().parents)[:3] if checkpoints_of(folder).is_dir()]
+    if path.name == MODEL:
+        parents.append(path.resolve().parent)
+    return next((folder for folder in (path, *parents) if is_run(folder)), None)
+
+
+def run_at(model: str) -> Path | None:
+    """`run_of` a text that may be anything; None when it is not a path."""
+    return run_of(Path(model)) if Path(model).exists() else None
+
+
+def settings_of(model: str, settings: Sequence[str], data: Sequence[str]) -> tuple[Config, Path | None]:
+    """The recipe under which a model is evaluated, and its run folder if it has one.
+
+    Raises `ConfigError` for settings that cannot work together.
+    """
+    run = run_at(model)
+    words = [] if run else ["--model.path", model]
+    given = set(parse_overrides(settings, Config))
+    if passages := given & {"retrieval.url", "retrieval.corpus", "retrieval.index"}:
+        # Given passages replace all of the run's.
+        words += [] if "retrieval.corpus" in passages else ["--retrieval.corpus", "world"]
+        words += [] if "retrieval.index" in passages else ["--retrieval.index", "none"]
+        words += [] if "retrieval.url" in passages else ["--retrieval.url", "none"]
+        words += ["--data.train", next(iter(data), "questions")]
+    words += settings
+    return load_recipe(run, words) if run else load(None, words), run
+
+
+def open_model(
+    model: str,
+    config: Config,
+    run: Path | None,
+    *,
+    samples: int | None,
+    checkpoint: str = "last",
+    server: Server | None = None,
+    tokenizer: str | None = None,
+    given: Sequence[str] = (),
+    note: Callable[[str], None] | None = None,
+) -> EvaluatedModel:
+    """Load the model, or connect to its server.
+
+    `samples` None decodes greedily. `given` are the settings of the user. Truncated sampling is used only when it is
+    among them, so that a run trained with it is evaluated like the others. With `note`, a local model gets as many CPU
+    threads as are fastest, as in training, and `note` gets a sentence on them.
+    """
+    top_p, top_k = _truncation(config, given)
+    temperature = config.sampling.temperature
+    decoding = "greedy"
+    if samples is not None:
+        truncation = "".join((f", top-p {top_p:g}" if top_p < 1 else "", f", top-k {top_k}" if top_k else ""))
+        decoding = f"sampled at temperature {temperature:g}{truncation}"
+
+    def folder() -> str | Path:
+        if run is None:
+            return model
+        return model_folder(run, checkpoint if Path(model).resolve() == run.resolve() else model)
+
+    if server is not None:
+        if top_k:
+            raise ConfigError("--sampling.top_k does not go with --server: OpenAI's API does not have this setting")
+        name, server_tokenizer = _tokenizer_for(server, tokenizer, folder, config)
+        return EvaluatedModel(
+            name=server.model,
+            config=config,
+            policy=policy_of(
+                server, server_tokenizer, temperature=0.0 if samples is None else temperature, top_p=top_p
+            ),
+            tokenizer=server_tokenizer,
+            positions=server.context or math.inf,
+            local=False,
+            weights=server.url,
+            decoding=decoding,
+            tokenizer_name=name,
+        )
+    if tokenizer is not None:
+        raise ConfigError("--tokenizer has no effect without --server, because a local model has its own tokenizer")
+    language_model = load_model(config.model, folder(), pick_device(config.run.device))
+    if note is not None and (measured := choose_threads(language_model, config)):
+        note(measured)
+    policy = HFPolicy(
+        language_model.model,
+        language_model.tokenizer,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        autocast_dtype=language_model.autocast_dtype,
+        greedy=samples is None,
+    )
+    positions = getattr(text_config(language_model.model), "max_position_embeddings", None) or math.inf
+    return EvaluatedModel(
+        name=model,
+        config=config,
+        policy=policy,
+        tokenizer=language_model.tokenizer,
+        positions=positions,
+        local=True,
+        weights=_weights(folder()),
+        decoding=decoding,
+    )
+
+
+def load_served_agent(run: Path, server: Server, checkpoint: str, *, greedy: bool) -> SearchAgent:
+    """The agent of a run whose model is on a server. The checkpoint gives the tokenizer.
+
+    Raises `ConfigError` for a chat endpoint that cannot continue an answer.
+    """
+    config = load_recipe(run)
+    model = open_model(str(run), config, run, samples=None if greedy else 1, checkpoint=checkpoint, server=server)
+    protocol = within(load_protocol(config), model.positions)
+    refuse_unfit(model, METHODS["search-r1"], protocol)
+    return SearchAgent(
+        policy=model.policy,
+        retriever=load_retriever(config),
+        protocol=protocol,
+        chat_template=config.model.chat_template,
+    )
+
+
+def within(protocol: SearchProtocol, positions: float) -> SearchProtocol:
+    """The protocol, with rollouts no longer than the contexts of the model."""
+    return replace(protocol, max_total_tokens=int(min(protocol.max_total_tokens, positions)))
+
+
+def policy_of(server: Server, tokenizer: Any, **sampling: Any) -> OpenAIPolicy:
+    """The policy for a server's kind of endpoint."""
+    kind = ChatPolicy if server.is_chat else OpenAIPolicy
+    return kind(server, tokenizer, **sampling)
+
+
+def refuse_unfit(model: EvaluatedModel, method: Method, protocol: SearchProtocol) -> None:
+    """Raise `ConfigError` for a chat endpoint that cannot continue an answer, when the method needs that."""
+    if not isinstance(model.policy, ChatPolicy) or not method.continues(protocol):
+        return
+    if (fault := model.policy.fault_in_continuing()) is not None:
+        raise ConfigError(
+            f"--method {method.name} needs a server that continues a partial answer exactly, and {model.policy.url} "
+            f"does not ({fault}). Chat endpoints of hosted models (OpenAI, Anthropic) cannot; use --method direct, "
+            "cot, rag or r1, or a server with /v1/completions"
+        )
+
+
+def agent_protocol(method: Method, config: Config) -> SearchProtocol:
+    """The recipe's protocol. A preset of the method replaces its turns, and its prompt unless the recipe sets one."""
+    protocol, preset = load_protocol(config), method.preset
+    if preset is None:
+        return protocol
+    keep_prompt = config.protocol.prompt is not None or config.protocol.preset == preset.name
+    return replace(protocol, prompt=protocol.prompt if keep_prompt else preset.prompt, max_turns=preset.max_turns)
+
+
+def retriever_for(
+    method: Method, config: Config, data: Sequence[str], note: Callable[[str], None] | None = None
+) -> Any | None:
+    """The retriever of the recipe; None for a method that never searches.
+
+    Raises `ConfigError` when its passages belong to other questions.
+    """
+    if not method.searches:
+        return None
+    world_passages = config.data.train == "world"
+    mismatched = [name for name in data if (name in WORLD) != world_passages]
+    if mismatched and world_passages:
+        raise ConfigError(
+            f"--method {method.name} searches, but no passages are given for --data {mismatched[0]}: those of the "
+            "bundled world only answer its own questions. Give --retrieval.url, or --retrieval.corpus with "
+            "--retrieval.index"
+        )
+    if mismatched:
+        raise ConfigError(
+            f"--data {mismatched[0]} asks about the bundled world, but the retriever has other passages; evaluate a "
+            "run of the world on it, or leave the --retrieval settings out"
+        )
+    return load_retriever(config, note=note)
+
+
+def _truncation(config: Config, given: Sequence[str]) -> tuple[float, int]:
+    names = set(parse_overrides(given, Config))
+    top_p = config.sampling.top_p if "sampling.top_p" in names else 1.0
+    return top_p, config.sampling.top_k if "sampling.top_k" in names else 0
+
+
+def _tokenizer_for(
+    server: Server, given: str | None, folder: Callable[[], str | Path], config: Config
+) -> tuple[str, Any]:
+    """(name, the tokenizer that writes prompts for a server's model)."""
+    if server.is_chat and given not in (None, "none"):
+        raise ConfigError(f"--tokenizer {given}: {server.url} applies the chat template itself; leave --tokenizer out")
+    if server.is_chat:
+        return "none", ChatWords()
+    if given == "none":
+        return given, WordTokenizer()
+    from transformers import AutoTokenizer
+
+    name = given or str(folder())
+    if given is None and not Path(name).is_dir():
+        name = server.source or name
+    try:
+        return name, AutoTokenizer.from_pretrained(name, trust_remote_code=config.model.trust_remote_code)
+    except Exception as error:  # transformers raises a dozen kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
+        raise ModelError(
+            f"the tokenizer {name!r} cannot be loaded ({reason}), and the chat template of the server's model is "
+            "unknown without it. Give --tokenizer with a folder or hub id; or --server with the path "
+            "/v1/chat/completions, where the server applies the template; or --tokenizer none, which sends plain text "
+            "and counts words as tokens"
+        ) from None
+
+
+def _weights(folder: str | Path) -> str:
+    path = Path(folder)
+    if not path.is_dir():
+        return str(folder)
+    files = sorted((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in path.iterdir() if f.is_file())
+    return hashlib.sha256(repr(files).encode()).hexdigest()[:16]

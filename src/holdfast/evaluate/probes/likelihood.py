@@ -1,0 +1,165 @@
+"""Probes without an update: first actions of incorrect rollouts, and likelihood by action and by number of searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean
+
+import torch
+
+from holdfast.agent.metrics import first_action_matches, likelihood_rows
+from holdfast.agent.trajectory import Trajectory
+from holdfast.base.errors import RolloutError
+from holdfast.evaluate.probes.subject import Rollouts, Subject, batch_of
+from holdfast.train.listener import Listener
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The likelihood of the sampled tokens of some rollouts."""
+
+    rollouts: int
+    logprob: float | None
+    """Mean over the rollouts of the mean log-prob per sampled token, in nats; None without rollouts."""
+
+
+def level(values: Sequence[float]) -> Level:
+    """The `Level` of rollouts with these mean log-probs per token.
+
+    >>> level([-0.5, -1.5])
+    Level(rollouts=2, logprob=-1.0)
+    """
+    return Level(rollouts=len(values), logprob=mean(values) if values else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likelihoods:
+    """Rollouts that did not fail, with the mean log-prob per sampled token of each: whole, and action by action."""
+
+    trajectories: tuple[Trajectory, ...]
+    whole: tuple[float, ...]
+    actions: tuple[tuple[float, ...], ...]
+    """One value for each action of the rollout."""
+
+
+def likelihoods(subject: Subject, rollouts: Rollouts, listener: Listener) -> Likelihoods:
+    """Likelihoods under the policy, at the temperature of the recipe and over the whole vocabulary.
+
+    Raises `RolloutError` when all rollouts failed.
+    """
+    trajectories = rollouts.learnable()
+    listener.stage("log-probs")
+    batch = batch_of(subject, rollouts.groups)
+    learner = subject.learner()
+    logprobs = learner.batch_logprobs(batch, learner.plan(batch, torch.Generator(), steps=1))
+    rows = likelihood_rows(logprobs, batch.loss_mask, batch.action_ids).tolist()
+    return Likelihoods(
+        trajectories=tuple(trajectories),
+        whole=tuple(row[0] for row in rows),
+        actions=tuple(tuple(value for value in row[1:] if value == value) for row in rows),  # NaN: no such action
+    )
+
+
+# ---- first actions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstAction:
+    """How incorrect rollouts begin, and how likely each action is (arXiv 2512.04220, Figure 5)."""
+
+    compared: int
+    """Incorrect rollouts of questions that also have a correct rollout."""
+    matching: int
+    """Those of them whose first search returned the same passages as that of a correct rollout."""
+    correct: tuple[Level, ...]
+    """The first, second, … action of correct rollouts."""
+    incorrect: tuple[Level, ...]
+    first_matching: Level
+    """The first action of the `matching` rollouts."""
+    first_other: Level
+    """The first action of the other `compared` rollouts."""
+
+    @property
+    def share(self) -> float:
+        """`matching` as a fraction of `compared`."""
+        return self.matching / self.compared
+
+    def to_json(self) -> dict[str, object]:
+        """As values that `json.dumps` takes."""
+        return {"share_matching": self.share, **asdict(self)}
+
+
+def first_action(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> FirstAction:
+    """Compare first actions. Raises `RolloutError` when no question has a correct and an incorrect rollout."""
+    matches = [
+        (t, same)
+        for group in rollouts.groups
+        for t, same in zip(group.trajectories, first_action_matches(group), strict=True)
+    ]
+    if all(same is None for _, same in matches):
+        raise RolloutError(
+            f"{rollouts.correct_count()}, and no question has a correct one that searched and an incorrect one, so "
+            "there is no first action to compare. Raise --questions or train.group_size, or probe a policy that is "
+            "sometimes correct"
+        )
+    measured = likelihoods(subject, rollouts, listener)
+    firsts: dict[bool | None, list[float]] = {True: [], False: [], None: []}
+    learnable = (same for t, same in matches if any(t.loss_mask))
+    for same, actions in zip(learnable, measured.actions, strict=True):
+        firsts[same].append(actions[0])
+    return FirstAction(
+        compared=len(firsts[True]) + len(firsts[False]),
+        matching=len(firsts[True]),
+        correct=_by_action(measured, correct=True),
+        incorrect=_by_action(measured, correct=False),
+        first_matching=level(firsts[True]),
+        first_other=level(firsts[False]),
+    )
+
+
+def _by_action(measured: Likelihoods, *, correct: bool) -> tuple[Level, ...]:
+    rows = [a for t, a in zip(measured.trajectories, measured.actions, strict=True) if t.correct is correct]
+    longest = max(map(len, rows), default=0)
+    return tuple(level([row[k] for row in rows if len(row) > k]) for k in range(longest))
+
+
+# ---- likelihood by number of searches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """Rollouts with the same number of searches."""
+
+    searches: int
+    everyone: Level
+    correct: Level
+    incorrect: Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BySearches:
+    """Likelihood of rollouts by their number of searches (arXiv 2512.04220)."""
+
+    rounds: tuple[Rounds, ...]
+    """Ascending; numbers of searches without a rollout are left out."""
+
+    def to_json(self) -> dict[str, object]:
+        """As values that `json.dumps` takes."""
+        return asdict(self)
+
+
+def by_searches(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> BySearches:
+    """Likelihood by number of searches. Raises `RolloutError` when all rollouts failed."""
+    measured = likelihoods(subject, rollouts, listener)
+    rows = list(zip(measured.trajectories, measured.whole, strict=True))
+
+    def of(searches: int, *kinds: bool) -> Level:
+        return level([value for t, value in rows if t.searches == searches and t.correct in kinds])
+
+    return BySearches(
+        rounds=tuple(
+            Rounds(searches=n, everyone=of(n, True, False), correct=of(n, True), incorrect=of(n, False))
+            for n in sorted({t.searches for t in measured.trajectories})
+        )
+    )

@@ -1,0 +1,80 @@
+"""Questions to evaluate on: the bundled world's, the recipe's, or the sets and files that `holdfast data` knows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.base.errors import ConfigError, DataError
+from holdfast.data.prepare import open_questions
+from holdfast.data.questions import Example
+from holdfast.data.world.bundle import world_of
+from holdfast.evaluate.results import set_of
+from holdfast.recipe import Config
+
+WORLD = {"world": "test", "world-dev": "dev", "world-train": "train"}
+"""Names of the bundled world's questions, and the split of each."""
+_IN_FOLDER = ("test.jsonl", "test.parquet", "questions.jsonl", "questions.parquet")
+
+
+def load_questions(names: Sequence[str], config: Config, *, limit: int | None = None) -> list[Example]:
+    """The questions of `names`, in that order; with `limit`, the first ones of each set.
+
+    A name is `world`, `world-dev` or `world-train`; `test` or `dev`, the recipe's files; or, as in `open_questions`, a
+    file (or a folder with one), a set, several sets joined with `+`, `seven`, or `sample`. Raises `ConfigError` for a
+    file that the recipe does not name. Raises `DataError` for what cannot be read, and for two questions with one id.
+    """
+    examples = [example for name in names for example in _named(name, config)]
+    _refuse_equal_ids(examples)
+    if limit is None:
+        return examples
+    counts: Counter[str] = Counter()
+    limited = []
+    for example in examples:
+        counts[set_of(example)] += 1
+        if counts[set_of(example)] <= limit:
+            limited.append(example)
+    return limited
+
+
+def digest(examples: Sequence[Example]) -> str:
+    """A hash of ids, questions and golden answers."""
+    sha256 = hashlib.sha256()
+    for example in examples:
+        sha256.update(repr((example.id, example.question, example.golden_answers)).encode())
+    return sha256.hexdigest()[:16]
+
+
+def _named(name: str, config: Config) -> Sequence[Example]:
+    if name in WORLD:
+        return [question.example for question in world_of(config.world).questions[WORLD[name]]]
+    if name in ("test", "dev") and not Path(name).exists():
+        path = config.data.test if name == "test" else config.data.dev
+        if path is None:
+            raise ConfigError(
+                f"--data {name}: the recipe does not set data.{name}; give a file of questions, the name of a set, "
+                "or world for the bundled world's"
+            )
+        return open_questions(path)
+    return open_questions(_file_in(name) if Path(name).is_dir() else name)
+
+
+def _file_in(folder: str) -> str:
+    """The file of test questions in a folder that `holdfast data prepare` wrote."""
+    for name in _IN_FOLDER:
+        if (path := Path(folder) / name).is_file():
+            return str(path)
+    raise DataError(f"{folder} contains none of {', '.join(_IN_FOLDER)}; give a file of questions")
+
+
+def _refuse_equal_ids(examples: Sequence[Example]) -> None:
+    seen: set[str] = set()
+    for example in examples:
+        if example.id in seen:
+            raise DataError(
+                f"two questions have the id {example.id}: the same data was named twice, or two files have the same "
+                "name. Name each once, or rename one of the files"
+            )
+        seen.add(example.id)

@@ -1,0 +1,226 @@
+"""An evaluation from questions to results: batch by batch, each written before the next begins.
+
+A question's batch never changes. A local policy computes the rows of a batch together, and which rows these are moves
+the last bits of a logit. So an unfinished batch is computed again as a whole: an evaluation that was stopped at any
+time writes, byte for byte, what one without a stop writes in as many CPU threads. From a server, only missing answers
+are requested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent.agent import Task
+from holdfast.agent.policy import rollout_seed
+from holdfast.agent.protocol import render_prompt
+from holdfast.agent.scheduler import Agent, run_agents
+from holdfast.agent.searching import PATIENCE, SEARCH, SearchQueue
+from holdfast.base.errors import RolloutError
+from holdfast.base.scoring import MODES, Mode, exact_match, f1, in_passages, sub_em
+from holdfast.data.questions import Example
+from holdfast.evaluate.agents import Attempt, PromptEncoder, converse, run_search_agent
+from holdfast.evaluate.methods import LIMITS, SINGLE_HOP_LIMITS, Method
+from holdfast.evaluate.model import EvaluatedModel, agent_protocol, refuse_unfit, within
+from holdfast.evaluate.questions import digest
+from holdfast.evaluate.results import MULTI_HOP_SETS, results_of, set_of
+from holdfast.evaluate.state import FAILED, EvalFolder, Row
+from holdfast.train.listener import Listener
+
+_OUTAGE = 8
+"""So many new failures in a row mean that the server or the retriever is gone."""
+
+
+class Evaluation:
+    """One method and one model on some questions.
+
+    Args:
+        model: the model that answers.
+        method: one of `METHODS`.
+        retriever: None for methods that do not search.
+        samples: answers per question; None is one, greedy.
+        scorer: `table`, or `official` for the rule of each question's own set.
+        bare: ask without instructions, as a model that was trained on the method expects.
+        row: name of this row in tables.
+    """
+
+    def __init__(
+        self,
+        model: EvaluatedModel,
+        method: Method,
+        examples: Sequence[Example],
+        retriever: Any,
+        *,
+        samples: int | None = None,
+        scorer: str = "table",
+        bare: bool = False,
+        row: str = "",
+    ) -> None:
+        self.model, self.method, self.examples, self.retriever = model, method, examples, retriever
+        self.samples, self.scorer, self.row = samples, scorer, row
+        self.bare = bare and method.bare is not None
+        protocol = agent_protocol(method, model.config)
+        self.protocol = within(protocol, model.positions)
+        self._asked_tokens = protocol.max_total_tokens
+        self._failed_in_a_row = 0
+
+    def settings(self) -> dict[str, Any]:
+        """What the answers depend on; results.json repeats these settings."""
+        model, method, config = self.model, self.method, self.model.config
+        prompting = asdict(LIMITS) if method.conversation else None
+        return {
+            "row": self.row,
+            "model": model.name,
+            "weights": model.weights,
+            "method": method.name,
+            "prompt": "bare" if self.bare else "instructed" if prompting else self.protocol.name,
+            "decoding": model.decoding,
+            "samples": self.samples or 1,
+            "seed": config.run.seed,
+            "searches": method.searches_allowed(self.protocol),
+            "scorer": self.scorer,
+            "questions": len(self.examples),
+            "questions_digest": digest(self.examples),
+            "retrieval": config.retrieval.model_dump() if method.searches else None,
+            "passages": getattr(self.retriever, "corpus_hash", None),
+            "tokenizer": model.tokenizer_name,
+            "topk": self.protocol.topk,
+            "protocol": None if prompting else asdict(self.protocol),
+            "limits": prompting,
+            "chat_template": config.model.chat_template,
+        }
+
+    def run(self, out: Path, listener: Listener, *, batch: int = 128) -> dict[str, Any]:
+        """Answer the questions that are not answered yet, and write everything. Returns the content of results.json.
+
+        `batch` counts answers; a question's samples stay together. Raises `RolloutError` when every question of a batch
+        failed.
+        """
+        folder = EvalFolder(out)
+        refuse_unfit(self.model, self.method, self.protocol)
+        if self.method.conversation is None and (fits := self.protocol.max_total_tokens) < self._asked_tokens:
+            listener.note(
+                f"the model's context has {fits} tokens, fewer than protocol.max_total_tokens = "
+                f"{self._asked_tokens}. Turns that do not fit count as truncated. To set the limit yourself: "
+                f"--protocol.max_total_tokens {fits}"
+            )
+        settings = self.settings() | {"batch": batch if self.model.local else None}
+        done = folder.begin(settings)
+        count = self.samples or 1
+        total = len(self.examples) * count
+        if done:
+            listener.note(f"{len(done)} of {total} answers exist already, in {out}")
+        existing = len(done)
+        listener.stage(f"evaluating {self.method.name}", total - existing)
+        listener.advance(0, _running(done))
+        size = max(batch // count, 1)
+        for start in range(0, len(self.examples), size):
+            part = self.examples[start : start + size]
+            batch_answers = [(example, k) for example in part for k in range(count)]
+            missing = [(example, k) for example, k in batch_answers if _id(example, k) not in done]
+            if not missing:
+                continue
+            ended = partial(_advance, listener, len(done) - existing, len(missing), _running(done))
+            rows = self._answer(batch_answers if self.model.local else missing, ended)
+            self._refuse_outage(rows, folder)
+            folder.add(rows)
+            done = folder.rows
+            listener.advance(len(done) - existing, _running(done))
+        ids = [_id(example, k) for example in self.examples for k in range(count)]
+        rows_by_id = folder.rows
+        results = results_of([rows_by_id[id] for id in ids], settings)
+        folder.finish(ids, results)
+        return results
+
+    def _answer(self, requested: Sequence[tuple[Example, int]], ended: Callable[[int], None]) -> list[Row]:
+        """A row for each answer. `ended` gets the number of answers that are finished."""
+        finished = 0
+
+        def counted(agent: Agent[Attempt]) -> Agent[Attempt]:
+            nonlocal finished
+            attempt = yield from agent
+            finished += 1
+            ended(finished)
+            return attempt
+
+        agents = {_id(example, k): counted(self._agent(example, k)) for example, k in requested}
+        if self.retriever is None:
+            attempts = run_agents(agents, policy=self.model.policy, tools={})
+        else:
+            with closing(SearchQueue(self.retriever, self.protocol.topk, patience=PATIENCE)) as queue:
+                attempts = run_agents(agents, policy=self.model.policy, tools={SEARCH: queue})
+        return [self._row(example, k, attempt) for (example, k), attempt in zip(requested, attempts, strict=True)]
+
+    def _agent(self, example: Example, k: int) -> Agent[Attempt]:
+        model, conversation = self.model, self.method.bare if self.bare else self.method.conversation
+        seed = rollout_seed("evals", model.config.run.seed, example.id, k)
+        template = model.config.model.chat_template
+        if conversation is not None:
+            limits = LIMITS if set_of(example) in MULTI_HOP_SETS else SINGLE_HOP_LIMITS
+            encoder = PromptEncoder(model.tokenizer, template, model.positions)
+            return converse(conversation(example.question.strip(), limits), encoder, seed)
+        prompt = tuple(render_prompt(example.question, self.protocol, model.tokenizer, template))
+        task = Task(id=_id(example, k), example_id=example.id, prompt=prompt, seed=seed)
+        return run_search_agent(task, self.protocol, model.tokenizer)
+
+    def _row(self, example: Example, k: int, attempt: Attempt) -> Row:
+        golds, mode, failed = example.golden_answers, self._mode(example), attempt.status.is_failure
+        prediction, searches = attempt.prediction, attempt.searches
+        hit = in_passages(attempt.passages, golds) if searches and not failed else None
+        row: Row = {
+            "id": _id(example, k),
+            "set": set_of(example),
+            "sample": k,
+            "question": example.question,
+            "golden_answers": list(golds),
+            "prediction": prediction,
+            "em": None if failed else exact_match(prediction, golds, mode=mode),
+            "f1": None if failed else f1(prediction, golds, mode=mode),
+            "sub_em": None if failed else sub_em(prediction, golds, mode=mode),
+            "hit": hit,
+            "status": attempt.status.value,
+        }
+        if attempt.error is not None:
+            row["error"] = attempt.error
+        row |= {"searches": searches, "calls": attempt.calls}
+        if self.method.single_call and attempt.raw is not None:
+            row["em_raw"] = exact_match(attempt.raw, golds, mode=mode)
+        return row | {"steps": attempt.steps}
+
+    def _mode(self, example: Example) -> Mode:
+        name = set_of(example)
+        return name if self.scorer == "official" and name in MODES else "table"  # type: ignore[return-value]
+
+    def _refuse_outage(self, rows: Sequence[Row], folder: EvalFolder) -> None:
+        failed = [row for row in rows if row["status"] in FAILED]
+        if len(failed) < len(rows):
+            self._failed_in_a_row = 0
+            return
+        # A question that failed before may always fail, for its length say. That is not an outage.
+        new = [row for row in failed if row["id"] not in folder.failed_before]
+        self._failed_in_a_row += len(new)
+        if self._failed_in_a_row >= _OUTAGE or (len(new) > 1 and not folder.rows):
+            reason = failed[0].get("error") or f"status {failed[0]['status']}"
+            raise RolloutError(
+                f"all {len(rows)} questions of a batch failed. The first error, of {failed[0]['id']}: {reason}. Fix "
+                "it and run the same command again: it continues where it stopped"
+            )
+
+
+def _id(example: Example, k: int) -> str:
+    return f"{example.id}#{k}"
+
+
+def _advance(listener: Listener, before: int, missing: int, detail: Mapping[str, float], finished: int) -> None:
+    """Tell of every eighth of a batch: its answers end in bursts, which say little of the time left."""
+    if finished % max(missing // 8, 1) == 0:
+        listener.advance(before + min(finished, missing), detail)
+
+
+def _running(rows: Mapping[str, Row]) -> dict[str, float]:
+    scored = [row["em"] for row in rows.values() if row["em"] is not None]
+    return {"EM": sum(scored) / len(scored)} if scored else {}

@@ -1,0 +1,160 @@
+"""The folder of an evaluation: settings, one line per answer, results. It can be continued after a stop at any time.
+
+settings.json      what the answers depend on; a folder is never continued under other settings
+questions.jsonl    one row per question and sample, in complete lines
+results.json       written last, from the rows alone
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.base.errors import ConfigError, DataError
+from holdfast.base.files import write_whole
+from holdfast.base.jsonl import write_jsonl
+
+FORMAT = "holdfast-eval-1"
+SETTINGS, ROWS, RESULTS = "settings.json", "questions.jsonl", "results.json"
+OVER_TRAINING = "over_training.jsonl"
+"""Scores of every checkpoint of a run, a line each."""
+FAILED = ("retrieval_failed", "error")
+"""Statuses that say nothing about the model. Such a question is asked again."""
+
+Row = dict[str, Any]
+
+
+class EvalFolder:
+    """The files of one evaluation."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._rows: dict[str, Row] = {}
+
+    def begin(self, settings: Mapping[str, Any]) -> dict[str, Row]:
+        """The answers that the folder has already, by id: rows of questions that did not fail.
+
+        Raises `ConfigError` when the folder was made under other settings, except for the size of a batch, or cannot be
+        written.
+        """
+        new = json.loads(json.dumps(settings))
+        old = self._settings()
+        if old is not None and (name := _differing(old, new)) is not None:
+            raise ConfigError(
+                f"{self.path} contains an evaluation with {name} = {_shown(old.get(name))}, and this one has "
+                f"{_shown(new.get(name))}; give another --out, or delete that folder"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if old is None and (self.path / ROWS).exists():
+                raise ConfigError(f"{self.path} contains answers without {SETTINGS}; give another --out")
+            if old != new:
+                write_json(self.path / SETTINGS, new)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path} cannot be written ({error.strerror}); give --out a folder that can"
+            ) from error
+        rows, ends_whole = _read_rows(self.path / ROWS)
+        self._rows = {row["id"]: row for row in rows if row["status"] not in FAILED}
+        self.failed_before = {row["id"] for row in rows if row["status"] in FAILED}
+        if len(self._rows) < len(rows) or not ends_whole:
+            write_jsonl(self.path / ROWS, self._rows.values())
+        return dict(self._rows)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Append answers with new ids, in one write."""
+        new = [row for row in rows if row["id"] not in self._rows]
+        if not new:
+            return
+        text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in new)
+        with (self.path / ROWS).open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        self._rows.update((row["id"], row) for row in new)
+
+    def finish(self, ids: Sequence[str], results: Mapping[str, Any]) -> None:
+        """Sort the rows into the order of the questions, and write the results."""
+        ordered = [self._rows[id] for id in ids]
+        if [row["id"] for row in read_whole_rows(self.path / ROWS)] != list(ids):
+            write_jsonl(self.path / ROWS, ordered)
+        write_json(self.path / RESULTS, results)
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        """A copy of the finished rows, by key."""
+        return dict(self._rows)
+
+    def _settings(self) -> dict[str, Any] | None:
+        try:
+            settings: dict[str, Any] = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
+            return settings
+        except OSError:
+            return None
+        except ValueError:
+            raise ConfigError(
+                f"{self.path / SETTINGS} is not JSON; give another --out, or delete that folder"
+            ) from None
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """The first setting that differs; another batch size moves only the last bits of a logit, and may be needed to fit
+    into memory."""
+    return next((name for name in {**new, **old} if name != "batch" and old.get(name) != new.get(name)), None)
+
+
+def read_whole_rows(path: Path) -> list[Row]:
+    """Rows of a file that may be missing or end in an incomplete line. Raises `DataError` for any other damage."""
+    return _read_rows(path)[0]
+
+
+def _read_rows(path: Path) -> tuple[list[Row], bool]:
+    """`read_whole_rows`, and whether the last line is complete."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return [], True
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    rows = []
+    lines = raw.split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end was never finished
+        try:
+            row = json.loads(line)
+            if not isinstance(row["id"], str) or not isinstance(row["status"], str):
+                raise TypeError
+        except (ValueError, KeyError, TypeError):
+            raise DataError(
+                f"{path}:{number} is not an answer of an evaluation; remove the line, and the question is asked again"
+            ) from None
+        rows.append(row)
+    return rows, not lines[-1]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a crash leaves the old file or the new one."""
+    write_whole(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """The results of an evaluation folder, or of its results.json. Raises `DataError`."""
+    file = path / RESULTS if path.is_dir() else path
+    try:
+        results = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        unfinished = (file.parent / ROWS).is_file()
+        hint = "the evaluation is unfinished; the same command continues it" if unfinished else "give a folder of eval"
+        raise DataError(f"{file} does not exist: {hint}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read ({error}); evaluate again to renew it") from None
+    if not isinstance(results, dict) or results.get("format") != FORMAT:
+        raise DataError(f"{file} is not a results file of holdfast eval (its format is not {FORMAT!r})")
+    return results
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:80] + " …"

@@ -1,0 +1,430 @@
+"""The sections of a recipe: settings, their meaning, their limits, and the errors of one section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from holdfast.agent.protocol import PRESETS
+from holdfast.base.errors import ConfigError
+from holdfast.base.importing import is_import_path
+from holdfast.base.section import Section
+from holdfast.diagnose.codes import chosen
+from holdfast.methods.penalties import LLDS, AnyPenalty
+from holdfast.retrieval.wire import retrieve_url
+
+LONGEST_NAME = 200
+"""Bytes. File systems allow 255, and other names begin with this one."""
+
+
+class Run(Section):
+    """The run folder, the seed and the machine."""
+
+    name: str = "quickstart"
+    """The run folder is `dir/name`. If it exists and the name comes from the recipe, a number is appended."""
+    dir: str = "runs"
+    """Parent folder of the run folder."""
+    seed: int = 0
+    """Seed of the data order and of the sampler. The warm start has its own seed, so runs with different seeds can
+    share it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device to train on. `auto`: a GPU if there is one."""
+    threads: int = Field(0, ge=0, le=1024)
+    """Number of CPU threads. 0: one for the tiny model, otherwise the fastest in a short trial. A resumed run keeps its
+    number."""
+    max_failed_fraction: float = Field(0.5, gt=0, le=1)
+    """Stop the run if more than this fraction of a step's rollouts fails for reasons outside the policy."""
+
+    def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
+        name = self.name
+        if not name.strip() or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
+            yield (
+                f"run.name = {name!r} is not a valid folder name. Use letters and digits, and set run.dir to choose "
+                "the parent folder"
+            )
+        elif len(name.encode()) > LONGEST_NAME:
+            yield (
+                f"run.name has {len(name.encode())} bytes, which is too long for a folder name; use at most "
+                f"{LONGEST_NAME}"
+            )
+
+
+class Data(Section):
+    """The questions."""
+
+    train: str = "world"
+    """Training questions: `world`, the bundled ones, `factbook:train` (docs/reference/factbook.md), or a JSONL file
+    (`question`, `golden_answers`)."""
+    dev: str | None = None
+    """Questions to choose the best checkpoint. Unset: those of the world, or a tenth of `train`, at most 1000."""
+    test: str | None = None
+    """Questions for one evaluation at the end. Unset: those of the world, or none."""
+
+
+class Retrieval(Section):
+    """The passages, and the index or the server that searches them."""
+
+    corpus: str = "world"
+    """Passages: `world`, the bundled ones, `factbook:corpus`, or a JSONL file (`id`, `contents`)."""
+    index: str | None = None
+    """Index folder of `holdfast index build`, BM25 or dense. It contains the passages. If `corpus` is also set, the
+    index must be of that corpus; if the folder does not exist, a BM25 index is built and saved there."""
+    url: str | None = None
+    """Address of a `/retrieve` server (Search-R1's protocol), instead of a local index."""
+    stem: bool = True
+    """Stem English words when an index is built."""
+    cache_size: int = Field(100_000, ge=0)
+    """Number of queries in the LRU cache."""
+
+    def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
+        if self.url is None:
+            return
+        try:
+            retrieve_url(self.url)
+        except ConfigError as error:
+            yield f"retrieval.url: {error}"
+        for key, value, unset in (("corpus", self.corpus, "world"), ("index", self.index, None)):
+            if value != unset:
+                yield (
+                    f"retrieval.url = {self.url!r} with retrieval.{key} = {value!r}: the server searches its own "
+                    "passages. Leave out the one you do not want"
+                )
+
+
+class Faults(Section):
+    """Faults to inject on purpose."""
+
+    search_failure_rate: float = Field(0.0, ge=0, lt=1)
+    """Fault injection: probability that a search of a training rollout returns nothing."""
+
+
+class Protocol(Section):
+    """Tags, prompt and limits of a rollout."""
+
+    preset: Literal["clean", "search-r1", "sapo", "r1"] = "clean"
+    """Tags, prompt and number of turns (docs/reference/papers.md). `r1` does not search."""
+    prompt: str | None = None
+    """Prompt that contains `{question}`. Unset: the preset's."""
+    max_turns: int = Field(4, ge=1)
+    """Maximum number of model turns in a rollout, including the answer. Default by preset: clean 4, search-r1 5, sapo
+    6, r1 1."""
+    max_turn_tokens: int = Field(500, ge=1)
+    """Maximum number of tokens that the model writes in a turn."""
+    max_observation_tokens: int = Field(500, ge=16)
+    """Maximum number of tokens in an observation. Longer passages are cut."""
+    max_total_tokens: int = Field(4096, ge=32)
+    """Maximum number of tokens in a rollout, including its prompt. A rollout that reaches it is truncated."""
+    topk: int = Field(3, ge=1)
+    """Number of passages that a search returns."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_preset(cls, data: Any) -> Any:
+        preset = PRESETS.get(str(data.get("preset", "clean"))) if isinstance(data, dict) else None
+        return data if preset is None else {"max_turns": preset.max_turns, **data}
+
+    @property
+    def max_sampled_tokens(self) -> int:
+        """Most tokens the model may write in a rollout: the constant of `seq-mean-token-sum-norm`."""
+        return self.max_turns * self.max_turn_tokens
+
+    def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
+        if self.preset == "r1" and self.max_turns != 1:
+            yield (
+                f"protocol.preset = 'r1' with protocol.max_turns = {self.max_turns}: without search, a rollout has "
+                "one turn. Set protocol.max_turns = 1"
+            )
+        if self.prompt is not None and "{question}" not in self.prompt:
+            yield "protocol.prompt must contain {question}, which the question replaces"
+
+
+class WarmStart(Section):
+    """Supervised learning before reinforcement learning."""
+
+    steps: int = Field(0, ge=0)
+    """Supervised steps before reinforcement learning. The result is cached. 0: no warm start."""
+    data: str | None = None
+    """JSONL file of demonstrations (`question`, `turns` of `text` and `observation`; docs/guide/quickstart.md), or
+    `factbook:demonstrations`. Unset: the scripts of the bundled world."""
+    batch_size: int = Field(48, ge=1)
+    """Demonstrations per step."""
+    batches: Literal["mixed", "by-length"] = "mixed"
+    """Demonstrations of a step: drawn at random, or of similar length. The latter saves padding, but small batches then
+    hold demonstrations with equally many searches, and a short warm start ends with the habits of its last batches."""
+    lr: float = Field(3e-3, gt=0)
+    """Peak learning rate, after a linear warm-up over the first 5 % of the steps. A cosine then lowers it to a tenth.
+    3e-3 suits the tiny model; a pretrained model needs about 1e-5."""
+    seed: int = Field(0, ge=0)
+    """Seed of the scripts, the order, and the initial weights of the tiny model."""
+
+
+class Reward(Section):
+    """Weights of the parts of the reward."""
+
+    em: float = 1.0
+    """Weight of exact match."""
+    f1: float = 0.0
+    """Weight of token F1."""
+    format: float = 0.0
+    """Weight of the format reward: 1 for a rollout with only valid turns that ends with an answer."""
+    retrieval: float = 0.0
+    """Weight of the retrieval reward: 1 for a rollout in which a search returned a golden answer."""
+    thrift: float = 0.0
+    """Weight of the thrift reward: 1 / n for a correct answer after n searches. Needless searches then cost
+    something."""
+    kl: float = Field(0.0, ge=0)
+    """KL coefficient in the reward: each sampled token loses `kl` × (log-prob under the old policy − log-prob under the
+    starting model). Needs `loss.advantage = "gae"`, and replaces `loss.kl_coef`."""
+    custom: dict[str, float] = Field({})
+    """Reward functions of your own, by import path, with their weights: `{ "my_code:brevity" = 0.2 }`
+    (docs/reference/losses.md)."""
+
+    def weights(self) -> dict[str, float]:
+        """Weight by name of the part, or by its import path."""
+        parts = {name: getattr(self, name) for name in ("em", "f1", "format", "retrieval", "thrift")}
+        return parts | self.custom
+
+    def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
+        for path in self.custom:
+            if not is_import_path(path):
+                yield (
+                    f"reward.custom names {path!r}, which is not an import path; write module:function, such as "
+                    "my_code:brevity"
+                )
+        if not any(self.weights().values()):
+            yield "all weights in [reward] are 0, so there is nothing to learn; set reward.em = 1.0"
+
+
+class SamplerWeights(Section):
+    """Importance weights for a sampler that differs from the old policy (`holdfast.losses.sampler_weights`)."""
+
+    level: Literal["none", "token", "action", "sequence"] = "none"
+    """The policy loss is weighted by w = old policy / sampler of each token, action or sequence. `none`: no weights."""
+    aggregate: Literal["product", "mean"] = "product"
+    """How token ratios become the w of an action or sequence: their product, or their geometric mean (Geo-RS)."""
+    keep: Literal["truncate", "mask", "reject"] = "truncate"
+    """Outside the bounds: `truncate` cuts w to the bounds (TIS); `mask` sets it to 0 (IcePop); `reject` leaves the
+    tokens out of the loss and sets all other weights to 1 (Geo-RS)."""
+    low: float = Field(0.0, ge=0)
+    """Lower bound of w."""
+    high: float = Field(2.0, gt=0)
+    """Upper bound of w."""
+
+    def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
+        name = "loss.sampler_weights"
+        default = {"aggregate": "product", "keep": "truncate", "low": 0.0, "high": 2.0}
+        changed = [key for key, value in default.items() if getattr(self, key) != value]
+        if self.level == "none" and changed:
+            yield (
+                f"{name}.{changed[0]} = {getattr(self, changed[0])!r} with {name}.level = 'none': without weights "
+                f"this setting has no effect. Set {name}.level to 'token', 'action' or 'sequence'"
+            )
+        if not self.low < self.high:
+            yield (
+                f"{name}.low = {self.low:g} must be below {name}.high = {self.high:g}: they are the bounds of the "
+                "weights"
+            )
+        if self.level == "token" and self.aggregate == "mean":
+            yield (
+                f"{name}.aggregate = 'mean' with {name}.level = 'token': a token has only one ratio, so there is "
+                f"nothing to average. Set {name}.level to 'action' or 'sequence'"
+            )
+
+
+class Loss(Section):
+    """The loss and its penalty."""
+
+    advantage: Literal["grpo", "dr_grpo", "reinforce", "gae"] = "grpo"
+    """Advantage of a rollout with reward r. `grpo`: (r − group mean) / std; `dr_grpo`: r − group mean; `reinforce`: r;
+    `gae`: one per token, from the values of a critic (PPO; see `[critic]`)."""
+    baseline: Literal["mean", "length"] = "mean"
+    """Weights of rollouts in the group mean. `mean`: equal; `length`: by length in tokens, so that advantages sum to 0
+    over the tokens of a group. `length` with `advantage = "dr_grpo"` is OPO (arXiv 2505.23585)."""
+    surrogate: Literal["clip", "cispo", "dppo"] = "clip"
+    """`clip`: the clipped objective of PPO. `cispo` (arXiv 2506.13585): the clipped ratio is a weight, so no token
+    loses its gradient. `dppo` (arXiv 2602.04879): leaves out tokens whose probability has changed too much."""
+    ratio: Literal["token", "action", "sequence"] = "token"
+    """Importance ratio per token, per action (model turn), or per sequence (GSPO)."""
+    clip_low: float = Field(0.2, ge=0, le=1)
+    """Lower clip: for A < 0, no gradient once the ratio is below 1 − clip_low. `cispo`: the lowest weight is 1 −
+    clip_low. `dppo`: how far a probability may fall."""
+    clip_high: float = Field(0.2, ge=0)
+    """Upper clip: for A > 0, no gradient once the ratio is above 1 + clip_high. A value above clip_low is DAPO's
+    clip-higher. `cispo`: the highest weight is 1 + clip_high. `dppo`: how far a probability may rise."""
+    dual_clip: float | None = Field(None, gt=1)
+    """Dual clip: upper bound of the ratio for tokens with A < 0 (verl's clip_ratio_c). Unset: none, as in the published
+    runs."""
+    reduction: Literal[
+        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    ] = "token-mean"
+    """How token losses become one number, in verl's names."""
+    kl_coef: float = Field(0.001, ge=0)
+    """Coefficient of the KL to the starting model. 0 saves the forward pass of that model."""
+    kl_estimator: Literal["k3", "k2"] = "k3"
+    """`k3`: unbiased estimate of the KL. `k2`: its gradient is unbiased."""
+    entropy_coef: float = 0.0
+    """Coefficient of the entropy bonus. The published runs used 0.001."""
+    negative_weight: float = Field(1.0, ge=0, le=1)
+    """Weight of rollouts with A < 0 in the policy loss. 0: train only on rollouts with A > 0."""
+    off_policy_threshold: float | None = Field(None, gt=0)
+    """Leave rollouts with A < 0 out of the policy loss if their log-prob fell by more than this, in nats per token
+    (DeepSeek-V3.2, arXiv 2512.02556). Unset: leave out none."""
+    drop_void: bool = False
+    """Leave rollouts with an invalid turn out of the loss. Their rewards still count in the group mean (SimpleTIR,
+    arXiv 2509.02479)."""
+    drop_first_actions: bool = False
+    """Leave the first search of an incorrect rollout out of the loss if the first search of a correct rollout of the
+    same question found the same passages."""
+    nthr: bool = False
+    """Lower the weight of tokens in negative rollouts that hurt positive rollouts (NTHR, arXiv 2505.18830)."""
+    sampler_weights: SamplerWeights = SamplerWeights()
+    """Importance weights for a sampler that differs from the old policy."""
+    penalty: AnyPenalty = LLDS()
+    """The likelihood-preserving penalty."""
+
+    def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
+        yield from self._surrogate_problems()
+        if self.negative_weight == 0:
+            for key, value in (("nthr", self.nthr or None), ("off_policy_threshold", self.off_policy_threshold)):
+                if value is not None:
+                    yield (
+                        f"loss.{key} = {value} with loss.negative_weight = 0: it acts on rollouts with A < 0, whose "
+                        "weight is 0. Leave one of them out"
+                    )
+        if self.nthr and self.advantage == "reinforce":
+            yield (
+                "loss.nthr = true with loss.advantage = 'reinforce': NTHR compares positive and negative rollouts of "
+                "a group, but this advantage is the reward itself. Set loss.advantage = 'grpo'"
+            )
+        if self.baseline == "length" and self.advantage == "reinforce":
+            yield (
+                "loss.baseline = 'length' with loss.advantage = 'reinforce': this advantage is the reward itself, "
+                "without a baseline. Set loss.advantage = 'dr_grpo', which makes it OPO, or leave loss.baseline at "
+                "'mean'"
+            )
+
+    def _surrogate_problems(self) -> Iterator[str]:
+        """Settings of PPO's clip that are set with another surrogate."""
+        if self.surrogate == "clip":
+            return
+        where = f"with loss.surrogate = {self.surrogate!r}"
+        if self.dual_clip is not None:
+            yield f"loss.dual_clip = {self.dual_clip} {where}: only PPO's clip has a second bound. Leave it out"
+        if self.ratio != "token":
+            yield (
+                f"loss.ratio = {self.ratio!r} {where}: this surrogate uses the ratio of single tokens. Leave "
+                "loss.ratio at 'token'"
+            )
+        for key, bound in (("clip_low", self.clip_low), ("clip_high", self.clip_high)):
+            if self.surrogate == "dppo" and bound >= 1:
+                yield (
+                    f"loss.{key} = {bound:g} {where}: a probability cannot change by 1 or more, so no token would be "
+                    f"left out. Set loss.{key} below 1, for example 0.2"
+                )
+
+
+class Train(Section):
+    """Rollout batches and optimizer steps."""
+
+    steps: int = Field(60, ge=1)
+    """Number of steps. A step is one rollout batch and its update. Learning rate, evaluation and checkpoints count
+    steps too."""
+    questions: int = Field(32, ge=1)
+    """Questions per rollout batch."""
+    group_size: int = Field(5, ge=1)
+    """Rollouts per question."""
+    resample: int = Field(0, ge=0)
+    """Dynamic sampling of DAPO (arXiv 2503.14476): at most this many more rounds of rollouts on other questions, until
+    rewards differ within `questions` groups. Other groups are left out. 0: learn from every group."""
+    optimizer_steps_per_rollout: int = Field(10, ge=1)
+    """K: optimizer steps (mini-batches) per rollout batch. verl: train_batch_size / ppo_mini_batch_size × ppo_epochs.
+    TRL: steps_per_generation × num_iterations / gradient_accumulation_steps. With K = 1, LLDS is always 0, and so is
+    SAPO with tau up to 1, because the policy first differs from the old policy in the second step."""
+    minibatches: Literal["shuffled", "in-order"] = "shuffled"
+    """Rollouts of one optimizer step: drawn at random, or consecutive, so that the rollouts of a question are in the
+    same step or the next. The published code of Search-R1, LLDS and SAPO does the latter."""
+    anchor_every: int = Field(0, ge=0)
+    """Every n steps, keep the policy before the update as the anchor. The penalty then compares with the anchor, which
+    is 1 to n steps old, so it acts even with one optimizer step per rollout batch. Costs a copy of the trained weights
+    and a forward pass per batch. 0: the penalty compares with the policy that generated the batch."""
+    lr: float = Field(1e-6, gt=0)
+    """Learning rate of AdamW."""
+    warmup: int = Field(0, ge=0)
+    """Steps of linear warm-up."""
+    weight_decay: float = Field(0.01, ge=0)
+    """Weight decay of AdamW."""
+    grad_clip: float = Field(1.0, gt=0)
+    """Maximum gradient norm. Larger gradients are scaled down to it."""
+    micro_batch_tokens: int = Field(16_384, ge=64)
+    """Maximum number of tokens in one forward pass, including padding. On a CPU what rollouts share is computed once,
+    and counts a quarter in each further rollout."""
+    displacement_every: int = Field(1, ge=0)
+    """Measure displacement every n steps: log-prob after the update minus before, on the same rollouts. 0: never."""
+    displacement_rows: int = Field(64, ge=1)
+    """Number of rollouts on which displacement is measured."""
+
+
+class Eval(Section):
+    """Evaluation on dev while training."""
+
+    every: int = Field(10, ge=0)
+    """Evaluate on dev every n steps. 0: only at the end."""
+    questions: int = Field(100, ge=1)
+    """Number of dev questions during training."""
+    samples: int = Field(1, ge=1)
+    """Samples per question at the training temperature. Greedy scores are always reported too."""
+    start: bool = False
+    """At the end, also evaluate the policy that the run started from. It takes as long as for the trained one."""
+
+
+class Checkpoint(Section):
+    """When checkpoints are saved, and how many are kept."""
+
+    every: int = Field(20, ge=0)
+    """Save every n steps. 0: only at the end."""
+    keep: int = Field(2, ge=1)
+    """Number of newest checkpoints to keep, in addition to the best on dev."""
+
+
+class Track(Section):
+    """Trackers and sampled rollouts."""
+
+    wandb: str | None = None
+    """W&B project. Unset: no W&B."""
+    tensorboard: bool = False
+    """Write TensorBoard event files to RUN/tensorboard."""
+    trajectories: int = Field(4, ge=0)
+    """Number of sampled rollouts per step to write to trajectories.jsonl."""
+
+
+class Guard(Section):
+    """What a run does about findings while it trains."""
+
+    codes: str = ""
+    """Codes of `holdfast diagnose` to act on, separated by commas. `LLD` means all codes that begin so: `LLD,ENT001`.
+    Empty: all codes."""
+    action: Literal["warn", "stop"] = "warn"
+    """On a finding, `warn` prints it; `stop` also saves a checkpoint and ends the run. `findings.json` gets all
+    findings."""
+
+    @field_validator("codes", mode="before")
+    @classmethod
+    def _joined(cls, value: Any) -> Any:
+        """Accept a list of codes too."""
+        listed = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
+        return ",".join(value) if listed else value
+
+    def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
+        try:
+            chosen(self.codes, where="guard.codes")
+        except ConfigError as error:
+            yield str(error)

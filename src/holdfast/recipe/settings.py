@@ -1,0 +1,160 @@
+"""Reading recipes from files and settings from a command line."""
+
+from __future__ import annotations
+
+import tomllib
+import typing
+from collections.abc import Iterator, Sequence
+from os.path import exists, isdir, isfile
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic.fields import FieldInfo
+
+from holdfast.base.errors import ConfigError
+from holdfast.base.refusals import unknown
+from holdfast.base.section import Root, kinds_of, setting, shown
+
+_DEEPEST = 50
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises `ConfigError`."""
+    if exists(path) and not (isfile(path) or isdir(path)):  # a device may have no end, a pipe no writer
+        raise ConfigError(f"{path} is neither a file nor a folder, and a recipe is read twice; give a TOML file")
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        _refuse_depth(data)
+        return data
+    except FileNotFoundError:
+        raise ConfigError(f"there is no recipe {path}; give the path of a TOML file") from None
+    except IsADirectoryError:
+        raise ConfigError(
+            f"{path} is a folder; give a TOML file", hint=f"to continue a run: holdfast resume {path}"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except (RecursionError, ValueError):
+        raise ConfigError(
+            f"{path} is not a recipe: it nests hundreds deep, or has numbers of thousands of digits"
+        ) from None
+
+
+def _refuse_depth(data: Any, depth: int = 0) -> None:
+    """Raise `RecursionError` for deep nesting, which printing could not handle. A recipe has at most four levels."""
+    if depth > _DEEPEST:
+        raise RecursionError
+    for value in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        _refuse_depth(value, depth + 1)
+
+
+def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
+    """Values by dotted name of `--a.b value` and `--a.b=value`; a true-or-false setting without a value is true.
+
+    A dash in a name is an underscore; of two values for one name the last counts; `none` clears an optional setting.
+    A value of another kind than the setting is left as text, and validation explains the error. Raises `ConfigError`.
+    """
+    values = {}
+    for name, text, _ in split_overrides(arguments, root):
+        info = setting(root, name)
+        assert info is not None
+        values[name] = read(text, info.annotation)
+    return values
+
+
+def split_overrides(arguments: Sequence[str], root: Root) -> Iterator[tuple[str, str, list[str]]]:
+    """(dotted name, text of its value, its words on the command line) of each override. Raises `ConfigError`."""
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("--") or len(argument) < 3:
+            raise ConfigError(f"cannot read the argument {argument!r}; settings are written --section.key value")
+        name, equals, text = argument[2:].partition("=")
+        name = name.replace("-", "_")
+        words = [argument]
+        info = setting(root, name)
+        if info is None:
+            raise ConfigError(f"--{name}: {unknown(name, root)}")
+        if not equals:
+            may_stand_alone = info.annotation is bool
+            if rest and not rest[0].startswith("--") and (not may_stand_alone or rest[0].lower() in TRUTH):
+                words.append(text := rest.pop(0))
+            elif may_stand_alone:
+                text = "true"
+            else:
+                raise ConfigError(f"--{name} needs a value; write --{name} {_example(info)}")
+        yield name, text, words
+
+
+def assign(data: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set a dotted name in nested dicts. Raises `ConfigError` when a section of it holds a plain value."""
+    *sections, key = dotted.split(".")
+    for depth, section in enumerate(sections, start=1):
+        data = data.setdefault(section, {})
+        if not isinstance(data, dict):
+            name = ".".join(sections[:depth])
+            raise ConfigError(f"{name} = {shown(data)}, but {name} is a section: write [{name}] and its settings below")
+    data[key] = value
+
+
+TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def read(text: str, annotation: Any) -> Any:
+    """A command line's text as the first kind of the setting that can hold it; else the text itself."""
+    kinds = kinds_of(annotation)
+    if type(None) in kinds and text.lower() in ("none", "null"):
+        return None
+    for kind in kinds:
+        if kind is bool and text.lower() in TRUTH:
+            return TRUTH[text.lower()]
+        if kind is str or (typing.get_origin(kind) is Literal and text in typing.get_args(kind)):
+            return text
+        if kind in (int, float):
+            try:
+                number = float(text) if kind is float else _whole(text)
+            except (ValueError, OverflowError):
+                continue
+            return number
+        if typing.get_origin(kind) is tuple:
+            try:
+                return _toml(text, "[", "]")
+            except (ValueError, RecursionError):
+                continue
+        if typing.get_origin(kind) is dict:
+            try:
+                return _toml(text, "{", "}")
+            except (ValueError, RecursionError):
+                continue
+    return text
+
+
+def _toml(text: str, opening: str, closing: str) -> Any:
+    """A TOML list or table. The outer brackets are optional."""
+    text = text.strip()
+    if not (text.startswith(opening) and text.endswith(closing)):
+        text = f"{opening}{text}{closing}"
+    return tomllib.loads(f"v = {text}")["v"]
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)  # 1e3
+        if not number.is_integer():
+            raise
+        return int(number)
+
+
+def _example(info: FieldInfo) -> str:
+    return "VALUE" if info.default is None or info.default == "" else str(info.default)
+
+
+def table(data: Any, section: str) -> dict[str, Any]:
+    """The table of a section in nested dicts; an empty one if the section is missing or is not a table."""
+    for part in section.split("."):
+        data = data.get(part) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,67 @@
+"""A recipe that both hosts can run, and the ways to change it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.recipe import Config, load
+
+SMALL = (
+    "--run.name=small",
+    "--data.train=questions.jsonl",
+    "--retrieval.url=http://127.0.0.1:8000/retrieve",
+    "--model.path=Qwen/Qwen2.5-0.5B-Instruct",
+    "--train.questions=40",
+)
+
+MakeRecipe = Callable[..., Config]
+
+
+OWN_CODE = """
+from torch import where
+from holdfast.penalties import Penalty
+
+class Hinge(Penalty):
+    coef: float = 0.3
+    margin: float = 0.1
+
+    def per_token(self, logprobs, old_logprobs, advantages, loss_mask, *, preserved, **_):
+        return where(preserved, (old_logprobs.detach() - logprobs - self.margin).clamp(min=0), 0.0)
+
+class Ramp(Hinge):
+    coef: float = 0.1
+
+def brevity(trajectory, golden_answers):
+    return 1 / max(len(trajectory.turns), 1)
+"""
+CUSTOM = ("--loss.penalty.name=custom", "--loss.penalty.path=own_code_of_launch:Hinge")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The module `own_code_of_launch`, which recipes name."""
+    folder = tmp_path_factory.mktemp("own_code")
+    (folder / "own_code_of_launch.py").write_text(OWN_CODE)
+    sys.path.insert(0, str(folder))
+    yield
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture
+def recipe() -> MakeRecipe:
+    """`recipe("--train.lr=1")`: the small recipe with overrides; what cannot be loaded is an error of the test."""
+    return lambda *overrides: load(None, [*SMALL, *overrides])
+
+
+@pytest.fixture
+def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """60 questions in `questions.jsonl` of the folder that the test runs in."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"question": f"Who is number {i}", "golden_answers": [f"Person {i}", str(i)]} for i in range(60)]
+    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return rows

@@ -1,0 +1,369 @@
+"""`holdfast launch` as it is typed, and the folder it leaves."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import os
+import subprocess
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from holdfast.adapters.launch import HOSTS, Machines, plan
+from holdfast.cli.main import app
+from holdfast.cli.recipes import bundled
+from holdfast.methods.penalties import SAPO
+from holdfast.recipe import Config, load
+
+from .conftest import SMALL
+
+MakeRecipe = Callable[..., Config]
+Rows = list[dict[str, object]]
+
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def typed(*words: str, code: int = 0) -> str:
+    """What `holdfast launch` says."""
+    result = CliRunner().invoke(app, ["launch", *words])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture
+def small(questions: Rows, tmp_path: Path) -> str:
+    """The small recipe as a file, beside its questions."""
+    from holdfast.recipe import dump
+
+    (tmp_path / "small.toml").write_text(dump(load(None, SMALL)), encoding="utf-8")
+    return "small.toml"
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_print_writes_nothing_and_reads_no_data(host: str, small: str, tmp_path: Path) -> None:
+    (tmp_path / "questions.jsonl").unlink()
+    before = sorted(tmp_path.iterdir())
+    text = typed(host, small, "--print", "--train.lr", "3e-6", "--gpus", "2")
+    assert sorted(tmp_path.iterdir()) == before
+    assert "3e-06" in text
+    assert "#### run.sh" in text
+    assert "Optimizer steps per rollout batch: 10 = " in text
+    assert "questions.jsonl" in text
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_folder_is_named_after_run_and_host_and_not_reused(host: str, small: str, tmp_path: Path) -> None:
+    text = typed(host, small)
+    folder = Path("launch") / f"small-{host}"
+    assert f"Wrote {folder}: " in text
+    assert text.splitlines()[-4].strip() == f"cd {folder}"
+    assert text.splitlines()[-1].strip() == "./run.sh"
+    assert os.access(folder / "run.sh", os.X_OK)
+    assert f"{folder} is not empty; add --overwrite" in typed(host, small, code=2).replace("\n", " ")
+    typed(host, small, "--overwrite", "--train.lr=5e-6")
+    assert "5e-06" in "".join(path.read_text() for path in folder.iterdir() if path.suffix in (".sh", ".py"))
+
+
+def test_a_file_in_the_way(small: str, tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("")
+    assert "is a file" in typed("trl", small, "--out", "there", code=2)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_missing_questions_leave_no_folder_behind(host: str, small: str, tmp_path: Path) -> None:
+    (tmp_path / "questions.jsonl").unlink()
+    assert "questions.jsonl" in typed(host, small, "--out", "x", code=2)
+    assert not (tmp_path / "x").exists()
+
+
+def test_too_few_questions_for_a_batch(small: str) -> None:
+    said = typed("verl", small, "--train.questions", "60", "--out", "x", code=2).replace("\n", " ")
+    assert "leaves 54 questions to train on" in said  # a tenth of 60 is held out
+
+
+def test_too_few_questions_for_a_batch_of_trl(small: str) -> None:
+    """It would leave the only batch out, train nothing, and end well."""
+    said = typed("trl", small, "--train.questions", "60", "--out", "x", code=2).replace("\n", " ")
+    assert "leaves 54 questions to train on" in said and "TRL skips a batch that is not full" in said
+
+
+def test_an_unknown_host_or_setting(small: str) -> None:
+    assert "trl|verl" in typed("ray", small, code=2)
+    assert "did you mean train.lr" in typed("trl", small, "--train.learning_rate", "1", code=2)
+
+
+# ---- TRL
+
+
+def test_the_script_and_its_recipe(small: str, tmp_path: Path) -> None:
+    typed("trl", small, "--out", "x", "--model.lora_rank", "8", "--protocol.topk", "2")
+    tree = ast.parse((tmp_path / "x/train.py").read_text())
+    calls = {ast.unparse(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    config = calls["GRPOConfig"]
+    values = {k.arg: k.value for k in config.keywords}
+    assert ast.literal_eval(values["learning_rate"]) == 1e-6
+    assert len(values) == len(config.keywords), "no option twice"
+    assert ast.unparse(calls["LoraConfig"]) == (
+        "LoraConfig(r=8, lora_alpha=32, lora_dropout=0.0, target_modules='all-linear')"
+    )
+    recipe = load(tmp_path / "x/recipe.toml")
+    assert recipe.protocol.topk == 2
+    assert (tmp_path / "x" / recipe.data.train).read_text() == (tmp_path / "questions.jsonl").read_text()
+    accelerate = yaml.safe_load((tmp_path / "x/accelerate.yaml").read_text())
+    assert (accelerate["num_processes"], accelerate["distributed_type"]) == (1, "NO")
+
+
+def test_the_last_step_is_evaluated_whatever_its_number(recipe: MakeRecipe) -> None:
+    def script(*words: str) -> str:
+        return plan("trl", recipe("--train.steps=7", *words)).files["train.py"]
+
+    assert "trainer.evaluate()" in script("--eval.every=3")
+    assert "trainer.evaluate()" not in script("--eval.every=7") + script("--eval.every=0")
+
+
+def test_what_to_install_depends_on_the_recipe(small: str) -> None:
+    assert "pip install 'holdfast-rl[train,trl]'" in typed("trl", small, "--out", "x")
+    text = typed("trl", small, "--out", "y", "--model.lora_rank", "8", "--track.wandb", "p")
+    assert "pip install 'holdfast-rl[train,trl,peft,track]'" in text
+
+
+def test_help_fits_a_terminal() -> None:
+    lines = typed("--help").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("--loss.penalty.name" in line for line in lines)
+
+
+def test_places_of_what_is_not_copied_are_written_in_full(recipe: MakeRecipe, tmp_path: Path, questions: Rows) -> None:
+    (tmp_path / "model").mkdir()
+    made = plan("trl", recipe("--retrieval.url=none", "--retrieval.corpus=c.jsonl", "--retrieval.index=i",
+                              "--model.path=model", "--model.chat_template=t.jinja"))  # fmt: skip
+    retrieval = tomllib.loads(made.files["recipe.toml"])["retrieval"]
+    assert (retrieval["corpus"], retrieval["index"]) == (str(tmp_path / "c.jsonl"), str(tmp_path / "i"))
+    assert f'model="{tmp_path}/model"' in made.files["train.py"]
+    assert f'chat_template="{tmp_path}/t.jinja"' in made.files["train.py"]
+
+
+def test_the_bundled_world_goes_to_trl_as_it_is(recipe: MakeRecipe, tmp_path: Path) -> None:
+    made = plan("trl", recipe("--data.train=world", "--retrieval.url=none", "--world.seed=5"))
+    assert made.data == {}
+    assert tomllib.loads(made.files["recipe.toml"])["world"]["seed"] == 5
+
+
+def run_with_fakes(folder: Path, program: str, *arguments: str, **environment: str) -> list[str]:
+    """Run `run.sh` with a stand-in for the program it starts, and return the words that got there."""
+    bin_ = folder / "bin"
+    bin_.mkdir(exist_ok=True)
+    fake = bin_ / program
+    fake.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@" "THREADS=${OMP_NUM_THREADS:-}" "W=${WANDB_PROJECT:-}"\n')
+    fake.chmod(0o755)
+    path = f"{bin_}:{os.environ['PATH']}"
+    inherited = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "WANDB_PROJECT")}
+    done = subprocess.run(
+        [folder / "run.sh", *arguments], env={**inherited, "PATH": path, **environment}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\0")[:-1]
+
+
+def test_the_command_of_trl(small: str, tmp_path: Path) -> None:
+    typed("trl", small, "--out", "x", "--run.threads", "3", "--track.wandb", "my project")
+    words = run_with_fakes(tmp_path / "x", "accelerate", "--resume")
+    assert words == ["launch", "--config_file", "accelerate.yaml", "train.py", "--resume", "THREADS=3", "W=my project"]
+
+
+def test_the_command_of_trl_on_several_machines(small: str, tmp_path: Path) -> None:
+    typed("trl", small, "--out", "x", "--nodes", "2", "--gpus", "2")
+    words = run_with_fakes(tmp_path / "x", "accelerate", MACHINE_RANK="1", MAIN_ADDRESS="10.0.0.1")
+    assert words[3:-2] == [
+        "--machine_rank", "1", "--main_process_ip", "10.0.0.1", "--main_process_port", "29500", "train.py",
+    ]  # fmt: skip
+    config = yaml.safe_load((tmp_path / "x/accelerate.yaml").read_text())
+    assert (config["num_machines"], config["num_processes"]) == (2, 4)
+
+
+# ---- verl
+
+
+def test_the_command_of_verl_says_the_options_of_the_plan(small: str, tmp_path: Path) -> None:
+    name = "a run: it's [1], {x}"
+    typed("verl", small, "--out", "x y", "--run.name", name, "--track.wandb", "p", "--gpus", "2")
+    folder = tmp_path / "x y"
+    words = run_with_fakes(folder, "python3", "trainer.nnodes=3")
+    assert words[:2] == ["-m", "verl.trainer.main_ppo"]
+    assert words[-3] == "trainer.nnodes=3", "what is appended comes last, and so wins"
+    given = dict(word.split("=", 1) for word in words[2:-3])
+    config = load(None, [*SMALL, f"--run.name={name}", "--track.wandb=p"])
+    made = plan("verl", config, Machines(gpus=2))
+    assert list(given) == [option.name for option in made.options]
+    assert given["data.train_files"] == f"'{folder}/train.parquet'"
+    assert given["actor_rollout_ref.rollout.agent.agent_loop_config_path"] == f"'{folder}/agent_loops.yaml'"
+    assert given["trainer.default_local_dir"] == f"'{folder}/runs/{name}'".replace("it's", r"it\'s")
+    assert given["trainer.logger"] == "[console,file,wandb]"
+    assert given["actor_rollout_ref.actor.optim.lr"] == "1e-06"
+    assert given["actor_rollout_ref.actor.use_kl_loss"] == "True"
+    assert given["trainer.experiment_name"] == "'" + name.replace("'", r"\'") + "'"
+
+
+def test_the_check_of_verl_hands_its_options_to_the_doctor(small: str, tmp_path: Path) -> None:
+    typed("verl", small, "--out", "x")
+    trained = run_with_fakes(tmp_path / "x", "python3", "a=1")
+    checked = run_with_fakes(tmp_path / "x", "holdfast", "--check", "a=1")
+    assert checked[:2] == ["doctor", "verl"]
+    assert checked[2:] == trained[2:]
+
+
+def test_the_agent_loop_of_verl(small: str, tmp_path: Path) -> None:
+    typed("verl", small, "--out", "x", "--reward.f1", "0.5", "--protocol.max_turns", "7")
+    (loop,) = yaml.safe_load((tmp_path / "x/agent_loops.yaml").read_text())
+    assert loop == {
+        "name": "holdfast_search",
+        "_target_": "holdfast.adapters.verl_agent.SearchAgentLoop",
+        "retriever": "http://127.0.0.1:8000/retrieve",
+        "preset": "clean",
+        "prompt": "data",
+        "max_turns": 7,
+        "max_turn_tokens": 500,
+        "max_observation_tokens": 500,
+        "topk": 3,
+        "reward": {"em": 1.0, "f1": 0.5},
+    }
+
+
+def test_parquet_has_search_r1s_columns(small: str, tmp_path: Path, questions: Rows) -> None:
+    typed("verl", small, "--out", "x", "--eval.questions", "4", "--data.test", "questions.jsonl")
+    train, dev, test = (pq.read_table(tmp_path / f"x/{name}.parquet").to_pylist() for name in ("train", "dev", "test"))
+    assert (len(train), len(dev), len(test)) == (54, 4, 60)
+    assert train[0] == {
+        "id": "questions/train/1",
+        "data_source": "questions",
+        "agent_name": "holdfast_search",
+        "prompt": [{"role": "user", "content": train[0]["prompt"][0]["content"]}],
+        "question": "Who is number 1",
+        "golden_answers": ["Person 1", "1"],
+        "ability": "fact-reasoning",
+        "reward_model": {"style": "rule", "ground_truth": {"target": ["Person 1", "1"]}},
+        "extra_info": {"split": "train", "index": 1, "question": "Who is number 1"},
+    }
+    assert train[0]["prompt"][0]["content"].endswith("Question: Who is number 1\n")
+    assert [row["extra_info"]["index"] for row in dev] == [0, 10, 30, 40], "six are held out, four evenly spaced"
+    assert not {row["question"] for row in dev} & {row["question"] for row in train}
+
+
+def test_the_prompt_column_is_the_protocols(small: str, tmp_path: Path) -> None:
+    typed("verl", small, "--out", "x", "--protocol.prompt", "Ask: {question} {now}", "--protocol.preset", "search-r1")
+    row = pq.read_table(tmp_path / "x/train.parquet").to_pylist()[0]
+    assert row["prompt"] == [{"role": "user", "content": "Ask: Who is number 1? {now}"}], "search-r1 adds the mark"
+
+
+def test_without_pyarrow_the_extra_is_named(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def no_pyarrow(name: str, *rest: Any) -> Any:
+        if name.partition(".")[0] == "pyarrow":
+            raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", no_pyarrow)
+    assert "pip install 'holdfast-rl[data]'" in typed("verl", small, "--out", "x", code=2)
+
+
+# ---- shipped recipes
+
+
+LLDS_MODELS = {
+    "llds-v1": "Qwen/Qwen2.5-3B-Instruct",
+    "llds-v2": "Qwen/Qwen2.5-3B-Instruct",
+    "qwen2.5-3b": "Qwen/Qwen2.5-3B",
+    "qwen2.5-3b-instruct": "Qwen/Qwen2.5-3B-Instruct",
+    "qwen2.5-7b": "Qwen/Qwen2.5-7B",
+    "qwen2.5-7b-instruct": "Qwen/Qwen2.5-7B-Instruct",
+    "llama3.2-3b": "meta-llama/Llama-3.2-3B",
+}
+SAPO_MODELS = {
+    "sapo": "Qwen/Qwen2.5-3B-Instruct",
+    "sapo-qwen2.5-1.5b-instruct": "Qwen/Qwen2.5-1.5B-Instruct",
+    "sapo-qwen2.5-3b": "Qwen/Qwen2.5-3B",
+    "sapo-qwen2.5-3b-instruct": "Qwen/Qwen2.5-3B-Instruct",
+    "sapo-qwen2.5-7b-instruct": "Qwen/Qwen2.5-7B-Instruct",
+    "sapo-qwen2.5-14b-instruct": "Qwen/Qwen2.5-14B-Instruct",
+    "sapo-llama3.2-3b": "meta-llama/Llama-3.2-3B",
+    "sapo-llama3.2-3b-instruct": "meta-llama/Llama-3.2-3B-Instruct",
+}
+PPO_MODELS = {"search-r1-ppo": "Qwen/Qwen2.5-3B"}
+MASKED = ("qwen2.5-3b", "llama3.2-3b")
+"""The models for which the paper masks answers, exactly so only in TRL."""
+
+
+def test_the_shipped_recipes_are_the_published_models() -> None:
+    assert set(bundled()) == {*LLDS_MODELS, *SAPO_MODELS, *PPO_MODELS, "quickstart", "collapse", "flaky", "factbook"}
+    for name, model in (LLDS_MODELS | SAPO_MODELS | PPO_MODELS).items():
+        assert load(bundled()[name]).model.path == model
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 8])
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("name", LLDS_MODELS)
+def test_a_recipe_of_llds_translates_with_the_published_numbers(name: str, host: str, gpus: int) -> None:
+    config = load(bundled()[name], ["--loss.penalty.answer_weight=1"] if host == "verl" and name in MASKED else [])
+    assert plan(host, config, Machines(gpus=gpus)).schedule.startswith("10 = ")
+    first = name == "llds-v1"
+    assert config.loss.penalty.coef == (0.1 if first else 0.3 if name == "qwen2.5-7b-instruct" else 0.2)
+    assert (config.loss.penalty.gate, config.loss.penalty.preserve) == (
+        "response" if first else "action",
+        "nonnegative",
+    )
+    assert (config.train.group_size, config.train.lr, config.train.steps) == (5, 1e-6, 1005)
+    assert (config.loss.kl_coef, config.loss.entropy_coef, config.train.warmup) == (0.001, 0.001, 286)
+
+
+@pytest.mark.parametrize("name", LLDS_MODELS)
+def test_answers_are_masked_for_the_models_that_stay_at_one_search(name: str) -> None:
+    penalty = load(bundled()[name]).loss.penalty
+    assert (penalty.answer_weight == "adaptive-paper") == (name in MASKED)
+    assert (penalty.answer_base, penalty.answer_target) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 8])
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("name", SAPO_MODELS)
+def test_a_recipe_of_sapo_translates_with_the_published_numbers(name: str, host: str, gpus: int) -> None:
+    config = load(bundled()[name])
+    assert plan(host, config, Machines(gpus=gpus)).schedule.startswith("10 = ")
+    assert config.loss.penalty == SAPO(coef=0.1, tau=1.0, preserve="positive", normalizer="policy")
+    assert config.reward.weights() == {"em": 0.0, "f1": 1.0, "format": 0.0, "retrieval": 0.0, "thrift": 0.0}
+    assert (config.train.group_size, config.train.lr, config.train.steps, config.train.warmup) == (10, 1e-6, 420, 0)
+    assert (config.protocol.preset, config.protocol.max_turns, config.protocol.topk) == ("sapo", 6, 3)
+    assert (config.sampling.temperature, config.sampling.top_p) == (1.0, 0.95)
+    assert (config.loss.reduction, config.loss.kl_coef, config.loss.clip_high) == ("seq-mean-token-mean", 0.001, 0.2)
+
+
+@pytest.mark.parametrize("name", [*LLDS_MODELS, *SAPO_MODELS])
+def test_every_command_of_a_shipped_recipe_works(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [json.dumps({"question": f"Who is {i}?", "golden_answers": [str(i)]}) for i in range(600)]
+    for file in ("nq/train.jsonl", "train/train.jsonl"):
+        (tmp_path / "data" / file).parent.mkdir(parents=True)
+        (tmp_path / "data" / file).write_text("\n".join(rows))
+    text = bundled()[name].read_text()
+    commands = [line[2:].split()[2:] for line in text.splitlines() if line.startswith("# holdfast launch ")]
+    for command in commands:
+        typed(*command)
+    (host,) = {command[0] for command in commands}
+    assert host == ("trl" if name in MASKED else "verl")
+    folders = [f"{name}-{host}"] + ([f"nq-{host}"] if len(commands) == 2 else [])
+    assert sorted(path.name for path in Path("launch").iterdir()) == sorted(folders)
+    turns = {"nq": 3, name: 6 if name in SAPO_MODELS else 4}
+    for folder in folders:
+        shown = load(Path("launch") / folder / "recipe.toml") if host == "trl" else None
+        expected = turns[folder.removesuffix(f"-{host}")]
+        if shown is not None:
+            assert shown.protocol.max_turns == expected
+        else:
+            assert f"max_turns: {expected}" in Path(f"launch/{folder}/agent_loops.yaml").read_text()

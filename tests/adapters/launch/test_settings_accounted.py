@@ -1,0 +1,171 @@
+"""Every setting of the schema is translated, reported or refused, in each host; and the tables that say so are true."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.adapters.launch import Machines, Plan, plan, trl, verl, verl_files
+from holdfast.adapters.launch.plan import CRITIC
+from holdfast.base.errors import ConfigError
+from holdfast.data.questions import Example
+from holdfast.recipe import Config, setting_names, setting_values
+
+from .conftest import CUSTOM
+
+MakeRecipe = Callable[..., Config]
+
+TABLES = {
+    "trl": (CRITIC, trl.RECIPE, trl.SCRIPT, trl.NOTED, trl.REFUSED),
+    "verl": (verl.DIRECT, verl.AGENT_LOOP, verl.DATA, verl.WORLD, verl.CHECKED, verl.NOTED, verl.REFUSED),
+}
+
+MASKS = tuple(f"--loss.sampler_weights.{x}" for x in ("level=token", "keep=mask", "low=0.5"))
+REJECTS = tuple(f"--loss.sampler_weights.{x}" for x in ("level=sequence", "keep=reject", "low=0.5"))
+PPO = ("--loss.advantage=gae", "--loss.penalty.name=none", "--loss.kl_coef=0", "--train.group_size=1")
+
+# Another value of each setting, and what it needs beside it to mean something.
+OTHER: dict[str, tuple[str, ...]] = {
+    "data.dev": ("dev.jsonl",),
+    "data.test": ("test.jsonl",),
+    "retrieval.corpus": ("corpus.jsonl", "--retrieval.url=none"),
+    "retrieval.index": ("index", "--retrieval.url=none", "--retrieval.corpus=corpus.jsonl"),
+    "model.lora_alpha": ("64", "--model.lora_rank=8"),
+    "model.autocast": ("none",),
+    "model.chat_template": ("none",),
+    "protocol.preset": ("search-r1",),
+    "protocol.prompt": ("Q: {question}",),
+    "protocol.max_turns": ("6", "--loss.reduction=seq-mean-token-sum-norm"),
+    "warm_start.data": ("episodes.jsonl",),
+    "warm_start.batches": ("by-length",),
+    "loss.penalty.name": ("none",),
+    "loss.penalty.gate": ("token",),
+    "loss.penalty.preserve": ("positive",),
+    "loss.penalty.normalizer": ("policy",),
+    "loss.penalty.answer_weight": ("0.5",),
+    "loss.penalty.answer_base": ("0.5", "--loss.penalty.answer_weight=adaptive-paper"),
+    "loss.penalty.answer_target": ("3", "--loss.penalty.answer_weight=adaptive-paper"),
+    "loss.penalty.tau": ("0.9", "--loss.penalty.name=sapo"),
+    "loss.penalty.path": ("own_code_of_launch:Ramp", *CUSTOM),
+    "loss.penalty.settings": ("margin = 0.5", *CUSTOM),
+    "reward.custom": ('"own_code_of_launch:brevity" = 0.2',),
+    "loss.advantage": ("dr_grpo",),
+    "loss.baseline": ("length", "--loss.advantage=dr_grpo"),
+    "loss.ratio": ("sequence",),
+    "loss.dual_clip": ("3",),
+    "loss.surrogate": ("cispo", "--loss.clip_low=1"),
+    "loss.off_policy_threshold": ("0.5",),
+    "loss.sampler_weights.level": ("token",),
+    "loss.sampler_weights.aggregate": ("mean", *REJECTS),
+    "loss.sampler_weights.keep": ("reject", *MASKS, "--loss.penalty.gate=token"),
+    "loss.sampler_weights.low": ("0.25", *MASKS),
+    "loss.sampler_weights.high": ("3", "--loss.sampler_weights.level=token"),
+    "loss.reduction": ("seq-mean-token-mean",),
+    "loss.kl_estimator": ("k2",),
+    "train.group_size": ("10",),
+    "train.minibatches": ("in-order",),
+    "train.anchor_every": ("2",),
+    "train.micro_batch_tokens": ("4096",),
+    "sampling.mask_logprobs": ("true", "--sampling.top_k=512"),
+    "track.wandb": ("project",),
+    "guard.codes": ("LLD",),
+    "guard.action": ("stop",),
+    "world.filler_length": ("5,11",),
+    "world.ramble_length": ("19,31",),
+    "run.device": ("cpu",),
+    "critic.path": ("checkpoint", *PPO),
+    "critic.lr": ("1e-4", *PPO),
+    "critic.warmup": ("8", *PPO),
+    "critic.clip": ("0.25", *PPO),
+    "critic.gamma": ("0.9", *PPO),
+    "critic.lam": ("0.9", *PPO),
+    "critic.whiten": ("false", *PPO),
+    "reward.kl": ("0.01", *PPO),
+}  # fmt: skip
+
+
+def another(name: str, config: Config) -> list[str]:
+    """Overrides that change a setting: what it needs beside it, then the change."""
+    value: Any = setting_values(config).get(name)
+    if name in OTHER:
+        text, *needed = OTHER[name]
+        return [*needed, f"--{name}={text}"]
+    if isinstance(value, bool):
+        return [f"--{name}={str(not value).lower()}"]
+    if isinstance(value, int):
+        return [f"--{name}={value * 2 or 16}"]
+    if isinstance(value, float):
+        return [f"--{name}={value * 0.5 or 0.25}"]
+    assert isinstance(value, str), name
+    return [f"--{name}={value}2"]
+
+
+def sources(made: Plan) -> set[str]:
+    """The settings that options say they come from."""
+    return {name for option in made.options for name in re.findall(r"[a-z_]+(?:\.[a-z_0-9]+)+", option.why)}
+
+
+QUESTION = Example(source="nq", split="train", index=0, question="Who?", golden_answers=("Mira",))
+
+
+def substance(host: str, config: Config) -> tuple[object, ...]:
+    """All of a plan that counts: of the recipe beside it, what the script reads there; of the questions, one row."""
+    made = plan(host, config, Machines(gpus=2))
+    texts = {name: text for name, text in made.files.items() if name != "recipe.toml"}
+    if host == "trl":
+        sections = ("data]", "retrieval]", "protocol]", "world]")
+        texts["read"] = "".join(
+            part for part in re.split(r"(?m)^(?=\[)", made.files["recipe.toml"]) if part[1:].startswith(sections)
+        )
+    row = verl_files.rows([QUESTION], verl_files.prompt_protocol(config)) if host == "verl" else None
+    return made.values, texts, dict(made.data), row
+
+
+@pytest.mark.parametrize("host", ["trl", "verl"])
+def test_every_setting_is_in_a_table(host: str, recipe: MakeRecipe) -> None:
+    named = sources(plan(host, recipe("--model.lora_rank=8", "--model.autocast=none", "--loss.penalty.name=sapo")))
+    named |= sources(plan(host, recipe()))
+    named |= sources(plan(host, recipe(*MASKS)))
+    if host == "verl":
+        named |= sources(plan(host, recipe(*PPO)))
+    named |= sources(plan(host, recipe("--loss.penalty.answer_weight=adaptive-paper")))
+    named |= sources(plan(host, recipe(*CUSTOM, "--loss.penalty.settings=margin = 0.5")))
+    covered = named.union(*TABLES[host])
+    assert set(setting_names()) - covered == set()
+    tables = set().union(*TABLES[host])
+    assert tables <= set(setting_names()), "a table names what is no setting"
+
+
+@pytest.mark.parametrize("host", ["trl", "verl"])
+@pytest.mark.parametrize("name", setting_names())
+def test_changing_a_setting_changes_the_run_or_is_told(host: str, name: str, recipe: MakeRecipe) -> None:
+    change = another(name, recipe())
+    if host == "trl" and name.startswith(("world.", "faults.")):
+        change = ["--data.train=world", "--retrieval.url=none", *change]
+    *_, noted, refused = TABLES[host]
+    assert not (name in noted and name in refused)
+    try:
+        changed = plan(host, recipe(*change), Machines(gpus=2))
+    except ConfigError as error:
+        assert name in str(error), f"{name} is refused, but the sentence names another"
+        assert name not in noted
+        return
+    assert name not in refused
+    before = recipe(*(word for word in change[:-1] if name != "retrieval.corpus"))
+    notes = [note for note in changed.notes if note.startswith(f"{name} = ")]
+    if name in noted:
+        assert notes
+        assert substance(host, recipe(*change)) == substance(host, before)
+    else:
+        assert not notes
+        assert substance(host, recipe(*change)) != substance(host, before)
+
+
+@pytest.mark.parametrize("host", ["trl", "verl"])
+def test_a_recipe_of_defaults_has_no_note_about_a_setting(host: str, recipe: MakeRecipe) -> None:
+    notes = plan(host, recipe()).notes
+    assert notes
+    assert not [note for note in notes for name in setting_names() if note.startswith(f"{name} = ")]

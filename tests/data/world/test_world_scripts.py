@@ -1,0 +1,234 @@
+"""Scripted episodes: the perfect one is right wherever a search can be, and each habit does what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from holdfast.agent.protocol import CLEAN, SEARCH_R1, SearchProtocol, parse_action
+from holdfast.agent.trajectory import Action, Answer, Invalid, Search
+from holdfast.base.scoring import exact_match
+from holdfast.data.world.bundle import observation_text, scripted_rollouts
+from holdfast.data.world.facts import World, WorldQuestion, other_name
+from holdfast.data.world.language import Filler, build_filler
+from holdfast.data.world.scripted import PERFECT, Habits, ScriptedRollout, run_scripts, stated
+from holdfast.data.world.settings import Scripts
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.types import Hit
+
+LONG = replace(CLEAN, max_turns=8)  # two hops with two attempts each, a malformed turn, the answer
+
+
+class Play:
+    """Runs scripts over the small world's questions."""
+
+    def __init__(self, index: BM25Retriever, questions: Sequence[WorldQuestion]) -> None:
+        self.index, self.questions = index, questions
+
+    def __call__(
+        self,
+        habits: Habits,
+        *,
+        protocol: SearchProtocol = LONG,
+        filler: Filler | None = None,
+        seed: int = 0,
+        hops: int | None = None,
+    ) -> list[ScriptedRollout]:
+        return run_scripts(
+            [q for q in self.questions if hops in (None, len(q.hops))],
+            self.index,
+            protocol,
+            observe=lambda hits: observation_text(hits, protocol),
+            habits=habits,
+            filler=filler,
+            seed=seed,
+        )
+
+
+@pytest.fixture(scope="module")
+def play(world: World, index: BM25Retriever) -> Play:
+    return Play(index, [q for split in ("train", "dev", "test") for q in world.questions[split]])
+
+
+def actions(episode: ScriptedRollout) -> list[Action]:
+    return [parse_action(said, LONG) for said, _ in episode.turns]
+
+
+def answer(episode: ScriptedRollout) -> str:
+    last = actions(episode)[-1]
+    assert isinstance(last, Answer)
+    return last.text
+
+
+def queries(episode: ScriptedRollout) -> list[str]:
+    return [action.query for action in actions(episode) if isinstance(action, Search)]
+
+
+def test_perfect_is_right_wherever_a_search_finds_the_passage(play: Play, index: BM25Retriever) -> None:
+    unreachable = 0
+    for episode in play(PERFECT):
+        reached = all(
+            any(
+                hop.fact.doc_id in [hit.document.id for hit in index.search([f"{name} of {hop.fact.subject}"], 3)[0]]
+                for name in (hop.asked, other_name(hop.asked))
+            )
+            for hop in episode.question.hops
+        )
+        unreachable += not reached
+        assert episode.correct == reached
+        assert not any(isinstance(action, Invalid) for action in actions(episode))
+    assert unreachable < 20
+
+
+def test_perfect_searches_for_each_hop_and_again_only_after_a_miss(play: Play) -> None:
+    twice = 0
+    for episode in play(PERFECT):
+        expected = []
+        for hop in episode.question.hops:
+            expected.append(f"{hop.asked} of {hop.fact.subject}")
+            observed = dict(zip(queries(episode), [heard for _, heard in episode.turns], strict=False))[expected[-1]]
+            if (hop.fact.subject, hop.fact.written, hop.fact.value) not in stated(observed):
+                expected.append(f"{other_name(hop.asked)} of {hop.fact.subject}")
+                twice += 1
+        assert queries(episode) == expected
+    assert twice > 20
+
+
+def test_correct_is_what_the_scorer_says(play: Play) -> None:
+    episodes = play(Habits(skip_search=0.1, vague_query=0.3, give_up=0.5, stop_early=0.5, misread=0.3))
+    assert {e.correct for e in episodes} == {True, False}
+    for episode in episodes:
+        assert episode.correct == bool(exact_match(answer(episode), episode.question.example.golden_answers))
+
+
+def test_an_observation_shows_the_hits(play: Play, index: BM25Retriever) -> None:
+    for episode in play(PERFECT)[:50]:
+        for action, (_, heard) in zip(actions(episode), episode.turns, strict=True):
+            if isinstance(action, Search):
+                hits = index.search([action.query], LONG.topk)[0]
+                assert heard.startswith("\n\n<information>Doc 1(Title: ") and heard.endswith("</information>\n\n")
+                assert stated(heard) == [fact for hit in hits for fact in stated(hit.document.text)]
+        assert episode.turns[-1][1] == ""
+
+
+def test_skip_search(play: Play) -> None:
+    for episode in play(Habits(skip_search=1)):
+        assert len(episode.turns) == 1 and not episode.correct
+        assert answer(episode) == episode.question.hops[0].fact.subject
+
+
+def test_vague_query(play: Play) -> None:
+    asked_for: set[bool] = set()
+    for episode in play(Habits(vague_query=1)):
+        for query in queries(episode):
+            assert " of " not in query
+            asked_for.add(query[0].isupper())  # a person alone, a relation alone
+    assert asked_for == {True, False}
+
+
+def test_give_up(play: Play) -> None:
+    """After a first miss the guess is a value that was read; who does not miss plays on as if perfect."""
+    gave_up = 0
+    for episode, perfect in zip(play(Habits(give_up=1), hops=1), play(PERFECT, hops=1), strict=True):
+        assert len(queries(episode)) == 1
+        if len(queries(perfect)) == 2:
+            gave_up += 1
+            assert "Not found. I guess." in episode.turns[-1][0]
+            assert answer(episode) in [value for _, _, value in stated(episode.turns[0][1])]
+        else:
+            assert episode.turns == perfect.turns
+    assert gave_up > 10
+
+
+def test_stop_early(play: Play) -> None:
+    for episode in play(Habits(stop_early=1)):
+        if len(queries(episode)) < 2:
+            assert answer(episode) == episode.question.hops[0].fact.value
+        assert len(queries(episode)) <= 2
+    assert all(episode.correct for episode in play(Habits(stop_early=1), hops=1))
+
+
+@pytest.mark.parametrize(("plain", "stops"), [(True, False), (False, True)])
+def test_two_values_of_stop_early_are_of_the_plain_scripts_and_of_those_after(
+    world: World, index: BM25Retriever, plain: bool, stops: bool
+) -> None:
+    none = dict.fromkeys(("skip_search", "vague_query", "give_up", "misread", "malformed"), 0.0)
+    habits = Scripts(count=100, stop_early=(0.0, 1.0), **none)
+    episodes = scripted_rollouts(world, None, index, LONG, habits, seed=0, plain=plain)
+    two_hop = [episode for episode in episodes if len(episode.question.hops) == 2]
+    assert len(two_hop) > 30
+    assert {answer(episode) == episode.question.hops[0].fact.value for episode in two_hop} == {stops}
+
+
+def test_misread(play: Play) -> None:
+    episodes = play(Habits(misread=1), hops=1)
+    for episode in episodes:
+        assert answer(episode) in [value for _, _, value in stated(episode.turns[-2][1])]
+    share = sum(episode.correct for episode in episodes) / len(episodes)
+    assert 0.15 < share < 0.5  # one of about three passages, taken blindly
+
+
+def test_malformed(play: Play) -> None:
+    for episode, perfect in zip(play(Habits(malformed=1)), play(PERFECT), strict=True):
+        assert isinstance(actions(episode)[0], Invalid)
+        assert episode.turns[0][1] == f"\n\n{CLEAN.invalid_note}\n\n"
+        assert episode.turns[1:] == perfect.turns
+
+
+def test_ramble(play: Play) -> None:
+    filler = build_filler(0, thought_length=(4, 6), ramble_length=(30, 40))
+    for episode in play(Habits(ramble=1), filler=filler):
+        assert len(episode.turns) == 1 and not episode.correct
+        thought = episode.turns[0][0].partition("</think>")[0].split()
+        assert 30 <= sum(word in filler.words for word in thought) <= 40
+    for episode in play(PERFECT, filler=filler)[:50]:
+        for said, _ in episode.turns:
+            words = said.removeprefix("<think> ").split()
+            assert 4 <= next(i for i, word in enumerate(words) if word not in filler.words) <= 6
+
+
+def test_a_habit_is_as_frequent_as_its_probability(play: Play) -> None:
+    episodes = [e for seed in range(3) for e in play(Habits(skip_search=0.3), seed=seed)]
+    share = sum(not queries(e) for e in episodes) / len(episodes)
+    assert len(episodes) > 1500
+    assert abs(share - 0.3) < 0.05  # 4.2 standard errors
+
+
+def test_a_seed_is_a_play(play: Play) -> None:
+    habits = Habits(vague_query=0.5, misread=0.5)
+    one = play(habits, seed=1)
+    assert one == play(habits, seed=1)
+    assert one != play(habits, seed=2)
+
+
+def test_turns_run_out(play: Play) -> None:
+    """An episode cut by `max_turns` ends with a search that nobody answers, and is wrong."""
+    episodes = play(PERFECT, protocol=replace(CLEAN, max_turns=2), hops=2)
+    for episode in episodes:
+        assert len(episode.turns) == 2 and len(queries(episode)) == 2
+        assert episode.turns[0][1] and not episode.turns[1][1]
+        assert not episode.correct
+
+
+def test_tags_are_the_protocols(play: Play) -> None:
+    own = replace(
+        LONG, search_open="<find>", search_close="</find>", think_open="<hmm>", think_close="</hmm>", max_turns=8
+    )
+    theirs = [[said for said, _ in e.turns] for e in play(PERFECT)]
+    ours = [[said for said, _ in e.turns] for e in play(PERFECT, protocol=own)]
+    assert ours == [[said.replace("search>", "find>").replace("think>", "hmm>") for said in e] for e in theirs]
+
+
+@pytest.mark.parametrize("protocol", [CLEAN, SEARCH_R1], ids=lambda p: p.name)
+def test_observations_are_written_as_the_environment_writes_them(kit, index: BM25Retriever, protocol) -> None:
+    """Text learned in a warm start must be, token for token, text met in a rollout."""
+    from holdfast.agent.env import encode_observation, make_observation
+
+    found: list[list[Hit] | None] = [None, [], *index.search(["mentor", "the badge of nobody"], 3)]
+    for hits in found:
+        theirs = make_observation(hits, protocol, kit.tokenizer)
+        assert not theirs.truncated
+        assert observation_text(hits, protocol) == theirs.text
+        assert tuple(encode_observation(observation_text(hits, protocol), protocol, kit.tokenizer)) == theirs.token_ids

@@ -1,0 +1,217 @@
+"""Which charts a log has, and how much of it a page holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.diagnose.finding import Diagnosis, Finding
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
+from holdfast.diagnose.report.charts import CHARTS
+from holdfast.diagnose.report.data import missing_series, page_data, samples_chart, stretches
+from holdfast.diagnose.report.samples import MOST_CHARACTERS, MOST_ROLLOUTS, rollouts_json
+
+NOTHING = Diagnosis(findings=())
+
+
+def alone(log: Log, diagnosis: Diagnosis = NOTHING) -> ReportedRun:
+    return ReportedRun(log=log, diagnosis=diagnosis)
+
+
+def drawn(data: dict[str, Any]) -> dict[str, list[str]]:
+    """Chart -> the series in it, row by row."""
+    return {c["id"]: [t["series"] for row in c["rows"] for t in row["traces"]] for c in data["charts"]}
+
+
+def test_every_chart_of_a_full_run(collapse: ReportedRun) -> None:
+    data = page_data([collapse])
+    assert [c["id"] for c in data["charts"]] == [
+        "reward", "displacement", "samples", "likelihood", "entropy", "ratio", "gradient", "trouble",
+    ]  # fmt: skip
+    found = drawn(data)
+    assert found["reward"] == ["reward/mean"]  # exact match is the reward here: the same line twice says nothing
+    assert "likelihood/correct/action_2" in found["likelihood"]
+    assert found["trouble"] == ["rollout/truncated_fraction"]  # no search ever failed
+    reward = data["charts"][0]["rows"][0]["traces"][0]
+    assert len(reward["raw"]["x"]) == 60 and len(reward["mean"]["x"]) == 56 and reward["mean"]["x"][0] == 5
+    (norm,) = next(c for c in data["charts"] if c["id"] == "gradient")["rows"][0]["traces"]
+    assert norm["raw"]["bad"] == [51]
+    json.dumps(data, allow_nan=False)
+
+
+def test_exact_match_is_drawn_where_it_is_not_the_reward(collapse: ReportedRun) -> None:
+    series = dict(collapse.log.series)
+    series["reward/em"] = replace(series["reward/em"], values=series["reward/em"].values * 0.9)
+    assert drawn(page_data([replace(collapse, log=replace(collapse.log, series=series))]))["reward"] == [
+        "reward/mean",
+        "reward/em",
+    ]
+
+
+def test_findings_are_pinned_where_their_series_are(collapse: ReportedRun) -> None:
+    pins = {c["id"]: [(p["code"], p["step"]) for p in c["pins"]] for c in page_data([collapse])["charts"]}
+    assert [code for code, _ in pins["reward"]] == ["LLD002", "LLD003", "ISD001", "ENT001", "RWD001"]
+    assert pins["displacement"] == [("LLD002", 24), ("LLD003", 39)]
+    assert pins["gradient"] == [("LLD003", 39)] and pins["trouble"] == []
+
+
+def test_a_series_that_only_a_finding_names_is_drawn(
+    make_log: Callable[..., Log], make_finding: Callable[..., Finding]
+) -> None:
+    log = make_log({"reward/mean": [1.0, 2.0], "sampler/mask_mass": [0.9, 0.8], "lr": [1.0, 1.0]})
+    found = Diagnosis(findings=(make_finding("SMP001", 2, "sampler/mask_mass", "never/logged"),))
+    data = page_data([alone(log, found)])
+    assert drawn(data)["others"] == ["sampler/mask_mass"]
+    assert data["charts"][-1]["pins"] == [{"run": 0, "code": "SMP001", "step": 2}]
+
+
+def test_a_log_of_unknown_names_shows_what_it_has(make_log: Callable[..., Log]) -> None:
+    log = make_log({f"name {k:02}": [1.0, 2.0] for k in range(20)}, format="wandb", host="unknown")
+    data = page_data([alone(log)])
+    assert drawn(data) == {"others": [f"name {k:02}" for k in range(12)]}
+    assert [chart["title"] for chart in data["more"]] == [f"name {k:02}" for k in range(12, 20)]
+
+
+def test_evaluations_and_names_of_other_hosts(make_log: Callable[..., Log]) -> None:
+    names = [
+        "reward/mean",
+        "eval/reward/mean",
+        "val-core/nq/acc/mean@1",
+        "val-aux/nq/x",
+        "kl/reference",
+        "drift/positive",
+    ]
+    found = drawn(page_data([alone(make_log({name: [0.1, 0.2] for name in names}, host="verl"))]))
+    assert found["reward"] == ["reward/mean", "eval/reward/mean", "val-core/nq/acc/mean@1"]
+    assert found["kl"] == ["kl/reference"] and found["displacement"] == ["drift/positive"]
+
+
+def test_what_is_missing_is_said(make_log: Callable[..., Log], collapse: ReportedRun) -> None:
+    missing = missing_series([collapse])
+    assert "eval/em" in missing and "sampler/logprob_gap" in missing
+    assert not {"reward/mean", "likelihood/positive", "drift/positive", "loss/kl"} & set(missing)
+    verl = alone(make_log({"drift/positive": [0.1], "likelihood/positive": [-1.0]}, host="verl"))
+    assert not {"displacement/correct", "likelihood/correct"} & set(missing_series([verl]))
+    assert "displacement/incorrect" in missing_series([verl])
+
+
+def test_several_runs_share_every_row(collapse: ReportedRun, make_log: Callable[..., Log]) -> None:
+    other = alone(make_log({"reward/mean": [0.5] * 60, "eval/em": [0.4] * 3}, name="other"))
+    data = page_data([collapse, other, collapse])
+    reward, dev = data["charts"][0]["rows"]
+    assert [t["run"] for t in reward["traces"]] == [0, 1, 2] and [t["run"] for t in dev["traces"]] == [1]
+    assert {t["series"] for t in reward["traces"]} == {"reward/mean"} and reward["title"] == "reward: training"
+    assert all(not t["raw"]["x"] and t["mean"]["x"] for t in reward["traces"])  # single values of many are a cloud
+    assert dev["traces"][0]["raw"]["x"] == [1, 2, 3]  # too few for a mean
+    assert [len({run[cue] for run in data["runs"]}) for cue in ("color", "dash")] == [3, 3]
+    many = page_data([collapse] * 30)["runs"]
+    assert len({(run["color"], run["dash"]) for run in many}) == 30
+
+
+@pytest.mark.parametrize("runs", [1, 5, 40])
+def test_a_long_run_is_thinned(make_log: Callable[..., Log], runs: int) -> None:
+    rng = np.random.default_rng(0)
+    names = sorted({line.series for chart in CHARTS for row in chart.rows for line in row.lines})
+    log = make_log({name: rng.normal(size=10_000) for name in names})
+    log.series["reward/mean"].values[1234] = 99.0
+    data = page_data([alone(log)] * runs)
+    size = len(json.dumps(data, separators=(",", ":")))
+    assert 100_000 < size < 3_500_000
+    if runs == 1:
+        raw = data["charts"][0]["rows"][0]["traces"][0]["raw"]
+        assert raw["y"][raw["x"].index(1235)] == 99
+
+
+# ---- samples
+
+
+def test_sorted_samples_of_a_run(collapse: ReportedRun) -> None:
+    chart = samples_chart([collapse])
+    (row,) = chart["rows"]
+    assert [t["label"] for t in row["traces"]] == [f"steps {a} to {a + 11}" for a in (1, 13, 25, 37, 49)]
+    assert [t["color"] for t in row["traces"]] == [f"time-{k}" for k in range(1, 6)]
+    first, last = row["traces"][0]["raw"]["y"], row["traces"][-1]["raw"]["y"]
+    assert all(a > b for a, b in zip(first, last, strict=True))  # the whole curve sinks
+    low, high = row["range"]
+    assert low < min(last[5:]) and high > max(first[:-5])
+
+
+def test_sorted_samples_of_several_runs_are_their_ends(collapse: ReportedRun) -> None:
+    traces = samples_chart([collapse, replace(collapse, changes=()), collapse])["rows"][0]["traces"]
+    assert [(t["run"], t["label"]) for t in traces] == [(0, "steps 49 to 60"), (2, "steps 49 to 60")]
+
+
+def test_no_samples_no_chart(collapse: ReportedRun) -> None:
+    assert samples_chart([replace(collapse, changes=())])["rows"] == []
+    nobody_right = (SampleChanges(step=1, correct=(), incorrect=(-1.0,)),)
+    assert samples_chart([replace(collapse, changes=nobody_right)])["rows"] == []
+
+
+def test_an_outlier_does_not_flatten_the_samples(collapse: ReportedRun) -> None:
+    wild = tuple(replace(row, correct=(*row.correct * 10, -50.0)) for row in collapse.changes)
+    (row,) = samples_chart([replace(collapse, changes=wild)])["rows"]
+    assert row["range"][0] > -1 and min(row["traces"][0]["raw"]["y"]) == -50
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 5, 7, 100])
+def test_stretches_leave_no_step_out(count: int) -> None:
+    changes = [SampleChanges(step=step, correct=()) for step in range(count)]
+    parts = stretches(changes)
+    assert [row for part in parts for row in part] == changes
+    assert len(parts) == min(count, 5) and all(parts)
+
+
+# ---- rollouts
+
+
+def rollout(step: int, text: str = "x", **more: Any) -> SampledRollout:
+    turn = SampledTurn(text=text)
+    own = {"question": "q", "golden_answers": ("a",), "answer": None, "correct": False, "reward": 0.0}
+    return SampledRollout(**{"step": step, "turns": (turn,)} | own | more)
+
+
+def test_rollouts_are_spread_over_the_run_newest_first() -> None:
+    every = [rollout(step) for step in range(1, 10_001) for _ in range(4)]
+    steps = [row["step"] for row in rollouts_json([every])]
+    assert steps == sorted(steps, reverse=True) and steps[0] == 10_000 and steps[-1] == 1
+    assert 0.9 * MOST_ROLLOUTS <= len(steps) <= MOST_ROLLOUTS and all(steps.count(step) == 4 for step in set(steps))
+    assert max(np.diff(sorted(set(steps)))) < 2 * 10_000 / (MOST_ROLLOUTS / 4)
+
+
+def test_a_few_rollouts_are_all_shown() -> None:
+    assert len(rollouts_json([[rollout(step) for step in range(5)], [], [rollout(9)]])) == 6
+    assert rollouts_json([[]]) == []
+
+
+def test_long_rollouts_leave_room_for_those_of_every_run() -> None:
+    long = [rollout(step, "x" * 50_000) for step in range(1000)]
+    shown = rollouts_json([long, long])
+    assert len(json.dumps(shown)) < 2_000_000 and {row["run"] for row in shown} == {0, 1}
+    text = shown[0]["turns"][0]["text"]
+    assert len(text) < MOST_CHARACTERS + 50 and text.endswith("44,000 more characters")
+
+
+def test_pieces_stand_in_place_of_the_text() -> None:
+    tokens = (("<think>", -0.12345), (" x", float("nan")), ("", 0.5))
+    (row,) = rollouts_json([[rollout(1, turns=(SampledTurn(text="<think> x", tokens=tokens),))]])
+    assert row["turns"] == [{"pieces": ["<think>", " x", ""], "changes": [-0.123, None, 0.5]}]
+    long = tuple(("ab", 0.1) for _ in range(5000))
+    (row,) = rollouts_json([[rollout(1, turns=(SampledTurn(text="ab" * 5000, tokens=long),))]])
+    (turn,) = row["turns"]
+    assert len(turn["pieces"]) == len(turn["changes"]) == MOST_CHARACTERS // 2
+    assert turn["text"] == "… 4,000 more characters"
+
+
+def test_reward_functions_have_a_row_each(make_log: Callable[..., Log]) -> None:
+    names = ["reward/mean", "rewards/em/mean", "rewards/format/mean", "rewards/em/std", "sampler/logprob_abs_gap"]
+    charts = drawn(page_data([alone(make_log({name: [0.1, 0.2] for name in names}, host="trl"))]))
+    assert charts["functions"] == ["rewards/em/mean", "rewards/format/mean"]
+    assert charts["sampler"] == ["sampler/logprob_abs_gap"] and "rewards/em/std" not in str(charts)
+    only = drawn(page_data([alone(make_log({name: [0.1, 0.2] for name in names[:2]}, host="trl"))]))
+    assert "functions" not in only

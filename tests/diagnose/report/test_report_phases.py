@@ -1,0 +1,57 @@
+"""Phases begin with the findings that name them, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.base.collapse import Fall
+from holdfast.diagnose.finding import Diagnosis, Finding
+from holdfast.diagnose.report.data import phases_of
+
+
+def halved_at(step: int | None) -> Fall | None:
+    return None if step is None else Fall(peak_step=1, step=step, peak=1.0, level=0.5, lost=0.5, measure="peak")
+
+
+def spans(diagnosis: Diagnosis) -> list[tuple[str, int, int]]:
+    return [(phase.name, phase.start, phase.end) for phase in phases_of(diagnosis, 1, 100)]
+
+
+@pytest.mark.parametrize(
+    ("found", "half", "expected"),
+    [
+        ({}, None, []),
+        ({"GRD001": 5, "RET001": 9}, None, []),
+        ({"LLD001": 20}, None, [("rise", 1, 20), ("stagnation", 20, 100)]),
+        (
+            {"LLD001": 20, "LLD002": 40, "LLD003": 60},
+            80,
+            [("rise", 1, 20), ("stagnation", 20, 40), ("decay", 40, 60), ("collapse", 60, 100)],
+        ),
+        ({"LLD004": 30, "LLD002": 40}, None, [("rise", 1, 30), ("decay", 30, 100)]),
+        ({"LLD002": 20, "LLD001": 40}, None, [("rise", 1, 20), ("decay", 20, 100)]),  # never back to stagnation
+        ({"STP001": 4, "RWD001": 9}, 12, [("rise", 1, 9), ("collapse", 9, 100)]),  # a step too large: no decay
+        ({}, 50, [("rise", 1, 50), ("collapse", 50, 100)]),
+        ({"LLD001": 20, "LLD002": 20}, None, [("rise", 1, 20), ("decay", 20, 100)]),
+        ({"LLD003": 1}, None, [("collapse", 1, 100)]),
+    ],
+)
+def test_phases(
+    make_finding: Callable[..., Finding], found: dict[str, int], half: int | None, expected: list[tuple[str, int, int]]
+) -> None:
+    findings = tuple(make_finding(code, step) for code, step in found.items())
+    assert spans(Diagnosis(findings=findings, halved=halved_at(half))) == expected
+
+
+def test_a_phase_does_not_move_as_the_run_goes_on(make_finding: Callable[..., Finding]) -> None:
+    every = [make_finding("LLD001", 20), make_finding("LLD002", 40), make_finding("LLD003", 60)]
+    whole = spans(Diagnosis(findings=tuple(every), halved=halved_at(80)))
+    for now in (25, 45, 65, 85):
+        so_far = Diagnosis(
+            findings=tuple(f for f in every if f.step <= now), halved=halved_at(80 if now >= 80 else None)
+        )
+        then = spans(so_far)
+        assert [start for _, start, _ in then] == [start for _, start, _ in whole if start <= now]
+        assert [name for name, _, _ in then] == [name for name, start, _ in whole if start <= now]

@@ -1,0 +1,173 @@
+"""Rows of a log that are joined into rollout batches, as TRL's are with several optimizer steps per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.diagnose.batches import joined
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.monitor import Monitor
+
+from .conftest import log_of
+
+NONE = None
+
+
+def dense(k: int, batches: int, more: Mapping[str, Any], *, settings: Any = None, every: int = 1) -> Log:
+    """A log of TRL: a reward on the first of every `k` rows."""
+    reward = [0.1 * (i // k) if i % k == 0 else NONE for i in range(k * batches)]
+    log: Log = log_of({"reward/mean": reward, **more}, host="trl", settings=settings, every=every)
+    return log
+
+
+def table(log: Log, name: str) -> dict[int, float]:
+    return dict(zip(log.series[name].steps.tolist(), log.series[name].values.tolist(), strict=True))
+
+
+def test_rows_of_a_batch_are_one_and_the_first_batch_teaches_how_many() -> None:
+    norms = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 1.0, 1.0, 4.0]
+    log = joined(dense(3, 3, {"grad/norm": norms}))
+    assert table(log, "reward/mean") == {1: 0.0, 6: 0.1, 9: 0.2}
+    assert table(log, "grad/norm") == {1: 1.0, 2: 2.0, 3: 3.0, 6: 6.0, 9: 2.0}
+    assert log.steps.tolist() == [1, 2, 3, 6, 9]
+
+
+@pytest.mark.parametrize(
+    ("settings", "series"),
+    [
+        ({"steps_per_generation": 6, "num_iterations": 1, "gradient_accumulation_steps": 2}, {}),
+        ({}, {"optimizer_steps_per_rollout": [3.0, NONE, NONE] * 3}),
+    ],
+)
+def test_where_the_number_is_known_the_first_batch_is_joined_too(
+    settings: dict[str, int], series: dict[str, Any]
+) -> None:
+    log = joined(dense(3, 3, {"grad/norm": [1.0, 2.0, 3.0] * 3, **series}, settings=settings))
+    assert table(log, "grad/norm") == {3: 2.0, 6: 2.0, 9: 2.0}
+    assert table(log, "reward/mean") == {3: 0.0, 6: 0.1, 9: 0.2}
+
+
+def test_rows_may_be_several_steps_of_a_batch() -> None:
+    settings = {"steps_per_generation": 4, "num_iterations": 1, "gradient_accumulation_steps": 1}
+    log = dense(2, 3, {"grad/norm": np.arange(6.0)}, settings=settings, every=2)
+    assert joined(log).series["reward/mean"].steps.tolist() == [4, 8, 12]
+    whole = dense(1, 3, {"grad/norm": np.arange(3.0)}, settings=settings, every=4)
+    assert joined(whole) is whole
+
+
+def test_a_series_is_joined_by_what_it_means() -> None:
+    log = joined(
+        dense(
+            2,
+            2,
+            {
+                "ratio/max": [1.0, 1.2, 1.0, 1.5],
+                "sampling/importance_sampling_ratio/min": [1.0, 0.7, 0.9, 0.6],
+                "lr": [1.0, 2.0, 3.0, 4.0],
+                "clip/fraction": [0.0, 0.2, 0.0, 0.4],
+                "entropy/mean": [1.0, 1.0, np.nan, 0.5],
+                "loss": [1.0, 1.0, np.nan, np.nan],
+                "displacement/correct": [NONE, NONE, -0.1, NONE],
+                "eval/reward/mean": [NONE, 0.9, NONE, NONE],
+            },
+        )
+    )
+    last = {name: part.values[-1] for name, part in log.series.items()}
+    assert last["ratio/max"] == 1.5 and last["sampling/importance_sampling_ratio/min"] == 0.6 and last["lr"] == 4.0
+    assert last["clip/fraction"] == 0.2 and last["entropy/mean"] == 0.5 and np.isnan(last["loss"])
+    assert table(log, "displacement/correct") == {4: -0.1}
+    assert table(log, "eval/reward/mean") == {2: 0.9}
+
+
+def test_a_batch_that_is_not_complete_does_not_count_yet() -> None:
+    log = dense(4, 3, {"grad/norm": np.arange(12.0)})
+    assert joined(log.until(11)).series["reward/mean"].steps.tolist() == [1, 8]
+    assert joined(log.until(12)).series["reward/mean"].steps.tolist() == [1, 8, 12]
+
+
+def test_a_batch_cut_by_a_resume_is_left_out_and_the_rows_go_on() -> None:
+    reward = [0.5, NONE, NONE, 0.5, NONE, NONE, 0.5, NONE, 0.5, NONE, NONE]
+    log = joined(log_of({"reward/mean": reward, "grad/norm": np.arange(11.0)}, host="trl"))
+    assert log.series["reward/mean"].steps.tolist() == [1, 6, 10]
+
+
+def test_logs_with_a_reward_in_every_row_and_other_hosts_stay_as_they_are() -> None:
+    every = dense(1, 9, {"grad/norm": np.arange(9.0), "eval/reward/mean": [NONE] * 8 + [0.3]})
+    assert joined(every) is every
+    wide = dense(1, 9, {"optimizer_steps_per_rollout": [2.0] * 9}, every=10)
+    assert joined(wide) is wide
+    for host in ("holdfast", "verl", "unknown"):
+        other = log_of({"reward/mean": [0.5, NONE, 0.5, NONE], "grad/norm": [1.0] * 4}, host=host)
+        assert joined(other) is other
+
+
+def test_evaluations_and_the_summary_are_no_rows_of_a_batch() -> None:
+    log = log_of(
+        {
+            "reward/mean": [0.5, NONE, 0.5, NONE, NONE],
+            "grad/norm": [1.0, NONE, 1.0, NONE, NONE],
+            "eval/reward/mean": [NONE, 0.4, NONE, 0.6, NONE],
+            "train_loss": [NONE] * 4 + [0.1],
+        },
+        host="trl",
+    )
+    assert joined(log) is log
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_joined_does_not_change_as_the_log_grows(seed: int) -> None:
+    """Batches of uneven lengths, with and without a known number of steps."""
+    draw = np.random.default_rng(seed)
+    rows = 40
+    opens = draw.random(rows) < 0.4
+    series: dict[str, Any] = {
+        "reward/mean": [float(v) if o else NONE for v, o in zip(draw.random(rows), opens, strict=True)],
+        "grad/norm": draw.random(rows),
+        "entropy/mean": [v if v > 0.2 else NONE for v in draw.random(rows)],
+    }
+    if seed % 2:
+        series["optimizer_steps_per_rollout"] = [3.0 if o else NONE for o in opens]
+    log = log_of(series, host="trl")
+    whole = joined(log)
+    for step in log.steps.tolist():
+        part, expected = joined(log.until(step)), whole.until(step)
+        assert set(part.series) == set(expected.series)
+        for name, one in part.series.items():
+            assert one.steps.tolist() == expected.series[name].steps.tolist()
+            assert one.values.tolist() == expected.series[name].values.tolist()
+
+
+def test_a_value_that_is_not_finite_is_found_at_its_row() -> None:
+    log = dense(5, 6, {"grad/norm": [0.5] * 11 + [np.nan] + [0.5] * 18})
+    (finding,) = diagnose(log).findings
+    assert (finding.code, finding.step) == ("GRD002", 12)
+
+
+def test_the_monitor_says_the_same_as_the_file() -> None:
+    """A reward that falls, in a log with four rows a batch."""
+    rows = 4 * 40
+    reward = [(0.8 if i < 80 else 0.1) if i % 4 == 0 else NONE for i in range(rows)]
+    log = log_of({"reward/mean": reward, "grad/norm": [0.5] * rows}, host="trl")
+    monitor, found = Monitor(host="trl"), []
+    for i in range(rows):
+        row = {"grad/norm": 0.5, "reward/mean": reward[i]}
+        row = {name: value for name, value in row.items() if value is not NONE}
+        found += [(f.code, f.step) for f in monitor.observe(i + 1, row)]  # type: ignore[arg-type]
+    assert found == [(f.code, f.step) for f in diagnose(log).findings]
+    assert [code for code, _ in found] == ["RWD001"] and found[0][1] % 4 == 0
+
+
+def test_a_first_reward_at_step_0_says_nothing_about_the_rows_of_a_batch() -> None:
+    log = log_of({"reward/mean": [0.1, NONE, 0.2, NONE], "optimizer_steps_per_rollout": [4.0] * 4}, host="trl")
+    from_zero = replace(
+        log,
+        steps=log.steps - 1,
+        series={name: Series(part.steps - 1, part.values) for name, part in log.series.items()},
+    )
+    assert table(joined(from_zero), "reward/mean") == {0: 0.1, 3: 0.2}

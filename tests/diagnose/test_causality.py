@@ -1,0 +1,90 @@
+"""What is found at a step depends on the log up to it: over every recorded run, the monitor says what the file says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from holdfast.diagnose.batches import joined
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.monitor import Monitor
+from holdfast.diagnose.readers import read_log
+from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.rules.rule import Hit
+
+FOLDER = Path(__file__).parents[2] / "research" / "data" / "recordings"
+RECORDINGS = sorted(FOLDER.glob("*.gz"))
+RUNS = [
+    pytest.param(path, id=path.name.partition(".")[0], marks=[pytest.mark.long] if number % 5 else [])
+    for number, path in enumerate(RECORDINGS)
+]
+
+
+def rows_of(log: Log) -> Iterator[tuple[int, dict[str, float]]]:
+    table: dict[int, dict[str, float]] = {int(step): {} for step in log.steps}
+    for name, series in log.series.items():
+        for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
+            table[step][name] = value
+    yield from table.items()
+
+
+def changed(log: Log, seed: int) -> Log:
+    """Noise, holes, and series that begin late or are not there at all."""
+    draw = np.random.default_rng(seed)
+    series = {}
+    for name, one in log.series.items():
+        begins = draw.choice([0, 0, 0, len(one) // 3, len(one)])
+        keep = (draw.random(len(one)) > 0.1) & (np.arange(len(one)) >= begins)
+        values = one.values + draw.normal(0, 0.1, len(one)) * np.nanstd(
+            np.where(np.isfinite(one.values), one.values, np.nan)
+        )
+        values = np.where(draw.random(len(one)) > 0.02, values, draw.choice([np.nan, np.inf, -np.inf]))
+        if keep.any():
+            series[name] = Series(one.steps[keep], values[keep])
+    return replace(log, series=series)
+
+
+@pytest.mark.grid(6)
+@pytest.mark.parametrize("path", RUNS)
+def test_the_monitor_says_what_the_file_says(path: Path) -> None:
+    """What it says at a step is what the file says that ends there, unless it was said before."""
+    log = read_log(path)
+    for one in (log, changed(log, 1)):
+        monitor, reported = Monitor(host=one.host), set[str]()
+        for step, metrics in rows_of(one):
+            new = monitor.observe(step, metrics)
+            assert all(finding.step == step for finding in new)
+            if new:
+                said = {
+                    finding.code: repr(replace(finding, lead=None)) for finding in diagnose(one.until(step)).findings
+                }
+                assert all(said[finding.code] == repr(replace(finding, lead=None)) for finding in new)
+            reported |= {finding.code for finding in new}
+        assert {finding.code for finding in diagnose(one).findings} <= reported
+
+
+@pytest.mark.grid(4)
+@pytest.mark.parametrize("path", RECORDINGS[::4], ids=[path.name.partition(".")[0] for path in RECORDINGS[::4]])
+def test_a_finding_once_made_stays(path: Path) -> None:
+    """Or it becomes a note, if the series came back, and a later finding if they went again."""
+    log = read_log(path)
+    for one in (log, changed(log, 2), changed(log, 3)):
+        hits = hits_of(one)
+        for step in one.steps[2::7].tolist():
+            now = hits_of(one.until(step))
+            assert all(
+                code in hits and hit.step <= hits[code].step for code, hit in now.items() if hit.level == "finding"
+            )
+            known = [code for code, hit in hits.items() if hit.level == "finding" and hit.step <= step]
+            assert all(repr(now[code]) == repr(hits[code]) for code in known), step
+
+
+def hits_of(log: Log) -> dict[str, Hit]:
+    """What each rule finds, before codes hide one another."""
+    batches = joined(log)
+    return {code: hit for code, rule in RULES.items() if (hit := rule.find(rule.rows(log, batches))) is not None}

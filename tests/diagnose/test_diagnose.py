@@ -1,0 +1,307 @@
+"""The diagnosis as a whole: order, exclusions, leads, units, and logs that say little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.base.collapse import Fall, halved
+from holdfast.base.errors import ConfigError
+from holdfast.diagnose.codes import CODES, chosen
+from holdfast.diagnose.diagnose import cannot_tell, diagnose
+from holdfast.diagnose.finding import as_json, headline, to_text
+from holdfast.diagnose.log import Log, reward_curve
+from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.rules.rule import Hit, without_suppressed
+
+MakeLog = Callable[..., Log]
+FINITE = ("grad/", "loss/", "entropy/")  # where a NaN is a finding
+FALLEN = [0.4] * 5 + [0.8] * 25 + [0.7, 0.6, 0.5, 0.4, 0.3, 0.2] + [0.1] * 24
+
+
+def hit(step: int) -> Hit:
+    return Hit(step, "", {}, ())
+
+
+def half_of(log: Log) -> Fall | None:
+    curve = reward_curve(log)
+    assert curve is not None
+    return halved(curve)
+
+
+def remaining(**steps: int) -> set[str]:
+    """The codes that remain of hits at these steps."""
+    return set(without_suppressed({code: hit(step) for code, step in steps.items()}, RULES))
+
+
+def codes(log: Log) -> list[tuple[str, int]]:
+    return [(finding.code, finding.step) for finding in diagnose(log).findings]
+
+
+# ---- how the reward fell
+
+
+def test_the_fall_of_a_reward(make_log: MakeLog) -> None:
+    """Means of five: 0.8 from step 10 on; 0.7, 0.6, … from step 31 on. Half of 0.8 is 0.4: (0.6+0.5+0.4+0.3+0.2)/5."""
+    fall = half_of(make_log(reward__mean=FALLEN))
+    assert fall is not None
+    assert (fall.peak_step, fall.step) == (10, 36)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+def test_units_do_not_matter(make_log: MakeLog, scale: float) -> None:
+    log = make_log(reward__mean=[scale * value for value in FALLEN])
+    fall, same = half_of(log), half_of(make_log(reward__mean=FALLEN))
+    assert fall is not None and same is not None and (fall.peak_step, fall.step) == (same.peak_step, same.step)
+    assert codes(log) == codes(make_log(reward__mean=FALLEN))
+
+
+def test_a_reward_that_may_be_negative_falls_towards_its_lowest_value(make_log: MakeLog) -> None:
+    """Between -1 and 2: half way from the peak, 1.4, to the floor, -0.7, is 0.35. A share of the peak would be 0.7."""
+    values = [-1 + 3 * value for value in FALLEN]
+    curve = reward_curve(make_log(reward__mean=values))
+    fall = half_of(make_log(reward__mean=values))
+    assert curve is not None and fall is not None
+    at = int(np.searchsorted(curve.steps, fall.step))
+    assert curve.short.means[at] <= 0.5 * (1.4 + min(values[: at + 1]))
+    assert fall.step >= 35
+
+
+@pytest.mark.parametrize(
+    ("values", "lost"),
+    [
+        ([-0.98] * 8 + [-1.0] * 20, 0.02),  # the range is 1: from -1 to 0
+        ([-0.2] * 8 + [-1.0] * 20, 0.8),
+        ([0.5] * 8 + [-1.0] * 20, 1.0),  # from -1 to 0.5
+        ([0.5] * 8 + [0.1] * 20, 0.8),  # from 0 to 0.5
+    ],
+)
+def test_a_fall_is_a_share_of_the_range_with_0_in_it(make_log: MakeLog, values: list[float], lost: float) -> None:
+    curve = reward_curve(make_log(reward__mean=values))
+    assert curve is not None
+    assert curve.short.lost[-1] == pytest.approx(lost)
+    fallen = [finding.summary for finding in diagnose(make_log(reward__mean=values)).findings]
+    assert all(("of its range" in summary) is (min(values) < 0) for summary in fallen if "reward has lost" in summary)
+
+
+@pytest.mark.parametrize(("value", "found"), [(np.nan, []), (np.inf, ["GRD002"]), (-np.inf, ["GRD002"])])
+def test_an_infinite_reward_is_found_and_a_batch_without_any_is_not(
+    make_log: MakeLog, value: float, found: list[str]
+) -> None:
+    log = make_log(reward__mean=lambda v: np.where(np.arange(len(v)) == 30, value, v))
+    assert [code for code, _ in codes(log)] == found
+
+
+def test_noise_is_no_fall(make_log: MakeLog) -> None:
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        assert half_of(make_log(reward__mean=draw.binomial(16, 0.3, 60) / 16)) is None, seed
+
+
+def test_a_run_that_falls_from_the_first_step_has_fallen(make_log: MakeLog) -> None:
+    fall = half_of(make_log(reward__mean=[0.5, 0.4, 0.05] + [0.0] * 57))
+    assert fall is not None and fall.peak_step == 1 and fall.step <= 8
+
+
+def test_a_log_of_evaluations_alone_has_a_curve(make_log: MakeLog) -> None:
+    log = make_log(eval__em=FALLEN, only=("eval/em",), every=10)
+    assert half_of(log) is not None
+    assert [code for code, _ in codes(log)] == ["RWD001"]
+
+
+def test_leads_are_counted_to_half_of_the_peak(make_log: MakeLog) -> None:
+    log = make_log(reward__mean=FALLEN, retrieval__error_fraction=[0.0] * 29 + [0.9] * 31)
+    diagnosis = diagnose(log)
+    leads = {finding.code: finding.lead for finding in diagnosis.findings}
+    assert diagnosis.halved is not None and diagnosis.halved.step == 36 and leads["RET001"] == 6
+    well = diagnose(make_log(retrieval__error_fraction=[0.0] * 29 + [0.9] * 31))
+    assert [finding.lead for finding in well.findings] == [None]
+
+
+# ---- which of several
+
+
+def test_one_cause_one_code() -> None:
+    """What came first decides between a slow decay and one jump."""
+    assert remaining(LLD002=10, STP001=20) == {"LLD002"}
+    assert remaining(LLD002=20, LLD004=30, STP001=20) == {"STP001"}
+    assert remaining(LLD001=30, LLD002=30, LLD003=30, STP001=20) == {"STP001"}
+    assert remaining(ENT001=10, STP001=20) == {"ENT001"}
+    assert remaining(ENT001=20, STP001=20) == {"ENT001", "STP001"}
+    assert remaining(ENT001=20, STP001=10) == {"ENT001", "STP001"}
+
+
+def test_a_suppressed_finding_suppresses_nothing() -> None:
+    """Long rollouts are preferred, so the jump is not one, and the decay after it is not its consequence."""
+    assert remaining(TRN001=20, STP001=20, LLD002=25) == {"TRN001", "LLD002"}
+    assert remaining(TRN001=21, STP001=20, LLD002=25) == {"TRN001", "STP001"}
+
+
+def test_a_decay_is_reported_as_it_gets_worse() -> None:
+    assert remaining(LLD001=10, LLD002=20, LLD003=30) == {"LLD001", "LLD002", "LLD003"}
+    assert remaining(LLD001=25, LLD002=20, LLD003=20) == {"LLD003"}
+    assert remaining(LLD001=20, LLD002=20, LLD003=30) == {"LLD002", "LLD003"}
+
+
+def test_a_mask_leak_explains_the_gap_of_the_sampler() -> None:
+    assert remaining(MSK001=5, SMP001=5) == {"MSK001"}
+    assert remaining(MSK001=9, SMP001=5) == {"MSK001", "SMP001"}
+
+
+def test_at_one_step_suppression_has_no_cycle() -> None:
+    """`without_suppressed` follows `suppressed_by` at equal steps, and would not end."""
+    for code in RULES:
+        above, queue = set(), [*RULES[code].suppressed_by]
+        while queue:
+            other = queue.pop()
+            if other not in above:
+                above.add(other)
+                queue += RULES[other].suppressed_by
+        assert code not in above
+        assert {*RULES[code].suppressed_by, *RULES[code].suppressed_by_earlier} <= set(RULES)
+
+
+def test_findings_of_one_step_are_told_causes_first(make_log: MakeLog) -> None:
+    log = make_log(grad__norm=[0.3] * 20 + [np.nan] * 40, retrieval__error_fraction=[0.0] * 20 + [1.0] * 40, host="trl")
+    assert codes(log)[:2] == [("GRD002", 21), ("RET001", 21)]
+    assert list(CODES).index("GRD002") < list(CODES).index("RET001")
+
+
+# ---- logs that say little
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4])
+def test_a_few_rows_are_no_evidence_and_no_error(make_log: MakeLog, rows: int) -> None:
+    log = make_log(rows=60).until(rows)
+    assert codes(log) == []
+    text = headline(log, diagnose(log))
+    assert text.endswith(".")
+
+
+def test_a_few_rewards_in_a_long_log_are_not_judged(make_log: MakeLog) -> None:
+    log = make_log(only=("grad/norm", "eval/em"), eval__em=[0.5] * 2 + [np.nan] * 58)
+    diagnosis = diagnose(log)
+    assert diagnosis.facts["rewards"] == 2 and diagnosis.fall is None
+    assert headline(log, diagnosis).endswith("Too few rewards to judge a fall.")
+
+
+def test_a_fall_is_measured_by_what_was_known_at_its_step(make_log: MakeLog) -> None:
+    rewards = [0.8] * 20 + [0.2] * 20
+    for later, measure in ((0.2, "peak"), (-1.0, "peak")):  # below 0 only long after the fall
+        log = make_log(only=("reward/mean",), reward__mean=[*rewards, *[later] * 20])
+        diagnosis = diagnose(log)
+        assert diagnosis.fall is not None and diagnosis.fall.measure == measure
+        assert f"of its {measure} " in headline(log, diagnosis)
+    below = diagnose(make_log(only=("reward/mean",), reward__mean=[-0.5] * 5 + [0.8] * 20 + [-0.6] * 35)).fall
+    assert below is not None and below.measure == "range"
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.5, np.nan, np.inf])
+def test_constant_series(make_log: MakeLog, value: float) -> None:
+    names = [name for name in make_log().series if not name.startswith(FINITE)]
+    found = codes(make_log(**{name.replace("/", "__"): [value] * 60 for name in names}))
+    # Constants that are findings in themselves.
+    fine = {
+        0.0: {"PEN001", "GRP001", "SMP001", "ENT002"},
+        1.0: {"RET001", "RET002", "SMP001", "TRN001"},
+        0.5: {"RET001"},
+    }
+    allowed = fine.get(value, set()) | {"RET002", "SMP001", "GRD002", "MSK001"}
+    assert {code for code, _ in found} <= allowed, found
+
+
+def test_holes_in_the_series_change_little(make_log: MakeLog) -> None:
+    def holes(values: np.ndarray) -> list[Any]:
+        return [None if i % 4 == 1 else np.nan if i % 7 == 3 else v for i, v in enumerate(values)]
+
+    sick = {"retrieval__error_fraction": lambda v: holes(np.where(np.arange(60) < 30, 0.0, 0.9))}
+    assert [code for code, _ in codes(make_log(**sick))] == ["RET001"]
+    well = {name.replace("/", "__"): holes for name in make_log().series if not name.startswith(FINITE)}
+    assert codes(make_log(**well)) == []
+
+
+@pytest.mark.parametrize("every", [5, 10, 250])
+def test_rows_count_and_not_steps(make_log: MakeLog, every: int) -> None:
+    """TRL numbers optimizer steps, ten to a rollout batch."""
+    ill = {"entropy__mean": lambda v: v * np.where(np.arange(60) < 30, 1, 1 + 0.1 * (np.arange(60) - 30))}
+    (code, step), *_ = codes(make_log(**ill))
+    assert codes(make_log(every=every, **ill))[0] == (code, step * every)
+
+
+# ---- what cannot be told
+
+
+def test_what_a_stock_log_of_trl_leaves_open(make_log: MakeLog) -> None:
+    stock = (
+        "reward/mean",
+        "entropy/mean",
+        "rollout/length",
+        "clip/fraction",
+        "grad/norm",
+        "rollout/mixed_group_fraction",
+    )
+    open_ = {one.code: one for one in cannot_tell(make_log(only=stock, host="trl"))}
+    assert {"LLD001", "LLD002", "LLD003", "LLD004", "ISD001", "MSK001", "RWD002"} <= set(open_)
+    assert not {"STP001", "ENT001", "ENT002", "GRD001", "GRD002", "RWD001", "GRP001"} & set(open_)
+    assert open_["LLD002"].missing == ("displacement/correct", "displacement/fraction", "likelihood/correct")
+    assert "with_penalties(GRPOTrainer)" in open_["LLD002"].remedy
+
+
+def test_in_verl_the_series_it_can_log_are_asked_for(make_log: MakeLog) -> None:
+    open_ = {one.code: one for one in cannot_tell(make_log(only=("reward/mean", "entropy/mean"), host="verl"))}
+    assert open_["LLD002"].missing == ("drift/positive", "likelihood/positive")
+    assert "holdfast_observe" in open_["LLD002"].remedy
+    assert open_["LLD004"].remedy.startswith("verl cannot log it")
+
+
+def test_without_a_penalty_none_is_inert(make_log: MakeLog) -> None:
+    without = make_log(drop=("penalty/active_fraction", "penalty/preserved_fraction"))
+    assert "PEN001" not in {one.code for one in cannot_tell(without)}
+
+
+def test_a_baseline_of_its_own_needs_no_contrast(make_log: MakeLog) -> None:
+    flat = {"rollout__mixed_group_fraction": [0.0] * 60}
+    assert "GRP001" in dict(codes(make_log(**flat)))
+    assert "GRP001" not in dict(codes(make_log(**flat, settings={"loss.advantage": "reinforce"})))
+
+
+def test_every_series_a_rule_needs_is_one_somebody_logs() -> None:
+    from holdfast.agent.metrics import glossary_entry
+
+    for rule in RULES.values():
+        for name in {name for names in rule.needs for name in names} - {"loss"}:
+            assert glossary_entry(name), f"{rule.code} needs {name}"
+
+
+# ---- choosing and showing
+
+
+def test_codes_are_chosen_by_their_beginnings() -> None:
+    assert chosen("", where="x") == set(CODES)
+    assert chosen(" lld , ENT001", where="x") == {"LLD001", "LLD002", "LLD003", "LLD004", "ENT001"}
+    with pytest.raises(ConfigError, match=r"--select: no finding's code begins with 'LLX'"):
+        chosen("LLD,LLX", where="--select")
+
+
+def test_json_has_no_nan(make_log: MakeLog) -> None:
+    log = make_log(grad__norm=[0.3] * 20 + [np.nan] * 40)
+    value = as_json(log, diagnose(log))
+    assert value["findings"][0]["evidence"] == {"grad/norm": None}
+    assert "NaN" not in to_text(value)
+    assert set(value) >= {"format", "steps", "findings", "cannot_tell"}
+    assert set(value["findings"][0]) >= {"code", "step", "lead", "summary", "evidence", "remedy"}
+
+
+def test_the_headline_says_why_a_loss_is_no_fall_and_that_a_reward_came_back(make_log: MakeLog) -> None:
+    def said(values: list[float]) -> str:
+        log = make_log(reward__mean=values)
+        return headline(log, diagnose(log))
+
+    assert said([0.5] * 6).endswith("It did not fall in these few rows.")
+    assert said([0.5] * 30).endswith("It did not fall.")
+    noisy = [0.0, 0.4, 0.9, 0.0, 0.2] * 8 + [1.0, 0.9, 0.7, 0.1, 0.3] + [0.2, 0.0, 0.6, 0.1, 0.2] * 2
+    assert said(noisy).endswith("It did not fall: a loss this large is within the noise of this log.")
+    assert said([0.8] * 20 + [0.2] * 25 + [0.8] * 25).endswith(" It came back.")

@@ -1,0 +1,89 @@
+"""The monitor's own business: resumed runs, rows of a file, and buffers that grow."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.monitor import Monitor, metrics_rows
+from holdfast.diagnose.rules.rule import Hit
+
+
+def test_a_step_seen_before_begins_anew() -> None:
+    monitor = Monitor()
+    for step in range(1, 6):
+        monitor.observe(step, {"grad/norm": 0.5, "reward/mean": float(step)})
+    assert [f.code for f in monitor.observe(6, {"grad/norm": math.nan})] == ["GRD002"]
+    assert monitor.observe(4, {"grad/norm": 0.4}) == ()
+    assert monitor.log().steps.tolist() == [1, 2, 3, 4]
+    assert monitor.log().series["reward/mean"].values.tolist() == [1.0, 2.0, 3.0]
+    assert [(f.code, f.step) for f in monitor.observe(5, {"grad/norm": math.inf})] == [("GRD002", 5)]
+
+
+def test_metrics_of_one_step_may_come_in_parts() -> None:
+    monitor = Monitor()
+    monitor.observe(1, {"reward/mean": 0.5})
+    monitor.observe(1, {"eval/em": 0.25, "reward/mean": 0.75})
+    log = monitor.log()
+    assert log.steps.tolist() == [1]
+    assert {name: one.values.tolist() for name, one in log.series.items()} == {"reward/mean": [0.75], "eval/em": [0.25]}
+
+
+def test_a_series_that_began_after_the_resume_is_gone() -> None:
+    monitor = Monitor()
+    monitor.observe(1, {"a": 1.0})
+    monitor.observe(2, {"a": 1.0, "b": 1.0})
+    monitor.observe(2 - 1, {"a": 2.0})
+    assert set(monitor.log().series) == {"a"}
+
+
+def test_rows_of_a_file_are_replayed() -> None:
+    rows = [{"step": 1, "time": 1e9, "grad/norm": 0.5}, {"step": 2, "time": 1e9, "dropped": ["grad/norm"]}]
+    monitor = Monitor()
+    assert [(f.code, f.step) for f in monitor.replay(metrics_rows(rows))] == [("GRD002", 2)]
+    assert monitor.observe(3, {"grad/norm": math.nan}) == ()
+
+
+def test_buffers_grow() -> None:
+    monitor = Monitor()
+    for step in range(1000):
+        monitor.observe(step, {"lr": float(step)})
+    assert monitor.log().series["lr"].values.tolist() == [float(step) for step in range(1000)]
+
+
+def test_a_replay_finds_what_was_found_step_by_step() -> None:
+    rows = [(step, {"reward/mean": 0.5, "retrieval/error_fraction": 0.9 * (step > 20)}) for step in range(1, 41)]
+    monitor, again = Monitor(), Monitor()
+    found_live = [finding for step, metrics in rows for finding in monitor.observe(step, metrics)]
+    assert found_live and list(again.replay(rows)) == found_live
+    assert again.observe(41, rows[-1][1]) == ()
+
+
+def test_a_note_does_not_hide_the_finding_that_it_becomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(log: Log) -> Hit:
+        return Hit(log.last_step, "", {}, (), level="note" if log.last_step < 3 else "finding")
+
+    monkeypatch.setattr(
+        "holdfast.diagnose.monitor.RULES", {"RWD001": SimpleNamespace(rows=lambda log, batches: log, find=find)}
+    )
+    monkeypatch.setattr(
+        "holdfast.diagnose.monitor.as_findings",
+        lambda log, hits, half: tuple(SimpleNamespace(code=code, step=hit.step) for code, hit in hits.items()),
+    )
+    monitor = Monitor()
+    steps = [[finding.step for finding in monitor.observe(step, {"reward/mean": 0.5})] for step in range(1, 6)]
+    assert steps == [[], [], [3], [], []]
+
+
+def test_a_long_log_is_not_judged_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[int] = []
+    rule = SimpleNamespace(rows=lambda log, batches: log, find=lambda log: judged.append(len(log.steps)))
+    monkeypatch.setattr("holdfast.diagnose.monitor.RULES", {"RWD001": rule})
+    monitor = Monitor()
+    monitor.replay((step, {"reward/mean": 0.5}) for step in range(20_000))
+    for step in range(20_000, 20_100):
+        monitor.observe(step, {"reward/mean": 0.5})
+    assert judged == [20_000, *range(20_011, 20_100, 11)]

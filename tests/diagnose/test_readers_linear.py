@@ -1,0 +1,138 @@
+"""Files that were made to take long: four times the text may take about four times the time, not sixteen times."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.diagnose.readers import read_logs
+from holdfast.diagnose.readers.columns import Columns, series_of
+from holdfast.diagnose.readers.console import Console
+from holdfast.diagnose.readers.dicts import Dicts, parsed
+from holdfast.diagnose.readers.prints import row_in
+from holdfast.diagnose.readers.text import Tally
+
+from .test_readers_stores import blocks_of, history
+
+_LINEAR = 9
+"""Between 4 and 16: how much longer four times the text may take."""
+
+NOWHERE = Path("nowhere")
+
+
+def tally() -> Tally:
+    return Tally(NOWHERE)
+
+
+def dicts_in(line: str) -> list[Any]:
+    return list(Dicts(tally()).rows([(1, [line])]))
+
+
+TEXTS: dict[str, tuple[int, Callable[[int], object]]] = {
+    "digits": (4000, lambda n: row_in(f"step 1 loss {'1' * n}x")),
+    "blanks after a step": (4000, lambda n: row_in(f"loss step{' ' * n}x")),
+    "blanks after an epoch": (4000, lambda n: row_in(f"loss epoch{' ' * n}x")),
+    "steps": (800, lambda n: row_in(f"loss {'step1' * n}")),
+    "the process of a bar": (4000, lambda n: dicts_in(f"({'pid=' * n}x%|a|1/2[")),
+    "blanks before a bar": (8000, lambda n: dicts_in(f"{' ' * n}x%|a|1/2[")),
+    "a dotted name": (4000, lambda n: parsed(f"{{'a': tensor(0.5), 'b': {'a.' * n}}}")),
+    "a tensor that does not end": (8000, lambda n: parsed(f"{{'a': nan, 'b': tensor({'1' * n}}}")),
+    "rows in a line": (4000, lambda n: dicts_in("{'loss': 1, 'reward': 1} " * n)),
+}
+
+
+CONFIGURATIONS: dict[str, tuple[int, Callable[[int], str]]] = {
+    "a process of Ray": (4000, lambda n: f"({'pid=1 ' * n}"),
+    "blanks": (8000, lambda n: " " * n),
+    "lines": (8000, lambda n: "{'actor_rollout_ref'\n" + " a\n" * n),
+}
+
+
+def seconds(work: Callable[[int], object], size: int) -> float:
+    """Of this process alone: the machine may be busy."""
+    times = []
+    for _ in range(5):
+        began = time.process_time()
+        work(size)
+        times.append(time.process_time() - began)
+    return min(times)
+
+
+def check_linear(work: Callable[[int], object], size: int) -> None:
+    assert seconds(work, 4 * size) < _LINEAR * max(seconds(work, size), 1e-4)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text(name: str) -> None:
+    size, work = TEXTS[name]
+    check_linear(work, size)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_text_before_the_first_step(name: str, tmp_path: Path) -> None:
+    size, text = CONFIGURATIONS[name]
+    for n in (size, 4 * size):
+        (tmp_path / str(n)).write_text(text(n))
+    check_linear(lambda n: list(Console(tmp_path / str(n), tally()).rows()), size)
+
+
+def check_file_is_linear(folder: Path, name: str, write: Callable[[Path, int], None], size: int) -> None:
+    paths = {n: folder / str(n) / name for n in (size, 4 * size)}
+    for n, path in paths.items():
+        path.parent.mkdir()
+        write(path, n)
+    check_linear(lambda n: read_logs(paths[n]), size)
+
+
+def test_rows_with_many_media(tmp_path: Path) -> None:
+    def write(path: Path, n: int) -> None:
+        row = history(**{"train/reward": 1, "_step": 1}, **{f"x{i}._type": '"a"' for i in range(n)})
+        path.write_bytes(blocks_of([row]))
+
+    check_file_is_linear(tmp_path, "run.wandb", write, 4000)
+
+
+def test_a_chart_of_many_runs(tmp_path: Path) -> None:
+    def write(path: Path, n: int) -> None:
+        names = ",".join(f"run {i} - train/reward" for i in range(n))
+        path.write_text("\n".join([f"Step,{names}", *(f"{step}{',0.5' * n}" for step in range(2))]))
+
+    check_file_is_linear(tmp_path, "chart.csv", write, 500)
+
+
+def test_short_rows_of_a_wide_table(tmp_path: Path) -> None:
+    def write(path: Path, n: int) -> None:
+        path.write_text(f"Step{',x' * n}\n" + "1,2\n" * n)
+
+    check_file_is_linear(tmp_path, "history.csv", write, 2000)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_database_of_many_runs(tmp_path: Path, indexed: bool) -> None:
+    def write(path: Path, n: int) -> None:
+        with sqlite3.connect(path) as database:
+            database.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_name, step, metrics)")
+            database.execute("CREATE TABLE configs (run_name, config)")
+            if indexed:
+                database.execute("CREATE INDEX of_run ON metrics (run_name, step)")
+            rows = [(f"run {i}", step, '{"train/reward": 0.5}') for step in range(2) for i in range(n)]
+            database.executemany("INSERT INTO metrics (run_name, step, metrics) VALUES (?, ?, ?)", rows)
+            database.executemany("INSERT INTO configs VALUES (?, '{}')", [(f"run {i}",) for i in range(n)])
+
+    check_file_is_linear(tmp_path, "trackio.db", write, 300)
+
+
+def test_a_run_that_starts_again_and_again() -> None:
+    def read(n: int) -> None:
+        columns = Columns(tally(), null_is_nan=True)
+        rows = [{"epoch": float(i), "loss": 0.5} for i in range(2 * n)]
+        columns.add(range(2 * n), [1, 2] * n, rows)
+        _, steps = series_of(columns, columns.tally)
+        assert len(steps) == 2 * n
+
+    check_linear(read, 4000)

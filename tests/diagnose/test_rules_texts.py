@@ -1,0 +1,117 @@
+"""Every code in words, and the settings these words name."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.diagnose.diagnose import LOGGED_BY, best_set, how_to_log, logged_by
+from holdfast.diagnose.rules import RULES
+from holdfast.recipe import setting_names
+
+CODE = re.compile(r"`([^`]+)`")
+PENALTY = {"threshold", "tau", "preserve"}  # of LLDS and SAPO, where they are settings of our adapters
+OURS = PENALTY | {"mask_logprobs"}  # of with_penalties
+HOSTS = ("holdfast", "trl", "verl", "unknown")
+
+# What stands in backticks beside settings: names of code, files, series and sections.
+CALLS = {
+    "SearchRollouts",
+    "reward_functions",
+    "rollout_func",
+    "env_mask",
+    "tool_mask",
+    "response_mask",
+    "TokenBatch",
+    "trajectories.jsonl",
+    "[reward]",
+    "with_penalties",
+    "with_penalties(GRPOTrainer)",
+    "with_penalties(GRPOTrainer, mask_logprobs=True)",
+    "with_penalties(GRPOTrainer, LLDS(coef=1.0))",
+    '"sapo"',
+    "holdfast train",
+    "holdfast resume",
+    "requires_grad",
+    "with_penalties(..., correct_above=X)",
+    "model.enable_input_require_grads()",
+}
+
+
+def words(host: str) -> Iterator[tuple[str, str]]:
+    """(where, what stands in backticks) for a host, but calls."""
+    for code, rule in RULES.items():
+        for remedy in (rule.remedy, *(check.remedy for check in rule.checks if check.remedy is not None)):
+            for word in CODE.findall(remedy[host]):  # type: ignore[index]
+                if word not in CALLS:
+                    yield code, word
+    for start, how in LOGGED_BY[host].items():  # type: ignore[index]
+        for word in CODE.findall(how):
+            if word not in CALLS:
+                yield f"LOGGED_BY {start!r}", word
+
+
+def test_every_code_has_words() -> None:
+    for code, rule in RULES.items():
+        for remedy in (rule.remedy, *(check.remedy for check in rule.checks if check.remedy is not None)):
+            assert set(remedy) == set(HOSTS), code
+        for part in (rule.meaning, rule.impact, rule.limitations, *rule.remedy.values()):
+            assert part.endswith(".") and "  " not in part, (code, part)
+        assert rule.meaning.count(". ") <= 1, f"{code}: two sentences at most"
+
+
+def test_holdfasts_settings_exist() -> None:
+    settings = [(where, re.split(r"[ =]", word)[0]) for where, word in words("holdfast")]
+    assert len(settings) > 25
+    assert [pair for pair in settings if pair[1] not in {*setting_names(), "eval.every"}] == []
+
+
+def test_holdfasts_settings_take_the_values() -> None:
+    from holdfast.recipe import load
+
+    for _, word in words("holdfast"):
+        name, equals, value = word.partition(" = ")
+        if equals:
+            # `sampling.mask_logprobs` needs `sampling.top_k`, which its remedy also names.
+            top_k = ["--sampling.top_k", "512"] if name == "sampling.mask_logprobs" else []
+            load(None, [f"--{name}", value.strip('"'), *top_k])
+
+
+def test_fields_of_trl_exist() -> None:
+    config = pytest.importorskip("trl").GRPOConfig
+    fields = {field.name for field in dataclasses.fields(config)}
+    settings = [(where, word.partition("=")[0]) for where, word in words("trl")]
+    assert len(settings) > 20
+    logged = {"completions/mean_length", "clip_ratio/region_mean", "entropy", "frac_reward_zero_std", "reward"}
+    logged |= {"kl", "sampling/sampling_logp_difference/mean"}
+    assert [pair for pair in settings if pair[1] not in fields | logged | OURS] == []
+
+
+def test_paths_of_verl_exist() -> None:
+    if importlib.util.find_spec("verl") is None:
+        pytest.skip("verl is not installed")
+    import verl
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.load(Path(verl.__file__).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml")
+    settings = [(where, word.partition("=")[0]) for where, word in words("verl")]
+    assert len(settings) > 15
+    logged = ("actor/", "response_length/", "critic/", "rollout_corr/", "training/")
+    ours = {f"actor_rollout_ref.actor.policy_loss.penalty_{name}" for name in PENALTY}
+    paths = [pair for pair in settings if not pair[1].startswith(logged) and pair[1] not in ours]
+    assert [pair for pair in paths if OmegaConf.select(config, pair[1], default="none") == "none"] == []
+
+
+def test_what_would_log_a_series() -> None:
+    assert "with_penalties" in (logged_by("trl", "displacement/correct") or "")
+    assert logged_by("verl", "displacement/correct") is None
+    assert how_to_log("verl", ["displacement/correct"]) == "verl cannot log it, but `holdfast train` does."
+    for host in ("holdfast", "trl"):
+        for rule in RULES.values():
+            names, able = best_set(host, rule.needs)  # type: ignore[arg-type]
+            assert able and how_to_log(host, names), (host, rule.code)  # type: ignore[arg-type]

@@ -1,0 +1,198 @@
+"""A pasted row or two: groups without contrast, a gradient of 0, and zeros that are normal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.log import Log
+
+from .conftest import log_of
+
+LEARNS = {"reward/mean": [0.71], "grad/norm": [0.4], "lr": [1e-6], "rollout/mixed_group_fraction": [0.5]}
+
+
+def trl(series: dict[str, Any], **how: Any) -> Log:
+    log: Log = log_of(series, host="trl", **how)
+    return log
+
+
+def noted(log: Log) -> dict[str, str]:
+    """Code -> text of the notes; the log must have no finding."""
+    diagnosis = diagnose(log)
+    assert diagnosis.findings == ()
+    return {note.code: note.summary for note in diagnosis.notes}
+
+
+def found(log: Log) -> dict[str, int]:
+    return {finding.code: finding.step for finding in diagnose(log).findings}
+
+
+# ---- zeros that are normal
+
+
+@pytest.mark.parametrize(
+    ("zeros", "says"),
+    [
+        ({"loss": [0.0]}, ["A loss near 0"]),
+        ({"loss": [-0.0011]}, ["A loss near 0"]),
+        ({"loss": [0.12], "clip/fraction": [0.0]}, ["A clip ratio of 0"]),
+        ({"loss": [0.12], "kl/reference": [0.0]}, ["A KL of 0"]),
+        ({"loss": [0.0], "clip/fraction": [0.0], "kl/reference": [0.0]}, ["A loss near", "A clip ratio", "A KL of 0"]),
+    ],
+)
+def test_each_zero_has_its_sentence(zeros: dict[str, list[float]], says: list[str]) -> None:
+    notes = noted(trl(LEARNS | zeros))
+    assert set(notes) == {"ZER001"}
+    assert [start in notes["ZER001"] for start in ("A loss near", "A clip ratio", "A KL of 0")] == [
+        any(text.startswith(start) for text in says) for start in ("A loss near", "A clip ratio", "A KL of 0")
+    ]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"loss": [0.4], "clip/fraction": [0.02], "kl/reference": [0.1]},
+        {"loss": [0.0], "grad/norm": [0.0], "rollout/mixed_group_fraction": [0.5]},
+        {"loss": [0.0], "rollout/mixed_group_fraction": [0.0]},
+        {"loss": [np.nan]},
+    ],
+)
+def test_no_zero_or_no_learning_and_nothing_is_called_normal(row: dict[str, list[float]]) -> None:
+    assert "ZER001" not in {note.code for note in diagnose(trl(LEARNS | row)).notes}
+
+
+def test_a_loss_that_grows_with_the_kl_begins_near_zero() -> None:
+    kl = [0.004 * i for i in range(30)]
+    series = {"reward/mean": [0.5] * 30, "grad/norm": [0.3] * 30, "kl/reference": kl, "loss": [0.04 * v for v in kl]}
+    assert "A loss near 0" in noted(trl(series))["ZER001"]
+
+
+def test_without_a_norm_a_kl_that_grows_shows_that_it_learns() -> None:
+    series = {"reward/mean": [0.5, 0.4, 0.6], "loss": [0.0, 0.0, 1e-4], "kl/reference": [0.0, 1e-3, 3e-3]}
+    assert set(noted(trl(series))) == {"ZER001"}
+    assert noted(trl(series | {"kl/reference": [0.0] * 3})) == {}
+
+
+def test_the_clip_ratio_counts_where_a_batch_begins() -> None:
+    series = {
+        "reward/mean": [0.5, None, 0.6],
+        "grad/norm": [0.1, 0.1, 0.2],
+        "clip/fraction": [0.0, 0.005, 0.0],
+        "loss": [-0.1, 0.1, 0.1],
+    }
+    assert "A clip ratio of 0" in noted(trl(series))["ZER001"]
+
+
+# ---- a gradient of 0
+
+
+def test_one_row_with_many_groups_and_a_still_policy_is_enough() -> None:
+    row = LEARNS | {"grad/norm": [0.0], "kl/reference": [0.0], "rollout/mixed_group_fraction": [29 / 64]}
+    assert found(trl(row)) == {"GRD003": 1}
+    assert found(trl({name: part for name, part in row.items() if name != "kl/reference"})) == {}
+    assert found(trl(row | {"kl/reference": [0.01]}, settings={"logging_steps": 1})) == {"GRD003": 1}
+
+
+@pytest.mark.parametrize("mixed", [0.0, 0.2, 0.5, 0.75])
+def test_one_row_of_few_groups_proves_nothing(mixed: float) -> None:
+    row = LEARNS | {"grad/norm": [0.0], "kl/reference": [0.0], "rollout/mixed_group_fraction": [mixed]}
+    assert found(trl(row)) == {}
+
+
+def test_rows_add_up() -> None:
+    """A chance of 0.5 a group, against one in a thousand for each row so far: 0.5 ** 14 < 0.001 / 14. A share of a half
+    is of two groups at least; where rows are single steps, a row is two chances, after the first batch."""
+    series = {"grad/norm": [0.0] * 40, "rollout/mixed_group_fraction": [0.5] * 40, "reward/mean": [0.4, 0.6] * 20}
+    assert found(trl(series)) == {"GRD003": 7}
+    assert found(trl(series, every=10)) == {"GRD003": 140}
+    assert found(replace(trl(series), format="console")) == {"GRD003": 14}, "its steps may be rows"
+    gaps = [0.0 if i % 10 else 0.2 for i in range(200)]
+    log = trl(
+        {"grad/norm": gaps, "rollout/mixed_group_fraction": [0.5] * 200, "reward/mean": [0.4, 0.6] * 100}, every=10
+    )
+    assert found(log) == {}
+
+
+# ---- no contrast
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 19])
+@pytest.mark.parametrize(
+    "none",
+    [
+        {"rollout/mixed_group_fraction": 0.0},
+        {"reward/group_std": 0.0},
+        {"reward/std": 0.0},
+        {"reward/max": 0.0, "reward/min": 0.0},
+    ],
+)
+def test_a_few_rows_of_trl_without_contrast_are_a_note(none: dict[str, float], rows: int) -> None:
+    log = trl({"reward/mean": [0.0] * rows} | {name: [value] * rows for name, value in none.items()})
+    diagnosis = diagnose(log)
+    (note,) = diagnosis.notes
+    assert diagnosis.findings == () and note.code == "GRP001"
+    assert "reward 0" in note.summary and note.remedy.startswith("First check the reward function")
+
+
+def test_twenty_rows_are_a_finding_and_ask_for_the_reward_function_only_if_all_are_0() -> None:
+    for reward, first in ((0.0, True), (0.3, False)):
+        log = trl({"reward/mean": [reward] * 20, "rollout/mixed_group_fraction": [0.0] * 20})
+        (finding,) = diagnose(log).findings
+        assert (finding.code, finding.step) == ("GRP001", 20)
+        assert finding.remedy.startswith("First check the reward function") is first
+
+
+def test_rows_over_many_steps_need_be_no_more_than_five() -> None:
+    log = trl({"reward/mean": [0.0] * 5, "rollout/mixed_group_fraction": [0.0] * 5}, every=10)
+    assert found(log) == {"GRP001": 50}
+
+
+def test_a_first_row_without_contrast_is_forgotten() -> None:
+    log = trl({"reward/mean": [0.9, 0.7, 0.8], "reward/group_std": [0.0, 0.2, 0.0], "grad/norm": [0.0, 0.1, 0.0]})
+    assert noted(log) == {}
+
+
+# ---- remedies that leave nothing in the loss
+
+GEO_RS = {"loss.sampler_weights.level": "sequence", "loss.sampler_weights.low": 0.99, "loss.sampler_weights.high": 1.01}
+WEIGHTS = {"sampler/weight_p05": [0.82] * 4, "sampler/weight_p95": [0.9] * 4}
+
+
+def emptied(series: dict[str, Any], settings: Any = None) -> Any:
+    """The diagnosis of four batches with a gradient where tokens are left."""
+    return diagnose(log_of({"reward/mean": [0.4, 0.5, 0.4, 0.5]} | series, settings=settings))
+
+
+def test_bounds_that_no_weight_meets_are_told_at_the_first_batch() -> None:
+    gone = {"loss/excluded_fraction": [1.0] * 4, "grad/norm": [0.0] * 4, "rollout/mixed_group_fraction": [0.5] * 4}
+    (finding,) = emptied(gone | WEIGHTS, GEO_RS).findings
+    assert (finding.code, finding.step) == ("GRD003", 1)
+    assert finding.evidence == {
+        "loss/excluded_fraction": 1.0, "sampler/weight_p05": 0.82, "sampler/weight_p95": 0.9,
+    }  # fmt: skip
+    assert "between 0.82 and 0.9, outside the bounds of loss.sampler_weights, 0.99 to 1.01." in finding.summary
+    assert "`loss.sampler_weights.low`" in finding.remedy
+
+
+def test_weights_of_zero_leave_nothing_either() -> None:
+    (finding,) = emptied({"loss/mean_weight": [0.0] * 4} | WEIGHTS).findings
+    assert (finding.code, finding.step, finding.evidence["loss/mean_weight"]) == ("GRD003", 1, 0.0)
+
+
+def test_a_batch_of_void_rollouts_is_a_note_once_others_have_tokens() -> None:
+    void = {"loss/excluded_fraction": [0.2, 1.0, 1.0, 1.0]}
+    (finding,) = emptied(void, {"loss.drop_void": True}).findings
+    assert (finding.code, finding.step, finding.evidence) == ("GRD003", 2, {"loss/excluded_fraction": 1.0})
+    assert "invalid turn" in finding.summary and "loss.drop_void" in finding.summary
+    diagnosis = emptied({"loss/excluded_fraction": [0.2, 1.0, 0.9, 0.8]}, {"loss.drop_void": True})
+    assert diagnosis.findings == () and [note.code for note in diagnosis.notes] == ["GRD003"]
+
+
+def test_a_part_that_is_left_out_is_well() -> None:
+    part = {"loss/excluded_fraction": [0.999] * 4, "loss/mean_weight": [0.01] * 4}
+    assert emptied(part | WEIGHTS, GEO_RS).findings == ()

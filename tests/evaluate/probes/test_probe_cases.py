@@ -1,0 +1,243 @@
+"""Cases: displacement and pushes against independent computations, labels on rollouts made for each, and the page."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from holdfast.agent.language_model import LanguageModel
+from holdfast.agent.trajectory import Answer, Search, Trajectory, Turn
+from holdfast.base.errors import RolloutError
+from holdfast.evaluate.probes import Cases, Rollouts, Subject, case_pages, cases, draw, influence, lines
+from holdfast.evaluate.probes.cases import LABELS, Case, CaseRollout, CaseToken, CaseTurn
+from holdfast.recipe import validate
+
+Make = Callable[..., Any]
+WORDS = ["<pad>", "red ", "green ", "blue ", "</s>"]
+
+
+class Tokenizer:
+    """A word for each id."""
+
+    pad_token_id, eos_token_id = 0, 4
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return "".join(WORDS[k] for k in ids)
+
+
+@pytest.fixture
+def subject() -> Callable[..., Subject]:
+    """subject(temperature=0.7): an untied float64 model of five tokens."""
+
+    def make(*, temperature: float = 1.0) -> Subject:
+        torch.manual_seed(0)
+        model = transformers.Qwen2ForCausalLM(
+            transformers.Qwen2Config(
+                hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+                num_key_value_heads=2, vocab_size=len(WORDS), max_position_embeddings=64, initializer_range=0.4,
+                tie_word_embeddings=False,
+            )
+        ).double().eval()  # fmt: skip
+        tokenizer: Any = Tokenizer()
+        agent: Any = None
+        config = validate({"sampling": {"temperature": temperature}, "train": {"lr": 1e-2}, "loss": {"kl_coef": 0.0}})
+        policy = LanguageModel(model=model, tokenizer=tokenizer)
+        return Subject(name="toy", config=config, questions=(), agent=agent, language_model=policy)
+
+    return make
+
+
+def rollout(correct: bool, *turns: Sequence[int], answer: str = "y") -> Trajectory:
+    """Searches with two tokens of observation, then the answer, which is `x` if correct."""
+    said = tuple(
+        Turn(
+            tokens=tuple(ids),
+            logprobs=(-1.0,) * len(ids),
+            action=Search("q") if k < len(turns) - 1 else Answer("x" if correct else answer),
+            observation=(1, 2) if k < len(turns) - 1 else (),
+            observation_text="a passage" if k < len(turns) - 1 else "",
+            text="".join(WORDS[i] for i in ids).removesuffix("</s>"),
+        )
+        for k, ids in enumerate(turns)
+    )
+    return Trajectory(
+        example_id="q", prompt=(3, 1), turns=said, reward=float(correct), reward_parts={"em": float(correct)}
+    )
+
+
+@pytest.fixture
+def some(rolled: Make) -> Rollouts:
+    """Three questions of two correct and three incorrect rollouts, one and two turns, and all tokens in each group."""
+    groups = [
+        [
+            rollout(True, [1, 2, 3], [g + 1, 4]),
+            rollout(True, [3, 4]),
+            rollout(False, [1, 2, 3], [2, 1, g + 1]),
+            rollout(False, [2, 2, 1, 3, 0, 4]),
+            rollout(False, [g + 1, 4]),
+        ]
+        for g in range(3)
+    ]
+    made: Rollouts = rolled(*groups)
+    return made
+
+
+def logprobs(model: Any, trajectory: Trajectory, temperature: float) -> torch.Tensor:
+    """Of the sampled tokens, from transformers' own logits: [n]."""
+    ids = torch.tensor([trajectory.token_ids])
+    places = [k for k, sampled in enumerate(trajectory.loss_mask) if sampled]
+    every = (model(input_ids=ids).logits[0] / temperature).log_softmax(-1)
+    return torch.stack([every[k - 1, trajectory.token_ids[k]] for k in places])
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_pushes_are_products_of_gradients(subject: Make, some: Rollouts, heard: Any, temperature: float) -> None:
+    """One rollout's gradient at the output layer times another's, by autograd; the pair is where that is lowest."""
+    policy = subject(temperature=temperature)
+    model = policy.language_model.model
+    found = cases(policy, some, top=9, listener=heard)
+    assert (found.asked, len(found.every), heard.done) == (3, 3, 3)
+    for case in found.every:
+        group = next(g for g in some.groups if g.id == case.id)
+        weight = model.lm_head.weight
+        per_token = [
+            [torch.autograd.grad(value, weight, retain_graph=True)[0] for value in logprobs(model, t, temperature)]
+            for t in group.trajectories
+        ]
+        whole = [torch.stack(g).sum(0) for g in per_token]
+        z, negative = sum(map(len, per_token)), -((2 / 3) ** 0.5)
+        onto = {(j, i): negative * float((whole[j] * whole[i]).sum()) / z for j in (2, 3, 4) for i in (0, 1)}
+        j = min((2, 3, 4), key=lambda j: onto[j, 0] + onto[j, 1])
+        i = min((0, 1), key=lambda i: onto[j, i])
+        assert [len(case.correct.tokens), len(case.incorrect.tokens)] == [len(per_token[i]), len(per_token[j])]
+        assert case.push == pytest.approx(onto[j, i], rel=1e-4, abs=1e-7)
+        for name, mine, other in (("correct", i, j), ("incorrect", j, i)):
+            tokens = getattr(case, name).tokens
+            expected = [negative * float((g * whole[other]).sum()) / z for g in per_token[mine]]
+            assert [t.push for t in tokens] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+            assert sum(t.push for t in tokens) == pytest.approx(case.push, rel=1e-4, abs=1e-6)
+            said = [WORDS[k] for turn in group.trajectories[mine].turns for k in turn.tokens or ()]
+            assert [t.text for t in tokens] == [word if word != "</s>" else "" for word in said]
+            before = logprobs(model, group.trajectories[mine], temperature)
+            assert [t.before for t in tokens] == pytest.approx(before.tolist(), abs=1e-5)
+
+
+def test_changes_and_totals_are_those_of_the_influence_probe(subject: Make, some: Rollouts, heard: Any) -> None:
+    policy = subject()
+    start = [p.clone() for p in policy.language_model.model.parameters()]
+    found = cases(policy, some, top=2, listener=heard)
+    assert all(torch.equal(a, b) for a, b in zip(start, policy.language_model.model.parameters(), strict=True))
+    units = influence(policy, some, listener=heard).rollouts
+    by_question = {q: list(group) for q, group in itertools.groupby(units, key=lambda u: u.question)}
+    for case in found.every:
+        of_it = by_question[case.id]
+        assert case.displacement == pytest.approx(sum(u.optimizer for u in of_it) / 2, abs=1e-6)
+        assert any(
+            case.predicted == pytest.approx(u.predicted, rel=1e-4)
+            and case.correct.change == pytest.approx(u.optimizer, abs=1e-6)
+            for u in of_it
+        )
+    assert [c.displacement for c in found.every] == sorted(c.displacement for c in found.every)
+    assert found.shown == found.every[:2]
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_the_prefix_is_counted_in_sampled_tokens(subject: Make, rolled: Make, heard: Any) -> None:
+    """Two observations of two tokens lie between; the rollouts differ in the last token."""
+    pair = [rollout(True, [1], [2, 3], [1, 2]), rollout(False, [1], [2, 3], [1, 3], answer="x y")]
+    (case,) = cases(subject(), rolled(pair), listener=heard).every
+    assert (case.shared_tokens, case.answer_f1) == (4, pytest.approx(2 / 3))
+    assert case.labels == ("shared prefix", "near-miss answer")
+
+
+def test_groups_all_correct_or_all_incorrect_are_refused(subject: Make, rolled: Make, heard: Any) -> None:
+    groups = [rollout(True, [1]), rollout(True, [2])], [rollout(False, [1]), rollout(False, [2])]
+    with pytest.raises(RolloutError, match="2 of 4 rollouts on 2 questions are correct, and no question has a correct"):
+        cases(subject(), rolled(*groups), listener=heard)
+
+
+# ---- labels and pages, of cases made by hand
+
+
+def side(correct: bool, tokens: int, logprob: float) -> CaseRollout:
+    said = [
+        CaseToken(text="a|b`" if k else "red ", before=logprob, after=logprob - 0.25, push=-1) for k in range(tokens)
+    ]
+    turn = CaseTurn(tokens=tuple(said), observation="```\na passage")
+    return CaseRollout(correct=correct, answer="x" if correct else None, turns=(turn,))
+
+
+def case(
+    *, displacement: float = -1.0, shared: int = 0, f1: float = 0.0, right: tuple[int, float] = (10, -1.0),
+    wrong: tuple[int, float] = (10, -1.0),
+) -> Case:  # fmt: skip
+    return Case(
+        id="s/train/0", question="Who <b>?", golden_answers=("x", "z"), correct_rollouts=2, incorrect_rollouts=3,
+        displacement=displacement, push=-0.5, predicted=0.25, shared_tokens=shared, answer_f1=f1,
+        correct=side(True, *right), incorrect=side(False, *wrong),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (case(), ()),
+        (case(shared=5), ("shared prefix",)),
+        (case(shared=4), ()),
+        (case(shared=2, right=(4, -1.0)), ("shared prefix",)),
+        (case(wrong=(15, -2.0)), ("long and unlikely",)),
+        (case(wrong=(14, -2.0)), ()),
+        (case(wrong=(15, -0.5)), ()),
+        (case(f1=0.5), ("near-miss answer",)),
+        (case(f1=0.49), ()),
+        (case(shared=10, f1=1.0, wrong=(20, -2.0)), tuple(LABELS)),
+    ],
+)
+def test_labels(made: Case, expected: tuple[str, ...]) -> None:
+    assert made.labels == expected
+
+
+RESULT = Cases(
+    asked=9,
+    every=(case(shared=5, wrong=(60, -2.0)), case(displacement=-0.5, shared=9), case(displacement=0.5)),
+    top=2,
+)
+
+
+def test_counts() -> None:
+    assert (RESULT.displaced, len(RESULT.shown)) == (2, 2)
+    assert RESULT.label_counts == {
+        "shared prefix": (2, 2), "long and unlikely": (1, 1), "near-miss answer": (0, 0), "none": (1, 0),
+    }  # fmt: skip
+    found = RESULT.to_json()
+    assert found["used"] == 3 and found["labels"] == {
+        name: {"cases": every, "displaced": displaced} for name, (every, displaced) in RESULT.label_counts.items()
+    }
+
+
+def test_what_people_read(tmp_path: Path) -> None:
+    text = lines(RESULT)
+    assert text[0].startswith("3 of 9 questions have a correct and an incorrect rollout.")
+    assert "s/train/0        -1.000  -0.5  shared prefix, long and unlikely" in text
+    page = case_pages(RESULT, "cases · a run")
+    assert page.count("\n## ") == 2 and page.count("\n### ") == 4 and "## 1. Who &lt;b&gt;?" in page
+    rows = [row.replace("\\|", "").count("|") for row in page.splitlines() if row.startswith("| ")]
+    assert set(rows) == {4, 5, 7}
+    assert page.count("The 40 of 60 tokens that changed most:") == 1
+    assert "| log-prob per token | -1.000 | -2.000 |" in page and "| change of log-likelihood | -2.500 |" in page
+    assert page.count("> ````text") == 4, "a fence longer than that in the passage"
+    draw(RESULT, "a title", tmp_path / "one.svg")
+    assert "s/train/0: shared prefix" in (tmp_path / "one.svg").read_text(encoding="utf-8")
+
+
+def test_nothing_displaced_is_said() -> None:
+    risen = replace(RESULT, every=(case(displacement=0.5),))
+    assert "made the correct rollouts of 0 less likely" in lines(risen)[0]

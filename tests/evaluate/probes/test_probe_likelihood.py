@@ -1,0 +1,96 @@
+"""First actions and rounds of searches of a policy that says token 0 with probability 0.8, token 1 with 0.2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.base.errors import RolloutError
+from holdfast.evaluate.probes import Subject, by_searches, first_action
+
+Make = Callable[..., Any]
+ZERO, ONE = math.log(0.8), math.log(0.2)
+
+
+def near(rollouts: int, logprob: float | None) -> tuple[int, Any]:
+    return rollouts, None if logprob is None else pytest.approx(logprob, abs=1e-6)
+
+
+def told(level: Any) -> tuple[int, float | None]:
+    return level.rollouts, level.logprob
+
+
+def test_first_actions(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
+    rollouts = rolled(
+        [
+            episode(True, [0], [0, 0], hits="ab"),
+            episode(False, [1], [1, 0], hits="ab"),  # the same passages
+            episode(False, [0, 1], [0], [1], hits="ba"),  # in another order
+            episode(False, [1, 1]),  # no search
+            episode(False, [0], hits="ab", failed=True),
+        ],
+        [episode(False, [0], [0], hits="ab")],  # nothing to compare with
+        [episode(True, [0], [1], hits="c"), episode(True, [1], hits="c")],
+    )
+    found = first_action(coin(0.8), rollouts, listener=heard)
+    assert (found.compared, found.matching, found.share) == (3, 1, pytest.approx(1 / 3))
+    assert [told(level) for level in found.correct] == [
+        near(3, (ZERO + ZERO + ONE) / 3),
+        near(2, (ZERO + ONE) / 2),
+    ]
+    assert [told(level) for level in found.incorrect] == [
+        near(4, (ONE + (ZERO + ONE) / 2 + ONE + ZERO) / 4),
+        near(3, ((ONE + ZERO) / 2 + ZERO + ZERO) / 3),
+        near(1, ONE),
+    ]
+    assert told(found.first_matching) == near(1, ONE)
+    assert told(found.first_other) == near(2, ((ZERO + ONE) / 2 + ONE) / 2)
+
+
+def test_the_share_is_the_trainers_metric(
+    coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any
+) -> None:
+    from dataclasses import replace
+
+    from holdfast.agent.metrics import rollout_metrics
+
+    parts = {"em": 0.0, "f1": 0.0}
+    right, wrong = episode(True, [0], [0]), episode(False, [0], [1])
+    group = [replace(right, reward_parts={"em": 1.0, "f1": 1.0}), replace(wrong, reward_parts=parts)]
+    rollouts = rolled(group, [*group, replace(episode(False, [1]), reward_parts=parts)])
+    found = first_action(coin(), rollouts, listener=heard)
+    assert (
+        found.share == rollout_metrics(rollouts.groups)["rollout/first_action_match_fraction"] == pytest.approx(2 / 3)
+    )
+
+
+@pytest.mark.parametrize("kinds", [(False, False), (True, True)])
+def test_first_actions_need_a_pair(
+    coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any, kinds: tuple[bool, bool]
+) -> None:
+    rollouts = rolled([episode(kind, [0], [0]) for kind in kinds])
+    with pytest.raises(RolloutError, match=f"{sum(kinds)} of 2 rollouts on 1 questions are correct, and no question"):
+        first_action(coin(), rollouts, listener=heard)
+
+
+def test_rounds_of_searches(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
+    rollouts = rolled(
+        [episode(True, [0]), episode(False, [1, 1]), episode(False, [0], [0], [1, 1])],
+        [episode(False, [1]), episode(False, [1], [1], failed=True)],
+    )
+    found = by_searches(coin(0.8), rollouts, listener=heard)
+    assert [r.searches for r in found.rounds] == [0, 2]
+    none, two = found.rounds
+    assert told(none.everyone) == near(3, (ZERO + ONE + ONE) / 3)
+    assert told(none.correct) == near(1, ZERO)
+    assert told(none.incorrect) == near(2, ONE)
+    assert told(two.everyone) == told(two.incorrect) == near(1, (ZERO + ONE) / 2)
+    assert told(two.correct) == near(0, None)
+
+
+def test_rounds_need_an_episode(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
+    with pytest.raises(RolloutError, match="all 2 rollouts failed"):
+        by_searches(coin(), rolled([episode(False, [0], failed=True)] * 2), listener=heard)

@@ -1,0 +1,591 @@
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import ValidationError
+
+from holdfast.base import refusals
+from holdfast.base.errors import ConfigError
+from holdfast.base.section import kind_of
+from holdfast.methods.penalties import PENALTIES, NoPenalty
+from holdfast.recipe import BUNDLED, Config, dump, load, setting_names, setting_values, validate
+
+
+def recipe(folder: Path, text: str) -> Path:
+    path = folder / "my.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(overrides=overrides)
+    return str(caught.value)
+
+
+def get(config: Config, dotted: str) -> Any:
+    value: Any = config
+    for part in dotted.split("."):
+        value = getattr(value, part)
+    return value
+
+
+# ---- files
+
+
+def test_a_file_sets_what_it_names_and_leaves_the_rest(tmp_path: Path) -> None:
+    config = load(recipe(tmp_path, "[train]\nsteps = 7\n[loss.penalty]\nname = 'sapo'\n"))
+    assert config.train.steps == 7
+    assert config.train.questions == Config().train.questions
+    assert config.loss.penalty.name == "sapo"
+
+
+def test_the_flaky_recipe_is_the_collapse_recipe_but_for_what_it_says() -> None:
+    """research/docs/testbed.md compares the two."""
+    recipes = BUNDLED
+    first, second = (load(recipes / f"{name}.toml").model_dump() for name in ("collapse", "flaky"))
+    differing = {
+        f"{section}.{key}" for section in first for key in first[section] if first[section][key] != second[section][key]
+    }
+    assert differing == {"run.name", "faults.search_failure_rate", "train.lr"}
+
+
+def test_overrides_beat_the_file_and_the_last_one_counts(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "[train]\nsteps = 7\n")
+    assert load(path, ["--train.steps", "8", "--train.steps=9"]).train.steps == 9
+
+
+def test_dump_reads_back_equal(tmp_path: Path) -> None:
+    config = load(
+        overrides=[
+            "--data.train=q.jsonl",
+            "--retrieval.corpus=c.jsonl",
+            "--reward.custom={ 'my_code:brevity' = 0.2 }",
+            "--run.name=ü \"'",
+        ]
+    )
+    assert load(recipe(tmp_path, dump(config))) == config
+    assert config != load()
+
+
+def test_dump_of_the_defaults_names_every_setting_that_is_read_and_not_none() -> None:
+    data = tomllib.loads(dump(load()))
+    for name in setting_values(load()):
+        if name.partition(".")[0] in load().unused():
+            assert name.partition(".")[0] not in data
+            continue
+        value: Any = data
+        for part in name.split("."):
+            value = value.get(part) if value is not None else None
+        assert (value is None) == (get(load(), name) is None), name
+
+
+def test_a_preset_brings_its_turns(tmp_path: Path) -> None:
+    search = load(overrides=["--protocol.preset", "search-r1"])
+    assert search.protocol.max_turns == 5 and load().protocol.max_turns == 4
+    assert load(overrides=["--protocol.preset", "r1"]).protocol.max_turns == 1
+    assert load(overrides=["--protocol.preset", "search-r1", "--protocol.max_turns", "4"]).protocol.max_turns == 4
+    resolved = recipe(tmp_path, dump(search))
+    assert load(resolved, ["--protocol.preset", "clean"]).protocol.max_turns == 4
+    assert load(recipe(tmp_path, '[protocol]\npreset = "search-r1"\nmax_turns = 3\n')).protocol.max_turns == 3
+
+
+# ---- a recipe that extends another
+
+
+def files(folder: Path, **texts: str) -> Path:
+    """Writes `NAME.toml` files; the path of the last one."""
+    for name, text in texts.items():
+        (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+    return folder / f"{list(texts)[-1]}.toml"
+
+
+def test_an_extending_recipe_changes_what_it_names(tmp_path: Path) -> None:
+    path = files(
+        tmp_path,
+        base="[train]\nsteps = 7\nlr = 2e-6\n[reward]\ncustom = { 'a:b' = 1.0 }\n",
+        middle="extends = 'base.toml'\n[train]\nsteps = 8\n[reward]\ncustom = { 'c:d' = 0.5 }\n",
+        last="extends = 'middle.toml'\n[run]\nseed = 3\n",
+    )
+    config = load(path, ["--train.lr", "3e-6"])
+    assert (config.train.steps, config.train.lr, config.run.seed) == (8, 3e-6, 3)
+    assert config.reward.custom == {"c:d": 0.5}, "a setting that holds a table is replaced, not joined"
+    assert load(recipe(tmp_path, dump(config))) == config, "the resolved recipe stands alone"
+
+
+def test_any_number_of_recipes_may_extend_each_other(tmp_path: Path) -> None:
+    texts = {f"r{i}": f"extends = 'r{i - 1}.toml'\n[train]\nsteps = {i}\n" for i in range(1, 1200)}
+    config = load(files(tmp_path, r0="[train]\nlr = 2e-6\n", **texts))
+    assert (config.train.steps, config.train.lr) == (1199, 2e-6)
+
+
+@pytest.mark.parametrize("extending", [True, False])
+def test_a_pipe_and_a_device_are_no_recipes(tmp_path: Path, extending: bool) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (str(tmp_path / "pipe"), "/dev/zero"):
+        path = recipe(tmp_path, f"extends = '{name}'\n") if extending else Path(name)
+        with pytest.raises(ConfigError, match=f"{name} is neither a file nor a folder"):
+            load(path)
+
+
+def test_an_extending_recipe_may_name_a_bundled_one_and_another_penalty(tmp_path: Path) -> None:
+    path = files(tmp_path, mine='extends = "llds-v1"\n[loss.penalty]\nname = "sapo"\n')
+    assert load(path).loss.penalty == PENALTIES["sapo"](), "the base's gate and coefficient are not SAPO's"
+    assert load(path).train.questions == load(BUNDLED / "llds-v1.toml").train.questions
+    mine = load(files(tmp_path, mine='extends = "quickstart"\n[protocol]\npreset = "sapo"\n'))
+    assert mine.protocol.preset == "sapo"
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        ({"a": "extends = 3\n"}, "a.toml: extends = 3 is not a recipe's name"),
+        ({"a": 'extends = "\\u0000"\n'}, "a.toml: extends = '\\x00' contains a NUL character"),
+        ({"a": '[data]\ntrain = "x\\u0000"\n'}, "a.toml: data.train = 'x\\x00' contains a NUL character"),
+        ({"a": "extends = 'gone'\n"}, "a.toml: extends = 'gone': there is no recipe "),
+        ({"a": "extends = 'a.toml'\n"}, "a.toml: extends = 'a.toml' leads back to this file"),
+        ({"a": "extends = 'b.toml'\n", "b": "extends = 'a.toml'\n"}, "leads back to this file"),
+        ({"base": "[train]\nstep = 7\n", "a": "extends = 'base.toml'\n"}, "train.step"),
+        ({"base": "train = 7\n", "a": "extends = 'base.toml'\n[train]\nsteps = 3\n"}, "train is a section"),
+        ({"a": "[train]\nextends = 'quickstart'\n"}, "train.extends"),
+    ],
+)
+def test_a_recipe_that_cannot_extend_is_a_sentence(texts: dict[str, str], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(files(tmp_path, **texts))
+    assert sentence in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_bytes(b"\xef\xbb\xbf[train]\nsteps = 7\n")
+    assert load(path).train.steps == 7
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no recipe .*nowhere\.toml; give the path"):
+        load(tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigError, match="is a folder; give a TOML file"):
+        load(tmp_path)
+    with pytest.raises(ConfigError, match=r"my\.toml is not valid TOML: .*line 2"):
+        load(recipe(tmp_path, "[train]\nsteps = = 3\n"))
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes("[run]\nname = 'é'\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        load(latin)
+
+
+# ---- overrides: every kind of value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dotted", "value"),
+    [
+        (["--train.steps", "50"], "train.steps", 50),
+        (["--train.steps=50"], "train.steps", 50),
+        (["--train.steps", "1e3"], "train.steps", 1000),
+        (["--train.steps", "1_000"], "train.steps", 1000),
+        (["--train.group-size", "4"], "train.group_size", 4),
+        (["--loss.entropy_coef", "-0.01"], "loss.entropy_coef", -0.01),
+        (["--loss.entropy_coef=-1e-3"], "loss.entropy_coef", -0.001),
+        (["--loss.entropy_coef", "-.5"], "loss.entropy_coef", -0.5),
+        (["--run.seed", "-3"], "run.seed", -3),
+        (["--train.lr", "1"], "train.lr", 1.0),
+        (["--track.tensorboard"], "track.tensorboard", True),
+        (["--track.tensorboard", "--train.steps", "3"], "track.tensorboard", True),
+        (["--track.tensorboard", "true"], "track.tensorboard", True),
+        (["--track.tensorboard=no"], "track.tensorboard", False),
+        (["--retrieval.stem", "False"], "retrieval.stem", False),
+        (["--world.filler_length", "[2, 3]"], "world.filler_length", (2, 3)),
+        (["--world.filler_length", "2,3"], "world.filler_length", (2, 3)),
+        (["--world.scripts.stop_early", "0.5"], "world.scripts.stop_early", 0.5),
+        (["--world.scripts.stop_early", "[0.5, 1]"], "world.scripts.stop_early", (0.5, 1.0)),
+        (["--loss.penalty.name", "none"], "loss.penalty.name", "none"),
+        (["--loss.dual_clip", "3"], "loss.dual_clip", 3.0),
+        (["--loss.dual_clip", "none"], "loss.dual_clip", None),
+        (["--track.wandb", "None"], "track.wandb", None),
+        (["--run.name", "none"], "run.name", "none"),
+        (["--run.name", "12"], "run.name", "12"),
+        (["--run.name", "a=b"], "run.name", "a=b"),
+        (["--run.name=--odd"], "run.name", "--odd"),
+        (["--loss.penalty.answer_weight", "0.5"], "loss.penalty.answer_weight", 0.5),
+        (["--loss.penalty.answer_weight", "adaptive-code"], "loss.penalty.answer_weight", "adaptive-code"),
+        (["--protocol.prompt", "Q: {question} [x] = 1"], "protocol.prompt", "Q: {question} [x] = 1"),
+    ],
+)
+def test_an_override_is_read_as_its_setting(arguments: list[str], dotted: str, value: Any) -> None:
+    found = get(load(overrides=arguments), dotted)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_flag_does_not_swallow_what_is_no_truth_value() -> None:
+    assert "cannot read the argument 'my.toml'" in refusal("--track.tensorboard", "my.toml")
+
+
+@pytest.mark.parametrize("arguments", [["--train.steps"], ["--train.steps", "--track.tensorboard"]])
+def test_a_setting_without_its_value(arguments: list[str]) -> None:
+    # `steps = true` would be 1 to a reader that is not strict.
+    assert refusal(*arguments) == "--train.steps needs a value; write --train.steps 60"
+
+
+# ---- what is refused, and how
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("train.stesp", "train.steps"),
+        ("train.setps", "train.steps"),
+        ("lr", "train.lr or critic.lr or warm_start.lr"),
+        ("penalty.coef", "loss.penalty.coef"),
+        ("penalty.name", "loss.penalty.name"),
+        ("train.penalty.name", "loss.penalty.name"),
+        ("warmstart.steps", "warm_start.steps"),
+        ("loss.group_size", "train.group_size"),
+        ("grup_size", "train.group_size"),
+        ("trian", "train"),
+        ("learning_rate", "train.lr"),
+        ("training.num_generations", "train.group_size"),
+    ],
+)
+def test_an_unknown_name_gets_its_nearest_match(name: str, meant: str) -> None:
+    assert refusal(f"--{name}", "3") == f"--{name}: there is no such setting; did you mean {meant}?"
+
+
+def test_an_unknown_name_that_is_near_nothing() -> None:
+    assert refusal("--zzqq", "3") == "--zzqq: there is no such setting; `holdfast recipe show` prints all"
+
+
+def test_suggestions_are_settings() -> None:
+    # The names other toolkits use may only lead to settings that exist.
+    assert set(refusals._ELSEWHERE.values()) <= set(setting_names())
+
+
+def test_a_section_is_no_setting() -> None:
+    assert refusal("--loss.penalty", "3").startswith(
+        "--loss.penalty: this is a section of 12 settings; name one of them, such as loss.penalty.name"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("--train.steps=0", "--train.steps = 0: must be 1 or more"),
+        ("--train.steps=2.5", "--train.steps = '2.5': must be a whole number"),
+        ("--train.steps=many", "--train.steps = 'many': must be a whole number"),
+        ("--train.lr=0", "--train.lr = 0.0: must be more than 0"),
+        ("--train.lr=", "--train.lr = '': must be a number"),
+        ("--train.lr=nan", "--train.lr = nan: must be a finite number"),
+        ("--train.lr=inf", "--train.lr = inf: must be a finite number"),
+        ("--sampling.top_p=1.5", "--sampling.top_p = 1.5: must be 1 or less"),
+        ("--track.tensorboard=maybe", "--track.tensorboard = 'maybe': must be true or false"),
+        ("--model.autocast=b16", "--model.autocast = 'b16': must be 'auto', 'bf16' or 'none' (did you mean 'bf16'?)"),
+        (
+            "--loss.penalty.answer_weight=heavy",
+            "--loss.penalty.answer_weight = 'heavy': must be a number, or 'adaptive-paper' or 'adaptive-code'",
+        ),
+    ],
+)
+def test_a_bad_value_is_one_sentence(override: str, sentence: str) -> None:
+    assert refusal(override) == sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[train]\nsteps = '50'", "train.steps = '50': must be a whole number"),
+        ("[train]\nsteps = true", "train.steps = true: must be a whole number"),
+        ("[train]\nlr = '1e-5'", "train.lr = '1e-5': must be a number"),
+        ("[track]\ntensorboard = 1", "track.tensorboard = 1: must be true or false"),
+        ("[run]\nname = 5", "run.name = 5: must be a string, in quotes"),
+        ("train = 5", "train = 5: is a section; write its settings below a [section] line"),
+        ("[world]\nfiller_length = [4]", "world.filler_length: must be a list of two numbers, [A, B]"),
+        (
+            "[loss.penalty]\nname = ['llds']",
+            "loss.penalty.name = ['llds']: must be 'none', 'llds', 'sapo', 'nll' or 'custom'",
+        ),
+        ("[loss]\npenalty = 3", "loss.penalty = 3: is a section; write its settings below a [section] line"),
+        ("[trian]\nsteps = 5", "trian: there is no such setting; did you mean train?"),
+        (
+            "[loss.penalty]\ncoeff = 1.0",
+            "loss.penalty.coeff: there is no such setting; did you mean loss.penalty.coef?",
+        ),
+        ("stpes = 5", "stpes: there is no such setting; did you mean train.steps?"),
+    ],
+)
+def test_a_file_is_read_strictly_and_named(tmp_path: Path, text: str, sentence: str) -> None:
+    path = recipe(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value) == f"{path}: {sentence}"
+
+
+def test_an_override_into_a_section_that_is_a_value(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "loss = 3")
+    with pytest.raises(ConfigError, match=r"loss = 3, but loss is a section: write \[loss\]"):
+        load(path, ["--loss.penalty.coef", "1"])
+
+
+def test_all_problems_come_at_once_and_say_where_they_are(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "[train]\nsteps = 0\nfoo_bar = 1\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path, ["--train.lr", "fast"])
+    head, *problems = str(caught.value).split("\n")
+    assert head == f"{path}: these settings cannot work"
+    assert sorted(p.strip() for p in problems) == [
+        "--train.lr = 'fast': must be a number",  # from the command line, and so named
+        "train.foo_bar: there is no such setting; `holdfast recipe show` prints all",
+        "train.steps = 0: must be 1 or more",
+    ]
+
+
+@pytest.mark.parametrize("argument", ["my.toml", "-x", "--"])
+def test_what_is_no_setting(argument: str) -> None:
+    assert refusal(argument) == f"cannot read the argument {argument!r}; settings are written --section.key value"
+
+
+# ---- settings that contradict each other: each sentence names what to change
+
+CONTRADICTIONS = {
+    "heavy answers": (
+        ["--loss.penalty.answer_weight=5"],
+        "answer_weight = 5.0: must be 1 or less, or 'adaptive-paper'",
+    ),
+    "inert penalty": (["--train.optimizer_steps_per_rollout=1"], "optimizer_steps_per_rollout to 2 or more"),
+    "inert penalty, another way out": (["--train.optimizer_steps_per_rollout=1"], "or train.anchor_every = 1, which"),
+    "an anchor for no penalty": (
+        ["--train.anchor_every=2", "--loss.penalty.name=none"],
+        "train.anchor_every = 2 with loss.penalty.name = 'none'",
+    ),
+    "an anchor for a likelihood": (
+        ["--train.anchor_every=2", "--loss.penalty.name=nll"],
+        "Set loss.penalty.name = 'llds' or 'sapo', or leave train.anchor_every out",
+    ),
+    "an anchor before the start": (["--train.anchor_every=-1"], "train.anchor_every"),
+    "an order of mini-batches": (["--train.minibatches=grouped"], "'shuffled' or 'in-order'"),
+    "inert sapo": (
+        ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=sapo"],
+        "loss.penalty.name = 'sapo' with train.optimizer_steps_per_rollout = 1",
+    ),
+    "too few rollouts": (
+        ["--train.questions=1", "--train.group_size=4"],
+        "only 1 × 4 = 4 rollouts; every optimizer step needs at least one. Lower it, or raise train.questions",
+    ),
+    "a baseline of nothing": (["--loss.baseline=length", "--loss.advantage=reinforce"], "which makes it OPO"),
+    "group of one": (
+        ["--train.group_size=1"],
+        "with one rollout per group, there is nothing to compare it with. Raise train.group_size",
+    ),
+    "no reward": (["--reward.em=0"], "set reward.em = 1.0"),
+    "own questions, bundled corpus": (["--data.train=q.jsonl"], "Set both to your files, or neither"),
+    "own corpus, bundled questions": (["--retrieval.corpus=c.jsonl"], "Set both to your files, or neither"),
+    "server and corpus": (
+        ["--data.train=q.jsonl", "--retrieval.url=http://h:1", "--retrieval.corpus=c.jsonl"],
+        "retrieval.url = 'http://h:1' with retrieval.corpus = 'c.jsonl': the server searches its own passages",
+    ),
+    "server and index": (
+        ["--data.train=q.jsonl", "--retrieval.url=http://h:1", "--retrieval.index=i"],
+        "with retrieval.index = 'i'",
+    ),
+    "server and bundled questions": (["--retrieval.url=http://h:1"], "or leave retrieval.url out"),
+    "own dev, bundled train": (["--data.dev=d.jsonl"], "or leave data.dev out"),
+    "own test, bundled train": (["--data.test=t.jsonl"], "or leave data.test out"),
+    "prompt without question": (["--protocol.prompt=Answer!"], "protocol.prompt must contain {question}"),
+    "lengths reversed": (["--world.ramble_length=30,18"], "give the shortest length first"),
+    "length of nothing": (["--world.filler_length=0,3"], "give the shortest length first, 1 or more"),
+    "too few filler words": (["--world.filler_words=10"], "set 11 or more, or 0"),
+    "heads do not divide": (["--world.model.heads=5"], "Set world.model.hidden to a multiple of 10"),
+    "run name is a path": (["--run.name=a/b"], "set run.dir to choose the parent folder"),
+    "run name is empty": (["--run.name= "], "is not a valid folder name"),
+    "run name is the folder above": (["--run.name=.."], "is not a valid folder name"),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_contradictions(case: str) -> None:
+    overrides, sentence = CONTRADICTIONS[case]
+    assert sentence in refusal(*overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=none"],
+        ["--train.optimizer_steps_per_rollout=2"],
+        ["--train.optimizer_steps_per_rollout=1", "--train.anchor_every=3"],
+        ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=sapo", "--loss.penalty.tau=1.2"],
+        ["--train.questions=2", "--train.group_size=5"],  # 10 rollouts for K = 10
+        ["--train.group_size=1", "--loss.advantage=reinforce"],
+        ["--reward.em=0", "--reward.f1=1"],
+        ["--data.train=q.jsonl", "--data.dev=d.jsonl", "--retrieval.corpus=c.jsonl"],
+        ["--data.train=q.jsonl", "--retrieval.url=http://h:1"],
+        ["--world.filler_length=3,3", "--world.filler_words=11"],
+    ],
+)
+def test_their_neighbours_are_fine(overrides: list[str]) -> None:
+    load(overrides=overrides)
+
+
+def test_several_contradictions_come_at_once() -> None:
+    problems = refusal("--reward.em=0", "--protocol.prompt=x").split("\n")
+    assert len(problems) == 3
+    assert problems[0] == "these settings cannot work"
+
+
+# ---- published values
+
+
+PUBLISHED = {
+    "none": {},
+    "llds": {"coef": 0.2, "preserve": "nonnegative"},
+    "sapo": {"coef": 0.1, "preserve": "positive"},
+    "nll": {"coef": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_method_gets_its_published_values(name: str) -> None:
+    penalty = load(overrides=["--loss.penalty.name", name]).loss.penalty
+    assert penalty == PENALTIES[name]()
+    assert {key: value for key, value in penalty if key in ("coef", "preserve")} == PUBLISHED[name]
+
+
+def test_published_values_give_way_to_the_recipe() -> None:
+    config = load(overrides=["--loss.penalty.name=sapo", "--loss.penalty.coef=0", "--loss.penalty.preserve=correct"])
+    assert setting_values(config).items() >= {"loss.penalty.coef": 0.0, "loss.penalty.preserve": "correct"}.items()
+
+
+def test_every_penalty_of_this_package_has_published_values() -> None:
+    assert set(PUBLISHED) == set(PENALTIES) - {"custom"}
+
+
+# ---- settings of another method
+
+VALUES = {
+    "coef": "0.5",
+    "gate": "token",
+    "preserve": "correct",
+    "normalizer": "policy",
+    "threshold": "0.01",
+    "answer_weight": "0.5",
+    "answer_base": "0.5",
+    "answer_target": "3.0",
+    "tau": "0.9",
+    "path": "my_code:Hinge",
+    "settings": "margin = 0.5",
+}
+
+
+def test_there_is_a_value_for_every_setting_of_a_penalty() -> None:
+    assert {"name", *VALUES} == {key for kind in PENALTIES.values() for key in kind.model_fields}
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("key", VALUES)
+def test_a_setting_is_the_methods_or_refused(name: str, key: str) -> None:
+    overrides = ["--loss.penalty.name", name, f"--loss.penalty.{key}", VALUES[key]]
+    needed = ["--loss.penalty.path=my_code:Ramp"] if name == "custom" else []
+    if key in PENALTIES[name].model_fields:
+        needed += ["--loss.penalty.answer_weight=adaptive-paper"] if key in ("answer_base", "answer_target") else []
+        changed, usual = (load(overrides=[*needed, *words]).loss.penalty for words in (overrides, overrides[:2]))
+        assert changed != usual and type(changed) is PENALTIES[name]
+    else:
+        assert f"--loss.penalty.{key} = " in (said := refusal(*needed, *overrides))
+        assert (
+            f"with loss.penalty.name = {name!r}, which does not read it. Leave it out, or set loss.penalty.na" in said
+        )
+
+
+def test_a_setting_of_another_method_is_refused_with_its_default_too() -> None:
+    assert refusal("--loss.penalty.name=sapo", "--loss.penalty.gate=action").endswith("set loss.penalty.name = 'llds'")
+    assert refusal("--loss.penalty.name=none", "--loss.penalty.preserve=all").endswith("name = 'llds' or 'sapo'")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_resolved_recipe_holds_what_its_method_reads_and_reads_back(name: str, tmp_path: Path) -> None:
+    config = load(overrides=["--loss.penalty.name", name])
+    assert set(tomllib.loads(dump(config))["loss"]["penalty"]) == set(PENALTIES[name].model_fields)
+    path = tmp_path / "resolved.toml"
+    path.write_text(dump(config))
+    assert load(path) == config
+    for other in PUBLISHED:  # another method on top of it, as a control is
+        assert load(path, ["--loss.penalty.name", other]) == load(overrides=["--loss.penalty.name", other])
+
+
+def test_a_control_forgets_the_files_settings_and_not_the_command_lines(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('[loss.penalty]\nname = "llds"\ngate = "token"\nthreshold = 0.1\ncoef = 0.7\n')
+    assert load(path, ["--loss.penalty.name=none"]).loss.penalty == NoPenalty()
+    assert load(path, ["--loss.penalty.name=sapo"]).loss.penalty == PENALTIES["sapo"]()
+    assert setting_values(load(path, ["--loss.penalty.name=llds"]))["loss.penalty.coef"] == 0.7
+    with pytest.raises(ConfigError, match="gate = 'response'"):
+        load(path, ["--loss.penalty.name=none", "--loss.penalty.gate=response"])
+
+
+def test_settings_of_one_name_are_of_one_kind() -> None:
+    """So that a command line is read in the same way whichever section it turns out to be for."""
+    kinds: dict[str, set[str]] = {}
+    for penalty in PENALTIES.values():
+        for key, info in penalty.model_fields.items():
+            kinds.setdefault(key, set()).add(kind_of(info.annotation).removesuffix(" or none"))
+    assert {key: kind for key, kind in kinds.items() if len(kind) > 1 and key != "name"} == {}
+
+
+def test_a_recipe_may_name_code(tmp_path: Path) -> None:
+    text = """
+        [loss.penalty]
+        name = "custom"
+        path = "my_code:Hinge"
+        settings = { margin = 0.5, "odd key" = ["a", { b = true }] }
+        [reward.custom]
+        "my_code:brevity" = 0.2
+    """
+    config = load(recipe(tmp_path, text))
+    assert {name: weight for name, weight in config.reward.weights().items() if weight} == {
+        "em": 1.0,
+        "my_code:brevity": 0.2,
+    }
+    assert load(recipe(tmp_path, dump(config))) == config
+    words = ["--reward.custom", '"my_code:brevity" = 0.2']
+    assert load(overrides=words).reward == config.reward
+
+
+@pytest.mark.parametrize("path", ["", "my_code", "my_code.Hinge", "my_code.py:Hinge()", "../my_code:Hinge", ":Hinge"])
+def test_a_path_that_names_no_code(path: str) -> None:
+    assert "as module:Class" in refusal("--loss.penalty.name=custom", f"--loss.penalty.path={path}")
+    assert "write module:function" in refusal("--reward.custom", f'"{path}" = 1.0')
+
+
+# ---- the schema as documentation
+
+
+def test_validate_does_not_touch_its_input() -> None:
+    data: dict[str, Any] = {"loss": {"penalty": {"name": "sapo"}}}
+    validate(data)
+    assert data == {"loss": {"penalty": {"name": "sapo"}}}
+
+
+def test_a_config_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        load().train.steps = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        (int, "a whole number"),
+        (float | None, "a number or none"),
+        (bool, "true or false"),
+        (Literal["a", "b"], "'a' or 'b'"),
+        (float | Literal["x", "y"], "a number, 'x' or 'y'"),
+        (tuple[int, int], "a list of 2 whole numbers"),
+        (float | tuple[float, float], "a number or a list of 2 numbers"),
+    ],
+)
+def test_kinds_in_words(annotation: Any, words: str) -> None:
+    assert kind_of(annotation) == words
