@@ -5,7 +5,7 @@
 
 Both arms take the old log-probs and make the update, forward and backward passes and the optimizer included, from the
 same weights on the same rollouts. A step also has rollouts, which are left out here, so its share is smaller. A round
-runs both arms once, the order reversed from round to round; the cost is the seconds with `loss.nthr` over those without
+runs both arms once, the order reversed from round to round; the cost is the seconds with NTHR over those without
 in the same round, minus 1. Shown is the median over rounds with a 95 % interval from order statistics.
 
 Memory is the peak of the old pass, by PyTorch's record of every allocation: the scores' part beside one [V*, d] matrix
@@ -29,15 +29,16 @@ from torch.profiler import ProfilerActivity, profile
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.language_model import LanguageModel
 from holdfast.losses import group_advantages
+from holdfast.methods.nthr import NTHR, rows_for_nthr
 from holdfast.methods.penalties import NoPenalty
+from holdfast.methods.registry import Methods
 from holdfast.recipe import Loss, Sampling, Train
 from holdfast.train.learner import Learner
 from holdfast.train.objective import Objective
-from holdfast.train.policy_weights import rows_for_nthr
 from measuring import median_interval, seconds_now, table, write_json
 from penalty_cost import SHAPES, Shape, model_of, rollouts
 
-ARMS = {nthr: Loss(kl_coef=0.0, penalty=NoPenalty(), nthr=nthr) for nthr in (False, True)}
+ARMS = {nthr: Loss(kl_coef=0.0, penalty=NoPenalty(), methods=Methods(nthr=NTHR(on=nthr))) for nthr in (False, True)}
 FLOAT32 = 4
 
 

@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from holdfast.agent import onednn
 from holdfast.agent.language_model import LanguageModel, prepare
 from holdfast.agent.onednn import OneDNNLinear
+from holdfast.methods.nthr import output_layer
 from holdfast.recipe import Model
-from holdfast.train.policy_weights import output_layer
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
 

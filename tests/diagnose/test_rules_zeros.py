@@ -159,7 +159,7 @@ def test_a_first_row_without_contrast_is_forgotten() -> None:
 
 # ---- remedies that leave nothing in the loss
 
-GEO_RS = {"loss.sampler_weights.level": "sequence", "loss.sampler_weights.low": 0.99, "loss.sampler_weights.high": 1.01}
+GEO_RS = {f"loss.methods.sampler_weights.{key}": value for key, value in (("low", 0.99), ("high", 1.01))}
 WEIGHTS = {"sampler/weight_p05": [0.82] * 4, "sampler/weight_p95": [0.9] * 4}
 
 
@@ -175,8 +175,8 @@ def test_bounds_that_no_weight_meets_are_told_at_the_first_batch() -> None:
     assert finding.evidence == {
         "loss/excluded_fraction": 1.0, "sampler/weight_p05": 0.82, "sampler/weight_p95": 0.9,
     }  # fmt: skip
-    assert "between 0.82 and 0.9, outside the bounds of loss.sampler_weights, 0.99 to 1.01." in finding.summary
-    assert "`loss.sampler_weights.low`" in finding.remedy
+    assert "between 0.82 and 0.9, outside the bounds of loss.methods.sampler_weights, 0.99 to 1.01." in finding.summary
+    assert "`loss.methods.sampler_weights.low`" in finding.remedy
 
 
 def test_weights_of_zero_leave_nothing_either() -> None:
@@ -186,10 +186,10 @@ def test_weights_of_zero_leave_nothing_either() -> None:
 
 def test_a_batch_of_void_rollouts_is_a_note_once_others_have_tokens() -> None:
     void = {"loss/excluded_fraction": [0.2, 1.0, 1.0, 1.0]}
-    (finding,) = emptied(void, {"loss.drop_void": True}).findings
+    (finding,) = emptied(void, {"loss.methods.drop_void.on": True}).findings
     assert (finding.code, finding.step, finding.evidence) == ("GRD003", 2, {"loss/excluded_fraction": 1.0})
-    assert "invalid turn" in finding.summary and "loss.drop_void" in finding.summary
-    diagnosis = emptied({"loss/excluded_fraction": [0.2, 1.0, 0.9, 0.8]}, {"loss.drop_void": True})
+    assert "invalid turn" in finding.summary and "loss.methods.drop_void" in finding.summary
+    diagnosis = emptied({"loss/excluded_fraction": [0.2, 1.0, 0.9, 0.8]}, {"loss.methods.drop_void.on": True})
     assert diagnosis.findings == () and [note.code for note in diagnosis.notes] == ["GRD003"]
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Group, Invalid, Search, Trajectory
 from holdfast.cli.recipes import bundled
+from holdfast.methods.registry import Methods
 from holdfast.recipe import Config, load, setting_values
 from holdfast.train.plan import Plan
 
@@ -410,7 +411,7 @@ def test_a_row_trains_as_its_paper_says(row: str, settings: dict[str, Any], reci
     groups, _ = trainer.roll_out(trainer.question_order.next(config.train.questions))
     rewards = [[reward_of(t, settings) for t in group.trajectories] for group in groups]
     assert [[t.reward for t in group.trajectories] for group in groups] == [pytest.approx(r) for r in rewards]
-    if config.loss.drop_first_actions:
+    if config.loss.methods.drop_first_actions.on:
         groups = with_matches(groups)
     batch = trainer.make_batch(groups)
     everyone = [t for group in groups for t in group.trajectories]
@@ -428,13 +429,13 @@ def test_a_row_trains_as_its_paper_says(row: str, settings: dict[str, Any], reci
     assert len(plan) == steps
     penalty, loss, weighed = config.loss.penalty.term, config.loss, batch
     weight = (penalty.weight_at(mean(t.searches for t in everyone)) if penalty is not None else None) or 0.0
-    if loss.nthr:  # its factors are made in the old pass, from the states behind a forward pass of the trainer's own
+    if loss.methods.nthr.on:  # its factors are made in the old pass, from the states behind a forward pass
         factors = torch.ones(batch.loss_mask.shape)
         for micros, mini in zip(trainer.learner.old_pass(batch, plan).minibatches, plan, strict=True):
             for micro, rows_of_micro in zip(micros, mini, strict=True):
                 assert micro.policy_weights is not None
                 factors[rows_of_micro, : micro.loss_mask.shape[1]] = micro.policy_weights
-        loss, weighed = loss.model_copy(update={"nthr": False}), replace(batch, policy_weights=factors)
+        loss, weighed = loss.model_copy(update={"methods": Methods()}), replace(batch, policy_weights=factors)
     metrics, weights = run(model, weighed, plan, loss, lr=0.05, answer_weight=weight, max_tokens=MOST_TOKENS)
     wanted = descend(model, batch, plan, method, everyone, lr=0.05)
     moved = 0.0
@@ -452,7 +453,7 @@ def test_a_row_trains_as_its_paper_says(row: str, settings: dict[str, Any], reci
     result = trainer.step()
     assert result.metrics["optimizer_steps_per_rollout"] == steps and result.metrics["grad/skipped_steps"] == 0
     assert ("loss/penalty" in result.metrics) == (penalty is not None)
-    if config.train.resample:
+    if config.loss.methods.dynamic_sampling.on:
         learned = sum(group.mixed for group in result.groups)
         extra = result.metrics["rollout/extra_questions"]
         assert len(result.groups) == config.train.questions + extra

@@ -18,9 +18,14 @@ from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Answer, Group, Invalid, Search, Trajectory, Turn
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.losses import nthr_weights, sampler_weights, token_influence
+from holdfast.methods.drop_first_actions import DropFirstActions
+from holdfast.methods.drop_void import DropVoid
+from holdfast.methods.negative_weight import NegativeWeight
+from holdfast.methods.nthr import NTHR, check_logits, output_layer, rows_for_nthr
 from holdfast.methods.penalties import NoPenalty
-from holdfast.recipe import Config, Loss, SamplerWeights, validate
-from holdfast.train.policy_weights import check_logits, output_layer, rows_for_nthr
+from holdfast.methods.registry import Methods
+from holdfast.methods.sampler_weights import SamplerWeights
+from holdfast.recipe import Config, Loss, validate
 from holdfast.train.rollouts import training_batch
 from holdfast.train.run import train
 
@@ -43,8 +48,8 @@ def rollout(correct: bool, *turns: Turn) -> Trajectory:
     )
 
 
-def batch_of(group: Group, **loss: Any) -> TokenBatch:
-    return training_batch([group], Loss(**loss), pad_token_id=0, device=torch.device("cpu"))
+def batch_of(group: Group, **methods: Any) -> TokenBatch:
+    return training_batch([group], Loss(methods=Methods(**methods)), pad_token_id=0, device=torch.device("cpu"))
 
 
 SEARCH, OTHER = turn(Search("lake"), hits=("a", "b")), turn(Search("sea"), hits=("c",))
@@ -61,14 +66,14 @@ GROUP = Group(
 
 
 def test_void_rollouts_are_left_out_and_count_in_their_group() -> None:
-    plain, batch = batch_of(GROUP), batch_of(GROUP, drop_void=True)
+    plain, batch = batch_of(GROUP), batch_of(GROUP, drop_void=DropVoid())
     assert torch.equal(batch.advantages, plain.advantages) and plain.excluded is None
     assert batch.learned_mask.sum(-1).tolist() == [4, 4, 4, 0]
     assert batch.loss_mask.sum(-1).tolist() == [4, 4, 4, 6]
 
 
 def test_first_actions_that_a_correct_rollout_shares_are_left_out() -> None:
-    batch = batch_of(GROUP, drop_first_actions=True)
+    batch = batch_of(GROUP, drop_first_actions=DropFirstActions())
     assert batch.learned_mask.sum(-1).tolist() == [4, 2, 4, 4]
     assert not (batch.learned_mask & (batch.action_ids == 1))[[1, 3]].any()
 
@@ -121,7 +126,7 @@ def test_sampler_weights_are_those_of_the_function(make_model: Callable[..., Any
         old, _ = policy.logprobs(batch.token_ids, batch.loss_mask)
     batch = replace(batch, sampler_logprobs=old + 0.4 * torch.randn(old.shape, generator=g))
     settings = SamplerWeights(level=level, keep=keep, low=0.7, high=1.4)
-    minis, _ = updated(model, batch, Loss(kl_coef=0.0, sampler_weights=settings))
+    minis, _ = updated(model, batch, Loss(kl_coef=0.0, methods=Methods(sampler_weights=settings)))
     assert batch.sampler_logprobs is not None
     expected = sampler_weights(
         old, batch.sampler_logprobs, batch.loss_mask, level=level, keep=keep, low=0.7, high=1.4,
@@ -143,7 +148,10 @@ def test_sampler_weights_are_those_of_the_function(make_model: Callable[..., Any
 
 def test_a_weight_multiplies_the_policy_gradient_alone(make_model: Callable[..., Any]) -> None:
     """Halved advantages give the same step, as long as the penalty is off."""
-    batch, loss = a_batch(), Loss(kl_coef=0.0, penalty=NoPenalty(), negative_weight=0.5)
+    batch, loss = (
+        a_batch(),
+        Loss(kl_coef=0.0, penalty=NoPenalty(), methods=Methods(negative_weight=NegativeWeight(weight=0.5))),
+    )
     _, weights = updated(make_model(), batch, loss)
     halved = torch.where(batch.advantages < 0, batch.advantages / 2, batch.advantages)
     _, others = updated(make_model(), replace(batch, advantages=halved), Loss(kl_coef=0.0, penalty=NoPenalty()))
@@ -169,7 +177,9 @@ def test_nthr_factors_are_those_of_the_functions(make_model: Callable[..., Any],
     """Hidden states from transformers' own output, group by group; the plan scatters the groups."""
     model, batch = make_model(), nthr_batch()
     policy = LanguageModel(model=model, tokenizer=None)
-    learner = learner_of(policy, Loss(kl_coef=0.0, nthr=True, negative_weight=0.5))
+    learner = learner_of(
+        policy, Loss(kl_coef=0.0, methods=Methods(nthr=NTHR(), negative_weight=NegativeWeight(weight=0.5)))
+    )
     object.__setattr__(learner.sampling, "temperature", temperature)
     minis = learner.old_pass(batch, PLAN).minibatches
     with torch.no_grad():
@@ -199,12 +209,12 @@ def test_nthr_changes_no_log_prob_and_nothing_without_mixed_groups(make_model: C
     batch = replace(a_batch(), group_ids=torch.arange(7))
     policy = LanguageModel(model=make_model(), tokenizer=None)
     plain = learner_of(policy, Loss(kl_coef=0.0)).old_pass(nthr_batch(), PLAN)
-    scored = learner_of(policy, Loss(kl_coef=0.0, nthr=True)).old_pass(nthr_batch(), PLAN)
+    scored = learner_of(policy, Loss(kl_coef=0.0, methods=Methods(nthr=NTHR()))).old_pass(nthr_batch(), PLAN)
     assert plain.batch.old_logprobs is not None and scored.batch.old_logprobs is not None
     assert torch.equal(plain.batch.old_logprobs, scored.batch.old_logprobs)
     assert rows_for_nthr(nthr_batch()).tolist() == [True, True, True, True, False, False, False]
     assert not rows_for_nthr(batch).any()  # groups of one
-    minis = learner_of(policy, Loss(kl_coef=0.0, nthr=True)).old_pass(batch, PLAN).minibatches
+    minis = learner_of(policy, Loss(kl_coef=0.0, methods=Methods(nthr=NTHR()))).old_pass(batch, PLAN).minibatches
     assert all(micro.policy_weights is None for mini in minis for micro in mini)
 
 
@@ -213,7 +223,7 @@ def test_excluded_tokens_push_nothing_in_nthr(make_model: Callable[..., Any]) ->
     batch = nthr_batch()
     excluded = batch.loss_mask & torch.tensor([False, True, False, False, False, False, False])[:, None]
     policy = LanguageModel(model=make_model(), tokenizer=None)
-    learner = learner_of(policy, Loss(kl_coef=0.0, nthr=True))
+    learner = learner_of(policy, Loss(kl_coef=0.0, methods=Methods(nthr=NTHR())))
     minis = learner.old_pass(replace(batch, excluded=excluded), [[[0, 1], [2, 3]]]).minibatches
     first, second = minis[0]
     assert first.policy_weights is not None and second.policy_weights is not None
@@ -225,7 +235,7 @@ def test_models_that_nthr_cannot_score_are_refused(make_model: Callable[..., Any
         model = make_model()
         change(model)
         with pytest.raises(ModelError, match=words):
-            learner_of(LanguageModel(model=model, tokenizer=None), Loss(nthr=True))
+            learner_of(LanguageModel(model=model, tokenizer=None), Loss(methods=Methods(nthr=NTHR())))
 
     class Wrapped(torch.nn.Linear):
         pass
@@ -271,17 +281,17 @@ def test_logits_that_are_changed_after_the_output_layer_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "logged"),
     [
-        ({"loss.nthr": True}, {"loss/mean_weight"}),
-        ({"loss.negative_weight": 0.0}, {"loss/mean_weight"}),
-        ({"loss.drop_void": True}, {"loss/excluded_fraction"}),
-        ({"loss.drop_first_actions": True}, {"loss/excluded_fraction"}),
-        ({"loss.off_policy_threshold": 1e-4}, {"loss/dropped_fraction"}),
+        ({"loss.methods.nthr.on": True}, {"loss/mean_weight"}),
+        ({"loss.methods.negative_weight.weight": 0.0}, {"loss/mean_weight"}),
+        ({"loss.methods.drop_void.on": True}, {"loss/excluded_fraction"}),
+        ({"loss.methods.drop_first_actions.on": True}, {"loss/excluded_fraction"}),
+        ({"loss.methods.off_policy_mask.threshold": 1e-4}, {"loss/dropped_fraction"}),
         ({"loss.surrogate": "dppo", "loss.clip_low": 1e-4, "loss.clip_high": 1e-4}, {"loss/dropped_fraction"}),
         ({"loss.surrogate": "cispo", "loss.clip_low": 1.0, "loss.clip_high": 4.0}, set()),
         ({"loss.ratio": "action"}, set()),
-        ({"loss.sampler_weights": {"level": "token"}, "sampling.top_p": 0.7}, {"loss/mean_weight"}),
+        ({"loss.methods.sampler_weights": {"level": "token"}, "sampling.top_p": 0.7}, {"loss/mean_weight"}),
         (
-            {"loss.sampler_weights": {"level": "sequence", "aggregate": "mean", "keep": "reject", "low": 0.99,
+            {"loss.methods.sampler_weights": {"level": "sequence", "aggregate": "mean", "keep": "reject", "low": 0.99,
                                       "high": 1.01}, "sampling.top_p": 0.5},
             {"loss/excluded_fraction"},
         ),
@@ -297,7 +307,7 @@ def test_a_step_with_each_remedy(recipe: Recipe, changes: dict[str, Any], logged
     assert all(math.isfinite(value) for value in metrics.values())
     moved = zip(start, trainer.learner.language_model.model.parameters(), strict=True)
     assert any(not torch.equal(before, after) for before, after in moved)
-    if "loss.negative_weight" in changes:
+    if "loss.methods.negative_weight.weight" in changes:
         assert 0 < metrics["loss/mean_weight"] < 1
     if logged == {"loss/dropped_fraction"}:
         assert 0 < metrics["loss/dropped_fraction"] < 1
@@ -306,7 +316,7 @@ def test_a_step_with_each_remedy(recipe: Recipe, changes: dict[str, Any], logged
 
 
 def test_weights_of_an_untruncated_sampler_are_one(recipe: Recipe) -> None:
-    metrics = a_trainer(recipe({"loss.sampler_weights": {"level": "sequence"}})).step().metrics
+    metrics = a_trainer(recipe({"loss.methods.sampler_weights": {"level": "sequence"}})).step().metrics
     assert metrics["loss/mean_weight"] == pytest.approx(1.0, abs=1e-3)
 
 
@@ -319,21 +329,21 @@ def test_weights_of_an_untruncated_sampler_are_one(recipe: Recipe) -> None:
 def test_bounds_that_no_weight_meets_are_told_after_the_first_step(
     recipe: Recipe, tmp_path: Path, told: Any, weights: dict[str, Any], series: str
 ) -> None:
-    changes = {"loss.sampler_weights": weights | {"low": 1.5, "high": 2.0}, "sampling.top_p": 0.5}
+    changes = {"loss.methods.sampler_weights": weights | {"low": 1.5, "high": 2.0}, "sampling.top_p": 0.5}
     short = {"train.steps": 2, "eval.every": 0, "checkpoint.every": 0, "track.trajectories": 0}
     train(recipe(changes | short), tmp_path / "run", listener=told)
     (alarm,) = [alarm for alarm in told.alarms if alarm.code == "GRD003"]
     assert alarm.step == 1 and alarm.evidence[series] == (1.0 if "excluded" in series else 0.0)
     low, high = alarm.evidence["sampler/weight_p05"], alarm.evidence["sampler/weight_p95"]
     assert 0 < low < high <= 1.001  # a sampler that draws from a part of the vocabulary is never below the policy
-    assert "loss.sampler_weights, 1.5 to 2.0" in alarm.summary
+    assert "loss.methods.sampler_weights, 1.5 to 2.0" in alarm.summary
 
 
 # ---- dynamic sampling
 
 
 def test_further_questions_replace_groups_with_equal_rewards(recipe: Recipe) -> None:
-    trainer = a_trainer(recipe({"train.resample": 3, "train.group_size": 2}))
+    trainer = a_trainer(recipe({"loss.methods.dynamic_sampling.rounds": 3, "train.group_size": 2}))
     learned = []
     make_batch = trainer.make_batch
     trainer.make_batch = lambda groups: learned.append(groups) or make_batch(groups)  # type: ignore[method-assign, func-returns-value]
@@ -350,7 +360,7 @@ def test_further_questions_replace_groups_with_equal_rewards(recipe: Recipe) -> 
 
 @pytest.mark.parametrize(("mixed", "rounds", "drawn"), [("1111", 3, 4), ("1010" + "11", 3, 6), ("0" * 12, 2, 12)])
 def test_rounds_end_when_there_are_enough_groups(recipe: Recipe, mixed: str, rounds: int, drawn: int) -> None:
-    trainer = a_trainer(recipe({"train.resample": rounds}))
+    trainer = a_trainer(recipe({"loss.methods.dynamic_sampling.rounds": rounds}))
     kinds = iter(mixed)
 
     def roll_out(examples: Any) -> Any:
@@ -373,24 +383,23 @@ def test_rounds_end_when_there_are_enough_groups(recipe: Recipe, mixed: str, rou
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"loss.sampler_weights": {"low": 0.5}}, "level = 'none'"),
-        ({"loss.sampler_weights": {"level": "token", "low": 2.0}}, "must be below"),
-        ({"loss.sampler_weights": {"level": "token", "aggregate": "mean"}}, "a token has only one ratio"),
+        ({"loss.methods.sampler_weights": {"level": "token", "low": 2.0}}, "must be below"),
+        ({"loss.methods.sampler_weights": {"level": "token", "aggregate": "mean"}}, "a token has only one ratio"),
         ({"loss.surrogate": "cispo", "loss.dual_clip": 3.0}, "only PPO's clip"),
         ({"loss.surrogate": "dppo", "loss.ratio": "action"}, "of single tokens"),
         ({"loss.surrogate": "dppo", "loss.clip_high": 1.0}, "a probability cannot change by 1"),
-        ({"loss.nthr": True, "loss.negative_weight": 0.0}, "whose weight is 0"),
-        ({"loss.off_policy_threshold": 0.5, "loss.negative_weight": 0.0}, "whose weight is 0"),
-        ({"loss.nthr": True, "loss.advantage": "reinforce"}, "compares positive and negative"),
+        ({"loss.methods.nthr.on": True, "loss.methods.negative_weight.weight": 0.0}, "whose weight is 0"),
+        ({"loss.methods.off_policy_mask.on": True, "loss.methods.negative_weight.weight": 0.0}, "whose weight is 0"),
+        ({"loss.methods.nthr.on": True, "loss.advantage": "reinforce"}, "compares positive and negative"),
         (
-            {"loss.off_policy_threshold": 0.5, "train.optimizer_steps_per_rollout": 1, "loss.penalty.name": "none"},
+            {"loss.methods.off_policy_mask": {}, "train.optimizer_steps_per_rollout": 1, "loss.penalty.name": "none"},
             "no rollout has become less likely",
         ),
         (
-            {"loss.nthr": True, "sampling.mask_logprobs": True, "sampling.top_k": 8},
+            {"loss.methods.nthr.on": True, "sampling.mask_logprobs": True, "sampling.top_k": 8},
             "over the whole vocabulary",
         ),
-        ({"train.resample": 1, "loss.advantage": "reinforce"}, "does not compare the rollouts"),
+        ({"loss.methods.dynamic_sampling.rounds": 1, "loss.advantage": "reinforce"}, "replaces groups whose rewards"),
     ],
     ids=str,
 )  # fmt: skip
@@ -401,4 +410,4 @@ def test_settings_that_cannot_work_are_refused(recipe: Recipe, changes: dict[str
 
 def test_nthr_with_lora_is_refused() -> None:
     with pytest.raises(ConfigError, match="which LoRA freezes"):
-        validate({"loss": {"nthr": True}, "model": {"path": "model", "lora_rank": 8}})
+        validate({"loss": {"methods": {"nthr": {}}}, "model": {"path": "model", "lora_rank": 8}})

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
+from holdfast.methods.negative_weight import NegativeWeight
+from holdfast.methods.off_policy_mask import OffPolicyMask
 from holdfast.methods.penalties import LLDS, NLL, SAPO, NoPenalty
+from holdfast.methods.registry import Methods
 from holdfast.recipe import Loss
 from holdfast.train.objective import Objective
 
@@ -71,10 +74,11 @@ def by_hand(batch: TokenBatch, new: Tensor, old: Tensor, ref: Tensor | None, ent
             elif loss.surrogate == "dppo":
                 rise = float((new[row, t].exp() - old[row, t].exp()).detach())
                 surrogate = r * a * float(not (rise > loss.clip_high if a > 0 else -rise > loss.clip_low))
-            if loss.off_policy_threshold is not None and a < 0:
-                surrogate = surrogate * float(sum(fall.values()) / len(mine) <= loss.off_policy_threshold)
-            if a < 0:
-                surrogate = surrogate * loss.negative_weight
+            far, lighter = loss.methods.off_policy_mask, loss.methods.negative_weight
+            if far.on and a < 0:
+                surrogate = surrogate * float(sum(fall.values()) / len(mine) <= far.threshold)
+            if lighter.on and a < 0:
+                surrogate = surrogate * lighter.weight
             if loss.dual_clip is not None and a < 0:
                 surrogate = torch.max(surrogate, zero + loss.dual_clip * a)
             policy[row, t] = -surrogate
@@ -126,8 +130,8 @@ BY_HAND = [
     Loss(ratio="action", clip_low=0.02, clip_high=0.02),
     Loss(surrogate="cispo", clip_low=0.03, clip_high=0.02, reduction="seq-mean-token-mean"),
     Loss(surrogate="dppo", clip_low=0.002, clip_high=0.001, penalty=NoPenalty()),
-    Loss(off_policy_threshold=0.001, negative_weight=0.5),
-    Loss(negative_weight=0.0, kl_coef=0.0, penalty=NoPenalty()),
+    Loss(methods=Methods(off_policy_mask=OffPolicyMask(threshold=0.001), negative_weight=NegativeWeight(weight=0.5))),
+    Loss(methods=Methods(negative_weight=NegativeWeight(weight=0.0)), kl_coef=0.0, penalty=NoPenalty()),
 ]
 
 

@@ -28,15 +28,32 @@ FORMER: Mapping[str, str] = {
     "warm_start.misread": "world.scripts.misread",
     "warm_start.malformed": "world.scripts.malformed",
     "warm_start.ramble": "world.scripts.ramble",
+    "loss.nthr": "loss.methods.nthr.on",
+    "loss.drop_void": "loss.methods.drop_void.on",
+    "loss.drop_first_actions": "loss.methods.drop_first_actions.on",
+    "loss.negative_weight": "loss.methods.negative_weight.weight",
+    "loss.off_policy_threshold": "loss.methods.off_policy_mask.threshold",
+    "train.resample": "loss.methods.dynamic_sampling.rounds",
 }
 """Former name -> present name."""
+SWITCHED_OFF: Mapping[str, Any] = {"loss.negative_weight": 1.0, "train.resample": 0}
+"""Former name -> the value without the method, which has a switch now."""
+WEIGHTS = "loss.sampler_weights."
+"""Begins the former names of `loss.methods.sampler_weights`; `level = "none"` was without weights."""
 
 
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings of a recording, by their present names."""
     present: dict[str, Any] = {}
-    for name, value in dotted(settings).items():
-        assign(present, FORMER.get(name, name), value)
+    former = dotted(settings)
+    weighted = former.get(f"{WEIGHTS}level", "none") != "none"
+    for name, value in former.items():
+        if name in SWITCHED_OFF and value == SWITCHED_OFF[name]:
+            continue
+        if not name.startswith(WEIGHTS):
+            assign(present, FORMER.get(name, name), value)
+        elif weighted:
+            assign(present, f"loss.methods.{name.removeprefix('loss.')}", value)
     return present
 
 

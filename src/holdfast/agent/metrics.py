@@ -33,12 +33,11 @@ METRICS: dict[str, str] = {
     "loss/policy": "Clipped policy loss. Like all losses here, a mean over the optimizer steps.",
     "loss/penalty": "Likelihood-preserving penalty, times its coefficient.",
     "loss/kl": "KL to the frozen reference, times its coefficient.",
-    "loss/excluded_fraction": "Share of sampled tokens that `loss.drop_void`, `loss.drop_first_actions` or rejection "
-    "by `loss.sampler_weights` leaves out of the loss. Absent without them.",
-    "loss/mean_weight": "Mean weight of a token in the policy loss, from `loss.sampler_weights`, `loss.nthr` and "
-    "`loss.negative_weight`. Absent without them.",
-    "loss/dropped_fraction": "Share of tokens whose policy gradient is 0 because of DPPO's mask or "
-    "`loss.off_policy_threshold`. Absent without them.",
+    "loss/excluded_fraction": "Share of sampled tokens that methods leave out of the loss. Absent without such a "
+    "method.",
+    "loss/mean_weight": "Mean weight of a token in the policy loss. Absent without a method that weights tokens.",
+    "loss/dropped_fraction": "Share of tokens whose policy gradient is 0 because of a mask that follows the policy, "
+    "such as DPPO's or `off_policy_mask`. Absent without one.",
     "kl/reference": "KL to the frozen reference per token, in nats, without its coefficient. From TRL, verl and "
     "`reward.kl`.",
     "loss/entropy": "Entropy bonus: minus the entropy, times its coefficient.",
@@ -132,8 +131,6 @@ METRICS: dict[str, str] = {
     "rollout/truncated_observation_fraction": "Share of observations cut to their token limit.",
     "rollout/first_action_match_fraction": "Share of incorrect rollouts whose first search returned the same "
     "passages as the first search of a correct rollout of the same question.",
-    "rollout/extra_questions": "Number of questions that `train.resample` drew in addition to `train.questions`. "
-    "Absent without it.",
     "rollout/mixed_group_fraction": "Share of groups in which rewards differ. In the others, all group-relative "
     "advantages are 0.",
     "sampler/logprob_gap": "Sampler's log-prob minus old log-prob, mean over sampled tokens. If it is not 0, the "
@@ -143,9 +140,6 @@ METRICS: dict[str, str] = {
     "sampler/prob_abs_gap": "|sampler's probability − trainer's probability|, mean over tokens, from verl.",
     "sampler/mismatch_kl": "KL between sampler and trainer per token, in nats, from prime-rl.",
     "sampler/importance_ratio": "Trainer's probability / sampler's probability, mean over tokens, from TRL.",
-    "sampler/weight_p05": "Fifth percentile, over sampled tokens, of the weights of `loss.sampler_weights` before "
-    "they are bounded. Absent without it.",
-    "sampler/weight_p95": "The 95th percentile of these weights.",
     "sampler/mask_mass": "Mean probability of the tokens inside top-p/top-k (1: no truncation).",
     "sampler/mask_in_loss": "1 if the log-probs in the loss are over the tokens inside top-p/top-k. Absent otherwise.",
     "advantage/token_mean": "Mean advantage over sampled tokens. Below 0: incorrect rollouts are longer.",

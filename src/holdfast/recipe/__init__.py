@@ -20,8 +20,9 @@ from holdfast.base import section
 from holdfast.base.errors import CheckpointError, ConfigError, raise_all
 from holdfast.base.refusals import explain
 from holdfast.base.run_folder import CONFIG, is_run
-from holdfast.base.section import Section
+from holdfast.base.section import Section, field_values
 from holdfast.data.world.settings import World
+from holdfast.methods.registry import Methods
 from holdfast.recipe import settings
 from holdfast.recipe.critic import Critic
 from holdfast.recipe.sections import (
@@ -35,7 +36,6 @@ from holdfast.recipe.sections import (
     Retrieval,
     Reward,
     Run,
-    SamplerWeights,
     Track,
     Train,
     WarmStart,
@@ -57,7 +57,6 @@ __all__ = [
     "Retrieval",
     "Reward",
     "Run",
-    "SamplerWeights",
     "Sampling",
     "Track",
     "Train",
@@ -226,8 +225,13 @@ def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[s
 
 
 def dump(config: Config) -> str:
-    """The config as TOML. Keys that are None and sections that are not used are left out: they read back equal."""
-    return tomli_w.dumps(config.model_dump(exclude_none=True, exclude=config.unused()))
+    """The config as TOML. Keys that are None, and sections and methods that are not used, are left out: they read back
+    equal."""
+    unused: dict[str, Any] = dict.fromkeys(config.unused(), True)
+    methods = field_values(config.loss.methods)
+    untouched = {name for name, method in methods.items() if method == Methods.model_fields[name].default}
+    unused["loss"] = {"methods": untouched if len(untouched) < len(methods) else True}
+    return tomli_w.dumps(config.model_dump(exclude_none=True, exclude=unused))
 
 
 def setting_names() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -37,7 +37,7 @@ class Critic(Section):
 
 def critic_errors(config: Config) -> Iterator[str]:
     """A sentence for each setting that needs a critic and has none, or that a critic's advantages leave no meaning."""
-    loss, train = config.loss, config.train
+    loss = config.loss
     if loss.advantage != "gae":
         default = setting_values(Critic(), "critic.") | {"reward.kl": 0.0}
         values = setting_values(config.critic, "critic.") | {"reward.kl": config.reward.kl}
@@ -60,17 +60,8 @@ def critic_errors(config: Config) -> Iterator[str]:
             "by their group-relative advantage, but a critic gives each token its own advantage. Set "
             f"loss.penalty.name = 'none'{other}"
         )
-    of_groups: dict[str, tuple[Any, Any, str]] = {
-        "loss.baseline": (loss.baseline, "mean", "it weights the rollouts of a group"),
-        "loss.nthr": (loss.nthr, False, "it compares the rollouts of a group"),
-        "loss.drop_first_actions": (loss.drop_first_actions, False, "it compares the rollouts of a group"),
-        "loss.negative_weight": (loss.negative_weight, 1.0, "it weights rollouts by the sign of their advantage"),
-        "loss.off_policy_threshold": (loss.off_policy_threshold, None, "it drops rollouts by their advantage's sign"),
-        "train.resample": (train.resample, 0, "it replaces groups whose rewards are equal"),
-    }
-    for name, (value, without, why) in of_groups.items():
-        if value != without:
-            yield (
-                f"{name} = {shown(value)} with loss.advantage = 'gae': {why}, but a critic gives each token its own "
-                "advantage. Leave it out, or set loss.advantage = 'grpo'"
-            )
+    if loss.baseline != "mean":
+        yield (
+            f"loss.baseline = {shown(loss.baseline)} with loss.advantage = 'gae': it weights the rollouts of a group, "
+            "but a critic gives each token its own advantage. Leave it out, or set loss.advantage = 'grpo'"
+        )

@@ -13,6 +13,8 @@ from holdfast.base.importing import is_import_path
 from holdfast.base.section import Section
 from holdfast.diagnose.codes import chosen
 from holdfast.methods.penalties import LLDS, AnyPenalty
+from holdfast.methods.registry import Methods
+from holdfast.methods.surrogates import SURROGATES
 from holdfast.retrieval.wire import retrieve_url
 
 LONGEST_NAME = 200
@@ -201,43 +203,6 @@ class Reward(Section):
             yield "all weights in [reward] are 0, so there is nothing to learn; set reward.em = 1.0"
 
 
-class SamplerWeights(Section):
-    """Importance weights for a sampler that differs from the old policy (`holdfast.losses.sampler_weights`)."""
-
-    level: Literal["none", "token", "action", "sequence"] = "none"
-    """The policy loss is weighted by w = old policy / sampler of each token, action or sequence. `none`: no weights."""
-    aggregate: Literal["product", "mean"] = "product"
-    """How token ratios become the w of an action or sequence: their product, or their geometric mean (Geo-RS)."""
-    keep: Literal["truncate", "mask", "reject"] = "truncate"
-    """Outside the bounds: `truncate` cuts w to the bounds (TIS); `mask` sets it to 0 (IcePop); `reject` leaves the
-    tokens out of the loss and sets all other weights to 1 (Geo-RS)."""
-    low: float = Field(0.0, ge=0)
-    """Lower bound of w."""
-    high: float = Field(2.0, gt=0)
-    """Upper bound of w."""
-
-    def problems(self) -> Iterator[str]:
-        """See `Section.problems`."""
-        name = "loss.sampler_weights"
-        default = {"aggregate": "product", "keep": "truncate", "low": 0.0, "high": 2.0}
-        changed = [key for key, value in default.items() if getattr(self, key) != value]
-        if self.level == "none" and changed:
-            yield (
-                f"{name}.{changed[0]} = {getattr(self, changed[0])!r} with {name}.level = 'none': without weights "
-                f"this setting has no effect. Set {name}.level to 'token', 'action' or 'sequence'"
-            )
-        if not self.low < self.high:
-            yield (
-                f"{name}.low = {self.low:g} must be below {name}.high = {self.high:g}: they are the bounds of the "
-                "weights"
-            )
-        if self.level == "token" and self.aggregate == "mean":
-            yield (
-                f"{name}.aggregate = 'mean' with {name}.level = 'token': a token has only one ratio, so there is "
-                f"nothing to average. Set {name}.level to 'action' or 'sequence'"
-            )
-
-
 class Loss(Section):
     """The loss and its penalty."""
 
@@ -271,64 +236,20 @@ class Loss(Section):
     """`k3`: unbiased estimate of the KL. `k2`: its gradient is unbiased."""
     entropy_coef: float = 0.0
     """Coefficient of the entropy bonus. The published runs used 0.001."""
-    negative_weight: float = Field(1.0, ge=0, le=1)
-    """Weight of rollouts with A < 0 in the policy loss. 0: train only on rollouts with A > 0."""
-    off_policy_threshold: float | None = Field(None, gt=0)
-    """Leave rollouts with A < 0 out of the policy loss if their log-prob fell by more than this, in nats per token
-    (DeepSeek-V3.2, arXiv 2512.02556). Unset: leave out none."""
-    drop_void: bool = False
-    """Leave rollouts with an invalid turn out of the loss. Their rewards still count in the group mean (SimpleTIR,
-    arXiv 2509.02479)."""
-    drop_first_actions: bool = False
-    """Leave the first search of an incorrect rollout out of the loss if the first search of a correct rollout of the
-    same question found the same passages."""
-    nthr: bool = False
-    """Lower the weight of tokens in negative rollouts that hurt positive rollouts (NTHR, arXiv 2505.18830)."""
-    sampler_weights: SamplerWeights = SamplerWeights()
-    """Importance weights for a sampler that differs from the old policy."""
     penalty: AnyPenalty = LLDS()
     """The likelihood-preserving penalty."""
+    methods: Methods = Methods()
+    """Other methods against collapse, each switched on by its table (docs/reference/methods.md)."""
 
     def problems(self) -> Iterator[str]:
         """See `Section.problems`."""
-        yield from self._surrogate_problems()
-        if self.negative_weight == 0:
-            for key, value in (("nthr", self.nthr or None), ("off_policy_threshold", self.off_policy_threshold)):
-                if value is not None:
-                    yield (
-                        f"loss.{key} = {value} with loss.negative_weight = 0: it acts on rollouts with A < 0, whose "
-                        "weight is 0. Leave one of them out"
-                    )
-        if self.nthr and self.advantage == "reinforce":
-            yield (
-                "loss.nthr = true with loss.advantage = 'reinforce': NTHR compares positive and negative rollouts of "
-                "a group, but this advantage is the reward itself. Set loss.advantage = 'grpo'"
-            )
+        yield from SURROGATES[self.surrogate].problems(self)
         if self.baseline == "length" and self.advantage == "reinforce":
             yield (
                 "loss.baseline = 'length' with loss.advantage = 'reinforce': this advantage is the reward itself, "
                 "without a baseline. Set loss.advantage = 'dr_grpo', which makes it OPO, or leave loss.baseline at "
                 "'mean'"
             )
-
-    def _surrogate_problems(self) -> Iterator[str]:
-        """Settings of PPO's clip that are set with another surrogate."""
-        if self.surrogate == "clip":
-            return
-        where = f"with loss.surrogate = {self.surrogate!r}"
-        if self.dual_clip is not None:
-            yield f"loss.dual_clip = {self.dual_clip} {where}: only PPO's clip has a second bound. Leave it out"
-        if self.ratio != "token":
-            yield (
-                f"loss.ratio = {self.ratio!r} {where}: this surrogate uses the ratio of single tokens. Leave "
-                "loss.ratio at 'token'"
-            )
-        for key, bound in (("clip_low", self.clip_low), ("clip_high", self.clip_high)):
-            if self.surrogate == "dppo" and bound >= 1:
-                yield (
-                    f"loss.{key} = {bound:g} {where}: a probability cannot change by 1 or more, so no token would be "
-                    f"left out. Set loss.{key} below 1, for example 0.2"
-                )
 
 
 class Train(Section):
@@ -341,9 +262,6 @@ class Train(Section):
     """Questions per rollout batch."""
     group_size: int = Field(5, ge=1)
     """Rollouts per question."""
-    resample: int = Field(0, ge=0)
-    """Dynamic sampling of DAPO (arXiv 2503.14476): at most this many more rounds of rollouts on other questions, until
-    rewards differ within `questions` groups. Other groups are left out. 0: learn from every group."""
     optimizer_steps_per_rollout: int = Field(10, ge=1)
     """K: optimizer steps (mini-batches) per rollout batch. verl: train_batch_size / ppo_mini_batch_size × ppo_epochs.
     TRL: steps_per_generation × num_iterations / gradient_accumulation_steps. With K = 1, LLDS is always 0, and so is

@@ -13,6 +13,7 @@ from holdfast.base.errors import ConfigError, raise_all
 from holdfast.base.section import setting_values, shown
 from holdfast.methods.penalties import WITHOUT_OLD_POLICY, Penalty
 from holdfast.recipe.critic import critic_errors
+from holdfast.recipe.needs import unmet_needs
 
 if TYPE_CHECKING:
     from holdfast.recipe import Config
@@ -50,7 +51,7 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             "penalty compares the policy with the anchor, but this one does not compare policies. Set "
             "loss.penalty.name = 'llds' or 'sapo', or leave train.anchor_every out"
         )
-    yield from _inert_remedies(config)
+    yield from unmet_needs(config)
     yield from critic_errors(config)
     in_world = data.train == "world"
     searches_world = retrieval.corpus == "world" and (in_world or retrieval.index is None)
@@ -80,33 +81,6 @@ def cross_section_errors(config: Config) -> Iterator[str]:
                 f"data.{split} = {path!r} with data.train = 'world': the bundled world has its own {split} "
                 f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
             )
-
-
-def _inert_remedies(config: Config) -> Iterator[str]:
-    """Remedies of the loss that other sections leave nothing to do, or make inexact."""
-    loss, train = config.loss, config.train
-    if loss.off_policy_threshold is not None and train.optimizer_steps_per_rollout == 1:
-        yield (
-            f"loss.off_policy_threshold = {loss.off_policy_threshold:g} with train.optimizer_steps_per_rollout = 1: "
-            "on the only optimizer step the policy equals the old policy, so no rollout has become less likely. Set "
-            "train.optimizer_steps_per_rollout to 2 or more, or leave it out"
-        )
-    if loss.nthr and config.model.lora_rank:
-        yield (
-            f"loss.nthr = true with model.lora_rank = {config.model.lora_rank}: NTHR needs the gradient of the "
-            "output layer, which LoRA freezes. Set model.lora_rank = 0, or leave loss.nthr out"
-        )
-    if loss.nthr and config.sampling.mask_logprobs:
-        yield (
-            "loss.nthr = true with sampling.mask_logprobs = true: NTHR's scores are over the whole vocabulary, but "
-            "this loss is not. Leave one of them out"
-        )
-    if train.resample and loss.advantage == "reinforce":
-        yield (
-            f"train.resample = {train.resample} with loss.advantage = 'reinforce': it replaces groups whose rewards "
-            "are equal, but this advantage does not compare the rollouts of a group. Set loss.advantage = 'grpo', or "
-            "leave train.resample out"
-        )
 
 
 def _unused(config: Config) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
@@ -21,11 +21,12 @@ from holdfast.agent.logprobs import hidden_states
 from holdfast.agent.metrics import per_token_mean
 from holdfast.agent.packed import packable
 from holdfast.losses import drift_stats, logged_stats, merge_stats, penalty_stats, ratio_stats
+from holdfast.methods.surrogates import SURROGATES
 from holdfast.recipe import Config, Loss, Sampling, Train
+from holdfast.train.applied import rows_to_score, with_scores, with_weights
 from holdfast.train.objective import Objective, Terms
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode
 from holdfast.train.plan import Plan, in_order, plan_alike, plan_update, shuffled
-from holdfast.train.policy_weights import check_logits, nthr_factors, output_layer, rows_for_nthr, weighed
 
 
 class OldPass(NamedTuple):
@@ -110,8 +111,8 @@ class Learner:
         self.parameters: list[Tensor] = [p for p in language_model.model.parameters() if p.requires_grad]
         self.optimizer = adamw(self.parameters, lr=train.lr, weight_decay=train.weight_decay)
         self._train = train
-        if objective.loss.nthr:
-            output_layer(language_model)  # refuses a model that NTHR cannot score
+        for method in objective.methods:
+            method.check_model(language_model)
 
     def plan(self, batch: TokenBatch, generator: torch.Generator, *, steps: int | None = None) -> Plan:
         """How to update on `batch`: in `steps` optimizer steps, by default `train.optimizer_steps_per_rollout`."""
@@ -150,34 +151,38 @@ class Learner:
         Equal shapes make the log-probs of the first optimizer step equal to the old ones bit for bit, so that no gate
         opens on numerical noise.
         """
-        loss = self.objective.loss
+        methods = self.objective.methods
         old_logprobs = torch.zeros_like(batch.rollout_logprobs)
         minibatches, entropy_sum, tokens = [], 0.0, 0
-        scored = rows_for_nthr(batch).tolist() if loss.nthr else []
+        scored = rows_to_score(batch, methods)
         hidden: dict[int, Tensor] = {}
         for mini in plan:
             micros = []
             for rows in mini:
                 micro = batch.select(rows).trim()
-                with self._hidden_states() as states:
+                with self._hidden_states(needed=bool(scored)) as states:
                     old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
                 assert entropy is not None
                 old_logprobs[rows, : old.shape[1]] = old
                 for row, state in zip(rows, _by_row(states, micro.loss_mask), strict=False):
-                    if scored[row]:
+                    if any(needed[row] for needed in scored.values()):
                         hidden[row] = state.clone()
                 mask = None
                 if self.sampling.mask_logprobs:
                     old, mask = self.language_model.masked_logprobs(micro.token_ids, micro.loss_mask, self.sampling)
                 ref, anchor = (self._frozen_pass(policy, micro, mask) for policy in (self.reference, self.anchor))
                 micro = replace(micro, old_logprobs=old, ref_logprobs=ref, anchor_logprobs=anchor, sampling_mask=mask)
-                micros.append(weighed(micro, loss))
+                micros.append(with_weights(micro, methods))
                 entropy_sum += float(entropy.sum())
                 tokens += int(micro.loss_mask.sum())
             minibatches.append(micros)
         whole = replace(batch, old_logprobs=old_logprobs)
         if hidden:
-            minibatches = self._with_nthr(minibatches, plan, whole, hidden)
+            scores = self._scores(whole, hidden, scored)
+            minibatches = [
+                [with_scores(micro, rows, scores) for micro, rows in zip(micros, mini, strict=True)]
+                for micros, mini in zip(minibatches, plan, strict=True)
+            ]
         return OldPass(minibatches, whole, entropy_sum / max(tokens, 1))
 
     def _frozen_pass(self, policy: Reference | None, micro: TokenBatch, mask: SamplingMask | None) -> Tensor | None:
@@ -191,32 +196,20 @@ class Learner:
         """From the next old pass on, the penalty compares with the policy as it is now, or with that of `weights`."""
         self.anchor = Reference(self.language_model, weights)
 
-    def _hidden_states(self) -> AbstractContextManager[list[Tensor]]:
-        """Collects the hidden states of a pass, if the loss needs them."""
-        return hidden_states(self.language_model.model) if self.objective.loss.nthr else nullcontext([])
+    def _hidden_states(self, *, needed: bool) -> AbstractContextManager[list[Tensor]]:
+        """Collects the hidden states of a pass, if a method needs them."""
+        return hidden_states(self.language_model.model) if needed else nullcontext([])
 
-    def _with_nthr(
-        self, minibatches: list[list[TokenBatch]], plan: Plan, whole: TokenBatch, hidden: dict[int, Tensor]
-    ) -> list[list[TokenBatch]]:
-        """The micro-batches with NTHR's factors on the policy loss, in addition to their own factors."""
-        assert whole.old_logprobs is not None
-        unembedding, temperature = output_layer(self.language_model), self.sampling.temperature
-        unembedding = unembedding / temperature if temperature != 1.0 else unembedding  # else no copy
-        row, states = next(iter(hidden.items()))
-        mask = whole.loss_mask[row]
-        check_logits(states, unembedding, whole.token_ids[row][mask], whole.old_logprobs[row][mask])
-        factors = nthr_factors(whole, hidden, unembedding)
-
-        def multiplied(micro: TokenBatch, rows: Sequence[int]) -> TokenBatch:
-            weights = factors[list(rows), : micro.loss_mask.shape[1]]
-            return replace(
-                micro, policy_weights=weights * (1.0 if micro.policy_weights is None else micro.policy_weights)
-            )
-
-        return [
-            [multiplied(micro, rows) for micro, rows in zip(micros, mini, strict=True)]
-            for micros, mini in zip(minibatches, plan, strict=True)
-        ]
+    def _scores(
+        self, whole: TokenBatch, hidden: Mapping[int, Tensor], scored: Mapping[str, Sequence[bool]]
+    ) -> list[Tensor]:
+        """Factors `[B, T]` on the policy loss, of each method that has them from hidden states."""
+        scores = []
+        for method in self.objective.methods:
+            needed = scored.get(method.name)
+            if needed is not None and (own := {row: state for row, state in hidden.items() if needed[row]}):
+                scores.append(method.scores(whole, own, self.language_model, self.sampling.temperature))
+        return scores
 
     def step(self, minibatches: Sequence[Sequence[TokenBatch]], *, mean_searches: float) -> dict[str, float]:
         """One optimizer step per mini-batch. Returns the metrics that only an update can measure.
@@ -326,8 +319,8 @@ class _Totals:
             old,
             micro.advantages,
             mask,
-            clip_low=loss.clip_low if loss.surrogate == "clip" else 1.0,  # the others do not clip the gradient
-            clip_high=loss.clip_high if loss.surrogate == "clip" else math.inf,
+            clip_low=loss.clip_low if SURROGATES[loss.surrogate].clips else 1.0,
+            clip_high=loss.clip_high if SURROGATES[loss.surrogate].clips else math.inf,
             ratio=loss.ratio,
             action_ids=micro.action_ids,
         )

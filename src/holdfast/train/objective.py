@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.losses import (
-    cispo_loss,
-    clipped_policy_loss,
-    dppo_mask,
-    kl_loss,
-    off_policy_sequence_mask,
-    reduce_loss,
-)
+from holdfast.losses import kl_loss, reduce_loss
+from holdfast.methods.surrogates import SURROGATES
 from holdfast.recipe import Loss
 
 
@@ -31,7 +24,9 @@ class Terms:
     """bool: True on tokens that the penalty preserves."""
     kl: Tensor | None
     dropped: Tensor | None = None
-    """bool: True on tokens that DPPO's mask, or the off-policy threshold, takes out of the policy loss."""
+    """bool: True on tokens that a mask which follows the policy takes out of the policy loss."""
+    others: Mapping[str, Tensor] = field(default_factory=dict)
+    """Terms of methods, by name, with their coefficients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,8 @@ class Objective:
 
     def __init__(self, loss: Loss, max_tokens: int | None = None) -> None:
         self.loss = loss
-        self.penalty = loss.penalty.term
+        self.penalty, self.methods = loss.penalty.term, loss.methods.used
+        self._policy_loss = SURROGATES[loss.surrogate].policy
         self._by_preserved = self.penalty is not None and self.penalty.normalizer == "preserved"
         self._max_tokens = max_tokens if loss.reduction == "seq-mean-token-sum-norm" else None
 
@@ -65,6 +61,7 @@ class Objective:
             self.penalty is not None
             or micro.ref_logprobs is not None
             or self.loss.entropy_coef != 0
+            or any(method.has_term() for method in self.methods)
             or bool((micro.advantages != 0).any())
         )
 
@@ -74,8 +71,10 @@ class Objective:
         kl = None
         if micro.ref_logprobs is not None:
             kl = kl_loss(logprobs, micro.ref_logprobs, micro.learned_mask, estimator=self.loss.kl_estimator)
+        values = {method.name: method.term(micro, logprobs) for method in self.methods}
+        others = {name: value for name, value in values.items() if value is not None}
         if self.penalty is None:
-            return Terms(policy, None, None, kl, dropped)
+            return Terms(policy, None, None, kl, dropped, others)
         preserved = self._preserved(micro)
         penalty = self.penalty.per_token(
             logprobs,
@@ -87,36 +86,19 @@ class Objective:
             answer_mask=micro.answer_mask,
             answer_weight=1.0 if answer_weight is None else answer_weight,
         )
-        return Terms(policy, penalty, preserved, kl, dropped)
+        return Terms(policy, penalty, preserved, kl, dropped, others)
 
     def _policy(self, micro: TokenBatch, logprobs: Tensor) -> tuple[Tensor, Tensor | None]:
         """The weighted policy loss `[B, T]`, and which tokens a mask drops from it; None without such a mask."""
-        assert micro.old_logprobs is not None
-        loss, mask = self.loss, micro.learned_mask
-        arguments = (logprobs, micro.old_logprobs, micro.advantages, mask)
-        keep = None
-        if loss.surrogate == "cispo":
-            policy = cispo_loss(*arguments, clip_low=loss.clip_low, clip_high=loss.clip_high)
-        elif loss.surrogate == "dppo":
-            policy = clipped_policy_loss(*arguments, clip_low=1.0, clip_high=math.inf)
-            keep = dppo_mask(*arguments, low=loss.clip_low, high=loss.clip_high)
-        else:
-            policy = clipped_policy_loss(
-                *arguments,
-                clip_low=loss.clip_low,
-                clip_high=loss.clip_high,
-                dual_clip=loss.dual_clip,
-                ratio=loss.ratio,
-                action_ids=micro.action_ids,
-            )
-        if loss.off_policy_threshold is not None:
-            near = off_policy_sequence_mask(*arguments, threshold=loss.off_policy_threshold)
-            keep = near if keep is None else keep & near
+        policy, keep = self._policy_loss(micro, logprobs, self.loss)
+        for method in self.methods:
+            if (mask := method.mask(micro, logprobs)) is not None:
+                keep = mask if keep is None else keep & mask
         if keep is not None:
             policy = torch.where(keep, policy, 0.0)
         if micro.policy_weights is not None:
             policy = policy * micro.policy_weights
-        return policy, None if keep is None else mask & ~keep
+        return policy, None if keep is None else micro.learned_mask & ~keep
 
     def count(self, mini: Sequence[TokenBatch]) -> Counts:
         """Counts over the whole optimizer step, so that the gradient does not depend on the micro-batches."""
@@ -144,6 +126,7 @@ class Objective:
         parts = {"policy": reduced(terms.policy)}
         if terms.kl is not None:
             parts["kl"] = loss.kl_coef * reduced(terms.kl)
+        parts |= {name: reduced(value) for name, value in terms.others.items()}
         if entropy is not None:
             parts["entropy"] = -loss.entropy_coef * reduced(entropy)
         if terms.penalty is not None:

@@ -17,7 +17,7 @@ from holdfast.base.errors import RolloutError
 from holdfast.data.questions import Example
 from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.recipe import Loss
-from holdfast.train.policy_weights import filtered
+from holdfast.train.applied import with_exclusions
 
 
 def roll_out(
@@ -76,5 +76,5 @@ def training_batch(groups: Sequence[Group], loss: Loss, *, pad_token_id: int, de
             lengths=batch.loss_mask.sum(-1) if loss.baseline == "length" else None,
             valid=batch.valid,
         )
-    batch = filtered(replace(batch, advantages=advantages), groups, loss)
+    batch = with_exclusions(replace(batch, advantages=advantages), groups, loss.methods.used)
     return batch.select(batch.loss_mask.any(-1)).to(device)

@@ -33,13 +33,13 @@ from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import Example, QuestionOrder
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
+from holdfast.train.applied import method_metrics, selected
 from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.critic import Critic
 from holdfast.train.displacement import measure_displacement
 from holdfast.train.learner import Learner, OldPass, Reference, make_learner
 from holdfast.train.listener import StepResult
 from holdfast.train.loading import make_agent
-from holdfast.train.policy_weights import weight_metrics
 from holdfast.train.rollouts import roll_out, score, training_batch
 
 
@@ -55,6 +55,8 @@ class Trainer:
         critic: Critic | None = None,
     ) -> None:
         self.config, self.agent, self.learner, self.critic = config, agent, learner, critic
+        self._methods = config.loss.methods.used
+        self._rounds = max((method.further_rounds for method in self._methods), default=0)
         self.question_order = QuestionOrder(questions, seed=config.run.seed)
         self.generator = torch.Generator().manual_seed(config.run.seed)
         self.completed_steps = 0
@@ -77,7 +79,7 @@ class Trainer:
             self.question_order.restore(position)  # this step did not happen: a checkpoint now is that of the last one
             raise
         metrics = rollout_metrics(groups) | retrieval_metrics(stats)
-        if train.resample:
+        if self._rounds:
             metrics["rollout/extra_questions"] = float(len(examples) - train.questions)
         batch, displacement = self.make_batch(learned), None
         if len(batch):
@@ -102,7 +104,7 @@ class Trainer:
                         generator=self.generator,
                     )
                     metrics |= displacement_metrics
-            metrics |= _batch_metrics(old_pass, learned) | weight_metrics(old_pass.minibatches, self.config.loss)
+            metrics |= _batch_metrics(old_pass, learned) | method_metrics(old_pass.minibatches, self._methods)
         metrics |= clock.metrics() | {"lr": learner.learning_rate}
         metrics["tokens_per_s"] = sum(len(t.token_ids) for g in groups for t in g.trajectories) / clock.total()
         self.completed_steps += 1
@@ -113,27 +115,26 @@ class Trainer:
     def _resampled(
         self, examples: Sequence[Example], groups: list[Group], stats: RolloutStats
     ) -> tuple[Sequence[Example], list[Group], list[Group]]:
-        """Further rounds of rollouts, until enough groups are mixed: all questions, all groups, those to learn from.
+        """Further rounds of rollouts while methods leave groups out: all questions, all groups, those to learn from.
 
-        Groups to learn from come first. Without `train.resample`, or when no group at all is mixed, they are all.
-        `stats` grows by those of the further rounds.
+        Groups to learn from come first. If methods would leave out every group, they are all. `stats` grows by those of
+        the further rounds.
         """
-        train = self.config.train
         examples = list(examples)
-        for _ in range(train.resample):
-            missing = train.questions - sum(group.mixed for group in groups)
+        for _ in range(self._rounds):
+            missing = self.config.train.questions - sum(selected(groups, self._methods))
             if missing <= 0:
                 break
             further = self.question_order.next(missing)
             more, round_stats = self.roll_out(further)
             examples, groups = [*examples, *further], [*groups, *more]
             stats.add(round_stats)
-        mixed = sum(group.mixed for group in groups)
-        if not train.resample or not mixed:
+        chosen = selected(groups, self._methods)
+        if all(chosen) or not any(chosen):
             return examples, groups, groups
-        order = sorted(range(len(groups)), key=lambda k: not groups[k].mixed)  # stable
+        order = sorted(range(len(groups)), key=lambda k: not chosen[k])  # stable
         groups = [groups[k] for k in order]
-        return [examples[k] for k in order], groups, groups[:mixed]
+        return [examples[k] for k in order], groups, groups[: sum(chosen)]
 
     def roll_out(self, examples: Sequence[Example]) -> tuple[list[Group], RolloutStats]:
         """A scored group for each question, sampled with this step's seed."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.launch import Machines, Plan, plan, trl, verl, verl_files
-from holdfast.adapters.launch.plan import CRITIC
+from holdfast.adapters.launch.plan import CRITIC, METHODS
 from holdfast.base.errors import ConfigError
 from holdfast.data.questions import Example
 from holdfast.recipe import Config, setting_names, setting_values
@@ -19,12 +19,12 @@ from .conftest import CUSTOM
 MakeRecipe = Callable[..., Config]
 
 TABLES = {
-    "trl": (CRITIC, trl.RECIPE, trl.SCRIPT, trl.NOTED, trl.REFUSED),
-    "verl": (verl.DIRECT, verl.AGENT_LOOP, verl.DATA, verl.WORLD, verl.CHECKED, verl.NOTED, verl.REFUSED),
+    "trl": (CRITIC, METHODS, trl.RECIPE, trl.SCRIPT, trl.NOTED, trl.REFUSED),
+    "verl": (METHODS, verl.DIRECT, verl.AGENT_LOOP, verl.DATA, verl.WORLD, verl.CHECKED, verl.NOTED, verl.REFUSED),
 }
 
-MASKS = tuple(f"--loss.sampler_weights.{x}" for x in ("level=token", "keep=mask", "low=0.5"))
-REJECTS = tuple(f"--loss.sampler_weights.{x}" for x in ("level=sequence", "keep=reject", "low=0.5"))
+MASKS = tuple(f"--loss.methods.sampler_weights.{x}" for x in ("keep=mask", "low=0.5"))
+REJECTS = tuple(f"--loss.methods.sampler_weights.{x}" for x in ("level=sequence", "keep=reject", "low=0.5"))
 PPO = ("--loss.advantage=gae", "--loss.penalty.name=none", "--loss.kl_coef=0", "--train.group_size=1")
 
 # Another value of each setting, and what it needs beside it to mean something.
@@ -57,12 +57,12 @@ OTHER: dict[str, tuple[str, ...]] = {
     "loss.ratio": ("sequence",),
     "loss.dual_clip": ("3",),
     "loss.surrogate": ("cispo", "--loss.clip_low=1"),
-    "loss.off_policy_threshold": ("0.5",),
-    "loss.sampler_weights.level": ("token",),
-    "loss.sampler_weights.aggregate": ("mean", *REJECTS),
-    "loss.sampler_weights.keep": ("reject", *MASKS, "--loss.penalty.gate=token"),
-    "loss.sampler_weights.low": ("0.25", *MASKS),
-    "loss.sampler_weights.high": ("3", "--loss.sampler_weights.level=token"),
+    "loss.methods.off_policy_mask.threshold": ("0.5",),
+    "loss.methods.sampler_weights.level": ("sequence",),
+    "loss.methods.sampler_weights.aggregate": ("mean", *REJECTS),
+    "loss.methods.sampler_weights.keep": ("reject", *MASKS, "--loss.penalty.gate=token"),
+    "loss.methods.sampler_weights.low": ("0.25", *MASKS),
+    "loss.methods.sampler_weights.high": ("3",),
     "loss.reduction": ("seq-mean-token-mean",),
     "loss.kl_estimator": ("k2",),
     "train.group_size": ("10",),
@@ -150,7 +150,8 @@ def test_changing_a_setting_changes_the_run_or_is_told(host: str, name: str, rec
     try:
         changed = plan(host, recipe(*change), Machines(gpus=2))
     except ConfigError as error:
-        assert name in str(error), f"{name} is refused, but the sentence names another"
+        named = name.rpartition(".")[0] if name in METHODS else name  # a method is refused as a whole
+        assert named in str(error), f"{name} is refused, but the sentence names another"
         assert name not in noted
         return
     assert name not in refused

@@ -308,7 +308,7 @@ def test_the_sampling_mask_goes_to_trl_alone(recipe: MakeRecipe) -> None:
 
 # ---- remedies that a host has under another name
 
-WEIGHTS = "--loss.sampler_weights."
+WEIGHTS = "--loss.methods.sampler_weights."
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ WEIGHTS = "--loss.sampler_weights."
     [
         (("--loss.surrogate=cispo", "--loss.clip_low=1", "--loss.clip_high=4"),
          {"loss_type": "cispo", "epsilon_high": 5.0}),
-        (("--loss.off_policy_threshold=0.5",), {"off_policy_mask_threshold": 0.5}),
+        (("--loss.methods.off_policy_mask.threshold=0.5",), {"off_policy_mask_threshold": 0.5}),
         ((f"{WEIGHTS}level=token",), {
             "use_vllm": True, "vllm_importance_sampling_correction": True,
             "vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_min": None,
@@ -364,19 +364,19 @@ def test_remedies_in_verl(recipe: MakeRecipe, changes: tuple[str, ...], expected
     ("host", "changes", "words"),
     [
         *((host, (change,), words) for host in ("trl", "verl") for change, words in (
-            ("--loss.nthr=true", "hidden states"),
-            ("--loss.drop_void=true", "which turns are invalid"),
-            ("--loss.drop_first_actions=true", "the same passages"),
-            ("--loss.negative_weight=0", "all rollouts the same weight"),
-            ("--train.resample=2", "every group"),
+            ("--loss.methods.nthr.on=true", "hidden states"),
+            ("--loss.methods.drop_void.on=true", "which turns are invalid"),
+            ("--loss.methods.drop_first_actions.on=true", "the same passages"),
+            ("--loss.methods.negative_weight.weight=0", "all rollouts the same weight"),
+            ("--loss.methods.dynamic_sampling.rounds=2", "every group"),
             ("--loss.ratio=action", "do(es)? not know actions"),
             (f"{WEIGHTS}level=action", "does not know actions"),
         )),
-        ("trl", ("--loss.surrogate=dppo",), "does not have this mask"),
+        ("trl", ("--loss.surrogate=dppo",), "does not have it"),
         ("trl", ("--loss.surrogate=cispo",), "no lower bound"),
         ("trl", ("--loss.surrogate=cispo", "--loss.clip_low=1", "--loss.reduction=seq-mean-token-mean"), "over tokens"),
         ("trl", (f"{WEIGHTS}level=sequence", f"{WEIGHTS}keep=reject"), "also weights the tokens"),
-        ("verl", ("--loss.off_policy_threshold=0.5",), "does not have this mask"),
+        ("verl", ("--loss.methods.off_policy_mask.threshold=0.5",), "does not have this mask"),
         ("verl", (f"{WEIGHTS}level=token", f"{WEIGHTS}low=0.5"), "no lower bound"),
         ("verl", (f"{WEIGHTS}level=token", f"{WEIGHTS}keep=mask"), "two bounds"),
         ("verl", (f"{WEIGHTS}level=sequence", f"{WEIGHTS}aggregate=mean"), "product of its ratios"),

@@ -19,7 +19,10 @@ from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import ModelError, RolloutError
 from holdfast.evaluate.probes import Influence, Rollouts, Subject, draw, influence, lines, per_sample
 from holdfast.evaluate.probes.influence import Influenced, Similarity, correlation_interval, rank_correlation
+from holdfast.methods.drop_void import DropVoid
+from holdfast.methods.negative_weight import NegativeWeight
 from holdfast.methods.penalties import NoPenalty
+from holdfast.methods.registry import Methods
 from holdfast.recipe import validate
 
 Make = Callable[..., Any]
@@ -105,7 +108,11 @@ def test_with_all_weights_it_is_a_part_of_the_derivative(subject: Make, some: Ma
 def test_the_recipes_loss_does_not_count(subject: Make, some: Make, heard: Any) -> None:
     plain, rollouts = subject(), some(3)
     loss = plain.config.loss.model_copy(
-        update={"advantage": "dr_grpo", "negative_weight": 0.0, "reduction": "seq-mean-token-mean", "drop_void": True}
+        update={
+            "advantage": "dr_grpo",
+            "reduction": "seq-mean-token-mean",
+            "methods": Methods(negative_weight=NegativeWeight(), drop_void=DropVoid()),
+        }
     )
     other = replace(plain, config=plain.config.model_copy(update={"loss": loss}))
     assert influence(other, rollouts, listener=heard) == influence(plain, rollouts, listener=heard)

@@ -17,11 +17,11 @@ PPO: Settings = {
 """As many rollouts as 32 groups of five, and ten times the policy's learning rate for the critic, as published."""
 GEO_RS: Settings = {
     **NO_PENALTY,
-    "loss.sampler_weights.level": "sequence",
-    "loss.sampler_weights.aggregate": "mean",
-    "loss.sampler_weights.keep": "reject",
-    "loss.sampler_weights.low": 0.85,
-    "loss.sampler_weights.high": 1.15,
+    "loss.methods.sampler_weights.level": "sequence",
+    "loss.methods.sampler_weights.aggregate": "mean",
+    "loss.methods.sampler_weights.keep": "reject",
+    "loss.methods.sampler_weights.low": 0.85,
+    "loss.methods.sampler_weights.high": 1.15,
 }
 """The published bounds, 0.99 and 1.01, leave out every rollout of this sampler: it keeps 0.86 of the probability on the
 geometric mean of a rollout's tokens."""
@@ -29,8 +29,8 @@ geometric mean of a rollout's tokens."""
 GSPO_ARM = a.fixed(Arm("GSPO", {**NO_PENALTY, **GSPO}, a.GSPO_CLIPS))
 METHODS = {
     "PPO": ("the baseline of both LLDS tables, said to be more stable", PPO),
-    "NTHR": ("arXiv 2505.18830", {**NO_PENALTY, "loss.nthr": True}),
-    "SimpleTIR": ("arXiv 2509.02479", {**NO_PENALTY, "loss.drop_void": True}),
+    "NTHR": ("arXiv 2505.18830", {**NO_PENALTY, "loss.methods.nthr.on": True}),
+    "SimpleTIR": ("arXiv 2509.02479", {**NO_PENALTY, "loss.methods.drop_void.on": True}),
     "DPPO": ("arXiv 2602.04879", {**NO_PENALTY, "loss.surrogate": "dppo"}),
     "Geo-RS": ("weights for a sampler that is not the old policy, bounds of 0.85 and 1.15", GEO_RS),
     "CISPO": (
@@ -41,11 +41,14 @@ METHODS = {
         "GSPO with one ratio for each model turn, at GSPO's clip",
         {**NO_PENALTY, **MEAN_OF_MEANS, **a.GSPO_CLIP, "loss.ratio": "action"},
     ),
-    "off-policy mask": ("DeepSeek-V3.2, arXiv 2512.02556", {**NO_PENALTY, "loss.off_policy_threshold": 0.5}),
-    "positive only": ("rollouts with A < 0 left out", {**NO_PENALTY, "loss.negative_weight": 0.0}),
+    "off-policy mask": (
+        "DeepSeek-V3.2, arXiv 2512.02556",
+        {**NO_PENALTY, "loss.methods.off_policy_mask.threshold": 0.5},
+    ),
+    "positive only": ("rollouts with A < 0 left out", {**NO_PENALTY, "loss.methods.negative_weight.weight": 0.0}),
     "first actions left out": (
         "section 5.3 of LLDS, which proposes it",
-        {**NO_PENALTY, "loss.drop_first_actions": True},
+        {**NO_PENALTY, "loss.methods.drop_first_actions.on": True},
     ),
 }
 ARMS = tuple(Arm(name, settings) for name, (_, settings) in METHODS.items())

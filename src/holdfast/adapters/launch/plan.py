@@ -11,23 +11,21 @@ from typing import Any
 
 from holdfast.base.errors import ConfigError, DataError, raise_all
 from holdfast.data.questions import Example, hold_out, read_questions
+from holdfast.methods.method import Translation
 from holdfast.methods.penalties import CustomPenalty
 from holdfast.recipe import Config, setting_names, setting_values
 from holdfast.recipe.validation import code_errors
 
 HOSTS = ("trl", "verl")
 
-_LOCAL = "Leave it out, or use `holdfast train`"
-REMEDIES_OF_OURS: Mapping[str, str] = {
-    "loss.negative_weight": f"the host's loss gives all rollouts the same weight. {_LOCAL}",
-    "loss.drop_void": f"the host's loss does not see which turns are invalid. {_LOCAL}",
-    "loss.drop_first_actions": f"the host's loss does not see which searches found the same passages. {_LOCAL}",
-    "loss.nthr": f"the host's loss gets only log-probs, but NTHR's scores need hidden states. {_LOCAL}",
-    "train.resample": f"the host trains on every group that it samples. {_LOCAL}",
-    "train.anchor_every": "the host's loss has log-probs of the policy that sampled, but not of an older one. "
-    f"{_LOCAL}",
+OURS: Mapping[str, str] = {
+    "train.anchor_every": "the host's loss has log-probs of the policy that sampled, but not of an older one. Leave it "
+    "out, or use `holdfast train`",
 }
-"""Settings that only the local trainer has -> why a host refuses them."""
+"""Settings that only the local trainer has -> why a host refuses them. Methods say it of themselves."""
+
+METHODS = frozenset(name for name in setting_names() if name.startswith("loss.methods."))
+"""Settings of methods, which each method translates itself."""
 
 CRITIC = frozenset(name for name in setting_names() if name.startswith("critic.") or name == "reward.kl")
 """Settings of PPO, which a recipe may have with `loss.advantage = "gae"` only."""
@@ -184,6 +182,28 @@ def truncation(config: Config, remedy: str = "Set") -> Iterator[str]:
             f"loss are over the whole vocabulary: that mismatch alone can make a run collapse. {remedy} sampling.top_p "
             "= 1 and sampling.top_k = 0, unless you repeat a published run"
         )
+
+
+def method_translations(host: str, config: Config) -> list[Translation]:
+    """What each method of the recipe is in a host."""
+    return [method.translated(host, config) for method in config.loss.methods.used]
+
+
+def method_options(host: str, config: Config) -> list[Option]:
+    """The host's options for the methods of the recipe."""
+    return [Option(*option) for part in method_translations(host, config) for option in part.options]
+
+
+def method_problems(host: str, config: Config) -> Iterator[str]:
+    """A sentence for each method that the host cannot have."""
+    for part in method_translations(host, config):
+        yield from part.problems
+
+
+def method_notes(host: str, config: Config) -> Iterator[str]:
+    """A sentence for each thing that the host does differently in a method."""
+    for part in method_translations(host, config):
+        yield from part.notes
 
 
 def code_notes(config: Config) -> Iterator[str]:

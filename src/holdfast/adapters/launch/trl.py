@@ -10,12 +10,15 @@ from typing import Any
 from holdfast.adapters.launch import trl_files
 from holdfast.adapters.launch.plan import (
     CRITIC,
-    REMEDIES_OF_OURS,
+    OURS,
     Machines,
     Option,
     Plan,
     changed,
     code_notes,
+    method_notes,
+    method_options,
+    method_problems,
     noted,
     refuse,
     section,
@@ -23,6 +26,7 @@ from holdfast.adapters.launch.plan import (
     truncation,
 )
 from holdfast.adapters.launch.schedule import trl_schedule, trl_schedule_problem
+from holdfast.methods.surrogates import SURROGATES
 from holdfast.recipe import Config
 
 _NOT_TINY = (
@@ -65,8 +69,7 @@ NOTED: Mapping[str, str] = {
 REFUSED: Mapping[str, str] = {
     "warm_start.steps": f"TRL's trainer has no warm start: {_NOT_TINY}",
     "loss.baseline": "TRL gives every rollout of a group the same weight. Leave it at 'mean', or use verl",
-    **REMEDIES_OF_OURS,
-    "loss.sampler_weights.aggregate": "TRL's weight of a sequence is the product of its ratios. Leave it at 'product'",
+    **OURS,
 }
 
 _LOSS_TYPES = {
@@ -105,10 +108,7 @@ def _differences(config: Config) -> Iterator[str]:
     yield from truncation(config, "Set sampling.mask_logprobs = true with sampling.top_k = 512, or")
     yield "TRL keeps the newest checkpoints, but not the best on dev"
     yield "TRL evaluates with samples at the training temperature, and does not report greedy scores"
-    if config.loss.off_policy_threshold is not None:
-        yield "TRL measures loss.off_policy_threshold from the sampler's log-probs, where it has them"
-    if config.loss.sampler_weights.level != "none":
-        yield "TRL computes these weights only for rollouts of vLLM, so the script sets use_vllm"
+    yield from method_notes("trl", config)
     if config.loss.reduction == "token-mean":
         yield "TRL divides a step's loss by the mean token count of the rollout batch's steps, not by the step's own"
     elif config.loss.entropy_coef:
@@ -129,7 +129,13 @@ def _schedule(config: Config, machines: Machines) -> str:
 def _problems(config: Config, machines: Machines) -> Iterator[str]:
     loss = config.loss
     yield from noted(config, REFUSED)
-    yield from _surrogate_problems(config)
+    yield from method_problems("trl", config)
+    surrogate = SURROGATES[loss.surrogate]
+    if surrogate.trl is None:
+        yield f"loss.surrogate = {loss.surrogate!r}: TRL's GRPOTrainer does not have it. Use verl, or `holdfast train`"
+    yield from surrogate.trl_problems(loss)
+    if loss.ratio == "action":
+        yield "loss.ratio = 'action': TRL's loss does not know actions. The nearest are 'token' and 'sequence'"
     if config.model.path == "tiny" and not config.warm_start.steps:
         yield f"model.path = 'tiny': TRL loads a model from a folder or the hub; {_NOT_TINY}"
     if loss.advantage == "gae":
@@ -175,35 +181,6 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         yield problem
 
 
-def _surrogate_problems(config: Config) -> Iterator[str]:
-    """Ratios, clips and weights that TRL's loss does not have."""
-    loss, weights = config.loss, config.loss.sampler_weights
-    if loss.ratio == "action":
-        yield "loss.ratio = 'action': TRL's loss does not know actions. The nearest are 'token' and 'sequence'"
-    if loss.surrogate == "dppo":
-        yield "loss.surrogate = 'dppo': TRL's GRPOTrainer does not have this mask. Use verl, or `holdfast train`"
-    if loss.surrogate == "cispo" and loss.clip_low != 1:
-        yield (
-            f"loss.clip_low = {loss.clip_low:g} with loss.surrogate = 'cispo': TRL's weights have no lower bound. "
-            "Set loss.clip_low = 1.0, which switches it off"
-        )
-    if loss.surrogate == "cispo" and loss.reduction != "token-mean":
-        yield (
-            f"loss.reduction = {loss.reduction!r} with loss.surrogate = 'cispo': TRL's mean is over tokens. Set "
-            "loss.reduction = 'token-mean'"
-        )
-    if weights.level == "action":
-        yield (
-            "loss.sampler_weights.level = 'action': TRL's loss does not know actions. The nearest are 'token' and "
-            "'sequence'"
-        )
-    if weights.keep == "reject":
-        yield (
-            "loss.sampler_weights.keep = 'reject': TRL also weights the tokens that it keeps. The nearest is 'mask', "
-            "which does so too"
-        )
-
-
 def _options(config: Config, machines: Machines) -> Iterator[Option]:
     """Arguments of `GRPOConfig`, in the order of the script."""
     run, model, train, loss = config.run, config.model, config.train, config.loss
@@ -235,7 +212,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("weight_decay", train.weight_decay, "train.weight_decay")
     yield Option("max_grad_norm", train.grad_clip, "train.grad_clip")
 
-    kind = "cispo" if loss.surrogate == "cispo" else _LOSS_TYPES[loss.reduction]
+    kind = SURROGATES[loss.surrogate].trl or _LOSS_TYPES[loss.reduction]
     yield Option("loss_type", kind, "loss.reduction, loss.surrogate")
     yield Option("scale_rewards", "group" if loss.advantage == "grpo" else "none", "loss.advantage")
     yield Option("importance_sampling_level", loss.ratio, "loss.ratio")
@@ -243,7 +220,6 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     high = 1 + loss.clip_high if loss.surrogate == "cispo" else loss.clip_high  # there the largest weight itself
     yield Option("epsilon_high", high, "loss.clip_high")
     yield Option("delta", loss.dual_clip, "loss.dual_clip")
-    yield Option("off_policy_mask_threshold", loss.off_policy_threshold, "loss.off_policy_threshold")
     yield Option("beta", loss.kl_coef, "loss.kl_coef, loss.kl_estimator")
     yield Option("use_bias_correction_kl", False, "the recipe's KL is not multiplied by the ratio")
     yield Option("entropy_coef", loss.entropy_coef, "loss.entropy_coef")
@@ -253,12 +229,13 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("top_k", config.sampling.top_k, "sampling.top_k")
     yield Option("max_completion_length", _longest(config), "protocol.max_total_tokens, loss.reduction")
 
-    weighs = loss.sampler_weights.level != "none"
-    yield Option(
-        "use_vllm", weighs, "True: vLLM on the same GPUs does the rollouts (pip install vllm); use it above 1B"
-    )
+    of_methods = method_options("trl", config)
+    if not any(option.name == "use_vllm" for option in of_methods):
+        why = "True: vLLM on the same GPUs does the rollouts (pip install vllm); use it above 1B"
+        yield Option("use_vllm", False, why)
+        yield Option("vllm_importance_sampling_correction", False, "loss.methods.sampler_weights: off")
+    yield from of_methods
     yield Option("vllm_max_model_length", config.protocol.max_total_tokens, "protocol.max_total_tokens")
-    yield from _sampler_weights(config)
 
     every = config.eval.every * steps or last
     yield Option("eval_strategy", "steps", "eval.every")
@@ -277,18 +254,6 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("report_to", trackers(config) or "none", "track.wandb, track.tensorboard")
     yield Option("log_completions", track.trajectories > 0, "track.trajectories")
     yield Option("num_completions_to_print", track.trajectories or None, "track.trajectories")
-
-
-def _sampler_weights(config: Config) -> Iterator[Option]:
-    """TRL's names for `loss.sampler_weights`."""
-    weights, name = config.loss.sampler_weights, "loss.sampler_weights"
-    if weights.level == "none":
-        yield Option("vllm_importance_sampling_correction", False, f"{name}.level: none")
-        return
-    yield Option("vllm_importance_sampling_correction", True, f"{name}.level")
-    yield Option("vllm_importance_sampling_mode", f"{weights.level}_{weights.keep}", f"{name}.level, {name}.keep")
-    yield Option("vllm_importance_sampling_clip_min", weights.low or None, f"{name}.low")
-    yield Option("vllm_importance_sampling_clip_max", weights.high, f"{name}.high")
 
 
 def _bf16(config: Config) -> Any:

@@ -8,11 +8,14 @@ from functools import partial
 from holdfast import __version__
 from holdfast.adapters.launch import verl_files
 from holdfast.adapters.launch.plan import (
-    REMEDIES_OF_OURS,
+    OURS,
     Machines,
     Option,
     Plan,
     code_notes,
+    method_notes,
+    method_options,
+    method_problems,
     model_path,
     noted,
     refuse,
@@ -23,6 +26,7 @@ from holdfast.adapters.launch.plan import (
 )
 from holdfast.adapters.launch.schedule import verl_mini_batch, verl_schedule_problem
 from holdfast.adapters.verl_losses import LAST_ACTION, LOSSES, loss_name
+from holdfast.methods.surrogates import SURROGATES
 from holdfast.recipe import Config
 
 ACTOR = "actor_rollout_ref.actor"
@@ -95,10 +99,9 @@ REFUSED: Mapping[str, str] = {
         "verl's trainer has no warm start. Make the model with `holdfast warm-start RECIPE`, set "
         "model.path to the folder it names, and warm_start.steps = 0"
     ),
-    **REMEDIES_OF_OURS,
+    **OURS,
     "critic.path": "verl's critic starts from a model, but this is a checkpoint of holdfast. Leave it out",
     "critic.whiten": "verl whitens every advantage of a critic. Leave it at true, or use `holdfast train`",
-    "loss.off_policy_threshold": "verl does not have this mask. Use TRL, or `holdfast train`",
 }
 
 _NO_VALUE_CLIP = 1e9  # verl always clips values
@@ -170,7 +173,7 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         )
     if loss.ratio == "action":
         yield "loss.ratio = 'action': verl's losses do not know actions. The nearest are 'token' and 'sequence'"
-    yield from _correction_problems(config)
+    yield from method_problems("verl", config)
     if loss.ratio == "sequence" and loss.dual_clip is not None:
         yield (
             f"loss.dual_clip = {loss.dual_clip} with loss.ratio = 'sequence': verl's GSPO has no dual clip; leave "
@@ -186,37 +189,9 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         yield problem
 
 
-def _correction_problems(config: Config) -> Iterator[str]:
-    """Sampler weights that `rollout_correction` does not have."""
-    weights, name = config.loss.sampler_weights, "loss.sampler_weights"
-    if weights.level == "none":
-        return
-    if weights.level == "action":
-        yield (
-            f"{name}.level = 'action': verl's correction does not know actions. The nearest are 'token' and 'sequence'"
-        )
-    if weights.aggregate == "mean" and weights.keep != "reject":
-        yield (
-            f"{name}.aggregate = 'mean' with {name}.keep = {weights.keep!r}: verl's weight of a sequence is the "
-            f"product of its ratios. Set {name}.keep = 'reject', or {name}.aggregate = 'product'"
-        )
-    if weights.keep == "truncate" and weights.low:
-        yield f"{name}.low = {weights.low:g} with {name}.keep = 'truncate': verl's cut has no lower bound. Set it to 0"
-    if weights.keep != "truncate" and not weights.low:
-        yield (
-            f"{name}.low = 0 with {name}.keep = {weights.keep!r}: verl needs two bounds above 0. Set {name}.low, for "
-            "example 0.5"
-        )
-    if weights.keep == "reject" and weights.level == "token" and getattr(config.loss.penalty, "gate", "") == "action":
-        yield (
-            f"{name}.keep = 'reject' with {name}.level = 'token' and loss.penalty.gate = 'action': verl takes rejected "
-            "tokens out of the mask, which splits actions before the gate sees them. Set the level to 'sequence', or "
-            "the gate to 'response' or 'token'"
-        )
-
-
 def _differences(config: Config) -> Iterator[str]:
     yield from truncation(config)
+    yield from method_notes("verl", config)
     yield "verl keeps the newest checkpoints, but not the best on dev"
     yield (
         "verl has separate limits for prompt and response, so with a short prompt a rollout ends before "
@@ -305,7 +280,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
             f"{ACTOR}.loss_scale_factor", limits.max_sampled_tokens, "protocol.max_turns, protocol.max_turn_tokens"
         )
     yield from _policy_loss(config)
-    yield from _correction(config)
+    yield from method_options("verl", config)
 
     yield Option(f"{ROLLOUT}.name", "vllm", "the rollout server")
     yield Option(f"{ROLLOUT}.tensor_model_parallel_size", 1, "a server on each GPU")
@@ -363,23 +338,6 @@ def _critic(config: Config) -> Iterator[Option]:
     yield Option(f"{CRITIC}.data_loader_seed", config.run.seed, "run.seed")
 
 
-def _correction(config: Config) -> Iterator[Option]:
-    """`loss.sampler_weights` as verl's `rollout_correction`."""
-    weights, prefix, name = config.loss.sampler_weights, "algorithm.rollout_correction", "loss.sampler_weights"
-    if weights.level == "none":
-        return
-    yield Option(f"{ROLLOUT}.calculate_log_probs", True, f"{name}.level: the sampler's log-probs")
-    if weights.keep == "reject":
-        kind = {"token": "token", "sequence": "seq_mean" if weights.aggregate == "mean" else "seq_sum"}[weights.level]
-        yield Option(f"{prefix}.rollout_rs", f"{kind}_k1", f"{name}.level, {name}.aggregate, {name}.keep")
-        band = f"{1 / weights.high:.6g}_{1 / weights.low:.6g}"
-        yield Option(f"{prefix}.rollout_rs_threshold", band, f"1 / {name}.high, 1 / {name}.low: verl's are of 1 / w")
-        return
-    yield Option(f"{prefix}.rollout_is", weights.level, f"{name}.level, {name}.aggregate")
-    band = f"{weights.low:g}_{weights.high:g}" if weights.keep == "mask" else f"{weights.high:g}"
-    yield Option(f"{prefix}.rollout_is_threshold", band, f"{name}.keep, {name}.low, {name}.high")
-
-
 def _policy_loss(config: Config) -> Iterator[Option]:
     """The loss: one of verl, inside one of holdfast."""
     penalty = config.loss.penalty
@@ -389,8 +347,7 @@ def _policy_loss(config: Config) -> Iterator[Option]:
     yield Option(f"{prefix}._target_", "holdfast.adapters.verl.HoldfastPolicyLossConfig", "fields of our own")
     yield Option(f"{prefix}.loss_mode", mode, "loss.penalty.name, loss.penalty.gate")
     yield Option(f"+{prefix}.holdfast_version", __version__, "every machine must have this one")
-    base = {"cispo": "cispo", "dppo": "dppo_tv"}.get(config.loss.surrogate, "vanilla")
-    base = "gspo" if config.loss.ratio == "sequence" else base
+    base = "gspo" if config.loss.ratio == "sequence" else SURROGATES[config.loss.surrogate].verl
     yield Option(f"+{prefix}.base_loss_mode", base, "loss.ratio, loss.surrogate")
     correction = verl_files.Reference("algorithm.rollout_correction")
     yield Option(f"+{prefix}.rollout_correction", correction, "a loss must know what is done to its mask")

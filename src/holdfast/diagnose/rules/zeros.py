@@ -14,7 +14,7 @@ from holdfast.diagnose.rules.rule import Check, Remedy, Rows, Rule, Signal
 
 EXCLUDED, WEIGHT = "loss/excluded_fraction", "loss/mean_weight"
 LOWEST, HIGHEST = "sampler/weight_p05", "sampler/weight_p95"
-BOUNDS, VOID = "loss.sampler_weights", "loss.drop_void"
+BOUNDS, VOID = "loss.methods.sampler_weights", "loss.methods.drop_void"
 NORM, REWARD, LOSS, CLIPPED, KL, RATE = "grad/norm", "reward/mean", "loss", "clip/fraction", "kl/reference", "lr"
 
 STD = ("reward/std",)
@@ -61,7 +61,7 @@ def _why_left_out(settings: Mapping[str, object], low: float, high: float) -> st
             f": 90 % of the importance weights are between {low:.3g} and {high:.3g}, outside the bounds of "
             f"{BOUNDS}{bounds}"
         )
-    return f": every rollout has an invalid turn, and {VOID} drops it" if settings.get(VOID) else ""
+    return f": every rollout has an invalid turn, and {VOID} drops it" if settings.get(f"{VOID}.on") else ""
 
 
 def is_cut(rows: Rows) -> Signal | None:
@@ -123,10 +123,9 @@ def kl_grows(rows: Rows, since: NDArray[np.int64]) -> Truths:
 
 
 LEAVE_LESS_OUT: Remedy = {
-    "holdfast": "Widen `loss.sampler_weights.low` and `loss.sampler_weights.high` until the weights are between "
-    "them. Or sample without truncation: `sampling.top_p = 1.0` and `sampling.top_k = 0`. If "
-    "`loss.drop_void` removes the tokens, switch it off, or teach valid turns first with "
-    "`warm_start.steps`.",
+    "holdfast": "Widen `loss.methods.sampler_weights.low` and `loss.methods.sampler_weights.high` until the weights "
+    "are between them. Or sample without truncation: `sampling.top_p = 1.0` and `sampling.top_k = 0`. If "
+    "`loss.methods.drop_void` removes the tokens, leave it out, or teach valid turns first with `warm_start.steps`.",
     **dict.fromkeys(
         ("trl", "verl", "unknown"),
         "Widen the bounds on the importance weights of the sampler until the weights are between them. Or sample "

@@ -24,13 +24,13 @@ from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import RolloutError
 from holdfast.evaluate.probes.subject import Rollouts, Subject, borrowed_weights
 from holdfast.losses import gwhes
+from holdfast.methods.nthr import check_logits, output_layer
 from holdfast.methods.penalties import NoPenalty
 from holdfast.recipe import Config, Loss
 from holdfast.train.checkpoint import load_optimizer
 from holdfast.train.learner import make_learner
 from holdfast.train.listener import Listener
 from holdfast.train.plan import Plan
-from holdfast.train.policy_weights import check_logits, output_layer
 from holdfast.train.rollouts import training_batch
 
 _MOVED = 0.1

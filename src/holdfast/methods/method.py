@@ -1,0 +1,148 @@
+"""What a method is: settings, hooks that the local trainer calls, and what it says of itself to hosts and docs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import model_validator
+
+from holdfast.base.section import Section
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from holdfast.agent.batch import TokenBatch
+    from holdfast.agent.language_model import LanguageModel
+    from holdfast.agent.trajectory import Group
+
+Need = Literal[
+    "rollout advantages", "group advantages", "negative rollouts", "drift", "all log-probs", "output layer", "sampler"
+]
+"""What a method cannot work without. `recipe/needs.py` has the settings that take it away, and the sentences.
+
+* rollout advantages: one advantage for each rollout, not for each token;
+* group advantages: advantages that compare the rollouts of a question;
+* negative rollouts: a weight above 0 of rollouts with A < 0;
+* drift: more than one optimizer step per rollout batch, so that the policy differs from the old one;
+* all log-probs: a loss over the whole vocabulary;
+* output layer: a trained output layer;
+* sampler: log-probs of the distribution that the tokens were drawn from.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A method in another trainer: its options there, or why it cannot be."""
+
+    options: tuple[tuple[str, Any, str], ...] = ()
+    """(name of the option, value, the settings it comes from)."""
+    problems: tuple[str, ...] = ()
+    """A sentence for each thing that the host cannot do."""
+    notes: tuple[str, ...] = ()
+    """A sentence for each thing that the host does differently."""
+
+
+class Method(Section):
+    """A method against collapse, the table `[loss.methods.NAME]` of a recipe.
+
+    Hooks are listed in the order in which a step calls them. A hook that a method does not override does nothing. B
+    rollouts, T tokens. To add a method, write its class in a file of its own and list it in `registry.py`.
+    """
+
+    on: bool = False
+    """Use the method. Any setting of its table switches it on, an empty table too."""
+
+    name: ClassVar[str]
+    """In recipes, errors and docs."""
+    source: ClassVar[str]
+    """Where it was published, as Markdown."""
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    acts_on: ClassVar[str] = "it is for rollouts with one advantage"
+    """What it does, for the sentence that refuses it: "it compares the rollouts of a group"."""
+    hosts: ClassVar[Mapping[str, str]] = {}
+    """Host -> why it does not have the method. A method that a host has overrides `translated` instead."""
+    metrics: ClassVar[Mapping[str, str]] = {}
+    """Name of each series that it logs -> meaning and unit."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _on_by_its_table(cls, data: Any) -> Any:
+        return {"on": True, **data} if isinstance(data, dict) else data
+
+    # ---- rollouts
+
+    @property
+    def further_rounds(self) -> int:
+        """At most how many more rounds of rollouts a step may take while `select` leaves out groups."""
+        return 0
+
+    def select(self, groups: Sequence[Group]) -> Sequence[bool]:
+        """Which scored groups to learn from. If a step has none, it learns from all."""
+        return [True] * len(groups)
+
+    def exclude(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor | None:
+        """bool [B, T]: sampled tokens to leave out of the loss, judged by the rollouts. `batch` has advantages."""
+        return None
+
+    # ---- after the pass under the old weights
+
+    def reject(self, micro: TokenBatch) -> Tensor | None:
+        """bool [B, T]: sampled tokens to leave out of the loss, judged by `old_logprobs`."""
+        return None
+
+    def weights(self, micro: TokenBatch) -> Tensor | None:
+        """float [B, T]: factors on the policy loss."""
+        return None
+
+    def check_model(self, language_model: LanguageModel) -> None:
+        """Raise `ModelError` for a model that the method cannot work with. Called once."""
+
+    def hidden_rows(self, batch: TokenBatch) -> Tensor | None:
+        """bool [B]: rows whose hidden states `scores` needs; None: it needs none."""
+        return None
+
+    def scores(
+        self, batch: TokenBatch, hidden: Mapping[int, Tensor], language_model: LanguageModel, temperature: float
+    ) -> Tensor:
+        """float [B, T]: factors on the policy loss, from hidden states.
+
+        Args:
+            batch: all rows, with `old_logprobs` over the whole vocabulary.
+            hidden: by row, float [n, d], the states that predict its n sampled tokens; of the rows of `hidden_rows`.
+            language_model: its output layer makes the logits.
+            temperature: of the log-probs.
+        """
+        raise NotImplementedError
+
+    def measured(self, micros: Sequence[TokenBatch]) -> dict[str, float]:
+        """Its series, from the micro-batches of a step."""
+        return {}
+
+    # ---- in an optimizer step
+
+    def mask(self, micro: TokenBatch, logprobs: Tensor) -> Tensor | None:
+        """bool [B, T]: False where the policy loss is left out, judged by the policy as it is now. No gradient."""
+        return None
+
+    def term(self, micro: TokenBatch, logprobs: Tensor) -> Tensor | None:
+        """float [B, T]: added to the loss, with its coefficient; 0 outside `micro.learned_mask`."""
+        return None
+
+    @classmethod
+    def has_term(cls) -> bool:
+        """Whether it can give a gradient to rollouts whose advantage is 0."""
+        return cls.term is not Method.term
+
+    # ---- elsewhere
+
+    def translated(self, host: str, config: Any) -> Translation:
+        """The method in `trl` or `verl`. `config` is the whole recipe."""
+        why = self.hosts.get(host, "the host does not have this method")
+        return Translation(problems=(f"[{self.table()}]: {why}. Leave it out, or use `holdfast train`",))
+
+    @classmethod
+    def table(cls) -> str:
+        """Its table in a recipe: `loss.methods.NAME`."""
+        return f"loss.methods.{cls.name}"

@@ -1,0 +1,143 @@
+"""NTHR: tokens of negative rollouts that hurt positive ones weigh less, found from hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from holdfast.base.errors import ModelError
+from holdfast.methods.method import Method
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from holdfast.agent.batch import TokenBatch
+    from holdfast.agent.language_model import LanguageModel
+
+_MOST_ROUNDING = 0.5
+"""Nats by which a log-prob may differ when it is computed again from hidden states; bf16 needs about 0.1."""
+ASKED = "[loss.methods.nthr]"
+"""Begins the sentences about a model."""
+_WHY = "its loss gets only log-probs, but NTHR's scores need hidden states"
+
+
+class NTHR(Method):
+    """Lower the weight of tokens in negative rollouts that hurt positive rollouts of the same question."""
+
+    name: ClassVar = "nthr"
+    source: ClassVar = "NTHR, [arXiv 2505.18830](https://arxiv.org/abs/2505.18830)"
+    needs: ClassVar = frozenset({"group advantages", "negative rollouts", "all log-probs", "output layer"})
+    acts_on: ClassVar = "it compares positive and negative rollouts of a group"
+    hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
+
+    def check_model(self, language_model: LanguageModel) -> None:
+        """Raise `ModelError` for a model whose output layer gives no scores."""
+        output_layer(language_model)
+
+    def hidden_rows(self, batch: TokenBatch) -> Tensor:
+        """Rows of groups with both positive and negative rollouts."""
+        return rows_for_nthr(batch)
+
+    def scores(
+        self, batch: TokenBatch, hidden: Mapping[int, Tensor], language_model: LanguageModel, temperature: float
+    ) -> Tensor:
+        """NTHR's factors, 1 where it leaves a token as it is."""
+        assert batch.old_logprobs is not None
+        unembedding = output_layer(language_model)
+        unembedding = unembedding / temperature if temperature != 1.0 else unembedding  # else no copy
+        row, states = next(iter(hidden.items()))
+        mask = batch.loss_mask[row]
+        check_logits(states, unembedding, batch.token_ids[row][mask], batch.old_logprobs[row][mask])
+        return nthr_factors(batch, hidden, unembedding)
+
+
+def output_layer(language_model: LanguageModel, asked: str = ASKED) -> Tensor:
+    """The output layer's weight `[V, d]`, for scores that are its part of the gradient.
+
+    A weight that is tied to the embeddings is fine: the scores are the output side's part of its gradient, as in the
+    paper, whose smaller models are tied. Raises `ModelError` where the layer alone does not make the logits, or is
+    frozen; `asked` begins its sentence.
+    """
+    import torch
+
+    from holdfast.agent.onednn import OneDNNLinear
+
+    head = language_model.model.get_output_embeddings()
+    if type(head) not in (torch.nn.Linear, OneDNNLinear):
+        raise ModelError(
+            f"{asked}: the output layer of this model is a {type(head).__name__}, such as LoRA's around the layer, and "
+            "the scores are the gradient of a plain one. Merge the adapters, or leave it out"
+        )
+    if head.bias is not None:
+        raise ModelError(f"{asked}: the output layer of this model has a bias, which the scores leave out")
+    weight: Tensor = head.weight
+    if type(weight.data) is not torch.Tensor or tuple(weight.shape) != (head.out_features, head.in_features):
+        raise ModelError(
+            f"{asked}: the output layer of this model is sharded, here {list(weight.shape)} of "
+            f"{[head.out_features, head.in_features]}, and the scores need it whole. Leave it out"
+        )
+    if not weight.requires_grad:
+        raise ModelError(
+            f"{asked}: the output layer of this model is frozen, as LoRA leaves it, and the scores are that layer's "
+            "part of the gradient. Train all weights, or leave it out"
+        )
+    return weight.detach()
+
+
+def rows_for_nthr(batch: TokenBatch) -> Tensor:
+    """bool [B]: rows of groups with both positive and negative rollouts, whose hidden states NTHR needs."""
+    import torch
+
+    sign = batch.advantages.sign()[:, 0]
+    groups = int(batch.group_ids.max()) + 1
+    present = [torch.zeros(groups, device=sign.device).index_add_(0, batch.group_ids, (sign == s).float()) > 0
+               for s in (1, -1)]  # fmt: skip
+    return (present[0] & present[1])[batch.group_ids]
+
+
+def nthr_factors(batch: TokenBatch, hidden: Mapping[int, Tensor], unembedding: Tensor) -> Tensor:
+    """float32 [B, T]: NTHR's factors on the policy loss, 1 where it leaves a token as it is.
+
+    Args:
+        batch: with `old_logprobs` over the whole vocabulary. Rollouts with A > 0 are the correct ones.
+        hidden: by row, float [n, d], the states that predict its n sampled tokens; of the rows of `rows_for_nthr`.
+        unembedding: float [V, d], divided by the temperature of the log-probs.
+    """
+    import torch
+
+    from holdfast.losses import nthr_weights, token_influence
+
+    assert batch.old_logprobs is not None
+    factors = torch.ones(batch.loss_mask.shape, device=batch.loss_mask.device)
+    by_group: dict[int, list[int]] = {}
+    for row in sorted(hidden):
+        by_group.setdefault(int(batch.group_ids[row]), []).append(row)
+    for rows in by_group.values():
+        mask, learned = batch.loss_mask[rows], batch.learned_mask[rows]
+        places = learned[mask]  # among the sampled tokens of these rows, those in the loss
+        states = torch.cat([hidden[row] for row in rows])[places]
+        correct = (batch.advantages[rows] > 0).expand(mask.shape)[learned]
+        if not len(states):
+            continue
+        influence = token_influence(
+            states, unembedding, batch.token_ids[rows][learned], correct, logprobs=batch.old_logprobs[rows][learned]
+        )
+        rollout = torch.arange(len(rows), device=mask.device)[:, None].expand(mask.shape)[learned]
+        group = torch.ones(mask.shape, device=mask.device)
+        group[learned] = nthr_weights(influence, correct, rollout).float()
+        factors[rows] = group
+    return factors
+
+
+def check_logits(hidden: Tensor, unembedding: Tensor, token_ids: Tensor, logprobs: Tensor, asked: str = ASKED) -> None:
+    """Raise `ModelError` where `logprobs` [N] of tokens are not those of `hidden` [N, d] times the output layer.
+
+    A soft cap or a scale after the output layer would make the scores wrong in silence.
+    """
+    computed = (hidden.float() @ unembedding.float().T).log_softmax(-1).gather(1, token_ids[:, None])[:, 0]
+    gap = float((computed - logprobs).abs().max()) if len(hidden) else 0.0
+    if not gap < _MOST_ROUNDING:
+        raise ModelError(
+            f"{asked}: log-probs of this model differ by {gap:.2f} nats from those of its output layer, so it changes "
+            "logits afterwards, by a cap or a scale, and the scores would be wrong. Leave it out"
+        )

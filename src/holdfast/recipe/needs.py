@@ -1,0 +1,95 @@
+"""What a method needs, and the settings that take it away: one sentence for each combination that cannot work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from holdfast.base.section import shown
+from holdfast.methods.method import Method, Need
+
+if TYPE_CHECKING:
+    from holdfast.recipe import Config
+
+Missing = tuple[str, str, str]
+"""(the setting that takes it away, why that matters, what to do instead)."""
+
+
+def _rollout_advantages(config: Config, method: Method) -> Missing | None:
+    if config.loss.advantage != "gae":
+        return None
+    return (
+        "loss.advantage",
+        f"{method.acts_on}, but a critic gives each token its own advantage",
+        "Set loss.advantage = 'grpo'",
+    )
+
+
+def _group_advantages(config: Config, method: Method) -> Missing | None:
+    if config.loss.advantage != "reinforce":
+        return _rollout_advantages(config, method)
+    return "loss.advantage", f"{method.acts_on}, but this advantage is the reward itself", "Set loss.advantage = 'grpo'"
+
+
+def _negative_rollouts(config: Config, method: Method) -> Missing | None:
+    negative = config.loss.methods.negative_weight
+    if not negative.on or negative.weight:
+        return None
+    return f"{negative.table()}.weight", "it acts on rollouts with A < 0, whose weight is 0", "Raise the weight"
+
+
+def _drift(config: Config, method: Method) -> Missing | None:
+    if config.train.optimizer_steps_per_rollout > 1:
+        return None
+    return (
+        "train.optimizer_steps_per_rollout",
+        "on the only optimizer step the policy equals the old policy, so no rollout has become less likely",
+        "Set train.optimizer_steps_per_rollout to 2 or more",
+    )
+
+
+def _all_logprobs(config: Config, method: Method) -> Missing | None:
+    if not config.sampling.mask_logprobs:
+        return None
+    return (
+        "sampling.mask_logprobs",
+        "its scores are over the whole vocabulary, but this loss is not",
+        "Set sampling.mask_logprobs = false",
+    )
+
+
+def _output_layer(config: Config, method: Method) -> Missing | None:
+    if not config.model.lora_rank:
+        return None
+    return (
+        "model.lora_rank",
+        "it needs the gradient of the output layer, which LoRA freezes",
+        "Set model.lora_rank = 0",
+    )
+
+
+def _sampler(config: Config, method: Method) -> Missing | None:
+    return None  # rollouts always have them; a host may not
+
+
+NEEDS: Mapping[Need, Callable[[Config, Method], Missing | None]] = {
+    "rollout advantages": _rollout_advantages,
+    "group advantages": _group_advantages,
+    "negative rollouts": _negative_rollouts,
+    "drift": _drift,
+    "all log-probs": _all_logprobs,
+    "output layer": _output_layer,
+    "sampler": _sampler,
+}
+
+
+def unmet_needs(config: Config) -> Iterator[str]:
+    """A sentence for each need of a method that the recipe does not meet."""
+    from holdfast.recipe import setting_values
+
+    for method in config.loss.methods.used:
+        for need in sorted(method.needs):
+            if (missing := NEEDS[need](config, method)) is not None:
+                setting, why, instead = missing
+                value = shown(setting_values(config)[setting])
+                yield f"[{method.table()}] with {setting} = {value}: {why}. {instead}, or leave the method out"

@@ -1,0 +1,95 @@
+"""The methods of a recipe applied to a batch: which groups it learns from, which tokens, and with what weight.
+
+What depends on the rollouts alone is applied before the old pass (`with_exclusions`), what depends on the old policy
+after it (`with_weights`, `with_scores`). Masks and terms that follow the policy are in the objective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.trajectory import Group
+from holdfast.methods.method import Method
+
+Methods = Sequence[Method]
+
+
+def selected(groups: Sequence[Group], methods: Methods) -> list[bool]:
+    """Which groups every method would learn from."""
+    return [all(votes) for votes in zip([True] * len(groups), *(m.select(groups) for m in methods), strict=False)]
+
+
+def with_exclusions(batch: TokenBatch, groups: Sequence[Group], methods: Methods) -> TokenBatch:
+    """The batch of all rollouts of `groups`, with the tokens that methods leave out, and the sampler's log-probs if a
+    method needs them."""
+    if any("sampler" in method.needs for method in methods):
+        batch = replace(batch, sampler_logprobs=_sampler_logprobs(batch, groups))
+    for method in methods:
+        batch = _without(batch, method.exclude(batch, groups))
+    return batch
+
+
+def with_weights(micro: TokenBatch, methods: Methods) -> TokenBatch:
+    """A micro-batch, whose `old_logprobs` are those of the loss, with what methods reject and the factors they give."""
+    for method in methods:
+        micro = _times(_without(micro, method.reject(micro)), method.weights(micro))
+    return micro
+
+
+def with_scores(micro: TokenBatch, rows: Sequence[int], scores: Sequence[Tensor]) -> TokenBatch:
+    """A micro-batch with its rows of further factors [B, T] of the whole batch."""
+    for factors in scores:
+        micro = _times(micro, factors[list(rows), : micro.loss_mask.shape[1]])
+    return micro
+
+
+def method_metrics(minibatches: Iterable[Iterable[TokenBatch]], methods: Methods) -> dict[str, float]:
+    """What methods left out of the loss, the mean weight of what stayed, and the series of each method."""
+    micros = [micro for mini in minibatches for micro in mini]
+    sampled = sum(int(micro.loss_mask.sum()) for micro in micros)
+    learned = sum(int(micro.learned_mask.sum()) for micro in micros)
+    metrics = {}
+    if any(micro.excluded is not None for micro in micros):
+        metrics["loss/excluded_fraction"] = 1 - learned / max(sampled, 1)
+    if any(micro.policy_weights is not None for micro in micros):
+        total = sum(
+            float(torch.where(micro.learned_mask, micro.policy_weights, 0.0).sum())
+            for micro in micros
+            if micro.policy_weights is not None
+        )
+        metrics["loss/mean_weight"] = total / max(learned, 1)
+    for method in methods:
+        metrics |= method.measured(micros)
+    return metrics
+
+
+def rows_to_score(batch: TokenBatch, methods: Methods) -> Mapping[str, list[bool]]:
+    """By the name of each method that needs hidden states: for each row, whether it needs that row's."""
+    rows = {method.name: method.hidden_rows(batch) for method in methods}
+    return {name: mask.tolist() for name, mask in rows.items() if mask is not None}
+
+
+def _without(batch: TokenBatch, tokens: Tensor | None) -> TokenBatch:
+    if tokens is None:
+        return batch
+    return replace(batch, excluded=tokens if batch.excluded is None else batch.excluded | tokens)
+
+
+def _times(batch: TokenBatch, factors: Tensor | None) -> TokenBatch:
+    if factors is None:
+        return batch
+    return replace(batch, policy_weights=factors if batch.policy_weights is None else batch.policy_weights * factors)
+
+
+def _sampler_logprobs(batch: TokenBatch, groups: Sequence[Group]) -> Tensor:
+    """float [B, T]: a truncated sampler draws with the vocabulary's probability over the mass that it keeps."""
+    logprobs = batch.rollout_logprobs.clone()
+    for row, trajectory in enumerate(t for group in groups for t in group.trajectories):
+        if masses := [mass for turn in trajectory.turns for mass in turn.mask_mass or ()]:
+            logprobs[row, batch.action_ids[row] > 0] -= torch.tensor(masses).clamp(min=1e-30).log()
+    return logprobs
