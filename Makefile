@@ -135,6 +135,7 @@ docs: dev
 	$(BIN)/python tests/contracts/test_metrics_glossary.py
 	$(BIN)/python tests/contracts/test_diagnose_page.py
 	$(BIN)/python tests/contracts/test_settings_page.py
+	$(BIN)/python tests/contracts/test_methods_page.py
 	$(BIN)/python tests/contracts/test_cli_page.py
 	$(BIN)/python tests/contracts/test_factbook_page.py
 	$(BIN)/python -m holdfast_research.pages.terminal

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.metrics import METRICS, glossary_entry
+from holdfast.agent.metrics import METRICS as OF_RUNS
+from holdfast.agent.metrics import glossary_entry
 from holdfast.diagnose.readers.names import GROUP_STD, TABLES
+from holdfast.methods.registry import series
 
+METRICS = OF_RUNS | series()
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 MARK = "<!-- made from holdfast.agent.metrics by `make docs`; edit the text there -->\n"
 
@@ -138,13 +141,3 @@ def test_the_page_shows_the_glossary() -> None:
 if __name__ == "__main__":
     head, mark, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
     PAGE.write_text(head + MARK + table(), encoding="utf-8")
-
-
-def test_former_names_are_listed() -> None:
-    """Everything that a reader translates is on the page of former names."""
-    from holdfast.diagnose.readers.names import FORMER
-    from holdfast_research.former_settings import FORMER as SETTINGS
-
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "renames.md").read_text(encoding="utf-8")
-    for former, present in {**FORMER, **SETTINGS}.items():
-        assert f"| {former} | `{present}` |" in page

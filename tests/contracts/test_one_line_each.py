@@ -38,6 +38,75 @@ class Ramp(Penalty):
 
         return torch.where(preserved, self.slope * (old_logprobs.detach() - logprobs).clamp(min=0), 0.0)
 '''
+METHOD = '''
+from typing import ClassVar
+
+from pydantic import Field
+
+from holdfast.methods.method import Method
+
+
+class Toy(Method):
+    """Use every hook."""
+
+    share: float = Field(0.5, gt=0, le=1)
+    """Weight of everything."""
+
+    name: ClassVar = "toy"
+    source: ClassVar = "a test"
+    needs: ClassVar = frozenset({"group advantages", "sampler"})
+    acts_on: ClassVar = "it compares the rollouts of a group"
+    hosts: ClassVar = {"trl": "it is a toy", "verl": "it is a toy"}
+    metrics: ClassVar = {"toy/calls": "Hooks that were called."}
+    called: ClassVar = set()
+
+    @property
+    def further_rounds(self):
+        return 1
+
+    def select(self, groups):
+        self.called.add("select")
+        return [group.mixed for group in groups]
+
+    def exclude(self, batch, groups):
+        self.called.add("exclude")
+        return batch.loss_mask & (batch.action_ids > 1)
+
+    def reject(self, micro):
+        self.called.add("reject")
+        return micro.loss_mask & (micro.sampler_logprobs < -20)
+
+    def weights(self, micro):
+        self.called.add("weights")
+        return micro.old_logprobs * 0 + self.share
+
+    def check_model(self, language_model):
+        self.called.add("check_model")
+
+    def hidden_rows(self, batch):
+        self.called.add("hidden_rows")
+        return batch.advantages[:, 0] > 0
+
+    def scores(self, batch, hidden, language_model, temperature):
+        import torch
+
+        self.called.add("scores")
+        assert all(len(states) == int(batch.loss_mask[row].sum()) for row, states in hidden.items())
+        return torch.ones_like(batch.old_logprobs)
+
+    def mask(self, micro, logprobs):
+        self.called.add("mask")
+        return logprobs.detach() > -15
+
+    def term(self, micro, logprobs):
+        import torch
+
+        self.called.add("term")
+        return 0.01 * torch.where(micro.learned_mask, logprobs, 0.0)
+
+    def measured(self, micros):
+        return {"toy/calls": float(len(self.called))}
+'''
 REWARD = """
 def brevity(trajectory, golden_answers):
     return 1.0 / len(trajectory.turns)
@@ -114,6 +183,52 @@ def test_a_penalty_of_the_package(tmp_path: Path) -> None:
     assert "error" not in holdfast("launch", "trl", str(recipe), *launch, "--out", "out")
     assert 'Ramp(coef=0.4, normalizer="preserved", slope=2.0)' in (tmp_path / "out" / "train.py").read_text()
     assert "verl does not have this penalty" in holdfast("launch", "verl", str(recipe), *launch, "--out", "other")
+
+
+def test_a_method_of_the_package(tmp_path: Path) -> None:
+    """In a copy of the package: a module, and a field of `Methods`. A run, a refusal by TRL, the pages follow."""
+    package = Path(load.__code__.co_filename).parents[1]
+    shutil.copytree(package, tmp_path / "holdfast", ignore=shutil.ignore_patterns("__pycache__", "published", "static"))
+    (tmp_path / "holdfast" / "methods" / "toy.py").write_text(METHOD)
+    registry = tmp_path / "holdfast" / "methods" / "registry.py"
+    line = "    drop_void: DropVoid = DropVoid(on=False)\n"
+    source = registry.read_text()
+    assert source.count(line) == 1
+    source = source.replace(line, line + "    toy: Toy = Toy(on=False)\n")
+    source = source.replace("class Methods(", "from holdfast.methods.toy import Toy\n\n\nclass Methods(", 1)
+    registry.write_text(source)
+
+    def python(*words: str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
+        command = [sys.executable, *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300)
+        return done.stdout + done.stderr
+
+    shown = python("-m", "holdfast", "recipe", "show", "quickstart", "--loss.methods.toy.share=0.25")
+    assert "[loss.methods.toy]" in shown and "share = 0.25" in shown
+    refused = python("-m", "holdfast", "train", "--dry-run", "--loss.methods.toy.on", "--loss.advantage=reinforce")
+    assert "[loss.methods.toy] with loss.advantage = 'reinforce': it compares the rollouts of a group" in refused
+    small = ("world.people=60", "train.steps=1", "train.questions=6", "train.group_size=4", "eval.every=0")
+    small += ("world.train_questions=40", "world.dev_questions=2", "world.test_questions=2", "checkpoint.every=0")
+    small += ("warm_start.steps=0", "world.scripts.plain_steps=2", 'reward.custom="toy_reward:spread" = 1.0')
+    small += ("protocol.max_turn_tokens=16", "protocol.max_total_tokens=200", "loss.methods.toy.share=0.25")
+    reward = "def spread(trajectory, golds): return trajectory.turns[0].tokens[0] / 1e3\n"
+    (tmp_path / "toy_reward.py").write_text(reward)
+    trained = python("-m", "holdfast", "train", "quickstart", *(f"--{word}" for word in small), "--run.name=toy")
+    (row,) = (json.loads(text) for text in (tmp_path / "runs" / "toy" / "metrics.jsonl").read_text().splitlines())
+    assert row["toy/calls"] == 9, trained  # every hook that counts itself
+    assert row["loss/mean_weight"] == 0.25 and "loss/toy" in row and "loss/excluded_fraction" in row
+    launch = ("--loss.methods.toy.on", "--data.train=q.jsonl", "--retrieval.url=http://h:1", "--model.path=m")
+    (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["Mira"]}\n' * 60)
+    assert "[loss.methods.toy]: it is a toy" in python("-m", "holdfast", "launch", "trl", "quickstart", *launch)
+    for page in ("test_methods_page.py", "test_settings_page.py", "test_metrics_glossary.py"):
+        shutil.copy(Path(__file__).parent / page, tmp_path / page)
+    made = "import test_methods_page, test_settings_page, test_metrics_glossary as g; print(test_methods_page.page())"
+    printed = python("-c", made)
+    assert (
+        "| `toy` | Use every hook. | a test | group advantages, sampler | no: it is a toy | no: it is a toy |"
+        in printed
+    )
 
 
 def test_a_reward_part(write: Callable[[str, str], None]) -> None:

@@ -40,8 +40,8 @@ SAPO_RUNS = {
 
 
 def sampler_weights(**values: Any) -> dict[str, Any]:
-    """Keys of `loss.methods.sampler_weights`."""
-    return {f"loss.methods.sampler_weights.{key}": value for key, value in values.items()}
+    """Keys of `loss.methods.sampler_weights` that differ from its defaults."""
+    return {f"loss.methods.sampler_weights.{key}": value for key, value in {"on": True, **values}.items()}
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -78,13 +78,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "CISPO": {"loss.surrogate": "cispo", "loss.clip_low": 1.0, "loss.clip_high": 4.0},
     "DPPO": {"loss.surrogate": "dppo"},
     "ratio of an action": {"loss.ratio": "action"},
-    "off-policy sequence mask": {"loss.methods.off_policy_mask.threshold": 0.5},
-    "positive rollouts alone": {"loss.methods.negative_weight.weight": 0.0},
+    "off-policy sequence mask": {"loss.methods.off_policy_mask.on": True},
+    "positive rollouts alone": {"loss.methods.negative_weight.on": True},
     "NTHR": {"loss.methods.nthr.on": True, "loss.kl_coef": 1e-4},
     "SimpleTIR": {"loss.methods.drop_void.on": True},
     "first actions left out": {"loss.methods.drop_first_actions.on": True},
-    "dynamic sampling": {"loss.methods.dynamic_sampling.rounds": 9},
-    "TIS": {"loss.methods.sampler_weights.level": "token"},
+    "dynamic sampling": {"loss.methods.dynamic_sampling.on": True},
+    "TIS": sampler_weights(),
     "IcePop": sampler_weights(keep="mask", low=0.5, high=5.0),
     "Geo-RS": sampler_weights(level="sequence", aggregate="mean", keep="reject", low=0.99, high=1.01),
 }

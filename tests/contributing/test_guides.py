@@ -95,7 +95,13 @@ def test_it_can_be_followed(page: Path, tmp_path: Path) -> None:
 
 
 def test_each_part_has_a_page() -> None:
-    assert [page.stem for page in PAGES] == ["add-a-host", "add-a-penalty", "add-a-reader", "add-a-rule"]
+    assert [page.stem for page in PAGES] == [
+        "add-a-host",
+        "add-a-method",
+        "add-a-penalty",
+        "add-a-reader",
+        "add-a-rule",
+    ]
     architecture = (ROOT / "docs" / "contributing" / "architecture.md").read_text(encoding="utf-8")
     assert [page.name for page in PAGES if f"({page.name})" not in architecture] == []
 

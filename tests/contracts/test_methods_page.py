@@ -1,0 +1,69 @@
+"""docs/reference/methods.md shows what every method says of itself.
+
+Run as a script (`make docs`) this writes the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.methods.method import Method
+from holdfast.methods.registry import METHODS
+from holdfast.recipe import load
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "methods.md"
+HEAD = """\
+# Methods
+
+What a recipe can switch on against collapse, besides the penalty (`[loss.penalty]`, see [losses](losses.md)) and the
+policy loss (`loss.surrogate`). Each method is a table, and an empty table is enough:
+
+```toml
+[loss.methods.nthr]
+
+[loss.methods.sampler_weights]
+keep = "mask"
+low = 0.5
+```
+
+On the command line: `--loss.methods.nthr.on`, `--loss.methods.sampler_weights.low 0.5`. Any setting of a table switches
+its method on. [Settings](settings.md) has them all, [papers](papers.md) the settings of each published method. To add
+one, see [Add a method](../contributing/add-a-method.md).
+
+<!-- made from holdfast.methods by `make docs`; edit the classes there -->
+"""
+
+
+def page() -> str:
+    """The page."""
+    rows = ["| method | what it does | source | needs | in TRL | in verl |", "|---|---|---|---|---|---|"]
+    return HEAD + "\n" + "\n".join([*rows, *(row(kind) for kind in METHODS.values())]) + "\n"
+
+
+def row(kind: type[Method]) -> str:
+    """A method's row."""
+    what = " ".join((kind.__doc__ or "").split())
+    needs = ", ".join(sorted(kind.needs)) or "–"
+    hosts = " | ".join("; ".join(in_host(kind, host)) for host in ("trl", "verl"))
+    return f"| `{kind.name}` | {what} | {kind.source} | {needs} | {hosts} |"
+
+
+def in_host(kind: type[Method], host: str) -> Iterator[str]:
+    """The options of a host for the method's defaults, or why there are none."""
+    made = kind().translated(host, load())
+    if made.problems:
+        yield f"no: {kind.hosts.get(host, 'the host does not have it')}"
+    yield from (f"`{name}`" for name, _, _ in made.options)
+
+
+def test_the_page_shows_the_methods() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_a_method_is_listed_under_its_name() -> None:
+    assert {name: kind.name for name, kind in METHODS.items()} == {name: name for name in METHODS}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
