@@ -1,6 +1,6 @@
 """The leak without a language model: one context, a table of logits, advantages that do not depend on the token.
 
-    python -m holdfast_research.pages.leak      # a table, and research/docs/figures/leak-*.svg
+    python -m holdfast_research.pages.leak      # a table, and research/docs/figures/leak-entropy-mean.svg
 
 A token drawn from q moves the logits along A (e - p). Its mean over the sampler's q is A (q - p): nothing where q = p,
 and for A below 0 a flow of probability from what the sampler can draw into what it cannot. Exact means, no sampling, no
@@ -38,10 +38,7 @@ SAMPLERS = {
     "top-p 0.9 and top-k 64": (0.9, 64),
 }
 """Name -> top-p and top-k."""
-FIGURES = (
-    Figure("sampler/mask_mass", f"Mass the sampler keeps, advantage {-SIZE}", tuple(SAMPLERS)),
-    Figure("entropy/mean", f"Entropy, nats, advantage {-SIZE}", tuple(SAMPLERS)),
-)
+FIGURE = Figure("entropy/mean", f"Entropy, nats, advantage {-SIZE}", tuple(SAMPLERS))
 
 
 def flow(logits: Tensor, top_p: float, top_k: int, advantage: float) -> tuple[Tensor, float]:
@@ -86,10 +83,9 @@ def main() -> None:
                 for metric, digits in (("sampler/mask_mass", 2), ("entropy/mean", 1))
             ]
             print(f"| {name} | {advantage:+.2f} | {cells[0]} | {cells[1]} |")
-    for figure in FIGURES:
-        svg = draw(figure, runs(-SIZE), key="leak")
-        assert svg is not None
-        write_whole(DOCS / "figures" / f"leak-{figure.metric.replace('/', '-')}.svg", alone(svg))
+    svg = draw(FIGURE, runs(-SIZE), key="leak")
+    assert svg is not None
+    write_whole(DOCS / "figures" / "leak-entropy-mean.svg", alone(svg))
 
 
 if __name__ == "__main__":
