@@ -17,7 +17,6 @@ import random
 import subprocess
 import sys
 import threading
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,7 +35,7 @@ from running import holdfast, start
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "src/holdfast/recipe/bundled/flaky.toml"
-START = ROOT / "research/data/laboratory/starts/0a0c59a475c596fc.zip"
+START = ROOT / "src/holdfast/recipe/bundled/starts/flaky/model"
 SETTINGS = ["--train.questions=30", "--model.autocast=none", "--warm_start.steps=0", "--world.scripts.plain_steps=0"]
 PENALTIES = {
     "GRPO": ["--loss.penalty.name=none"],
@@ -143,9 +142,7 @@ def main() -> None:
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "wide/config.json").is_file():
-        with zipfile.ZipFile(START) as kept:
-            kept.extractall(out / "start")
-        widen(out / "start/model", out / "wide")
+        widen(START, out / "wide")
     for name in options.runs:
         train(name, options.steps, options.seed, options.minutes, out)
     found = {name: series(name, out) for name in options.runs}
