@@ -7,7 +7,6 @@ clear that it does not come back; so a run that fell without RWD001 came back, o
 from __future__ import annotations
 
 import json
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 
@@ -28,15 +27,14 @@ RECORDINGS = read_manifest()
 
 
 def kept(name: str) -> Iterator[Log]:
-    for archive in kept_runs.archives(name):
-        with zipfile.ZipFile(archive) as packed:
-            rows = [json.loads(line) for line in packed.read("metrics.jsonl").decode().splitlines()]
+    for place, files in kept_runs.packed(name).items():
+        rows = [json.loads(line) for line in files["metrics.jsonl"].splitlines()]
         rewards = [(row["step"], row["reward/mean"]) for row in rows if "reward/mean" in row]
         steps, values = (np.array(column) for column in zip(*rewards, strict=True))
         yield Log(
             format="holdfast",
             host="holdfast",
-            name=archive.stem,
+            name=place,
             series={"reward/mean": Series(steps, values)},
             steps=steps,
         )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from holdfast.diagnose.log import Log, Series
+from holdfast_research import collection
 from holdfast_research.pages import diagnosis
 from holdfast_research.recordings import library, plan, record, runs
 
@@ -29,8 +30,8 @@ def test_the_split_is_by_testbed_and_host() -> None:
 def test_every_recording_is_in_the_plan_and_every_log_is_there() -> None:
     planned = {p.name: p for p in runs.everything()}
     assert len(planned) == len(runs.everything()), "two runs have one name"
+    assert set(collection.read(library.FOLDER / library.PACKED)) == set(NAMED)
     for r in RECORDINGS:
-        assert library.log_file(r).is_file()
         assert (r.cause, r.split) == (planned[r.name].arm.cause, planned[r.name].testbed.split)
         assert r.healthy or r.cause in diagnosis.RIGHT
         assert set(r.also) <= set(diagnosis.RIGHT)
@@ -167,10 +168,10 @@ def test_a_run_is_made_with_its_fault_packed_and_read_back(tmp_path: Path, monke
     testbed = replace(plan.RAMBLER, settings={**plan.RAMBLER.settings, **short}, steps=2)
     arm = plan.Arm("leak", "masked-leak", "for a test", {"train.questions": 2}, fault="masked_leak")
     planned = plan.Planned(testbed, arm, seed=3)
-    assert record.pack(planned, tmp_path, tmp_path) is None
+    assert record.pack([planned], tmp_path, tmp_path) == []
     record.make(planned, tmp_path)
-    recording = record.pack(planned, tmp_path, tmp_path)
-    assert recording is not None and recording.settings["train"]["questions"] == 2
+    (recording,) = record.pack([planned], tmp_path, tmp_path)
+    assert recording.settings["train"]["questions"] == 2
     log = library.load(recording, tmp_path)
     assert log.steps.tolist() == [1, 2] and log.settings["train.questions"] == 2
     assert (log.series["loss/tokens"].values > log.series["rollout/length"].values).all()
@@ -192,8 +193,8 @@ def test_a_run_of_trl_is_made_with_its_fault_and_read_without_the_observer(
     arm = plan.Arm("poisoned", "non-finite", "for a test", fault="poisoned", start=1)
     planned = plan.Planned(replace(plan.ECHO, steps=3), arm, seed=1)
     record.make(planned, tmp_path)
-    recording = record.pack(planned, tmp_path, tmp_path)
-    assert recording is not None and recording.every == easy["echo"].k
+    (recording,) = record.pack([planned], tmp_path, tmp_path)
+    assert recording.every == easy["echo"].k
     log = library.load(recording, tmp_path)
     assert np.isfinite(log.series["grad/norm"].values).tolist()[:2] == [True, False]
     assert "likelihood/correct" not in library.load(recording, tmp_path, stock=True).series

@@ -90,21 +90,41 @@ def test_the_same_runs_are_the_same_bytes_and_gone_ones_go(folder: Path, tmp_pat
     kept_runs.restore("death-spiral", tmp_path / "back", first)
     kept_runs.keep(tmp_path / "back", second)
     files = [path.relative_to(first) for path in first.rglob("*") if path.is_file()]
-    assert len(files) == 3 and all((first / f).read_bytes() == (second / f).read_bytes() for f in files)
+    assert len(files) == 2 and all((first / f).read_bytes() == (second / f).read_bytes() for f in files)
     (folder / "runs" / "grpo-s12" / "results.json").unlink()
     kept_runs.keep(folder, first)
-    assert [path.stem for path in kept_runs.archives("death-spiral", first)] == ["grpo-s11"]
+    assert list(kept_runs.packed("death-spiral", first)) == ["runs/grpo-s11"]
 
 
 def test_adding_a_seed_leaves_packed_runs_as_they_are(tmp_path: Path) -> None:
     name = "sapo"
     kept = tmp_path / "kept"
     shutil.copytree(kept_runs.KEPT / name, kept / name)
-    packed = {path: path.read_bytes() for path in kept_runs.archives(name, kept)}
+    file = kept / name / kept_runs.RUNS
+    packed, before = file.read_bytes(), kept_runs.packed(name, kept)
     kept_runs.restore(name, tmp_path / name, kept)
     kept_runs.keep(tmp_path / name, kept)
-    assert {path: path.read_bytes() for path in kept_runs.archives(name, kept)} == packed
-    assert max(map(len, packed.values())) < 40_000
+    assert file.read_bytes() == packed
+    assert len(packed) < 20_000 * len(before)
+
+    first = tmp_path / name / next(iter(before))
+    shutil.copytree(first, first.with_name("another-s99"))
+    kept_runs.keep(tmp_path / name, kept)
+    after = dict(kept_runs.packed(name, kept))
+    assert after.pop("runs/another-s99")["metrics.jsonl"] == before[f"runs/{first.name}"]["metrics.jsonl"]
+    assert after == before
+
+
+def test_a_run_made_again_takes_the_place_of_the_packed_one(folder: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept_runs.keep(folder, kept)
+    metrics = folder / "runs" / "grpo-s11" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("1.23456789", "1.5"))
+    before = kept_runs.packed("death-spiral", kept)
+    kept_runs.keep(folder, kept)
+    after = kept_runs.packed("death-spiral", kept)
+    assert "1.2346" in before["runs/grpo-s11"]["metrics.jsonl"] and "1.5" in after["runs/grpo-s11"]["metrics.jsonl"]
+    assert after["runs/grpo-s12"] == before["runs/grpo-s12"]
 
 
 def test_a_run_that_is_there_stays(folder: Path, tmp_path: Path) -> None:

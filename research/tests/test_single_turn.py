@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast_research import collection
 from holdfast_research.pages import single_turn as page
 from holdfast_research.recordings import fourth, outcomes, practice
-from holdfast_research.recordings.library import Recording, folder_of, log_file, read_manifest
+from holdfast_research.recordings.library import PACKED, Recording, folder_of, keep_logs, read_manifest
 from holdfast_research.recordings.single_turn import FAULTS
 from holdfast_research.recordings.single_turn_tasks import REWARDS, TASKS
 
@@ -80,8 +80,10 @@ def a_recording(folder: Path, name: str, cause: str, rows: list[dict[str, Any]],
     settings = {"logging_steps": 1, "engine": False}
     row = {"testbed": "t", "host": "trl", "split": "practice", "seed": 1, "steps": len(rows), "how": "", "recipe": "t"}
     recording = Recording(name=name, cause=cause, settings=settings, **row, **more)
-    text = json.dumps({"log_history": rows, "global_step": len(rows)})
-    log_file(recording, folder).write_bytes(gzip.compress(text.encode()))
+    (folder / name).mkdir()
+    state = {"log_history": rows, "global_step": len(rows)}
+    (folder / name / "trainer_state.json").write_text(json.dumps(state))
+    keep_logs([recording], folder, folder)
     return recording
 
 
@@ -109,10 +111,10 @@ def test_a_set_is_judged_in_every_view(tmp_path: Path) -> None:
 def test_the_held_out_set_is_small_and_follows_its_plan() -> None:
     planned = {run.name: run for run in fourth.RUNS}
     recordings = read_manifest(HELD_OUT)
+    assert {r.name for r in recordings} == set(collection.read(HELD_OUT / PACKED))
     assert sum(path.stat().st_size for path in HELD_OUT.iterdir()) < 1.5e6
     for recording in recordings:
         run = planned[recording.name]
-        assert log_file(recording, HELD_OUT).is_file()
         assert recording.cause in (run.cause, outcomes.UNTOUCHED, outcomes.UNPLANNED)
         assert recording.healthy or recording.cause in (*outcomes.CAUSES, outcomes.UNPLANNED)
     assert sum(r.healthy for r in recordings) >= 20

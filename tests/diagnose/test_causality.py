@@ -16,13 +16,18 @@ from holdfast.diagnose.monitor import Monitor
 from holdfast.diagnose.readers import read_log
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.rule import Hit
+from holdfast_research import collection
+from holdfast_research.recordings.library import FOLDER, PACKED, read_manifest
 
-FOLDER = Path(__file__).parents[2] / "research" / "data" / "recordings"
-RECORDINGS = sorted(FOLDER.glob("*.gz"))
-RUNS = [
-    pytest.param(path, id=path.name.partition(".")[0], marks=[pytest.mark.long] if number % 5 else [])
-    for number, path in enumerate(RECORDINGS)
-]
+RECORDINGS = sorted(recording.name for recording in read_manifest())
+RUNS = [pytest.param(name, marks=[pytest.mark.long] if number % 5 else []) for number, name in enumerate(RECORDINGS)]
+
+
+def log_of(name: str, folder: Path) -> Log:
+    """The log alone: a monitor has no settings."""
+    ((file, text),) = collection.read(FOLDER / PACKED)[name].items()
+    (folder / file).write_text(text, encoding="utf-8")
+    return read_log(folder / file)
 
 
 def rows_of(log: Log) -> Iterator[tuple[int, dict[str, float]]]:
@@ -50,10 +55,10 @@ def changed(log: Log, seed: int) -> Log:
 
 
 @pytest.mark.grid(6)
-@pytest.mark.parametrize("path", RUNS)
-def test_the_monitor_says_what_the_file_says(path: Path) -> None:
+@pytest.mark.parametrize("name", RUNS)
+def test_the_monitor_says_what_the_file_says(name: str, tmp_path: Path) -> None:
     """What it says at a step is what the file says that ends there, unless it was said before."""
-    log = read_log(path)
+    log = log_of(name, tmp_path)
     for one in (log, changed(log, 1)):
         monitor, reported = Monitor(host=one.host), set[str]()
         for step, metrics in rows_of(one):
@@ -69,10 +74,10 @@ def test_the_monitor_says_what_the_file_says(path: Path) -> None:
 
 
 @pytest.mark.grid(4)
-@pytest.mark.parametrize("path", RECORDINGS[::4], ids=[path.name.partition(".")[0] for path in RECORDINGS[::4]])
-def test_a_finding_once_made_stays(path: Path) -> None:
+@pytest.mark.parametrize("name", RECORDINGS[::4])
+def test_a_finding_once_made_stays(name: str, tmp_path: Path) -> None:
     """Or it becomes a note, if the series came back, and a later finding if they went again."""
-    log = read_log(path)
+    log = log_of(name, tmp_path)
     for one in (log, changed(log, 2), changed(log, 3)):
         hits = hits_of(one)
         for step in one.steps[2::7].tolist():

@@ -20,8 +20,9 @@ from holdfast.adapters.trl_monitor import Monitoring  # noqa: E402
 from holdfast.base.errors import ConfigError  # noqa: E402
 from holdfast.diagnose.diagnose import diagnose  # noqa: E402
 from holdfast.diagnose.readers import read_log  # noqa: E402
+from holdfast_research.recordings.library import Recording, read_manifest, unpack  # noqa: E402
 
-RECORDINGS = sorted((Path(__file__).parents[3] / "research" / "data" / "recordings").glob("*trl*.json.gz"))
+RECORDINGS = sorted((r for r in read_manifest() if "-trl-" in r.name), key=lambda r: r.name)[:6]
 
 
 class Arguments:
@@ -62,11 +63,10 @@ def test_a_real_trainer_is_watched_and_stopped(make_trainer: Any, tmp_path: Path
     assert "GRD002" in [f["code"] for f in json.loads((tmp_path / "findings.json").read_text())["findings"]]
 
 
-@pytest.mark.parametrize("path", RECORDINGS[:6], ids=[path.name.partition(".")[0] for path in RECORDINGS[:6]])
-def test_it_finds_what_the_file_shows(path: Path, tmp_path: Path) -> None:
-    import gzip
-
-    rows = json.loads(gzip.decompress(path.read_bytes()))["log_history"]
+@pytest.mark.parametrize("recording", RECORDINGS, ids=[recording.name for recording in RECORDINGS])
+def test_it_finds_what_the_file_shows(recording: Recording, tmp_path: Path) -> None:
+    path = unpack(recording, tmp_path)
+    rows = json.loads(path.read_text(encoding="utf-8"))["log_history"]
     callback = Monitoring()
     feed(callback, rows, tmp_path)
     offline = [(finding.code, finding.step) for finding in diagnose(read_log(path)).findings]

@@ -19,16 +19,15 @@ import numpy as np
 
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.readers import read_log
 from holdfast_research.paths import REPOSITORY
-from holdfast_research.recordings.library import FOLDER
+from holdfast_research.recordings.library import load, read_manifest
 
 FIGURES = REPOSITORY / "docs" / "figures"
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#555555"  # distinct to any colour vision
 
 SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     # code: the recording, and the series below the reward
-    "GRD002": ("rambler-overflow-s1", ("grad/skipped",)),
+    "GRD002": ("rambler-overflow-s1", ("grad/skipped_steps",)),
     "MSK001": ("rambler-leak-s1", ("loss/tokens", "rollout/length")),
     "SMP001": ("rambler-hot-s1", ("sampler/logprob_gap",)),
     "PEN001": ("echo-inert-s1", ("penalty/active_fraction",)),
@@ -85,10 +84,10 @@ def main() -> None:
     parser.add_argument("--codes", nargs="*", default=sorted(SHOWN), help="only these")
     codes = parser.parse_args().codes
     style()
+    recordings = {recording.name: recording for recording in read_manifest()}
     for code in codes:
-        recording, names = SHOWN[code]
-        (file,) = FOLDER.glob(f"{recording}.json*.gz")
-        draw(read_log(file), names, FIGURES / f"{code.lower()}.svg", code)
+        name, names = SHOWN[code]
+        draw(load(recordings[name]), names, FIGURES / f"{code.lower()}.svg", code)
 
 
 if __name__ == "__main__":

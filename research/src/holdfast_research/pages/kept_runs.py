@@ -5,9 +5,9 @@
     holdfast reproduce run death-spiral --jobs 2    # what is missing
     python -m holdfast_research.pages.kept_runs keep runs/lab/death-spiral
 
-`research/data/laboratory/NAME` has the plan, and a zip of each finished run: its resolved recipe, its metrics with
-numbers rounded to five digits, its results; no checkpoints, trajectories or reports, so it is finished for good. The
-policy that most of them start from comes with holdfast.
+`research/data/laboratory/NAME` has the plan, and all finished runs in one file. Of each it has the resolved recipe, the
+metrics with numbers rounded to five digits, and the results; no checkpoints, trajectories or reports, so a run is
+finished for good. The policy that most of them start from comes with holdfast.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import tomllib
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import tomli_w
@@ -24,6 +23,7 @@ import tomli_w
 from holdfast.base.run_folder import CONFIG, METRICS, RESULTS
 from holdfast.methods.penalties import PENALTIES
 from holdfast.recipe import dump, load
+from holdfast_research import collection
 from holdfast_research.former_settings import renamed
 from holdfast_research.paths import KEPT_RUNS
 from holdfast_research.plan import PLAN_FILE, load_plan
@@ -32,44 +32,43 @@ from holdfast_research.recordings.library import shortened
 KEPT = KEPT_RUNS
 HOME = Path("runs") / "lab"
 KINDS = ("runs", "sweep")
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own: the same run gives the same bytes
+RUNS = "runs.json.xz"
 
 
 def keep(folder: Path, kept: Path = KEPT) -> list[str]:
-    """Pack the finished runs of an experiment's folder, kilobytes each, and delete packed runs that it lacks; the names
-    of all.
-    """
+    """Pack the finished runs of an experiment's folder, and drop packed runs that it lacks; the names of all."""
     plan = load_plan(folder)
-    into = kept / plan.experiment.name
-    runs = {kind: sorted(path.parent for path in (folder / kind).glob(f"*/{RESULTS}")) for kind in KINDS}
-    for kind in KINDS:
-        (into / kind).mkdir(parents=True, exist_ok=True)
-        names = {run.name for run in runs[kind]}
-        for old in [path for path in (into / kind).glob("*.zip") if path.stem not in names]:
-            old.unlink()
-        for run in runs[kind]:
-            archive = into / kind / f"{run.name}.zip"
-            if not _is_packed(run, archive):  # a run that was restored keeps its bytes
-                _pack(run, archive, place=(HOME / plan.experiment.name / kind).as_posix())
-    plan.save(into)
-    return [run.name for kind in KINDS for run in runs[kind]]
+    name = plan.experiment.name
+    plan.save(kept / name)
+    before, after = packed(name, kept), {}
+    for run in sorted(path.parent for kind in KINDS for path in (folder / kind).glob(f"*/{RESULTS}")):
+        place = run.relative_to(folder).as_posix()
+        made = _files(run, HOME / name / run.parent.name)
+        known = before.get(place, made)
+        after[place] = known if known[METRICS] == made[METRICS] else made  # a restored run keeps its former words
+    collection.write(kept / name / RUNS, after)
+    return [Path(place).name for place in after]
 
 
 def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
     """Put the kept runs of an experiment into a folder; the names of those that were not there yet."""
     put = []
-    for archive in archives(name, kept):
-        run = folder / archive.parent.name / archive.stem
+    for place, files in packed(name, kept).items():
+        run = folder / place
         if not run.exists():
-            with zipfile.ZipFile(archive) as packed:
-                packed.extractall(run)
-            recipe, results = run / CONFIG, run / RESULTS
-            recipe.write_text(as_now(recipe.read_text(encoding="utf-8")), encoding="utf-8")
-            results.write_text(results_as_now(results.read_text(encoding="utf-8")), encoding="utf-8")
+            run.mkdir(parents=True)
+            now = {**files, CONFIG: as_now(files[CONFIG]), RESULTS: results_as_now(files[RESULTS])}
+            for file, text in now.items():
+                (run / file).write_text(text, encoding="utf-8")
             put.append(run.name)
     if not (folder / PLAN_FILE).exists():
         load_plan(kept / name).save(folder)
     return put
+
+
+def packed(name: str, kept: Path = KEPT) -> Mapping[str, collection.Files]:
+    """The kept runs of an experiment as they were made, by their place in its folder; those of its sweep last."""
+    return collection.read(kept / name / RUNS)
 
 
 def as_now(recipe: str) -> str:
@@ -96,34 +95,13 @@ def results_as_now(results: str) -> str:
     return json.dumps({"made_by": {"holdfast": values.pop("holdfast")}} | values, indent=1, ensure_ascii=False)
 
 
-def archives(name: str, kept: Path = KEPT) -> Iterator[Path]:
-    """The packed runs of an experiment, those of its sweep last."""
-    for kind in KINDS:
-        yield from sorted((kept / name / kind).glob("*.zip"))
-
-
-def _is_packed(run: Path, archive: Path) -> bool:
-    """Whether the archive is of this run: it has the same metrics."""
-    if not archive.exists():
-        return False
-    with zipfile.ZipFile(archive) as packed:
-        return packed.read(METRICS).decode() == shortened((run / METRICS).read_text(encoding="utf-8"))
-
-
-def _pack(run: Path, archive: Path, place: str) -> None:
+def _files(run: Path, home: Path) -> collection.Files:
     config = load(run / CONFIG)
-    files: dict[str, str | bytes] = {
-        CONFIG: dump(config.model_copy(update={"run": config.run.model_copy(update={"dir": place})})),
+    return {
+        CONFIG: dump(config.model_copy(update={"run": config.run.model_copy(update={"dir": home.as_posix()})})),
         METRICS: shortened((run / METRICS).read_text(encoding="utf-8")),
         RESULTS: (run / RESULTS).read_text(encoding="utf-8"),
     }
-    _write(archive, files)
-
-
-def _write(archive: Path, files: Mapping[str, str | bytes]) -> None:
-    with zipfile.ZipFile(archive, "w") as packed:
-        for name, data in files.items():
-            packed.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED, 9)
 
 
 def main() -> None:

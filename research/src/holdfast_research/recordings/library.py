@@ -1,13 +1,12 @@
 """The library of recorded runs: the manifest, packed logs, and copies of a log made on the fly.
 
-`recordings/manifest.json` has a row for every run. Its log is in the same folder, as the host wrote it, gzipped, with
+`recordings/manifest.json` has a row for every run. The logs are in one file beside it, as the hosts wrote them, with
 numbers rounded to five digits. Every run belongs to a testbed (one recipe, world and model, on one host), and every
 testbed to one side of the split: thresholds may be chosen on `calibration` and `tuning`, and are judged on `held-out`.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import tempfile
@@ -23,11 +22,13 @@ from holdfast.base.collapse import halved
 from holdfast.diagnose.log import Log, Series, reward_curve
 from holdfast.methods.penalties import PENALTIES
 from holdfast.recipe import Config
+from holdfast_research import collection
 from holdfast_research.former_settings import renamed
 from holdfast_research.paths import RECORDINGS
 
 FOLDER = RECORDINGS
 MANIFEST = "manifest.json"
+PACKED = "logs.json.xz"
 LOGS = {"holdfast": "metrics.jsonl", "trl": "trainer_state.json"}
 """Host -> the name of its log."""
 SETS = ("practice", "fourth")
@@ -95,18 +96,21 @@ def write_manifest(recordings: Iterable[Recording], versions: Mapping[str, str],
 # ---- a log, packed and unpacked
 
 
-def packed(path: Path, host: str) -> bytes:
-    """The gzipped log of a host with numbers rounded and times of day left out. The same log gives the same bytes."""
+def keep_logs(recordings: Iterable[Recording], work: Path, folder: Path = FOLDER) -> None:
+    """Pack the logs of finished runs, whose folders are in `work`. Other packed logs stay."""
+    logs: dict[str, collection.Files] = {}
+    for recording in recordings:
+        file = LOGS[recording.host]
+        text = (work / recording.name / file).read_text(encoding="utf-8")
+        logs[recording.name] = {file: shortened(text, recording.host)}
+    collection.write(folder / PACKED, {**collection.read(folder / PACKED), **logs})
+
+
+def shortened(log: str, host: str = "holdfast") -> str:
+    """The log of a host with numbers rounded; a metrics.jsonl without times of day."""
     if host == "trl":
-        text = json.dumps(_short(json.loads(path.read_text(encoding="utf-8"))), separators=(",", ":"))
-    else:
-        text = shortened(path.read_text(encoding="utf-8"))
-    return gzip.compress(text.encode(), 9, mtime=0)
-
-
-def shortened(rows: str) -> str:
-    """A metrics.jsonl with numbers rounded, and times of day left out."""
-    lines = [json.loads(line) for line in rows.splitlines()]
+        return json.dumps(_short(json.loads(log)), separators=(",", ":"))
+    lines = [json.loads(line) for line in log.splitlines()]
     return "".join(json.dumps(_short({k: v for k, v in row.items() if k != "time"})) + "\n" for row in lines)
 
 
@@ -118,11 +122,6 @@ def _short(value: Any) -> Any:
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) and math.isfinite(value) else value
 
 
-def log_file(recording: Recording, folder: Path = FOLDER) -> Path:
-    """The path of its packed log."""
-    return folder / f"{recording.name}{Path(LOGS[recording.host]).suffix}.gz"
-
-
 def unpack(recording: Recording, into: Path, folder: Path = FOLDER, *, stock: bool = False) -> Path:
     """Write the log as its host does, into a folder of the run's name; the path that `holdfast diagnose` takes.
 
@@ -130,7 +129,7 @@ def unpack(recording: Recording, into: Path, folder: Path = FOLDER, *, stock: bo
     """
     run = into / recording.name
     run.mkdir(parents=True, exist_ok=True)
-    text = gzip.decompress(log_file(recording, folder).read_bytes()).decode()
+    text = collection.read(folder / PACKED)[recording.name][LOGS[recording.host]]
     if stock:
         state = json.loads(text)
         state["log_history"] = [

@@ -15,6 +15,7 @@ import argparse
 import os
 import platform
 import tomllib
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from importlib import import_module
@@ -26,12 +27,10 @@ from typing import Any
 from holdfast.recipe import Config
 from holdfast_research.recordings.library import (
     FOLDER,
-    LOGS,
     MANIFEST,
     Recording,
-    log_file,
+    keep_logs,
     measured,
-    packed,
     read_manifest,
     write_manifest,
 )
@@ -52,14 +51,18 @@ def make(planned: Planned, work: Path) -> str:
     return planned.name
 
 
-def pack(planned: Planned, work: Path, folder: Path) -> Recording | None:
-    """Pack the log; the manifest's row, or None while the run is not finished."""
-    run, testbed, arm = work / planned.name, planned.testbed, planned.arm
-    if not (run / _DONE).is_file():
-        return None
-    resolved = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
+def pack(runs: Iterable[Planned], work: Path, folder: Path = FOLDER) -> list[Recording]:
+    """Pack the logs of those that are finished; their rows of the manifest, without falls."""
+    rows = [_row(run, work) for run in runs if (work / run.name / _DONE).is_file()]
+    keep_logs(rows, work, folder)
+    return rows
+
+
+def _row(planned: Planned, work: Path) -> Recording:
+    testbed, arm = planned.testbed, planned.arm
+    resolved = tomllib.loads((work / planned.name / "config.toml").read_text(encoding="utf-8"))
     optimizer_steps = resolved.get("train", {}).get("optimizer_steps_per_rollout", 10)
-    recording = Recording(
+    return Recording(
         name=planned.name,
         testbed=testbed.name,
         host=testbed.host,
@@ -74,8 +77,6 @@ def pack(planned: Planned, work: Path, folder: Path) -> Recording | None:
         settings=_changed(resolved),
         every=optimizer_steps if testbed.host == "trl" else 1,
     )
-    log_file(recording, folder).write_bytes(packed(run / LOGS[testbed.host], testbed.host))
-    return measured(recording, folder)
 
 
 def _changed(resolved: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +150,7 @@ def main() -> None:
     if options.train_only:
         return
     FOLDER.mkdir(exist_ok=True)
-    rows = [row for p in chosen if (row := pack(p, options.work, FOLDER)) is not None]
+    rows = pack(chosen, options.work)
     update(rows)
     size = sum(path.stat().st_size for path in FOLDER.iterdir())
     print(f"{len(rows)} packed; the library is {size / 1e6:.2f} MB")

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.base.collapse import halved
-from holdfast_research.recordings.library import SETS, Recording, folder_of, log_file, packed, write_manifest
+from holdfast_research.recordings.library import SETS, Recording, folder_of, keep_logs, write_manifest
 from holdfast_research.recordings.outcomes import CAUSES, WINDOW, curve, outcome, series
 from holdfast_research.recordings.record import versions
 from holdfast_research.recordings.single_turn import Run, record
@@ -34,12 +34,12 @@ def runs_of(name: str) -> tuple[Run, ...]:
 # ---- pack
 
 
-def pack(run: Run, split: str, work: Path) -> Recording:
-    """Pack the log of a finished run; the manifest's row."""
+def row_of(run: Run, split: str, work: Path) -> Recording:
+    """The manifest's row of a finished run."""
     truth = json.loads((work / run.name / "truth.json").read_text(encoding="utf-8"))
     rewards, cause = series(truth, "reward"), outcome(run.cause, truth)
     fall = None if cause.startswith("healthy") else halved(curve(truth))
-    recording = Recording(
+    return Recording(
         name=run.name,
         testbed=run.task,
         host="trl",
@@ -61,8 +61,6 @@ def pack(run: Run, split: str, work: Path) -> Recording:
         },
         fall=None if fall is None else (fall.peak_step, fall.step),
     )
-    log_file(recording, folder_of(split)).write_bytes(packed(work / run.name / "trainer_state.json", "trl"))
-    return recording
 
 
 def _make(run: Run, work: Path) -> str:
@@ -102,7 +100,8 @@ def main() -> None:
     folder = folder_of(options.set)
     folder.mkdir(parents=True, exist_ok=True)
     finished = [run for run in runs_of(options.set) if (work / run.name / "truth.json").is_file()]
-    rows = [pack(run, options.set, work) for run in finished]
+    rows = [row_of(run, options.set, work) for run in finished]
+    keep_logs(rows, work, folder)
     write_manifest(rows, versions(), folder)
     for row in rows:
         print(f"{row.name:28} {row.cause:24} {row.steps:4} batches, reward {row.settings['reward']}, fell {row.fall}")
