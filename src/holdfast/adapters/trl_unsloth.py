@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.adapters.trl import PenaltyMixin
 from holdfast.adapters.trl_mask import Truncation
 from holdfast.adapters.trl_observe import Observer
+from holdfast.adapters.trl_penalty import PenaltyMixin
 from holdfast.base.errors import ConfigError
 
 _LOSS = "UnslothEfficientGRPO"

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.base.errors import ConfigError
-from holdfast.methods.penalties import LLDS, NLL, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty, custom_problems
+from holdfast.methods.custom_penalty import custom_problems
+from holdfast.methods.penalties import LLDS, NLL, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty
 
 LAST_ACTION = "last-action"
 """The value of `penalty_answer`: the last action of a rollout counts as its answer. A verl loss sees no other."""

@@ -15,7 +15,7 @@ import torch
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from holdfast.adapters import trl as adapter
+from holdfast.adapters import trl_penalty as adapter
 from holdfast.adapters.launch.plan import Machines
 from holdfast.adapters.launch.trl import translate
 from holdfast.adapters.trl import LLDS, with_penalties

@@ -1,4 +1,4 @@
-"""The server's endpoints and metrics. Batching, cache and message formats are modules of their own."""
+"""The server's endpoints. Batching, cache, metrics and message formats are modules of their own."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request, Response
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from holdfast import __version__
 from holdfast.retrieval.server import formats
 from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded
+from holdfast.retrieval.server.metrics import Metrics
 from holdfast.retrieval.server.query_cache import QueryCache
 from holdfast.retrieval.types import IndexedRetriever, Ranked
 from holdfast.retrieval.wire import MOST_BYTES, REQUEST_ID
@@ -26,9 +26,6 @@ from holdfast.retrieval.wire import MOST_BYTES, REQUEST_ID
 _log = logging.getLogger("holdfast")
 _REQUEST_ID = REQUEST_ID.encode()
 _TURN = 2**20  # bytes of an answer that are joined before other work gets a turn
-
-_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
-_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -46,34 +43,6 @@ class Limits:
     """Queries times passages per query. For wiki-18 the answer has 40 MB."""
     answer: int = MOST_BYTES
     """Bytes; reached where passages are longer."""
-
-
-class Metrics:
-    """Prometheus metrics of one server, in a separate registry: two servers in one process do not add up."""
-
-    content_type = "text/plain; version=0.0.4; charset=utf-8"
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        common: Any = {"namespace": "holdfast", "registry": self._registry}
-        self.requests = Counter("requests", "Responses by path and status", ["path", "status"], **common)
-        self.seconds = Histogram("request_seconds", "Seconds from request to response", buckets=_SECONDS, **common)
-        self.queries = Counter(
-            "queries",
-            "Queries by outcome: searched, cached, joined to an equal query in flight, refused (429), or searched and "
-            "failed",
-            ["outcome"],
-            **common,
-        )
-        self.batch_size = Histogram("batch_queries", "Queries per batch", buckets=_SIZES, **common)
-
-    def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
-        """Add a gauge whose value is read on request."""
-        Gauge(name, help, namespace="holdfast", registry=self._registry).set_function(value)
-
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
 
 
 def make_app(

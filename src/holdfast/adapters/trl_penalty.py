@@ -1,0 +1,289 @@
+"""The methods that `with_penalties` adds to a trainer of TRL, and what they read of its batches."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from holdfast.adapters.trl_mask import warning
+from holdfast.adapters.trl_observe import Observer
+from holdfast.adapters.trl_watch import LossWatch, RewardWatch, warn
+from holdfast.agent.trajectory import Trajectory
+from holdfast.base.errors import ConfigError
+from holdfast.losses import action_ids_from_mask, reduce_loss
+from holdfast.methods.penalties import Penalty
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    _Trainer = Any  # the trainer class that follows the mixin
+else:
+    _Trainer = object
+
+
+# TRL's `loss_type` -> `mode` of `reduce_loss`; `reduction` has the denominators.
+_MODES = {
+    "grpo": "seq-mean-token-mean",
+    "sapo": "seq-mean-token-mean",  # TRL's: Soft Adaptive Policy Optimization
+    "luspo": "seq-mean-token-sum",
+    "dr_grpo": "seq-mean-token-sum-norm",
+    "bnpo": "token-mean",
+    "dapo": "token-mean",
+    "cispo": "token-mean",
+    "vespo": "token-mean",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The arguments of `with_penalties`."""
+
+    penalty: Penalty | None
+    correct_above: float
+    displacement_every: int
+    displacement_rows: int
+    mask_logprobs: bool
+
+
+class PenaltyMixin(_Trainer):
+    """The methods that `with_penalties` adds to the trainer; each calls `super()`."""
+
+    holdfast_settings: Settings
+    _observer_class = Observer
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        penalty = self.holdfast_settings.penalty
+        if kwargs.get("args") is not None:
+            check_config(kwargs["args"], penalty)  # before a model is loaded
+        super().__init__(*args, **kwargs)
+        check_config(self.args, penalty)
+        if not self.holdfast_settings.mask_logprobs and (leak := warning(self.args)):
+            warn(leak)
+        self._observer = self._observer_class(self, every=self.holdfast_settings.displacement_every)
+        self._loss_watch = LossWatch()
+        self._reward_watch = RewardWatch(self.holdfast_settings.correct_above)
+        self._rewards: Tensor | None = None
+        self._host_pass: _HostPass | None = None
+
+    # ---- a rollout batch
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
+        self._rewards = super()._calculate_rewards(*args, **kwargs)
+        return self._rewards
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if not self.model.training:
+            return super()._generate_and_score_completions(inputs)
+        self._observer.finish_displacement()  # the weights now hold the whole update of the batch before
+        batch = super()._generate_and_score_completions(inputs)
+        settings = self.holdfast_settings
+        batch["holdfast_correct"] = self._correct(len(inputs))
+        mask = loss_mask(batch)
+        batch |= row_tensors(inputs, mask)
+        if settings.penalty is not None and settings.penalty.uses_answer_mask:
+            batch["holdfast_answer_weight"] = answer_weight(self, inputs, settings.penalty)
+        if settings.penalty is not None and settings.penalty.normalizer == "preserved":
+            count = (preserved_tokens(settings.penalty, batch, mask) & mask).sum()
+            batch["holdfast_preserved_count"] = self.accelerator.gather(count).sum()
+        is_search_agent = isinstance(inputs[0].get("trajectory"), Trajectory)
+        trajectories = [row["trajectory"] for row in inputs] if is_search_agent else None
+        self._observer.rollout_batch(batch, mask, trajectories)
+        self._observer.start_displacement(batch, mask, rows=settings.displacement_rows)
+        return batch
+
+    def _correct(self, rows: int) -> Tensor:
+        """bool [B] for this process's rollouts. One without a reward is not correct."""
+        assert self._rewards is not None
+        names: list[str] = self.reward_func_names
+        totals = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(-1)
+        totals = torch.where(self._rewards.isnan().all(-1), torch.nan, totals)
+        by_em = "em" in names
+        correct = self._rewards[:, names.index("em")] == 1 if by_em else totals > self.holdfast_settings.correct_above
+        warning = self._reward_watch.warning(totals, correct, by_em=by_em)  # of all processes
+        if warning is not None and self.accelerator.is_main_process:
+            warn(warning)
+        start = self.accelerator.process_index * rows
+        return correct[start : start + rows]
+
+    # ---- a micro-batch
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """TRL's, watched for losses that are not finite."""
+        loss = super().training_step(*args, **kwargs)
+        if self.accelerator.sync_gradients:
+            self._loss_watch.on_step_end(self, self.holdfast_settings.penalty)
+        return loss
+
+    def _prepare_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        training = self.model.training
+        inputs = super()._prepare_inputs(*args, **kwargs)
+        if training:
+            self._loss_watch.on_inputs(inputs)
+        return inputs
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        logprobs, entropies, *more = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if self._host_pass is not None:
+            logprobs = self._host_pass.logprobs = torch.where(self._host_pass.mask, logprobs, 0.0)
+            entropies = None if entropies is None else torch.where(self._host_pass.mask, entropies, 0.0)
+        return logprobs, entropies, *more
+
+    @contextmanager
+    def _recording(self, mask: Tensor) -> Iterator[_HostPass]:
+        """Within this context the log-probs of the host's forward pass are recorded, and 0 outside the mask."""
+        self._host_pass = _HostPass(mask)
+        try:
+            yield self._host_pass
+        finally:
+            self._host_pass = None
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if not self.model.training:
+            return super()._compute_loss(model, inputs)
+        self._loss_watch.on_compute_loss()
+        mask = loss_mask(inputs)
+        inputs = inputs | {
+            name: torch.where(mask, inputs[name], 0.0)
+            for name in ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
+            if inputs.get(name) is not None
+        }
+        with self._recording(mask) as host_pass:
+            loss = super()._compute_loss(model, inputs)
+        assert host_pass.logprobs is not None
+        return self._extended(loss, inputs, host_pass.logprobs, mask)
+
+    def _extended(self, loss: Tensor, inputs: dict[str, Any], logprobs: Tensor, mask: Tensor) -> Tensor:
+        """The host's loss plus the penalty. `logprobs` float [B, T] with gradient, `mask` bool [B, T]."""
+        penalty = self.holdfast_settings.penalty
+        old = inputs.get("old_per_token_logps")
+        old = logprobs.detach() if old is None else old
+        arguments = (logprobs, old, per_token_advantages(inputs), mask)
+        self._observer.micro_batch(inputs, *arguments, host=loss)
+        if penalty is not None:
+            action_ids = inputs.get("holdfast_action_ids")
+            preserved = preserved_tokens(penalty, inputs, mask)
+            per_token = penalty.per_token(
+                *arguments,
+                preserved=preserved,
+                action_ids=action_ids_from_mask(mask) if action_ids is None else action_ids,
+                answer_mask=inputs.get("holdfast_answer_mask"),
+                answer_weight=inputs.get("holdfast_answer_weight", 1.0),
+            )
+            by_preserved = penalty.normalizer == "preserved"
+            how = over_preserved(self, inputs) if by_preserved else reduction(self, inputs, mask)
+            term = penalty.coef * reduce_loss(per_token, mask, **how)
+            loss = loss + term
+            self._observer.penalised(term, per_token, *arguments, preserved=preserved)
+        self._observer.micro_batch_done()
+        return loss
+
+
+@dataclass(slots=True)
+class _HostPass:
+    """A forward pass of the host."""
+
+    mask: Tensor
+    logprobs: Tensor | None = None
+
+
+def loss_mask(batch: dict[str, Any]) -> Tensor:
+    """bool [B, T] over completion tokens: those the model sampled. T counts completion tokens only."""
+    mask = batch["completion_mask"]
+    return (mask * batch["tool_mask"] if batch.get("tool_mask") is not None else mask).bool()
+
+
+def per_token_advantages(batch: dict[str, Any]) -> Tensor:
+    """float [B, 1] or [B, T]: TRL has one a rollout, or one a token."""
+    advantages: Tensor = batch["advantages"]
+    return advantages[:, None] if advantages.dim() == 1 else advantages
+
+
+def preserved_tokens(penalty: Penalty, batch: dict[str, Any], mask: Tensor) -> Tensor:
+    """bool [B, T]: the tokens that the penalty acts for."""
+    return penalty.preserved(per_token_advantages(batch), mask, batch["holdfast_correct"][:, None])
+
+
+def row_tensors(inputs: list[dict[str, Any]], mask: Tensor) -> dict[str, Tensor]:
+    """The per-token facts that a `rollout_func` returned, as tensors [B, T] that TRL shuffles and splits with the
+    batch: `action_ids` (0 outside actions, k on the k-th) and `answer_mask`. Absent where it returned none."""
+    result: dict[str, Tensor] = {}
+    for name, dtype in (("action_ids", torch.long), ("answer_mask", torch.bool)):
+        if name in inputs[0]:
+            rows = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+            for row, fields in zip(rows, inputs, strict=True):
+                values = torch.as_tensor(fields[name], dtype=dtype, device=mask.device)
+                row[: len(values)] = values
+            result[f"holdfast_{name}"] = rows * mask
+    return result
+
+
+def answer_weight(trainer: Any, inputs: list[dict[str, Any]], penalty: Penalty) -> Tensor:
+    """0-d: the weight of answer tokens for this rollout batch, from its mean number of searches over all processes."""
+    if "answer_mask" not in inputs[0]:
+        raise ConfigError(
+            f"{penalty!r}: answer_weight needs the tokens of the answer, and these rollouts have no `answer_mask`. Use "
+            "SearchRollouts, or let your rollout_func return `answer_mask` (0 or 1 for each token of a completion), or "
+            "leave answer_weight at 1"
+        )
+    if penalty.uses_search_count and "searches" not in inputs[0]:
+        raise ConfigError(
+            f"{penalty!r}: an adaptive answer_weight needs the number of searches, and these rollouts have no "
+            "`searches`. Let your rollout_func return it (a number for each completion), or set answer_weight to a "
+            "number"
+        )
+    device = trainer.accelerator.device
+    searches = torch.tensor([float(row.get("searches", 0.0)) for row in inputs], device=device)
+    weight = penalty.weight_at(float(trainer.accelerator.gather(searches).mean()))
+    return torch.tensor(1.0 if weight is None else weight, device=device)
+
+
+def reduction(trainer: Any, inputs: dict[str, Any], mask: Tensor) -> dict[str, Any]:
+    """The arguments of `reduce_loss` that reduce a term as TRL reduces its loss in this micro-batch.
+
+    Source: `GRPOTrainer._compute_loss`. TRL steps on the sum over the micro-batches of an accumulation window.
+    """
+    window = trainer.current_gradient_accumulation_steps
+    mode = _MODES[trainer.loss_type]
+    if trainer.loss_type == "bnpo":  # the tokens of this micro-batch
+        return {"mode": mode, "denominator": mask.sum().clamp(min=1) * window}
+    if mode == "token-mean":  # the tokens of the generation batch, as a share of one window
+        tokens = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
+        return {"mode": mode, "denominator": tokens * window / trainer.args.steps_per_generation}
+    longest = {"max_tokens": trainer.max_completion_length} if mode == "seq-mean-token-sum-norm" else {}
+    return {"mode": mode, "denominator": len(mask) * window, **longest}
+
+
+def over_preserved(trainer: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `reduce_loss` for a mean over preserved tokens.
+
+    As with the token count of TRL's own `dapo`, each optimizer step divides by its share of the count over the whole
+    rollout batch and all processes: Σ x / (preserved tokens of the rollout batch / its optimizer steps).
+    """
+    count = inputs["holdfast_preserved_count"].clamp(min=1) / trainer.accelerator.num_processes
+    window = trainer.current_gradient_accumulation_steps
+    return {"mode": "token-mean", "denominator": count * window / trainer.args.steps_per_generation}
+
+
+def check_config(args: Any, penalty: Penalty | None) -> None:
+    """Raise `ConfigError` for a `GRPOConfig` under which the penalty would have no effect, or another one."""
+    if penalty is None:
+        return
+    if args.loss_type not in _MODES:
+        raise ConfigError(
+            f"loss_type={args.loss_type!r}: holdfast does not know its denominator, so coef would mean something "
+            f"else. Use one of {', '.join(_MODES)}"
+        )
+    micro_batches = args.steps_per_generation * args.num_iterations
+    window = args.gradient_accumulation_steps
+    if not penalty.acts_without_drift and micro_batches <= window:
+        raise ConfigError(
+            f"{type(penalty).__name__} compares the policy with the one that sampled the rollouts, but with "
+            f"steps_per_generation={args.steps_per_generation}, gradient_accumulation_steps={window} and "
+            f"num_iterations={args.num_iterations} TRL takes one optimizer step per rollout batch. Before that step "
+            f"the two are equal, so the penalty would always be zero. Set steps_per_generation={window * 2} or more "
+            f"(the published runs take ten optimizer steps per rollout batch: steps_per_generation={window * 10})"
+        )
