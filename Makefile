@@ -155,7 +155,7 @@ constraints:
 	mv build/constraints.txt constraints.txt
 
 # What is published, in dist/, checked; and beside it the packages that an installation of the wheel brings, as a CycloneDX
-# SBOM. RELEASE.md has the steps around it.
+# SBOM. docs/contributing/release.md has the steps around it.
 dist: $(VENV)-dist/.setup
 	rm -rf dist build/sbom
 	$(VENV)-dist/bin/python -m build --outdir dist
