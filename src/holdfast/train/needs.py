@@ -199,8 +199,8 @@ def needs_of(model: Any, config: Config, questions: Questions, *, lora_rank: int
     return (
         f"about {needed} and the rest for {tokens:,} tokens in a pass (train.micro_batch_tokens), of {size_text(room)} "
         f"here; {size_text(checkpoint_bytes(shape, config))} of disk per checkpoint (checkpoint.keep = "
-        f"{config.checkpoint.keep}); about {_time_text(step)} a step and {_time_text(whole)} in all, {of_it} included, if rollouts "
-        "fill a third of their limits"
+        f"{config.checkpoint.keep}); about {_time_text(step)} a step and {_time_text(whole)} in all, "
+        f"{of_it} included, if rollouts fill a third of their limits"
     )
 
 
