@@ -133,7 +133,10 @@ def test_demonstrations_of_a_recipe_over_its_own_passages(sample: Path, tmp_path
     )
     result = run("demonstrate", recipe, "--out", file, "--most", 5)
     assert result.exit_code == 0, result.output
-    assert "demonstrations.jsonl: 5 demonstrations, " in result.output
+    assert "demonstrations.jsonl: 5 demonstrations of " in result.output
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert all(row["turns"][0]["observation"] for row in rows)
+    everything = run("demonstrate", recipe, "--out", file).output
+    assert "demonstrations of 33 questions, " in everything
+    assert "\nLeft out: " in everything and " whose answer is in no passage that was found: " in everything
     assert run("demonstrate", recipe, "--out", file, "--train.stps", "5").exit_code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,14 @@ from holdfast.agent.protocol import CLEAN, parse_action
 from holdfast.agent.trajectory import Answer, Search
 from holdfast.base.errors import DataError
 from holdfast.base.scoring import in_passages
-from holdfast.data.demonstrations import Turns, demonstrations_of, write_demonstrations
+from holdfast.data.demonstrations import (
+    CUT_OFF,
+    NOT_FOUND,
+    YES_OR_NO,
+    Demonstrations,
+    demonstrate,
+    write_demonstrations,
+)
 from holdfast.data.questions import Example
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
@@ -29,9 +37,12 @@ def example(question: str, *golds: str) -> Example:
     return Example(source="own", split="train", index=0, question=question, golden_answers=golds)
 
 
-def made(*examples: Example, seed: int = 0, **protocol: int) -> list[tuple[str, Turns]]:
-    retriever = BM25Retriever.build([Document(str(i), text) for i, text in enumerate(PASSAGES)])
-    return list(demonstrations_of(examples, retriever, replace(CLEAN, topk=1, **protocol), seed=seed))
+def over(passages: Sequence[str]) -> BM25Retriever:
+    return BM25Retriever.build([Document(str(i), text) for i, text in enumerate(passages)])
+
+
+def made(*examples: Example, seed: int = 0, **protocol: int) -> Demonstrations:
+    return demonstrate(examples, over(PASSAGES), replace(CLEAN, topk=1, **protocol), seed=seed)
 
 
 CAPITAL = example("What is the capital of Norway?", "Kristiania", "Oslo")
@@ -39,7 +50,7 @@ BORN = example("Where was the engineer who built the Halden bridge born?", "Berg
 
 
 def test_a_question_whose_search_finds_a_golden_answer_is_answered_with_it() -> None:
-    ((question, turns),) = made(CAPITAL)
+    ((question, turns),) = made(CAPITAL).rows
     search, answer = (parse_action(text, CLEAN) for text, _ in turns)
     assert question == CAPITAL.question
     assert isinstance(search, Search) and isinstance(answer, Answer)
@@ -49,42 +60,53 @@ def test_a_question_whose_search_finds_a_golden_answer_is_answered_with_it() -> 
 
 
 def test_a_second_search_looks_up_the_title_of_what_the_first_found() -> None:
-    ((_, turns),) = made(BORN)
+    ((_, turns),) = made(BORN).rows
     _, second, answer = (parse_action(text, CLEAN) for text, _ in turns)
     assert isinstance(second, Search) and second.query == "Mira Voss born"
     assert isinstance(answer, Answer) and answer.text == "Bergen"
-    assert made(BORN, max_turns=2) == []  # one search at most
+    assert made(BORN, max_turns=2).rows == []  # one search at most
 
 
-@pytest.mark.parametrize(
-    "unanswered", [example("How fast do pines grow?", "two metres"), example("Pines grow?", "yes")]
-)
-def test_what_no_passage_answers_is_left_out(unanswered: Example) -> None:
-    assert made(unanswered) == []
+def test_what_no_passage_answers_is_left_out_and_said() -> None:
+    never, either = example("How fast do pines grow?", "two metres"), example("Pines grow?", "Yes.")
+    demonstrations = made(never, either, CAPITAL)
+    assert demonstrations.left_out == {NOT_FOUND: [never.question], YES_OR_NO: [either.question]}
+    assert (len(demonstrations.rows), demonstrations.asked) == (1, 3)
+
+
+def test_enough_are_enough() -> None:
+    demonstrations = demonstrate([CAPITAL] * 9, over(PASSAGES), CLEAN, most=4)
+    assert len(demonstrations.rows) == demonstrations.asked == 4
 
 
 def test_an_answer_is_a_whole_word_that_the_model_will_see() -> None:
     """No `4` in 1945, and nothing behind the end of an observation."""
-    passages = ['"War"\nThe war ended in 1945.', '"Oslo"\n' + "It rains. " * 30 + "Its fjord is deep."]
-    retriever = BM25Retriever.build([Document(str(i), text) for i, text in enumerate(passages)])
+    retriever = over(['"War"\nThe war ended in 1945.', '"Oslo"\n' + "It rains. " * 30 + "Its fjord is deep."])
     war, fjord = example("When did the war end?", "4"), example("What is deep in Oslo?", "fjord")
 
-    def count(tokens: int) -> list[str]:
-        protocol = replace(CLEAN, topk=1, max_observation_tokens=tokens)
-        return [question for question, _ in demonstrations_of([war, fjord], retriever, protocol)]
+    def made(tokens: int) -> Demonstrations:
+        return demonstrate([war, fjord], retriever, replace(CLEAN, topk=1, max_observation_tokens=tokens))
 
-    assert count(50) == []
-    assert count(200) == [fjord.question]
+    assert made(50).left_out == {NOT_FOUND: [war.question], CUT_OFF: [fjord.question]}
+    assert [question for question, _ in made(200).rows] == [fjord.question]
+
+
+def test_each_passage_has_its_share_of_an_observation() -> None:
+    """As the model sees them: a long first passage does not hide the second, and is cut itself."""
+    retriever = over(['"Oslo"\n' + "Oslo has rain. " * 12 + "Its fjord is deep.", '"Oslo, trees"\nIts pines are tall.'])
+    fjord, pines = example("What is deep in Oslo?", "fjord"), example("What is tall in Oslo?", "pines")
+    demonstrations = demonstrate([fjord, pines], retriever, replace(CLEAN, topk=2, max_observation_tokens=60))
+    assert [question for question, _ in demonstrations.rows] == [pines.question]
+    assert demonstrations.left_out == {CUT_OFF: [fjord.question]}
 
 
 def test_a_passage_without_a_title_is_not_looked_up() -> None:
     passage = "The engineer who built the Halden bridge, which is the longest of all in the south, is Mira Voss."
-    retriever = BM25Retriever.build([Document("0", passage)])
-    assert list(demonstrations_of([BORN], retriever, replace(CLEAN, topk=1))) == []
+    assert demonstrate([BORN], over([passage]), replace(CLEAN, topk=1)).rows == []
 
 
 def test_queries_vary_with_the_seed_and_repeat_with_it() -> None:
-    queries = {made(CAPITAL, seed=seed)[0][1][0][0] for seed in range(12)}
+    queries = {made(CAPITAL, seed=seed).rows[0][1][0][0] for seed in range(12)}
     assert len(queries) > 2
     assert {query.partition("<search> ")[2] for query in queries} == {
         "What is the capital of Norway </search>",
@@ -96,15 +118,17 @@ def test_queries_vary_with_the_seed_and_repeat_with_it() -> None:
 def test_the_file_is_one_that_a_warm_start_reads(tmp_path: Path) -> None:
     path = tmp_path / "demonstrations.jsonl"
     written = made(CAPITAL, BORN)
-    write_demonstrations(path, written, [CAPITAL, BORN])
+    write_demonstrations(path, written)
     rows = read_demonstrations(path, CLEAN)
-    assert [question for question, _ in rows] == [question for question, _ in written]
-    for (_, read), (_, turns) in zip(rows, written, strict=True):
+    assert [question for question, _ in rows] == [question for question, _ in written.rows]
+    for (_, read), (_, turns) in zip(rows, written.rows, strict=True):
         assert [text for text, _ in read] == [text for text, _ in turns]
         found = [[hit.document.contents for hit in seen] for _, seen in read[:-1] if not isinstance(seen, str)]
         assert found == [[hit.document.contents for hit in hits] for _, hits in turns[:-1]]
 
 
 def test_nothing_to_demonstrate_is_said(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no passage that a search found has a golden answer of these 1 questions"):
-        write_demonstrations(tmp_path / "x.jsonl", [], [CAPITAL])
+    with pytest.raises(
+        DataError, match=r"any of these 1 questions, .*: of 1 it is in no passage that was found\. Check"
+    ):
+        write_demonstrations(tmp_path / "x.jsonl", made(example("How fast do pines grow?", "two metres")))

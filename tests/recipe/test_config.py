@@ -143,6 +143,16 @@ def test_an_extending_recipe_may_name_a_bundled_one_and_another_penalty(tmp_path
     assert mine.protocol.preset == "sapo"
 
 
+def test_own_questions_drop_those_of_the_recipe_that_is_extended(tmp_path: Path) -> None:
+    own = "extends = 'factbook'\n[data]\ntrain = 'q.jsonl'\n[retrieval]\ncorpus = 'docs'\n"
+    config = load(files(tmp_path, mine=own))
+    assert (config.data.dev, config.data.test, config.warm_start.data) == (None, None, None)
+    assert config.protocol == load(BUNDLED / "factbook.toml").protocol
+    kept = load(files(tmp_path, mine=own + "[warm_start]\ndata = 'mine.jsonl'\n"), ["--data.dev=d.jsonl"])
+    assert (kept.data.dev, kept.warm_start.data) == ("d.jsonl", "mine.jsonl")
+    assert load(tmp_path / "mine.toml", ["--data.train=other.jsonl", "--data.dev=d.jsonl"]).data.dev == "d.jsonl"
+
+
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
@@ -398,6 +408,29 @@ CONTRADICTIONS = {
     "server and bundled questions": (["--retrieval.url=http://h:1"], "or leave retrieval.url out"),
     "own dev, bundled train": (["--data.dev=d.jsonl"], "or leave data.dev out"),
     "own test, bundled train": (["--data.test=t.jsonl"], "or leave data.test out"),
+    "own questions, passages of the Factbook": (
+        ["--data.train=q.jsonl", "--retrieval.corpus=factbook:corpus"],
+        "retrieval.corpus = 'factbook:corpus' with data.train = 'q.jsonl': only the Factbook's passages answer its",
+    ),
+    "questions of the Factbook, own passages": (
+        ["--data.train=factbook:train", "--data.test=factbook:test", "--retrieval.corpus=c.jsonl"],
+        "data.train = 'factbook:train', data.test = 'factbook:test' with retrieval.corpus = 'c.jsonl': only",
+    ),
+    "own questions, dev questions of the Factbook": (
+        ["--data.train=q.jsonl", "--data.dev=factbook:dev", "--retrieval.index=i"],
+        "data.dev = 'factbook:dev' with data.train = 'q.jsonl': only",
+    ),
+    "demonstrations of the Factbook, own passages": (
+        [
+            *("--data.train=q.jsonl", "--retrieval.corpus=c.jsonl"),
+            *("--warm_start.steps=5", "--warm_start.data=factbook:demonstrations"),
+        ],
+        "warm_start.data = 'factbook:demonstrations' with data.train = 'q.jsonl', retrieval.corpus = 'c.jsonl': only",
+    ),
+    "demonstrations of the Factbook, bundled world": (
+        ["--warm_start.steps=5", "--warm_start.data=factbook:demonstrations"],
+        "warm_start.data = 'factbook:demonstrations' with data.train = 'world': only",
+    ),
     "prompt without question": (["--protocol.prompt=Answer!"], "protocol.prompt must contain {question}"),
     "lengths reversed": (["--world.ramble_length=30,18"], "give the shortest length first"),
     "length of nothing": (["--world.filler_length=0,3"], "give the shortest length first, 1 or more"),
@@ -427,6 +460,8 @@ def test_contradictions(case: str) -> None:
         ["--reward.em=0", "--reward.f1=1"],
         ["--data.train=q.jsonl", "--data.dev=d.jsonl", "--retrieval.corpus=c.jsonl"],
         ["--data.train=q.jsonl", "--retrieval.url=http://h:1"],
+        ["--data.train=factbook:train", "--data.dev=factbook:dev", "--retrieval.index=i"],
+        ["--data.train=factbook:train", "--retrieval.url=http://h:1"],
         ["--world.filler_length=3,3", "--world.filler_words=11"],
     ],
 )

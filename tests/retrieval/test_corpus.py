@@ -150,6 +150,17 @@ def test_a_folder_of_texts(tmp_path):
     assert count_rows(tmp_path) == 3
 
 
+def test_a_paragraph_that_is_the_title_is_no_passage(tmp_path):
+    (tmp_path / "orsa-lake.txt").write_text("Orsa Lake\n\n" + "long " * 100)
+    (tmp_path / "b.md").write_text("# Mora\n\nMORA\n\nMora is a village.\n\nMora\n")
+    (tmp_path / "only.txt").write_text("Only")
+    documents, _ = all_of(tmp_path)
+    assert [(d.title, d.text.strip()) for d in documents] == [
+        ("MORA", "Mora is a village. Mora"),
+        ("Orsa Lake", ("long " * 100).strip()),
+    ]
+
+
 def test_a_folder_without_texts(tmp_path):
     with pytest.raises(DataError, match=r"contains no \.md or \.txt file"):
         all_of(tmp_path)

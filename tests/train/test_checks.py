@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from holdfast.agent.protocol import render_prompt
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.data.questions import Example
 from holdfast.recipe import Config
-from holdfast.train.checks import config_warnings, overlap_warnings, validate_model_and_prompts
+from holdfast.train.checks import config_warnings, cut_passages, overlap_warnings, validate_model_and_prompts
 from holdfast.train.loading import Questions, load_protocol, load_questions
 
 Recipe = Callable[..., Config]
@@ -126,3 +127,13 @@ def test_questions_in_two_splits_are_told_of(recipe: Recipe) -> None:
         "2 of 4 test questions are also train questions",
         "2 of 4 test questions are also dev questions",
     ]
+
+
+# ---- passages
+
+
+def test_passages_that_an_observation_cannot_show_are_counted(recipe: Recipe, own: Recipe) -> None:
+    long = cut_passages(own("raw", {"protocol.max_observation_tokens": 30, "protocol.topk": 1}))
+    assert long is not None and re.match(r"[1-9]\d* of \d+ passages do not fit into an observation of ", long)
+    assert cut_passages(own("raw", {"protocol.max_observation_tokens": 400, "protocol.max_total_tokens": 500})) is None
+    assert cut_passages(recipe()) is None

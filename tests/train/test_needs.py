@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,15 @@ import pytest
 
 from holdfast.agent.language_model import LanguageModel
 from holdfast.base.errors import ConfigError
-from holdfast.recipe import Config, load
+from holdfast.data.questions import Example
+from holdfast.recipe import BUNDLED, Config, load
 from holdfast.train import needs
 from holdfast.train.checks import validate_before_training
+from holdfast.train.loading import Questions, load_questions
 from holdfast.train.needs import (
     Shape,
     checkpoint_bytes,
+    evaluation_operations,
     fixed_bytes,
     needs_of,
     operations,
@@ -22,6 +26,7 @@ from holdfast.train.needs import (
     shape_of,
     speed,
     token_bytes,
+    warm_start_operations,
 )
 
 from .whole_runs import a_start
@@ -104,7 +109,25 @@ def test_the_time_of_a_step_is_that_of_its_products(
     assert speed(SMALL) > 1e8
     monkeypatch.setattr(needs, "speed", lambda shape: 1e3)
     assert (said := validate_before_training(own("raw"))) is not None
-    assert " h a step and " in said and said.endswith(" h in all, if rollouts fill a third of their limits")
+    assert re.search(r" h a step and .* h in all, .* h for evaluations included, if rollouts fill a third of", said)
+    assert "the warm start" not in said
+
+
+def test_the_time_of_the_warm_start_and_of_evaluations_is_that_of_their_products() -> None:
+    """In a run of the factbook recipe a step took 70 seconds, the warm start five minutes, and each evaluation of 400
+    questions four."""
+    recipe = load(BUNDLED / "factbook.toml")
+    step, asked = (
+        operations(SMOLLM2, recipe),
+        (Example(source="own", split="test", index=0, question="?", golden_answers=("x",)),) * 400,
+    )
+    questions = Questions(train=asked, dev=asked[:200], test=asked)
+    evaluations = evaluation_operations(SMOLLM2, recipe, questions)
+    assert warm_start_operations(SMOLLM2, recipe) / step == pytest.approx(300 / 70, rel=0.5)
+    assert evaluations / step == pytest.approx(2 * 240 / 70, rel=0.5)
+    on_dev = load(BUNDLED / "factbook.toml", ["--eval.every=12", "--eval.questions=100", "--eval.start=false"])
+    assert evaluation_operations(SMOLLM2, on_dev, questions) == pytest.approx(evaluations * (3 * 100 + 400) / 800)
+    assert warm_start_operations(SMOLLM2, load(None, ["--warm_start.steps=0"])) == 0
 
 
 def test_what_does_not_fit_is_refused_with_a_value_that_does(
@@ -122,7 +145,7 @@ def test_what_does_not_fit_is_refused_with_a_value_that_does(
     validate_before_training(own("raw", {"train.micro_batch_tokens": 64}))
     monkeypatch.setattr(needs, "memory", lambda: 2**28)
     with pytest.raises(ConfigError, match="Take a smaller model, or set model"):
-        needs_of(model, recipe)
+        needs_of(model, recipe, load_questions(recipe))
 
 
 def test_a_run_says_what_it_needs_also_from_a_start_in_the_cache(

@@ -371,7 +371,7 @@ def test_a_finished_run_is_left_as_it_is(whole: Path, tmp_path: Path, told: Any)
     shutil.copytree(whole, run_dir)
     before = {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()}
     summary = resume(run_dir, listener=told)
-    assert told.stages == [] and "is finished after 6 steps" in told.notes[0]
+    assert told.stages == [] and "is finished after step 6" in told.notes[0]
     assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before
     results = json.loads((run_dir / "results.json").read_text())
     assert summary.after == results["after"] and summary.verdict == results["verdict"]

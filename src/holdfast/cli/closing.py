@@ -27,7 +27,7 @@ _SCORES = {
 def close(summary: Summary, console: Console) -> None:
     """Print verdict, scores and sampled rollouts of a run, and the next commands."""
     console.print()
-    title = Text(f"{summary.steps} steps in {duration(summary.seconds)}")
+    title = Text(f"{summary.steps} step{'s' * (summary.steps != 1)} in {duration(summary.seconds)}")
     console.print(Rule(title, align="left", style="dim") if console.is_terminal else title)
     console.print()
     console.print(Text(summary.verdict))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,23 +131,27 @@ def demonstrate(
 
     A model that does not search by itself learns it from these. A script asks
     the training questions of a recipe. It answers where a passage that comes
-    back has a golden answer, if need be after a second search, and leaves the
-    other questions out.
+    back has a golden answer, if need be after a second search. It leaves the
+    other questions out, and says why.
 
     [cyan]holdfast data demonstrate my.toml --out demonstrations.jsonl[/cyan]
 
     Then set warm_start.data = "demonstrations.jsonl" and warm_start.steps.
     """
-    from holdfast.data.demonstrations import demonstrations_of, write_demonstrations
+    from holdfast.data.demonstrations import demonstrate as ask
+    from holdfast.data.demonstrations import write_demonstrations
     from holdfast.train.loading import load_protocol, load_questions, load_retrievers
 
     config, _ = read_recipe(recipe, ctx.meta["settings"])
     examples, retriever = load_questions(config).train, load_retrievers(config).train
-    script = demonstrations_of(examples, retriever, load_protocol(config), seed=config.warm_start.seed)
-    rows = list(itertools.islice(script, most))
-    write_demonstrations(file, rows, examples)
-    twice = sum(len(turns) > 2 for _, turns in rows)
-    out().print(f"{file}: {len(rows):,} demonstrations, {twice:,} of them with a second search")
+    made = ask(examples, retriever, load_protocol(config), seed=config.warm_start.seed, most=most)
+    write_demonstrations(file, made)
+    twice = sum(len(turns) > 2 for _, turns in made.rows)
+    of = f"of {made.asked:,} questions, {twice:,} of them with a second search"
+    out().print(f"{file}: {len(made.rows):,} demonstrations {of}", soft_wrap=True)
+    for why, questions in made.left_out.items():
+        some = " · ".join(questions[:3])
+        out().print(f"Left out: {len(questions):,} whose answer {why}: {some}", soft_wrap=True)
 
 
 @app.command("validate")

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.agent.env import allot
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import write_jsonl
@@ -24,6 +27,10 @@ Turns = list[tuple[str, Sequence[Hit]]]
 
 WHOLE_QUESTION = 0.5
 """Probability that the first query is the question, and not its content words."""
+
+YES_OR_NO = "is yes or no, which any passage may have"
+NOT_FOUND = "is in no passage that was found"
+CUT_OFF = "is behind the end of an observation (protocol.max_observation_tokens)"
 
 _CHARACTERS = 3
 """Characters of an observation that are read, for each of its most tokens: the rest may be cut off for the model."""
@@ -40,26 +47,54 @@ _FUNCTION_WORD = re.compile(
 )
 
 
-def demonstrations_of(
-    examples: Sequence[Example], retriever: Retriever, protocol: SearchProtocol, *, seed: int = 0
-) -> Iterator[tuple[str, Turns]]:
-    """(question, turns) in random order; of questions that no search answers, none.
+@dataclass(frozen=True, slots=True)
+class Demonstrations:
+    """What a script made of questions."""
+
+    rows: Sequence[tuple[str, Turns]]
+    """(question, turns), in random order."""
+    left_out: Mapping[str, Sequence[str]]
+    """What the answer is, such as `NOT_FOUND` -> the questions that were left out for it."""
+
+    @property
+    def asked(self) -> int:
+        """Questions that the script has asked."""
+        return len(self.rows) + sum(map(len, self.left_out.values()))
+
+
+def demonstrate(
+    examples: Sequence[Example],
+    retriever: Retriever,
+    protocol: SearchProtocol,
+    *,
+    seed: int = 0,
+    most: int | None = None,
+) -> Demonstrations:
+    """Ask the questions in random order, until there are `most` demonstrations.
 
     Answers are golden answers as they are written. Yes and no are left out: any passage may have these words.
     """
     rng = random.Random(f"demonstrations-{seed}")
+    rows: list[tuple[str, Turns]] = []
+    left_out: defaultdict[str, list[str]] = defaultdict(list)
     for example in rng.sample(examples, len(examples)):
         turns = _turns(example, retriever, protocol, rng)
-        if turns is not None:
-            yield example.question, turns
+        if isinstance(turns, str):
+            left_out[turns].append(example.question)
+        else:
+            rows.append((example.question, turns))
+        if len(rows) == most:
+            break
+    return Demonstrations(rows, dict(left_out))
 
 
-def write_demonstrations(path: Path, demonstrations: Sequence[tuple[str, Turns]], examples: Sequence[Example]) -> None:
+def write_demonstrations(path: Path, demonstrations: Demonstrations) -> None:
     """Write the rows that `warm_start.data` reads. Raises `DataError` if there are none."""
-    if not demonstrations:
+    if not demonstrations.rows:
+        reasons = "; ".join(f"of {len(questions):,} it {why}" for why, questions in demonstrations.left_out.items())
         raise DataError(
-            f"no passage that a search found has a golden answer of these {len(examples):,} questions, so there is "
-            "nothing to demonstrate. Check that retrieval.corpus has passages about them, or raise protocol.topk or "
+            f"no search shows the answer to any of these {demonstrations.asked:,} questions, so there is nothing to "
+            f"demonstrate: {reasons}. Check that retrieval.corpus has passages about them, or raise protocol.topk or "
             "protocol.max_observation_tokens. A search and an answer need protocol.max_turns = 2"
         )
     write_jsonl(
@@ -72,14 +107,17 @@ def write_demonstrations(path: Path, demonstrations: Sequence[tuple[str, Turns]]
                     for text, hits in turns
                 ],
             }
-            for question, turns in demonstrations
+            for question, turns in demonstrations.rows
         ),
     )
 
 
-def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng: random.Random) -> Turns | None:
+def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng: random.Random) -> Turns | str:
+    """A rollout that ends with an answer, or why there is none."""
     golds = [gold for gold in example.golden_answers if normalize_answer(gold) not in ("", "yes", "no")]
-    shown = _CHARACTERS * protocol.max_observation_tokens
+    if not golds:
+        return YES_OR_NO
+    reason = NOT_FOUND
     question = example.question.strip().rstrip("?").rstrip()
     words = [word for word in re.findall(r"[\w'.-]+", question) if not _FUNCTION_WORD.fullmatch(word.lower())]
     query = question if rng.random() < WHOLE_QUESTION or not words else " ".join(words)
@@ -87,17 +125,32 @@ def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng
     for _ in range(min(2, protocol.max_turns - 1)):
         hits = retriever.search([query], protocol.topk)[0]
         turns.append((turn_text(thought, query, protocol.search_tags, protocol), hits))
-        text = f" {normalize_answer(' '.join(hit.document.contents for hit in hits)[:shown])} "
-        answer = next((gold for gold in golds if f" {normalize_answer(gold)} " in text), None)
+        passages = [hit.document.contents for hit in hits]
+        answer = _answer_in(_shown(passages, protocol), golds)
         if answer is not None:
             turns.append((turn_text(rng.choice(LAST_THOUGHTS), answer, protocol.answer_tags, protocol), ()))
             return turns
+        if _answer_in(passages, golds) is not None:
+            reason = CUT_OFF
         if not hits or len(hits[0].document.title.split()) > _TITLE_WORDS:
-            return None
+            break
         title, passage = hits[0].document.title, hits[0].document.contents.lower()
         query = " ".join([title, *(word for word in words if word.lower() not in passage)])
         thought = rng.choice(_NEXT_THOUGHTS).format(title)
-    return None
+    return reason
+
+
+def _shown(passages: Sequence[str], protocol: SearchProtocol) -> list[str]:
+    """The beginnings of passages that an observation surely shows."""
+    room = _CHARACTERS * protocol.max_observation_tokens
+    shares = allot([len(passage) for passage in passages], room)
+    return [passage[:share] for passage, share in zip(passages, shares, strict=True)]
+
+
+def _answer_in(passages: Sequence[str], golds: Sequence[str]) -> str | None:
+    """The first golden answer that is in the passages, as whole words."""
+    text = f" {normalize_answer(' '.join(passages))} "
+    return next((gold for gold in golds if f" {normalize_answer(gold)} " in text), None)
 
 
 def turn_text(thought: str, text: str, tags: tuple[str, str], protocol: SearchProtocol) -> str:

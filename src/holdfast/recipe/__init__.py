@@ -21,6 +21,7 @@ from holdfast.base.errors import CheckpointError, ConfigError, raise_all
 from holdfast.base.refusals import explain
 from holdfast.base.run_folder import CONFIG, is_run
 from holdfast.base.section import Section, field_values
+from holdfast.data.factbook import is_factbook
 from holdfast.data.world.settings import World
 from holdfast.methods.registry import Methods
 from holdfast.recipe import settings
@@ -195,6 +196,8 @@ def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
     if values.get("data.train", "world") != "world":
         data.pop("world", None)  # the recipe is now for other questions
         data.pop("faults", None)
+    if "data.train" in values:
+        _drop_other_questions(data, str(values["data.train"]))
     if values.get("loss.advantage", "gae") != "gae":
         data.pop("critic", None)  # the recipe has no critic now, whose alone these are
         settings.table(data, "reward").pop("kl", None)
@@ -209,6 +212,17 @@ def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
             protocol.pop("max_turns", None)  # the default of the former preset, which a resolved recipe has
     for dotted, value in values.items():
         settings.assign(data, dotted, value)
+
+
+def _drop_other_questions(data: dict[str, Any], train: str) -> None:
+    """Drop dev and test questions of the Factbook where training questions are no longer, or now are, of it; and its
+    demonstrations."""
+    questions, warm_start = settings.table(data, "data"), settings.table(data, "warm_start")
+    if is_factbook(str(questions.get("train", "world"))) != is_factbook(train):
+        questions.pop("dev", None)
+        questions.pop("test", None)
+        if is_factbook(str(warm_start.get("data"))):
+            del warm_start["data"]
 
 
 def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.base.errors import ConfigError, raise_all
 from holdfast.base.section import setting_values, shown
+from holdfast.data.factbook import is_factbook
 from holdfast.methods.penalties import WITHOUT_OLD_POLICY, Penalty
 from holdfast.recipe.critic import critic_errors
 from holdfast.recipe.needs import unmet_needs
@@ -70,6 +71,7 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             f"retrieval.url = {retrieval.url!r} with data.train = 'world': only the bundled world's own corpus "
             "answers its questions. Set data.train to your questions, or leave retrieval.url out"
         )
+    yield from _mixed_with_the_factbook(config)
     if unused := list(_unused(config)):
         yield (
             f"{', '.join(unused)} with data.train = {data.train!r}: not used, because only the bundled world has such "
@@ -81,6 +83,28 @@ def cross_section_errors(config: Config) -> Iterator[str]:
                 f"data.{split} = {path!r} with data.train = 'world': the bundled world has its own {split} "
                 f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
             )
+
+
+def _mixed_with_the_factbook(config: Config) -> Iterator[str]:
+    """Parts of the Factbook with parts that are not. An index or a server may have any passages."""
+    data, corpus, warm_start = config.data, config.retrieval.corpus, config.warm_start
+    paths = {"data.train": data.train}
+    if data.train != "world":
+        passages = None if corpus == "world" else corpus
+        others = {"data.dev": data.dev, "data.test": data.test, "retrieval.corpus": passages}
+        paths |= {name: path for name, path in others.items() if path is not None}
+    if warm_start.steps and warm_start.data is not None and is_factbook(warm_start.data):
+        paths["warm_start.data"] = warm_start.data
+    theirs, own = (
+        ", ".join(f"{name} = {path!r}" for name, path in paths.items() if is_factbook(path) == wanted)
+        for wanted in (True, False)
+    )
+    if theirs and own:
+        yield (
+            f"{theirs} with {own}: only the Factbook's passages answer its questions, and its demonstrations search "
+            "them. Take either the Factbook's parts or your own files for all of them. data.dev and data.test may be "
+            "left out, and `holdfast data demonstrate` writes demonstrations for your passages"
+        )
 
 
 def _unused(config: Config) -> Iterator[str]:

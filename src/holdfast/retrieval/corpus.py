@@ -211,7 +211,8 @@ def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace
 
 
 def cut(text: str, name: str) -> Iterator[tuple[str, str]]:
-    """(title, passage) pairs: whole paragraphs as far as they fit, long paragraphs in pieces.
+    """(title, passage) pairs: whole paragraphs as far as they fit, long paragraphs in pieces. A paragraph that only
+    repeats the title above it is no passage.
 
     >>> list(cut("# Orsa\\n\\nA town.\\n\\nBy the lake.\\n# Mora\\nA village.", "towns"))
     [('Orsa', 'A town. By the lake.'), ('Mora', 'A village.')]
@@ -224,6 +225,9 @@ def cut(text: str, name: str) -> Iterator[tuple[str, str]]:
                 yield title, " ".join(words)
             title, words = heading[1].strip() or name, []
             continue
+        if not words and _letters(block) == _letters(title):
+            title = " ".join(block.split())  # of `orsa-lake` and `Orsa Lake` the one that was written to be read
+            continue
         block_words = block.split()
         if words and len(words) + len(block_words) > WORDS:
             yield title, " ".join(words)
@@ -234,6 +238,10 @@ def cut(text: str, name: str) -> Iterator[tuple[str, str]]:
             words = words[WORDS:]
     if words:
         yield title, " ".join(words)
+
+
+def _letters(title: str) -> str:
+    return re.sub(r"[\W_]+", "", title.lower())
 
 
 def _blocks(text: str) -> Iterator[str]:

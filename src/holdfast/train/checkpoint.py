@@ -197,7 +197,8 @@ def model_folder(run_dir: Path, which: str) -> Path:
         folder = folder if folder.exists() else _old(folder)
         if not folder.exists():
             raise CheckpointError(
-                f"{run_dir} has no best checkpoint: the run has not been evaluated on dev yet (eval.every)"
+                f"{run_dir} has no best checkpoint: it was not evaluated on dev while it trained, or not yet. With "
+                "eval.every = 0, no run is. Take the last checkpoint, or set eval.every before you train"
             )
         if (problem := find_damage(folder)) is not None:
             raise CheckpointError(f"{folder} cannot be used: {problem}; use the last checkpoint instead")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 _PROMPTS = 16
 """Prompts checked per split, the longest first: rendering a hundred thousand would take a minute."""
 _COUNTED = 1000
-"""Questions per split whose tokens are counted, the longest in bytes first: a tokenizer makes a token or less of each
-byte."""
+"""Passages whose tokens are counted, and questions per split, the longest in bytes first: a tokenizer makes a token or
+less of each byte."""
 _SMALL_CORPUS = 256 * 2**20
 """Bytes of a corpus that is read whole before a run begins. A larger one is read when it is indexed."""
 
@@ -34,8 +35,8 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> str
     `holdfast train` and its dry run call this first, so both refuse with the same sentence. Three things can still fail
     later: damaged weights, a corpus that is too large to read twice, and a server that does not answer.
 
-    `stage` as in `check_training`. Returns a sentence on the memory and disk that training on a CPU needs, for a model
-    in a folder. Raises `HoldfastError`.
+    `stage` as in `check_training`. Returns a sentence on the memory, disk and time that training on a CPU needs, for a
+    model in a folder. Raises `HoldfastError`.
     """
     check_training(config, stage=stage)
     _check_packages(config)
@@ -61,6 +62,36 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> str
     if config.data.train != "world" or config.model.path != "tiny":
         return _check_prompts(config, stage)
     return None
+
+
+def cut_passages(config: Config) -> str | None:
+    """A sentence on passages of which an agent does not see the end; None if there are none.
+
+    It counts the first passages of a corpus, for a model in a folder.
+    """
+    if config.data.train == "world" or config.retrieval.corpus == "world" or config.model.path == "tiny":
+        return None
+    from holdfast.agent.env import make_observation
+    from holdfast.agent.language_model import load_skeleton
+    from holdfast.retrieval.types import Hit
+    from holdfast.train.loading import load_protocol, read_passages, skipped_rows
+
+    if (skeleton := load_skeleton(config.model)) is None:
+        return None
+    protocol = load_protocol(config)
+    with skipped_rows(config.retrieval.corpus, "retrieval.corpus", _ignore) as on_skip:
+        documents = list(islice(read_passages(config.retrieval.corpus, on_skip), _COUNTED))
+    searches = ([Hit(document, 0.0)] * protocol.topk for document in documents)
+    cut = sum(make_observation(hits, protocol, skeleton.tokenizer).truncated for hits in searches)
+    if not cut:
+        return None
+    first = "the first " if len(documents) == _COUNTED else ""
+    return (
+        f"{cut:,} of {first}{len(documents):,} passages do not fit into an observation of "
+        f"protocol.max_observation_tokens = {protocol.max_observation_tokens} that has protocol.topk = {protocol.topk} "
+        "of their length. An agent does not see the end of such a passage, nor an answer there. Raise the one, lower "
+        "the other, or cut the passages shorter"
+    )
 
 
 def _ignore(_: str) -> None:
@@ -137,7 +168,7 @@ def _check_prompts(config: Config, stage: str | None) -> str | None:
     validate_prompts(skeleton, questions, load_protocol(config), config.model.chat_template)
     if has_adapters(config.model.path) or pick_device(config.run.device).type != "cpu":
         return None
-    return needs_of(skeleton.model, config, lora_rank=config.model.lora_rank)
+    return needs_of(skeleton.model, config, questions, lora_rank=config.model.lora_rank)
 
 
 def validate_model_and_prompts(

@@ -13,7 +13,8 @@ those of the peaks of three models on a CPU (tests/train/test_needs.py); a third
 library does not give back. Passages, and the keys of running rollouts, come on top.
 
 Time is that of the matrix products: a rollout's tokens pass the layers once as it grows, once for the old log-probs and
-three times in the update; a sampled token is decoded at half of the speed. The speed is measured.
+three times in the update; a sampled token is decoded at half of the speed. A demonstration of the warm start passes
+them three times, and a rollout of an evaluation once. The speed is measured.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from holdfast.agent.support import SHARING_FROM, text_config
 from holdfast.base.errors import ConfigError
 from holdfast.base.files import size_text
 from holdfast.recipe import Config
+from holdfast.train.loading import Questions
 
 _LIBRARIES = 2**29
 _USABLE = 0.9
@@ -108,12 +110,39 @@ def checkpoint_bytes(shape: Shape, config: Config) -> int:
 
 def operations(shape: Shape, config: Config) -> float:
     """Floating-point operations in the matrix products of a step whose rollouts fill a third of their limits."""
-    train, protocol = config.train, config.protocol
-    rollouts = train.questions * train.group_size
-    tokens, sampled = protocol.max_total_tokens / 3, min(protocol.max_sampled_tokens, protocol.max_total_tokens) / 3
+    tokens, sampled = _lengths(config)
+    rollouts = config.train.questions * config.train.group_size
+    return rollouts * _products(shape, 5 * tokens + sampled, 6 * sampled)
+
+
+def warm_start_operations(shape: Shape, config: Config) -> float:
+    """Those of the warm start, with demonstrations as long as the rollouts."""
+    tokens, sampled = _lengths(config)
+    steps = config.warm_start.steps + config.world.scripts.plain_steps
+    return steps * config.warm_start.batch_size * _products(shape, 3 * tokens, 3 * sampled)
+
+
+def evaluation_operations(shape: Shape, config: Config, questions: Questions) -> float:
+    """Those of all evaluations: on dev while the run trains, and at its end."""
+    tokens, sampled = _lengths(config)
+    settings = config.eval
+    on_dev = 1 + config.train.steps // settings.every if settings.every else 0
+    asked = on_dev * min(settings.questions, len(questions.dev))
+    asked += (1 + settings.start) * len(questions.test or questions.dev)
+    rollouts = asked * (settings.samples + 1)  # one of them is greedy
+    return rollouts * _products(shape, tokens + sampled, 2 * sampled)
+
+
+def _lengths(config: Config) -> tuple[float, float]:
+    """(tokens, sampled tokens) of a rollout that fills a third of its limits."""
+    most = config.protocol.max_total_tokens
+    return most / 3, min(config.protocol.max_sampled_tokens, most) / 3
+
+
+def _products(shape: Shape, tokens: float, predicted: float) -> float:
+    """Operations of `tokens` that pass the layers, and of `predicted` tokens that pass the language-model head."""
     layers = shape.layers * (4 * shape.hidden**2 + 3 * shape.hidden * shape.feed_forward)
-    head = shape.hidden * shape.vocabulary
-    return 2.0 * rollouts * (layers * (5 * tokens + sampled) + head * 6 * sampled)
+    return 2.0 * (layers * tokens + shape.hidden * shape.vocabulary * predicted)
 
 
 def speed(shape: Shape) -> float:
@@ -142,7 +171,7 @@ def _time_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.2g} h"
 
 
-def needs_of(model: Any, config: Config, *, lora_rank: int = 0) -> str:
+def needs_of(model: Any, config: Config, questions: Questions, *, lora_rank: int = 0) -> str:
     """A sentence on memory, disk and time on a CPU.
 
     Raises `ConfigError` for a run that needs more memory than there is.
@@ -150,7 +179,6 @@ def needs_of(model: Any, config: Config, *, lora_rank: int = 0) -> str:
     shape = shape_of(model, lora_rank)
     fixed, each, tokens, room = fixed_bytes(shape, config), token_bytes(shape, config), pass_tokens(config), memory()
     needed = f"{size_text(fixed + each * tokens)} of memory, {size_text(fixed)} of it for the model and AdamW"
-    step = operations(shape, config) / (_EFFICIENCY * speed(shape))
     if fixed + each * tokens > room:
         fit = int((_USABLE * room - fixed) / each) // 64 * 64
         change = (
@@ -160,11 +188,19 @@ def needs_of(model: Any, config: Config, *, lora_rank: int = 0) -> str:
             f"train.micro_batch_tokens = {config.train.micro_batch_tokens} needs about {needed}, and this machine has "
             f"{size_text(room)}. {change}"
         )
+    a_second = _EFFICIENCY * speed(shape)
+    step = operations(shape, config) / a_second
+    more = {
+        "the warm start": warm_start_operations(shape, config) / a_second,
+        "evaluations": evaluation_operations(shape, config, questions) / a_second,
+    }
+    of_it = " and ".join(f"{_time_text(seconds)} for {what}" for what, seconds in more.items() if seconds)
+    whole = config.train.steps * step + sum(more.values())
     return (
         f"about {needed} and the rest for {tokens:,} tokens in a pass (train.micro_batch_tokens), of {size_text(room)} "
-        f"here; {size_text(checkpoint_bytes(shape, config))} of disk per checkpoint, of which {config.checkpoint.keep} "
-        f"are kept; about {_time_text(step)} a step and {_time_text(config.train.steps * step)} in all, if rollouts "
-        "fill a third of their limits"
+        f"here; {size_text(checkpoint_bytes(shape, config))} of disk per checkpoint (checkpoint.keep = "
+        f"{config.checkpoint.keep}); about {_time_text(step)} a step and {_time_text(whole)} in all, "
+        f"{of_it} included, if rollouts fill a third of their limits"
     )
 
 

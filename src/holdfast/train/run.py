@@ -50,7 +50,7 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
     listener = listener or Listener()
     config = load_run(run_dir)
     if (summary := read_summary(run_dir)) is not None and summary.steps >= config.train.steps:
-        listener.note(f"{run_dir} is finished after {summary.steps} steps; these are its results")
+        listener.note(f"{run_dir} is finished after step {summary.steps}; these are its results")
         return summary
     if (model := run_dir / run_folder.MODEL).is_dir():
         raise CheckpointError(

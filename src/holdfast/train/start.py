@@ -122,7 +122,7 @@ class _Start:
         """Note the memory and disk that the run needs on a CPU, and the number of threads that is fastest."""
         config = self.config
         if self.measured and config.model.path != "tiny" and language_model.device.type == "cpu":
-            self.listener.note(f"this run needs {needs_of(language_model.model, config)}")
+            self.listener.note(f"this run needs {needs_of(language_model.model, config, self.questions)}")
             if threads := choose_threads(language_model, config):
                 self.listener.note(threads)
 

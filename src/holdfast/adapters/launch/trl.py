@@ -29,9 +29,9 @@ from holdfast.adapters.launch.schedule import trl_schedule, trl_schedule_problem
 from holdfast.methods.surrogates import SURROGATES
 from holdfast.recipe import Config
 
-_NOT_TINY = (
-    "first make the tiny model with `holdfast warm-start RECIPE`. Then set model.path to the folder that it prints, "
-    "and warm_start.steps = 0"
+_START_FIRST = (
+    "first make the model with `holdfast warm-start RECIPE`. Then set model.path to the folder that it prints, and "
+    "warm_start.steps = 0"
 )
 
 # The generated script reads these from the recipe in its folder.
@@ -67,7 +67,7 @@ NOTED: Mapping[str, str] = {
 }
 
 REFUSED: Mapping[str, str] = {
-    "warm_start.steps": f"TRL's trainer has no warm start: {_NOT_TINY}",
+    "warm_start.steps": f"TRL's trainer has no warm start: {_START_FIRST}",
     "loss.baseline": "TRL gives every rollout of a group the same weight. Leave it at 'mean', or use verl",
     **OURS,
 }
@@ -137,7 +137,7 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
     if loss.ratio == "action":
         yield "loss.ratio = 'action': TRL's loss does not know actions. The nearest are 'token' and 'sequence'"
     if config.model.path == "tiny" and not config.warm_start.steps:
-        yield f"model.path = 'tiny': TRL loads a model from a folder or the hub; {_NOT_TINY}"
+        yield f"model.path = 'tiny': TRL loads a model from a folder or the hub; {_START_FIRST}"
     if loss.advantage == "gae":
         with_it = ", ".join(name for name in changed(config) if name in CRITIC)
         yield (
