@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.agent import hf
+from holdfast.agent import hf, support
 from holdfast.agent.agent import Task, run_rollouts
 from holdfast.agent.hf import HFPolicy
 from holdfast.agent.policy import generate
@@ -278,3 +278,25 @@ def test_a_gpus_room_is_measured_for_each_batch_of_episodes(make_model, tokenize
         monkeypatch.setattr(hf, "rows_that_fit", lambda *args: pytest.fail("episodes are under way"))
         policy.submit([request("second", [5, 6])])
         policy.release(["first", "second"])
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+def test_a_cache_is_passed_by_the_name_that_this_transformers_has(make_model, tokenizer, monkeypatch, name):
+    """transformers 5.24 has renamed the argument, and warns of the former name."""
+    model, seen = make_model(), set()
+    forward = type(model).forward
+
+    def former(self, *args, past_key_values=None, **kwargs):
+        seen.add(past_key_values is not None)
+        return forward(self, *args, **{here: past_key_values}, **kwargs)
+
+    def latter(self, *args, cache=None, **kwargs):
+        seen.add(cache is not None)
+        return forward(self, *args, **{here: cache}, **kwargs)
+
+    here = support._cache_argument(forward)
+    monkeypatch.setattr(type(model), "forward", {"past_key_values": former, "cache": latter}[name])
+    policy = HFPolicy(model, tokenizer)
+    policy.submit([request("a", [5, 6], 2)])
+    assert [done.id for done in policy.poll()] == ["a"]
+    assert True in seen

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -73,8 +75,17 @@ def end_ids(model: CausalLM, tokenizer: Any) -> set[int]:
 
 def accepts_logits_to_keep(model: Any) -> bool:
     """Whether `forward` can skip the vocabulary projection of all positions but the last."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return "logits_to_keep" in inspect.signature(base.forward).parameters
+    return "logits_to_keep" in inspect.signature(_without_adapters(model).forward).parameters
+
+
+def _without_adapters(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@functools.cache
+def _cache_argument(forward: Callable[..., Any]) -> str:
+    """The name of a model's cache in its forward pass: `cache` since transformers 5.24."""
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
 
 
 def partial_attention(config: Any) -> str:
@@ -183,7 +194,6 @@ def planned_forward(
         mask = torch.zeros(mask.shape, dtype=model.dtype, device=mask.device).masked_fill_(
             ~mask, torch.finfo(model.dtype).min
         )
-    logits: Tensor = model(
-        input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True, **kwargs
-    ).logits
+    kwargs[_cache_argument(type(_without_adapters(model)).forward)] = cache
+    logits: Tensor = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True, **kwargs).logits
     return logits
