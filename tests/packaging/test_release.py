@@ -29,7 +29,11 @@ def test_the_citation_has_what_its_format_requires() -> None:
 
 def test_targets_of_make_exist() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
-    pages = [ROOT / "docs" / "contributing" / "release.md", ROOT / "CONTRIBUTING.md", ROOT / ".github" / "workflows" / "publish.yml"]
+    pages = [
+        ROOT / "docs" / "contributing" / "release.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / ".github" / "workflows" / "publish.yml",
+    ]
     named = {name for page in pages for name in re.findall(r"\bmake ([a-z][\w-]*)", page.read_text(encoding="utf-8"))}
     assert {"dist", "test-all", "golden"} <= named
     assert named <= targets
