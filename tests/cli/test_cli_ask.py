@@ -151,10 +151,10 @@ def test_a_question_is_told_from_a_run(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("my run", "night"):
         Path("runs", name).mkdir(parents=True)
         Path("runs", name, "config.toml").touch()
-    assert ask._which("my run", None) == (Path("runs/my run"), None)
-    assert ask._which("Who is it?", None)[1] == "Who is it?"
+    assert ask._run_and_question("my run", None) == (Path("runs/my run"), None)
+    assert ask._run_and_question("Who is it?", None)[1] == "Who is it?"
     long = "Who is the mentor of the person who " + "knew the person who " * 20 + "founded Orsa?"
-    assert ask._which(long, None)[1] == long
+    assert ask._run_and_question(long, None)[1] == long
 
 
 @pytest.fixture

@@ -121,10 +121,10 @@ def test_the_methods_named_in_the_help_are_those_that_exist() -> None:
 
 def test_an_error_has_its_hint_on_a_line_of_its_own_and_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     from holdfast.base.errors import ConfigError
-    from holdfast.cli.terminal import complain
+    from holdfast.cli.terminal import print_error
 
     error = ConfigError("it does not work", hint="holdfast recipe list")
-    complain(error)
+    print_error(error)
     assert capsys.readouterr().err == "error: it does not work\nhint: holdfast recipe list\n"
     assert str(error) == "it does not work"
     assert error.__notes__ == ["hint: holdfast recipe list"]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast.base.section import Root, choice_of, either, kind_of, sections, shown
+from holdfast.base.section import Root, as_toml, choice_of, join_or, kind_of, sections
 from holdfast.cli.describe import USEFUL
 from holdfast.recipe import Config, setting_names
 
@@ -70,7 +70,7 @@ def meaning(text: str) -> str:
 def row(dotted: str, kind: str, default: Any, text: str) -> str:
     key = dotted.rpartition(".")[2]
     setting = f"**`{key}`**" if dotted in USEFUL else f"`{key}`"
-    return f"| {setting} | {kind} | {'' if default is None else f'`{cell(shown(default))}`'} | {meaning(text)} |"
+    return f"| {setting} | {kind} | {'' if default is None else f'`{cell(as_toml(default))}`'} | {meaning(text)} |"
 
 
 def table(section: Root, name: str, leave_out: Collection[str] = ()) -> Iterator[str]:
@@ -100,7 +100,7 @@ def part(section: Root, name: str) -> Iterator[str]:
 
 def choices(kinds: Sequence[Root], name: str, default: str) -> Iterator[str]:
     """A section that is one of several, which its `name` chooses."""
-    names = either([f"`{choice_of(kind)}`" for kind in kinds])
+    names = join_or([f"`{choice_of(kind)}`" for kind in kinds])
     text = kinds[0].model_fields["name"].description or ""
     yield from (f"## `[{name}]`", "", "The `name` decides which other settings there are.", "")
     yield from (*COLUMNS, row(f"{name}.name", names, default, text), "")

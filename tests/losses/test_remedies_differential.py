@@ -172,7 +172,7 @@ def test_without_bounds_cispo_has_the_gradient_of_the_policy_loss():
 
 
 def test_a_reward_at_the_end_reaches_every_token_across_observations():
-    """γ = λ = 1: the advantage is the reward to come minus the value; discounting counts sampled tokens alone."""
+    """γ = λ = 1: the advantage is the return minus the value; discounting counts sampled tokens alone."""
     mask = torch.tensor([[True, False, False, True, True]])
     rewards, values = torch.tensor([[0.0, 5.0, 5.0, 0.0, 1.0]]), torch.tensor([[0.25, 9.0, -9.0, 0.5, 0.75]])
     advantages, returns = gae_advantages(rewards, values, mask)

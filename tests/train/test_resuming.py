@@ -143,7 +143,7 @@ def test_a_final_evaluation_goes_on_where_it_was_stopped(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The world has five test questions, so parts of two are rolled out, sampled and greedily, for each policy."""
-    monkeypatch.setattr(evaluate, "PART", 2)
+    monkeypatch.setattr(evaluate, "CHUNK", 2)
     train(recipe(), tmp_path / "whole")
     rolled_out: list[tuple[str, ...]] = []
     original = evaluate.Evaluator._rollouts

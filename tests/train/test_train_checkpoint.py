@@ -26,8 +26,8 @@ from holdfast.train.checkpoint import (
     newest_whole,
     prune,
     read_state,
+    recover_interrupted_saves,
     save_checkpoint,
-    settle,
 )
 
 
@@ -213,12 +213,12 @@ def test_a_kill_between_the_two_renames_is_put_right(tmp_path: Path, language_mo
     best.rename(best.with_name(".best.old"))
     (best.with_name(".best.123.partial") / "model").mkdir(parents=True)
     assert model_folder(tmp_path, "best").parent.name == ".best.old"  # readers find it meanwhile
-    settle(tmp_path)
+    recover_interrupted_saves(tmp_path)
     assert [p.name for p in best.parent.iterdir()] == ["best"]
     assert model_folder(tmp_path, "best") == best / "model"
     # Killed one rename later, the old one is in the way of nobody.
     (best.with_name(".best.old") / "model").mkdir(parents=True)
-    settle(tmp_path)
+    recover_interrupted_saves(tmp_path)
     assert [p.name for p in best.parent.iterdir()] == ["best"]
 
 

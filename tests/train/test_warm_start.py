@@ -26,8 +26,8 @@ from holdfast.retrieval.types import Document, Hit
 from holdfast.train.warm_start import (
     Demonstration,
     Supervision,
+    augment_by_renaming,
     batches,
-    disguised,
     encode_demonstration,
     learning_rate,
     pad,
@@ -103,7 +103,7 @@ def test_observations_give_no_gradient(make_model: Callable[..., Any]) -> None:
 def test_a_disguise_renames_and_keeps_the_story() -> None:
     episode = Demonstration((1, 10, 11, 12, 10, 2), (False, True, True, False, True, True))
     pools = [(10, 11, 12, 13), (20, 21)]
-    made = disguised([episode], pools, 50, seed=4)
+    made = augment_by_renaming([episode], pools, 50, seed=4)
     assert len(made) == 50
     for one in made:
         ids = list(one.token_ids)
@@ -112,12 +112,13 @@ def test_a_disguise_renames_and_keeps_the_story() -> None:
         assert ids[1] == ids[4] and len({ids[1], ids[2], ids[3]}) == 3  # who was one stays one, who was two stays two
         assert set(ids[1:5]) <= set(pools[0])
     assert len({tuple(one.token_ids) for one in made}) > 10
-    assert [list(m.token_ids) for m in made] == [list(m.token_ids) for m in disguised([episode], pools, 50, seed=4)]
+    again = augment_by_renaming([episode], pools, 50, seed=4)
+    assert [list(m.token_ids) for m in made] == [list(m.token_ids) for m in again]
 
 
 def test_episodes_are_disguised_in_turn() -> None:
     one, two = Demonstration((1, 2), (False, True)), Demonstration((3, 4), (False, True))
-    assert [list(e.token_ids) for e in disguised([one, two], [], 3, seed=0)] == [[1, 2], [3, 4], [1, 2]]
+    assert [list(e.token_ids) for e in augment_by_renaming([one, two], [], 3, seed=0)] == [[1, 2], [3, 4], [1, 2]]
 
 
 # ---- learning

@@ -32,7 +32,7 @@ from holdfast.train.loading import Questions, load_protocol, load_questions, loa
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.start import starting_policy
 from holdfast.train.threads import set_up_torch
-from holdfast.train.warm_start import Demonstration, Supervision, disguised, encode_demonstration, warm_start
+from holdfast.train.warm_start import Demonstration, Supervision, augment_by_renaming, encode_demonstration, warm_start
 
 CORRECT = "correct.jsonl"
 """In the run folder of rejection sampling: the correct rollouts it learns from."""
@@ -82,7 +82,7 @@ def sft(config: Config, run_dir: Path, course: Course, *, passages: bool, listen
             raise DataError(f"every example is longer than protocol.max_total_tokens = {limit}; raise it")
         if passages and config.model.path == "tiny":  # a tiny model learns the facts by heart, and then reads nothing
             pools = interchangeable_tokens(world_of(config.world), policy.tokenizer)
-            examples = disguised(examples, pools, most, config.warm_start.seed)
+            examples = augment_by_renaming(examples, pools, most, config.warm_start.seed)
         listener.stage("supervised learning", course.steps)
         _learn(policy, examples, course, config.warm_start.seed, config, listener)
         save_whole_model(run_dir / MODEL, policy)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import ConfigError
-from holdfast.base.section import either
+from holdfast.base.section import join_or
 from holdfast.methods.penalties import PENALTIES
 from holdfast.recipe import load
 
@@ -87,7 +87,7 @@ def refuse_unused(shared: Settings, methods: Iterable[Settings], recipe: Path) -
         if name not in used:
             readers = [method for method, kind in PENALTIES.items() if name.rpartition(".")[2] in kind.model_fields]
             raise ConfigError(
-                f"--{name} {_text(value)}: no run has a penalty with this setting, which is of {either(readers)}"
+                f"--{name} {_text(value)}: no run has a penalty with this setting, which is of {join_or(readers)}"
             )
 
 

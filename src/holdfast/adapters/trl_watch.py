@@ -53,8 +53,9 @@ class LossWatch:
             raise ConfigError(
                 f"with_penalties: {lost}, because this step did not pass through `_compute_loss`, the method of TRL's "
                 f"GRPOTrainer that with_penalties extends. `compute_loss` is now {_where(trainer.compute_loss)}, "
-                f"{_whose(trainer, 'compute_loss')}. If this is Unsloth, train without `import unsloth`; if the class "
-                "is yours, let its compute_loss return `self._compute_loss(model, inputs)`; else remove with_penalties"
+                f"{_defined_in(trainer, 'compute_loss')}. If this is Unsloth, train without `import unsloth`; if the "
+                "class is yours, let its compute_loss return `self._compute_loss(model, inputs)`; else remove "
+                "with_penalties"
             )
 
 
@@ -69,7 +70,7 @@ def _where(method: Any) -> str:
     return f"`{getattr(function, '__module__', '?')}.{name}`"
 
 
-def _whose(trainer: Any, method: str) -> str:
+def _defined_in(trainer: Any, method: str) -> str:
     if method in vars(trainer):
         return "set on the trainer itself"
     owner = next(base for base in type(trainer).__mro__ if method in vars(base))

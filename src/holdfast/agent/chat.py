@@ -18,7 +18,7 @@ from holdfast.retrieval.wire import quoted
 
 ANSWER_BEGINS = "\ue000"
 """Separates the user message from the answer in a context. A private-use character."""
-_BEGUN = "<think> a b </think>\n<search> c </search>\n\n<information>Doc 1(Title: d) e.</information>\n\n"
+_TURNS = "<think> a b </think>\n<search> c </search>\n\n<information>Doc 1(Title: d) e.</information>\n\n"
 
 
 class ChatWords(WordTokenizer):
@@ -53,8 +53,8 @@ class ChatPolicy(OpenAIPolicy):
         prompt when it is written once and twice.
         """
         counts: list[int] = []
-        for begun in ("", _BEGUN, _BEGUN + _BEGUN):
-            context = encode(self.tokenizer, f"Who?{ANSWER_BEGINS}{begun}")
+        for answer_start in ("", _TURNS, _TURNS + _TURNS):
+            context = encode(self.tokenizer, f"Who?{ANSWER_BEGINS}{answer_start}")
             request = Request(id="continue", token_ids=context, max_new_tokens=1, stop=(), seed=0)
             while (answer := self._post(body := self._body(request, 1))).status != 200:
                 if not self._adapt(answer, body):
@@ -69,12 +69,12 @@ class ChatPolicy(OpenAIPolicy):
         return f"a text adds {once - plain} tokens to the prompt, but {twice - once} when it is repeated"
 
     def _prompt(self, context: str) -> dict[str, Any]:
-        user, _, begun = context.partition(ANSWER_BEGINS)
+        user, _, answer_start = context.partition(ANSWER_BEGINS)
         messages = [{"role": "user", "content": user}]
-        if not begun:
+        if not answer_start:
             return {"messages": messages}
         return {
-            "messages": [*messages, {"role": "assistant", "content": begun}],
+            "messages": [*messages, {"role": "assistant", "content": answer_start}],
             "continue_final_message": True,
             "add_generation_prompt": False,
         }

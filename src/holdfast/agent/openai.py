@@ -169,7 +169,7 @@ class OpenAIPolicy:
                 else:
                     if self._adapt(answer, body):
                         continue
-                    if _says(answer, _CONTEXT_FULL):
+                    if _refuses_with(answer, _CONTEXT_FULL):
                         if most == 1:
                             return Completion(
                                 id=request.id, token_ids=None, logprobs=None, stop_reason="length", text=""
@@ -272,7 +272,7 @@ class OpenAIPolicy:
         return choice["text"]
 
 
-def _says(answer: _Answer, what: re.Pattern[str]) -> bool:
+def _refuses_with(answer: _Answer, what: re.Pattern[str]) -> bool:
     return answer.status in _REFUSED and what.search(answer.body.decode("utf-8", "replace")) is not None
 
 

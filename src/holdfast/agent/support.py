@@ -130,7 +130,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def rows_that_fit(model: CausalLM, tokens: int, autocast_dtype: torch.dtype | None, free: int) -> int:
-    """Rollouts of so many tokens whose keys and values fill half of `free` bytes; at least one.
+    """How many rollouts of `tokens` tokens fit: their keys and values fill half of `free` bytes; at least one.
 
     Half: passes over the rows and the projection to the vocabulary need the rest.
     """

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.base.section import Root, choice_of, either, field_of, kind_of, sections, setting, setting_names, shown
+from holdfast.base.section import Root, as_toml, choice_of, field_of, join_or, kind_of, sections, setting, setting_names
 
 _LONGEST = 120
 
@@ -78,7 +78,7 @@ def explain_call(errors: Iterable[Any], section: Root) -> str:
 
 def _brief(value: Any) -> str:
     """A value for a sentence, at most 120 letters of it."""
-    text = shown(value)
+    text = as_toml(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -98,7 +98,7 @@ def _misplaced(dotted: str, error: Any, root: Root, origin: str) -> str | None:
         return None
     return (
         f"{origin}{dotted} = {_brief(error['input'])} with {section}.name = {error['loc'][-2]!r}, which does not read "
-        f"it. Leave it out, or set {section}.name = {either([repr(reader) for reader in readers])}"
+        f"it. Leave it out, or set {section}.name = {join_or([repr(reader) for reader in readers])}"
     )
 
 
@@ -176,7 +176,7 @@ def _reason(error: Any) -> str:
             )
             written = error["input"] if kind == "literal_error" else error["input"]["name"]
             near = difflib.get_close_matches(written, names, n=1, cutoff=0.5) if isinstance(written, str) else []
-            return f"must be {either(list(map(repr, names)))}" + (f" (did you mean {near[0]!r}?)" if near else "")
+            return f"must be {join_or(list(map(repr, names)))}" + (f" (did you mean {near[0]!r}?)" if near else "")
         case "int_type":
             return "must be a whole number"
         case "float_type":

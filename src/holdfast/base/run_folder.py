@@ -84,10 +84,10 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
 
 def newest_step(run_dir: Path) -> int | None:
     """The step of the newest checkpoint that has all its files, or None. Does not read the files."""
-    return next((step_of(folder) for folder in list_checkpoints(run_dir) if find_gap(folder) is None), None)
+    return next((step_of(folder) for folder in list_checkpoints(run_dir) if missing_file(folder) is None), None)
 
 
-def find_gap(checkpoint: Path) -> str | None:
+def missing_file(checkpoint: Path) -> str | None:
     """What is missing in a checkpoint, or None."""
     sums = read_checksums(checkpoint)
     if sums is None or "state.json" not in sums:

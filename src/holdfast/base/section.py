@@ -122,22 +122,22 @@ def kinds_of(annotation: Any) -> tuple[Any, ...]:
 # ---- in words
 
 
-def shown(value: Any) -> str:
+def as_toml(value: Any) -> str:
     """A value as a recipe would write it.
 
-    >>> shown(True), shown("llds"), shown((4, 10)), shown({"my_code:brevity": 0.2})
+    >>> as_toml(True), as_toml("llds"), as_toml((4, 10)), as_toml({"my_code:brevity": 0.2})
     ('true', "'llds'", '[4, 10]', '{ "my_code:brevity" = 0.2 }')
     """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(shown, value))}]"
+        return f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{shown_key(key)} = {shown(item)}' for key, item in value.items())} }}"
+        return f"{{ {', '.join(f'{key_as_toml(key)} = {as_toml(item)}' for key, item in value.items())} }}"
     return repr(value) if isinstance(value, str) else str(value)
 
 
-def shown_key(key: str) -> str:
+def key_as_toml(key: str) -> str:
     """A key of a TOML table, in quotes where it needs them."""
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
 
@@ -151,7 +151,7 @@ def kind_of(annotation: Any) -> str:
     words: list[str] = []
     for kind in kinds_of(annotation):
         if typing.get_origin(kind) is Literal:
-            words += map(shown, typing.get_args(kind))
+            words += map(as_toml, typing.get_args(kind))
         elif typing.get_origin(kind) is tuple:
             members = typing.get_args(kind)
             words.append(f"a list of {len(members)} {kind_of(members[0]).removeprefix('a ')}s")
@@ -159,12 +159,12 @@ def kind_of(annotation: Any) -> str:
             words.append("a table")
         else:
             words.append(_KINDS.get(kind, getattr(kind, "__name__", str(kind))))
-    return either(words)
+    return join_or(words)
 
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "none"}
 
 
-def either(words: Sequence[str]) -> str:
+def join_or(words: Sequence[str]) -> str:
     """`a, b or c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

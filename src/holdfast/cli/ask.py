@@ -66,7 +66,7 @@ def ask(
     """
     if server is None and (model or api_key_env):
         raise ConfigError(f"{'--model' if model else '--api-key-env'} has no effect without --server; leave it out")
-    folder, question = _which(run, question)
+    folder, question = _run_and_question(run, question)
     console = out()
     which = _checkpoint(folder, checkpoint)
     if server is None:
@@ -102,7 +102,7 @@ def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = 
         agent.policy.on_token = show.token
     trajectory = agent.ask(question, seed=secrets.randbits(63), on_turn=show.turn)
     if trajectory.answer is None:
-        writer.line("answers", f"nothing: {_why(trajectory, agent)}", style="red")
+        writer.line("answers", f"nothing: {_why_no_answer(trajectory, agent)}", style="red")
     return trajectory
 
 
@@ -158,7 +158,7 @@ class _Show:
         self._begin_turn()
 
 
-def _why(trajectory: Trajectory, agent: SearchAgent) -> str:
+def _why_no_answer(trajectory: Trajectory, agent: SearchAgent) -> str:
     protocol = agent.protocol
     if trajectory.error is not None:
         return trajectory.error
@@ -167,7 +167,7 @@ def _why(trajectory: Trajectory, agent: SearchAgent) -> str:
     return f"the rollout reached protocol.max_total_tokens = {protocol.max_total_tokens}"
 
 
-def _which(run: str | None, question: str | None) -> tuple[Path, str | None]:
+def _run_and_question(run: str | None, question: str | None) -> tuple[Path, str | None]:
     """The run folder and the question; `holdfast ask "a question"` asks the newest run."""
     if run is None:
         return newest_run(), None

@@ -84,9 +84,9 @@ def _copy_logs(folder: Path) -> list[Path]:
             if not path.exists():
                 write_whole(path, content)
             elif path.read_bytes() != content.encode():
-                raise _in_the_way(path)
+                raise _path_is_taken(path)
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
-            raise _in_the_way(path) from None
+            raise _path_is_taken(path) from None
         paths.append(path)
     return paths
 
@@ -97,11 +97,11 @@ def _write_page(folder: Path, log: Log, diagnosis: Diagnosis) -> Path:
 
     page = folder / _PAGE
     if not is_replaceable(page):
-        raise _in_the_way(page)
+        raise _path_is_taken(page)
     return write_report(page, [reported(log, diagnosis)])
 
 
-def _in_the_way(path: Path) -> ConfigError:
+def _path_is_taken(path: Path) -> ConfigError:
     return ConfigError(
         f"{path} cannot be written: something else is there, which the demo does not replace",
         hint=f"{program()} demo ANOTHER-FOLDER",

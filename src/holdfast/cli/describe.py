@@ -11,7 +11,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel
 
-from holdfast.base.section import Root, choice_of, either, field_of, field_values, kind_of, sections
+from holdfast.base.section import Root, choice_of, field_of, field_values, join_or, kind_of, sections
 from holdfast.recipe import Config
 
 WIDTH = 88
@@ -92,7 +92,7 @@ def _kind(dotted: str, annotation: Any) -> str:
     section, _, key = dotted.rpartition(".")
     choices = _choices(section) if key == "name" else ()
     if choices:
-        return either([repr(choice_of(choice)) for choice in choices])
+        return join_or([repr(choice_of(choice)) for choice in choices])
     kind = kind_of(annotation)
     required = kind.removesuffix(" or none")
     return kind if required == kind else f"{_TYPES.get(required, required)}, optional"

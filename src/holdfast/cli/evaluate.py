@@ -253,7 +253,7 @@ def _default_folder(model: str, method: str, data: list[str], samples: int | Non
 
 def _steps_of(model: str, run_dir: Path | None, server: str | None) -> list[str]:
     """The steps of a run's complete checkpoints, in order."""
-    from holdfast.base.run_folder import find_gap, list_checkpoints, step_of
+    from holdfast.base.run_folder import list_checkpoints, missing_file, step_of
 
     if server is not None:
         raise ConfigError(
@@ -261,7 +261,7 @@ def _steps_of(model: str, run_dir: Path | None, server: str | None) -> list[str]
         )
     if run_dir is None or Path(model).resolve() != run_dir.resolve():
         raise ConfigError(f"--checkpoint all needs a run, and {model} is not a run folder")
-    steps = sorted(step_of(folder) for folder in list_checkpoints(run_dir) if find_gap(folder) is None)
+    steps = sorted(step_of(folder) for folder in list_checkpoints(run_dir) if missing_file(folder) is None)
     if not steps:
         raise ConfigError(f"{run_dir} has no complete checkpoint; see checkpoint.every and checkpoint.keep")
     return [str(step) for step in steps]

@@ -27,7 +27,7 @@ from holdfast.cli import (
 )
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.plugins import PluginGroup
-from holdfast.cli.terminal import HELP_OPTIONS, complain, err, give_up_output, out, survive_any_output
+from holdfast.cli.terminal import HELP_OPTIONS, discard_stdout, err, out, print_error, survive_any_output
 
 _ORDER: list[str] = []
 """The commands as the help lists them; panels come in the order of their first commands."""
@@ -44,15 +44,15 @@ class _Group(PluginGroup):
         try:
             return super().invoke(ctx)
         except HoldfastError as error:
-            complain(error)
+            print_error(error)
             raise typer.Exit(2) from None
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise
             if error.filename is None:  # of a file that was open, which standard output is
-                give_up_output()
+                discard_stdout()
             what = f"{error.filename} cannot be read or written" if error.filename else "the output cannot be written"
-            complain(HoldfastError(f"{what}: {UNWRITABLE[error.errno]}"))
+            print_error(HoldfastError(f"{what}: {UNWRITABLE[error.errno]}"))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             err().print("Stopped.")

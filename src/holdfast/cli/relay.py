@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from holdfast.base.files import UNWRITABLE
-from holdfast.cli.terminal import give_up_output
+from holdfast.cli.terminal import discard_stdout
 
 _MOST = 1 << 16
 
@@ -72,5 +72,5 @@ def _pass_on(chunk: bytes) -> bool:
         sys.stdout.buffer.flush()
         return True
     except OSError:
-        give_up_output()
+        discard_stdout()
         return False

@@ -61,7 +61,7 @@ def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
     if overwrite and folder.exists():
         _refuse_to_replace(folder)
         forget_replaced(folder)
-        folder.rename(_aside(folder))
+        folder.rename(_replaced_folder(folder))
     while True:
         folder = free_folder(config, named=named, overwrite=False)
         try:
@@ -108,14 +108,14 @@ def discard_if_bare(folder: Path) -> bool:
     if not bare or is_locked(folder / CONFIG):
         return False
     shutil.rmtree(folder)
-    if _aside(folder).exists():
-        _aside(folder).rename(folder)
+    if _replaced_folder(folder).exists():
+        _replaced_folder(folder).rename(folder)
     return True
 
 
 def forget_replaced(folder: Path) -> None:
     """Delete the run that `folder` replaces, if any."""
-    shutil.rmtree(_aside(folder), ignore_errors=True)
+    shutil.rmtree(_replaced_folder(folder), ignore_errors=True)
 
 
 class Replacing(Listener):
@@ -151,5 +151,5 @@ def _refuse_to_replace(folder: Path) -> None:
         )
 
 
-def _aside(folder: Path) -> Path:
+def _replaced_folder(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.replaced")

@@ -51,7 +51,7 @@ def survive_any_output() -> None:
             stream.reconfigure(errors="replace")
 
 
-def give_up_output() -> None:
+def discard_stdout() -> None:
     """Drop what standard output still holds if it cannot be written: it must not fail again when the program ends."""
     try:
         sys.stdout.flush()
@@ -59,7 +59,7 @@ def give_up_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def complain(error: HoldfastError) -> None:
+def print_error(error: HoldfastError) -> None:
     """Print an error, and its hint on a line of its own."""
     err().print(Text.assemble(("error: ", "bold red"), str(error)))
     if error.hint is not None:

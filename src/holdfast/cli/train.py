@@ -18,7 +18,7 @@ from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError
 from holdfast.cli import runs
 from holdfast.cli.recipes import RecipeArgument, read_recipe
-from holdfast.cli.terminal import complain, err, out, program, train_extra
+from holdfast.cli.terminal import err, out, print_error, program, train_extra
 
 if TYPE_CHECKING:
     from holdfast.recipe import Config
@@ -159,7 +159,7 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
     except HoldfastError as error:
         # `resume` would fail on a recipe or a checkpoint that cannot be used.
         resumable = not isinstance(error, ConfigError | CheckpointError) and error.hint is None
-        complain(error)
+        print_error(error)
         began = not (fresh and runs.discard_if_bare(run_dir))  # otherwise the folder has the run that it was to replace
         if began and resumable and (step := run_folder.newest_step(run_dir)) is not None:
             err().print(f"Step {step} is saved. To continue from there:\n  {_resuming(run_dir)}", soft_wrap=True)

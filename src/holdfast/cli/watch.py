@@ -125,7 +125,7 @@ def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage 
             several=path is None or path.is_dir(),
             live=live,
         )
-        waits = _Waits(path, listener)
+        notice = _WaitNotice(path, listener)
         page = None if live is None else live.path.resolve()
         before: object = None
         try:
@@ -138,9 +138,9 @@ def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage 
                     try:
                         follower.look()
                     except DataError as error:
-                        waits.because(error, has_begun=follower.has_begun)
+                        notice.explain(error, has_begun=follower.has_begun)
                     if not follower.has_begun:
-                        waits.for_a_row()
+                        notice.for_a_row()
                 if finished:
                     break
                 pause = every if path else max(every, _SERVICE)
@@ -170,7 +170,7 @@ def _state_of(path: Path, page: Path | None, depth: int = _DEPTH) -> Iterator[tu
         return
 
 
-class _Waits:
+class _WaitNotice:
     """Says once why there is nothing to show yet, or any more. Raises for a log that will never come."""
 
     def __init__(self, path: Path | None, listener: Listener) -> None:
@@ -182,7 +182,7 @@ class _Waits:
             self._listener.stage("waiting for the first row")
         self._said = True
 
-    def because(self, error: DataError, *, has_begun: bool) -> None:
+    def explain(self, error: DataError, *, has_begun: bool) -> None:
         gone = self._path is not None and not self._path.exists()
         if not has_begun and (self._path is None or gone or not _may_grow(self._path)):
             raise error

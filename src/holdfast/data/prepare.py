@@ -60,7 +60,7 @@ class Hub:
         try:
             return Path(hub.hf_hub_download(**where, local_files_only=True))
         except errors.LocalEntryNotFoundError:
-            _reach()
+            _check_hub()
         try:
             return Path(hub.hf_hub_download(**where))
         except errors.LocalEntryNotFoundError as error:
@@ -94,7 +94,7 @@ def origin_of(text: str | None) -> Origin:
     raise DataError(f"{text} is neither a folder nor a data set on the hub, such as {HUB}")
 
 
-def _reach() -> None:
+def _check_hub() -> None:
     """Raises `DataError` when the hub does not answer a short request; its client would retry for a minute."""
     if (why := unreachable()) is not None:
         raise DataError(

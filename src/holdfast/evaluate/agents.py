@@ -86,7 +86,7 @@ def converse(conversation: Conversation, encoder: PromptEncoder, seed: int) -> A
                 status=status, steps=steps, passages=passages, prediction=outcome.prediction, raw=outcome.raw
             )
         if isinstance(request, Prompt):
-            context = encoder(request.user) + encode(encoder.tokenizer, request.begun)
+            context = encoder(request.user) + encode(encoder.tokenizer, request.answer_start)
             room = encoder.positions - len(context)
             if room < 1 and any("says" in step for step in steps):
                 return Attempt(status=Status.TRUNCATED, steps=steps, passages=passages)

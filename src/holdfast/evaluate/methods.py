@@ -62,7 +62,7 @@ SEARCH_O1_PROMPT = (
     "enough, go on reasoning without a search. Think step by step. Give the final answer as \\boxed{answer}."
 )
 READING_PROMPT = (
-    "Read the documents below for the sake of a line of reasoning, and take from them what helps to go on with it. If "
+    "Read the documents below to support the reasoning so far, and take from them what helps to go on with it. If "
     f"they help, write {FINDINGS} and behind it what they say that is relevant. If not, write {FINDINGS} and behind it "
     f"{NO_FINDINGS}"
 )
@@ -73,7 +73,7 @@ class Prompt:
     """One model call: a user message, and the beginning of the answer, which the model continues."""
 
     user: str
-    begun: str = ""
+    answer_start: str = ""
     max_tokens: int
     stop: tuple[str, ...] = ()
 
@@ -181,9 +181,9 @@ def ircot(question: str, limits: Limits) -> Conversation:
     collected = list((yield search(_without_question_words(question)))[: limits.paragraphs])
     sentences: list[str] = []
     while len(sentences) < limits.sentences:
-        begun = "".join(f" {sentence}" for sentence in sentences)
+        answer_start = "".join(f" {sentence}" for sentence in sentences)
         user = f"{IRCOT_PROMPT}\n\nNow answer this.\n{bare_question_with_passages(question, collected)}"
-        reply = yield Prompt(user=user, begun=begun, max_tokens=limits.sentence_tokens)
+        reply = yield Prompt(user=user, answer_start=answer_start, max_tokens=limits.sentence_tokens)
         sentence = first_sentence(reply.text)
         if not sentence:
             break
@@ -208,7 +208,7 @@ def search_o1(question: str, limits: Limits) -> Conversation:
     reasoning, queries = "", list[str]()
     stop = (QUERY_CLOSE,)
     for _ in range(limits.turns):
-        reply = yield Prompt(user=user, begun=reasoning, max_tokens=limits.reasoning_tokens, stop=stop)
+        reply = yield Prompt(user=user, answer_start=reasoning, max_tokens=limits.reasoning_tokens, stop=stop)
         reasoning += reply.text
         query = _query_in(reply.text)
         if query is None:

@@ -53,8 +53,10 @@ def results_of(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -
     results: dict[str, Any] = {"format": FORMAT, **settings, "sets": sets}
     kinds = {"macro": tuple(by_set), "general": GENERAL_SETS, "multi_hop": MULTI_HOP_SETS}
     for kind, members in kinds.items():
-        results[kind] = _over([name for name in by_set if name in members], sets, draws, weigh=lambda name, score: 1.0)
-    results["micro"] = _counts(rows) | _over(
+        results[kind] = _weighted(
+            [name for name in by_set if name in members], sets, draws, weigh=lambda name, score: 1.0
+        )
+    results["micro"] = _counts(rows) | _weighted(
         # Weighted by the number of questions with the score: not every scored question searched, so not all have a hit.
         *(list(by_set), sets, draws),
         weigh=lambda name, score: len(question_means(by_set[name], score)),
@@ -121,7 +123,7 @@ def _counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _over(
+def _weighted(
     names: Sequence[str],
     sets: Mapping[str, Mapping[str, Any]],
     draws: Mapping[str, _Draws],

@@ -18,7 +18,7 @@ def upcast(x: Tensor) -> Tensor:
 
 
 def check_tensor(name: str, value: object) -> None:
-    """Refuse a list, an array or None, which would fail later for want of a method."""
+    """Refuse a list, an array or None, which would only fail later, with AttributeError."""
     if not isinstance(value, Tensor):
         kind = "None" if value is None else f"a {type(value).__name__}"
         raise TypeError(f"{name} must be a tensor, not {kind}; torch.as_tensor makes one of numbers")
@@ -36,7 +36,7 @@ def check_logprobs(logprobs: Tensor, loss_mask: Tensor, name: str = "logprobs") 
 
 
 def check_mask(loss_mask: Tensor, like: Tensor) -> None:
-    """A float mask could carry weights that would be lost in silence, so only bool is accepted."""
+    """A float mask could carry weights that would be silently dropped, so only bool is accepted."""
     check_tensor("loss_mask", loss_mask)
     if loss_mask.dtype != torch.bool:
         raise TypeError(

@@ -122,7 +122,7 @@ def off_policy_sequence_mask(
 
 @torch.no_grad()
 def void_turn_mask(loss_mask: Tensor, void: Tensor, *, sequence_ids: Tensor | None = None) -> Tensor:
-    """The tokens that are left when sequences with a void turn are dropped, as a whole.
+    """The tokens that are left when whole sequences with a void turn are dropped.
 
     A void turn neither acts nor answers; for a search agent, an invalid action. The reward of the sequence stays in its
     group's mean: drop it after the advantages are computed.

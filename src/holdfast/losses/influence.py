@@ -152,7 +152,7 @@ def gwhes(
     is the whole vocabulary. Above 0, the rollout becomes less likely: lazy likelihood displacement.
 
     Args:
-        hidden, unembedding, token_ids, correct, logprobs, chunk: as of `token_influence`. `correct` is equal on all
+        hidden, unembedding, token_ids, correct, logprobs, chunk: see `token_influence`. `correct` is equal on all
             tokens of a rollout.
         rollout_ids: int [N], which rollout a token is in.
         action_ids: int [N], which action of its rollout a token is in. With them, a value for each action.

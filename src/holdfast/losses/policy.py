@@ -171,9 +171,9 @@ def cispo_loss(
     Raises:
         TypeError, ValueError: dtypes, shapes or settings that cannot work.
 
-    Source: MiniMax-M1 (arXiv 2506.13585), which sets no lower bound and names no upper one. TRL's `epsilon_high` is the
-    largest weight itself, 1 + clip_high here; it recommends 5, after ScaleRL (2510.13786). verl bounds the weight on
-    both sides, by default with PPO's 0.2.
+    Source: MiniMax-M1 (arXiv 2506.13585), which sets no lower bound and gives no upper bound. TRL's `epsilon_high` is
+    the largest weight itself, 1 + clip_high here; it recommends 5, after ScaleRL (2510.13786). verl bounds the weight
+    on both sides, by default with PPO's 0.2.
 
     >>> logprobs, old = torch.tensor([[-1.0]], requires_grad=True), torch.tensor([[-1.6931472]])
     >>> cispo_loss(logprobs, old, torch.tensor([[1.0]]), torch.tensor([[True]]), clip_high=0.5).sum().backward()
@@ -248,7 +248,8 @@ def kl_loss(
         TypeError, ValueError: dtypes, shapes or the estimator do not fit.
 
     Source: Schulman, "Approximating KL divergence" (2020); GRPO (arXiv 2402.03300, eq. 4) uses k3. In k3, x is clamped
-    to at most 20 and has no gradient beyond, where the policy has all but lost a token the reference likes.
+    to at most 20 and has no gradient beyond, where the policy gives almost no probability to a
+    token the reference favours.
 
     >>> x = kl_loss(torch.tensor([[-1.0]]), torch.tensor([[-0.5]]), torch.tensor([[True]]))
     >>> round(x.item(), 4)  # exp(0.5) − 0.5 − 1

@@ -180,7 +180,7 @@ def _with_base(path: Path) -> tuple[dict[str, Any], str | None]:
             )
     base = data.pop("extends", None)
     if not isinstance(base, str | None):
-        raise ConfigError(f"{path}: extends = {section.shown(base)} is not a recipe's name; write it in quotes")
+        raise ConfigError(f"{path}: extends = {section.as_toml(base)} is not a recipe's name; write it in quotes")
     return data, base
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from holdfast.base.section import Section, setting_values, shown
+from holdfast.base.section import Section, as_toml, setting_values
 
 if TYPE_CHECKING:
     from holdfast.recipe import Config
@@ -44,7 +44,7 @@ def critic_errors(config: Config) -> Iterator[str]:
         for name, value in values.items():
             if value != default[name]:
                 yield (
-                    f"{name} = {shown(value)} with loss.advantage = {loss.advantage!r}: only a critic uses this "
+                    f"{name} = {as_toml(value)} with loss.advantage = {loss.advantage!r}: only a critic uses this "
                     "setting. Set loss.advantage = 'gae', or leave it out"
                 )
         return
@@ -62,6 +62,6 @@ def critic_errors(config: Config) -> Iterator[str]:
         )
     if loss.baseline != "mean":
         yield (
-            f"loss.baseline = {shown(loss.baseline)} with loss.advantage = 'gae': it weights the rollouts of a group, "
-            "but a critic gives each token its own advantage. Leave it out, or set loss.advantage = 'grpo'"
+            f"loss.baseline = {as_toml(loss.baseline)} with loss.advantage = 'gae': it weights the rollouts of a "
+            "group, but a critic gives each token its own advantage. Leave it out, or set loss.advantage = 'grpo'"
         )

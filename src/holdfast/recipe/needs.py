@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.base.section import shown
+from holdfast.base.section import as_toml
 from holdfast.methods.method import Method, Need
 
 if TYPE_CHECKING:
@@ -91,5 +91,5 @@ def unmet_needs(config: Config) -> Iterator[str]:
         for need in sorted(method.needs):
             if (missing := NEEDS[need](config, method)) is not None:
                 setting, why, instead = missing
-                value = shown(setting_values(config)[setting])
+                value = as_toml(setting_values(config)[setting])
                 yield f"[{method.table()}] with {setting} = {value}: {why}. {instead}, or leave the method out"

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.refusals import unknown
-from holdfast.base.section import Root, kinds_of, setting, shown
+from holdfast.base.section import Root, as_toml, kinds_of, setting
 
 _DEEPEST = 50
 
@@ -95,7 +95,9 @@ def assign(data: dict[str, Any], dotted: str, value: Any) -> None:
         data = data.setdefault(section, {})
         if not isinstance(data, dict):
             name = ".".join(sections[:depth])
-            raise ConfigError(f"{name} = {shown(data)}, but {name} is a section: write [{name}] and its settings below")
+            raise ConfigError(
+                f"{name} = {as_toml(data)}, but {name} is a section: write [{name}] and its settings below"
+            )
     data[key] = value
 
 

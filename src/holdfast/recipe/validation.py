@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from holdfast.base.errors import ConfigError, raise_all
-from holdfast.base.section import setting_values, shown
+from holdfast.base.section import as_toml, setting_values
 from holdfast.data.factbook import is_factbook
 from holdfast.methods.penalties import WITHOUT_OLD_POLICY, Penalty
 from holdfast.recipe.critic import critic_errors
@@ -113,7 +113,7 @@ def _unused(config: Config) -> Iterator[str]:
         default = setting_values(type(config).model_fields[name].default, f"{name}.")
         for dotted, value in setting_values(getattr(config, name), f"{name}.").items():
             if value != default[dotted]:
-                yield f"{dotted} = {shown(value)}"
+                yield f"{dotted} = {as_toml(value)}"
 
 
 def check_training(config: Config, *, stage: str | None = None) -> None:
@@ -129,11 +129,11 @@ def _training_errors(config: Config, stage: str | None) -> Iterator[str]:
     if stage == "warm-start" and not (warm_start.steps or config.world.scripts.plain_steps):
         yield "warm_start.steps = 0, so there is no warm start to make; set warm_start.steps"
     if config.data.train != "world":
-        yield from _without_the_world(config)
+        yield from _world_only_errors(config)
     yield from code_errors(config)
 
 
-def _without_the_world(config: Config) -> Iterator[str]:
+def _world_only_errors(config: Config) -> Iterator[str]:
     """Only the bundled world has a tiny model and scripts."""
     warm_start = config.warm_start
     if config.model.path == "tiny":

@@ -1,6 +1,6 @@
-"""Clients of a `/retrieve` server: one for threads, one for an event loop. No call waits without an end.
+"""Clients of a `/retrieve` server: one for threads, one for an event loop. Every call has a timeout.
 
-Failures that may pass are retried: no connection, a timeout, 429, 500, 502, 503, 504, an answer to another request. The
+Transient failures are retried: no connection, a timeout, 429, 500, 502, 503, 504, an answer to another request. The
 pauses double and are jittered, so that a hundred workers that failed together do not return together. What still fails,
 and every answer that cannot be read, is a `RetrievalError` whose class says what happened and whose message has the
 address.

@@ -30,21 +30,21 @@ def with_exclusions(batch: TokenBatch, groups: Sequence[Group], methods: Methods
     if any("sampler" in method.needs for method in methods):
         batch = replace(batch, sampler_logprobs=_sampler_logprobs(batch, groups))
     for method in methods:
-        batch = _without(batch, method.exclude(batch, groups))
+        batch = _exclude(batch, method.exclude(batch, groups))
     return batch
 
 
 def with_weights(micro: TokenBatch, methods: Methods) -> TokenBatch:
     """A micro-batch, whose `old_logprobs` are those of the loss, with what methods reject and the factors they give."""
     for method in methods:
-        micro = _times(_without(micro, method.reject(micro)), method.weights(micro))
+        micro = _multiply_weights(_exclude(micro, method.reject(micro)), method.weights(micro))
     return micro
 
 
 def with_scores(micro: TokenBatch, rows: Sequence[int], scores: Sequence[Tensor]) -> TokenBatch:
     """A micro-batch with its rows of further factors [B, T] of the whole batch."""
     for factors in scores:
-        micro = _times(micro, factors[list(rows), : micro.loss_mask.shape[1]])
+        micro = _multiply_weights(micro, factors[list(rows), : micro.loss_mask.shape[1]])
     return micro
 
 
@@ -74,13 +74,13 @@ def rows_to_score(batch: TokenBatch, methods: Methods) -> Mapping[str, list[bool
     return {name: mask.tolist() for name, mask in rows.items() if mask is not None}
 
 
-def _without(batch: TokenBatch, tokens: Tensor | None) -> TokenBatch:
+def _exclude(batch: TokenBatch, tokens: Tensor | None) -> TokenBatch:
     if tokens is None:
         return batch
     return replace(batch, excluded=tokens if batch.excluded is None else batch.excluded | tokens)
 
 
-def _times(batch: TokenBatch, factors: Tensor | None) -> TokenBatch:
+def _multiply_weights(batch: TokenBatch, factors: Tensor | None) -> TokenBatch:
     if factors is None:
         return batch
     return replace(batch, policy_weights=factors if batch.policy_weights is None else batch.policy_weights * factors)

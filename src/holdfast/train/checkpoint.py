@@ -30,8 +30,8 @@ from holdfast.base.run_folder import (
     MODEL,
     best_folder,
     checkpoints_of,
-    find_gap,
     list_checkpoints,
+    missing_file,
     read_checksums,
     step_folder,
 )
@@ -82,8 +82,8 @@ def save_whole_model(folder: Path, language_model: LanguageModel) -> None:
 def _whole(folder: Path) -> Iterator[Path]:
     """A folder to write to. When the block ends well, it gets checksums, is flushed to disk and replaces `folder`.
 
-    A killed process leaves the old folder or the new one, never a part of one. `settle` repairs what a kill between the
-    last two renames leaves.
+    A killed process leaves the old folder or the new one, never a part of one. `recover_interrupted_saves` repairs what
+    a kill between the last two renames leaves.
     """
     from safetensors import SafetensorError
 
@@ -130,7 +130,7 @@ def prune(run_dir: Path, keep: int) -> None:
         shutil.rmtree(folder)
 
 
-def settle(run_dir: Path) -> None:
+def recover_interrupted_saves(run_dir: Path) -> None:
     """Repair what a killed process left: restore a folder between its two renames, delete partial folders."""
     for old in checkpoints_of(run_dir).glob(".*.old"):
         folder = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
@@ -169,8 +169,8 @@ def newest_whole(run_dir: Path, note: Callable[[str], None]) -> Path | None:
 
 def find_damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None if it is whole. Reads all of it."""
-    if (gap := find_gap(folder)) is not None:
-        return gap
+    if (missing := missing_file(folder)) is not None:
+        return missing
     for name, checksum in (read_checksums(folder) or {}).items():
         if _sha256(folder / name) != checksum:
             return f"{name} does not match its checksum"

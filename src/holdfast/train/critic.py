@@ -66,7 +66,7 @@ class Critic:
 
     @torch.no_grad()
     def values(self, batch: TokenBatch, plan: Plan) -> Tensor:
-        """`[B, T]`: the reward to come, where each sampled token is about to be sampled, under the present weights."""
+        """`[B, T]`: the predicted return before each sampled token, under the present weights."""
         values = torch.zeros_like(batch.rollout_logprobs)
         for rows in itertools.chain.from_iterable(plan):
             now = self._values(batch.select(rows).trim())
@@ -88,7 +88,7 @@ class Critic:
         old, ref = torch.zeros_like(batch.rollout_logprobs), torch.zeros_like(batch.rollout_logprobs)
         if not self._reward_kl:
             return token_rewards(batch.rewards[:, None], old, batch.loss_mask), {}
-        for rows, micro in _in_step(plan, old_pass):
+        for rows, micro in _rows_and_micros(plan, old_pass):
             assert micro.old_logprobs is not None and micro.ref_logprobs is not None
             width = micro.loss_mask.shape[1]
             old[rows, :width], ref[rows, :width] = micro.old_logprobs, micro.ref_logprobs
@@ -113,7 +113,7 @@ class Critic:
                     share.backward()
                     losses += float(share.detach())
                     if clip is not None:
-                        clipped += float(_stopped(values.detach(), old, target, clip).sum())
+                        clipped += float(_clipped(values.detach(), old, target, clip).sum())
                 total += tokens
                 norms.append(clipped_step(self.optimizer, self._parameters, self._train.grad_clip))
         self.optimizer.zero_grad(set_to_none=True)  # rollouts need the memory
@@ -134,7 +134,7 @@ class Critic:
                     advantages=advantages[rows, : micro.loss_mask.shape[1]],
                     ref_logprobs=micro.ref_logprobs if self._loss_kl else None,
                 )
-                for rows, micro in _in_step(plan, old_pass)
+                for rows, micro in _rows_and_micros(plan, old_pass)
             ]
         )
         minibatches = [[next(micros) for _ in mini] for mini in plan]
@@ -152,13 +152,13 @@ def _with_value_head(model: Any) -> Any:
     return value_model
 
 
-def _in_step(plan: Plan, old_pass: OldPass) -> list[tuple[list[int], TokenBatch]]:
+def _rows_and_micros(plan: Plan, old_pass: OldPass) -> list[tuple[list[int], TokenBatch]]:
     """Each micro-batch, with its rows in the whole batch."""
     rows, micros = itertools.chain(*plan), itertools.chain(*old_pass.minibatches)
     return list(zip(rows, micros, strict=True))
 
 
-def _stopped(values: Tensor, old_values: Tensor, returns: Tensor, clip: float) -> Tensor:
+def _clipped(values: Tensor, old_values: Tensor, returns: Tensor, clip: float) -> Tensor:
     """bool `[B, T]`: tokens whose gradient the clip stops: beyond it, and closer to the return than its bound."""
     bound = old_values + (values - old_values).clamp(-clip, clip)
     return (bound - returns).square() > (values - returns).square()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from holdfast.data.questions import Example
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.summary import Sample, read_sample, samples_of
 
-PART = 512
-"""Questions that are rolled out together. An evaluation that is stopped loses as many at most."""
+CHUNK = 512
+"""Questions that are rolled out together. An evaluation that is stopped repeats at most one chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +65,21 @@ class Evaluator:
     def __call__(
         self,
         examples: Sequence[Example],
-        begun: Evaluation | None = None,
+        partial: Evaluation | None = None,
         keep: Callable[[Evaluation], None] | None = None,
     ) -> Evaluation:
         """Roll out every question `samples` times and once greedily.
 
-        Continues `begun`, an evaluation of the same questions that was stopped. `keep` is called after every part.
+        Continues `partial`, an evaluation of the same questions that was stopped. `keep` is called after every chunk.
         """
-        evaluation = begun or Evaluation()
+        evaluation = partial or Evaluation()
         while evaluation.questions < len(examples):
-            evaluation = self._go_on(evaluation, examples[evaluation.questions :][:PART])
+            evaluation = self._evaluate_chunk(evaluation, examples[evaluation.questions :][:CHUNK])
             if keep is not None:
                 keep(evaluation)
         return evaluation
 
-    def _go_on(self, before: Evaluation, examples: Sequence[Example]) -> Evaluation:
+    def _evaluate_chunk(self, before: Evaluation, examples: Sequence[Example]) -> Evaluation:
         sampled = self._rollouts(self._sampled, examples, self._samples)
         greedy = self._rollouts(self._greedy, examples, 1)
         new: dict[str, float] = {"rollouts": len(sampled) + len(greedy)}
@@ -120,7 +119,7 @@ class Progress:
 
     def run(self, name: str, evaluator: Evaluator, questions: Sequence[Example]) -> Evaluation:
         """The evaluation of this name, as far as it is missing."""
-        return evaluator(questions, self._kept.get(name), partial(self._keep, name))
+        return evaluator(questions, self._kept.get(name), lambda evaluation: self._keep(name, evaluation))
 
     def delete(self) -> None:
         """Once the results are written."""

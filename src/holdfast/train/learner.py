@@ -65,7 +65,7 @@ class Reference:
         temperature: float = 1.0,
         sampling_mask: SamplingMask | None = None,
     ) -> Tensor:
-        """Log-probs `[B, T]` as of `LanguageModel.logprobs`, without a graph."""
+        """Log-probs `[B, T]` without a graph; see `LanguageModel.logprobs`."""
         with self.in_place():
             logprobs, _ = self._language_model.logprobs(
                 token_ids, loss_mask, temperature=temperature, sampling_mask=sampling_mask
@@ -276,7 +276,7 @@ class Learner:
     def learning_rate(self, lr: float) -> None:
         set_learning_rate(self.optimizer, lr)
 
-    def forget_optimizer(self) -> None:
+    def free_optimizer_state(self) -> None:
         """Free the memory of gradients and moments, after the last step."""
         self.optimizer.zero_grad(set_to_none=True)
         self.optimizer.state.clear()

@@ -151,7 +151,7 @@ class _Run:
         config = self.config
         split, questions = ("test", self.questions.test) if self.questions.test else ("dev", self.questions.dev)
         self.listener.stage(f"final evaluation on {split}", 1 + config.eval.start)
-        self.trainer.learner.forget_optimizer()
+        self.trainer.learner.free_optimizer_state()
         self.trainer.critic = None
         of = {
             "split": split,

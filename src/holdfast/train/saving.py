@@ -14,7 +14,7 @@ from holdfast.agent.language_model import ADAPTERS_FILE, json_object, take_weigh
 from holdfast.base.errors import CheckpointError
 from holdfast.base.run_folder import METRICS, best_folder, step_folder
 from holdfast.recipe import Checkpoint, Config, Model
-from holdfast.train.checkpoint import newest_whole, prune, save_checkpoint, settle
+from holdfast.train.checkpoint import newest_whole, prune, recover_interrupted_saves, save_checkpoint
 from holdfast.train.samples import forget_samples_after
 from holdfast.train.tracking import MetricsFile
 from holdfast.train.trainer import Trainer
@@ -96,7 +96,7 @@ class Saver:
 def newest_checkpoint(run_dir: Path, config: Config, note: Callable[[str], None]) -> Path | None:
     """The checkpoint that a resumed run continues from, or None; first repairs what a killed process left. Raises
     `CheckpointError` when all are damaged or of a model of another shape."""
-    settle(run_dir)
+    recover_interrupted_saves(run_dir)
     checkpoint = newest_whole(run_dir, note)
     if checkpoint is not None:
         refuse_other_shape(config, checkpoint / "model")

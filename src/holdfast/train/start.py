@@ -33,7 +33,7 @@ from holdfast.train.warm_start import (
     Demonstration,
     Supervision,
     Turns,
-    disguised,
+    augment_by_renaming,
     encode_demonstration,
     read_demonstrations,
     warm_start,
@@ -140,7 +140,7 @@ class _Start:
             torch.manual_seed(config.run.seed)
         lessons = [
             (steps, self._fitting(self._encode(texts, policy.tokenizer), policy.tokenizer, steps * settings.batch_size))
-            for steps, texts in self._lessons(scripts)
+            for steps, texts in self._sft_stages(scripts)
         ]
         self._learn(policy, lessons)
         return policy
@@ -163,7 +163,7 @@ class _Start:
                 done, recent = done + 1, [*recent, row["loss"]][-20:]
                 self.listener.advance(done, {"loss": sum(recent) / len(recent)})
 
-    def _lessons(self, scripts: Sequence[ScriptedRollout]) -> Iterator[tuple[int, list[_Text]]]:
+    def _sft_stages(self, scripts: Sequence[ScriptedRollout]) -> Iterator[tuple[int, list[_Text]]]:
         """(steps, texts) in the order they are learned: plain scripts, then scripts or the file of the recipe."""
         settings = self.config.warm_start
         if plain_steps := self.config.world.scripts.plain_steps:
@@ -207,7 +207,7 @@ class _Start:
         ]
 
     def _fitting(self, demonstrations: Sequence[Demonstration], tokenizer: Any, count: int) -> Sequence[Demonstration]:
-        """The demonstrations that are short enough; for the tiny model, `count` disguised copies of them."""
+        """The demonstrations that are short enough; for the tiny model, `count` copies with other names."""
         config = self.config
         most = config.protocol.max_total_tokens
         short = [demonstration for demonstration in demonstrations if len(demonstration.token_ids) <= most]
@@ -220,7 +220,7 @@ class _Start:
         if config.model.path != "tiny":
             return short
         pools = interchangeable_tokens(world_of(config.world), tokenizer)
-        return disguised(short, pools, count, config.warm_start.seed)
+        return augment_by_renaming(short, pools, count, config.warm_start.seed)
 
     def _tiny(self, scripts: Sequence[ScriptedRollout]) -> LanguageModel:
         """The untrained tiny model, and a tokenizer that knows the words of the world."""

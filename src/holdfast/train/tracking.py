@@ -95,7 +95,7 @@ class MetricsFile(Listener):
         return max((row["step"] for row in self.read()), default=-1)
 
     def truncate(self, step: int) -> None:
-        """Delete, unread, what follows the row of `step`: a resumed run writes it again. Raises as `read`."""
+        """Delete later rows without parsing: a resumed run writes them again. Raises as `read`."""
         self.close()
         if not self.path.is_file():
             return

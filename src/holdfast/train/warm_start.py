@@ -59,7 +59,7 @@ def encode_demonstration(
     return Demonstration(tuple(ids), tuple(mask))
 
 
-def disguised(
+def augment_by_renaming(
     demonstrations: Sequence[Demonstration], pools: Sequence[Sequence[int]], count: int, seed: int
 ) -> list[Demonstration]:
     """`count` demonstrations made from the given ones by renaming: in each, the token ids of every pool are permuted.
@@ -68,7 +68,7 @@ def disguised(
     observations. If each demonstration has names of its own, only reading gives the answer.
 
     >>> demonstration = Demonstration((1, 2, 3, 1), (False, True, True, True))
-    >>> sorted({tuple(e.token_ids.tolist()) for e in disguised([demonstration], [(1, 2)], 20, seed=1)})
+    >>> sorted({tuple(e.token_ids.tolist()) for e in augment_by_renaming([demonstration], [(1, 2)], 20, seed=1)})
     [(1, 2, 3, 1), (2, 1, 3, 2)]
     """
     rng = np.random.default_rng(seed)

@@ -20,7 +20,7 @@ from holdfast.data.world.scripted import stated
 from holdfast.data.world.settings import Scripts
 from holdfast.recipe import World as WorldConfig
 from holdfast.retrieval.bm25 import BM25Retriever
-from holdfast.train.warm_start import Demonstration, disguised, encode_demonstration
+from holdfast.train.warm_start import Demonstration, augment_by_renaming, encode_demonstration
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_pools_hold_every_word_once(kit: SimpleNamespace, world: World, pools: l
 def test_a_disguise_keeps_masks_and_structure(kit: SimpleNamespace, encoded: list[Demonstration], pools) -> None:
     pool_of = {i: number for number, pool in enumerate(pools) for i in pool}
     renamed = 0
-    for plain, hidden in zip(encoded, disguised(encoded, pools, len(encoded), seed=1), strict=True):
+    for plain, hidden in zip(encoded, augment_by_renaming(encoded, pools, len(encoded), seed=1), strict=True):
         assert hidden.loss_mask == plain.loss_mask
         pairs = set(zip(plain.token_ids, hidden.token_ids, strict=True))
         # One new name for each old one and the other way round, of the same kind; everything else is untouched.
@@ -74,7 +74,7 @@ def test_a_disguise_renames_every_mention(
 def test_a_right_episode_stays_right(kit: SimpleNamespace, encoded: list[Demonstration], pools) -> None:
     """What a right episode answers is what a passage it read states, also under other names."""
     seen = 0
-    for script, hidden in zip(kit.episodes, disguised(encoded, pools, len(encoded), seed=2), strict=True):
+    for script, hidden in zip(kit.episodes, augment_by_renaming(encoded, pools, len(encoded), seed=2), strict=True):
         if script.correct and len(script.turns) > 1:
             text = decode(kit.tokenizer, [int(i) for i in hidden.token_ids])
             given = re.findall(r"<answer> (.*?) </answer>", text)[-1]
@@ -105,7 +105,10 @@ def fingerprint() -> str:
         [episode.turns for episode in episodes],
         sorted(tokenizer.get_vocab().items()),
         [weight.tolist() for weight in model.parameters()],
-        [list(map(int, e.token_ids)) for e in disguised(encoded, interchangeable_tokens(world, tokenizer), 50, seed=0)],
+        [
+            list(map(int, e.token_ids))
+            for e in augment_by_renaming(encoded, interchangeable_tokens(world, tokenizer), 50, seed=0)
+        ],
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 

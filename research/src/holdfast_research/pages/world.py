@@ -48,7 +48,14 @@ from holdfast.train.evaluate import Evaluator
 from holdfast.train.loading import Retrievers, load_protocol, load_questions, load_retrievers, make_agent
 from holdfast.train.start import starting_policy
 from holdfast.train.threads import set_up_torch
-from holdfast.train.warm_start import Demonstration, Supervision, disguised, encode_demonstration, pad, warm_start
+from holdfast.train.warm_start import (
+    Demonstration,
+    Supervision,
+    augment_by_renaming,
+    encode_demonstration,
+    pad,
+    warm_start,
+)
 
 HELD_OUT = ("dev", "test")
 
@@ -225,7 +232,7 @@ def leaks(bench: Bench) -> Iterator[Measure]:
     hidden = [
         "".join(pieces[i] for i in demonstration.token_ids)
         for steps, scripted in lessons.items()
-        for demonstration in disguised(
+        for demonstration in augment_by_renaming(
             [bench.encoded(script) for script in scripted], pools, steps * warm_start.batch_size, warm_start.seed
         )
     ]

@@ -197,17 +197,17 @@ def _row(
         steps = (*steps, _step(description.country, relation, description.country.name, fact.value))
         question = f"What is {rng.choice(ASKED[relation]).format(description.phrase)}?"
     golds = (fact.value, *fact.aliases)
-    if not 1 <= len(steps) <= len(SHARES) or any(_says(question, gold) for gold in golds):
+    if not 1 <= len(steps) <= len(SHARES) or any(_contains_words(question, gold) for gold in golds):
         return None
     *earlier, last = (texts[step.passage] for step in steps)
-    if any(_says(text, gold) for text in earlier for gold in golds) or not _says(last, fact.value):
+    if any(_contains_words(text, gold) for text in earlier for gold in golds) or not _contains_words(last, fact.value):
         return None
     kind = f"{description.kind}>{relation}"
     metadata = {"hops": len(steps), "kind": kind, "steps": [asdict(step) for step in steps]}
     return {"question": question, "golden_answers": golds, **metadata}
 
 
-def _says(text: str, value: str) -> bool:
+def _contains_words(text: str, value: str) -> bool:
     return _padded(value) in _padded(text)
 
 

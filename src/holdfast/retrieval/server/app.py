@@ -110,14 +110,14 @@ def make_app(
             results.append(result)
         return results
 
-    @app.post("/retrieve", openapi_extra=_takes(formats.RetrieveRequest))
+    @app.post("/retrieve", openapi_extra=_body_schema(formats.RetrieveRequest))
     async def retrieve(request: Request) -> Response:
         """Search-R1's protocol: `queries`, or one `query`."""
         body = await _read(request, formats.RetrieveRequest, limits.body)
         results = await outcomes(body.queries, body.topk or topk)
         return await _answer(formats.retrieve_answer(passages, results, scores=body.return_scores), limits.answer)
 
-    @app.post("/search", openapi_extra=_takes(formats.SearchRequest))
+    @app.post("/search", openapi_extra=_body_schema(formats.SearchRequest))
     async def search(request: Request) -> Response:
         """ReCall's protocol, one query."""
         body = await _read(request, formats.SearchRequest, limits.body)
@@ -126,7 +126,7 @@ def make_app(
         (result,) = await passages_only([body.query], body.top_n)
         return await _answer(formats.search_answer(passages, result, scores=body.return_score), limits.answer)
 
-    @app.post("/batch_search", openapi_extra=_takes(formats.BatchSearchRequest))
+    @app.post("/batch_search", openapi_extra=_body_schema(formats.BatchSearchRequest))
     async def batch_search(request: Request) -> Response:
         """ReCall's protocol, several queries."""
         body = await _read(request, formats.BatchSearchRequest, limits.body)
@@ -205,7 +205,7 @@ async def _read(request: Request, kind: type[Body], most: int) -> Body:
         raise HTTPException(422, problems) from None
 
 
-def _takes(kind: type[BaseModel]) -> dict[str, Any]:
+def _body_schema(kind: type[BaseModel]) -> dict[str, Any]:
     """Describe the body for OpenAPI, since `_read` reads it by hand, with a limit."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": kind.model_json_schema()}}}}
 
