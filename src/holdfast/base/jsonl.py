@@ -87,10 +87,9 @@ def iter_rows(
     """
     path = Path(path)
     judge = Judge(str(path), what, on_skip)
-    errors = "replace" if replace else "strict"
-    for line, raw in lines(path):
+    for line, fields in objects(lines(path), judge.skip, "replace" if replace else "strict"):
         try:
-            row = parse(json_object(raw, errors), line)
+            row = parse(fields, line)
         except BadField as bad:
             judge.skip(line, bad)
         else:
@@ -100,13 +99,14 @@ def iter_rows(
 
 
 def objects(
-    numbered: Iterable[tuple[int, str | bytes]], on_bad: Callable[[int, BadField], None]
+    numbered: Iterable[tuple[int, str | bytes]], on_bad: Callable[[int, BadField], None], errors: str = "strict"
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, JSON object) of numbered lines. Blank lines hold none; other lines go to `on_bad`."""
+    """(line, JSON object) of numbered lines, plain or as bytes that are decoded with `errors`. Blank lines hold none;
+    other lines go to `on_bad`."""
     for line, text in numbered:
-        if text and not text.isspace():
+        if text.strip():
             try:
-                row = json_object(text)
+                row = json_object(text, errors)
             except BadField as bad:
                 on_bad(line, bad)
             else:

@@ -124,9 +124,11 @@ def signed(varint: int) -> int:
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     """(value, where it ends)."""
     value = shift = 0
-    for i in range(at, min(at + 10, len(message))):
-        value |= (message[i] & 127) << shift
-        if message[i] < 128:
-            return value, i + 1
+    while at < len(message) and shift < 70:
+        byte = message[at]
+        at += 1
+        if byte < 128:
+            return value | byte << shift, at
+        value |= (byte & 127) << shift
         shift += 7
     raise ValueError("a number is cut")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 
@@ -53,7 +54,13 @@ def checksum(data: bytes) -> int:
 
 
 def _is_sound(data: bytes, written: bytes) -> bool:
-    return checksum(data).to_bytes(4, "little") == written
+    return checksum(data) == int.from_bytes(written, "little")
+
+
+@lru_cache
+def _length(head: bytes) -> int | None:
+    """The length of an event from the bytes before it; None if its checksum is wrong."""
+    return int.from_bytes(head[:8], "little") if _is_sound(head[:8], head[8:]) else None
 
 
 def _records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
@@ -63,10 +70,10 @@ def _records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
             head = file.read(_HEAD)
             if not head:
                 return
-            if len(head) == _HEAD and not _is_sound(head[:8], head[8:]):
+            length = _length(head) if len(head) == _HEAD else 0
+            if length is None:
                 tally.add("the length of a record is damaged: only the part of the file before it was read", number)
                 return
-            length = int.from_bytes(head[:8], "little")
             if length > _LONGEST:
                 file.seek(length + _TAIL, 1)
                 continue
@@ -144,7 +151,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _begins(start: bytes) -> bool:
-    return len(start) > _HEAD and start[_HEAD] == 9 and _is_sound(start[:8], start[8:_HEAD])
+    return len(start) > _HEAD and start[_HEAD] == 9 and _length(start[:_HEAD]) is not None
 
 
 TENSORBOARD: Reader[bytes] = Reader(
