@@ -90,13 +90,17 @@ def without_process(line: str) -> str:
 
 def _last_mark(line: str) -> re.Match[str] | None:
     """The last `step:12 - ` of a line: an earlier one may belong to a progress bar."""
-    marks = list(STEP.finditer(line))
-    return marks[-1] if marks else None
+    mark, at = None, len(line)
+    while mark is None and (at := line.rfind("step:", 0, at)) >= 0:
+        mark = STEP.match(line, at)
+    return mark
 
 
 def _value(text: str) -> float | None:
     """A number, `True`, or `np.float32(0.3)`, also without the last bracket."""
-    text = text.rpartition("(")[2].removesuffix(")") if text.startswith("np.") else text.removesuffix(")")
+    if text.startswith("np."):
+        text = text.rpartition("(")[2]
+    text = text.removesuffix(")")
     return _WORDS[text] if text in _WORDS else number_in(text)
 
 
