@@ -117,10 +117,10 @@ from holdfast.diagnose.readers.reader import Raw, Reader
 
 
 def read(found, tally):
-    rows = [line.split("|") for line in found.path.read_text().splitlines()[1:]]
     columns = Columns(tally, null_is_nan=False)
-    metrics = [{"reward/mean": float(row[1])} for row in rows]
-    columns.add(range(2, len(rows) + 2), [int(row[0]) for row in rows], metrics)
+    for place, line in enumerate(found.path.read_text().splitlines()[1:], 2):
+        step, reward = line.split("|")
+        columns.add(place, int(step), {"reward/mean": float(reward)})
     return [Raw("holdfast", "holdfast", found.name, columns, {})]
 
 

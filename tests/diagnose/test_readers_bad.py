@@ -461,10 +461,3 @@ def test_rows_that_hold_their_metrics_in_an_object_are_read(tmp_path: Path, oute
     log = read_log(written(tmp_path, "".join(json.dumps(row) + "\n" for row in rows)))
     assert log.series["reward/mean"].values.tolist() == [0.25, 0.5]
     assert set(log.series) == {"reward/mean", "loss"}
-
-
-def test_lines_that_together_are_as_many_objects_are_still_read_one_by_one(tmp_path: Path) -> None:
-    two = '{"step": 3, "data": {}}, {"step": 4, "data": {}}\n'
-    log = read_log(written(tmp_path, PLAIN + two))
-    assert entropy(log) == {1: 0.5, 2: 0.25}
-    assert log.notes == ("Skipped the last line: not a complete JSON object (line 3).",)

@@ -30,7 +30,7 @@ def tally() -> Tally:
 
 
 def dicts_in(line: str) -> list[Any]:
-    return list(Dicts(tally()).rows([(1, [line])]))
+    return list(Dicts(tally()).rows([(1, line)]))
 
 
 TEXTS: dict[str, tuple[int, Callable[[int], object]]] = {
@@ -130,8 +130,8 @@ def test_a_database_of_many_runs(tmp_path: Path, indexed: bool) -> None:
 def test_a_run_that_starts_again_and_again() -> None:
     def read(n: int) -> None:
         columns = Columns(tally(), null_is_nan=True)
-        rows = [{"epoch": float(i), "loss": 0.5} for i in range(2 * n)]
-        columns.add(range(2 * n), [1, 2] * n, rows)
+        for i in range(2 * n):
+            columns.add(i, 1 + i % 2, {"epoch": float(i), "loss": 0.5})
         _, steps = series_of(columns, columns.tally)
         assert len(steps) == 2 * n
 

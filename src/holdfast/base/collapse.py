@@ -70,12 +70,12 @@ class Smoothed:
     """[N]: over the last rows; over all rows so far at the beginning."""
     lost: Values
     """[N]: share of the range; 0 at the peak and in the first rows."""
-    surprise: Values
+    z_score: Values
     """[N]: the loss in standard errors of the difference of the two means."""
 
     def has_lost(self, share: float, errors: float) -> Truths:
         """[N]: where it has lost `share` or more, by more than `errors` standard errors. Longer logs need more."""
-        enough = self.surprise > needed(errors, self.window, len(self.means))
+        enough = self.z_score > needed(errors, self.window, len(self.means))
         return np.asarray((self.lost >= share - _ROUNDING) & enough)
 
 
@@ -189,9 +189,9 @@ def _smoothed(rewards: Values, count: Values, window: int) -> Smoothed:
     loss, height = peaks - means, reward_range(peaks, lowest(rewards))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         lost = np.where(height > 0, loss / height, 0.0)
-        surprise = np.where(loss > 0, loss / error, 0.0)
+        z_score = np.where(loss > 0, loss / error, 0.0)
     lost[: FEWEST - 1 if window <= LONG_WINDOW else FEWEST_WINDOWS * window - 1] = 0.0
-    return Smoothed(window, means, lost, surprise)
+    return Smoothed(window, means, lost, z_score)
 
 
 def reward_range(peak: ArrayLike, lowest: ArrayLike) -> Values:

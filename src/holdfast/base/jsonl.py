@@ -87,15 +87,30 @@ def iter_rows(
     """
     path = Path(path)
     judge = Judge(str(path), what, on_skip)
-    for line, raw in lines(path):
+    for line, fields in objects(lines(path), judge.skip, "replace" if replace else "strict"):
         try:
-            row = parse(_row(raw, replace), line)
+            row = parse(fields, line)
         except BadField as bad:
             judge.skip(line, bad)
         else:
             judge.good += 1
             yield row
     judge.verdict()
+
+
+def objects(
+    numbered: Iterable[tuple[int, str | bytes]], on_bad: Callable[[int, BadField], None], errors: str = "strict"
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, JSON object) of numbered lines, plain or as bytes that are decoded with `errors`. Blank lines hold none;
+    other lines go to `on_bad`."""
+    for line, text in numbered:
+        if text.strip():
+            try:
+                row = json_object(text, errors)
+            except BadField as bad:
+                on_bad(line, bad)
+            else:
+                yield line, row
 
 
 class Judge:
@@ -209,15 +224,16 @@ def _open(path: Path) -> BinaryIO:
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
 
 
-def _row(raw: bytes, replace: bool) -> dict[str, Any]:
+def json_object(text: str | bytes, errors: str = "strict") -> dict[str, Any]:
+    """The JSON object of a line. `errors` is how bytes are decoded. Raises `BadField`."""
     try:
-        row = json.loads(raw.decode("utf-8", "replace" if replace else "strict"))
+        row = json.loads(text if isinstance(text, str) else text.decode("utf-8", errors))
     except UnicodeDecodeError as error:
         raise BadField("row", f"is not UTF-8 at byte {error.start + 1} of the line") from None
     except RecursionError:
         raise BadField("row", "is nested too deeply") from None
     except ValueError as error:
-        if not raw.endswith(b"\n"):
+        if text[-1:] not in ("\n", b"\n"):
             raise BadField("row", "ends in the middle: the file was cut off here") from None
         raise BadField("row", f"is not JSON ({error})") from None
     if not isinstance(row, dict):

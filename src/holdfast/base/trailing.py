@@ -18,8 +18,8 @@ T = TypeVar("T", bound=np.generic)
 
 _DIFFERENCE = 1.128
 """Mean absolute difference of two draws from a normal distribution, in its standard deviations: 2 / √π."""
-_BEND = 0.6745 * math.sqrt(6)
-"""Median absolute bend (a - 2b + c) of three such draws."""
+MEDIAN_SECOND_DIFF = 0.6745 * math.sqrt(6)
+"""Median absolute second difference (a - 2b + c), or bend, of three such draws, in their standard deviations."""
 _SUMMED_ROW_BY_ROW = 16
 """Longer windows use differences of running sums, which are faster and less exact."""
 _FEWEST_TO_CHOOSE = 4
@@ -31,8 +31,10 @@ _LOOKS = 8.0
 """Windows in a log from which on the extremes of many means count."""
 _ROUNDED = 1e-4
 """Rounding of a logged value."""
-_SCALE, _DOUBT = 5, 0.25
-"""Rows of the means of which binary noise is expected, and the share of it that must be there."""
+_SCALE = 5
+"""Rows of the means of which binary noise is expected."""
+MIN_NOISE_RATIO = 0.25
+"""The share of that noise that must be there."""
 _FIRST_ROWS = 16
 _LARGEST_COUNT = 64
 """Largest number of rewards that a row is tested to be the mean of."""
@@ -119,7 +121,7 @@ def noise_of_mean(values: Values, window: int) -> Values:
         if len(bends) < _FEWEST_BENDS * apart // window:
             continue
         counts = np.maximum(np.arange(len(values)) - 2 * window - first_row, -1) // window + 1
-        known = running_median(bends)[np.clip(counts, 1, len(bends)) - 1] / _BEND
+        known = running_median(bends)[np.clip(counts, 1, len(bends)) - 1] / MEDIAN_SECOND_DIFF
         spread = np.maximum(spread, np.where(counts >= _FEWEST_BENDS * apart // window, known, 0.0))
     return spread
 
@@ -175,7 +177,7 @@ def drawn_count(values: Values) -> Values:
     vary by at most a quarter of what such means would, because repeated values are not new draws."""
     counts, means = count_of(values), trailing_mean(values, _SCALE)
     expected = np.sqrt(np.cumsum(binary_noise(means, counts) ** 2) / np.arange(1, len(values) + 1))
-    return np.where(noise(values, _SCALE) < _DOUBT * expected, np.inf, counts)
+    return np.where(noise(values, _SCALE) < MIN_NOISE_RATIO * expected, np.inf, counts)
 
 
 def binary_noise(means: Values, counts: Values) -> Values:

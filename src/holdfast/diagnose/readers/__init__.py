@@ -16,7 +16,7 @@ from holdfast.diagnose.readers.columns import series_of
 from holdfast.diagnose.readers.find import READABLE, find_logs
 from holdfast.diagnose.readers.names import CHANGES, ambiguous_names, by_version, is_share, translation
 from holdfast.diagnose.readers.reader import LogFile, Raw
-from holdfast.diagnose.readers.same_run import named_apart, one_each
+from holdfast.diagnose.readers.same_run import deduplicate_runs, with_unique_names
 from holdfast.diagnose.readers.services import is_address, read_service
 from holdfast.diagnose.readers.text import Tally, clean, spooled
 
@@ -75,7 +75,7 @@ def _at_service(address: str) -> tuple[Log, ...]:
     raws = read_service(address)
     if not raws:
         raise DataError(f"{address} has no metric with a step: the run has logged nothing yet")
-    return tuple(named_apart([_log(raw, raw.columns.tally) for raw in raws]))
+    return tuple(with_unique_names([_log(raw, raw.columns.tally) for raw in raws]))
 
 
 def _logs_at(path: Path) -> tuple[Log, ...]:
@@ -87,7 +87,7 @@ def _logs_at(path: Path) -> tuple[Log, ...]:
         except DataError as error:
             if not file.beside:
                 unread.append(error)
-    logs = named_apart(one_each(read))
+    logs = with_unique_names(deduplicate_runs(read))
     if not logs:
         raise unread[0]
     for problem in unread:

@@ -91,29 +91,21 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     >>> list(fields(bytes([8, 150, 1, 18, 2, 104, 105])))
     [(1, 150), (2, b'hi')]
     """
-    at, end = 0, len(message)
-    while at < end:
-        tag = message[at]
-        at += 1
-        if tag > 127:
-            tag, at = _varint(message, at - 1)
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
         kind = tag & 7
-        if kind == 2:
-            if at >= end:
-                raise ValueError("a field is cut")
-            size = message[at]
-            at += 1
-            if size > 127:
-                size, at = _varint(message, at - 1)
-        elif kind == 0:
+        if kind == 0:
             value, at = _varint(message, at)
             yield tag >> 3, value
             continue
+        if kind == 2:
+            size, at = _varint(message, at)
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
             raise ValueError(f"wire type {kind}")
-        if at + size > end:
+        if at + size > len(message):
             raise ValueError("a field is cut")
         yield tag >> 3, message[at : at + size]
         at += size
@@ -132,9 +124,11 @@ def signed(varint: int) -> int:
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     """(value, where it ends)."""
     value = shift = 0
-    for i in range(at, min(at + 10, len(message))):
-        value |= (message[i] & 127) << shift
-        if message[i] < 128:
-            return value, i + 1
+    while at < len(message) and shift < 70:
+        byte = message[at]
+        at += 1
+        if byte < 128:
+            return value | byte << shift, at
+        value |= (byte & 127) << shift
         shift += 7
     raise ValueError("a number is cut")

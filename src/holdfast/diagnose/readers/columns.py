@@ -1,10 +1,9 @@
-"""Rows of metrics as columns of plain numbers, 12 bytes a value, and columns as series over steps."""
+"""Rows of metrics as columns of numbers, and columns as series over steps."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,9 @@ from holdfast.diagnose.readers.text import Tally
 MOST_NAMES = 20_000
 LAST_STEP = 1 << 53  # JSON's whole numbers end here: a step beyond is a damaged one
 
-Column = tuple[NDArray[np.intp], NDArray[np.float64]]
+Ints = NDArray[np.int64]
+Arrays = Mapping[str, tuple[Ints, NDArray[np.float64]]]
+"""Name -> (numbers of the rows that have it, not falling; their values), [N] each."""
 
 
 class Columns:
@@ -30,105 +31,59 @@ class Columns:
 
     def __init__(self, tally: Tally, *, null_is_nan: bool) -> None:
         self.tally, self.null_is_nan = tally, null_is_nan
-        self._steps = array("q")
-        self._columns: dict[str, tuple[array[int], array[float]]] = {}
+        self._steps: list[int] = []
+        self._columns: dict[str, tuple[list[int], list[float]]] = {}
 
     def __bool__(self) -> bool:
         """Whether there is any value."""
         return bool(self._columns)
 
-    def add(self, places: Sequence[int], steps: Sequence[Any], rows: Sequence[dict[str, Any]]) -> None:
-        """Some rows: their places in the file, their steps as read, and their values by name.
+    def add(self, place: int, step: Any, row: Mapping[str, Any]) -> None:
+        """A row: its place in the file, its step as read, and its values by name.
 
         Raises `DataError` for more names or numbers than a log can have.
         """
-        self.tally.count(len(rows) + sum(map(len, rows)))
-        checked = [self._step(place, step) for place, step in zip(places, steps, strict=True)]
-        if None in checked:
-            good = [i for i, step in enumerate(checked) if step is not None]
-            places, rows = [places[i] for i in good], [rows[i] for i in good]
-        base = len(self._steps)
-        self._steps.extend(step for step in checked if step is not None)
-        shapes: dict[tuple[str, ...], list[int]] = {}
-        for i, row in enumerate(rows):
-            shapes.setdefault(tuple(row), []).append(i)
-        for names, members in shapes.items():
-            if not names:
-                continue
-            try:
-                flat = _numbers([value for i in members for value in rows[i].values()])
-            except (TypeError, ValueError, OverflowError):
-                for i in members:
-                    self._one_by_one(places[i], base + i, rows[i])
-                continue
-            where = array("I", [base + i for i in members]).tobytes()
-            for name, values in zip(names, np.frombuffer(flat).reshape(-1, len(names)).T, strict=True):
-                numbers, column = self._column(name)
-                numbers.frombytes(where)
-                column.frombytes(values.tobytes())
+        self.tally.count(1 + len(row))
+        number = self._step(place, step)
+        if number is None:
+            return
+        at = len(self._steps)
+        self._steps.append(number)
+        for name, value in row.items():
+            known = value if type(value) is float else self._number(place, name, value)
+            if known is not None:
+                rows, values = self._columns.get(name) or self._begin(name)
+                rows.append(at)
+                values.append(known)
 
-    def put(
-        self,
-        steps: NDArray[np.int64],
-        columns: Iterable[tuple[str, tuple[NDArray[np.uint32], array[float]]]],
-    ) -> None:
-        """All rows at once, by columns: the steps of the rows [R]; for each name the numbers of its rows and their
-        values [N]. Raises `DataError` for more names than a log can have."""
-        self._steps.frombytes(steps.astype(np.int64).tobytes())
-        for name, (rows, values) in columns:
-            self._column(name)
-            self._columns[name] = (array("I", rows.tobytes()), values)
+    def put(self, steps: list[int], columns: Mapping[str, tuple[list[int], list[float]]]) -> None:
+        """All rows at once: their steps [R]; for each name the numbers of its rows and their values, [N] each. Raises
+        `DataError` for more names than a log can have."""
+        self._steps = steps
+        for name, (rows, values) in columns.items():
+            self._begin(name)
+            self._columns[name] = rows, values
 
-    def renumber(self, steps: NDArray[np.int64]) -> None:
+    def renumber(self, steps: Ints) -> None:
         """Replace the step of every row. [R]"""
-        self._steps = array("q", steps.tobytes())
+        self._steps = steps.tolist()
 
-    def steps(self) -> NDArray[np.int64]:
+    def steps(self) -> Ints:
         """[R]: the step of every row."""
         return np.array(self._steps, np.int64)
-
-    def again(self, steps: NDArray[np.int64]) -> NDArray[np.intp]:
-        """[R]: the last earlier row that has a series of this row at this step or a later one; −1 without one. Given
-        the steps of the rows [R]."""
-        result = np.full(len(self._steps), -1, np.intp)
-        different = {column.tobytes(): np.array(column, np.uint32) for column, _ in self._columns.values()}
-        for rows in different.values():
-            order = np.sort(rows)
-            back = np.diff(steps[order]) <= 0
-            result[order[1:][back]] = np.maximum(result[order[1:][back]], order[:-1][back])
-        return result
-
-    def filled(self) -> NDArray[np.bool_]:
-        """[R]: the rows that have any value."""
-        result = np.zeros(len(self._steps), bool)
-        for numbers, _ in self._columns.values():
-            result[np.array(numbers, np.uint32)] = True
-        return result
 
     def names(self) -> list[str]:
         """As the host wrote them."""
         return list(self._columns)
 
-    def get(self, name: str) -> Column | None:
-        """(numbers of the rows that have it [N], their values [N]), without taking it; None if there is none."""
-        column = self._columns.get(name)
-        if column is None:
-            return None
-        return np.array(column[0], np.intp), np.array(column[1], np.float64)
-
-    def take(self) -> Iterator[tuple[str, Column]]:
-        """(name, (numbers of the rows that have it [N], rising; their values [N])); empties the collection."""
-        for name in self.names():
-            numbers, column = self._columns.pop(name)
-            rows, values = np.frombuffer(numbers, np.uint32).astype(np.intp), np.frombuffer(column, np.float64)
-            if (np.diff(rows) < 0).any():  # rows with other names between, in one batch
-                order = np.argsort(rows)
-                rows, values = rows[order], values[order]
-            yield name, (rows, values)
+    def arrays(self) -> Arrays:
+        """All values by name."""
+        return {
+            name: (np.array(rows, np.int64), np.array(values, np.float64))
+            for name, (rows, values) in self._columns.items()
+        }
 
     def _step(self, place: int, step: Any) -> int | None:
-        if type(step) is int and 0 <= step < LAST_STEP:
-            return step
         number = whole(step)
         if step is None or step == "":
             self.tally.add("skipped {n rows}: no step", place)
@@ -136,46 +91,28 @@ class Columns:
             self.tally.add("skipped {n rows}: the step is not a whole number from 0 on", place, str(step)[:80])
         return number
 
-    def _one_by_one(self, place: int, row: int, values: Mapping[str, Any]) -> None:
-        for name, value in values.items():
-            number = self._number(value)
-            if number is not None:
-                numbers, column = self._column(name)
-                numbers.append(row)
-                column.append(number)
-            elif value is not None and value != "":
-                self.tally.add("left out {n values}: not a number", place, f"{name} is {_kind(value)}")
+    def _number(self, place: int, name: str, value: Any) -> float | None:
+        if value is None or value == "":
+            return float("nan") if value is None and self.null_is_nan else None
+        number = None
+        if isinstance(value, str):
+            number = number_in(value)
+        elif isinstance(value, int | float):
+            with suppress(OverflowError):
+                number = float(value)
+        if number is None:
+            self.tally.add("left out {n values}: not a number", place, f"{name} is {_kind(value)}")
+        return number
 
-    def _number(self, value: Any) -> float | None:
-        if value is None:
-            return float("nan") if self.null_is_nan else None
-        if isinstance(value, int | float):
-            try:
-                return float(value)
-            except OverflowError:
-                return None
-        return number_in(value) if isinstance(value, str) else None
-
-    def _column(self, name: str) -> tuple[array[int], array[float]]:
-        column = self._columns.get(name)
-        if column is None:
-            if len(self._columns) == MOST_NAMES:
-                raise DataError(
-                    f"{self.tally.path} has more than {MOST_NAMES:,} different names, so it is not a log of metrics "
-                    "by step. Give the file with one row of metrics per step"
-                )
-            column = self._columns[name] = (array("I"), array("d"))
+    def _begin(self, name: str) -> tuple[list[int], list[float]]:
+        if len(self._columns) == MOST_NAMES:
+            raise DataError(
+                f"{self.tally.path} has more than {MOST_NAMES:,} different names, so it is not a log of metrics "
+                "by step. Give the file with one row of metrics per step"
+            )
+        column: tuple[list[int], list[float]] = ([], [])
+        self._columns[name] = column
         return column
-
-
-def _numbers(values: list[Any]) -> array[float]:
-    """Values of which all are numbers, or all that are not are numbers as texts. Raises for any other value."""
-    try:
-        return array("d", values)
-    except TypeError:
-        if "_" in "".join([value for value in values if type(value) is str]):  # `float` reads 1_000
-            raise
-        return array("d", map(float, values))
 
 
 def number_in(text: str) -> float | None:
@@ -211,22 +148,23 @@ def _kind(value: Any) -> str:
     return kinds.get(type(value), type(value).__name__)
 
 
-def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArray[np.int64]]:
+def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], Ints]:
     """Series by the names of the host, and every step that logged anything. Rows with the same step are merged, and the
-    later of two values is used. Rows that a resumed run wrote again are left out. Empties `columns`."""
-    steps = columns.steps()
-    alive = columns.filled()
+    later of two values is used. Rows that a resumed run wrote again are left out."""
+    steps, arrays = columns.steps(), columns.arrays()
+    alive = np.zeros(len(steps), bool)
+    for rows, _ in arrays.values():
+        alive[rows] = True
     if (np.diff(steps) < 0).any():
-        steps = _continued(steps, columns, tally)
+        steps = _continued(steps, arrays, tally)
         number = np.cumsum(alive) - 1  # a row without a value does not show a resumed run
-        again = columns.again(steps)[alive]
+        again = _again(steps, arrays)[alive]
         alive[alive] = _alive(steps[alive], np.where(again < 0, -1, number[again]), tally)
     result: dict[str, Series] = {}
-    shared: dict[bytes, NDArray[np.int64]] = {}
     repeated = 0
-    for name, (rows, values) in columns.take():
-        rows, values = rows[alive[rows]], values[alive[rows]]
-        at = steps[rows]
+    for name, (rows, values) in arrays.items():
+        kept = alive[rows]
+        at, values = steps[rows[kept]], values[kept]
         if (np.diff(at) <= 0).any():
             order = np.argsort(at, kind="stable")
             at, values = at[order], values[order]
@@ -235,38 +173,40 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], NDArra
             repeated += int((~last[:-1] & changed).sum())
             at, values = at[last], values[last]
         if len(at):
-            # Most series of a log are logged together, and share one array of steps.
-            result[name] = Series(shared.setdefault(at.tobytes(), at), values)
+            result[name] = Series(at, values)
     if repeated:
         tally.add("replaced {n values} by later values of the same step", count=repeated)
-    every = np.unique(np.concatenate([*shared.values()])) if shared else np.empty(0, np.int64)
-    return result, every
+    return result, np.unique(steps[alive])
 
 
-def _continued(steps: NDArray[np.int64], columns: Columns, tally: Tally) -> NDArray[np.int64]:
+def _again(steps: Ints, arrays: Arrays) -> Ints:
+    """[R]: the last earlier row that has a series of this row at this step or a later one; −1 without one."""
+    result = np.full(len(steps), -1, np.int64)
+    for rows, _ in arrays.values():
+        back = np.diff(steps[rows]) <= 0
+        result[rows[1:][back]] = np.maximum(result[rows[1:][back]], rows[:-1][back])
+    return result
+
+
+def _continued(steps: Ints, arrays: Arrays, tally: Tally) -> Ints:
     """[R]: steps that continue where a resumed run counts from the beginning, though its epochs or tokens do not."""
-    points = [(row, last) for row, last in _resumes(steps, columns.again(steps)) if steps[row] <= steps[0]]
-    at = np.array([row for row, _ in points], np.intp)
-    same = np.zeros(len(points), bool)
-    for name in CUMULATIVE if points else ():
-        if (column := columns.get(name)) is not None:
-            rows, values = column
-            order = np.argsort(rows, kind="stable")
-            begins = np.searchsorted(rows[order], at)
-            both = (begins > 0) & (begins < len(rows))
-            begins = begins[both]
-            same[both] |= values[order][begins] > np.maximum.accumulate(values[order])[begins - 1]
     added = np.zeros_like(steps)
-    for row, last in compress(points, same):
-        added[row] = last + 1 - steps[row]
-        tally.add(
-            f"steps start again after step {last}, but the run is the same, so its numbering was continued from there"
-        )
+    cumulative = [arrays[name] for name in CUMULATIVE if name in arrays]
+    rising = [(rows, values, np.maximum.accumulate(values)) for rows, values in cumulative]
+    for row, last in _resumes(steps, _again(steps, arrays)):
+        begins = [(int(np.searchsorted(rows, row)), values, so_far) for rows, values, so_far in rising]
+        goes_on = any(0 < at < len(values) and values[at] > so_far[at - 1] for at, values, so_far in begins)
+        if goes_on and steps[row] <= steps[0]:
+            added[row] = last + 1 - steps[row]
+            tally.add(
+                f"steps start again after step {last}, but the run is the same, so its numbering was continued from "
+                "there"
+            )
     return steps + np.cumsum(added)
 
 
-def _alive(steps: NDArray[np.int64], again: NDArray[np.intp], tally: Tally) -> NDArray[np.bool_]:
-    """[R]: the rows that a resumed run did not write again. `again` [R]: see `Columns.again`."""
+def _alive(steps: Ints, again: Ints, tally: Tally) -> NDArray[np.bool_]:
+    """[R]: the rows that a resumed run did not write again. `again` [R]: see `_again`."""
     points = list(_resumes(steps, again))
     if not points:
         return np.ones(len(steps), bool)
@@ -292,7 +232,7 @@ def _alive(steps: NDArray[np.int64], again: NDArray[np.intp], tally: Tally) -> N
     return alive
 
 
-def _resumes(steps: NDArray[np.int64], again: NDArray[np.intp]) -> Iterator[tuple[int, int]]:
+def _resumes(steps: Ints, again: Ints) -> Iterator[tuple[int, int]]:
     """(row, highest step before it) of every row at which a resumed run began.
 
     At such a row a series goes back in its steps. A row that is behind other rows, but whose series do not go back, is

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.diagnose.readers.columns import number_in
-from holdfast.diagnose.readers.jsonl import Batch, read_rows
+from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.reader import Frame, LogFile, Raw, Reader, Row, dotted
-from holdfast.diagnose.readers.text import Tally, blocks, lines
+from holdfast.diagnose.readers.text import Tally, lines
 
 STEP = re.compile(r"(?<![\w./@-])step:(\d{1,15}) - (?=[^\s:]+:)")
 FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=True)
@@ -20,7 +20,8 @@ FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=Tr
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WORDS = {"True": 1.0, "False": 0.0}
 _LONGEST_SETTINGS = 1 << 20  # characters
-_BLOCKS = 100  # blocks of a file that are searched for a first step
+SEARCHED = 100_000
+"""Lines of a file that are searched for a first row."""
 
 
 class Console:
@@ -33,37 +34,24 @@ class Console:
         self._characters = 0  # of `_printed`
         self._looking = True
 
-    def rows(self) -> Iterator[Batch]:
+    def rows(self) -> Iterator[tuple[int, Row]]:
         """`{"step": …, name: number}` by line."""
-        for first, some in lines(self.path, self.tally):
-            places: list[int] = []
-            rows: list[Row] = []
-            for number, line in enumerate(some, first):
-                if "step:" in line and (row := self._row(line, number)) is not None:
-                    places.append(number)
-                    rows.append(row)
-                elif self._looking:
-                    self._configuration(line)
-            if rows:
+        for number, line in lines(self.path, self.tally):
+            if "step:" in line and (row := self._row(line, number)) is not None:
                 self._looking = False
-                yield places, rows
+                yield number, row
+            elif self._looking:
+                self._configuration(line)
 
     def _row(self, line: str, number: int) -> Row | None:
-        if "\x1b" in line:
-            line = COLOUR.sub("", line)
+        line = COLOUR.sub("", line)
         mark = _last_mark(line)
         if mark is None:
             return None
         row: Row = {"step": int(mark[1])}
-        text = line[mark.end() :].rstrip()
-        if ":np.float64(" in text:  # half of what verl prints: `_value` would do, but slowly
-            text = text.replace(":np.float64(", ":").replace(") - ", " - ")
-        for part in text.split(" - "):
+        for part in line[mark.end() :].rstrip().split(" - "):
             name, _, text = part.rpartition(":")
-            try:
-                value: float | None = float(text)
-            except ValueError:
-                value = _value(text)
+            value = _value(text)
             if value is None or not name or name == "step":
                 self.tally.add("left out {n values}: not a number", number, part)
             else:
@@ -102,18 +90,17 @@ def without_process(line: str) -> str:
 
 def _last_mark(line: str) -> re.Match[str] | None:
     """The last `step:12 - ` of a line: an earlier one may belong to a progress bar."""
-    at = line.rfind("step:")
-    while at >= 0:
+    mark, at = None, len(line)
+    while mark is None and (at := line.rfind("step:", 0, at)) >= 0:
         mark = STEP.match(line, at)
-        if mark is not None:
-            return mark
-        at = line.rfind("step:", 0, at)
-    return None
+    return mark
 
 
 def _value(text: str) -> float | None:
-    """Values that `float` does not read: `True`, `np.float32(0.3)`, also without the last bracket."""
-    text = text.rpartition("(")[2].removesuffix(")") if text.startswith("np.") else text.removesuffix(")")
+    """A number, `True`, or `np.float32(0.3)`, also without the last bracket."""
+    if text.startswith("np."):
+        text = text.rpartition("(")[2]
+    text = text.removesuffix(")")
     return _WORDS[text] if text in _WORDS else number_in(text)
 
 
@@ -124,8 +111,8 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
 
 
 def has_step(path: Path) -> bool:
-    """Whether a file has a line of verl's."""
-    return any(STEP.search(block) for block in islice(blocks(path, Tally(path)), _BLOCKS))
+    """Whether a file has a line of verl's among its first lines."""
+    return any(STEP.search(line) for _, line in islice(lines(path, Tally(path)), SEARCHED))
 
 
 CONSOLE = Reader(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from holdfast.diagnose.readers.columns import Columns, number_in
@@ -12,7 +12,6 @@ from holdfast.diagnose.readers.numbering import Numbering
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, axis_of, is_metric
 from holdfast.diagnose.readers.text import Tally, lines
 
-_MANY = 500
 _RANGES = ("__MIN", "__MAX")
 _BETWEEN = " - "
 
@@ -40,50 +39,33 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
         return []
     step = None if axis is None else header.index(axis)
     numbering = Numbering()
-    batch: list[tuple[int, list[str]]] = []
     for place, cells in rows:
         if len(cells) != len(header):
             tally.add("{n rows} with more or fewer cells than the header", place)
-        batch.append((place, cells))
-        if len(batch) == _MANY:
-            _add(columns, metrics, step, batch, numbering)
-            batch = []
-    _add(columns, metrics, step, batch, numbering)
-    if axis is None:
-        for of_run in columns.values():
+        for run, row in _by_run(metrics, cells).items():
+            if step is None:
+                numbering.add(row, None)
+            columns[run].add(place, 0 if step is None else cells[step] if step < len(cells) else "", row)
+    if step is None:
+        for of_run in columns.values():  # at most one
             of_run.renumber(numbering.steps(None, tally))
     return [Raw("wandb", host_of(of_run.names()), run or file.name, of_run, {}) for run, of_run in columns.items()]
 
 
-def _add(
-    columns: Mapping[str, Columns],
-    metrics: Sequence[Metric | None],
-    step: int | None,
-    batch: Sequence[tuple[int, list[str]]],
-    numbering: Numbering,
-) -> None:
-    of_runs: dict[str, tuple[list[int], list[str], list[Row]]] = {}
-    for place, cells in batch:
-        rows: dict[str, Row] = {}
-        for metric, cell in zip(metrics, cells, strict=False):
-            if cell and metric is not None:
-                run, name = metric
-                number = number_in(cell)
-                rows.setdefault(run, {})[name] = cell if number is None else number
-        for run, row in rows.items():
-            if step is None:
-                numbering.add(row, None)
-            places, steps, of_run = of_runs.setdefault(run, ([], [], []))
-            places.append(place)
-            steps.append("0" if step is None else cells[step] if step < len(cells) else "")
-            of_run.append(row)
-    for run, (places, steps, of_run) in of_runs.items():
-        columns[run].add(places, steps, of_run)
+def _by_run(metrics: Sequence[Metric | None], cells: Sequence[str]) -> dict[str, Row]:
+    """For each run, the cells of a row by their metrics, without empty ones."""
+    rows: dict[str, Row] = {}
+    for metric, cell in zip(metrics, cells, strict=False):
+        if cell and metric is not None:
+            run, name = metric
+            number = number_in(cell)
+            rows.setdefault(run, {})[name] = cell if number is None else number
+    return rows
 
 
 def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
     """(line, cells) of every row that is not empty."""
-    reader = csv.reader(line + "\n" for _, some in lines(path, tally) for line in some)
+    reader = csv.reader(line + "\n" for _, line in lines(path, tally))
     while True:
         try:
             cells = next(reader)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import chain, count, islice
@@ -15,14 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import numpy as np
-from numpy.typing import NDArray
-
 from holdfast.base.errors import DataError
-from holdfast.diagnose.readers.jsonl import Batch, read_rows
+from holdfast.base.jsonl import BadField, json_object
+from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.points import Points
-from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, dotted, history_frame
+from holdfast.diagnose.readers.points import Point, columns_of
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, dotted, history_frame
 from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import LONGEST, Tally
 
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 
 _MARK = b"SQLite format 3\0"
 _WAL = 18  # byte of the file that is 2 if the database keeps a write-ahead log
-_MANY = 500
+_FIRST = 500  # rows of a run in which its axis is looked for
 _INSTRUCTIONS = 4000
 """Instructions of SQLite for each 1,000 bytes of a database. A log takes 100, a table of empty rows 2,300."""
 _LARGEST = 1.7976931348623157e308  # MLflow writes it for infinity
@@ -102,30 +99,14 @@ def _sound(rows: Iterable[Any], tally: Tally) -> Iterator[Any]:
         tally.add(_DAMAGED)
 
 
-def _rows_by_run(database: Connection, run: str, time: str, tally: Tally) -> dict[Any, NDArray[np.int64]]:
-    """For each run in the column `run`, the numbers of its rows [R] in the order of the column `time`. One pass over
-    the table, because a query for each run would take as many passes as there are runs, without an index."""
-    runs: dict[Any, int] = {}
-    which, numbers, times = array("I"), array("q"), array("q")
-    read = database.execute(f"SELECT rowid, {run}, {time} FROM metrics ORDER BY rowid")
-    for number, value, at in _sound(read, tally):
+def _rows_by_run(database: Connection, run: str, columns: str, tally: Tally) -> dict[Any, list[tuple[Any, ...]]]:
+    """For each run in the column `run`, (number of the row, values of the columns) of its rows. One pass over the
+    table, because a query for each run would take as many passes as there are runs, without an index."""
+    runs: dict[Any, list[tuple[Any, ...]]] = {}
+    for value, *row in _sound(database.execute(f"SELECT {run}, rowid, {columns} FROM metrics ORDER BY rowid"), tally):
         tally.count(1)
-        which.append(runs.setdefault(value, len(runs)))
-        numbers.append(number)
-        times.append(at if type(at) is int else 0)
-    order = np.lexsort((times, which))
-    begins = np.searchsorted(np.array(which)[order], np.arange(len(runs) + 1))
-    rows = np.array(numbers, np.int64)[order]
-    return {value: rows[begins[i] : begins[i + 1]] for value, i in runs.items()}
-
-
-def _rows(database: Connection, columns: str, numbers: NDArray[np.int64], tally: Tally) -> Iterator[tuple[Any, ...]]:
-    """(number, values of the columns) of the rows with these numbers [R], in their order."""
-    for at in range(0, len(numbers), _MANY):
-        some = numbers[at : at + _MANY].tolist()
-        query = f"SELECT rowid, {columns} FROM metrics WHERE rowid IN ({','.join(map(str, some))})"
-        by_number = {row[0]: row for row in _sound(database.execute(query), tally)}
-        yield from (by_number[number] for number in some if number in by_number)
+        runs.setdefault(value, []).append(tuple(row))
+    return runs
 
 
 # ---- trackio
@@ -134,31 +115,25 @@ def _rows(database: Connection, columns: str, numbers: NDArray[np.int64], tally:
 def _trackio(database: Connection, file: LogFile, key: str, whole: Tally) -> Iterator[Raw]:
     names = dict(_sound(database.execute(f"SELECT {key}, run_name FROM metrics"), whole))
     configs = _configs(database, key, whole)
-    for run, numbers in _rows_by_run(database, key, "rowid", whole).items():
+    for run, rows in _rows_by_run(database, key, "step, metrics", whole).items():
         tally = Tally(file.path, "row")
-        batches = _batches(_rows(database, "step, metrics", numbers, tally), tally)
-        first = next(batches, None)
-        frame = None if first is None else history_frame({name for row in first[1] for name in row})
-        if first is None or frame is None:
-            continue
-        read = read_rows(chain([first], batches), tally, frame)
-        if read is not None:
+        metrics = _metrics(rows, tally)
+        first = list(islice(metrics, _FIRST))
+        frame = history_frame({name for _, row in first for name in row})
+        read = read_rows(chain(first, metrics), tally, frame) if frame else None
+        if frame is not None and read is not None:
             yield Raw("trackio", frame.host, str(names.get(run, run)), read[1], _config(configs.get(run, "{}"), tally))
 
 
-def _batches(rows: Iterator[Any], tally: Tally) -> Iterator[Batch]:
+def _metrics(rows: list[tuple[Any, ...]], tally: Tally) -> Iterator[tuple[int, Row]]:
     """A row's metrics, with its step as `_step`: TRL's own step is among the metrics."""
-    while some := list(islice(rows, _MANY)):
-        places, batch = [], []
-        for place, step, text in some:
-            try:
-                metrics = json.loads(text)
-                batch.append({"_step": step, **metrics})
-                places.append(place)
-            except (ValueError, TypeError, RecursionError):
-                tally.add("skipped {n rows}: not a JSON object", place)
-        if batch:
-            yield places, batch
+    for place, step, text in rows:
+        try:
+            metrics = json_object(text if isinstance(text, str | bytes) else str(text))
+        except BadField:
+            tally.add("skipped {n rows}: not a JSON object", place)
+        else:
+            yield place, {"_step": step, **metrics}
 
 
 def _configs(database: Connection, key: str, tally: Tally) -> dict[Any, Any]:
@@ -186,18 +161,16 @@ def _mlflow(database: Connection, file: LogFile, whole: Tally) -> Iterator[Raw]:
     settings: dict[Any, dict[str, object]] = {}
     for run, key, value in _sound(database.execute("SELECT run_uuid, key, value FROM params"), whole):
         settings.setdefault(run, {})[str(key).replace("/", ".")] = setting(str(value))
-    rows = _rows_by_run(database, "run_uuid", "timestamp", whole)
+    rows = _rows_by_run(database, "run_uuid", "key, value, step, is_nan, timestamp", whole)
     for run, name in list(_sound(runs, whole)):
-        points = Points(Tally(file.path, "row"))
-        numbers = rows.get(run, np.empty(0, np.int64))
-        points.add(_numbers(_rows(database, "key, value, step, is_nan", numbers, points.tally), points.tally))
-        columns = points.columns()
+        tally = Tally(file.path, "row")
+        columns = columns_of(_points(rows.get(run, []), tally), tally)
         yield Raw("mlflow", host_of(columns.names()), str(name or run), columns, settings.get(run, {}))
 
 
-def _numbers(rows: Iterable[Any], tally: Tally) -> Iterator[tuple[int, str, int, float]]:
-    """(row, name, step, value). NaN and infinity have numbers of their own in MLflow's database."""
-    for place, key, value, step, is_nan in rows:
+def _points(rows: list[tuple[Any, ...]], tally: Tally) -> Iterator[Point]:
+    """The values of a run by time. NaN and infinity have numbers of their own in MLflow's database."""
+    for place, key, value, step, is_nan, _ in sorted(rows, key=lambda row: row[-1] if type(row[-1]) is int else 0):
         if type(value) is not float or type(step) is not int or type(key) is not str:
             tally.add("left out {n values}: not a number", place)
         elif is_nan:

@@ -6,15 +6,14 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 from holdfast.diagnose.readers.columns import Columns
-from holdfast.diagnose.readers.console import COLOUR, STEP, without_process
-from holdfast.diagnose.readers.jsonl import Batch
+from holdfast.diagnose.readers.console import COLOUR, SEARCHED, STEP, without_process
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.numbering import (
     CORE,
@@ -31,7 +30,6 @@ from holdfast.diagnose.readers.text import Tally, lines
 FLAT = re.compile(r"\{\s*['\"][^{}]*\}")
 """A dict without another in it."""
 _BEGUN = re.compile(r"\{\s*['\"]")
-_PLAIN = re.compile(r"(?:[^{\x1b]*\r)?\{'[^{]*$")
 _NAMES = re.compile(r"['\"](\w+)['\"]:")
 _BAR = re.compile(r"(?:^|\r)([^\r%|]*)%\|[^|\r]*\|\s*(\d{1,15})/(\d{1,15})\s*\[")
 _RANK = re.compile(r"(\[?\w*rank\W?\d+\]?:?|Train(ing)?:)?", re.IGNORECASE)
@@ -43,7 +41,6 @@ _ANNOUNCEMENT = 80  # characters
 _LONGEST = 1 << 16  # characters of a dict that is wrapped over lines
 _MOST_WRAPPED = 1000  # lines
 _TAIL = 1 << 14  # characters before a dict that may hold its progress bar
-_BLOCKS = 100  # blocks of a file that are searched for a first dict
 
 _decode = json.JSONDecoder().raw_decode
 
@@ -61,29 +58,13 @@ class Dicts:
         self._open: list[str] = []
         self._open_at = 0
 
-    def rows(self, batches: Iterable[tuple[int, list[str]]]) -> Iterator[Batch]:
-        """The dicts of metrics among some lines and their numbers, without their steps."""
-        for first, some in batches:
-            places: list[int] = []
-            rows: list[Row] = []
-            alone = dicts_alone(some)
-            for number, line in enumerate(some, first):
-                value = None if self._open else alone.get(number - first)
-                for row in self._in_line(line, number) if value is None else self._alone(value, line):
-                    places.append(number)
-                    rows.append(row)
-            if rows:
-                yield places, rows
+    def rows(self, numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
+        """The dicts of metrics in numbered lines, without their steps."""
+        for number, line in numbered:
+            for row in self._in_line(line, number):
+                yield number, row
         if self._open:
             self._cut(self._open)
-
-    def _alone(self, value: Row, line: str) -> Iterator[Row]:
-        """The row of a line that ends in a dict."""
-        if "%|" in line:
-            self._bars.see(line[-_TAIL:])
-        announced = self._announced_in("") if self._before else None
-        if is_row(value) or (announced is not None and is_numeric(value)):
-            yield self._row(value, announced)
 
     def _in_line(self, line: str, number: int) -> Iterator[Row]:
         if "\x1b" in line:
@@ -181,17 +162,6 @@ class _Bars:
         return self._last
 
 
-def dicts_alone(some: Sequence[str]) -> dict[int, Row]:
-    """Index of a line -> its dict, for lines that end in a dict, with at most a progress bar before it. All are decoded
-    at once, which is fast; none if one of them is not plain."""
-    texts = {i: s[s.index("{") :] for i, s in enumerate(some) if s.endswith(("}", "}\r")) and _PLAIN.match(s)}
-    with suppress(ValueError, RecursionError):
-        values = json.loads(f"[{','.join(texts.values())}]".replace("'", '"'))
-        if len(values) == len(texts) and all(type(value) is dict for value in values):
-            return dict(zip(texts, values, strict=True))
-    return {}
-
-
 def parsed(text: str) -> Row | None:
     """A dict as Python or JSON writes it, `nan` and numpy's numbers included; None for anything else.
 
@@ -222,8 +192,8 @@ def _literal(sign: str, word: str) -> str:
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
     dicts = Dicts(tally)
     columns = Columns(tally, null_is_nan=True)
-    for places, rows in dicts.rows(lines(file.path, tally)):
-        columns.add(places, [0] * len(rows), rows)
+    for place, row in dicts.rows(lines(file.path, tally)):
+        columns.add(place, 0, row)
     if not columns:
         return []
     columns.renumber(dicts.numbering.steps(dicts.logging_steps, tally))
@@ -235,8 +205,8 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
 def has_rows(path: Path, start: str = "") -> bool:
     """Whether the first row of a console log is a dict, and no line of verl's."""
     tally = Tally(path)
-    batches = islice(lines(path, tally), _BLOCKS)
-    before_verl = takewhile(lambda batch: not any("step:" in line and STEP.search(line) for line in batch[1]), batches)
+    first = islice(lines(path, tally), SEARCHED)
+    before_verl = takewhile(lambda numbered: not STEP.search(numbered[1]), first)
     return next(Dicts(tally).rows(before_verl), None) is not None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Mapping
 from math import nan
 from typing import Any
@@ -74,8 +73,10 @@ class Numbering:
     """Collects what the rows of a log show about their steps."""
 
     def __init__(self) -> None:
-        self._seen, self._exact, self._trained = array("q"), array("b"), array("b")
-        self._keys = tuple(array("d") for _ in ("epoch", "learning_rate", "grad_norm"))
+        self._seen: list[int] = []
+        self._exact: list[bool] = []
+        self._trained: list[bool] = []
+        self._keys: list[list[float]] = []
 
     def add(self, row: Mapping[str, Any], step: int | None, bar: int | None = None) -> None:
         """A row by the names of its host, with its step, or with the count of the progress bar before it."""
@@ -83,11 +84,7 @@ class Numbering:
         self._seen.append(-1 if seen is None else seen)
         self._exact.append(step is not None)
         self._trained.append(is_training(row))
-        for name, column in zip(("epoch", "learning_rate", "grad_norm"), self._keys, strict=True):
-            value = row.get(name, nan)
-            if type(value) is not float or abs(value) > _HUGE:
-                value = _moderate(value)
-            column.append(value)
+        self._keys.append([_moderate(row.get(name)) for name in ("epoch", "learning_rate", "grad_norm")])
 
     def steps(self, logging_steps: int | None, tally: Tally) -> Steps:
         """[R]: the step of every row. Rows of an evaluation and of a summary have the step of the row before them."""
@@ -103,7 +100,7 @@ class Numbering:
 
     def _of_training(self, trained: Bools, logging_steps: int | None, tally: Tally) -> Steps:
         seen = np.array(self._seen, np.int64)[trained]
-        epoch, rate, norm = (np.array(column)[trained] for column in self._keys)
+        epoch, rate, norm = np.array(self._keys)[trained].T
         ranks = _ranks(np.stack([epoch, np.nan_to_num(rate), norm], 1))
         if ranks > 1:
             tally.add(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
 from holdfast.diagnose.readers.columns import Columns
-from holdfast.diagnose.readers.console import COLOUR, has_step
+from holdfast.diagnose.readers.console import COLOUR, SEARCHED, has_step
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.text import Tally, lines
 
 _FEW = 2
-_MANY = 500
 _LINE = 1 << 14  # characters of a line that may be a row
-_BLOCKS = 100  # blocks of a file that are searched for rows
 _CORE = re.compile(r"loss|reward", re.IGNORECASE)
 # Two parts of a pattern that could share characters, as in `\s*:?\s*`, would take quadratic time on a long line.
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?)(?![\w%:]|[.,]\d)"
@@ -69,28 +67,27 @@ def _step_in(line: str) -> int | None:
     return before * int(bar[2]) + int(bar[1])
 
 
-def _rows(path: Path, tally: Tally, most: int | None = None) -> Iterator[tuple[int, Print]]:
+def _rows(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, Print]]:
     """(number of the line, row). Bars are drawn over each other in one line."""
-    for first, some in islice(lines(path, tally), most):
-        for number, line in enumerate(some, first):
-            if _CORE.search(line):
-                for part in COLOUR.sub("", line).split("\r"):
-                    if (row := row_in(part)) is not None:
-                        yield number, row
+    for number, line in numbered:
+        if _CORE.search(line):
+            for part in COLOUR.sub("", line).split("\r"):
+                if (row := row_in(part)) is not None:
+                    yield number, row
 
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
     columns = Columns(tally, null_is_nan=True)
-    prints = _rows(file.path, tally)
-    while some := list(islice(prints, _MANY)):
-        columns.add([number for number, _ in some], [step for _, (step, _) in some], [row for _, (_, row) in some])
+    for number, (step, row) in _rows(lines(file.path, tally)):
+        columns.add(number, step, row)
     host = host_of(columns.names())
     return [Raw("console", "trl" if host == "unknown" else host, file.name, columns, {})]
 
 
 def _has_rows(path: Path) -> bool:
     """Whether rows of several steps are printed, and no line of verl's."""
-    steps = {step for _, (step, _) in islice(_rows(path, Tally(path), _BLOCKS), 100)}
+    first = islice(lines(path, Tally(path)), SEARCHED)
+    steps = {step for _, (step, _) in islice(_rows(first), 100)}
     return len(steps) >= _FEW and not has_step(path)
 
 

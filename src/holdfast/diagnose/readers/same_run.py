@@ -20,7 +20,7 @@ _SAME_IN_MANY = ("lr", "epoch", "num_tokens")
 _CLOCKS = ("time/", "timing_s/", "perf/", "step_time", "runtime")
 
 
-def one_each(read: Iterable[tuple[LogFile, Log]]) -> list[Log]:
+def deduplicate_runs(read: Iterable[tuple[LogFile, Log]]) -> list[Log]:
     """Every run once. If logs from different kinds of files have the same numbers, the one with the most values is
     kept. It gets the settings that only the others have. A log that is `beside` another with a different run is left
     out."""
@@ -40,7 +40,7 @@ def one_each(read: Iterable[tuple[LogFile, Log]]) -> list[Log]:
     return [_richest([ordered[i] for i in group]) for group in sorted(map(sorted, groups))]
 
 
-def named_apart(logs: list[Log]) -> list[Log]:
+def with_unique_names(logs: list[Log]) -> list[Log]:
     """Logs whose names differ: those with one name are numbered."""
     count = Counter(log.name for log in logs)
     seen: Counter[str] = Counter()

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import DataError, MissingExtra
 from holdfast.diagnose.readers.database import DATABASE
-from holdfast.diagnose.readers.jsonl import Batch, read_rows
+from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.points import Points
+from holdfast.diagnose.readers.points import columns_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, dotted
 from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import Tally
 
 _PAGE = re.compile(r"https?://[^/]*wandb[^/]*/([^/]+)/([^/]+)/runs/([^/?#]+)")
-_MANY = 500
 _FORMS = (
     "wandb://ENTITY/PROJECT/RUN, mlflow://RUN or mlflow://HOST:PORT/RUN (RUN is the run's id), trackio://PROJECT or "
     "trackio://PROJECT/RUN"
@@ -68,18 +66,12 @@ def _wandb(address: str, parts: list[str]) -> list[Raw]:
     hint = "Run `wandb login`, or set WANDB_API_KEY; the address is wandb://ENTITY/PROJECT/RUN, with the run's id"
     tally = Tally(Path(address), "row")
     run = _asked(address, lambda: wandb.Api().run("/".join(parts)), hint)
-    read = _asked(address, lambda: read_rows(_batches(run.scan_history()), tally), hint)
+    read = _asked(address, lambda: read_rows(enumerate(map(dict, run.scan_history()), 1), tally), hint)
     if read is None:
         return []
     frame, columns = read
     config = {name: value for name, value in dict(run.config).items() if not name.startswith("_")}
     return [Raw("wandb", frame.host, str(run.name), columns, dotted(config))]
-
-
-def _batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[Batch]:
-    numbered = enumerate(rows, 1)
-    while some := list(islice(numbered, _MANY)):
-        yield [number for number, _ in some], [dict(row) for _, row in some]
 
 
 def _mlflow(address: str, parts: list[str]) -> list[Raw]:
@@ -96,10 +88,9 @@ def _mlflow(address: str, parts: list[str]) -> list[Raw]:
     run = _asked(address, lambda: client.get_run(name), hint)
     histories = (client.get_metric_history(name, metric) for metric in run.data.metrics)
     logged = _asked(address, lambda: [value for history in histories for value in history], hint)
-    points = Points(Tally(Path(address), "value"))
     ordered = enumerate(sorted(logged, key=lambda value: value.timestamp), 1)
-    points.add((place, value.key, int(value.step), float(value.value)) for place, value in ordered)
-    columns = points.columns()
+    points = ((place, value.key, int(value.step), float(value.value)) for place, value in ordered)
+    columns = columns_of(points, Tally(Path(address), "value"))
     settings = {key.replace("/", "."): setting(str(value)) for key, value in run.data.params.items()}
     return [Raw("mlflow", host_of(columns.names()), str(run.info.run_name or name), columns, settings)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.diagnose.readers.binary import fields, records, signed
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.points import Points
+from holdfast.diagnose.readers.points import Point, columns_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.settings import read_yaml
 from holdfast.diagnose.readers.text import Tally
@@ -27,17 +27,18 @@ _UNREADABLE = (ValueError, struct.error, TypeError, AttributeError)
 
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
-    points, name = Points(tally), ""
+    points: list[Point] = []
+    name = ""
     for place, record in records(file.path, tally):
         try:
             for kind, part in fields(record):
                 if kind == _SCALAR and isinstance(part, bytes):
-                    points.add([(place, *_scalar(part))])
+                    points.append((place, *_scalar(part)))
                 elif kind == _START and isinstance(part, bytes):
                     name = _text(dict(fields(part)).get(_NAME)) or name
         except _UNREADABLE:
             tally.add("skipped {n records} that cannot be read", place)
-    columns = points.columns()
+    columns = columns_of(points, tally)
     written = read_yaml(file.path.parent / "files" / "config.yaml")
     settings = {
         key.removesuffix(_VALUE_OF_SETTING): value for key, value in written.items() if key.endswith(_VALUE_OF_SETTING)

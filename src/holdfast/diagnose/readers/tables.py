@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from holdfast.diagnose.readers.columns import number_in
-from holdfast.diagnose.readers.jsonl import Batch, read_rows
+from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.names import AXES
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, stepless_frame
 from holdfast.diagnose.readers.text import Tally, head, lines
@@ -39,27 +39,20 @@ def header_of(line: str) -> list[str] | None:
     return names if all(names) and len(set(names)) == len(names) else None
 
 
-def _rows(path: Path, tally: Tally) -> Iterator[Batch]:
+def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, Row]]:
     names: list[str] | None = None
     bars = False
-    for first, some in lines(path, tally):
-        places: list[int] = []
-        rows: list[Row] = []
-        for number, line in enumerate(some, first):
-            header = header_of(line)
-            if header is not None:
-                names, bars = header, "|" in line
-            if header is not None or names is None or not line.strip() or _RULE.fullmatch(line):
-                continue
-            cells = cells_of(line, bars)
-            if len(cells) != len(names):
-                if number_in(cells[0]) is not None:
-                    tally.add("skipped {n rows}: more or fewer cells than the header has", number)
-                continue
-            places.append(number)
-            rows.append({name: _value(cell) for name, cell in zip(names, cells, strict=True) if cell not in _EMPTY})
-        if rows:
-            yield places, rows
+    for number, line in lines(path, tally):
+        header = header_of(line)
+        if header is not None:
+            names, bars = header, "|" in line
+        if header is not None or names is None or not line.strip() or _RULE.fullmatch(line):
+            continue
+        cells = cells_of(line, bars)
+        if len(cells) == len(names):
+            yield number, {name: _value(cell) for name, cell in zip(names, cells, strict=True) if cell not in _EMPTY}
+        elif number_in(cells[0]) is not None:
+            tally.add("skipped {n rows}: more or fewer cells than the header has", number)
 
 
 def _value(cell: str) -> float | str:
@@ -68,7 +61,7 @@ def _value(cell: str) -> float | str:
 
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
-    names = next(filter(None, (header_of(line) for _, some in lines(file.path, Tally(file.path)) for line in some)))
+    names = next(filter(None, (header_of(line) for _, line in lines(file.path, Tally(file.path)))))
     read = read_rows(_rows(file.path, tally), tally, stepless_frame(names))
     return [Raw("table", read[0].host, file.name, read[1], {})] if read else []
 

@@ -18,7 +18,7 @@ from holdfast.base.files import UNWRITABLE
 
 _LONGEST_EXAMPLE = 60
 MOST_NUMBERS = 50_000_000
-"""Rows and numbers read from one file, which take 600 MB. 100,000 steps of 300 series are 30 million."""
+"""Rows and numbers read from one file, which take about 2 GB. 100,000 steps of 300 series are 30 million."""
 
 
 @dataclass(slots=True)
@@ -81,11 +81,13 @@ def clean(text: str, longest: int = 200) -> str:
 
 
 BLOCK = 1 << 17
-"""Bytes read at a time. The rows of a block stay in the processor's cache until they are columns."""
+"""Bytes read at a time."""
 HEAD = 1 << 15
 """Characters from which the kind of a file is recognised."""
 LONGEST = 1 << 24
-"""Characters of the longest line or row that is read. A step of a log has a few kilobytes."""
+"""Characters of the longest line or record that is read. A step of a log has a few kilobytes."""
+LARGEST = 1 << 30
+"""Characters of the largest file that is read as a whole."""
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _GZIP = b"\x1f\x8b"
@@ -159,23 +161,32 @@ def is_binary(text: str) -> bool:
     return len(_CONTROL.findall(text)) > len(text) // 20
 
 
-def lines(path: Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
-    """(number of the first line, lines without their ends), many at a time. A line over `LONGEST` becomes ""."""
-    rest, number, skipping = "", 1, False
+def lines(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
+    """(number from 1, line without its end). A line over `LONGEST` becomes ""."""
+    rest, number, too_long = "", 1, False
     for block in blocks(path, tally):
-        first, *others = block.split("\n")
-        if not skipping:
-            rest += first
-            if len(rest) > LONGEST:
+        *complete, rest = (rest + block).split("\n")
+        for line in complete:
+            yield number, "" if too_long else line
+            number, too_long = number + 1, False
+        if len(rest) > LONGEST:
+            if not too_long:
                 tally.add(f"skipped {{n lines}} of more than {LONGEST:,} characters", number)
-                rest, skipping = "", True
-        if others:
-            complete = [rest, *others[:-1]]
-            yield number, complete
-            number += len(complete)
-            rest, skipping = others[-1], False
-    if rest:
-        yield number, [rest]
+            rest, too_long = "", True
+    if rest and not too_long:
+        yield number, rest
+
+
+def whole_text(path: Path, tally: Tally) -> str:
+    """The text of a file that cannot be read by lines. Raises `DataError` for one over `LARGEST`."""
+    parts: list[str] = []
+    size = 0
+    for block in blocks(path, tally):
+        parts.append(block)
+        size += len(block)
+        if size > LARGEST:
+            raise DataError(f"{path} has more than {LARGEST:,} characters of JSON in one piece. Write a row a line")
+    return "".join(parts)
 
 
 def _open(path: Path) -> IO[bytes]:

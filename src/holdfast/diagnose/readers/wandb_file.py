@@ -7,18 +7,13 @@ Records are protobuf messages of type `Record` (wandb_internal.proto) in LevelDB
 from __future__ import annotations
 
 import json
-import re
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from holdfast.diagnose.readers.binary import fields, records, signed
-from holdfast.diagnose.readers.columns import MOST_NAMES
-from holdfast.diagnose.readers.jsonl import Batch, read_rows
+from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, dotted
 from holdfast.diagnose.readers.text import Tally
 
@@ -28,10 +23,6 @@ _HISTORY, _CONFIG, _RUN = 2, 5, 17
 _RUN_ID, _RUN_CONFIG, _RUN_NAME = 1, 4, 8
 _KEY, _NESTED_KEY, _VALUE_JSON = 1, 2, 16
 _TYPED = range(3, 9)
-# Items with a short name and a number or a word: nearly all. Whether all bytes matched is checked by their count.
-_NUMBERS = re.compile(rb"\n.[\n\x12].([ -~]+)\x82\x01.([-+.\w]+)", re.DOTALL)
-_AROUND = 7  # bytes of an item that are neither of its name nor of its value
-_MANY = 500
 _UNREADABLE = (ValueError, RecursionError, struct.error, TypeError, AttributeError)
 
 
@@ -43,27 +34,19 @@ class _File:
         self.settings: dict[str, object] = {}
         self.name = ""
 
-    def rows(self) -> Iterator[Batch]:
+    def rows(self) -> Iterator[tuple[int, Row]]:
         """Rows of the history, with W&B's `_step`."""
-        places: list[int] = []
-        rows: list[Row] = []
         for place, record in records(self.path, self.tally):
             try:
                 for kind, value in fields(record):
                     if kind == _HISTORY and isinstance(value, bytes):
-                        rows.append(_row(value))
-                        places.append(place)
+                        yield place, _row(value)
                     elif kind == _CONFIG and isinstance(value, bytes):
                         self.settings |= _settings(value)
                     elif kind == _RUN and isinstance(value, bytes):
                         self._run(value)
             except _UNREADABLE:
                 self.tally.add("skipped {n records} that cannot be read", place)
-            if len(rows) >= _MANY:
-                yield places, rows
-                places, rows = [], []
-        if rows:
-            yield places, rows
 
     def _run(self, message: bytes) -> None:
         run = dict(fields(message))
@@ -75,20 +58,6 @@ class _File:
 
 
 def _row(message: bytes) -> Row:
-    """A row by names."""
-    items = _NUMBERS.findall(message)
-    if len(message) == _AROUND * len(items) + sum(map(len, chain.from_iterable(items))):
-        with suppress(ValueError):  # a word, not a number
-            return {_name(name): float(value) for name, value in items}
-    return _any_row(message)
-
-
-@lru_cache(MOST_NAMES)
-def _name(name: bytes) -> str:
-    return name.decode()
-
-
-def _any_row(message: bytes) -> Row:
     """A row by names, those of nested values joined by dots. What has a `_type` is a table, an image or a histogram."""
     row: Row = {}
     step: int | None = None

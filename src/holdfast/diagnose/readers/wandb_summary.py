@@ -19,18 +19,17 @@ _HISTORY, _SUMMARY = "Run history:", "Run summary:"
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
     row: Row = {}
     place, inside = 0, False
-    for first, some in lines(file.path, tally):
-        for number, line in enumerate(some, first):
-            line = COLOUR.sub("", line)
-            if _SUMMARY in line:
-                place, inside, row = number, True, {}
-            elif inside and (match := _LINE.fullmatch(line)) and (value := number_in(match[2])) is not None:
-                row[match[1]] = value
+    for number, line in lines(file.path, tally):
+        line = COLOUR.sub("", line)
+        if _SUMMARY in line:
+            place, inside, row = number, True, {}
+        elif inside and (match := _LINE.fullmatch(line)) and (value := number_in(match[2])) is not None:
+            row[match[1]] = value
     if not row:
         return []
     tally.add("the log has only W&B's summary: the last value of every series")
     frame = history_frame(row) if {*AXES} & {*row} else stepless_frame(row)
-    read = None if frame is None else read_rows([([place], [row])], tally, frame)
+    read = None if frame is None else read_rows([(place, row)], tally, frame)
     return [Raw("console", read[0].host, file.name, read[1], {})] if read else []
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.base.jsonl import objects
 from holdfast.base.run_folder import DISPLACEMENT, TRAJECTORIES
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log
@@ -96,11 +97,9 @@ def _read(path: Path, parse: Any) -> Iterator[Any]:
         return
     try:
         with path.open("rb") as file:
-            for line in file:
-                try:
-                    yield parse(json.loads(line))
-                except UNREADABLE:
-                    continue
+            for _, row in objects(enumerate(file, 1), on_bad=lambda line, bad: None):
+                with suppress(*UNREADABLE):
+                    yield parse(row)
     except OSError:
         return
 

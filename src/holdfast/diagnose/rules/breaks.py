@@ -67,13 +67,13 @@ GONE_SHARE = 0.2
 def breaks_at_once(rows: Rows) -> Signal | None:
     """Within three rows the reward loses half of its range, and entropy or the share of clipped tokens jumps."""
     reward, entropy = rows.columns
-    pay, nats = (usual_before(column) for column in (reward, entropy))
-    lost = pay - trailing_mean(reward, 2)
+    mean_reward, mean_entropy = (usual_before(column) for column in (reward, entropy))
+    lost = mean_reward - trailing_mean(reward, 2)
     by_chance, more = (delayed(margin(column, 2, BREAK_ERRORS), BREAK_ROWS) for column in (reward, entropy))
     most, rise = (trailing_highest(column, BREAK_ROWS) for column in (entropy, leaps(entropy)))
-    jumps = (most > ENTROPY_TIMES * nats) & (most - nats > np.maximum(more, ENTROPY_NATS))
-    jumps &= rise > STEEPEST_SHARE * (most - nats)
-    where = (lost > LOST_SHARE * reward_range(pay, lowest(reward))) & (lost > by_chance)
+    jumps = (most > ENTROPY_TIMES * mean_entropy) & (most - mean_entropy > np.maximum(more, ENTROPY_NATS))
+    jumps &= rise > STEEPEST_SHARE * (most - mean_entropy)
+    where = (lost > LOST_SHARE * reward_range(mean_reward, lowest(reward))) & (lost > by_chance)
     where &= (jumps | (rows.latest(CLIPPED, clip_jumps) > 0)) & searches_work(rows) & long_not_preferred(rows)
     where &= ~(rows.latest(LOSS, lambda loss: -trailing_mean(loss, USUAL_ROWS)) > LONG_PREFERRED_LOSS)
     where &= np.arange(len(reward)) >= FEWEST_ROWS + BREAK_ROWS - 1
@@ -81,7 +81,12 @@ def breaks_at_once(rows: Rows) -> Signal | None:
         return None
     return Signal(
         where,
-        lambda: {REWARD: pay - lost, ENTROPY: most, "reward before": pay, "entropy before": nats},
+        lambda: {
+            REWARD: mean_reward - lost,
+            ENTROPY: most,
+            "reward before": mean_reward,
+            "entropy before": mean_entropy,
+        },
         normal=is_near_best(reward) & ~where,
     )
 

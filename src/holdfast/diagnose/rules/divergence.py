@@ -66,13 +66,13 @@ def leaves_band(rows: Rows) -> Signal:
 def runs_away(rows: Rows) -> Signal:
     """The KL is several times as high as when the reward was first near its best, and the reward falls."""
     kl, reward = rows.columns
-    smooth, pay = trailing_mean(kl, ROWS), trailing_mean(reward, ROWS)
-    best = highest(pay)
+    smooth, mean_reward = trailing_mean(kl, ROWS), trailing_mean(reward, ROWS)
+    best = highest(mean_reward)
     near = best - NEAR_BEST_SHARE * reward_range(best, lowest(reward))
     then = smooth[np.searchsorted(best, near)]  # the best so far never falls, so this is the first row near it
     level = np.maximum(RUNAWAY_NATS, RUNAWAY_TIMES * then)
     down = falling(rows)
-    return Signal(stays_above(kl, level) & down, lambda: {KL: smooth, "then": then, REWARD: pay}, normal=~down)
+    return Signal(stays_above(kl, level) & down, lambda: {KL: smooth, "then": then, REWARD: mean_reward}, normal=~down)
 
 
 KLD001 = Rule(

@@ -51,7 +51,7 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
         return None
     smooth = np.array([trailing_mean(column, ROWS) for column in known.values()])
     noise = np.array([margin(column, ROWS, RISE_ERRORS) for column in known.values()])
-    pay = trailing_mean(reward, ROWS)
+    mean_reward = trailing_mean(reward, ROWS)
     may_lose = HOLDS_WITHIN_SHARE * (highest(reward) - lowest(reward))
 
     where, down = np.zeros(len(reward), bool), np.zeros(len(reward), bool)
@@ -60,7 +60,7 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
         if bool(FORM.search(name)) != form:
             continue
         curve, peak = curve_of(known[name], rows.steps), last_where(smooth[row] >= highest(smooth[row]))
-        holds = pay - pay[peak] >= -may_lose
+        holds = mean_reward - mean_reward[peak] >= -may_lose
         gains = smooth - smooth[:, peak]  # [functions, rows]: since this function was best
         gains = np.where(gains > noise, gains, 0.0)
         trades = curve.fallen & holds & gains.any(axis=0) & ~where
@@ -70,7 +70,7 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
 
     def evidence() -> dict[str, Values]:
         named = [np.where((loser == row) | (winner == row), smooth[row], np.nan) for row in range(len(names))]
-        return {REWARD: pay} | dict(zip(names, named, strict=True))
+        return {REWARD: mean_reward} | dict(zip(names, named, strict=True))
 
     def words() -> dict[str, NDArray[np.generic]]:
         plain = np.array([name.removeprefix("rewards/").removesuffix("/mean") for name in names])
@@ -79,7 +79,7 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
             "rising": plain[winner],
             "now": smooth[loser, here],
             "before": smooth[loser, best],
-            "reward before": pay[best],
+            "reward before": mean_reward[best],
         }
 
     return Signal(where, evidence, words, normal=~down)

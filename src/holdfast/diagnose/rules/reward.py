@@ -92,18 +92,22 @@ def may_recover(curve: Curve) -> Truths:
 def answers_less(rows: Rows) -> Signal:
     """Fewer answers, while the reward holds."""
     answered, reward = rows.columns
-    smooth, pay = trailing_mean(answered, ROWS), trailing_mean(reward, ROWS)
-    holds = highest(pay) - pay <= may_lose(reward) + margin(reward, ROWS, ANSWERED_ERRORS)
-    return Signal((highest(smooth) - smooth > ANSWERED_DECREASE) & holds, lambda: {ANSWERED: smooth, REWARD: pay})
+    smooth, mean_reward = trailing_mean(answered, ROWS), trailing_mean(reward, ROWS)
+    holds = highest(mean_reward) - mean_reward <= may_lose(reward) + margin(reward, ROWS, ANSWERED_ERRORS)
+    return Signal(
+        (highest(smooth) - smooth > ANSWERED_DECREASE) & holds, lambda: {ANSWERED: smooth, REWARD: mean_reward}
+    )
 
 
 def is_paid_for_silence(rows: Rows) -> Signal:
     """Fewer correct answers, while the reward holds."""
     correct, reward = rows.columns
-    smooth, pay = trailing_mean(correct, ROWS), trailing_mean(reward, ROWS)
+    smooth, mean_reward = trailing_mean(correct, ROWS), trailing_mean(reward, ROWS)
     drop = highest(smooth) - smooth
     fewer = (drop > CORRECT_LOST_SHARE * highest(smooth)) & (drop > margin(correct, ROWS, CORRECT_ERRORS))
-    return Signal(fewer & (highest(pay) - pay <= may_lose(reward)), lambda: {EM: smooth, REWARD: pay})
+    return Signal(
+        fewer & (highest(mean_reward) - mean_reward <= may_lose(reward)), lambda: {EM: smooth, REWARD: mean_reward}
+    )
 
 
 def may_lose(reward: Values) -> Values:

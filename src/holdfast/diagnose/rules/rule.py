@@ -65,7 +65,7 @@ class Signal:
     """[N]: the rows at which the condition holds."""
     evidence: Callable[[], Mapping[str, Values]]
     """Names of series, or of what was computed from them, and their numbers in every row, [N]."""
-    also: Callable[[], Mapping[str, NDArray[np.generic]]] = dict
+    message_values: Callable[[], Mapping[str, NDArray[np.generic]]] = dict
     """Other values that the message mentions, [N]."""
     normal: Truths | None = None
     """[N]: the rows at which the series are back to normal. If the log ends with such a row, the finding is a note.
@@ -129,12 +129,12 @@ class Check:
         where = signal.where
         if self.min_rows > 1:
             where = where & (np.arange(len(where)) >= self.min_rows - 1)
-        at, back = first_that_lasts(held(where, self.rows_running) if self.rows_running > 1 else where, signal.normal)
+        at, back = first_unrecovered(held(where, self.rows_running) if self.rows_running > 1 else where, signal.normal)
         if at is None:
             return None
         step = int(rows.steps[at])
         evidence = {name: float(values[at]) for name, values in signal.evidence().items()}
-        numbers = evidence | {name: values[at] for name, values in signal.also().items()}
+        numbers = evidence | {name: values[at] for name, values in signal.message_values().items()}
         known = {name: v for name, v in evidence.items() if name in self.series or not np.isnan(v)}
         begun = log.until(step)
         shown = [*self.series, *(name for name in known if name not in self.series and name in begun.series)]
@@ -147,12 +147,12 @@ class Check:
         )
 
 
-def first_that_lasts(where: Truths, normal: Truths | None) -> tuple[int | None, int | None]:
+def first_unrecovered(where: Truths, normal: Truths | None) -> tuple[int | None, int | None]:
     """(row, None): the first row that shows it after the series were last normal. (row, row of the return) if they are
     normal since; (None, None) if no row shows it.
 
     >>> where, normal = np.array([0, 1, 0, 0, 1, 1], bool), np.array([1, 0, 0, 1, 0, 0], bool)
-    >>> first_that_lasts(where, normal), first_that_lasts(where[:4], normal[:4])
+    >>> first_unrecovered(where, normal), first_unrecovered(where[:4], normal[:4])
     ((4, None), (1, 3))
     """
     at = first(where)

@@ -60,13 +60,13 @@ def many_are_truncated(rows: Rows) -> Signal:
 def truncation_limits_reward(rows: Rows) -> Signal:
     """Most are truncated since the first row. The reward does not rise, or exceed what the other rollouts can earn."""
     share, reward = rows.columns
-    smooth, pay = trailing_mean(share, REWARD_ROWS), trailing_mean(reward, REWARD_ROWS)
+    smooth, mean_reward = trailing_mean(share, REWARD_ROWS), trailing_mean(reward, REWARD_ROWS)
     top = np.maximum(highest(reward), 1.0)
-    limited = pay <= (1 - smooth + EARNED_BY_TRUNCATED) * top
+    limited = mean_reward <= (1 - smooth + EARNED_BY_TRUNCATED) * top
     risen = reward_has_risen(rows)
     return Signal(
         (np.cumsum(share < MOST_FRACTION) == 0) & limited & ~risen,
-        lambda: {TRUNCATED: smooth, REWARD: pay},
+        lambda: {TRUNCATED: smooth, REWARD: mean_reward},
         normal=risen | (share < MUCH_FRACTION),
     )
 
