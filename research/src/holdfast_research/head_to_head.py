@@ -213,7 +213,7 @@ def raw_rows(path: Path) -> tuple[Row, ...]:
     run = next(run for run in file.reader.read(file, Tally(path)) if run.columns)
     steps = run.columns.steps()
     rows: list[Row] = [{"step": int(step)} for step in steps]
-    for name, (numbers, values) in run.columns.take():
+    for name, (numbers, values) in run.columns.arrays().items():
         for number, value in zip(numbers, values, strict=True):
             rows[number][name] = float(value)
     return tuple(row for row in rows if len(row) > 1)
