@@ -119,7 +119,7 @@ class _Observer(Observer):
     """Reads log-probs in Unsloth's layout."""
 
     def rollout_batch(self, batch: dict[str, Any], *arguments: Any) -> None:
-        """As the parent's."""
+        """See the parent's."""
         old = batch.get("old_per_token_logps")
         pad = self.trainer.processing_class.pad_token_id
         batch = batch if old is None else batch | {"old_per_token_logps": _of_completion(old, batch, pad)}

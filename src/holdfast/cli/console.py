@@ -187,7 +187,7 @@ class Lines(Listener):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Around the whole run."""
+        """Keep this open around the whole run."""
         yield
 
     def stage(self, name: str, total: int | None = None) -> None:

@@ -145,7 +145,7 @@ def trl_lines() -> Iterator[Line]:
 
 
 def unsloth_lines() -> Iterator[Line]:
-    """The same for Unsloth."""
+    """The lines of `trl_lines` for Unsloth."""
     packages = {name: _version(name) for name in ("unsloth", "unsloth_zoo", "trl")}
     absent = [name for name, installed in packages.items() if installed is None]
     if absent:
@@ -168,7 +168,7 @@ def unsloth_lines() -> Iterator[Line]:
 
 
 def prime_rl_lines(config: Path | None) -> Iterator[Line]:
-    """The same for prime-rl."""
+    """The lines of `trl_lines` for prime-rl."""
     if (installed := _version("prime-rl")) is None:
         yield (
             False,
@@ -197,7 +197,7 @@ def prime_rl_lines(config: Path | None) -> Iterator[Line]:
 
 
 def slime_lines(options: list[str]) -> Iterator[Line]:
-    """The same for slime and miles."""
+    """The lines of `trl_lines` for slime and miles."""
     packages = {name: _version(name) for name in ("slime", "miles")}
     if not any(packages.values()):
         yield False, "neither slime nor miles is installed in this environment. Run this in the container of your run"
@@ -207,7 +207,7 @@ def slime_lines(options: list[str]) -> Iterator[Line]:
 
 
 def verl_lines(overrides: list[str]) -> Iterator[Line]:
-    """The same for verl. Stops at the first problem that hides the others."""
+    """The lines of `trl_lines` for verl. Stops at the first problem that hides the others."""
     if (installed := _version("verl")) is None:
         yield False, "verl is not installed in this environment. Run: pip install 'holdfast-rl[verl]'"
         return

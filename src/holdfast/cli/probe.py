@@ -208,7 +208,7 @@ class _Source:
 
     name: str
     folder: Path
-    """Where results go by default."""
+    """The default place of results."""
     open: Callable[[Listener, bool], Subject]
     """The second argument says whether updates will be made."""
     tag: str = ""

@@ -129,7 +129,7 @@ def unit_means(
 def unit_sums(
     values: Tensor, loss_mask: Tensor, level: str, sequence_ids: Tensor | None, action_ids: Tensor | None
 ) -> Tensor:
-    """As `unit_means`, the sum."""
+    """The sum of each unit; see `unit_means`."""
     check_layout(values, sequence_ids, f"an importance ratio of each {level}")
     if level == "sequence":
         return sequence_sums(values, sequence_ids)

@@ -272,7 +272,7 @@ class BM25Retriever:
         return hits_of(self.rank(queries, k), self.documents)
 
     def rank(self, queries: Sequence[str], k: int) -> list[Ranked]:
-        """As `search`, in rows of `documents` and scores."""
+        """The hits of `search`, as rows of `documents` and scores."""
         if k < 1:
             raise ValueError(f"k = {k}; ask for 1 hit or more")
         with self._stemmer_lock:

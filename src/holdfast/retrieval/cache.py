@@ -27,7 +27,7 @@ class CachedRetriever:
 
     @property
     def in_process(self) -> bool:
-        """As `Retriever.in_process`."""
+        """See `Retriever.in_process`."""
         return self._retriever.in_process
 
     @property

@@ -126,7 +126,7 @@ class AsyncHTTPRetriever:
         self.stats = ClientStats()
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """As `Retriever.search`."""
+        """See `Retriever.search`."""
         if not queries:
             return []
         self.stats.searches += 1
@@ -222,7 +222,7 @@ class HTTPRetriever:
         return self._client.stats
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """As `Retriever.search`."""
+        """See `Retriever.search`."""
         if os.getpid() != self._process:  # a forked process has only the thread that forked
             self._start()
         return self._thread.run(self._client.search(queries, k))

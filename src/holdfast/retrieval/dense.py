@@ -55,7 +55,7 @@ class ExactSearch:
         self._on_gpu: dict[int, torch.Tensor] = {}
 
     def best(self, queries: NDArray[np.float32], k: int) -> list[Ranked]:
-        """As `VectorSearch.best`."""
+        """See `VectorSearch.best`."""
         query_vectors = torch.from_numpy(np.ascontiguousarray(queries, np.float32)).to(self._device)
         reached = torch.full((len(queries), 1), -torch.inf, device=self._device)
         candidates: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
@@ -89,7 +89,7 @@ class SQ8Search:
         self._index, self._vectors = open_faiss(path), vectors
 
     def best(self, queries: NDArray[np.float32], k: int) -> list[Ranked]:
-        """As `VectorSearch.best`."""
+        """See `VectorSearch.best`."""
         count = min(max(_CANDIDATES_PER_HIT * k, _LEAST_CANDIDATES), len(self._vectors))
         _, rows = self._index.search(np.ascontiguousarray(queries, np.float32), count)
         return [
@@ -139,7 +139,7 @@ class DenseRetriever:
         return hits_of(self.rank(queries, k), self.documents)
 
     def rank(self, queries: Sequence[str], k: int) -> list[Ranked]:
-        """As `search`, in rows of `documents` and scores."""
+        """The hits of `search`, as rows of `documents` and scores."""
         if k < 1:
             raise ValueError(f"k = {k}; ask for 1 hit or more")
         not_blank = [query for query in queries if query.strip()]

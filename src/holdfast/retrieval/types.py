@@ -79,7 +79,7 @@ class IndexedRetriever(Retriever, Protocol):
         ...
 
     def rank(self, queries: Sequence[str], k: int) -> list[Ranked]:
-        """As `search`, in rows of `documents` and scores."""
+        """The hits of `search`, as rows of `documents` and scores."""
         ...
 
 

@@ -122,7 +122,7 @@ class Progress:
         return evaluator(questions, self._kept.get(name), lambda evaluation: self._keep(name, evaluation))
 
     def delete(self) -> None:
-        """Once the results are written."""
+        """Delete the file, once the results are written."""
         self._path.unlink(missing_ok=True)
 
     def _keep(self, name: str, evaluation: Evaluation) -> None:

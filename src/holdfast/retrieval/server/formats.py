@@ -130,7 +130,7 @@ def _list(items: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _lists(items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """As `_list`, of items that come in pieces."""
+    """`_list` for items that come in pieces."""
     opening = b"["
     for pieces in items:
         yield opening
