@@ -24,7 +24,7 @@ SHOWN = 20
 HEAD = """\
 # The Factbook
 
-Questions over real prose, for a [real model on two CPU cores](../guide/real-model.md): the CIA World Factbook, whose
+Questions over real prose, for a [real model on a CPU](../guide/real-model.md): the CIA World Factbook, whose
 text is in the public domain and comes in a package of the extra `factbook`. A recipe names its parts, which are made in
 memory in a few seconds:
 
