@@ -56,17 +56,6 @@ class SampleChanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedCase:
-    """A displaced question with the pair of its rollouts."""
-
-    labels: tuple[str, ...]
-    displacement: float
-    push: float
-    pair: tuple[SampledRollout, ...]
-    """The correct rollout, then the incorrect one that pushes it, with the change of each token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedRun:
     """One run of a report."""
 
@@ -74,10 +63,9 @@ class ReportedRun:
     diagnosis: Diagnosis
     rollouts: tuple[SampledRollout, ...] = ()
     changes: tuple[SampleChanges, ...] = ()
-    cases: tuple[ReportedCase, ...] = ()
 
 
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What a file that another program wrote raises when it is parsed."""
 
 
@@ -99,7 +87,7 @@ def _read(path: Path, parse: Any) -> Iterator[Any]:
             for line in file:
                 try:
                     yield parse(json.loads(line))
-                except UNREADABLE:
+                except _UNREADABLE:
                     continue
     except OSError:
         return
