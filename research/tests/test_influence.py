@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from holdfast.base.errors import DataError
-from holdfast.evaluate.probes import Influence
-from holdfast.evaluate.probes.influence import Influenced, Similarity
 from holdfast_research.pages.influence import (
     Pairs,
     Probed,
@@ -30,6 +28,8 @@ from holdfast_research.pages.influence import (
     table,
     to_kept,
 )
+from holdfast_research.probes import Influence
+from holdfast_research.probes.influence import Influenced, Similarity
 
 REWARDS = [0.2, 0.4, 0.6] + [0.8] * 10 + [0.5, 0.2] + [0.1] * 8
 """The five-step mean is highest at step 8; the fall is shown at step 18."""

@@ -15,7 +15,7 @@ from holdfast.cli.main import app
 from holdfast.recipe import setting_names
 
 Run = Callable[..., Any]
-RESEARCH = {"table", "reproduce", "baseline"}
+RESEARCH = {"table", "reproduce", "baseline", "study-probe"}
 """Commands that are not the library's."""
 
 

@@ -78,7 +78,7 @@ def test_nothing_is_looked_up_for_a_command_of_ours(monkeypatch: pytest.MonkeyPa
 def test_the_entry_points_of_the_study_can_be_loaded() -> None:
     text = (ROOT / "research" / "pyproject.toml").read_text(encoding="utf-8")
     commands = tomllib.loads(text)["project"]["entry-points"][plugins.GROUP]
-    assert list(commands) == ["reproduce", "table", "baseline"]
+    assert list(commands) == ["reproduce", "table", "baseline", "study-probe"]
     for name, value in commands.items():
         assert isinstance(EntryPoint(name, value, plugins.GROUP).load(), typer.Typer)
     code = "import sys; sys.modules.update(torch=None); from holdfast_research.__main__ import program"

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from holdfast.agent.language_model import LanguageModel
 from holdfast.base.run_folder import step_folder
-from holdfast.evaluate.probes.subject import open_run
-from holdfast.evaluate.probes.updates import arms_of
+from holdfast.evaluate.probes import arms_of, open_run
 from holdfast.losses import llds_penalty
 from holdfast.methods.penalties import LLDS
 from holdfast.recipe import Loss

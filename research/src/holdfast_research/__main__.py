@@ -8,9 +8,14 @@ from typer.main import get_command
 
 from holdfast.cli.main import app
 from holdfast.cli.plugins import command_of
-from holdfast_research.commands import baseline, reproduce, table
+from holdfast_research.commands import baseline, reproduce, study_probe, table
 
-COMMANDS = {"reproduce": reproduce.app, "table": table.app, "baseline": baseline.app}
+COMMANDS = {
+    "reproduce": reproduce.app,
+    "table": table.app,
+    "baseline": baseline.app,
+    "study-probe": study_probe.app,
+}
 
 
 def program() -> Any:

@@ -12,7 +12,7 @@ import pytest
 from holdfast.agent.metrics import tail_metrics
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import RolloutError
-from holdfast.evaluate.probes import Subject, draw, lines, tail_leak
+from holdfast.evaluate.probes import Subject, draw, tail_leak
 from holdfast.evaluate.probes.subject import batch_of
 
 Make = Callable[..., Any]
@@ -52,14 +52,14 @@ def test_the_whole_is_the_trainers_metric(coin: Callable[..., Subject], episode:
 def test_a_sampler_that_cuts_nothing(coin: Callable[..., Subject], episode: Make, rolled: Make) -> None:
     found = tail_leak(coin(), rolled([episode(True, [0]), episode(False, [1])]))
     assert (found.whole.mask_mass, found.whole.tail_advantage) == (1.0, None)
-    assert "not truncated, so nothing can leak" in lines(found)[0]
-    assert lines(found)[-1].endswith("–")
+    assert "not truncated, so nothing can leak" in found.lines()[0]
+    assert found.lines()[-1].endswith("–")
 
 
 def test_a_loss_that_keeps_the_mask_is_named(coin: Callable[..., Subject], episode: Make, rolled: Make) -> None:
     subject = coin(changes={"sampling.mask_logprobs": True, "sampling.top_p": 0.9, "sampling.top_k": 8})
     found = tail_leak(subject, rolled([kept(episode(True, [0]), (0.9,)), kept(episode(False, [1]), (0.9,))]))
-    assert found.mask_in_loss and "nothing leaks" in lines(found)[0]
+    assert found.mask_in_loss and "nothing leaks" in found.lines()[0]
 
 
 @pytest.mark.parametrize("kinds", [(True, True), (False, False)])

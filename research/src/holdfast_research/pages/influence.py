@@ -3,8 +3,8 @@
     python -m holdfast_research.pages.influence RUN...    # probes, keeps the numbers, writes research/docs/influence.md
     python -m holdfast_research.pages.influence           # the page again, from the kept numbers
 
-A run needs checkpoints before, at and after its fall. Each is asked the same questions by `holdfast probe`, about 20
-seconds on a free core; one that has been probed so is not probed again.
+A run needs checkpoints before, at and after its fall. Each is asked the same questions by `holdfast
+study-probe`, about 20 seconds on a free core; one that has been probed so is not probed again.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ from holdfast.base.collapse import Fall, curve_of, fell
 from holdfast.base.errors import DataError, RolloutError
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import METRICS, list_checkpoints, step_of
-from holdfast.evaluate.probes import Influence, document, influence, open_run, roll_out_questions
-from holdfast.evaluate.probes.influence import (
-    Influenced,
-    Measure,
-    Similarity,
-    lowest_overlap,
-    rank_correlation,
-)
+from holdfast.evaluate.probes import document, open_run, roll_out_questions
 from holdfast.train.listener import Listener
 from holdfast.train.loading import load_recipe
 from holdfast.train.tracking import MetricsFile
 from holdfast_research import readings
 from holdfast_research.paths import DOCS
+from holdfast_research.probes.influence import (
+    Influence,
+    Influenced,
+    Measure,
+    Similarity,
+    influence,
+    lowest_overlap,
+    rank_correlation,
+)
 
 NAME = "influence"
 COMMAND = "python -m holdfast_research.pages.influence RUN..."
@@ -201,7 +203,7 @@ def _series(rows: Iterable[Mapping[str, float]], metric: str) -> dict[int, float
 
 
 def _probe(folder: Path, step: int) -> Influence:
-    """What `holdfast probe --what influence` writes, made if it is not there."""
+    """What `holdfast study-probe --what influence` writes, made if it is not there."""
     written = folder / "probes" / f"{NAME}-step-{step:06d}-seed-{SEED}.json"
     if not written.is_file():
         subject = open_run(folder, str(step), [], Listener(), with_reference=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import mean
 
-from holdfast.evaluate.probes.influence import lowest_overlap
 from holdfast_research.experiments.arms import LLDS_PAPER
 from holdfast_research.judge import Answer, Test, tally
 from holdfast_research.pages.influence import Phase, Probed, ProbedRun, comparable, fallen
+from holdfast_research.probes.influence import lowest_overlap
 from holdfast_research.values import Claim
 
 UP_TO_THE_FALL: tuple[Phase, ...] = ("before", "at")

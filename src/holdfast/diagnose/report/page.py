@@ -21,7 +21,6 @@ from holdfast.base.files import write_whole
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.report import parts
-from holdfast.diagnose.report.cases import cases_html, read_cases
 from holdfast.diagnose.report.data import missing_series, page_data
 from holdfast.diagnose.report.samples import ReportedRun, read_changes, read_rollouts
 
@@ -46,7 +45,6 @@ def reported(log: Log, diagnosis: Diagnosis, path: str | Path | None = None) -> 
         diagnosis=diagnosis,
         rollouts=read_rollouts(folder),
         changes=read_changes(folder),
-        cases=read_cases(folder),
     )
 
 
@@ -130,7 +128,6 @@ def html(runs: Sequence[ReportedRun], *, foot: str, key: str, live: bool = False
         top, results = [parts.comparison(runs, data["rollouts"])], [parts.remarks(runs)]
     rest = [
         parts.missing(missing_series(runs)),
-        cases_html(runs[0].cases) if len(runs) == 1 else "",
         parts.open_questions(runs),
         parts.notes(runs),
         parts.settings(runs[0]) if len(runs) == 1 else "",

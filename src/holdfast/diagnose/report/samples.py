@@ -57,17 +57,6 @@ class SampleChanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedCase:
-    """A displaced question with the pair of its rollouts."""
-
-    labels: tuple[str, ...]
-    displacement: float
-    push: float
-    pair: tuple[SampledRollout, ...]
-    """The correct rollout, then the incorrect one that pushes it, with the change of each token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedRun:
     """One run of a report."""
 
@@ -75,10 +64,9 @@ class ReportedRun:
     diagnosis: Diagnosis
     rollouts: tuple[SampledRollout, ...] = ()
     changes: tuple[SampleChanges, ...] = ()
-    cases: tuple[ReportedCase, ...] = ()
 
 
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What a file that another program wrote raises when it is parsed."""
 
 
@@ -98,7 +86,7 @@ def _read(path: Path, parse: Any) -> Iterator[Any]:
     try:
         with path.open("rb") as file:
             for _, row in objects(enumerate(file, 1), on_bad=lambda line, bad: None):
-                with suppress(*UNREADABLE):
+                with suppress(*_UNREADABLE):
                     yield parse(row)
     except OSError:
         return

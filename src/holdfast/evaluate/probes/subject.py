@@ -18,7 +18,7 @@ from holdfast.base.run_folder import CONFIG, MODEL, list_checkpoints, step_folde
 from holdfast.data.questions import Example, QuestionOrder
 from holdfast.recipe import Config
 from holdfast.recipe.validation import check_training
-from holdfast.train.checkpoint import find_damage, has_optimizer, load_anchor, model_folder
+from holdfast.train.checkpoint import find_damage, has_optimizer, load_anchor, load_optimizer, model_folder
 from holdfast.train.learner import Learner, Reference, make_learner
 from holdfast.train.listener import Listener
 from holdfast.train.loading import Questions, Retrievers, load_questions, load_recipe, load_retrievers, make_agent
@@ -48,9 +48,11 @@ class Subject:
     """The weights of the run's anchor, with which the penalty of its next step would compare; empty without one."""
 
     def learner(self, config: Config | None = None) -> Learner:
-        """A learner of the policy, with a fresh optimizer and the loss of `config`, by default that of the subject."""
+        """A learner of the policy, with the loss of `config`, by default that of the subject."""
         config = config or self.config
         learner = make_learner(config, self.language_model, self.reference)
+        if self.optimizer_state is not None:
+            load_optimizer(self.optimizer_state, learner.optimizer)
         if self.anchor and config.train.anchor_every:
             learner.renew_anchor(self.anchor)
         return learner

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from holdfast.agent.metrics import tail_advantage
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import RolloutError
+from holdfast.evaluate.probes.report import ALL, CORRECT, INCORRECT, columns, panels, percent
 from holdfast.evaluate.probes.subject import Rollouts, Subject, batch_of
 
 
@@ -40,6 +42,53 @@ class TailLeak:
     def to_json(self) -> dict[str, object]:
         """As values that `json.dumps` takes."""
         return asdict(self)
+
+    def lines(self) -> list[str]:
+        """A short table under a sentence."""
+        rows = [["turn", "rollouts", "correct", "tokens", "advantage", "mask mass", "advantage of the tail"]]
+        rows += [_row(str(k), turn) for k, turn in enumerate(self.turns, start=1)]
+        return [self._sentence(), *columns([*rows, _row("all", self.whole)])]
+
+    def _sentence(self) -> str:
+        if self.whole.tail_advantage is None:
+            return "The sampler is not truncated, so nothing can leak. Advantages are means over sampled tokens."
+        if self.mask_in_loss:
+            return "The loss uses the sampling mask, so nothing leaks. Without the mask, these advantages would:"
+        return (
+            "Advantages are means over sampled tokens. In the last column, each token is weighted by the probability "
+            "outside the sampling mask at its position. Below 0, the loss moves probability there."
+        )
+
+    def draw(self, figure: Any) -> None:
+        """A bar for each turn: the advantage of the tail, or of all tokens if the sampler is not truncated."""
+        (axis,) = panels(figure)
+        truncated = self.whole.tail_advantage is not None
+        values = [turn.tail_advantage or 0.0 if truncated else turn.advantage for turn in self.turns]
+        places = range(1, len(values) + 1)
+        axis.bar(places, values, color=[INCORRECT if value < 0 else CORRECT for value in values])
+        for place, value, turn in zip(places, values, self.turns, strict=True):
+            axis.annotate(
+                f"{turn.rollouts} rollouts\n{percent(turn.correct / turn.rollouts)} correct\n"
+                f"mask mass {turn.mask_mass:.2f}",
+                (place, value),
+                xytext=(0, 4 if value >= 0 else -4),
+                textcoords="offset points",
+                ha="center",
+                va="bottom" if value >= 0 else "top",
+                fontsize="small",
+            )
+        axis.axhline(0, color=ALL, linewidth=0.8)
+        axis.margins(y=0.3)
+        axis.set_xticks(places)
+        axis.set_xlabel("turn")
+        axis.set_ylabel("advantage of the tail" if truncated else "advantage per token")
+
+
+def _row(name: str, turn: TurnLeak) -> list[str]:
+    correct = percent(turn.correct / turn.rollouts)
+    tail = "–" if turn.tail_advantage is None else f"{turn.tail_advantage:+.3f}"
+    means = [f"{turn.advantage:+.3f}", f"{turn.mask_mass:.3f}", tail]
+    return [name, str(turn.rollouts), correct, str(turn.tokens), *means]
 
 
 def tail_leak(subject: Subject, rollouts: Rollouts) -> TailLeak:

@@ -1,13 +1,12 @@
-"""Probes that make an update and undo it: displacement per question, and tail of the importance ratios."""
+"""Displacement per rollout: one update on each question alone, and what it does to the rollouts of that question."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,23 +14,11 @@ from torch import Tensor
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.policy import rollout_seed
 from holdfast.base.errors import ConfigError, RolloutError
-from holdfast.evaluate.probes.subject import (
-    Rollouts,
-    Subject,
-    batch_of,
-    borrowed_weights,
-)
+from holdfast.evaluate.probes.report import ALL, CORRECT, INCORRECT, columns, or_none, panels, percent
+from holdfast.evaluate.probes.subject import Rollouts, Subject, batch_of, borrowed_weights
 from holdfast.methods.penalties import PENALTIES, WITHOUT_OLD_POLICY
 from holdfast.recipe import Config, validate
-from holdfast.train.checkpoint import load_optimizer
 from holdfast.train.listener import Listener
-
-EPSILONS = (0.9, 0.5, 0.2, 0.1, 0.01, 1e-3, 1e-4, 1e-6)
-"""A grid, because the paper of ISDD names no ε."""
-
-Kind = Literal["all", "positive", "negative"]
-KINDS: dict[Kind, str] = {"all": "all", "positive": "A > 0", "negative": "A < 0"}
-"""Kinds of rollouts by their advantage. An update is meant to make negative ones less likely, and not positive ones."""
 
 
 def arms_of(config: Config, names: Sequence[str]) -> dict[str, Config]:
@@ -64,42 +51,27 @@ def update_once(
     mean_searches: float,
     seed: int,
     note: Callable[[str], None],
-    after_step: Callable[[], None] | None = None,
-) -> list[Tensor]:
-    """One update on `batch`, undone at the end: the change of log-likelihoods.
+) -> Tensor:
+    """One update on `batch`, undone at the end: the change of each rollout's log-likelihood, float [B], in nats.
 
-    Its optimizer is fresh, or has the run's AdamW state if `subject.optimizer_state` is set. The learning
-    rate is that of the recipe. It takes `train.optimizer_steps_per_rollout` optimizer steps, but at most one
-    for each rollout.
-
-    Returns:
-        float [B], nats over the whole rollout, new minus old: after the last optimizer step, or after every step if
-        `after_step` is given.
+    Its learning rate and loss are those of `config`. It takes `train.optimizer_steps_per_rollout` optimizer steps, but
+    at most one for each rollout.
     """
-    model = subject.language_model.model
-    changes = []
-    with borrowed_weights(model):
+    with borrowed_weights(subject.language_model.model):
         learner = subject.learner(config)
-        if subject.optimizer_state is not None:
-            load_optimizer(subject.optimizer_state, learner.optimizer)
         plan = learner.plan(batch, torch.Generator().manual_seed(seed))
         minibatches, batch, _ = learner.old_pass(batch, plan)
-        tokens = batch.loss_mask.sum(-1)
-        for k, mini in enumerate(minibatches, start=1):
-            metrics = learner.step([mini], mean_searches=mean_searches)
-            if metrics["grad/skipped_steps"]:
-                note(
-                    f"optimizer step {k} of {len(minibatches)} was skipped, its gradient was not finite: do not trust "
-                    "this result, and try model.autocast = 'none'"
-                )
-            if after_step is not None or k == len(minibatches):
-                changes.append(learner.likelihood_change(batch, plan) * tokens)
-            if after_step is not None:
-                after_step()
-    return changes
+        note_skipped(learner.step(minibatches, mean_searches=mean_searches), note)
+        return learner.likelihood_change(batch, plan) * batch.loss_mask.sum(-1)
 
 
-# ---- per-sample displacement
+def note_skipped(metrics: Mapping[str, float], note: Callable[[str], None]) -> None:
+    """Say so if an optimizer step was skipped."""
+    if metrics["grad/skipped_steps"]:
+        note(
+            "an optimizer step was skipped, its gradient was not finite: do not trust this result, and try "
+            "model.autocast = 'none'"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +141,8 @@ class PerSample:
                     "displaced_share": arm.displaced / len(arm.questions),
                     "correct_change": arm.mean_change(correct=True),
                     "correct_change_per_token": arm.mean_change(correct=True, per_token=True),
-                    "incorrect_change": _or_none(arm.mean_change(correct=False)),
-                    "incorrect_change_per_token": _or_none(arm.mean_change(correct=False, per_token=True)),
+                    "incorrect_change": or_none(arm.mean_change(correct=False)),
+                    "incorrect_change_per_token": or_none(arm.mean_change(correct=False, per_token=True)),
                     "questions": [
                         {
                             "id": q.id,
@@ -184,6 +156,37 @@ class PerSample:
                 for arm in self.arms
             ],
         }
+
+    def lines(self) -> list[str]:
+        """A short table under a sentence."""
+        used, steps = len(self.arms[0].questions), self.optimizer_steps
+        rows = [["penalty", "questions displaced", "correct rollouts", "incorrect rollouts"]]
+        for arm in self.arms:
+            changes = [_change(arm, correct=kind) for kind in (True, False)]
+            rows.append([arm.penalty, f"{arm.displaced} of {used} ({percent(arm.displaced / used)})", *changes])
+        return [
+            f"{used} of {self.asked} questions have a correct rollout and one with another reward. Each got its own "
+            f"update of {steps} optimizer step{'s' * (steps > 1)}.",
+            "Change of log-likelihood, mean over rollouts: nats per rollout (per token)",
+            *columns(rows),
+        ]
+
+    def draw(self, figure: Any) -> None:
+        """Figure 3 of the paper: a bar for each question, sorted."""
+        axes = panels(figure, len(self.arms))
+        for axis, arm in zip(axes, self.arms, strict=True):
+            values = sorted(q.displacement for q in arm.questions)
+            axis.bar(range(1, len(values) + 1), values, color=[INCORRECT if v < 0 else CORRECT for v in values])
+            axis.axhline(0, color=ALL, linewidth=0.8)
+            share = percent(arm.displaced / len(values))
+            axis.set_title(f"{arm.penalty}: {arm.displaced} of {len(values)} questions displaced ({share})")
+            axis.set_ylabel("change of correct rollouts, nats")
+        axes[-1].set_xlabel("questions, sorted")
+
+
+def _change(arm: ArmChange, *, correct: bool) -> str:
+    whole, token = (arm.mean_change(correct=correct, per_token=per_token) for per_token in (False, True))
+    return "–" if math.isnan(whole) else f"{whole:+.3f} ({token:+.4f})"
 
 
 def per_sample(
@@ -201,7 +204,7 @@ def per_sample(
         if g.mixed and any(t.correct for t in g.trajectories)
     ]
     if not used:
-        raise RolloutError(_no_contrast(rollouts))
+        raise RolloutError(no_contrast(rollouts))
     batches = [batch_of(subject, [group]) for _, group in used]
     asked, most = subject.config.train.optimizer_steps_per_rollout, max(map(len, batches))
     if asked > most:
@@ -214,7 +217,7 @@ def per_sample(
     for name, config in arms.items():
         questions: list[QuestionChange] = []
         for (example, _), batch in zip(used, batches, strict=True):
-            (change,) = update_once(
+            change = update_once(
                 batch,
                 subject,
                 config,
@@ -235,128 +238,10 @@ def _responses(batch: TokenBatch, change: Tensor) -> tuple[Response, ...]:
     return tuple(Response(correct=c, tokens=n, change=value) for c, n, value in rows)
 
 
-# ---- tail of the importance ratios
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutRatios:
-    """A rollout, and how far an update moved its probability."""
-
-    id: str
-    """Id of its question."""
-    correct: bool
-    advantage: float
-    tokens: int
-    """Sampled tokens."""
-    log_products: tuple[float, ...]
-    """log ∏ r = Σ (new − old log-prob), in nats, after each optimizer step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArmRatios:
-    """The update under one penalty."""
-
-    penalty: str
-    rollouts: tuple[RolloutRatios, ...]
-
-    @property
-    def optimizer_steps(self) -> int:
-        """Optimizer steps of the update."""
-        return len(self.rollouts[0].log_products)
-
-    def of(self, kind: Kind, step: int) -> list[float]:
-        """log ∏ r of the rollouts of a kind after an optimizer step (1, 2, …), ascending."""
-        inside: Mapping[Kind, Callable[[float], bool]] = {
-            "all": lambda a: True,
-            "positive": lambda a: a > 0,
-            "negative": lambda a: a < 0,
-        }
-        return sorted(r.log_products[step - 1] for r in self.rollouts if inside[kind](r.advantage))
-
-    def share_below(self, epsilon: float, kind: Kind, step: int) -> float:
-        """P(∏ r < ε) over the rollouts of a kind (arXiv 2603.10069, definition 1); NaN without rollouts."""
-        products = self.of(kind, step)
-        return sum(p < math.log(epsilon) for p in products) / len(products) if products else math.nan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RatioTail:
-    """How far one update on a rollout batch moves the probability of its own rollouts."""
-
-    arms: tuple[ArmRatios, ...]
-
-    def to_json(self) -> dict[str, object]:
-        """As values that `json.dumps` takes."""
-        return {
-            "epsilons": list(EPSILONS),
-            "arms": [
-                {
-                    "penalty": arm.penalty,
-                    "optimizer_steps": arm.optimizer_steps,
-                    "share_below": {
-                        kind: [
-                            [_or_none(arm.share_below(epsilon, kind, k)) for epsilon in EPSILONS]
-                            for k in range(1, arm.optimizer_steps + 1)
-                        ]
-                        for kind in KINDS
-                    },
-                    "rollouts": [asdict(r) for r in arm.rollouts],
-                }
-                for arm in self.arms
-            ],
-        }
-
-
-def ratio_tail(
-    subject: Subject, rollouts: Rollouts, *, seed: int, compare: Sequence[str] = (), listener: Listener
-) -> RatioTail:
-    """One update on all rollouts with the K of the recipe; ∏ r of every rollout after each optimizer step.
-
-    Raises `RolloutError` when no two rewards of a question differ: such a batch moves nothing.
-    """
-    arms = arms_of(subject.config, compare)
-    batch = batch_of(subject, rollouts.groups)
-    if not len(batch) or not bool((batch.advantages != 0).any()):
-        raise RolloutError(_no_contrast(rollouts))
-    advantages = batch.advantages[:, 0].tolist()
-    ids = [group.id for group in rollouts.groups for t in group.trajectories if any(t.loss_mask)]
-    facts = list(zip(ids, batch.correct.tolist(), advantages, batch.loss_mask.sum(-1).tolist(), strict=True))
-    steps = subject.config.train.optimizer_steps_per_rollout
-    if steps > len(batch):
-        listener.note(
-            f"train.optimizer_steps_per_rollout = {steps}, but there are {len(batch)} rollouts, and every optimizer "
-            f"step needs one: the update takes {len(batch)}"
-        )
-    done = itertools.count(1)
-    listener.stage("optimizer steps", len(arms) * min(steps, len(batch)))
-    measured: list[ArmRatios] = []
-    for name, config in arms.items():
-        changes = update_once(
-            batch,
-            subject,
-            config,
-            mean_searches=rollouts.mean_searches,
-            seed=seed,
-            note=listener.note,
-            after_step=lambda: listener.advance(next(done)),
-        )
-        products = zip(*(change.tolist() for change in changes), strict=True)
-        rows = [
-            RolloutRatios(id=i, correct=c, advantage=a, tokens=n, log_products=p)
-            for (i, c, a, n), p in zip(facts, products, strict=True)
-        ]
-        measured.append(ArmRatios(penalty=name, rollouts=tuple(rows)))
-    return RatioTail(arms=tuple(measured))
-
-
-def _no_contrast(rollouts: Rollouts) -> str:
+def no_contrast(rollouts: Rollouts) -> str:
+    """Why an update would teach nothing, and what to do."""
     return (
         f"{rollouts.correct_count()}, and no question has a correct rollout and one with another reward, so there is "
         "nothing to learn and nothing to displace. Raise --questions or train.group_size, or probe a policy that is "
         "sometimes correct"
     )
-
-
-def _or_none(value: float) -> float | None:
-    """JSON has no NaN."""
-    return None if math.isnan(value) else value

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from holdfast.evaluate.probes.cases import LABELS, Case, CaseRollout, Cases, CaseToken
-from holdfast.evaluate.probes.report import cases_sentence, label
+from holdfast_research.probes.cases import LABELS, Case, CaseRollout, Cases, CaseToken
 
 _MOST_TOKENS = 40
 """Rows of a table of tokens. The JSON has all."""
@@ -21,7 +20,7 @@ def case_pages(result: Cases, title: str) -> str:
         [
             f"# {_plain(title)}",
             "",
-            cases_sentence(result),
+            result.sentence(),
             "",
             *_table(["label", "rule", "questions", "displaced"], rows),
             "",
@@ -36,7 +35,7 @@ def case_pages(result: Cases, title: str) -> str:
 
 def _case(number: int, case: Case) -> Iterator[str]:
     pair = (case.correct, case.incorrect)
-    yield from ("", f"## {number}. {_plain(case.question)}", "", f"Label: **{label(case)}**.")
+    yield from ("", f"## {number}. {_plain(case.question)}", "", f"Label: **{', '.join(case.labels) or 'none'}**.")
     yield from ("", f"* `{case.id}`, golden answer: {_plain(' or '.join(case.golden_answers))}")
     yield f"* {case.correct_rollouts} correct rollouts, {case.incorrect_rollouts} incorrect ones"
     yield f"* displacement: {case.displacement:+.3f} nats per correct rollout"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean
+from typing import Any
 
 import torch
 
 from holdfast.agent.metrics import first_action_matches, likelihood_rows
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import RolloutError
+from holdfast.evaluate.probes.report import ALL, CORRECT, INCORRECT, columns, panels, percent
 from holdfast.evaluate.probes.subject import Rollouts, Subject, batch_of
 from holdfast.train.listener import Listener
 
@@ -31,6 +33,30 @@ def level(values: Sequence[float]) -> Level:
     Level(rollouts=2, logprob=-1.0)
     """
     return Level(rollouts=len(values), logprob=mean(values) if values else None)
+
+
+def _cell(level: Level) -> str:
+    return "–" if level.logprob is None else f"{level.logprob:.3f} ({level.rollouts})"
+
+
+def _line(axis: Any, places: Sequence[int], levels: Sequence[Level], name: str, colour: str) -> None:
+    points = [(x, level) for x, level in zip(places, levels, strict=True) if level.logprob is not None]
+    axis.plot([x for x, _ in points], [level.logprob for _, level in points], "o-", color=colour, label=name)
+    for x, level in points:
+        axis.annotate(
+            f"{level.rollouts}",
+            (x, level.logprob),
+            xytext=(5, 5),
+            textcoords="offset points",
+            color=colour,
+            fontsize="small",
+        )
+
+
+def _likelihood_axis(axis: Any, last: int, first: int = 1) -> None:
+    axis.set_xticks(range(first, last + 1))
+    axis.set_ylabel("log-prob per token, nats")
+    axis.legend(title="numbers: rollouts", title_fontsize="small", fontsize="small")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +114,38 @@ class FirstAction:
     def to_json(self) -> dict[str, object]:
         """As values that `json.dumps` takes."""
         return {"share_matching": self.share, **asdict(self)}
+
+    def lines(self) -> list[str]:
+        """A short table under a sentence."""
+        longest = max(len(self.correct), len(self.incorrect))
+        rows = [["action", *map(str, range(1, longest + 1))]]
+        rows.append(["correct rollouts", *map(_cell, self.correct)])
+        rows.append(["incorrect rollouts", *map(_cell, self.incorrect)])
+        rows.append(["incorrect, began as a correct one", _cell(self.first_matching)])
+        rows.append(["incorrect, began differently", _cell(self.first_other)])
+        return [
+            f"{self.compared} incorrect rollouts belong to questions with a correct one. {self.matching} of them "
+            f"({percent(self.share)}) began with a search that returned the same passages.",
+            "Log-prob per token, mean over rollouts (rollouts)",
+            *columns(rows),
+        ]
+
+    def draw(self, figure: Any) -> None:
+        """Figure 5 of the paper: likelihood by action, and how incorrect rollouts begin."""
+        (axis,) = panels(figure)
+        for name, levels, colour in (("correct", self.correct, CORRECT), ("incorrect", self.incorrect, INCORRECT)):
+            _line(axis, range(1, len(levels) + 1), levels, name, colour)
+        for name, first, marker in (
+            ("incorrect, began as a correct one", self.first_matching, "^"),
+            ("incorrect, began differently", self.first_other, "v"),
+        ):
+            if first.logprob is not None:
+                axis.plot([1], [first.logprob], marker, color=INCORRECT, markerfacecolor="white", label=name)
+        axis.set_title(
+            f"{self.matching} of {self.compared} incorrect rollouts ({percent(self.share)}) began as a correct one"
+        )
+        axis.set_xlabel("action")
+        _likelihood_axis(axis, max(len(self.correct), len(self.incorrect)))
 
 
 def first_action(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> FirstAction:
@@ -147,6 +205,22 @@ class BySearches:
     def to_json(self) -> dict[str, object]:
         """As values that `json.dumps` takes."""
         return asdict(self)
+
+    def lines(self) -> list[str]:
+        """A short table under a sentence."""
+        rows = [["searches", "all", "correct", "incorrect"]]
+        rows += [[str(r.searches), _cell(r.everyone), _cell(r.correct), _cell(r.incorrect)] for r in self.rounds]
+        return ["Log-prob per token, mean over rollouts (rollouts)", *columns(rows)]
+
+    def draw(self, figure: Any) -> None:
+        """Three lines: all, correct and incorrect rollouts."""
+        (axis,) = panels(figure)
+        searches = [row.searches for row in self.rounds]
+        _line(axis, searches, [row.everyone for row in self.rounds], "all", ALL)
+        _line(axis, searches, [row.correct for row in self.rounds], "correct", CORRECT)
+        _line(axis, searches, [row.incorrect for row in self.rounds], "incorrect", INCORRECT)
+        axis.set_xlabel("searches")
+        _likelihood_axis(axis, searches[-1], searches[0])
 
 
 def by_searches(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> BySearches:

@@ -1,19 +1,34 @@
-"""What an update does to its own rollouts, on a policy of two weights; and that it leaves no trace."""
+"""What an update on a question does to its rollouts, on a policy of two weights; and that it leaves no trace."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
 
+from holdfast.agent.language_model import load_model
 from holdfast.base.errors import ConfigError, RolloutError
-from holdfast.evaluate.probes import Rollouts, Subject, arms_of, per_sample, ratio_tail
-from holdfast.evaluate.probes.subject import borrowed_weights
-from holdfast.evaluate.probes.updates import ArmChange, ArmRatios, QuestionChange, Response, RolloutRatios
+from holdfast.evaluate.probes import (
+    PerSample,
+    Rollouts,
+    Subject,
+    arms_of,
+    draw,
+    open_run,
+    per_sample,
+    roll_out_questions,
+)
+from holdfast.evaluate.probes.per_sample import ArmChange, QuestionChange, Response, update_once
+from holdfast.evaluate.probes.subject import batch_of
 from holdfast.methods.penalties import LLDS, SAPO, NoPenalty
+from holdfast.train.listener import Listener
+from holdfast.train.trainer import make_trainer
 
 Make = Callable[..., Any]
 
@@ -108,35 +123,20 @@ def test_more_optimizer_steps_than_rollouts_are_told_of(
     assert heard.totals["updates"] == heard.done == 2
 
 
-@pytest.mark.parametrize("probe", [per_sample, ratio_tail])
-def test_the_weights_are_what_they_were(coin: Callable[..., Subject], asked: Rollouts, heard: Any, probe: Any) -> None:
+def test_the_weights_are_what_they_were(coin: Callable[..., Subject], asked: Rollouts, heard: Any) -> None:
     subject = coin(0.3, {"train.optimizer_steps_per_rollout": 2})
     model = subject.language_model.model
     before = model.logits.detach().clone()
-    probe(subject, asked, seed=0, compare=["none", "sapo"], listener=heard)
+    per_sample(subject, asked, seed=0, compare=["none", "sapo"], listener=heard)
     assert torch.equal(model.logits, before)
     assert model.logits.grad is None
     assert not model.training
 
 
-def test_borrowed_weights_come_back_after_an_error() -> None:
-    model = torch.nn.Linear(2, 2)
-    model.bias.requires_grad = False
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(KeyError), borrowed_weights(model):
-        with torch.no_grad():
-            model.weight.fill_(torch.nan)
-        raise KeyError
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize("probe", [per_sample, ratio_tail])
-def test_nothing_to_learn_is_refused(
-    coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any, probe: Any
-) -> None:
+def test_nothing_to_learn_is_refused(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
     nothing = rolled([episode(False, [0]), episode(False, [1])], [episode(True, [0]), episode(False, [1], failed=True)])
     with pytest.raises(RolloutError, match="1 of 4 rollouts on 2 questions are correct"):
-        probe(coin(), nothing, seed=0, listener=heard)
+        per_sample(coin(), nothing, seed=0, listener=heard)
 
 
 def test_a_gradient_that_is_not_finite_is_told_of(coin: Callable[..., Subject], asked: Rollouts, heard: Any) -> None:
@@ -147,6 +147,28 @@ def test_a_gradient_that_is_not_finite_is_told_of(coin: Callable[..., Subject], 
     assert heard.notes and all("gradient was not finite" in note for note in heard.notes)
     # Nothing moved, and that is exactly 0: old and new are computed on the same shapes.
     assert {r.change for q in found.arms[0].questions for r in q.responses} == {0.0}
+
+
+def test_moments_are_the_runs_own(trained: Path) -> None:
+    step = trained / "checkpoints" / "step-000001"
+    settings = ["--loss.kl_coef", "0"]
+    subject = open_run(trained, "1", settings, Listener(), with_reference=True, optimizer_state=True)
+    config = subject.config
+    batch = batch_of(subject, roll_out_questions(subject, 6, 0, Listener()).groups)
+    change = update_once(batch, subject, config, mean_searches=1.0, seed=4, note=pytest.fail)
+
+    policy = load_model(config.model, step / "model", torch.device("cpu"))
+    trainer = make_trainer(config, policy, subject.questions, subject.agent.retriever)
+    trainer.restore(step)
+    plan = trainer.learner.plan(batch, torch.Generator().manual_seed(4))
+    minibatches, batch, _ = trainer.learner.old_pass(batch, plan)
+    trainer.learner.step(minibatches, mean_searches=1.0)
+    expected = trainer.learner.likelihood_change(batch, plan) * batch.loss_mask.sum(-1)
+    assert torch.equal(change, expected)
+
+    fresh = open_run(trained, "1", settings, Listener(), with_reference=True)
+    other = update_once(batch, fresh, config, mean_searches=1.0, seed=4, note=pytest.fail)
+    assert not torch.allclose(other, expected, atol=1e-3)
 
 
 # ---- arms
@@ -168,42 +190,48 @@ def test_arms_that_cannot_be(coin: Callable[..., Subject]) -> None:
         arms_of(coin().config, ["none", "llds"])
 
 
-# ---- ratio tail
+# ---- what a person reads
 
 
-def test_drift_in_numbers() -> None:
-    rows = [(1.0, (0.5, -1.0)), (1.0, (0.5, -3.0)), (-1.0, (-2.0, -8.0)), (0.0, (0.0, math.log(0.5)))]
-    arm = ArmRatios(
-        penalty="none",
-        rollouts=tuple(RolloutRatios(id="q", correct=a > 0, advantage=a, tokens=3, log_products=p) for a, p in rows),
-    )
-    assert arm.optimizer_steps == 2
-    # After step 2: exp(-1) = 0.37, exp(-3) = 0.050, exp(-8) = 0.0003, and 0.5, which is not below 0.5.
-    assert [arm.share_below(e, "all", 2) for e in (0.5, 0.51, 0.1, 0.01, 1e-4)] == [0.75, 1.0, 0.5, 0.25, 0.0]
-    assert [arm.share_below(e, "positive", 2) for e in (0.5, 0.1)] == [1.0, 0.5]
-    assert [arm.share_below(e, "all", 1) for e in (0.5, 0.1)] == [0.25, 0.0]
-    assert arm.share_below(0.1, "negative", 1) == 0.0
-    assert arm.share_below(0.2, "negative", 1) == 1.0
-    assert math.isnan(ArmRatios(penalty="none", rollouts=arm.rollouts[:1]).share_below(0.5, "negative", 1))
+def question(number: int, right: float, *wrong: float) -> QuestionChange:
+    responses = [Response(correct=True, tokens=10, change=right)]
+    responses += [Response(correct=False, tokens=20, change=change) for change in wrong]
+    return QuestionChange(id=f"q{number}", question="?", responses=tuple(responses))
 
 
-def test_drift_of_a_coin(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
-    rollouts = rolled([episode(True, [0]), episode(False, [1, 1]), episode(True, [0], failed=True)])
-    found = ratio_tail(coin(), rollouts, seed=0, listener=heard)
-    right, wrong = found.arms[0].rollouts
-    assert (right.correct, right.tokens, wrong.tokens) == (True, 1, 2)
-    assert right.advantage > 0 > wrong.advantage
-    # As in the first question above; the wrong one has two tails.
-    assert right.log_products == (pytest.approx(0.095008, abs=1e-6),)
-    assert wrong.log_products == (pytest.approx(2 * -0.104992, abs=1e-6),)
-    assert heard.totals["optimizer steps"] == heard.done == 1
+PER_SAMPLE = PerSample(
+    asked=8,
+    optimizer_steps=5,
+    arms=(
+        ArmChange(penalty="none", questions=(question(1, -0.5, -2.0), question(2, 1.5, -4.0))),
+        ArmChange(penalty="llds", questions=(question(1, 0.25), question(2, 1.75))),
+    ),
+)
 
 
-def test_drift_after_each_optimizer_step(coin: Callable[..., Subject], asked: Rollouts, heard: Any) -> None:
-    found = ratio_tail(coin(changes={"train.optimizer_steps_per_rollout": 4}), asked, seed=0, listener=heard)
-    products = [r.log_products for r in found.arms[0].rollouts]
-    assert {len(p) for p in products} == {4}
-    assert len({p[0] for p in products} | {p[-1] for p in products}) > 2
-    assert heard.done == 4
-    other = ratio_tail(coin(changes={"train.optimizer_steps_per_rollout": 4}), asked, seed=1, listener=heard)
-    assert [r.log_products for r in other.arms[0].rollouts] != products  # dealt to the steps otherwise
+def test_the_table_and_the_figure(tmp_path: Path) -> None:
+    expected = [
+        "2 of 8 questions have a correct rollout and one with another reward. Each got its own update "
+        "of 5 optimizer steps.",
+        "Change of log-likelihood, mean over rollouts: nats per rollout (per token)",
+        "penalty  questions displaced    correct rollouts    incorrect rollouts",
+        "none           1 of 2 (50 %)  +0.500 (+0.0500)  -3.000 (-0.1500)",
+        "llds            0 of 2 (0 %)  +1.000 (+0.1000)                 –",
+    ]
+    lines = PER_SAMPLE.lines()
+    assert [" ".join(line.split()) for line in lines] == [" ".join(line.split()) for line in expected]
+    assert max(len(line) for line in lines if "  " in line) <= 80
+    draw(PER_SAMPLE, "a title", tmp_path / "one.svg")
+    said = {" ".join(text.split()) for text in ElementTree.parse(tmp_path / "one.svg").getroot().itertext()}
+    assert {"a title", "none: 1 of 2 questions displaced (50 %)", "llds: 0 of 2 questions displaced (0 %)"} <= said
+    draw(PER_SAMPLE, "a title", tmp_path / "two.svg")
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    json.dumps(PER_SAMPLE.to_json(), allow_nan=False)
+
+
+def test_json_numbers() -> None:
+    (plain, llds) = PER_SAMPLE.to_json()["arms"]  # type: ignore[misc]
+    assert (plain["displaced"], plain["displaced_share"], plain["questions_used"]) == (1, 0.5, 2)
+    assert (plain["correct_change"], plain["correct_change_per_token"]) == (0.5, pytest.approx(0.05))
+    assert (plain["incorrect_change"], plain["incorrect_change_per_token"]) == (-3.0, pytest.approx(-0.15))
+    assert llds["incorrect_change"] is None

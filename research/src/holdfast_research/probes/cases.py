@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from statistics import mean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,10 +21,11 @@ from holdfast.agent.tokens import char_lengths, common_prefix
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.scoring import f1
 from holdfast.data.questions import Example
-from holdfast.evaluate.probes.influence import GroupStep, group_steps, learnable
+from holdfast.evaluate.probes.report import ALL, CORRECT, INCORRECT, columns, panels
 from holdfast.evaluate.probes.subject import Rollouts, Subject
 from holdfast.losses import token_influence
 from holdfast.train.listener import Listener
+from holdfast_research.probes.influence import GroupStep, group_steps, learnable
 
 SHARED, LONG, NEAR = 0.5, 1.5, 0.5
 """The bounds of the labels: share of tokens, factor of lengths, F1."""
@@ -167,6 +169,36 @@ class Cases:
             "labels": counts,
             "cases": [case.to_json() for case in self.shown],
         }
+
+    def sentence(self) -> str:
+        """What was rolled out and how many questions the step displaced."""
+        return (
+            f"{len(self.every)} of {self.asked} questions have a correct and an incorrect rollout. Each got its own "
+            f"GRPO step, which made the correct rollouts of {self.displaced} less likely. The {len(self.shown)} most "
+            "displaced:"
+        )
+
+    def lines(self) -> list[str]:
+        """The sentence, a table of the cases that are shown, and one of the labels."""
+        rows = [["question", "displacement", "push", "label"]]
+        rows += [[c.id, f"{c.displacement:+.3f}", f"{c.push:+.3g}", ", ".join(c.labels) or "none"] for c in self.shown]
+        counts = [["label", "questions", "displaced"]]
+        counts += [[name, str(every), str(displaced)] for name, (every, displaced) in self.label_counts.items()]
+        return [self.sentence(), *columns(rows), "", *columns(counts)]
+
+    def draw(self, figure: Any) -> None:
+        """Change of each pair's log-likelihood, from the first token up to each one."""
+        axes = panels(figure, len(self.shown))
+        for axis, case in zip(axes, self.shown, strict=True):
+            for rollout, colour in ((case.correct, CORRECT), (case.incorrect, INCORRECT)):
+                sums = list(accumulate((t.after - t.before for t in rollout.tokens), initial=0.0))
+                axis.plot(range(len(sums)), sums, color=colour, label="correct" if rollout.correct else "incorrect")
+            axis.axvspan(0, case.shared_tokens, color=ALL, alpha=0.12, linewidth=0, label="the same tokens")
+            axis.axhline(0, color=ALL, linewidth=0.8)
+            axis.set_title(f"{case.id}: {', '.join(case.labels) or 'no label'}")
+            axis.set_ylabel("change up to there, nats")
+            axis.legend(fontsize="small")
+        axes[-1].set_xlabel("sampled token")
 
 
 def cases(subject: Subject, rollouts: Rollouts, *, top: int = 3, listener: Listener) -> Cases:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import mean
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.agent.logprobs import hidden_states
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import RolloutError
+from holdfast.evaluate.probes.per_sample import note_skipped
+from holdfast.evaluate.probes.report import ALL, CORRECT, columns, panels, percent
 from holdfast.evaluate.probes.subject import Rollouts, Subject, borrowed_weights
 from holdfast.losses import gwhes
 from holdfast.methods.nthr import check_logits, output_layer
@@ -151,6 +153,51 @@ class Influence:
             "similarity": [asdict(s) for s in self.similarity],
             "units": [asdict(u) for u in self.units],
         }
+
+    def lines(self) -> list[str]:
+        """A sentence, a table of agreements, and one of similarities."""
+        lower = [sum(getattr(u, name) < 0 for u in self.rollouts) for name in ("predicted", "gradient", "optimizer")]
+        rows = [["unit", "measured by", "count", "rank correlation", "overlap"]]
+        for unit, measure in itertools.product(UNITS, MEASURES):
+            found = self.agreement(unit, measure)
+            overlap = "–" if found.overlap is None else percent(found.overlap)
+            rows.append([unit, measure, str(found.count), _correlation(found), overlap])
+        similar = [["action", "incorrect, correct", "correct, correct", "other questions"]]
+        for s in (*self.similarity[1:], self.similarity[0]):
+            cosines = (s.incorrect_correct, s.correct_correct, s.other_questions)
+            similar.append([str(s.action or "all"), *("–" if c is None else f"{c:.3f}" for c in cosines)])
+        return [
+            f"{self.used} of {self.asked} questions have a correct and an incorrect rollout. Each got its own GRPO "
+            f"step. Correct rollouts that become less likely: {lower[0]} of {len(self.rollouts)} as predicted, "
+            f"{lower[1]} by the gradient, {lower[2]} by the recipe's optimizer.",
+            "Rank correlation of predicted and measured change (95 % interval), and overlap of the lowest fifths",
+            *columns(rows),
+            "",
+            "Mean cosine of two rollouts' hidden states, each a mean over an action's tokens",
+            *columns(similar),
+        ]
+
+    def draw(self, figure: Any) -> None:
+        """Predicted against measured change, of whole rollouts and of first actions."""
+        (axis,) = panels(figure)
+        for unit, colour in (("rollout", ALL), ("first action", CORRECT)):
+            points = [(u.predicted, u.gradient) for u in self.units if u.unit == unit]
+            found = self.agreement(unit, "gradient").correlation
+            name = f"{unit}s ({len(points)}" + (")" if found is None else f", rank correlation {found:+.2f})")
+            axis.scatter(*zip(*points, strict=True), s=12, color=colour, alpha=0.6, label=name)
+        axis.axhline(0, color=ALL, linewidth=0.8)
+        axis.axvline(0, color=ALL, linewidth=0.8)
+        axis.set_xlabel("predicted change of correct rollouts, −GWHES / Z")
+        axis.set_ylabel("measured, by the gradient")
+        axis.legend(fontsize="small")
+
+
+def _correlation(agreement: Agreement) -> str:
+    if agreement.correlation is None:
+        return "–"
+    if agreement.low is None or agreement.high is None:
+        return f"{agreement.correlation:+.2f}"
+    return f"{agreement.correlation:+.2f} ({agreement.low:+.2f} to {agreement.high:+.2f})"
 
 
 def influence(subject: Subject, rollouts: Rollouts, *, listener: Listener) -> Influence:
@@ -309,8 +356,7 @@ class GroupStep:
             if self._subject.optimizer_state is not None:
                 load_optimizer(self._subject.optimizer_state, learner.optimizer)
             minibatches, batch, _ = learner.old_pass(self.batch, self._plan)
-            if learner.step(minibatches, mean_searches=0.0)["grad/skipped_steps"]:
-                self._note("an optimizer step was skipped, its gradient was not finite: do not trust this result")
+            note_skipped(learner.step(minibatches, mean_searches=0.0), self._note)
             return learner.token_change(batch, self._plan)
 
     @property

@@ -17,13 +17,14 @@ import transformers
 from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import ModelError, RolloutError
-from holdfast.evaluate.probes import Influence, Rollouts, Subject, draw, influence, lines, per_sample
-from holdfast.evaluate.probes.influence import Influenced, Similarity, correlation_interval, rank_correlation
+from holdfast.evaluate.probes import Rollouts, Subject, draw, per_sample
 from holdfast.methods.drop_void import DropVoid
 from holdfast.methods.negative_weight import NegativeWeight
 from holdfast.methods.penalties import NoPenalty
 from holdfast.methods.registry import Methods
 from holdfast.recipe import validate
+from holdfast_research.probes import Influence, influence
+from holdfast_research.probes.influence import Influenced, Similarity, correlation_interval, rank_correlation
 
 Make = Callable[..., Any]
 VOCABULARY = 4
@@ -249,7 +250,7 @@ def test_agreements() -> None:
 
 
 def test_what_people_read(tmp_path: Path) -> None:
-    text = lines(RESULT)
+    text = RESULT.lines()
     assert text[0].startswith("10 of 14 questions have a correct and an incorrect rollout.")
     assert text[0].endswith("2 of 10 as predicted, 3 by the gradient, 9 by the recipe's optimizer.")
     rows = [" ".join(line.split()) for line in text if line.startswith("rollout ")]

@@ -16,9 +16,10 @@ import transformers
 from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.trajectory import Answer, Search, Trajectory, Turn
 from holdfast.base.errors import RolloutError
-from holdfast.evaluate.probes import Cases, Rollouts, Subject, case_pages, cases, draw, influence, lines
-from holdfast.evaluate.probes.cases import LABELS, Case, CaseRollout, CaseToken, CaseTurn
+from holdfast.evaluate.probes import Rollouts, Subject, draw
 from holdfast.recipe import validate
+from holdfast_research.probes import Cases, cases, influence
+from holdfast_research.probes.cases import LABELS
 
 Make = Callable[..., Any]
 WORDS = ["<pad>", "red ", "green ", "blue ", "</s>"]
@@ -164,80 +165,47 @@ def test_groups_all_correct_or_all_incorrect_are_refused(subject: Make, rolled: 
         cases(subject(), rolled(*groups), listener=heard)
 
 
-# ---- labels and pages, of cases made by hand
-
-
-def side(correct: bool, tokens: int, logprob: float) -> CaseRollout:
-    said = [
-        CaseToken(text="a|b`" if k else "red ", before=logprob, after=logprob - 0.25, push=-1) for k in range(tokens)
-    ]
-    turn = CaseTurn(tokens=tuple(said), observation="```\na passage")
-    return CaseRollout(correct=correct, answer="x" if correct else None, turns=(turn,))
-
-
-def case(
-    *, displacement: float = -1.0, shared: int = 0, f1: float = 0.0, right: tuple[int, float] = (10, -1.0),
-    wrong: tuple[int, float] = (10, -1.0),
-) -> Case:  # fmt: skip
-    return Case(
-        id="s/train/0", question="Who <b>?", golden_answers=("x", "z"), correct_rollouts=2, incorrect_rollouts=3,
-        displacement=displacement, push=-0.5, predicted=0.25, shared_tokens=shared, answer_f1=f1,
-        correct=side(True, *right), incorrect=side(False, *wrong),
-    )  # fmt: skip
+# ---- labels, of cases made by hand
 
 
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        (case(), ()),
-        (case(shared=5), ("shared prefix",)),
-        (case(shared=4), ()),
-        (case(shared=2, right=(4, -1.0)), ("shared prefix",)),
-        (case(wrong=(15, -2.0)), ("long and unlikely",)),
-        (case(wrong=(14, -2.0)), ()),
-        (case(wrong=(15, -0.5)), ()),
-        (case(f1=0.5), ("near-miss answer",)),
-        (case(f1=0.49), ()),
-        (case(shared=10, f1=1.0, wrong=(20, -2.0)), tuple(LABELS)),
+        ({}, ()),
+        ({"shared": 5}, ("shared prefix",)),
+        ({"shared": 4}, ()),
+        ({"shared": 2, "right": (4, -1.0)}, ("shared prefix",)),
+        ({"wrong": (15, -2.0)}, ("long and unlikely",)),
+        ({"wrong": (14, -2.0)}, ()),
+        ({"wrong": (15, -0.5)}, ()),
+        ({"f1": 0.5}, ("near-miss answer",)),
+        ({"f1": 0.49}, ()),
+        ({"shared": 10, "f1": 1.0, "wrong": (20, -2.0)}, tuple(LABELS)),
     ],
 )
-def test_labels(made: Case, expected: tuple[str, ...]) -> None:
-    assert made.labels == expected
+def test_labels(case: Make, made: dict[str, Any], expected: tuple[str, ...]) -> None:
+    assert case(**made).labels == expected
 
 
-RESULT = Cases(
-    asked=9,
-    every=(case(shared=5, wrong=(60, -2.0)), case(displacement=-0.5, shared=9), case(displacement=0.5)),
-    top=2,
-)
-
-
-def test_counts() -> None:
-    assert (RESULT.displaced, len(RESULT.shown)) == (2, 2)
-    assert RESULT.label_counts == {
+def test_counts(found: Cases) -> None:
+    assert (found.displaced, len(found.shown)) == (2, 2)
+    assert found.label_counts == {
         "shared prefix": (2, 2), "long and unlikely": (1, 1), "near-miss answer": (0, 0), "none": (1, 0),
     }  # fmt: skip
-    found = RESULT.to_json()
-    assert found["used"] == 3 and found["labels"] == {
-        name: {"cases": every, "displaced": displaced} for name, (every, displaced) in RESULT.label_counts.items()
+    values = found.to_json()
+    assert values["used"] == 3 and values["labels"] == {
+        name: {"cases": every, "displaced": displaced} for name, (every, displaced) in found.label_counts.items()
     }
 
 
-def test_what_people_read(tmp_path: Path) -> None:
-    text = lines(RESULT)
+def test_what_people_read(found: Cases, tmp_path: Path) -> None:
+    text = found.lines()
     assert text[0].startswith("3 of 9 questions have a correct and an incorrect rollout.")
     assert "s/train/0        -1.000  -0.5  shared prefix, long and unlikely" in text
-    page = case_pages(RESULT, "cases · a run")
-    assert page.count("\n## ") == 2 and page.count("\n### ") == 4 and "## 1. Who &lt;b&gt;?" in page
-    rows = [row.replace("\\|", "").count("|") for row in page.splitlines() if row.startswith("| ")]
-    assert set(rows) == {4, 5, 7}
-    assert page.count("The 40 of 60 tokens that changed most:") == 1
-    assert "| log-prob per token | -1.000 | -2.000 |" in page and "| change of log-likelihood | -2.500 |" in page
-    assert page.count("> ````text") == 4, "a fence longer than that in the passage"
-    draw(RESULT, "a title", tmp_path / "one.svg")
+    draw(found, "a title", tmp_path / "one.svg")
     assert "s/train/0: shared prefix" in (tmp_path / "one.svg").read_text(encoding="utf-8")
 
 
-def test_nothing_displaced_is_said() -> None:
-    risen = replace(RESULT, every=(case(displacement=0.5),))
-    assert "made the correct rollouts of 0 less likely" in lines(risen)[0]
+def test_nothing_displaced_is_said(found: Cases, case: Make) -> None:
+    risen = replace(found, every=(case(displacement=0.5),))
+    assert "made the correct rollouts of 0 less likely" in risen.lines()[0]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from holdfast.base.errors import RolloutError
-from holdfast.evaluate.probes import Subject, by_searches, first_action
+from holdfast.evaluate.probes import Subject, draw
+from holdfast_research.probes import BySearches, FirstAction, by_searches, first_action
+from holdfast_research.probes.likelihood import Level, Rounds
 
 Make = Callable[..., Any]
 ZERO, ONE = math.log(0.8), math.log(0.2)
@@ -94,3 +99,77 @@ def test_rounds_of_searches(coin: Callable[..., Subject], episode: Make, rolled:
 def test_rounds_need_an_episode(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
     with pytest.raises(RolloutError, match="all 2 rollouts failed"):
         by_searches(coin(), rolled([episode(False, [0], failed=True)] * 2), listener=heard)
+
+
+# ---- what a person reads
+
+
+FIRST_ACTION = FirstAction(
+    compared=4,
+    matching=3,
+    correct=(Level(rollouts=5, logprob=-0.25), Level(rollouts=1, logprob=-1.0)),
+    incorrect=(Level(rollouts=4, logprob=-0.5),),
+    first_matching=Level(rollouts=3, logprob=-0.125),
+    first_other=Level(rollouts=0, logprob=None),
+)
+BY_SEARCHES = BySearches(
+    rounds=(
+        Rounds(
+            searches=0,
+            everyone=Level(rollouts=2, logprob=-0.5),
+            correct=Level(rollouts=0, logprob=None),
+            incorrect=Level(rollouts=2, logprob=-0.5),
+        ),
+        Rounds(
+            searches=3,
+            everyone=Level(rollouts=12, logprob=-0.75),
+            correct=Level(rollouts=6, logprob=-0.25),
+            incorrect=Level(rollouts=6, logprob=-1.25),
+        ),
+    )
+)
+
+
+def test_the_table_and_the_figure_of_first_actions(tmp_path: Path) -> None:
+    expected = [
+        "4 incorrect rollouts belong to questions with a correct one. 3 of them (75 %) began with a "
+        "search that returned the same passages.",
+        "Log-prob per token, mean over rollouts (rollouts)",
+        "action                                 1           2",
+        "correct rollouts                -0.250 (5)  -1.000 (1)",
+        "incorrect rollouts                -0.500 (4)",
+        "incorrect, began as a correct one   -0.125 (3)",
+        "incorrect, began differently                 –",
+    ]
+    lines = FIRST_ACTION.lines()
+    assert [" ".join(line.split()) for line in lines] == [" ".join(line.split()) for line in expected]
+    assert max(len(line) for line in lines if "  " in line) <= 80
+    draw(FIRST_ACTION, "a title", tmp_path / "one.svg")
+    said = {" ".join(text.split()) for text in ElementTree.parse(tmp_path / "one.svg").getroot().itertext()}
+    assert {
+        "a title",
+        "3 of 4 incorrect rollouts (75 %) began as a correct one",
+        "incorrect, began as a correct one",
+    } <= said
+    assert "incorrect, began differently" not in said  # there are none
+    draw(FIRST_ACTION, "a title", tmp_path / "two.svg")
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    json.dumps(FIRST_ACTION.to_json(), allow_nan=False)
+
+
+def test_the_table_and_the_figure_of_searches(tmp_path: Path) -> None:
+    expected = [
+        "Log-prob per token, mean over rollouts (rollouts)",
+        "searches          all       correct       incorrect",
+        "0          -0.500 (2)           –  -0.500 (2)",
+        "3         -0.750 (12)  -0.250 (6)  -1.250 (6)",
+    ]
+    lines = BY_SEARCHES.lines()
+    assert [" ".join(line.split()) for line in lines] == [" ".join(line.split()) for line in expected]
+    assert max(len(line) for line in lines if "  " in line) <= 80
+    draw(BY_SEARCHES, "a title", tmp_path / "one.svg")
+    said = {" ".join(text.split()) for text in ElementTree.parse(tmp_path / "one.svg").getroot().itertext()}
+    assert {"a title", "searches", "12", "correct"} <= said
+    draw(BY_SEARCHES, "a title", tmp_path / "two.svg")
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    json.dumps(BY_SEARCHES.to_json(), allow_nan=False)

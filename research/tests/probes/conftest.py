@@ -1,0 +1,60 @@
+"""The coin, the rollouts and the run of the library's probes, and cases made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast_research.probes.cases import Case, CaseRollout, Cases, CaseToken, CaseTurn
+
+_FILE = Path(__file__).parents[3] / "tests" / "evaluate" / "probes" / "conftest.py"
+_SPEC = spec_from_file_location("conftest_of_probes", _FILE)
+assert _SPEC is not None and _SPEC.loader is not None
+_fixtures: Any = module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_fixtures)
+own_cache, one_thread, heard = _fixtures.own_cache, _fixtures.one_thread, _fixtures.heard
+coin, episode, rolled = _fixtures.coin, _fixtures.episode, _fixtures.rolled
+home, trained = _fixtures.home, _fixtures.trained
+
+
+def side(correct: bool, tokens: int, logprob: float) -> CaseRollout:
+    said = [
+        CaseToken(text="a|b`" if k else "red ", before=logprob, after=logprob - 0.25, push=-1) for k in range(tokens)
+    ]
+    turn = CaseTurn(tokens=tuple(said), observation="```\na passage")
+    return CaseRollout(correct=correct, answer="x" if correct else None, turns=(turn,))
+
+
+def make_case(
+    *, displacement: float = -1.0, shared: int = 0, f1: float = 0.0, right: tuple[int, float] = (10, -1.0),
+    wrong: tuple[int, float] = (10, -1.0),
+) -> Case:  # fmt: skip
+    return Case(
+        id="s/train/0", question="Who <b>?", golden_answers=("x", "z"), correct_rollouts=2, incorrect_rollouts=3,
+        displacement=displacement, push=-0.5, predicted=0.25, shared_tokens=shared, answer_f1=f1,
+        correct=side(True, *right), incorrect=side(False, *wrong),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def case() -> Callable[..., Case]:
+    """case(displacement=0.5, shared=9): a question with its pair; right and wrong are (tokens, log-prob)."""
+    return make_case
+
+
+@pytest.fixture
+def found() -> Cases:
+    """Three cases, of which two are shown."""
+    return Cases(
+        asked=9,
+        every=(
+            make_case(shared=5, wrong=(60, -2.0)),
+            make_case(displacement=-0.5, shared=9),
+            make_case(displacement=0.5),
+        ),
+        top=2,
+    )

@@ -1,0 +1,157 @@
+"""`holdfast study-probe` on a run and on a model of seconds: what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+Probe = Callable[..., str]
+
+
+@pytest.fixture
+def probe(holdfast: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Probe:
+    """probe("runs/x", "--what", …): what the command prints, on one line, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments, code=0: holdfast("study-probe", *map(str, arguments), code=code)
+
+
+def written(folder: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    ElementTree.parse(folder / f"{name}.svg")
+    return found
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+# ---- what it writes
+
+
+def test_drift_of_a_run(probe: Probe, trained: Path) -> None:
+    text = probe(trained, "--what", "ratio-tail", "--checkpoint", 1, "--out", ".")
+    result = written(Path(), "ratio-tail-step-000001-seed-0")["result"]
+    (arm,) = result["arms"]
+    assert (arm["penalty"], arm["optimizer_steps"], len(arm["rollouts"])) == ("llds", 3, 24)
+    shares = arm["share_below"]["all"]
+    assert len(shares) == 3 and all(len(row) == len(result["epsilons"]) for row in shares)
+    assert all(row == sorted(row, reverse=True) for row in shares)  # ε falls from left to right
+    assert "P(∏ r < ε)" in text and "after each optimizer step" in text
+
+
+def test_the_runs_optimizer_moves_otherwise(probe: Probe, trained: Path) -> None:
+    options = (trained, "--what", "ratio-tail", "--out", ".", "--compare", "none,llds")
+    assert "seed 0, the run's optimizer" in probe(*options, "--optimizer-state")
+    found = written(Path(), "ratio-tail-step-000002-optimizer-state-seed-0")
+    assert found["optimizer_state"] == str(trained / "checkpoints" / "step-000002")
+    assert [arm["penalty"] for arm in found["result"]["arms"]] == ["none", "llds"]
+    probe(*options)
+    fresh = written(Path(), "ratio-tail-step-000002-seed-0")
+    assert fresh["optimizer_state"] is None and fresh["result"] != found["result"]
+
+
+@pytest.mark.parametrize("what", ["first-action", "by-searches"])
+def test_probes_that_look(probe: Probe, trained: Path, what: str) -> None:
+    probe(trained, "--what", what, "--out", ".", "--questions", 18)
+    result = written(Path(), f"{what}-step-000002-seed-0")["result"]
+    if what == "by-searches":
+        assert sum(r["everyone"]["rollouts"] for r in result["rounds"]) == 72
+        for found in result["rounds"]:
+            assert found["everyone"]["rollouts"] == found["correct"]["rollouts"] + found["incorrect"]["rollouts"]
+    else:
+        assert 0 <= result["matching"] <= result["compared"]
+        assert result["first_matching"]["rollouts"] == result["matching"]
+        assert all(level["logprob"] < 0 for level in result["correct"])
+
+
+def test_influence_of_a_run(probe: Probe, trained: Path) -> None:
+    before = digests(trained)
+    options = ("--what", "influence", "--out", ".", "--questions", 18)
+    text = probe(trained, *options)
+    found = written(Path(), "influence-step-000002-seed-0")["result"]
+    assert digests(trained) == before
+    assert 0 < found["used"] <= found["asked"] == 18
+    assert len([u for u in found["units"] if u["action"] == 0]) >= found["used"]
+    assert all(u["optimizer"] != 0 for u in found["units"])
+    assert "Mean cosine of two rollouts" in text
+    probe(trained, *options, "--optimizer-state")
+    other = written(Path(), "influence-step-000002-optimizer-state-seed-0")["result"]
+    assert [u["predicted"] for u in other["units"]] == [u["predicted"] for u in found["units"]]
+    assert [u["optimizer"] for u in other["units"]] != [u["optimizer"] for u in found["units"]]
+
+
+def test_cases_of_a_run(probe: Probe, trained: Path) -> None:
+    before = digests(trained)
+    text = probe(trained, "--what", "cases", "--out", ".", "--questions", 18, "--top", 2)
+    name = "cases-step-000002-seed-0"
+    found = written(Path(), name)["result"]
+    assert digests(trained) == before
+    assert len(found["cases"]) == 2 <= found["used"] <= found["asked"] == 18
+    for case in found["cases"]:
+        right, wrong = case["correct"], case["incorrect"]
+        assert right["answer"] in case["golden_answers"] and wrong["answer"] not in case["golden_answers"]
+        for rollout in (right, wrong):
+            tokens = [token for turn in rollout["turns"] for token in turn["tokens"]]
+            assert rollout["tokens"] == len(tokens)
+            assert rollout["change"] == pytest.approx(sum(t["after"] - t["before"] for t in tokens))
+            assert sum(t["push"] for t in tokens) == pytest.approx(case["push"], rel=1e-3, abs=1e-5)
+    page = Path(f"{name}.md").read_text()
+    assert page.count("\n## ") == 2 and found["cases"][0]["question"] in page
+    assert f"Wrote {name}.json and {name}.svg Wrote {name}.md and {name}.html" in text
+    assert Path(f"{name}.html").read_text().count("<article") == 4
+
+
+def test_a_model_with_a_recipe(probe: Probe, trained: Path, home: Path) -> None:
+    model = trained / "checkpoints" / "step-000002" / "model"
+    probe(model, "--recipe", home / "recipe.toml", "--what", "ratio-tail", "--loss.kl_coef", 0)
+    probe(trained, "--what", "ratio-tail", "--loss.kl_coef", 0, "--out", ".")
+    as_model = written(Path("probes"), "ratio-tail-model-seed-0")
+    as_run = written(Path(), "ratio-tail-step-000002-seed-0")
+    assert as_model["result"] == as_run["result"]
+    assert as_model["recipe"]["warm_start"]["steps"] == 0
+
+
+# ---- what it refuses
+
+
+def test_refusals(probe: Probe, trained: Path) -> None:
+    def refused(what: str, *options: object) -> str:
+        return probe(trained, "--what", what, *options, "--out", "out", code=2)
+
+    assert "by-searches: this probe makes no update" in refused("by-searches", "--compare", "none")
+    assert "by-searches: this probe makes no update" in refused("by-searches", "--optimizer-state")
+    for what in ("influence", "cases"):
+        assert f"--compare with --what {what}: this update is plain GRPO" in refused(what, "--compare", "none")
+    assert "only --what cases shows individual questions" in refused("ratio-tail", "--top", 2)
+    assert "--compare foo: there is no such penalty" in refused("ratio-tail", "--compare", "none,foo")
+    assert "holdfast probe" in probe("--help") and not list(Path().rglob("*.json"))
+
+
+def test_a_run_without_a_checkpoint(probe: Probe, trained: Path) -> None:
+    Path("begun").mkdir()
+    shutil.copy(trained / "config.toml", "begun")
+    for what in ("ratio-tail", "cases"):
+        text = probe("begun", "--what", what, code=2)
+        assert "begun has no complete checkpoint; let the run reach one (checkpoint.every) or finish" in text
+
+
+@pytest.mark.parametrize("what", ["first-action", "ratio-tail", "influence", "cases"])
+def test_a_policy_that_is_never_right(probe: Probe, home: Path, what: str) -> None:
+    recipe = home / "recipe.toml"
+    text = probe(home / "raw", "--recipe", recipe, "--what", what, "--loss.kl_coef", 0, code=2)
+    assert "0 of 24 rollouts on 6 questions are correct" in text
+
+
+def test_likelihoods_need_nothing_right(probe: Probe, home: Path) -> None:
+    probe(home / "raw", "--recipe", home / "recipe.toml", "--what", "by-searches")
+    (row, *_) = written(Path("probes"), "by-searches-raw-seed-0")["result"]["rounds"]
+    assert row["everyone"] == row["incorrect"] and row["everyone"]["rollouts"] == 24
+    assert row["correct"] == {"rollouts": 0, "logprob": None}
