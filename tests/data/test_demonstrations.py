@@ -41,8 +41,8 @@ def over(passages: Sequence[str]) -> BM25Retriever:
     return BM25Retriever.build([Document(str(i), text) for i, text in enumerate(passages)])
 
 
-def made(*examples: Example, seed: int = 0, **protocol: int) -> Demonstrations:
-    return demonstrate(examples, over(PASSAGES), replace(CLEAN, topk=1, **protocol), seed=seed)
+def made(*examples: Example, seed: int = 0, max_turns: int = 4) -> Demonstrations:
+    return demonstrate(examples, over(PASSAGES), replace(CLEAN, topk=1, max_turns=max_turns), seed=seed)
 
 
 CAPITAL = example("What is the capital of Norway?", "Kristiania", "Oslo")
