@@ -125,7 +125,7 @@ def kl_grows(rows: Rows, since: NDArray[np.int64]) -> Truths:
 LEAVE_LESS_OUT: Remedy = {
     "holdfast": "Widen `loss.methods.sampler_weights.low` and `loss.methods.sampler_weights.high` until the weights "
     "are between them. Or sample without truncation: `sampling.top_p = 1.0` and `sampling.top_k = 0`. If "
-    "`loss.methods.drop_void` removes the tokens, leave it out, or teach valid turns first with `warm_start.steps`.",
+    "`loss.methods.drop_void.on` removes the tokens, leave it out, or teach valid turns first with `warm_start.steps`.",
     **dict.fromkeys(
         ("trl", "verl", "unknown"),
         "Widen the bounds on the importance weights of the sampler until the weights are between them. Or sample "
