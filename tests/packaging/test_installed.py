@@ -23,7 +23,6 @@ FAST = (
         "tests/base/test_scoring.py",
         "tests/base/test_collapse.py",
         "tests/base/test_run_folder.py",
-        "tests/agent/test_trajectory.py",
     ),
     *("tests/diagnose/test_rules.py", "tests/diagnose/test_readers.py"),
 )
