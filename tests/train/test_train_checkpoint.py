@@ -225,7 +225,7 @@ def test_a_kill_between_the_two_renames_is_put_right(tmp_path: Path, language_mo
 def test_which_model_is_meant(tmp_path: Path, language_model: LanguageModel) -> None:
     with pytest.raises(CheckpointError, match="has no complete checkpoint"):
         model_folder(tmp_path, "last")
-    with pytest.raises(CheckpointError, match="not been evaluated on dev"):
+    with pytest.raises(CheckpointError, match="has no best checkpoint"):
         model_folder(tmp_path, "best")
     old, new = save(tmp_path, 2, language_model), save(tmp_path, 4, language_model)
     assert model_folder(tmp_path, "last") == new / "model"

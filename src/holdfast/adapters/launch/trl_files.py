@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.adapters.launch.plan import Machines, Option, model_path, train_and_dev
 from holdfast.base.errors import DataError
-from holdfast.methods.penalties import Penalty
+from holdfast.methods.penalties import LLDS, NLL, SAPO, Penalty
 from holdfast.recipe import Config, Reward, dump
 
 PORT = 29500
@@ -151,7 +151,7 @@ trainer.save_state()  # the whole log, in trainer_state.json
 def script(config: Config, options: Sequence[Option]) -> str:
     """`train.py`."""
     penalty, module = _penalty(config.loss.penalty.term)
-    ours = module == Penalty.__module__
+    ours = isinstance(config.loss.penalty.term, LLDS | NLL | SAPO)  # the names that the adapter has
     name = penalty.partition("(")[0]
     arguments = [*([penalty] if penalty else []), *_observing(config)]
     lora, lost = config.model.lora_rank, config.faults.search_failure_rate
