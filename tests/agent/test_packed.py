@@ -190,12 +190,12 @@ def test_rows_beyond_a_window_of_attention_are_passed_as_rows() -> None:
 
 def test_under_autocast_within_its_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = a_model().float(), a_batch()
+    assert packable(model)
     with torch.no_grad():
         together, _ = token_logprobs(model, *batch, autocast_dtype=torch.bfloat16)
         as_rows(monkeypatch)
         apart, _ = token_logprobs(model, *batch, autocast_dtype=torch.bfloat16)
-    torch.testing.assert_close(together, apart, rtol=0, atol=0.03)
-    assert (together - apart).abs().max() > 0
+    torch.testing.assert_close(together, apart, rtol=0, atol=0.03)  # on some CPUs equal to the last bit
 
 
 @pytest.mark.parametrize(
