@@ -54,7 +54,7 @@ def in_host(kind: type[Method], host: str) -> Iterator[str]:
     made = kind().translated(host, load())
     if made.problems:
         yield f"no: {kind.hosts.get(host, 'the host does not have it')}"
-    yield from (f"`{name}`" for name, _, _ in made.options)
+    yield from (f"`{option.name}`" for option in made.options)
 
 
 def test_the_page_shows_the_methods() -> None:

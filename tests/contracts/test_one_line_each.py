@@ -223,8 +223,9 @@ def test_a_method_of_the_package(tmp_path: Path) -> None:
     assert "[loss.methods.toy]: it is a toy" in python("-m", "holdfast", "launch", "trl", "quickstart", *launch)
     for page in ("test_methods_page.py", "test_settings_page.py", "test_metrics_glossary.py"):
         shutil.copy(Path(__file__).parent / page, tmp_path / page)
-    made = "import test_methods_page, test_settings_page, test_metrics_glossary as g; print(test_methods_page.page())"
-    printed = python("-c", made)
+    made = "import test_methods_page as m, test_settings_page as s, test_metrics_glossary as g"
+    printed = python("-c", f"{made}; print(m.page(), s.page(), g.table())")
+    assert "## `[loss.methods.toy]`" in printed and "| `toy/calls` | Hooks that were called. |" in printed
     assert (
         "| `toy` | Use every hook. | a test | group advantages, sampler | no: it is a toy | no: it is a toy |"
         in printed

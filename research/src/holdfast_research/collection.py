@@ -20,7 +20,7 @@ Files = Mapping[str, str]
 
 @cache
 def read(path: Path) -> Mapping[str, Files]:
-    """The files of every run, by the name of the run; of none where there is no collection. Unpacked once a process."""
+    """The files of every run, by the name of the run; empty without a collection. Unpacked once per process."""
     runs: dict[str, Files] = json.loads(lzma.decompress(path.read_bytes())) if path.exists() else {}
     return runs
 

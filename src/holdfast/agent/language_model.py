@@ -208,7 +208,7 @@ def take_weights(language_model: LanguageModel, config: Model, saved: Path) -> N
         ) from None
 
 
-def json_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if there is none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

@@ -32,7 +32,7 @@ CODES: dict[str, str] = {
     "OBS001": "observer",
     "ZER001": "zeros",
 }
-"""Every code, and the file of its rule in `holdfast/diagnostics/rules`. Causes come before symptoms: findings of the
+"""Every code, and the file of its rule in `diagnose/rules`. Causes come before symptoms: findings of the
 same step are reported in this order."""
 
 

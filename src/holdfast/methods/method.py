@@ -33,11 +33,19 @@ Need = Literal[
 
 
 @dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a host; `why` names the settings it comes from, or the reason for its value."""
+
+    name: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Translation:
     """A method in another trainer: its options there, or why it cannot be."""
 
-    options: tuple[tuple[str, Any, str], ...] = ()
-    """(name of the option, value, the settings it comes from)."""
+    options: tuple[Option, ...] = ()
     problems: tuple[str, ...] = ()
     """A sentence for each thing that the host cannot do."""
     notes: tuple[str, ...] = ()
@@ -59,7 +67,7 @@ class Method(Section):
     source: ClassVar[str]
     """Where it was published, as Markdown."""
     needs: ClassVar[frozenset[Need]] = frozenset()
-    acts_on: ClassVar[str] = "it is for rollouts with one advantage"
+    acts_on: ClassVar[str] = "it needs one advantage for each rollout"
     """What it does, for the sentence that refuses it: "it compares the rollouts of a group"."""
     hosts: ClassVar[Mapping[str, str]] = {}
     """Host -> why it does not have the method. A method that a host has overrides `translated` instead."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from holdfast.methods.method import Method, Translation
+from holdfast.methods.method import Method, Option, Translation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +41,6 @@ class OffPolicyMask(Method):
             return Method.translated(self, host, config)
         setting = f"{self.table()}.threshold"
         return Translation(
-            options=(("off_policy_mask_threshold", self.threshold, setting),),
+            options=(Option("off_policy_mask_threshold", self.threshold, setting),),
             notes=(f"TRL measures {setting} from the sampler's log-probs, where it has them",),
         )

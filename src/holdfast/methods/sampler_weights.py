@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from holdfast.methods.method import Method, Translation
+from holdfast.methods.method import Method, Option, Translation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ class SamplerWeights(Method):
     }
 
     def problems(self) -> Iterator[str]:
-        """Bounds and levels that cannot be."""
+        """Bounds and levels that contradict each other."""
         if not self.low < self.high:
             yield (
                 f"{_NAME}.low = {self.low:g} must be below {_NAME}.high = {self.high:g}: they are the bounds of the "
@@ -103,12 +103,12 @@ class SamplerWeights(Method):
         problems = tuple(self._verl_problems(getattr(config.loss.penalty, "gate", "")))
         return Translation(options=() if problems else tuple(self._verl()), problems=problems)
 
-    def _trl(self) -> Iterator[tuple[str, Any, str]]:
-        yield "use_vllm", True, f"{_NAME}: TRL has weights for rollouts of vLLM only (pip install vllm)"
-        yield "vllm_importance_sampling_correction", True, f"{_NAME}.on"
-        yield "vllm_importance_sampling_mode", f"{self.level}_{self.keep}", f"{_NAME}.level, {_NAME}.keep"
-        yield "vllm_importance_sampling_clip_min", self.low or None, f"{_NAME}.low"
-        yield "vllm_importance_sampling_clip_max", self.high, f"{_NAME}.high"
+    def _trl(self) -> Iterator[Option]:
+        yield Option("use_vllm", True, f"{_NAME}: TRL has weights for rollouts of vLLM only (pip install vllm)")
+        yield Option("vllm_importance_sampling_correction", True, f"{_NAME}.on")
+        yield Option("vllm_importance_sampling_mode", f"{self.level}_{self.keep}", f"{_NAME}.level, {_NAME}.keep")
+        yield Option("vllm_importance_sampling_clip_min", self.low or None, f"{_NAME}.low")
+        yield Option("vllm_importance_sampling_clip_max", self.high, f"{_NAME}.high")
 
     def _trl_problems(self) -> Iterator[str]:
         if self.level == "action":
@@ -126,18 +126,20 @@ class SamplerWeights(Method):
                 "does so too"
             )
 
-    def _verl(self) -> Iterator[tuple[str, Any, str]]:
+    def _verl(self) -> Iterator[Option]:
         prefix = "algorithm.rollout_correction"
-        yield "actor_rollout_ref.rollout.calculate_log_probs", True, f"{_NAME}.on: the sampler's log-probs"
+        yield Option("actor_rollout_ref.rollout.calculate_log_probs", True, f"{_NAME}.on: the sampler's log-probs")
         if self.keep == "reject":
             kind = "token" if self.level == "token" else "seq_mean" if self.aggregate == "mean" else "seq_sum"
-            yield f"{prefix}.rollout_rs", f"{kind}_k1", f"{_NAME}.level, {_NAME}.aggregate, {_NAME}.keep"
+            yield Option(f"{prefix}.rollout_rs", f"{kind}_k1", f"{_NAME}.level, {_NAME}.aggregate, {_NAME}.keep")
             band = f"{1 / self.high:.6g}_{1 / self.low:.6g}"
-            yield f"{prefix}.rollout_rs_threshold", band, f"1 / {_NAME}.high, 1 / {_NAME}.low: verl's are of 1 / w"
+            yield Option(
+                f"{prefix}.rollout_rs_threshold", band, f"1 / {_NAME}.high, 1 / {_NAME}.low: verl's are of 1 / w"
+            )
             return
-        yield f"{prefix}.rollout_is", self.level, f"{_NAME}.level, {_NAME}.aggregate"
+        yield Option(f"{prefix}.rollout_is", self.level, f"{_NAME}.level, {_NAME}.aggregate")
         band = f"{self.low:g}_{self.high:g}" if self.keep == "mask" else f"{self.high:g}"
-        yield f"{prefix}.rollout_is_threshold", band, f"{_NAME}.keep, {_NAME}.low, {_NAME}.high"
+        yield Option(f"{prefix}.rollout_is_threshold", band, f"{_NAME}.keep, {_NAME}.low, {_NAME}.high")
 
     def _verl_problems(self, gate: str) -> Iterator[str]:
         if self.level == "action":

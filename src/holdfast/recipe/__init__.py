@@ -215,8 +215,7 @@ def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
 
 
 def _drop_other_questions(data: dict[str, Any], train: str) -> None:
-    """Drop dev and test questions of the Factbook where training questions are no longer, or now are, of it; and its
-    demonstrations."""
+    """Drop dev and test questions, and the Factbook's demonstrations, where training moves to or from the Factbook."""
     questions, warm_start = settings.table(data, "data"), settings.table(data, "warm_start")
     if is_factbook(str(questions.get("train", "world"))) != is_factbook(train):
         questions.pop("dev", None)

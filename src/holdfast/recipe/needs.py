@@ -68,18 +68,13 @@ def _output_layer(config: Config, method: Method) -> Missing | None:
     )
 
 
-def _sampler(config: Config, method: Method) -> Missing | None:
-    return None  # rollouts always have them; a host may not
-
-
-NEEDS: Mapping[Need, Callable[[Config, Method], Missing | None]] = {
+NEEDS: Mapping[Need, Callable[[Config, Method], Missing | None]] = {  # "sampler": every rollout has that
     "rollout advantages": _rollout_advantages,
     "group advantages": _group_advantages,
     "negative rollouts": _negative_rollouts,
     "drift": _drift,
     "all log-probs": _all_logprobs,
     "output layer": _output_layer,
-    "sampler": _sampler,
 }
 
 
@@ -89,7 +84,7 @@ def unmet_needs(config: Config) -> Iterator[str]:
 
     for method in config.loss.methods.used:
         for need in sorted(method.needs):
-            if (missing := NEEDS[need](config, method)) is not None:
+            if need in NEEDS and (missing := NEEDS[need](config, method)) is not None:
                 setting, why, instead = missing
                 value = as_toml(setting_values(config)[setting])
                 yield f"[{method.table()}] with {setting} = {value}: {why}. {instead}, or leave the method out"

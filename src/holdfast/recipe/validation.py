@@ -95,15 +95,15 @@ def _mixed_with_the_factbook(config: Config) -> Iterator[str]:
         paths |= {name: path for name, path in others.items() if path is not None}
     if warm_start.steps and warm_start.data is not None and is_factbook(warm_start.data):
         paths["warm_start.data"] = warm_start.data
-    theirs, own = (
+    factbook, own_files = (
         ", ".join(f"{name} = {path!r}" for name, path in paths.items() if is_factbook(path) == wanted)
         for wanted in (True, False)
     )
-    if theirs and own:
+    if factbook and own_files:
         yield (
-            f"{theirs} with {own}: only the Factbook's passages answer its questions, and its demonstrations search "
-            "them. Take either the Factbook's parts or your own files for all of them. data.dev and data.test may be "
-            "left out, and `holdfast data demonstrate` writes demonstrations for your passages"
+            f"{factbook} with {own_files}: only the Factbook's passages answer its questions, and its demonstrations "
+            "search them. Take either the Factbook's parts or your own files for all of them. data.dev and data.test "
+            "may be left out, and `holdfast data demonstrate` writes demonstrations for your passages"
         )
 
 

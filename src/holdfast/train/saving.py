@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from holdfast.agent.language_model import ADAPTERS_FILE, json_object, take_weights
+from holdfast.agent.language_model import ADAPTERS_FILE, read_object, take_weights
 from holdfast.base.errors import CheckpointError
 from holdfast.base.run_folder import METRICS, best_folder, step_folder
 from holdfast.recipe import Checkpoint, Config, Model
@@ -120,8 +120,8 @@ def refuse_other_shape(config: Config, saved: Path) -> None:
     if path == "tiny":
         expected = dict(zip(_SHAPE, (tiny.hidden, tiny.layers, tiny.heads), strict=True))
     else:
-        expected = json_object(Path(path) / "config.json")
-    saved_config = json_object(saved / "config.json")
+        expected = read_object(Path(path) / "config.json")
+    saved_config = read_object(saved / "config.json")
     differing = {
         name if path == "tiny" else f"model.path = {path!r}, whose {key}": (
             expected[key],
@@ -130,8 +130,8 @@ def refuse_other_shape(config: Config, saved: Path) -> None:
         for key, name in _SHAPE.items()
         if key in expected and key in saved_config and expected[key] != saved_config[key]
     }
-    rank = config.model.lora_rank or json_object(Path(path) / ADAPTERS_FILE).get("r", 0)
-    if (trained := json_object(saved / ADAPTERS_FILE).get("r", 0)) != rank:
+    rank = config.model.lora_rank or read_object(Path(path) / ADAPTERS_FILE).get("r", 0)
+    if (trained := read_object(saved / ADAPTERS_FILE).get("r", 0)) != rank:
         differing["model.lora_rank"] = (rank, trained)
     if differing:
         name, (configured, trained) = next(iter(differing.items()))

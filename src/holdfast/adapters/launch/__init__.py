@@ -11,6 +11,7 @@ A translation keeps the meaning or refuses. Each host's module accounts for ever
     REFUSED   the host has nothing like it; a value other than the default is an error that names the nearest one
 """
 
-from holdfast.adapters.launch.plan import HOSTS, Machines, Option, Plan, plan, write_plan
+from holdfast.adapters.launch.plan import HOSTS, Machines, Plan, plan, write_plan
+from holdfast.methods.method import Option
 
 __all__ = ["HOSTS", "Machines", "Option", "Plan", "plan", "write_plan"]

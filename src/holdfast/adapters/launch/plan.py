@@ -11,14 +11,14 @@ from typing import Any
 
 from holdfast.base.errors import ConfigError, DataError, raise_all
 from holdfast.data.questions import Example, hold_out, read_questions
-from holdfast.methods.method import Translation
+from holdfast.methods.method import Option, Translation
 from holdfast.methods.penalties import CustomPenalty
 from holdfast.recipe import Config, setting_names, setting_values
 from holdfast.recipe.validation import code_errors
 
 HOSTS = ("trl", "verl")
 
-OURS: Mapping[str, str] = {
+LOCAL_ONLY: Mapping[str, str] = {
     "train.anchor_every": "the host's loss has log-probs of the policy that sampled, but not of an older one. Leave it "
     "out, or use `holdfast train`",
 }
@@ -48,15 +48,6 @@ class Machines:
     def __str__(self) -> str:
         gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}"
         return gpus if self.nodes == 1 else f"{self.nodes} machines with {gpus} each"
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option of the host; `why` names the settings it comes from, or the reason for its value."""
-
-    name: str
-    value: Any
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,26 +175,14 @@ def truncation(config: Config, remedy: str = "Set") -> Iterator[str]:
         )
 
 
-def method_translations(host: str, config: Config) -> list[Translation]:
-    """What each method of the recipe is in a host."""
-    return [method.translated(host, config) for method in config.loss.methods.used]
-
-
-def method_options(host: str, config: Config) -> list[Option]:
-    """The host's options for the methods of the recipe."""
-    return [Option(*option) for part in method_translations(host, config) for option in part.options]
-
-
-def method_problems(host: str, config: Config) -> Iterator[str]:
-    """A sentence for each method that the host cannot have."""
-    for part in method_translations(host, config):
-        yield from part.problems
-
-
-def method_notes(host: str, config: Config) -> Iterator[str]:
-    """A sentence for each thing that the host does differently in a method."""
-    for part in method_translations(host, config):
-        yield from part.notes
+def methods_in(host: str, config: Config) -> Translation:
+    """What the methods of the recipe are in a host, all together."""
+    parts = [method.translated(host, config) for method in config.loss.methods.used]
+    return Translation(
+        options=tuple(option for part in parts for option in part.options),
+        problems=tuple(problem for part in parts for problem in part.problems),
+        notes=tuple(note for part in parts for note in part.notes),
+    )
 
 
 def code_notes(config: Config) -> Iterator[str]:

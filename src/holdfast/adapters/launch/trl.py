@@ -10,15 +10,12 @@ from typing import Any
 from holdfast.adapters.launch import trl_files
 from holdfast.adapters.launch.plan import (
     CRITIC,
-    OURS,
+    LOCAL_ONLY,
     Machines,
-    Option,
     Plan,
     changed,
     code_notes,
-    method_notes,
-    method_options,
-    method_problems,
+    methods_in,
     noted,
     refuse,
     section,
@@ -26,6 +23,7 @@ from holdfast.adapters.launch.plan import (
     truncation,
 )
 from holdfast.adapters.launch.schedule import trl_schedule, trl_schedule_problem
+from holdfast.methods.method import Option
 from holdfast.methods.surrogates import SURROGATES
 from holdfast.recipe import Config
 
@@ -69,7 +67,7 @@ NOTED: Mapping[str, str] = {
 REFUSED: Mapping[str, str] = {
     "warm_start.steps": f"TRL's trainer has no warm start: {_START_FIRST}",
     "loss.baseline": "TRL gives every rollout of a group the same weight. Leave it at 'mean', or use verl",
-    **OURS,
+    **LOCAL_ONLY,
 }
 
 _LOSS_TYPES = {
@@ -108,7 +106,7 @@ def _differences(config: Config) -> Iterator[str]:
     yield from truncation(config, "Set sampling.mask_logprobs = true with sampling.top_k = 512, or")
     yield "TRL keeps the newest checkpoints, but not the best on dev"
     yield "TRL evaluates with samples at the training temperature, and does not report greedy scores"
-    yield from method_notes("trl", config)
+    yield from methods_in("trl", config).notes
     if config.loss.reduction == "token-mean":
         yield "TRL divides a step's loss by the mean token count of the rollout batch's steps, not by the step's own"
     elif config.loss.entropy_coef:
@@ -129,7 +127,7 @@ def _schedule(config: Config, machines: Machines) -> str:
 def _problems(config: Config, machines: Machines) -> Iterator[str]:
     loss = config.loss
     yield from noted(config, REFUSED)
-    yield from method_problems("trl", config)
+    yield from methods_in("trl", config).problems
     surrogate = SURROGATES[loss.surrogate]
     if surrogate.trl is None:
         yield f"loss.surrogate = {loss.surrogate!r}: TRL's GRPOTrainer does not have it. Use verl, or `holdfast train`"
@@ -229,7 +227,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("top_k", config.sampling.top_k, "sampling.top_k")
     yield Option("max_completion_length", _longest(config), "protocol.max_total_tokens, loss.reduction")
 
-    of_methods = method_options("trl", config)
+    of_methods = methods_in("trl", config).options
     if not any(option.name == "use_vllm" for option in of_methods):
         why = "True: vLLM on the same GPUs does the rollouts (pip install vllm); use it above 1B"
         yield Option("use_vllm", False, why)

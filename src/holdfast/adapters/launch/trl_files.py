@@ -10,8 +10,9 @@ from shlex import quote
 from textwrap import indent
 from typing import Any
 
-from holdfast.adapters.launch.plan import Machines, Option, model_path, train_and_dev
+from holdfast.adapters.launch.plan import Machines, model_path, train_and_dev
 from holdfast.base.errors import DataError
+from holdfast.methods.method import Option
 from holdfast.methods.penalties import LLDS, NLL, SAPO, Penalty
 from holdfast.recipe import Config, Reward, dump
 

@@ -8,14 +8,11 @@ from functools import partial
 from holdfast import __version__
 from holdfast.adapters.launch import verl_files
 from holdfast.adapters.launch.plan import (
-    OURS,
+    LOCAL_ONLY,
     Machines,
-    Option,
     Plan,
     code_notes,
-    method_notes,
-    method_options,
-    method_problems,
+    methods_in,
     model_path,
     noted,
     refuse,
@@ -26,6 +23,7 @@ from holdfast.adapters.launch.plan import (
 )
 from holdfast.adapters.launch.schedule import verl_mini_batch, verl_schedule_problem
 from holdfast.adapters.verl_losses import LAST_ACTION, LOSSES, loss_name
+from holdfast.methods.method import Option
 from holdfast.methods.surrogates import SURROGATES
 from holdfast.recipe import Config
 
@@ -99,7 +97,7 @@ REFUSED: Mapping[str, str] = {
         "verl's trainer has no warm start. Make the model with `holdfast warm-start RECIPE`, set "
         "model.path to the folder it names, and warm_start.steps = 0"
     ),
-    **OURS,
+    **LOCAL_ONLY,
     "critic.path": "verl's critic starts from a model, but this is a checkpoint of holdfast. Leave it out",
     "critic.whiten": "verl whitens every advantage of a critic. Leave it at true, or use `holdfast train`",
 }
@@ -173,7 +171,7 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         )
     if loss.ratio == "action":
         yield "loss.ratio = 'action': verl's losses do not know actions. The nearest are 'token' and 'sequence'"
-    yield from method_problems("verl", config)
+    yield from methods_in("verl", config).problems
     if loss.ratio == "sequence" and loss.dual_clip is not None:
         yield (
             f"loss.dual_clip = {loss.dual_clip} with loss.ratio = 'sequence': verl's GSPO has no dual clip; leave "
@@ -191,7 +189,7 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
 
 def _differences(config: Config) -> Iterator[str]:
     yield from truncation(config)
-    yield from method_notes("verl", config)
+    yield from methods_in("verl", config).notes
     yield "verl keeps the newest checkpoints, but not the best on dev"
     yield (
         "verl has separate limits for prompt and response, so with a short prompt a rollout ends before "
@@ -280,7 +278,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
             f"{ACTOR}.loss_scale_factor", limits.max_sampled_tokens, "protocol.max_turns, protocol.max_turn_tokens"
         )
     yield from _policy_loss(config)
-    yield from method_options("verl", config)
+    yield from methods_in("verl", config).options
 
     yield Option(f"{ROLLOUT}.name", "vllm", "the rollout server")
     yield Option(f"{ROLLOUT}.tensor_model_parallel_size", 1, "a server on each GPU")

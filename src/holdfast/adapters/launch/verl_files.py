@@ -10,10 +10,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from holdfast.adapters.launch.plan import Machines, Option, train_and_dev
+from holdfast.adapters.launch.plan import Machines, train_and_dev
 from holdfast.agent.protocol import PRESETS, SearchProtocol, prompt_text
 from holdfast.base.errors import MissingExtra
 from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions, read_questions
+from holdfast.methods.method import Option
 from holdfast.recipe import Config, dump
 
 AGENT_LOOPS = "agent_loops.yaml"
