@@ -103,7 +103,7 @@ def test_the_logs_are_read_and_hold_no_finding(protected: Any) -> None:
     for path in (log, protected.console):
         done = diagnose(path)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "steps 0 to 4" in done.stdout and "No findings." in done.stdout
+        assert "steps 1 to 4" in done.stdout and "No findings." in done.stdout
 
 
 def test_a_killed_run_goes_on_from_its_checkpoint(lab: Any, wait_for: Any) -> None:
