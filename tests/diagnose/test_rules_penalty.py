@@ -58,7 +58,7 @@ def test_with_several_steps_it_takes_ten_batches_and_the_schedule_is_not_blamed(
     finding = pen001(trl_log(k, [0.0] * 20 * k))
     assert finding is not None and finding.step == 10 * k, "the last row of the tenth batch"
     assert "in 10 rollout batches in which the policy changed" in finding.summary
-    assert "steps_per_generation" not in finding.remedy and "`threshold` of LLDS" in finding.remedy
+    assert "steps_per_generation" not in finding.remedy and "threshold (`threshold`) of LLDS" in finding.remedy
     assert pen001(trl_log(k, [0.0] * (10 * k - 1))) is None
 
 

@@ -136,7 +136,7 @@ def test_a_few_rows_of_trl_without_contrast_are_a_note(none: dict[str, float], r
     diagnosis = diagnose(log)
     (note,) = diagnosis.notes
     assert diagnosis.findings == () and note.code == "GRP001"
-    assert "reward 0" in note.summary and note.remedy.startswith("First check the reward function")
+    assert "reward 0" in note.summary and note.remedy.startswith("First check the reward:")
 
 
 def test_twenty_rows_are_a_finding_and_ask_for_the_reward_function_only_if_all_are_0() -> None:
@@ -144,7 +144,7 @@ def test_twenty_rows_are_a_finding_and_ask_for_the_reward_function_only_if_all_a
         log = trl({"reward/mean": [reward] * 20, "rollout/mixed_group_fraction": [0.0] * 20})
         (finding,) = diagnose(log).findings
         assert (finding.code, finding.step) == ("GRP001", 20)
-        assert finding.remedy.startswith("First check the reward function") is first
+        assert finding.remedy.startswith("First check the reward:") is first
 
 
 def test_rows_over_many_steps_need_be_no_more_than_five() -> None:

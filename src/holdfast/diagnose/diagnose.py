@@ -11,7 +11,8 @@ from holdfast.diagnose.batches import joined
 from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Host, Log, has, reward_curve
 from holdfast.diagnose.rules import RULES
-from holdfast.diagnose.rules.rule import Hit, Remedy, Rule, without_suppressed
+from holdfast.diagnose.rules.remedies import Remedy
+from holdfast.diagnose.rules.rule import Hit, Rule, without_suppressed
 
 
 def diagnose(log: Log) -> Diagnosis:

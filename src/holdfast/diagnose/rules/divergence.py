@@ -12,7 +12,8 @@ import numpy as np
 from holdfast.base.collapse import reward_range
 from holdfast.base.trailing import Truths, Values, highest, lowest, trailing_mean
 from holdfast.diagnose.log import Log, has
-from holdfast.diagnose.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal, falling
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
 
 KL, REWARD = "kl/reference", "reward/mean"
 ROWS = 5
@@ -101,15 +102,10 @@ KLD001 = Rule(
     "reward falls.",
     impact="The policy no longer writes like its reference: its text degenerates and gradients spike. If the KL is "
     "part of the loss or of the reward, it outweighs the task.",
-    remedy={
-        "holdfast": f"Lower {LEARNING_RATE['holdfast']}, or raise `loss.kl_coef`. Go back to a checkpoint from before "
-        "the KL rose.",
-        "trl": f"Lower {LEARNING_RATE['trl']}, or raise `beta`. Go back to a checkpoint from before the KL rose.",
-        "verl": f"Lower {LEARNING_RATE['verl']}, or raise `actor_rollout_ref.actor.kl_loss_coef`. Go back to a "
-        "checkpoint from before the KL rose.",
-        "unknown": "Lower the learning rate, or raise the coefficient of the KL. Go back to a checkpoint from before "
-        "the KL rose.",
-    },
+    remedy=advise(
+        "Lower the [learning rate], or raise the [coefficient of the KL]. Go back to a checkpoint from before the KL "
+        "rose."
+    ),
     limitations="The threshold of 1 nat per token suits language models. A small model trained from scratch may "
     "exceed it, so the rule is silent once the reward has gained a quarter of its range. Single spikes "
     "are ignored, because one token can cause them. Without a reference (`beta=0`), no trainer measures "

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from holdfast.base.collapse import reward_range
 from holdfast.base.trailing import Truths, Values, delayed, highest, lowest, noise, rows_since, trailing_mean
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.rules.rule import Check, Remedy, Rows, Rule, Signal, falling
+from holdfast.diagnose.rules.remedies import Remedy, advise
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
 
 Rank = NDArray[np.int64]
 
@@ -157,31 +158,21 @@ def same_text(rows: Rows, begins: Rank, before: Rank) -> Truths:
     return same & known
 
 
-CHECK_REWARD: Remedy = {
-    "holdfast": "First check the reward: read some rollouts in `trajectories.jsonl`. Do correct answers get 0? If "
-    "the reward is sound, start from a better policy (`warm_start.steps`) or add a denser reward such as `reward.f1 "
-    "= 1.0`.",
-    "trl": "First check the reward function: call it on a correct completion. Often it does not find the answer in "
-    "the text, or `max_completion_length` leaves no room for one; `log_completions=True` shows completions. If the "
-    "function is sound, use easier questions or a denser reward.",
-    "verl": "First check the reward function: call it on a correct response. Often it does not find the answer in "
-    "the text, or `data.max_response_length` leaves no room for one. If the function is sound, use easier questions "
-    "or a denser reward.",
-    "unknown": "First check the reward function: call it on a correct rollout. Often it does not find the answer in "
-    "the text. If the function is sound, use easier questions or a denser reward.",
-}
+CHECK_REWARD: Remedy = advise(
+    "First check the reward: call it on a correct rollout. Often it does not find the answer in the text, or there is "
+    "no room for one ([limits of tokens and turns]). Read some [rollouts]. If the reward is sound, start from a "
+    "[better policy], use easier questions, or a [denser reward]."
+)
 
 
-REPAIR_REWARD: Remedy = {
-    "holdfast": "Check what the reward depends on, and read rollouts of that step in `trajectories.jsonl`. Then "
-    "`holdfast resume` the run: its weights are sound.",
-    "trl": "Check the services and files that your reward functions need, and let them raise an error rather than "
-    "return 0. Then resume from the last checkpoint: its weights are sound.",
-    "verl": "Check the services and files that the reward function needs, and let it raise an error rather than "
-    "return 0. Then resume from the last checkpoint: its weights are sound.",
-    "unknown": "Check the services and files that the reward function needs, and let it raise an error rather than "
-    "return 0. Then resume from the last checkpoint: its weights are sound.",
-}
+REPAIR_REWARD: Remedy = advise(
+    "Check the services and files that the reward function needs, and let it raise an error rather than return 0. "
+    "Then resume from the last checkpoint: its weights are sound.",
+    instead={
+        "holdfast": "Check what the reward depends on, and read [rollouts] of that step. Then `holdfast resume` the "
+        "run: its weights are sound."
+    },
+)
 
 
 def contrast_checks() -> tuple[Check, ...]:
@@ -229,14 +220,10 @@ GRP001 = Rule(
     "or too easy, or the reward function does not distinguish rollouts. From one step on, with unchanged "
     "entropy and length: the reward function broke. If the policy had failed, entropy or length would change "
     "too.",
-    remedy={
-        "holdfast": "Start from a better policy (`warm_start.steps`), add a denser reward such as `reward.f1 = 1.0`, "
-        "or raise `train.group_size`.",
-        "trl": "Raise `num_generations`, use easier or harder questions, or use a denser reward function. Check what "
-        "your reward functions return.",
-        "verl": "Raise `actor_rollout_ref.rollout.n`, use easier or harder questions, or use a denser reward.",
-        "unknown": "Raise the group size, use easier or harder questions, or use a denser reward.",
-    },
+    remedy=advise(
+        "Raise the [group size], use easier or harder questions, or a [denser reward]. Check what the reward returns.",
+        also={"holdfast": "Or start from a [better policy]."},
+    ),
     limitations="Groups that become all correct as the policy learns are not a finding. A reward with a small random "
     "part hides the problem, because no two rewards are equal. A short log gets only a note, because "
     "rewards in small batches may be equal by chance. If the log has only the largest and smallest "

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from holdfast.base.collapse import curve_of
 from holdfast.base.trailing import Values, highest, last_where, lowest, margin, trailing_mean
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 REWARD = "reward/mean"
@@ -110,16 +111,10 @@ RWD003 = Rule(
     meaning="One reward function falls and stays low while another rises, so the total reward stays the same or rises.",
     impact="The policy earns an easy reward, such as one for format or length, and gives up what the other function "
     "measures. If that is correctness, this is reward hacking, and the total reward hides it.",
-    remedy={
-        "holdfast": "Give correctness more weight: raise `reward.em` or `reward.f1`, and lower `reward.format` and "
-        "`reward.retrieval`. Read some rollouts in `trajectories.jsonl`.",
-        "trl": "In `reward_weights`, raise the weight of the function that fell. Or let the function that rose give "
-        "a reward only where the other one does. Read some completions with `log_completions=True`.",
-        "verl": "Change the reward function: give more weight to the part that fell. Or let the part that rose give "
-        "a reward only where the other one does.",
-        "unknown": "Give more weight to the function that fell. Or let the function that rose give a reward only "
-        "where the other one does. Read some rollouts.",
-    },
+    remedy=advise(
+        "Give more weight to the part of the reward that fell ([weights of the reward]). Or let the part that rose "
+        "count only where the other one does. Read some [rollouts]."
+    ),
     limitations="The rule needs `rewards/<function>/mean` of two or more functions, and does not know which of them "
     "matters. If the falling function is named after form, such as format or length, that is only a "
     "note. The rule cannot see a flaw inside one function, such as a grader that can be fooled.",

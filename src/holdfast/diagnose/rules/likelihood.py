@@ -29,7 +29,8 @@ from holdfast.base.trailing import (
     trailing_mean,
 )
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.rules.rule import PRESERVE_LIKELIHOOD, Check, Rows, Rule, Signal, long_not_preferred
+from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, advise
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, long_not_preferred
 
 DISPLACEMENT = ("displacement/correct", "displacement/fraction", "likelihood/correct")
 DRIFT = ("drift/positive", "likelihood/positive")
@@ -398,13 +399,9 @@ ENT002 = Rule(
     meaning="Entropy is so low that the rollouts of a question are nearly identical.",
     impact="If all rollouts of a group are alike, their rewards are equal and the advantages are 0. Learning stops, "
     "whatever the reward is.",
-    remedy={
-        "holdfast": "Stop here and take the best checkpoint, or raise `loss.entropy_coef`, `loss.kl_coef` or "
-        "`loss.clip_high`.",
-        "trl": "Stop here, or raise `entropy_coef`, `beta` or `epsilon_high`.",
-        "verl": "Stop here, or raise `actor_rollout_ref.actor.entropy_coeff`, "
-        "`actor_rollout_ref.actor.kl_loss_coef` or `actor_rollout_ref.actor.clip_ratio_high`.",
-        "unknown": "Stop here, or add an entropy bonus, a KL to the reference, or a higher upper clip.",
-    },
+    remedy=advise(
+        "Stop here and take the best checkpoint, or raise the [entropy bonus], the [coefficient of the KL] or the "
+        "[upper clip]."
+    ),
     limitations="A solved task looks the same and is not a failure.",
 )

@@ -15,7 +15,8 @@ import numpy as np
 
 from holdfast.base.trailing import Values, held
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.rules.rule import Check, Remedy, Rows, Rule, Signal
+from holdfast.diagnose.rules.remedies import OUR_BUG, Remedy, advise
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 ENTROPY = "entropy/mean"
 
@@ -114,17 +115,12 @@ def level_checks() -> tuple[Check, ...]:
     )
 
 
-SAME_POLICY: Remedy = {
-    "holdfast": "Settings of a recipe cannot cause this. Check the code that makes your `TokenBatch`, or report a bug.",
-    "trl": "Check that vLLM and the trainer have the same weights, precision and prompt. Use the newest vLLM version "
-    "that your TRL supports. Set `top_p=1.0`, `top_k=0` and `min_p=None`, or `top_k=512` and "
-    "`with_penalties(GRPOTrainer, mask_logprobs=True)`. Keep `vllm_importance_sampling_correction=True`.",
-    "verl": "Check that the rollout engine and the actor have the same weights, precision and prompt. Set "
-    "`actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`, and use "
-    "`algorithm.rollout_correction`.",
-    "unknown": "Check that sampler and trainer have the same weights, precision, temperature and prompt. Sample "
-    "without top-p and top-k. Correct the remaining difference by truncated importance sampling.",
-}
+SAME_POLICY: Remedy = advise(
+    "Check that sampler and trainer have the same weights, precision, temperature and prompt. Sample [without top-p "
+    "and top-k], or compute log-probs over the [tokens that the sampler can draw]. Correct the rest with [importance "
+    "weights of the sampler].",
+    instead={"holdfast": OUR_BUG},
+)
 
 
 def samples_elsewhere(log: Log) -> bool:
@@ -154,20 +150,12 @@ SMP002 = Rule(
     meaning="The log-probs of sampler and trainer differ several times as much as at the start of the run.",
     impact="Rollouts no longer come from the policy that is trained, so the importance ratios are wrong. In "
     "published collapses the mismatch grows first, and the reward falls soon after.",
-    remedy={
-        "holdfast": "Settings of a recipe cannot cause this. Check the code that makes your `TokenBatch`, or report a "
-        "bug.",
-        "trl": "Go back to a checkpoint from before the mismatch grew, and lower `learning_rate`. Keep "
-        "`vllm_importance_sampling_correction=True`. If `top_p` or `top_k` truncates the sampler, pass "
-        "`mask_logprobs=True` to `with_penalties`. Check that vLLM gets the new weights after every update.",
-        "verl": "Go back to a checkpoint from before the mismatch grew, and lower "
-        "`actor_rollout_ref.actor.optim.lr`. Use `algorithm.rollout_correction`. Check that the rollout engine gets "
-        "the new weights after every update.",
-        "unknown": "Go back to a checkpoint from before the mismatch grew, and lower the learning rate. Mask or "
-        "truncate the importance weights between sampler and trainer. For a mixture of experts, use the "
-        "sampler's routing in the trainer (routing replay). Check that the sampler gets the new weights "
-        "after every update.",
-    },
+    remedy=advise(
+        "Go back to a checkpoint from before the mismatch grew, and lower the [learning rate]. Use the [importance "
+        "weights of the sampler]. For a mixture of experts, use the sampler's routing in the trainer (routing "
+        "replay). Check that the sampler gets the new weights after every update.",
+        instead={"holdfast": OUR_BUG},
+    ),
     limitations="This rule judges only growth. SMP001 judges the level at the start of a run. Log-prob differences "
     "below 0.03 nats are ignored, and so is growth in proportion to entropy.",
 )

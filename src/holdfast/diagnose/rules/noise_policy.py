@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.base.trailing import held
+from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 ENTROPY = "entropy/mean"
@@ -42,14 +43,11 @@ ENT003 = Rule(
     meaning="Entropy is far higher than that of text: the policy chooses each token among hundreds of likely ones.",
     impact="Such rollouts are noise, and their rewards teach nothing. If entropy is this high from the first row on, "
     "the model does not load as intended: a wrong checkpoint, a wrong chat template, or broken weights.",
-    remedy={
-        "holdfast": "Check `model.path` and `model.chat_template`, and read rollouts in `trajectories.jsonl`.",
-        "trl": "Read completions with `log_completions=True`. Check the checkpoint, its chat template, and that its "
-        "weights load in `bf16` or full precision, not `fp16`.",
-        "verl": "Read rollouts in `trainer.rollout_data_dir`. Check `actor_rollout_ref.model.path`, its chat template "
-        "and its precision.",
-        "unknown": "Read some rollouts. Check the checkpoint, its chat template and its precision.",
-    },
+    remedy=advise(
+        "Read some [rollouts]. Check the checkpoint, its chat template, and that its weights load in `bf16` or full "
+        "precision, not `fp16`.",
+        instead={"holdfast": "Check `model.path` and `model.chat_template`, and read some [rollouts]."},
+    ),
     limitations="The threshold is 5 nats per token, in two rows or in the first one. A model with a large vocabulary "
     "that is trained from scratch starts above it. The threshold does not apply if the trainer sums "
     "entropy over tokens.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 MIXED, K = "rollout/mixed_group_fraction", "optimizer_steps_per_rollout"
@@ -51,12 +52,9 @@ OBS001 = Rule(
     impact="LLD001 to LLD004 compare correct rollouts before and after an update. If no rollout counts as correct, "
     "they find nothing and a penalty preserves nothing. If all do, they find little and a penalty preserves "
     "everything.",
-    remedy={
-        "holdfast": "Set the threshold for a correct rollout between the rewards of incorrect and of correct rollouts.",
-        "trl": "Pass `with_penalties(..., correct_above=X)`, where X is between the rewards of incorrect and of "
-        "correct rollouts. The default is 0.5, which suits rewards of 0 and 1.",
-        "verl": "Set the threshold for a correct rollout between the rewards of incorrect and of correct rollouts.",
-        "unknown": "Set the threshold for a correct rollout between the rewards of incorrect and of correct rollouts.",
-    },
+    remedy=advise(
+        "Set the threshold for a correct rollout between the rewards of incorrect and of correct rollouts.",
+        also={"trl": "It is `with_penalties(..., correct_above=X)`, by default 0.5, which suits rewards of 0 and 1."},
+    ),
     limitations="This is a note, not a finding. It needs five rows in which rewards differ within groups.",
 )

@@ -8,6 +8,7 @@ import numpy as np
 
 from holdfast.base.trailing import Values
 from holdfast.diagnose.log import Log, finite
+from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 ACTIVE, PRESERVED, TERM = "penalty/active_fraction", "penalty/preserved_fraction", "loss/penalty"
@@ -90,15 +91,10 @@ def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -
         message="The penalty has been exactly 0 since the start, in {batches} rollout batches{that}.",
         better=better,
         look_at=series[:1],
-        remedy={
-            "holdfast": "Lower `loss.penalty.threshold` (LLDS) or raise `loss.penalty.tau` (SAPO). Or let "
-            "`loss.penalty.preserve` select more rollouts.",
-            "trl": "Lower `threshold` of LLDS or raise `tau` of SAPO. Or let `preserve` select more rollouts.",
-            "verl": "Lower `actor_rollout_ref.actor.policy_loss.penalty_threshold` (LLDS) or raise "
-            "`actor_rollout_ref.actor.policy_loss.penalty_tau` (SAPO). Or let "
-            "`actor_rollout_ref.actor.policy_loss.penalty_preserve` select more rollouts.",
-            "unknown": "Lower the penalty's threshold, or let it preserve more rollouts.",
-        },
+        remedy=advise(
+            "Let the penalty act on more tokens: lower the [threshold] of LLDS, or raise the [tau] of SAPO. Or let it "
+            "[preserve more rollouts]."
+        ),
     )
     return at_one, at_several
 
@@ -116,14 +112,14 @@ PEN001 = Rule(
     meaning="The likelihood-preserving penalty has been exactly 0 since the start of the run.",
     impact="The penalty compares the policy with the policy that generated the rollouts. With one optimizer step per "
     "rollout batch, the two are always equal. The run is then plain GRPO.",
-    remedy={
-        "holdfast": "Set `train.optimizer_steps_per_rollout` to 2 or more. The published runs used 10.",
-        "trl": "Set `steps_per_generation` to at least twice `gradient_accumulation_steps`, or `num_iterations` "
-        "to 2 or more.",
-        "verl": "Set `actor_rollout_ref.actor.ppo_mini_batch_size` to at most half of `data.train_batch_size`, or "
-        "`actor_rollout_ref.actor.ppo_epochs` to 2 or more.",
-        "unknown": "Take two or more optimizer steps per rollout batch.",
-    },
+    remedy=advise(
+        "Take two or more [optimizer steps per rollout batch]. The published runs took ten.",
+        also={
+            "trl": "With one iteration, `steps_per_generation` must be at least twice `gradient_accumulation_steps`.",
+            "verl": "With one epoch, `data.train_batch_size` must be at least twice "
+            "`actor_rollout_ref.actor.ppo_mini_batch_size`.",
+        },
+    ),
     limitations="In half precision, old and new log-probs differ by rounding. The penalty then acts on noise and is "
     "not exactly 0, so the rule does not find it. With several optimizer steps per rollout batch, the "
     "rule needs ten batches in which the policy changed. The penalty is then 0 because no token exceeds "

@@ -22,7 +22,8 @@ from holdfast.base.trailing import (
 from holdfast.diagnose.log import REWARDS, Log, has, reward_curve
 from holdfast.diagnose.rules.groups import may_be_broken
 from holdfast.diagnose.rules.hacking import functions_of
-from holdfast.diagnose.rules.rule import LEARNING_RATE, Check, Rows, Rule, Signal
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 ANSWERED, EM, REWARD = "rollout/answered_fraction", "reward/em", "reward/mean"
 ROWS = 5
@@ -133,11 +134,10 @@ RWD001 = Rule(
     phase="collapse",
     meaning="The reward has lost 40 % of its peak, or a third of it in a mean of ten rows or more.",
     impact="This is the collapse itself, not its cause. Earlier findings show the cause.",
-    remedy={
-        host: "Go back to a checkpoint from before the first finding and before the reward fell. If the first finding "
-        f"is another code, apply its remedy; if it is this one, lower {rate}."
-        for host, rate in LEARNING_RATE.items()
-    },
+    remedy=advise(
+        "Go back to a checkpoint from before the first finding and before the reward fell. If the first finding is "
+        "another code, apply its remedy; if it is this one, lower the [learning rate]."
+    ),
     limitations="If questions become harder at some step, the reward of a healthy run falls too. With negative "
     "rewards, the shares are of the range of the reward so far, including 0.",
 )
@@ -173,12 +173,9 @@ RWD002 = Rule(
     meaning="The agent gives fewer answers, or fewer correct ones, but its reward does not fall.",
     impact="The agent is rewarded for form, or for not answering. The score that matters falls while the reward "
     "looks fine.",
-    remedy={
-        "holdfast": "Give correctness more weight: raise `reward.em` or `reward.f1`, and lower `reward.format` and "
-        "`reward.retrieval`. Give no reward without an answer.",
-        "trl": "Change `reward_weights` or the reward functions, so that no answer earns less than an incorrect one.",
-        "verl": "Change the reward function, so that no answer earns less than an incorrect one.",
-        "unknown": "Change the reward, so that no answer earns less than an incorrect one.",
-    },
+    remedy=advise(
+        "Change the [weights of the reward], so that no answer earns less than an incorrect one.",
+        also={"holdfast": "Correctness needs the most weight."},
+    ),
     limitations="The rule needs the share of answered rollouts, or a score besides the reward.",
 )

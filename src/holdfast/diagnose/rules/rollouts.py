@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from holdfast.base.trailing import Truths, Values, delayed, held, highest, lowest, margin, trailing_mean
-from holdfast.diagnose.log import Host, Log
-from holdfast.diagnose.rules.rule import ADVANTAGE, LEARNING_RATE, Check, Rows, Rule, Signal
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rule import ADVANTAGE, Check, Rows, Rule, Signal
 from holdfast.diagnose.rules.truncation import FROM_THE_START
 
 FAILED_SEARCHES, FAILED, EMPTY = "retrieval/error_fraction", "rollout/failed_fraction", "retrieval/empty_fraction"
@@ -56,12 +55,10 @@ RET001 = Rule(
     meaning="Searches fail, or rollouts end early for reasons outside the policy.",
     impact="The rollouts that remain are a biased sample. If the trainer counts a failed search as an incorrect "
     "answer, the policy learns not to search.",
-    remedy={
-        "holdfast": "Check the server at `retrieval.url`. `run.max_failed_fraction` sets when a run stops.",
-        "trl": "Check the retriever. `SearchRollouts` keeps failed rollouts out of the loss.",
-        "verl": "Check the retriever named in `actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
-        "unknown": "Check the retriever. Leave rollouts with a failed search out of the loss.",
-    },
+    remedy=advise(
+        "Check the [retriever]. Leave rollouts with a failed search out of the loss.",
+        also={"holdfast": "`run.max_failed_fraction` sets when a run stops.", "trl": "`SearchRollouts` does."},
+    ),
     limitations="One bad step is enough if 30 % or more fail. The rule does not notice a retriever that returns "
     "useless passages.",
 )
@@ -80,13 +77,10 @@ RET002 = Rule(
     ),
     meaning="Searches succeed but find no passage.",
     impact="The agent learns that searching does not help. It then answers from memory, or not at all.",
-    remedy={
-        "holdfast": "Check `retrieval.corpus`, `retrieval.index` or the server at `retrieval.url`, and "
-        "`protocol.topk`.",
-        "trl": "Check the index of your retriever, and that it receives queries as the model wrote them.",
-        "verl": "Check the index of your retriever, and that it receives queries as the model wrote them.",
-        "unknown": "Check the index, and that it receives queries as the model wrote them.",
-    },
+    remedy=advise(
+        "Check the [index], and that it receives queries as the model wrote them.",
+        also={"holdfast": "Or the server at `retrieval.url`."},
+    ),
     limitations="Only rollouts of holdfast log how many searches return nothing. The rule does not notice a "
     "retriever that returns the same passage for every query.",
 )
@@ -144,17 +138,6 @@ def reward_rises(rows: Rows) -> Truths:
     return rows.latest(REWARD, rises) > 0
 
 
-_IF_SOUND: Mapping[Host, str] = {
-    "holdfast": "Raise `protocol.max_total_tokens`, `protocol.max_turn_tokens` or `protocol.max_turns` if the "
-    "rollouts are sound. `trajectories.jsonl` shows them.",
-    "trl": "Raise `max_completion_length` if the completions are sound. `log_completions=True` shows them. With "
-    "holdfast's `SearchRollouts`, raise the turns or tokens of its protocol instead.",
-    "verl": "Raise `data.max_response_length` or `actor_rollout_ref.rollout.multi_turn.max_assistant_turns` if "
-    "the responses are sound. For the agent loop `holdfast_search`, raise `max_turns` in the file named by "
-    "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
-    "unknown": "Read some rollouts. If they are sound, raise the limits of tokens and turns.",
-}
-
 TRN001 = Rule(
     code="TRN001",
     title="rollouts truncated",
@@ -180,11 +163,15 @@ TRN001 = Rule(
     meaning="Rollouts run out of turns or tokens, or grow towards that limit, but the reward does not rise.",
     impact="A truncated rollout has no answer and no reward. So the policy learns to avoid long rollouts, whatever "
     "they contain, or the agent stops learning when to end.",
-    remedy={
-        host: f"{change} If they are noise, this is a symptom: go back to an earlier checkpoint and lower "
-        f"{LEARNING_RATE[host]}."
-        for host, change in _IF_SOUND.items()
-    },
+    remedy=advise(
+        "Read some [rollouts]. If they are sound, raise the [limits of tokens and turns]. If they are noise, this is "
+        "a symptom: go back to an earlier checkpoint and lower the [learning rate].",
+        also={
+            "trl": "`SearchRollouts` has the limits of its protocol.",
+            "verl": "The agent loop `holdfast_search` has `max_turns` in the file named by "
+            "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
+        },
+    ),
     limitations="The rule finds a rising share, a share of 75 % or more from the start, and growth caused by "
     "advantages. Late in other collapses, rollouts ramble, and truncation is only a symptom: look at "
     "earlier findings. Long rollouts are not reported while the reward rises with them.",

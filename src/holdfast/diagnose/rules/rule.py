@@ -15,14 +15,8 @@ from numpy.typing import NDArray
 
 from holdfast.base.trailing import Truths, Values, first, held, trailing_mean
 from holdfast.diagnose.finding import Level
-from holdfast.diagnose.log import Host, Log, Series, as_of, finite, has, reward_curve
-
-Remedy = Mapping[Host, str]
-"""What to change, by host. Settings are in backticks; the text for `unknown` names no setting."""
-
-
-NOTHING: Remedy = {"unknown": ""}
-"""For what has passed."""
+from holdfast.diagnose.log import Log, Series, as_of, finite, has, reward_curve
+from holdfast.diagnose.rules.remedies import NOTHING, Remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,44 +244,3 @@ def falling(rows: Rows) -> Truths:
     if curve is None:
         return np.zeros(len(rows.steps), bool)
     return as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps) > 0
-
-
-# ---- remedies that several codes share
-
-LEARNING_RATE: Mapping[Host, str] = {
-    "holdfast": "`train.lr`",
-    "trl": "`learning_rate`",
-    "verl": "`actor_rollout_ref.actor.optim.lr`",
-    "unknown": "the learning rate",
-}
-
-
-PRESERVE_LIKELIHOOD: Remedy = {
-    "holdfast": 'Preserve correct rollouts: `loss.penalty.name = "llds"` or `"sapo"`, with '
-    "`train.optimizer_steps_per_rollout` of 2 or more. If the penalty is on, raise `loss.penalty.coef`. A smaller "
-    "`train.lr` also helps. If the sampler is truncated, first set `sampling.top_p = 1.0` and "
-    "`sampling.top_k = 0`, or set `sampling.top_k = 512` and `sampling.mask_logprobs = true`.",
-    "trl": "Preserve correct rollouts: `with_penalties(GRPOTrainer, LLDS(coef=1.0))`, with `steps_per_generation` at "
-    "least twice `gradient_accumulation_steps`. A smaller `learning_rate` also helps. If `top_p` or `top_k` "
-    "truncates the sampler, switch that off first, or pass `mask_logprobs=True` to `with_penalties`.",
-    "verl": "Preserve correct rollouts: `actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds`, with "
-    "`actor_rollout_ref.actor.ppo_mini_batch_size` at most half of `data.train_batch_size`. A smaller "
-    "`actor_rollout_ref.actor.optim.lr` also helps. If `actor_rollout_ref.rollout.top_p` truncates the "
-    "sampler, set it to 1 first.",
-    "unknown": "Preserve correct rollouts with a penalty on lost likelihood (LLDS, Search Agent Policy "
-    "Optimization). Or lower the learning rate, or take fewer optimizer steps per rollout batch. If top-p "
-    "or top-k truncates the sampler, switch that off first.",
-}
-
-SMALLER_STEPS: Remedy = {
-    "holdfast": "Divide `train.lr` by five or more, or lengthen `train.warmup`. A lower "
-    "`train.optimizer_steps_per_rollout` and larger batches (`train.questions`) also make the steps "
-    "smaller.",
-    "trl": "Divide `learning_rate` by five or more, or raise `warmup_steps`. A smaller `steps_per_generation` or "
-    "`num_iterations` moves the policy less per rollout batch.",
-    "verl": "Divide `actor_rollout_ref.actor.optim.lr` by five or more, or raise "
-    "`actor_rollout_ref.actor.optim.lr_warmup_steps`. A larger `actor_rollout_ref.actor.ppo_mini_batch_size` moves the "
-    "policy less per rollout batch.",
-    "unknown": "Divide the learning rate by five or more, warm up for longer, or take fewer optimizer steps per "
-    "rollout batch.",
-}

@@ -9,6 +9,7 @@ import numpy as np
 
 from holdfast.base.trailing import Truths, highest, lowest, margin, noise, trailing_mean
 from holdfast.diagnose.rules.mismatch import MEASURES, level_checks
+from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 TRAINED, SAMPLED = "loss/tokens", "rollout/length"
@@ -151,15 +152,16 @@ MSK001 = Rule(
     meaning="The loss includes tokens that the model did not sample, such as retrieved passages.",
     impact="The policy is rewarded for text that the search engine wrote, and learns to write passages itself. "
     "Ratios and entropy are computed on that text too, so they mean little. Training fails early.",
-    remedy={
-        "holdfast": "Settings of a recipe cannot cause this. Check the code that makes your `TokenBatch`, or report "
-        "a bug.",
-        "trl": "Return `env_mask` from your `rollout_func`, with 0 for every token that the model did not sample, as "
-        "`SearchRollouts` does. Make sure that the trainer applies it (`tool_mask`).",
-        "verl": "In your agent loop, set `response_mask` to 0 for observations, as "
-        "`actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` does.",
-        "unknown": "Remove every token that the model did not sample from the loss.",
-    },
+    remedy=advise(
+        "Remove every token that the model did not sample from the loss.",
+        instead={"holdfast": OUR_BUG},
+        also={
+            "trl": "Return `env_mask` from your `rollout_func`, with 0 for these tokens, as `SearchRollouts` does. "
+            "Make sure that the trainer applies it (`tool_mask`).",
+            "verl": "In your agent loop, set `response_mask` to 0 for observations, as "
+            "`actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` does.",
+        },
+    ),
     limitations="The rule is certain if the log has `loss/tokens` and `rollout/length`. Otherwise it infers: the "
     "mean surprise (−log-prob) of sampled tokens equals the entropy, and text from elsewhere is more "
     "surprising. A sampler with old weights looks the same. A model that has memorised the passages "
@@ -210,19 +212,15 @@ SMP001 = Rule(
     impact="The sampler has other weights, another temperature or a truncated distribution, so every importance "
     "ratio is wrong. If top-p or top-k truncates the sampler while log-probs are over the whole vocabulary, "
     "probability leaks to tokens that are never sampled (a tail leak).",
-    remedy={
-        "holdfast": "Sample without truncation: `sampling.top_p = 1.0` and `sampling.top_k = 0`. Or set "
-        "`sampling.top_k = 512` and `sampling.mask_logprobs = true`, so that log-probs are over the "
-        "tokens that the sampler can draw.",
-        "trl": "Set `top_p=1.0`, `top_k=0` and `min_p=None`. Or set `top_k=512` and pass "
-        "`with_penalties(GRPOTrainer, mask_logprobs=True)`, so that log-probs are over the tokens that the "
-        "sampler can draw. With `use_vllm=True`, keep `vllm_importance_sampling_correction=True`.",
-        "verl": "Set `actor_rollout_ref.rollout.top_p=1` and `actor_rollout_ref.rollout.top_k=-1`. Keep "
-        "`actor_rollout_ref.rollout.calculate_log_probs=True`, and use `algorithm.rollout_correction`.",
-        "unknown": "Sample at the training temperature, without top-p and top-k. Or compute log-probs over the "
-        "tokens that the sampler can draw, as prime-rl and slime do. Check that the sampler gets the new "
-        "weights after every update.",
-    },
+    remedy=advise(
+        "Sample at the training temperature, [without top-p and top-k]. Or compute log-probs over the [tokens that "
+        "the sampler can draw], as prime-rl and slime do. Use the [importance weights of the sampler]. Check that the "
+        "sampler gets the new weights after every update.",
+        instead={
+            "holdfast": "Sample [without top-p and top-k]. Or compute log-probs over the [tokens that the sampler can "
+            "draw]."
+        },
+    ),
     limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding, because most such runs stay stable for "
     "many steps. It is a finding if it removes a quarter of the probability. It also is if "
     "`advantage/tail_mean` is negative while the probability inside top-p/top-k shrinks. Numerical "

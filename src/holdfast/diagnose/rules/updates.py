@@ -15,7 +15,8 @@ from holdfast.base.trailing import (
     trailing_mean,
 )
 from holdfast.diagnose.rules.breaks import BREAKS
-from holdfast.diagnose.rules.rule import PRESERVE_LIKELIHOOD, SMALLER_STEPS, Check, Rows, Rule, Signal, falling
+from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, SMALLER_STEPS, advise
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
 
 RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/mean", "clip/fraction"
 POSITIVE_RATIO = "ratio/log_product/positive"
@@ -274,16 +275,11 @@ GRD002 = Rule(
     impact="One NaN in a gradient makes every weight NaN, unless the trainer skips the update. Skipping saves the "
     "weights but hides the cause. Common causes: exp() of an unbounded log-ratio, half precision, arithmetic "
     "on masked tokens (0 · ∞).",
-    remedy={
-        "holdfast": 'Lower `train.lr`. On a GPU try `model.autocast = "none"`. Bound the ratio of negative tokens with '
-        "`loss.dual_clip = 3.0`.",
-        "trl": "Lower `learning_rate`, set `bf16=False`, and bound the ratio with `delta=3.0`. "
-        "`with_penalties(GRPOTrainer)` keeps masked tokens out of the arithmetic.",
-        "verl": "Lower `actor_rollout_ref.actor.optim.lr`, set `actor_rollout_ref.actor.optim.clip_grad` to 1 or "
-        "less, and keep `actor_rollout_ref.actor.clip_ratio_c` at 3.",
-        "unknown": "Lower the learning rate, train in full precision, and bound the importance ratio. Mask tokens "
-        "before the arithmetic.",
-    },
+    remedy=advise(
+        "Lower the [learning rate], clip the [norm of the gradient] at 1, train in [full precision], and bound the "
+        "[importance ratio]. Mask tokens before the arithmetic, not after it.",
+        also={"trl": "`with_penalties(GRPOTrainer)` does so."},
+    ),
     limitations="The rule misses a NaN that the trainer leaves out of its log or writes as 0. If the reward is "
     "infinite, none of these settings helps: look for a division by 0 in the reward function.",
 )

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from holdfast.base.trailing import Truths, Values, held, rows_since
 from holdfast.diagnose.rules.groups import CONTRAST, MIXED, contrast_of
-from holdfast.diagnose.rules.rule import Check, Remedy, Rows, Rule, Signal
+from holdfast.diagnose.rules.remedies import Remedy, advise
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 EXCLUDED, WEIGHT = "loss/excluded_fraction", "loss/mean_weight"
 LOWEST, HIGHEST = "sampler/weight_p05", "sampler/weight_p95"
@@ -122,16 +123,14 @@ def kl_grows(rows: Rows, since: NDArray[np.int64]) -> Truths:
     return result
 
 
-LEAVE_LESS_OUT: Remedy = {
-    "holdfast": "Widen `loss.methods.sampler_weights.low` and `loss.methods.sampler_weights.high` until the weights "
-    "are between them. Or sample without truncation: `sampling.top_p = 1.0` and `sampling.top_k = 0`. If "
-    "`loss.methods.drop_void.on` removes the tokens, leave it out, or teach valid turns first with `warm_start.steps`.",
-    **dict.fromkeys(
-        ("trl", "verl", "unknown"),
-        "Widen the bounds on the importance weights of the sampler until the weights are between them. Or sample "
-        "without top-p and top-k.",
-    ),
-}
+LEAVE_LESS_OUT: Remedy = advise(
+    "Widen the [bounds on the importance weights] of the sampler until the weights are between them. Or sample "
+    "[without top-p and top-k].",
+    also={
+        "holdfast": "If `loss.methods.drop_void.on` removes the tokens, leave it out, or start from a [better policy] "
+        "with valid turns."
+    },
+)
 
 GRD003 = Rule(
     code="GRD003",
@@ -161,16 +160,16 @@ GRD003 = Rule(
     "token from the loss.",
     impact="The advantages are not 0, but the weights do not change. No gradient flows from the loss to the weights, "
     "or the loss mask is empty.",
-    remedy={
-        "holdfast": 'Check that the model has trainable weights. Try `model.autocast = "none"`.',
-        "trl": "Check that some parameters have `requires_grad` set. With LoRA and `gradient_checkpointing=True`, "
-        "call `model.enable_input_require_grads()`. Check the loss mask: `mask_truncated_completions=True` "
-        "empties it if all completions are truncated. If this happens only on several nodes, try a single "
-        "process.",
-        "verl": "Check that some parameters are trainable, especially with LoRA. Check that the `response_mask` of "
-        "your agent loop is 1 on sampled tokens.",
-        "unknown": "Check that some parameters are trainable, and that the loss mask is not empty.",
-    },
+    remedy=advise(
+        "Check that some parameters are trainable, and that the loss mask is not empty.",
+        also={
+            "holdfast": "Try [full precision].",
+            "trl": "With LoRA and `gradient_checkpointing=True`, call `model.enable_input_require_grads()`. "
+            "`mask_truncated_completions=True` empties the mask if all completions are truncated. If this happens "
+            "only on several nodes, try a single process.",
+            "verl": "The `response_mask` of your agent loop must be 1 on sampled tokens.",
+        },
+    ),
     limitations="Some trainers log a norm of 0 because they do not measure it. If the KL grows, the rule assumes "
     "that and reports nothing. A row may average the rewards of several steps but hold only the last "
     "step's gradient. So one row is enough only if it has many groups, and the KL is exactly 0 or "
@@ -217,8 +216,6 @@ ZER001 = Rule(
     meaning="The loss, the clip ratio or the KL is 0 for a harmless reason. The policy still learns.",
     impact="The value of a GRPO loss says little about progress. While the policy equals the old policy, the loss is "
     "0 but its gradient is not. If the loss grows slowly, that is usually the KL term.",
-    remedy=dict.fromkeys(
-        ("holdfast", "trl", "verl", "unknown"), "Change nothing. The reward shows whether the policy learns."
-    ),
+    remedy=advise("Change nothing. The reward shows whether the policy learns."),
     limitations="This is a note, not a finding. It needs a gradient above 0 or a KL that grows.",
 )
