@@ -5,9 +5,13 @@ from __future__ import annotations
 import threading
 from concurrent.futures import FIRST_COMPLETED, wait
 
+import pytest
+
 from holdfast.agent import searching
 from holdfast.agent.searching import RolloutStats, SearchQueue, search_with_retries
+from holdfast.base import retries
 from holdfast.base.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable
+from holdfast.base.retries import Retries
 from holdfast.retrieval.types import Document, Hit
 
 
@@ -34,60 +38,43 @@ def test_after_a_failure_queries_are_tried_one_by_one(monkeypatch):
     pauses = []
     monkeypatch.setattr(searching.time, "sleep", pauses.append)
     retriever = Picky({"bad": 99, "flaky": 1})
-    results, stats = search_with_retries(retriever, ["good", "flaky", "bad"], 1, retries=3, backoff_seconds=0.5)
+    results, stats = search_with_retries(retriever, ["good", "flaky", "bad"], 1, Retries(3, backoff=0.5))
     assert results[0] == hits("good") and results[1] == hits("flaky")
     assert isinstance(results[2], RetrievalError) and "cannot bad" in str(results[2])
     assert retriever.calls == [["good", "flaky", "bad"], ["good"], ["flaky"], ["bad"], ["bad"], ["bad"]]
-    assert pauses == [0.5, 1.0, 2.0], "doubling, one pause a round whatever the number of queries"
+    assert len(pauses) == 3, "one pause a round whatever the number of queries"
     assert (stats.calls, stats.retries) == (6, 3 + 1 + 1)
 
 
-def test_a_server_that_is_away_is_waited_for(monkeypatch, caplog):
+def test_searches_wait_together_for_a_server_that_is_away(monkeypatch):
     pauses = []
     monkeypatch.setattr(searching.time, "sleep", pauses.append)
+    monkeypatch.setattr(retries, "monotonic", lambda: sum(pauses))
 
     class Away(Picky):
+        in_process = True
+
         def search(self, queries, k):
             try:
                 return super().search(queries, k)
             except RetrievalError as error:
                 raise RetrieverUnreachable(str(error)) from None
 
-    def ask(fails, **options):
-        pauses.clear()
-        return search_with_retries(Away({"a": fails}), ["a"], 1, retries=2, backoff_seconds=0.5, **options)[0][0]
-
-    assert ask(8, patience=60) == hits("a")
-    assert pauses == [0.5, 1, 2, 4, 8, 15, 15, 15]
-    assert "cannot a; it is tried for another 60 seconds" in caplog.text
-    assert isinstance(ask(99, patience=60), RetrieverUnreachable) and 60 <= sum(pauses[2:]) < 75
-    assert isinstance(ask(99), RetrieverUnreachable) and pauses == [0.5, 1]
-    broken = search_with_retries(Picky({"a": 99}), ["a"], 1, retries=0, backoff_seconds=0.5, patience=60)[0][0]
-    assert isinstance(broken, RetrievalError) and pauses == [0.5, 1], "who answers with an error is there"
-
-
-def test_searches_do_not_wait_for_a_lost_server_one_after_another(monkeypatch):
-    pauses = []
-    monkeypatch.setattr(searching.time, "sleep", pauses.append)
-
-    class Gone:
-        in_process = True
-
-        def search(self, queries, k):
-            raise RetrieverUnreachable("nobody is there")
-
-    queue = SearchQueue(Gone(), 1, retries=1, backoff_seconds=0.5, stats=RolloutStats(), patience=30)
+    queue = SearchQueue(Away({"a": 5, "b": 99, "c": 99}), 1, retries=1, backoff_seconds=0.5, patience=60)
     queue.submit(["a"])
-    waited = sum(pauses)
-    assert waited >= 30
+    assert queue.poll() == [("a", hits("a"))] and len(pauses) == 5
+    pauses.clear()
     queue.submit(["b"])
-    assert sum(pauses) == waited + 0.5
+    assert sum(pauses[1:]) == pytest.approx(60), "after the retry, and anew after an answer"
+    before = len(pauses)
+    queue.submit(["c"])
+    assert len(pauses) == before + 1, "the retry alone"
     assert [type(result) for _, result in queue.poll()] == [RetrieverUnreachable] * 2
 
 
 def test_no_retries(monkeypatch):
     monkeypatch.setattr(searching.time, "sleep", lambda seconds: 1 / 0)
-    results, stats = search_with_retries(Picky({"a": 1}), ["a"], 1, retries=0, backoff_seconds=9)
+    results, stats = search_with_retries(Picky({"a": 1}), ["a"], 1, Retries(0, backoff=9.0))
     assert isinstance(results[0], RetrievalError) and stats.calls == 1
 
 
@@ -138,6 +125,6 @@ def test_where_nobody_answers_not_every_query_waits_for_its_own_timeout():
             raise RetrieverTimeout("no answer in 30 s")
 
     retriever = Silent({})
-    results, _ = search_with_retries(retriever, [f"q{i}" for i in range(100)], 1, retries=2, backoff_seconds=0)
+    results, _ = search_with_retries(retriever, [f"q{i}" for i in range(100)], 1, Retries(2, backoff=0.0))
     assert len(results) == 100 and all(isinstance(result, RetrieverTimeout) for result in results)
     assert len(retriever.calls) == 1 + 2 * 8

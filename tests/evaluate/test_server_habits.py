@@ -315,6 +315,17 @@ def test_patience_ends_for_all_calls_together(completion_server: CompletionServe
     assert 0.3 < time.monotonic() - started < 10
 
 
+def test_patience_begins_anew_with_an_answer(completion_server: CompletionServer, words: Any) -> None:
+    completion_server.saying = lambda body: choice("Mira")
+    policy = policy_of(completion_server, words, retries=0, patience=0.3, backoff=0.01)
+    for _ in range(2):
+        completion_server.replies = [(503, b"loading")]
+        (completion,) = generate(policy, [request(words)])
+        assert completion.text == "Mira"
+        time.sleep(0.4)
+    policy.close()
+
+
 # ---- chat endpoints
 
 

@@ -31,10 +31,11 @@ from holdfast.agent.metrics import retrieval_metrics, rollout_metrics
 from holdfast.agent.policy import Completion, Policy, Request, StopReason, rollout_seed
 from holdfast.agent.protocol import CLEAN, SearchProtocol, render_prompt
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
-from holdfast.agent.searching import PATIENCE, RolloutStats
+from holdfast.agent.searching import RolloutStats
 from holdfast.agent.tokens import decode
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import ConfigError, DataError, MissingExtra, RolloutError
+from holdfast.base.retries import PATIENCE
 from holdfast.data.questions import Example
 from holdfast.retrieval.types import Retriever
 

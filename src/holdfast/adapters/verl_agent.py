@@ -34,11 +34,11 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from holdfast.agent.policy import Completion
 from holdfast.agent.protocol import PRESETS, SearchProtocol, plain_prompt, render_prompt
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
-from holdfast.agent.searching import PATIENCE
 from holdfast.agent.state import RolloutState
 from holdfast.agent.tokens import decode, encode, token_span
 from holdfast.agent.trajectory import Status, Trajectory
 from holdfast.base.errors import ConfigError, RetrievalError
+from holdfast.base.retries import PATIENCE
 from holdfast.retrieval.client import AsyncHTTPRetriever
 
 logger = logging.getLogger(__name__)

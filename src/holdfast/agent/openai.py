@@ -11,25 +11,20 @@ A server that refuses a field by its name gets the request without it.
 from __future__ import annotations
 
 import json
-import logging
-import random
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 from holdfast.agent.policy import Completion, Request, StopReason
-from holdfast.agent.searching import PATIENCE
 from holdfast.agent.servers import Server, uses_proxy, without_key
 from holdfast.agent.tokens import Tokenizer, decode
 from holdfast.base.errors import MissingExtra, RolloutError
-from holdfast.retrieval.wire import quoted, retry_after
-
-logger = logging.getLogger(__name__)
+from holdfast.base.retries import PATIENCE, Retries
+from holdfast.retrieval.wire import Answer, quoted, retry_after
 
 TRANSIENT = frozenset({408, 409, 425, 500, 504})
 """HTTP statuses worth a retry."""
@@ -37,10 +32,7 @@ AWAY = frozenset({429, 502, 503})
 """HTTP statuses of a server that is restarted, or asks for fewer calls. They are tried again for longer."""
 _MAX_CONSECUTIVE_FAILURES = 8
 """Consecutive failed calls after which the server is given up."""
-_LONGEST_PAUSE = 15.0
-"""Longest pause, in seconds, that a server did not ask for."""
 _CONNECT_SECONDS = 15.0
-_jitter = random.Random()
 
 _REFUSED = frozenset({400, 413, 422})
 _NO_QUOTA = re.compile(r"insufficient_quota|credit_balance", re.I)
@@ -53,14 +45,6 @@ _CONTEXT_FULL = re.compile(
 _UNKNOWN_FIELD = re.compile(r"unsupported|unrecogni[sz]ed|unknown|not (supported|permitted|allowed)|forbidden", re.I)
 _OPTIONAL = ("top_k", "repetition_penalty", "include_stop_str_in_output", "seed", "stop")
 """Fields that a server need not know. A stop text that it overruns is cut off here."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    wait: float
-    """Seconds that the server asks to wait."""
-    body: bytes
 
 
 class OpenAIPolicy:
@@ -93,7 +77,8 @@ class OpenAIPolicy:
     ) -> None:
         self.server, self.url, self.tokenizer = server, server.url, tokenizer
         self.temperature, self.top_p = temperature, top_p
-        self._retries, self._backoff, self._timeout, self._patience = retries, backoff, timeout, patience
+        self._timeout, self._patience = timeout, patience
+        self._retries = Retries(retries, backoff=backoff, patience=patience)
         try:
             import httpx
         except ImportError as error:
@@ -111,7 +96,6 @@ class OpenAIPolicy:
         self._pending: dict[Future[Completion], str] = {}
         self._failed_in_a_row = 0
         self._closed = threading.Event()
-        self._away_since: float | None = None
         self._omitted: frozenset[str] = frozenset()
         """Fields that the server refused."""
         self._limit = "max_tokens"
@@ -154,7 +138,7 @@ class OpenAIPolicy:
         self._client.close()
 
     def _complete(self, request: Request) -> Completion:
-        attempt, most = 0, request.max_new_tokens
+        failures, most = 0, request.max_new_tokens
         while True:
             away, asked = False, 0.0
             try:
@@ -162,7 +146,7 @@ class OpenAIPolicy:
                 answer = self._post(body)
                 if answer.status == 200:
                     completion = parse_completion(answer.body, request, self.url, self._text)
-                    self._away_since = None
+                    self._retries.answered()
                     if completion.error is None:
                         return completion
                     reason = completion.error
@@ -176,7 +160,7 @@ class OpenAIPolicy:
                             )
                         most //= 2  # how many tokens still fit, only the server can tell
                         continue
-                    reason, asked = self._refusal(answer), answer.wait
+                    reason, asked = self._refusal(answer), answer.retry_after
                     away = answer.status in AWAY and not _NO_QUOTA.search(reason)
                     if not away and answer.status not in TRANSIENT:
                         return _failed(request, reason)
@@ -185,25 +169,13 @@ class OpenAIPolicy:
             except (self._httpx.HTTPError, RuntimeError) as error:  # the latter from a client that was closed
                 away = True
                 reason = f"{self.url} cannot be reached ({error or type(error).__name__})"
-            pause = min(self._backoff * 2 ** min(attempt, 10), _LONGEST_PAUSE) * _jitter.uniform(0.5, 1.5)
-            pause = max(pause, asked)
-            again = attempt < self._retries or (away and self._may_wait(pause, reason))
-            if not again or asked > self._patience or self._closed.is_set():
+            failures += 1
+            pause = self._retries.pause(failures, away=reason if away else None, asked=asked)
+            if pause is None or asked > self._patience or self._closed.is_set():
                 return _failed(request, reason)
             self._closed.wait(pause)
-            attempt += 1
 
-    def _may_wait(self, pause: float, reason: str) -> bool:
-        """Whether the pause ends before the server has been away for too long. A turn ends the time."""
-        now = time.monotonic()
-        since = self._away_since
-        if since is None:
-            since = self._away_since = now
-            if self._patience:
-                logger.warning("%s; it is tried for another %.0f seconds", reason, self._patience)
-        return now - since + pause <= self._patience
-
-    def _adapt(self, answer: _Answer, body: Mapping[str, Any]) -> bool:
+    def _adapt(self, answer: Answer, body: Mapping[str, Any]) -> bool:
         """Leave out, from now on, the optional fields of a body that the server refuses. False if there are none."""
         text = answer.body.decode("utf-8", "replace")
         if answer.status not in _REFUSED or not _UNKNOWN_FIELD.search(text):
@@ -216,7 +188,7 @@ class OpenAIPolicy:
         self._omitted |= refused
         return bool(refused)
 
-    def _refusal(self, answer: _Answer) -> str:
+    def _refusal(self, answer: Answer) -> str:
         """A sentence on a status that is not 200."""
         reason = without_key(f"{self.url} answered {answer.status}: {quoted(answer.body)}", self.server.api_key)
         if answer.status in (401, 403):
@@ -226,11 +198,11 @@ class OpenAIPolicy:
             return f"{reason}. If the server has only a chat endpoint, give --server {chat}"
         if answer.status in _REFUSED and b"temperature" in answer.body:
             return f"{reason}. If the model has its own temperature only, give --samples 1 --sampling.temperature 1"
-        if answer.wait > self._patience:
-            return f"{reason}. It asks to wait {answer.wait:.0f} seconds; repeat the command then"
+        if answer.retry_after > self._patience:
+            return f"{reason}. It asks to wait {answer.retry_after:.0f} seconds; repeat the command then"
         return reason
 
-    def _post(self, body: dict[str, Any]) -> _Answer:
+    def _post(self, body: dict[str, Any]) -> Answer:
         """Raises `httpx.TimeoutException` at the deadline, however slowly the answer drips in."""
         deadline = time.monotonic() + self._timeout
         parts = []
@@ -240,7 +212,7 @@ class OpenAIPolicy:
                 if time.monotonic() > deadline:
                     raise self._httpx.ReadTimeout("the answer did not end in time")
             asked = retry_after(response.headers.get("retry-after"))
-            return _Answer(response.status_code, asked, b"".join(parts))
+            return Answer(response.status_code, asked, b"".join(parts))
 
     def _body(self, request: Request, most: int) -> dict[str, Any]:
         body = {
@@ -272,7 +244,7 @@ class OpenAIPolicy:
         return choice["text"]
 
 
-def _refuses_with(answer: _Answer, what: re.Pattern[str]) -> bool:
+def _refuses_with(answer: Answer, what: re.Pattern[str]) -> bool:
     return answer.status in _REFUSED and what.search(answer.body.decode("utf-8", "replace")) is not None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,17 +10,12 @@ from dataclasses import dataclass
 
 from holdfast.agent.scheduler import ModelUsage
 from holdfast.base.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable
+from holdfast.base.retries import Retries
 from holdfast.retrieval.types import Hit, Retriever
-
-logger = logging.getLogger(__name__)
 
 SEARCH = "search"
 """The name by which agents call a `SearchQueue`."""
 _THREADS = 16
-PATIENCE = 180.0
-"""Seconds for which a training run's retriever may be unreachable: restarting a server must not end a run of days."""
-_LONGEST_PAUSE = 15.0
-"""Longest pause, in seconds, between two attempts to reach a server."""
 _MAX_SILENT = 8
 """Queries in a row without any answer, after which the others of a round are not sent."""
 
@@ -49,12 +43,11 @@ class RolloutStats(ModelUsage):
 
 
 def search_with_retries(
-    retriever: Retriever, queries: Sequence[str], k: int, *, retries: int, backoff_seconds: float, patience: float = 0.0
+    retriever: Retriever, queries: Sequence[str], k: int, retries: Retries
 ) -> tuple[list[SearchResult], RolloutStats]:
     """Search a batch; after a failure each query is tried alone, so that one bad query cannot fail the others.
 
-    The pauses between attempts double, and are shared by all queries of the batch. A server that cannot be reached at
-    all is tried for another `patience` seconds: it may be restarting.
+    The pauses between attempts are shared by all queries of the batch.
 
     Returns:
         Per query its hits or the last error; and `retries`, `calls`, `retrieval_seconds`.
@@ -68,23 +61,20 @@ def search_with_retries(
         try:
             hits = retriever.search([queries[i] for i in indices], k)
             results.update(zip(indices, hits, strict=True))
+            retries.answered()
         except RetrievalError as error:
             results.update((i, error) for i in indices)
         stats.retrieval_seconds += time.perf_counter() - started
 
     attempt(list(range(len(queries))))
-    waited = 0.0
-    for n in itertools.count():
+    for failures in itertools.count(1):
         failed = [i for i, result in results.items() if isinstance(result, RetrievalError)]
-        unreachable = bool(failed) and isinstance(results[failed[0]], RetrieverUnreachable)
-        if not failed or (n >= retries and not (unreachable and waited < patience)):
+        if not failed:
             break
-        pause = backoff_seconds * 2**n
-        if n >= retries:
-            if n == retries:
-                logger.warning("%s; it is tried for another %.0f seconds", results[failed[0]], patience)
-            pause = min(max(pause, 1.0), _LONGEST_PAUSE)
-            waited += pause
+        first = results[failed[0]]
+        pause = retries.pause(failures, away=str(first) if isinstance(first, RetrieverUnreachable) else None)
+        if pause is None:
+            break
         time.sleep(pause)
         stats.retries += len(failed)
         silent = 0
@@ -113,10 +103,9 @@ class SearchQueue:
         patience: float = 0.0,
         stats: RolloutStats | None = None,
     ) -> None:
-        self._retriever, self._k, self._retries, self._backoff = retriever, k, retries, backoff_seconds
+        self._retriever, self._k = retriever, k
+        self._retries = Retries(retries, backoff=backoff_seconds, patience=patience)
         self._stats = stats or RolloutStats()
-        self._patience = patience
-        """Seconds; 0 after a search has waited that long without success, so that the others do not wait in turn."""
         self._threads = None if retriever.in_process else ThreadPoolExecutor(_THREADS, thread_name_prefix="search")
         self._done: list[tuple[str, SearchResult]] = []
         self._calls: dict[Future[tuple[list[SearchResult], RolloutStats]], list[str]] = {}
@@ -154,17 +143,7 @@ class SearchQueue:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _search(self, queries: list[str]) -> tuple[list[SearchResult], RolloutStats]:
-        results, stats = search_with_retries(
-            self._retriever,
-            queries,
-            self._k,
-            retries=self._retries,
-            backoff_seconds=self._backoff,
-            patience=self._patience,
-        )
-        if any(isinstance(result, RetrieverUnreachable) for result in results):
-            self._patience = 0.0
-        return results, stats
+        return search_with_retries(self._retriever, queries, self._k, self._retries)
 
     def _complete(self, queries: list[str], results: list[SearchResult], stats: RolloutStats) -> None:
         self._stats.add(stats)

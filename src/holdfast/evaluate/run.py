@@ -19,8 +19,9 @@ from holdfast.agent.agent import Task
 from holdfast.agent.policy import rollout_seed
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.scheduler import Agent, run_agents
-from holdfast.agent.searching import PATIENCE, SEARCH, SearchQueue
+from holdfast.agent.searching import SEARCH, SearchQueue
 from holdfast.base.errors import RolloutError
+from holdfast.base.retries import PATIENCE
 from holdfast.base.scoring import MODES, Mode, exact_match, f1, in_passages, sub_em
 from holdfast.data.questions import Example
 from holdfast.evaluate.agents import Attempt, PromptEncoder, converse, run_search_agent

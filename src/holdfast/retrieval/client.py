@@ -1,9 +1,8 @@
 """Clients of a `/retrieve` server: one for threads, one for an event loop. Every call has a timeout.
 
-Transient failures are retried: no connection, a timeout, 429, 500, 502, 503, 504, an answer to another request. The
-pauses double and are jittered, so that a hundred workers that failed together do not return together. What still fails,
-and every answer that cannot be read, is a `RetrievalError` whose class says what happened and whose message has the
-address.
+Transient failures are retried: no connection, a timeout, 429, 500, 502, 503, 504, an answer to another request. What
+still fails, and every answer that cannot be read, is a `RetrievalError` with a class that says what happened and a
+message that has the address.
 
 Each attempt has its own connection, for two reasons (docs/decisions.md). An attempt that is cancelled at its deadline
 leaves nothing in a pool. And a server or proxy that answers a request twice cannot shift later answers, which are read
@@ -19,7 +18,6 @@ import asyncio
 import itertools
 import json
 import os
-import random
 import ssl
 import threading
 import weakref
@@ -38,10 +36,12 @@ from holdfast.base.errors import (
     RetrieverTimeout,
     RetrieverUnreachable,
 )
+from holdfast.base.retries import Retries
 from holdfast.retrieval.types import Hit
 from holdfast.retrieval.wire import (
     MOST_BYTES,
     REQUEST_ID,
+    Answer,
     environment_token,
     parse_answer,
     request_body,
@@ -53,9 +53,6 @@ T = TypeVar("T")
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 _CONCURRENT_ATTEMPTS = 64
-_LONGEST_PAUSE = 10.0
-"""Seconds between attempts at a server that cannot be reached."""
-_jitter = random.Random()  # separate, so that a retry does not change anybody's seeded random numbers
 
 
 @dataclass(slots=True)
@@ -68,14 +65,6 @@ class ClientStats:
     """Attempts after the first."""
     failed: Counter[str] = field(default_factory=Counter)
     """Searches that failed after all attempts, by the class name of their error."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    retry_after: float
-    """Seconds that the server asks to wait before another attempt; 0 when it does not say."""
-    body: bytes
 
 
 class AsyncHTTPRetriever:
@@ -119,8 +108,7 @@ class AsyncHTTPRetriever:
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
         if token := environment_token():
             self._headers["Authorization"] = f"Bearer {token}"
-        self._retries, self._backoff, self._timeout, self._patience = retries, backoff, timeout, patience
-        self._given_up = False
+        self._timeout, self._retries = timeout, Retries(retries, backoff=backoff, patience=patience)
         # A search waits for its turn as long as it must; only an attempt that was sent can time out.
         self._turns = asyncio.Semaphore(_CONCURRENT_ATTEMPTS)
         self.stats = ClientStats()
@@ -139,33 +127,28 @@ class AsyncHTTPRetriever:
         self.stats.answered += 1
         return hits
 
-    async def _answer(self, body: bytes) -> _Answer:
+    async def _answer(self, body: bytes) -> Answer:
         """The first attempt's answer that needs no retry, or else the last attempt's."""
-        waited = 0.0
-        for attempt in itertools.count():
-            last, wait = attempt >= self._retries, 0.0
+        for failures in itertools.count(1):
             try:
                 answer = await self._attempt(body)
-                self._given_up = False
-                if last or answer.status not in RETRIED_STATUSES:
+                self._retries.answered()
+                if answer.status not in RETRIED_STATUSES:
                     return answer
-                wait = min(answer.retry_after, self._timeout)
-            except RetrieverUnreachable:
-                self._given_up = self._given_up or (last and waited >= self._patience)
-                if last and self._given_up:
-                    raise
-            except (RetrieverTimeout, RetrieverGarbled):
-                if last:
+                pause = self._retries.pause(failures, asked=min(answer.retry_after, self._timeout))
+                if pause is None:
+                    return answer
+            except (RetrieverUnreachable, RetrieverTimeout, RetrieverGarbled) as error:
+                pause = self._retries.pause(
+                    failures, away=str(error) if isinstance(error, RetrieverUnreachable) else None
+                )
+                if pause is None:
                     raise
             self.stats.retries += 1
-            pause = max(_pause(self._backoff, attempt + 1), wait)
-            if last:
-                pause = min(max(pause, 1.0), _LONGEST_PAUSE)
-                waited += pause
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
-    async def _attempt(self, body: bytes) -> _Answer:
+    async def _attempt(self, body: bytes) -> Answer:
         httpx = self._httpx
         async with self._turns:
             try:
@@ -181,7 +164,7 @@ class AsyncHTTPRetriever:
                     f"{self.url} cannot be reached ({reason}); is the retriever running there?"
                 ) from error
 
-    async def _exchange(self, body: bytes) -> _Answer:
+    async def _exchange(self, body: bytes) -> Answer:
         httpx, request_id = self._httpx, uuid4().hex
         headers = {**self._headers, REQUEST_ID: request_id}
         received = bytearray()
@@ -201,7 +184,7 @@ class AsyncHTTPRetriever:
                         f"{self.url} sent more than {MOST_BYTES >> 20} MiB; ask for fewer passages at once",
                         response.status_code,
                     )
-            return _Answer(response.status_code, retry_after(response.headers.get("retry-after")), bytes(received))
+            return Answer(response.status_code, retry_after(response.headers.get("retry-after")), bytes(received))
 
 
 class HTTPRetriever:
@@ -261,8 +244,3 @@ class _LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-def _pause(backoff: float, attempt: int) -> float:
-    """Seconds before retry 1, 2, …: `backoff`, twice that, …, each times a random number between 0.5 and 1.5."""
-    return float(backoff * 2 ** (attempt - 1) * _jitter.uniform(0.5, 1.5))

@@ -19,6 +19,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,6 +35,16 @@ MOST_BYTES = 64 * 2**20
 40 MB."""
 _SHOWN = 160  # characters of an unreadable answer that an error quotes
 _VISIBLE = re.compile(r"[!-~]+")  # ASCII without blanks: what a header and a request line may contain
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server sent."""
+
+    status: int
+    retry_after: float
+    """Seconds that the server asks to wait before another attempt; 0 when it does not say."""
+    body: bytes
 
 
 def retrieve_url(address: str) -> str:
