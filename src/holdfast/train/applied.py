@@ -24,6 +24,12 @@ def selected(groups: Sequence[Group], methods: Methods) -> list[bool]:
     return [all(votes) for votes in zip([True] * len(groups), *(m.select(groups) for m in methods), strict=False)]
 
 
+def with_credit(batch: TokenBatch, groups: Sequence[Group], methods: Methods) -> TokenBatch:
+    """The batch of all rollouts of `groups`, whose advantages are those of rollouts, with what methods add to them."""
+    credits = [credit for method in methods if (credit := method.credit(batch, groups)) is not None]
+    return replace(batch, advantages=batch.advantages + sum(credits)) if credits else batch
+
+
 def with_exclusions(batch: TokenBatch, groups: Sequence[Group], methods: Methods) -> TokenBatch:
     """The batch of all rollouts of `groups`, with the tokens that methods leave out, and the sampler's log-probs if a
     method needs them."""
