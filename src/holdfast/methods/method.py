@@ -160,6 +160,12 @@ class Method(Section):
         passed without a graph if nothing does."""
         return cls.term is not Method.term
 
+    # ---- after the update
+
+    def lesson(self, batch: TokenBatch, step: int) -> Tensor | None:
+        """bool [B]: rows to learn from by their likelihood, in one more optimizer step. `step` counts from 1."""
+        return None
+
     # ---- elsewhere
 
     def translated(self, host: str, config: Any) -> Translation:

@@ -6,7 +6,7 @@ after it (`with_weights`, `with_scores`). Masks and terms that follow the policy
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -72,6 +72,13 @@ def method_metrics(minibatches: Iterable[Iterable[TokenBatch]], methods: Methods
     for method in methods:
         metrics |= method.measured(micros)
     return metrics
+
+
+def lessons(batch: TokenBatch, methods: Methods, *, step: int) -> Iterator[Tensor]:
+    """For each method that has one at this step, the rows to learn from by their likelihood."""
+    for method in methods:
+        if (rows := method.lesson(batch, step)) is not None and bool(rows.any()):
+            yield rows
 
 
 def rows_to_score(batch: TokenBatch, methods: Methods) -> Mapping[str, list[bool]]:
