@@ -7,7 +7,7 @@ verl reads a YAML file, the value of `actor_rollout_ref.rollout.agent.agent_loop
       retriever: http://127.0.0.1:8000/retrieve
 
 and `actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` selects it. Every other key is an argument of
-`SearchAgentLoop`. Rollouts go through `rollout/state.py`, as in `holdfast train`: token in, token out;
+`SearchAgentLoop`. Rollouts go through `agent/state.py`, as in `holdfast train`: token in, token out;
 `response_mask` is 1 on what the model sampled and 0 on what came back; one assistant message, observations inside it.
 
 Where a row has `reward_model.ground_truth`, holdfast computes the reward (by default exact match), so verl needs no

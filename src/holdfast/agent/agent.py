@@ -1,6 +1,6 @@
 """The search agent: a policy that can search, and its rollouts as agents of the scheduler.
 
-What happens inside a rollout is in `rollout/state.py`; how many run at once is in `rollout/scheduler.py`.
+What happens inside a rollout is in `agent/state.py`; how many run at once is in `agent/scheduler.py`.
 """
 
 from __future__ import annotations

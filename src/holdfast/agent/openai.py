@@ -2,7 +2,7 @@
 
 `POST /v1/completions`, one call a turn, with the whole context as text. It returns no token ids, so its rollouts
 cannot be trained on. The tokenizer applies the chat template here, as for a local model: the server gets plain text.
-`rollout/chat.py` has the same for chat endpoints, where the server writes the template.
+`agent/chat.py` has the same for chat endpoints, where the server writes the template.
 
 Neutral sampling values are always sent, because servers otherwise take the model's own (`top_k`, repetition penalty).
 A server that refuses a field by its name gets the request without it.

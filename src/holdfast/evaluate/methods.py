@@ -3,7 +3,7 @@
 A prompting method is a conversation, which is a generator. It yields a `Prompt` and is sent a `Reply`, yields a
 `ToolCall` and is sent the tool's result, and returns an `Outcome`. It knows nothing of tokens, servers and batches;
 `agents.py` makes it an agent of the scheduler. The search agent (`search-r1`, `r1`) exchanges tokens instead of texts;
-it is the agent of `rollout/agent.py`.
+it is the agent of `agent/agent.py`.
 
 The methods follow their publications as far as these define them; docs/reference/evaluate.md lists the differences. The
 module is light, because the command line checks names here.

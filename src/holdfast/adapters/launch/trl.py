@@ -1,4 +1,4 @@
-"""A recipe for TRL's GRPOTrainer, 1.16 and newer."""
+"""A recipe for TRL's GRPOTrainer, 1.15 and newer, below 2."""
 
 from __future__ import annotations
 

@@ -103,9 +103,9 @@ from trl import GRPOConfig, GRPOTrainer
 from holdfast.adapters.trl import {adapter}
 from holdfast.adapters.trl_monitor import Monitoring
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
-from holdfast.recipe import load
 from holdfast.data.questions import dev_questions
-from holdfast.train.loading import load_protocol, load_questions, load_retrievers
+from holdfast.loading import load_protocol, load_questions, load_retrievers
+from holdfast.recipe import load
 {custom}
 recipe = load("recipe.toml")
 questions, retrievers = load_questions(recipe), load_retrievers(recipe)
