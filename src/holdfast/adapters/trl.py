@@ -19,18 +19,13 @@ It is off in evaluation, which TRL computes as always.
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 from holdfast.adapters.trl_mask import MaskMixin
 from holdfast.adapters.trl_penalty import PenaltyMixin, Settings
 from holdfast.base.errors import ConfigError
 from holdfast.methods.custom_penalty import try_out
 from holdfast.methods.penalties import LLDS, NLL, PENALTIES, SAPO, Penalty
-
-if TYPE_CHECKING:
-    _Trainer = Any  # the trainer class that follows the mixin
-else:
-    _Trainer = object
 
 __all__ = ["LLDS", "NLL", "SAPO", "with_penalties"]
 

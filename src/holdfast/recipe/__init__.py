@@ -20,7 +20,7 @@ from holdfast.base import section
 from holdfast.base.errors import CheckpointError, ConfigError, raise_all
 from holdfast.base.refusals import explain
 from holdfast.base.run_folder import CONFIG, is_run
-from holdfast.base.section import Section, field_values
+from holdfast.base.section import Section, field_values, setting_values
 from holdfast.data.factbook import is_factbook
 from holdfast.data.world.settings import World
 from holdfast.methods.registry import Methods
@@ -173,14 +173,9 @@ def _with_bases(path: Path) -> dict[str, Any]:
 def _with_base(path: Path) -> tuple[dict[str, Any], str | None]:
     """The tables of a file, and the name of the recipe it extends."""
     data = settings.read_toml(path)
-    for name, value in _leaves(data):
-        if isinstance(value, str) and "\0" in value:
-            raise ConfigError(
-                f"{path}: {name} = {value!r} contains a NUL character, which a path cannot contain; leave it out"
-            )
     base = data.pop("extends", None)
-    if not isinstance(base, str | None):
-        raise ConfigError(f"{path}: extends = {section.as_toml(base)} is not a recipe's name; write it in quotes")
+    if not isinstance(base, str | None) or "\0" in (base or ""):
+        raise ConfigError(f"{path}: extends = {section.as_toml(base)} is not the name of a recipe, in quotes")
     return data, base
 
 
@@ -250,8 +245,3 @@ def dump(config: Config) -> str:
 def setting_names() -> list[str]:
     """All dotted names a recipe may set."""
     return section.setting_names(Config)
-
-
-def setting_values(config: Config) -> dict[str, Any]:
-    """Every setting by its dotted name."""
-    return section.setting_values(config)

@@ -40,20 +40,6 @@ if TYPE_CHECKING:
     from holdfast.agent.agent import SearchAgent
     from holdfast.agent.language_model import LanguageModel
 
-__all__ = [
-    "Questions",
-    "Retrievers",
-    "check_index",
-    "load_agent",
-    "load_protocol",
-    "load_questions",
-    "load_recipe",
-    "load_retriever",
-    "load_retrievers",
-    "make_agent",
-    "read_passages",
-]
-
 logger = logging.getLogger(__name__)
 Note = Callable[[str], None]
 """Takes a sentence for people."""

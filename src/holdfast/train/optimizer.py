@@ -29,6 +29,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
+def warmed_up(lr: float, completed_steps: int, warmup: int) -> float:
+    """The learning rate of the next step, after a linear rise over `warmup` steps."""
+    return lr * min(1.0, (completed_steps + 1) / (warmup + 1))
+
+
 def clipped_step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], grad_clip: float) -> float:
     """One optimizer step, skipped where the gradient is not finite. Returns the norm of the gradient."""
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, grad_clip))
