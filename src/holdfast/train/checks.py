@@ -159,7 +159,7 @@ def _check_prompts(config: Config, stage: str | None) -> str | None:
         return None
     from holdfast.agent.language_model import has_adapters, load_skeleton, pick_device
     from holdfast.agent.support import refuse_unsupported
-    from holdfast.train.needs import needs_of
+    from holdfast.train.cost import cost_of
 
     skeleton = load_skeleton(config.model)
     if skeleton is None:
@@ -168,7 +168,7 @@ def _check_prompts(config: Config, stage: str | None) -> str | None:
     validate_prompts(skeleton, questions, load_protocol(config), config.model.chat_template)
     if has_adapters(config.model.path) or pick_device(config.run.device).type != "cpu":
         return None
-    return needs_of(skeleton.model, config, questions, lora_rank=config.model.lora_rank)
+    return cost_of(skeleton.model, config, questions, lora_rank=config.model.lora_rank)
 
 
 def validate_model_and_prompts(

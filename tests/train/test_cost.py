@@ -12,15 +12,14 @@ from holdfast.agent.language_model import LanguageModel
 from holdfast.base.errors import ConfigError
 from holdfast.data.questions import Example
 from holdfast.recipe import BUNDLED, Config, load
-from holdfast.train import needs
+from holdfast.train import cost
 from holdfast.train.checks import validate_before_training
-from holdfast.train.loading import Questions, load_questions
-from holdfast.train.needs import (
+from holdfast.train.cost import (
     Shape,
     checkpoint_bytes,
+    cost_of,
     evaluation_operations,
     fixed_bytes,
-    needs_of,
     operations,
     pass_tokens,
     shape_of,
@@ -28,6 +27,7 @@ from holdfast.train.needs import (
     token_bytes,
     warm_start_operations,
 )
+from holdfast.train.loading import Questions, load_questions
 
 from .whole_runs import a_start
 
@@ -107,7 +107,7 @@ def test_the_time_of_a_step_is_that_of_its_products(
     assert operations(SMOLLM2, recipe) / (0.6 * 220e9) == pytest.approx(55, rel=0.5)
     assert operations(SMOLLM2, config("--train.questions=64")) == 2 * operations(SMOLLM2, config())
     assert speed(SMALL) > 1e8
-    monkeypatch.setattr(needs, "speed", lambda shape: 1e3)
+    monkeypatch.setattr(cost, "speed", lambda shape: 1e3)
     assert (said := validate_before_training(own("raw"))) is not None
     assert re.search(r" h a step and .* h in all, .* h for evaluations included, if rollouts fill a third of", said)
     assert "the warm start" not in said
@@ -136,16 +136,16 @@ def test_what_does_not_fit_is_refused_with_a_value_that_does(
     recipe = own("raw")
     model, each = language_model.model, token_bytes(shape_of(language_model.model), recipe)
     room = fixed_bytes(shape_of(model), recipe) + 100 * each
-    monkeypatch.setattr(needs, "memory", lambda: int(room / 0.9))
+    monkeypatch.setattr(cost, "memory", lambda: int(room / 0.9))
     assert (said := validate_before_training(recipe)) is not None and "of disk per checkpoint" in said
-    monkeypatch.setattr(needs, "memory", lambda: room)
-    monkeypatch.setattr(needs, "_USABLE", 1.0)
+    monkeypatch.setattr(cost, "memory", lambda: room)
+    monkeypatch.setattr(cost, "_USABLE", 1.0)
     with pytest.raises(ConfigError, match=r"train\.micro_batch_tokens = 16384 needs about .* Set .*_tokens = 64$"):
         validate_before_training(recipe)
     validate_before_training(own("raw", {"train.micro_batch_tokens": 64}))
-    monkeypatch.setattr(needs, "memory", lambda: 2**28)
+    monkeypatch.setattr(cost, "memory", lambda: 2**28)
     with pytest.raises(ConfigError, match="Take a smaller model, or set model"):
-        needs_of(model, recipe, load_questions(recipe))
+        cost_of(model, recipe, load_questions(recipe))
 
 
 def test_a_run_says_what_it_needs_also_from_a_start_in_the_cache(

@@ -20,7 +20,7 @@ LARGEST = 256 * 2**20
 """Bytes of each of the two files. Beyond that, every second of its steps is deleted, and left out from there on."""
 
 
-class Samples(Listener):
+class TrajectoryFiles(Listener):
     """Writes one rollout of each of the first `count` questions of a step, with its displacement."""
 
     def __init__(self, run_dir: Path, count: int) -> None:
@@ -68,7 +68,7 @@ class _Bounded:
             write_jsonl(self._path, [row for row in _whole_rows(self._path) if row["step"] % self._stride == 0])
 
 
-def forget_samples_after(run_dir: Path, step: int) -> None:
+def forget_trajectories_after(run_dir: Path, step: int) -> None:
     """Delete the rows after `step`, the checkpoint of a stopped run: the resumed run writes them again."""
     for path in (run_dir / TRAJECTORIES, run_dir / DISPLACEMENT):
         if path.is_file():

@@ -9,7 +9,7 @@ The peak of memory is a micro-batch late in an optimizer step. Float32 numbers, 
     the embedding's gradient     3 vocabulary × hidden
 
 Gradient checkpointing leaves two fifths of the activations. Python and its libraries take half a GiB. The factors are
-those of the peaks of three models on a CPU (tests/train/test_needs.py); a third of the activations is memory that the C
+those of the peaks of three models on a CPU (tests/train/test_cost.py); a third of the activations is memory that the C
 library does not give back. Passages, and the keys of running rollouts, come on top.
 
 Time is that of the matrix products: a rollout's tokens pass the layers once as it grows, once for the old log-probs and
@@ -171,7 +171,7 @@ def _time_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.2g} h"
 
 
-def needs_of(model: Any, config: Config, questions: Questions, *, lora_rank: int = 0) -> str:
+def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int = 0) -> str:
     """A sentence on memory, disk and time on a CPU.
 
     Raises `ConfigError` for a run that needs more memory than there is.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.train import samples
+from holdfast.train import trajectory_files
 from holdfast.train.listener import Displacement, StepResult
-from holdfast.train.samples import Samples, forget_samples_after
+from holdfast.train.trajectory_files import TrajectoryFiles, forget_trajectories_after
 
 LARGEST = 4000
 STEPS = 1000
@@ -17,7 +17,7 @@ STEPS = 1000
 
 def write(run_dir: Path, first: int, last: int) -> None:
     run_dir.mkdir(exist_ok=True)
-    listener = Samples(run_dir, 4)
+    listener = TrajectoryFiles(run_dir, 4)
     for step in range(first, last + 1):
         changes = Displacement(correct=(0.001 * step,), incorrect=(-0.5, 0.25), by_turn={})
         listener.step(StepResult(step=step, metrics={}, displacement=changes))
@@ -29,7 +29,7 @@ def steps_of(run_dir: Path) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "LARGEST", LARGEST)
+    monkeypatch.setattr(trajectory_files, "LARGEST", LARGEST)
 
 
 def test_a_file_is_bounded_and_keeps_evenly_spaced_steps(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_file_is_bounded_and_keeps_evenly_spaced_steps(tmp_path: Path) -> None
 def test_a_resumed_run_continues_it_alike(tmp_path: Path, stopped: int) -> None:
     write(tmp_path / "whole", 1, STEPS)
     write(tmp_path / "run", 1, stopped + 7)
-    forget_samples_after(tmp_path / "run", stopped)
+    forget_trajectories_after(tmp_path / "run", stopped)
     write(tmp_path / "run", stopped + 1, STEPS)
     whole, run = (tmp_path / name / "displacement.jsonl" for name in ("whole", "run"))
     assert run.read_bytes() == whole.read_bytes()
