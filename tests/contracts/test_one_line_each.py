@@ -68,12 +68,12 @@ class Toy(Method):
         self.called.add("select")
         return [group.mixed for group in groups]
 
-    def exclude(self, batch, groups):
-        self.called.add("exclude")
+    def drop_by_rollout(self, batch, groups):
+        self.called.add("drop_by_rollout")
         return batch.loss_mask & (batch.action_ids > 1)
 
-    def reject(self, micro):
-        self.called.add("reject")
+    def drop_by_old_policy(self, micro):
+        self.called.add("drop_by_old_policy")
         return micro.loss_mask & (micro.sampler_logprobs < -20)
 
     def weights(self, micro):
@@ -94,9 +94,9 @@ class Toy(Method):
         assert all(len(states) == int(batch.loss_mask[row].sum()) for row, states in hidden.items())
         return torch.ones_like(batch.old_logprobs)
 
-    def mask(self, micro, logprobs):
-        self.called.add("mask")
-        return logprobs.detach() > -15
+    def drop_by_policy(self, micro, logprobs):
+        self.called.add("drop_by_policy")
+        return logprobs.detach() < -15
 
     def term(self, micro, logprobs):
         import torch

@@ -194,6 +194,7 @@ VALUES = {
     **dict.fromkeys(("values", "old_values", "returns", "rewards", "per_token", "penalty"), _TOKENS),
     **dict.fromkeys(("loss_mask", "answer_mask", "query_mask", "preserved", "void", "matched"), _MASK),
     **dict.fromkeys(("action_ids", "sequence_ids"), _IDS),
+    **dict.fromkeys(("sampler_logprobs", "log_mass", "old_log_mass", "draws"), _TOKENS),
     "advantages": _TOKENS,
     "threshold": 0.5,
 }
@@ -213,6 +214,7 @@ VALUES_OF = {
     "llds_penalty": VALUES | {"answer_weight": 0.5},
     "ratio_stats": VALUES | {"ratio": "action"},
     "reduce_loss": VALUES | {"mode": "seq-mean-token-mean"},
+    "topk_score_centering_loss": VALUES | dict.fromkeys(("logprobs", "sampler_logprobs"), _TOKENS[..., None]),
     **dict.fromkeys(("gwhes", "nthr_weights", "token_influence"), _PER_TOKEN),
     **dict.fromkeys(("group_advantages", "reinforce_advantages"), _PER_ROLLOUT),
 }

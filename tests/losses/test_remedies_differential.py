@@ -10,10 +10,12 @@ import torch
 
 from holdfast.losses import (
     cispo_loss,
+    clip_cov_mask,
     clipped_policy_loss,
     dppo_mask,
     first_action_mask,
     gae_advantages,
+    ipo_mask,
     off_policy_sequence_mask,
     sampler_weights,
     value_loss,
@@ -38,6 +40,25 @@ def naive_dppo(s, low, high):
         return not ((s.A > 0 and rise > high) or (s.A < 0 and -rise > low))
 
     return [m and stays(k) for k, m in enumerate(s.mask)]
+
+
+def naive_ipo(s, eps):
+    """`ref` plays the sampler."""
+    return [m and abs(math.exp(s.l[k]) - math.exp(s.ref[k])) <= eps for k, m in enumerate(s.mask)]
+
+
+def clip_cov(x):
+    """`ref` plays the draws."""
+    return clip_cov_mask(x.l, x.A, x.mask, x.ref, share=0.2, low=0.1, high=9.0)
+
+
+def naive_clip_cov(batch):
+    tokens = [(s.A, s.l[k], s.ref[k], i, k) for i, s in enumerate(batch) for k in s.tokens()]
+    n = max(len(tokens), 1)
+    mean_a, mean_l = sum(t[0] for t in tokens) / n, sum(t[1] for t in tokens) / n
+    inside = [t for t in tokens if 0.1 < (t[0] - mean_a) * (t[1] - mean_l) < 9.0]
+    dropped = {t[3:] for t in sorted(inside, key=lambda t: t[2])[: max(1, int(0.2 * n))]}
+    return [[m and (i, k) not in dropped for k, m in enumerate(s.mask)] for i, s in enumerate(batch)]
 
 
 def naive_off_policy(s, threshold):
@@ -100,6 +121,9 @@ def test_losses_and_masks_equal_the_loops(chunk):
             bounds = {"low": min(low, 0.9), "high": min(high, 0.1)}
             mask = dppo_mask(*common, **bounds, sequence_ids=x.ids)
             assert torch.equal(mask, x.tensor([naive_dppo(s, **bounds) for s in batch], False, torch.bool))
+            mask = ipo_mask(x.l, x.ref, x.mask, eps=bounds["high"] + 0.05)
+            assert torch.equal(mask, x.tensor([naive_ipo(s, bounds["high"] + 0.05) for s in batch], False, torch.bool))
+            assert torch.equal(clip_cov(x), x.tensor(naive_clip_cov(batch), False, torch.bool))
             mask = off_policy_sequence_mask(*common, threshold=threshold, sequence_ids=x.ids)
             assert torch.equal(mask, x.tensor([naive_off_policy(s, threshold) for s in batch], False, torch.bool))
             mask = void_turn_mask(x.mask, flags(x, void), sequence_ids=x.ids)

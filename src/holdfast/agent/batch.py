@@ -113,8 +113,13 @@ class TokenBatch:
     """float [B, T]: factors on the policy loss of each token."""
     sampler_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
     """float [B, T]: of the distribution that the tokens were drawn from, after truncation."""
+    log_mass: Tensor | None = field(default=None, metadata=_FLOATS)
+    """float [B, T]: log-probability of all tokens of `sampling_mask` together, under the policy being updated."""
+    old_log_mass: Tensor | None = field(default=None, metadata=_FLOATS)
+    """float [B, T]: the same under the policy frozen for this rollout batch. Where present, log-probs are over the
+    vocabulary."""
     sampling_mask: SamplingMask | None = None
-    """Where present, `old_logprobs` and all other log-probs of the loss are normalised over its tokens."""
+    """What the sampler could draw. Without `old_log_mass`, all log-probs of the loss are normalised over it."""
 
     def __post_init__(self) -> None:
         if self.token_ids.dim() != 2:

@@ -16,7 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from holdfast.agent import models
 from holdfast.agent.batch import SamplingMask
-from holdfast.agent.logprobs import masked_logprobs, token_logprobs
+from holdfast.agent.logprobs import logprobs_and_mass, masked_logprobs, token_logprobs
 from holdfast.agent.onednn import use_onednn
 from holdfast.agent.settings import Model, Sampling
 from holdfast.agent.support import worth_sharing
@@ -71,6 +71,26 @@ class LanguageModel:
             temperature=temperature,
             entropy=entropy,
             sampling_mask=sampling_mask,
+            autocast_dtype=self.autocast_dtype,
+        )
+
+    def logprobs_and_mass(
+        self,
+        token_ids: Tensor,
+        loss_mask: Tensor,
+        sampling_mask: SamplingMask,
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """`logprobs_and_mass` of this model, in its precision."""
+        return logprobs_and_mass(
+            self.model,
+            token_ids,
+            loss_mask,
+            sampling_mask,
+            temperature=temperature,
+            entropy=entropy,
             autocast_dtype=self.autocast_dtype,
         )
 

@@ -88,8 +88,36 @@ def token_logprobs(
     if not entropy:
         return logprobs, None
     whole = normaliser if sampling_mask is None else scaled.logsumexp(-1)
-    probabilities = (scaled - whole[:, None]).exp()
-    return logprobs, _scatter(whole - (probabilities * scaled).sum(-1), loss_mask)
+    return logprobs, _scatter(_entropy(scaled, whole), loss_mask)
+
+
+def logprobs_and_mass(
+    model: CausalLM,
+    token_ids: Tensor,
+    loss_mask: Tensor,
+    sampling_mask: SamplingMask,
+    *,
+    temperature: float = 1.0,
+    entropy: bool = False,
+    autocast_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """`token_logprobs` over the vocabulary, and how likely the tokens of a sampling mask are together.
+
+    Returns:
+        log-probs `[B, T]`; entropies `[B, T]`, or None; log-probabilities of the mask `[B, T]`, in nats. All are 0
+        where the loss mask is False.
+    """
+    scaled = _scaled_logits(model, token_ids, loss_mask, temperature, autocast_dtype)
+    targets = token_ids[:, 1:][loss_mask[:, 1:]]
+    whole = scaled.logsumexp(-1)
+    logprobs = _scatter(scaled.gather(-1, targets[:, None])[:, 0] - whole, loss_mask)
+    mass = _scatter(sampling_mask.logsumexp(scaled) - whole, loss_mask)
+    return logprobs, _scatter(_entropy(scaled, whole), loss_mask) if entropy else None, mass
+
+
+def _entropy(logits: Tensor, normaliser: Tensor) -> Tensor:
+    """[N], in nats."""
+    return normaliser - ((logits - normaliser[:, None]).exp() * logits).sum(-1)
 
 
 @torch.no_grad()

@@ -315,7 +315,7 @@ def sampler_metrics(batches: Sequence[TokenBatch], groups: Sequence[Group]) -> d
         assert batch.old_logprobs is not None
         gap += float(torch.where(batch.loss_mask, batch.rollout_logprobs - batch.old_logprobs, 0.0).sum())
         tokens += int(batch.loss_mask.sum())
-    masked = any(batch.sampling_mask is not None for batch in batches)
+    masked = any(batch.sampling_mask is not None and batch.old_log_mass is None for batch in batches)
     return {"sampler/logprob_gap": gap / max(tokens, 1)} | ({"sampler/mask_in_loss": 1.0} if masked else {})
 
 

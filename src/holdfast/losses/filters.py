@@ -1,4 +1,5 @@
-"""Masks of the tokens that stay in the policy loss, after remedies that leave some out: DPPO, OPSM, void turns."""
+"""Masks of the tokens that stay in the policy loss, after methods that leave some out: DPPO, IPO, Clip-Cov, OPSM, void
+turns."""
 
 from __future__ import annotations
 
@@ -71,6 +72,100 @@ def dppo_mask(
     rise = logprobs.exp() - check_paired("old_logprobs", old_logprobs, logprobs).exp()
     outside = ((advantages > 0) & (rise > high)) | ((advantages < 0) & (-rise > low))
     return loss_mask & ~outside
+
+
+@torch.no_grad()
+def ipo_mask(logprobs: Tensor, sampler_logprobs: Tensor, loss_mask: Tensor, *, eps: float = 0.3) -> Tensor:
+    """The tokens that IPO trains on: those whose probability has not moved far from the sampler's, up or down.
+
+        keep unless |π_k − μ_k| > eps           π_k = exp(l_k),  μ_k = exp(l_sampler,k)
+
+    DPPO bounds only the direction in which the advantage pushes. This bounds both, so a token that a neighbour pushed
+    away is left out too, whatever its advantage.
+
+    Args:
+        logprobs: float [..., T], under the policy being updated, in nats. Detached.
+        sampler_logprobs: float [..., T], of the distribution that the tokens were drawn from.
+        loss_mask: bool [..., T].
+        eps: how far a probability may move, in 0 to 1.
+
+    Returns:
+        bool [..., T], False outside the mask.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes or a bound that cannot work.
+
+    Source: prime-rl's default loss, INTELLECT Policy Optimization, with eps = 0.3.
+
+    >>> sampler, now = torch.tensor([[0.2, 0.2]]).log(), torch.tensor([[0.6, 0.4]]).log()
+    >>> ipo_mask(now, sampler, torch.ones(1, 2, dtype=torch.bool)).tolist()
+    [[False, True]]
+    """
+    if not 0 < eps < 1:
+        raise ValueError(f"eps={eps} must be between 0 and 1: it bounds the change of a probability")
+    logprobs = check_logprobs(logprobs, loss_mask)
+    moved = logprobs.exp() - check_paired("sampler_logprobs", sampler_logprobs, logprobs).exp()
+    return loss_mask & ~(moved.abs() > eps)
+
+
+@torch.no_grad()
+def clip_cov_mask(
+    logprobs: Tensor,
+    advantages: Tensor,
+    loss_mask: Tensor,
+    draws: Tensor,
+    *,
+    share: float = 2e-4,
+    low: float = 1.0,
+    high: float = 5.0,
+) -> Tensor:
+    """The tokens that are left when some of those that lower the entropy most are dropped, drawn at random.
+
+        cov_k = (A_k − mean A)·(l_k − mean l)           means over the mask
+        dropped: max(1, share × tokens) of those with low < cov_k < high
+
+    A likely token with A > 0 and an unlikely one with A < 0 have a large covariance: learning from them lowers the
+    entropy.
+
+    Args:
+        logprobs: float [..., T], in nats. Detached.
+        advantages: float [..., 1] or [..., T].
+        loss_mask: bool [..., T].
+        draws: float [..., T], random numbers. The tokens with the smallest ones are dropped.
+        share: of the tokens of the mask, at most this much is dropped.
+        low, high: bounds of the covariance, in nats times advantage.
+
+    Returns:
+        bool [..., T], False outside the mask.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes or settings that cannot work.
+
+    Source: Clip-Cov (arXiv 2505.22617), defaults of verl's `clip_cov`. verl takes the means over a micro-batch, draws
+    anew at every optimizer step, and spares tokens that PPO's clip has stopped.
+
+    >>> logprobs, advantages = torch.tensor([[0.0, -4.0, -8.0]]), torch.tensor([[1.0, 0.0, -1.0]])
+    >>> mask, draws = torch.ones(1, 3, dtype=torch.bool), torch.tensor([[0.5, 0.1, 0.4]])
+    >>> clip_cov_mask(logprobs, advantages, mask, draws).tolist()
+    [[True, True, False]]
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"share={share} must be between 0 and 1: it is the share of the tokens that are dropped")
+    if not low < high:
+        raise ValueError(f"low={low} must be below high={high}: they bound the covariance of dropped tokens")
+    logprobs = check_logprobs(logprobs, loss_mask)
+    advantages = check_per_row("advantages", advantages, logprobs).to(logprobs.dtype).expand_as(logprobs)
+    draws = check_paired("draws", draws, logprobs)
+    tokens = loss_mask.sum().clamp(min=1)
+
+    def centred(values: Tensor) -> Tensor:
+        inside = torch.where(loss_mask, values, 0.0)
+        return inside - inside.sum() / tokens
+
+    cov = centred(advantages) * centred(logprobs)
+    candidates = loss_mask & (cov > low) & (cov < high)
+    order = torch.where(candidates, draws, torch.inf).flatten().argsort().argsort().reshape(draws.shape)
+    return loss_mask & ~(candidates & (order < (share * tokens).floor().clamp(min=1)))
 
 
 @torch.no_grad()

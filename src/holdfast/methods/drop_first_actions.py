@@ -26,7 +26,7 @@ class DropFirstActions(Method):
     acts_on: ClassVar = "it compares the rollouts of a group"
     hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
 
-    def exclude(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor:
+    def drop_by_rollout(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor:
         """First actions of incorrect rollouts that a correct one shares."""
         import torch
 

@@ -23,7 +23,7 @@ class DropVoid(Method):
     source: ClassVar = "SimpleTIR, [arXiv 2509.02479](https://arxiv.org/abs/2509.02479)"
     hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
 
-    def exclude(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor:
+    def drop_by_rollout(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor:
         """All tokens of rollouts with an invalid turn."""
         import torch
 

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from holdfast.agent.trajectory import Group
 
 Need = Literal[
-    "rollout advantages", "group advantages", "negative rollouts", "drift", "all log-probs", "output layer", "sampler"
+    "rollout advantages",
+    "group advantages",
+    "negative rollouts",
+    "drift",
+    "all log-probs",
+    "output layer",
+    "sampler",
+    "sampling mask",
 ]
 """What a method cannot work without. `recipe/needs.py` has the settings that take it away, and the sentences.
 
@@ -28,7 +35,8 @@ Need = Literal[
 * drift: more than one optimizer step per rollout batch, so that the policy differs from the old one;
 * all log-probs: a loss over the whole vocabulary;
 * output layer: a trained output layer;
-* sampler: log-probs of the distribution that the tokens were drawn from.
+* sampler: log-probs of the distribution that the tokens were drawn from;
+* sampling mask: a truncated sampler, and what it could draw at each token.
 """
 
 
@@ -90,14 +98,14 @@ class Method(Section):
         """Which scored groups to learn from. If a step has none, it learns from all."""
         return [True] * len(groups)
 
-    def exclude(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor | None:
-        """bool [B, T]: sampled tokens to leave out of the loss, judged by the rollouts. `batch` has advantages."""
+    def drop_by_rollout(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor | None:
+        """bool [B, T]: sampled tokens to drop from the loss, judged by the rollouts. `batch` has advantages."""
         return None
 
     # ---- after the pass under the old weights
 
-    def reject(self, micro: TokenBatch) -> Tensor | None:
-        """bool [B, T]: sampled tokens to leave out of the loss, judged by `old_logprobs`."""
+    def drop_by_old_policy(self, micro: TokenBatch) -> Tensor | None:
+        """bool [B, T]: sampled tokens to drop from the loss, judged by `old_logprobs`."""
         return None
 
     def weights(self, micro: TokenBatch) -> Tensor | None:
@@ -132,8 +140,8 @@ class Method(Section):
 
     # ---- in an optimizer step
 
-    def mask(self, micro: TokenBatch, logprobs: Tensor) -> Tensor | None:
-        """bool [B, T]: False where the policy loss is left out, judged by the policy as it is now. No gradient."""
+    def drop_by_policy(self, micro: TokenBatch, logprobs: Tensor) -> Tensor | None:
+        """bool [B, T]: sampled tokens to drop from the policy loss, judged by the policy as it is now."""
         return None
 
     def term(self, micro: TokenBatch, logprobs: Tensor) -> Tensor | None:
@@ -141,8 +149,9 @@ class Method(Section):
         return None
 
     @classmethod
-    def has_term(cls) -> bool:
-        """Whether it can give a gradient to rollouts whose advantage is 0."""
+    def learns_without_advantage(cls) -> bool:
+        """Whether `term` can have a gradient on rollouts whose advantage is 0. Micro-batches of such rollouts are
+        passed without a graph if nothing does."""
         return cls.term is not Method.term
 
     # ---- elsewhere

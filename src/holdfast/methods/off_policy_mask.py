@@ -26,12 +26,12 @@ class OffPolicyMask(Method):
     acts_on: ClassVar = "it leaves out rollouts by the sign of their advantage"
     hosts: ClassVar = {"verl": "verl does not have this mask, but TRL has it"}
 
-    def mask(self, micro: TokenBatch, logprobs: Tensor) -> Tensor:
-        """False on rollouts with A < 0 that fell by more than `threshold`."""
+    def drop_by_policy(self, micro: TokenBatch, logprobs: Tensor) -> Tensor:
+        """Rollouts with A < 0 that fell by more than `threshold`."""
         from holdfast.losses import off_policy_sequence_mask
 
         assert micro.old_logprobs is not None
-        return off_policy_sequence_mask(
+        return ~off_policy_sequence_mask(
             logprobs, micro.old_logprobs, micro.advantages, micro.learned_mask, threshold=self.threshold
         )
 

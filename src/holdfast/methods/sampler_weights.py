@@ -55,7 +55,7 @@ class SamplerWeights(Method):
                 f"nothing to average. Set {_NAME}.level to 'action' or 'sequence'"
             )
 
-    def reject(self, micro: TokenBatch) -> Tensor | None:
+    def drop_by_old_policy(self, micro: TokenBatch) -> Tensor | None:
         """With `keep = "reject"`, tokens whose w is outside the bounds."""
         return micro.loss_mask & (self._weights(micro) == 0) if self.keep == "reject" else None
 

@@ -68,6 +68,22 @@ def _output_layer(config: Config, method: Method) -> Missing | None:
     )
 
 
+def _sampling_mask(config: Config, method: Method) -> Missing | None:
+    if config.sampling.top_k:
+        return None
+    if config.sampling.top_p < 1:
+        return (
+            "sampling.top_k",
+            "what the sampler could draw at every token is kept in memory, and top_p alone does not bound that",
+            "Set sampling.top_k = 512",
+        )
+    return (
+        "sampling.top_k",
+        "the sampler is not truncated, so it draws what the loss expects and there is nothing to take out",
+        "Truncate it, for example with sampling.top_k = 64",
+    )
+
+
 NEEDS: Mapping[Need, Callable[[Config, Method], Missing | None]] = {  # "sampler": every rollout has that
     "rollout advantages": _rollout_advantages,
     "group advantages": _group_advantages,
@@ -75,6 +91,7 @@ NEEDS: Mapping[Need, Callable[[Config, Method], Missing | None]] = {  # "sampler
     "drift": _drift,
     "all log-probs": _all_logprobs,
     "output layer": _output_layer,
+    "sampling mask": _sampling_mask,
 }
 
 

@@ -30,14 +30,14 @@ def with_exclusions(batch: TokenBatch, groups: Sequence[Group], methods: Methods
     if any("sampler" in method.needs for method in methods):
         batch = replace(batch, sampler_logprobs=_sampler_logprobs(batch, groups))
     for method in methods:
-        batch = _exclude(batch, method.exclude(batch, groups))
+        batch = _exclude(batch, method.drop_by_rollout(batch, groups))
     return batch
 
 
 def with_weights(micro: TokenBatch, methods: Methods) -> TokenBatch:
     """A micro-batch, whose `old_logprobs` are those of the loss, with what methods reject and the factors they give."""
     for method in methods:
-        micro = _multiply_weights(_exclude(micro, method.reject(micro)), method.weights(micro))
+        micro = _multiply_weights(_exclude(micro, method.drop_by_old_policy(micro)), method.weights(micro))
     return micro
 
 

@@ -111,6 +111,7 @@ class Learner:
         self.parameters: list[Tensor] = [p for p in language_model.model.parameters() if p.requires_grad]
         self.optimizer = adamw(self.parameters, lr=train.lr, weight_decay=train.weight_decay)
         self._train = train
+        self._needs_mask = sampling.mask_logprobs or any("sampling mask" in m.needs for m in objective.methods)
         for method in objective.methods:
             method.check_model(language_model)
 
@@ -167,11 +168,14 @@ class Learner:
                 for row, state in zip(rows, _by_row(states, micro.loss_mask), strict=False):
                     if any(needed[row] for needed in scored.values()):
                         hidden[row] = state.clone()
-                mask = None
-                if self.sampling.mask_logprobs:
-                    old, mask = self.language_model.masked_logprobs(micro.token_ids, micro.loss_mask, self.sampling)
-                ref, anchor = (self._frozen_pass(policy, micro, mask) for policy in (self.reference, self.anchor))
-                micro = replace(micro, old_logprobs=old, ref_logprobs=ref, anchor_logprobs=anchor, sampling_mask=mask)
+                mask = mass = None
+                if self._needs_mask:
+                    masked, mask = self.language_model.masked_logprobs(micro.token_ids, micro.loss_mask, self.sampling)
+                    old, mass = (masked, None) if self.sampling.mask_logprobs else (old, old - masked)
+                over = None if mass is not None else mask
+                ref, anchor = (self._frozen_pass(policy, micro, over) for policy in (self.reference, self.anchor))
+                micro = replace(micro, old_logprobs=old, ref_logprobs=ref, anchor_logprobs=anchor)
+                micro = replace(micro, sampling_mask=mask, old_log_mass=mass)
                 micros.append(with_weights(micro, methods))
                 entropy_sum += float(entropy.sum())
                 tokens += int(micro.loss_mask.sum())
@@ -226,12 +230,7 @@ class Learner:
                 counts = objective.count(mini)
                 for micro in mini:
                     with torch.set_grad_enabled(objective.has_gradient(micro)):
-                        logprobs, entropy = self.logprobs(
-                            micro.token_ids,
-                            micro.loss_mask,
-                            entropy=objective.loss.entropy_coef != 0,
-                            sampling_mask=micro.sampling_mask,
-                        )
+                        micro, logprobs, entropy = self._current(micro)
                         terms = objective.terms(micro, logprobs, answer_weight)
                         parts = objective.reduce(terms, entropy, micro.learned_mask, counts)
                         if logprobs.requires_grad:
@@ -244,6 +243,23 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)  # rollouts need the memory
         weight = {} if answer_weight is None else {"penalty/answer_weight": answer_weight}
         return totals.metrics() | weight
+
+    def _current(self, micro: TokenBatch) -> tuple[TokenBatch, Tensor, Tensor | None]:
+        """The batch, with `log_mass` if a method needs it; log-probs `[B, T]` of the loss under the present weights;
+        entropies, if the loss has them."""
+        entropy = self.objective.loss.entropy_coef != 0
+        if micro.old_log_mass is None:
+            mask = micro.sampling_mask
+            return micro, *self.logprobs(micro.token_ids, micro.loss_mask, entropy=entropy, sampling_mask=mask)
+        assert micro.sampling_mask is not None
+        logprobs, entropies, mass = self.language_model.logprobs_and_mass(
+            micro.token_ids,
+            micro.loss_mask,
+            micro.sampling_mask,
+            temperature=self.sampling.temperature,
+            entropy=entropy,
+        )
+        return replace(micro, log_mass=mass), logprobs, entropies
 
     @torch.no_grad()
     def batch_logprobs(self, batch: TokenBatch, plan: Plan) -> Tensor:

@@ -61,7 +61,7 @@ class Objective:
             self.penalty is not None
             or micro.ref_logprobs is not None
             or self.loss.entropy_coef != 0
-            or any(method.has_term() for method in self.methods)
+            or any(method.learns_without_advantage() for method in self.methods)
             or bool((micro.advantages != 0).any())
         )
 
@@ -92,8 +92,8 @@ class Objective:
         """The weighted policy loss `[B, T]`, and which tokens a mask drops from it; None without such a mask."""
         policy, keep = self._policy_loss(micro, logprobs, self.loss)
         for method in self.methods:
-            if (mask := method.mask(micro, logprobs)) is not None:
-                keep = mask if keep is None else keep & mask
+            if (drop := method.drop_by_policy(micro, logprobs)) is not None:
+                keep = ~drop if keep is None else keep & ~drop
         if keep is not None:
             policy = torch.where(keep, policy, 0.0)
         if micro.policy_weights is not None:

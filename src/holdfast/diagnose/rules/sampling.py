@@ -16,6 +16,7 @@ TRAINED, SAMPLED = "loss/tokens", "rollout/length"
 CORRECT, INCORRECT, ENTROPY = "likelihood/correct", "likelihood/incorrect", "entropy/mean"
 SURPRISE = (CORRECT, INCORRECT, ENTROPY)
 GAP, MASS, MASKED = "sampler/logprob_gap", "sampler/mask_mass", "sampler/mask_in_loss"
+CENTRED = "loss/score_centering"
 TAIL, REWARD = "advantage/tail_mean", "reward/mean"
 
 NOISE_ROWS = 3
@@ -92,8 +93,9 @@ def differs(rows: Rows) -> Signal:
 
 
 def unmasked(rows: Rows) -> Truths:
-    """[N]: where log-probs are over the whole vocabulary. Over the sampling mask alone, no mass is missing."""
-    return np.isnan(rows.latest(MASKED))
+    """[N]: where the loss can move probability out of what the sampler draws: its log-probs are over the vocabulary,
+    and the score is not centred."""
+    return np.isnan(rows.latest(MASKED)) & np.isnan(rows.latest(CENTRED))
 
 
 def leaks_into_tail(rows: Rows) -> Signal:

@@ -1,0 +1,96 @@
+"""Score centering: the part of the expected policy gradient that only moves probability towards what the sampler draws.
+
+At a prefix, with a sampler q, advantage A and weight w of the policy loss,
+
+    E_q[A·w·∇log p] = E_q[A]·E_q[w·∇log p] + Cov_q(A, w·∇log p)
+
+The first term carries no information about which token was better. It is zero if q is the policy: then
+E_q[∇log p] = 0. If the sampler is truncated to a set S, and w is the importance ratio p / p_old, it is
+E_q[A]·∇P(S) / P_old(S): probability leaks out of S where the mean advantage is negative.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from holdfast.losses._tensors import check_logprobs, check_paired, check_per_row, check_tensor
+
+
+def score_centering_loss(log_mass: Tensor, old_log_mass: Tensor, advantages: Tensor, loss_mask: Tensor) -> Tensor:
+    """Removes the expected score of a truncated sampler from a policy loss with importance ratios, exactly.
+
+        loss_k = A·P(S_k) / P_old(S_k)          P(S_k): probability of what the sampler could draw at token k
+
+    Its gradient is A·Σ_{v ∈ S} q(v)·r(v)·∇log p(v), the expectation of what −r·A·∇log p subtracts, where
+    q = p_old / P_old(S) and r = p / p_old. At the first optimizer step that is A·∇log P(S): the sampling mask of
+    DeepSeek-V3.2 subtracts the same from the gradient. PPO's clip is not in the expectation.
+
+    Args:
+        log_mass: float [..., T], log P(S_k) under the policy being updated, in nats.
+        old_log_mass: float [..., T], the same under the policy that sampled. Detached.
+        advantages: float [..., 1] or [..., T]. Detached.
+        loss_mask: bool [..., T].
+
+    Returns:
+        float [..., T], unreduced, to be added to the policy loss; exactly 0 with zero gradient outside the mask.
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes do not fit.
+
+    Source: score centering (arXiv 2609.20807), for weights p / p_old and the support of the sampler. prime-rl's
+    `score_centering` takes its own weights, and probabilities among the tokens of the mask.
+
+    >>> mass, advantage = torch.tensor([[-0.1]], requires_grad=True), torch.tensor([[-2.0]])
+    >>> score_centering_loss(mass, mass, advantage, torch.tensor([[True]])).sum().backward()
+    >>> mass.grad.tolist()  # gradient descent raises P(S): it undoes what A < 0 took from it
+    [[-2.0]]
+    """
+    log_mass = check_logprobs(log_mass, loss_mask, "log_mass")
+    advantages = check_per_row("advantages", advantages, log_mass).to(log_mass.dtype)
+    rise = torch.where(loss_mask, log_mass - check_paired("old_log_mass", old_log_mass, log_mass), 0.0)
+    return torch.where(loss_mask, advantages * rise.exp(), 0.0)
+
+
+def topk_score_centering_loss(
+    logprobs: Tensor, sampler_logprobs: Tensor, advantages: Tensor, loss_mask: Tensor
+) -> Tensor:
+    """Removes the expected score of a sampler whose top-k log-probs are known from −A·∇log p, which has no ratio.
+
+        loss_k = A·Σ_{v ∈ H} sg[q(v) − ρ·p(v)]·log p(v)          ρ = (1 − Σ_H q) / (1 − Σ_H p)
+
+    The sampler is q on its top k tokens H; behind them it is taken to be proportional to the policy. As
+    Σ_v p(v)·∇log p(v) = 0, that tail needs no log-probs.
+
+    Args:
+        logprobs: float [..., T, k], log p of the k tokens under the policy being updated, over the whole vocabulary.
+        sampler_logprobs: float [..., T, k], their log q. −inf for a token that the sampler cannot draw. Detached.
+        advantages: float [..., 1] or [..., T]. Detached.
+        loss_mask: bool [..., T].
+
+    Returns:
+        float [..., T], unreduced, to be added to the policy loss; exactly 0 with zero gradient outside the mask.
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes do not fit.
+
+    Source: score centering (arXiv 2609.20807, eq. 14). NeMo-RL and prime-rl also compose it with their weights.
+
+    >>> q, p = torch.tensor([[[0.6, 0.4]]]), torch.tensor([[[0.5, 0.3]]])  # the sampler draws no third token
+    >>> loss = topk_score_centering_loss(p.log(), q.log(), torch.tensor([[1.0]]), torch.tensor([[True]]))
+    >>> torch.testing.assert_close(loss, (q * p.log()).sum(-1))
+    """
+    check_tensor("logprobs", logprobs)
+    check_tensor("loss_mask", loss_mask)
+    if logprobs.dim() < 2 or logprobs.shape[:-1] != loss_mask.shape:
+        raise ValueError(
+            f"logprobs has shape {list(logprobs.shape)}, but a loss_mask of {list(loss_mask.shape)} needs "
+            f"{[*loss_mask.shape, 'k']}: the log-probs of k tokens at each"
+        )
+    tokens = loss_mask[..., None].expand(logprobs.shape)
+    logprobs = check_logprobs(logprobs, tokens)
+    sampler = torch.where(tokens, check_paired("sampler_logprobs", sampler_logprobs, logprobs).exp(), 0.0)
+    policy = torch.where(tokens, logprobs.detach().exp(), 0.0)
+    tail = (1 - sampler.sum(-1, keepdim=True)).clamp(min=0) / (1 - policy.sum(-1, keepdim=True)).clamp(min=1e-6)
+    drift = ((sampler - tail * policy) * torch.where(tokens, logprobs, 0.0)).sum(-1)
+    return torch.where(loss_mask, check_per_row("advantages", advantages, drift).to(drift.dtype) * drift, 0.0)

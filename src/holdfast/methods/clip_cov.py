@@ -1,0 +1,58 @@
+"""Clip-Cov: some of the tokens that lower the entropy most are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from holdfast.methods.method import Method
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from holdfast.agent.batch import TokenBatch
+    from holdfast.agent.trajectory import Group
+
+
+class ClipCov(Method):
+    """Leave tokens out of the loss whose log-prob and advantage have a large covariance, drawn at random."""
+
+    share: float = Field(2e-4, gt=0, lt=1)
+    """At most this share of the sampled tokens of a rollout batch is left out, but at least one token."""
+    low: float = 1.0
+    """Tokens with a smaller covariance stay."""
+    high: float = 5.0
+    """Tokens with a larger covariance stay too."""
+
+    name: ClassVar = "clip_cov"
+    source: ClassVar = "Clip-Cov, [arXiv 2505.22617](https://arxiv.org/abs/2505.22617)"
+    hosts: ClassVar = {
+        "trl": "TRL does not have it",
+        "verl": "verl's is a loss of its own (policy_loss.loss_mode = clip_cov), in the place of holdfast's",
+    }
+
+    def problems(self) -> Iterator[str]:
+        """Bounds that leave nothing between them."""
+        if not self.low < self.high:
+            yield f"{self.table()}.low = {self.low:g} must be below {self.table()}.high = {self.high:g}"
+
+    def drop_by_rollout(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor:
+        """The tokens that are drawn. The draw depends on the batch alone, so a resumed run repeats it."""
+        import torch
+
+        from holdfast.losses import clip_cov_mask
+
+        generator = torch.Generator().manual_seed(int(batch.token_ids.sum()))
+        draws = torch.rand(batch.token_ids.shape, generator=generator).to(batch.token_ids.device)
+        kept = clip_cov_mask(
+            batch.rollout_logprobs,
+            batch.advantages,
+            batch.loss_mask,
+            draws,
+            share=self.share,
+            low=self.low,
+            high=self.high,
+        )
+        return batch.loss_mask & ~kept

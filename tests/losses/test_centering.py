@@ -1,0 +1,105 @@
+"""Score centering against sums over the vocabulary, in float64: what it removes, and what it has in common with the
+sampling mask."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from holdfast.losses import clipped_policy_loss, score_centering_loss, topk_score_centering_loss
+
+VOCABULARY, ONE = 7, torch.ones(1, 1, dtype=torch.bool)
+seeds = pytest.mark.parametrize("seed", range(8))
+
+
+def draw(seed: int) -> tuple[Tensor, Tensor, list[int], float]:
+    """Logits now and then, what the sampler could draw, and an advantage."""
+    generator = torch.Generator().manual_seed(seed)
+    now, old = (torch.randn(VOCABULARY, dtype=torch.float64, generator=generator) for _ in range(2))
+    drawable = torch.randperm(VOCABULARY, generator=generator)[: 2 + seed % 4].tolist()
+    return now.requires_grad_(), old, drawable, float(torch.randn(1, generator=generator))
+
+
+def log_mass(logits: Tensor, drawable: list[int]) -> Tensor:
+    return (logits[drawable].logsumexp(-1) - logits.logsumexp(-1)).reshape(1, 1)
+
+
+def gradient(value: Tensor, logits: Tensor) -> Tensor:
+    return torch.autograd.grad(value.sum(), logits, retain_graph=True)[0]
+
+
+def score(logits: Tensor, token: int) -> Tensor:
+    return gradient(logits.log_softmax(-1)[token], logits)
+
+
+@seeds
+def test_it_is_the_expected_weighted_score_of_the_truncated_sampler(seed: int) -> None:
+    now, old, drawable, advantage = draw(seed)
+    loss = score_centering_loss(log_mass(now, drawable), log_mass(old, drawable), torch.tensor([[advantage]]), ONE)
+    p, p_old = now.detach().softmax(-1), old.softmax(-1)
+    expected = sum(advantage * p_old[v] / p_old[drawable].sum() * (p[v] / p_old[v]) * score(now, v) for v in drawable)
+    torch.testing.assert_close(gradient(loss, now), expected, atol=1e-12, rtol=0)
+
+
+@seeds
+def test_equal_advantages_then_move_nothing_on_average(seed: int) -> None:
+    now, old, drawable, advantage = draw(seed)
+    a = torch.tensor([[advantage]])
+    centring = score_centering_loss(log_mass(now, drawable), log_mass(old, drawable), a, ONE)
+    p_old = old.softmax(-1)
+    mean = torch.zeros(VOCABULARY, dtype=torch.float64)
+    for v in drawable:
+        new, before = now.log_softmax(-1)[v].reshape(1, 1), old.log_softmax(-1)[v].reshape(1, 1)
+        loss = clipped_policy_loss(new, before, a, ONE, clip_low=1.0, clip_high=float("inf")) + centring
+        mean += p_old[v] / p_old[drawable].sum() * gradient(loss, now)
+    torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-12, rtol=0)
+
+
+@seeds
+def test_at_the_first_step_the_sampling_mask_has_the_same_gradient(seed: int) -> None:
+    now, _, drawable, advantage = draw(seed)
+    a, token = torch.tensor([[advantage]]), drawable[0]
+    whole = now.log_softmax(-1)[token].reshape(1, 1)
+    mass = log_mass(now, drawable)
+    centred = clipped_policy_loss(whole, whole.detach(), a, ONE) + score_centering_loss(mass, mass.detach(), a, ONE)
+    masked = clipped_policy_loss(whole - mass, (whole - mass).detach(), a, ONE)
+    torch.testing.assert_close(gradient(centred, now), gradient(masked, now), atol=1e-12, rtol=0)
+
+
+@seeds
+def test_with_the_sampler_s_top_k_it_is_the_expected_score(seed: int) -> None:
+    now, other, head, advantage = draw(seed)
+    p = now.detach().softmax(-1)
+    q = other.softmax(-1)
+    tail = [v for v in range(VOCABULARY) if v not in head]
+    q[tail] = p[tail] * q[tail].sum() / p[tail].sum()  # the model of the tail, made true
+    loss = topk_score_centering_loss(
+        now.log_softmax(-1)[head].reshape(1, 1, -1), q[head].log().reshape(1, 1, -1), torch.tensor([[advantage]]), ONE
+    )
+    expected = sum(advantage * q[v] * score(now, v) for v in range(VOCABULARY))
+    torch.testing.assert_close(gradient(loss, now), expected, atol=1e-12, rtol=0)
+
+
+def test_where_the_sampler_is_the_policy_nothing_is_centred() -> None:
+    logprobs = torch.randn(1, 1, VOCABULARY, dtype=torch.float64).log_softmax(-1).requires_grad_()
+    loss = topk_score_centering_loss(logprobs[..., :3], logprobs[..., :3].detach(), torch.tensor([[1.0]]), ONE)
+    assert loss.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
+def test_poison_under_the_mask_changes_nothing(poison: float) -> None:
+    mask = torch.tensor([[True, False]])
+    mass = torch.tensor([[-0.5, poison]], requires_grad=True)
+    score_centering_loss(mass, torch.tensor([[-0.4, poison]]), torch.tensor([[1.0]]), mask).sum().backward()
+    assert mass.grad is not None and mass.grad[0, 1] == 0 and mass.grad[0, 0] > 0
+    head = torch.tensor([[[-1.0, -2.0], [poison, poison]]], requires_grad=True)
+    loss = topk_score_centering_loss(head, torch.full((1, 2, 2), -0.8), torch.tensor([[1.0]]), mask)
+    loss.sum().backward()
+    assert head.grad is not None and (head.grad[0, 1] == 0).all() and head.grad[0, 0].abs().min() > 0
+    assert loss[0, 1] == 0
+
+
+def test_top_k_without_its_last_dimension_is_refused() -> None:
+    with pytest.raises(ValueError, match="the log-probs of k tokens at each"):
+        topk_score_centering_loss(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1), ONE)

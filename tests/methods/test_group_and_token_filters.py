@@ -1,0 +1,55 @@
+"""The variance filter and Clip-Cov: which groups and tokens they leave out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.trajectory import Answer, Group, Trajectory, Turn
+from holdfast.base.errors import ConfigError
+from holdfast.methods.clip_cov import ClipCov
+from holdfast.methods.variance_filter import VarianceFilter
+from holdfast.recipe import load
+
+
+def group(name: str, *rewards: float, tokens: int = 3) -> Group:
+    turn = Turn(tokens=(3,) * tokens, logprobs=tuple(-k / 2 for k in range(tokens)), action=Answer("x"))
+    return Group(name, tuple(Trajectory(example_id=name, prompt=(1,), turns=(turn,), reward=r) for r in rewards))
+
+
+GROUPS = [group("a", 0.0, 0.1), group("b", 1.0, 0.0), group("c", 1.0, 1.0), group("d", 0.0, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("share", "kept"),
+    [(0.5, [0, 1, 0, 0]), (0.9, [0, 1, 0, 1]), (1.0, [1, 1, 0, 1])],
+)
+def test_the_groups_that_vary_most_are_learned_from(share: float, kept: list[int]) -> None:
+    assert VarianceFilter(share=share).select(GROUPS) == [bool(k) for k in kept]
+
+
+def test_groups_without_contrast_are_never_chosen() -> None:
+    assert VarianceFilter().select([group("a", 1.0, 1.0), group("b", 0.0)]) == [False, False]
+
+
+def test_together_with_further_rounds_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match="would sample questions in their place without end"):
+        load(overrides=["--loss.methods.variance_filter.on", "--loss.methods.dynamic_sampling.on"])
+
+
+def test_clip_cov_leaves_out_a_share_and_repeats_its_draw() -> None:
+    one = group("q", 1.0, 0.0, tokens=40)
+    batch = TokenBatch.from_trajectories([one], pad_token_id=0)
+    batch.advantages[:] = batch.rewards[:, None] * 2 - 1
+    dropped = ClipCov(share=0.1, low=1.0, high=5.0).drop_by_rollout(batch, [one])
+    cov = batch.advantages * (batch.rollout_logprobs - batch.rollout_logprobs[batch.loss_mask].mean())
+    assert int(dropped.sum()) == 8
+    assert bool((cov[dropped] > 1).all()) and bool((cov[dropped] < 5).all())
+    assert torch.equal(dropped, ClipCov(share=0.1).drop_by_rollout(batch, [one]))
+    assert int(ClipCov().drop_by_rollout(batch, [one]).sum()) == 1, "at least one"
+
+
+def test_bounds_that_leave_nothing_between_them_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"clip_cov\.low = 5 must be below loss\.methods\.clip_cov\.high = 2"):
+        load(overrides=["--loss.methods.clip_cov.low", "5", "--loss.methods.clip_cov.high", "2"])
