@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.language_model import LanguageModel
 from holdfast.base.errors import ConfigError
 from holdfast.data.questions import Example
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import BUNDLED, Config, load
 from holdfast.train import cost
 from holdfast.train.checks import validate_before_training

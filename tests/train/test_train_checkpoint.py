@@ -14,9 +14,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from holdfast.agent.language_model import LanguageModel
 from holdfast.base.errors import CheckpointError
 from holdfast.base.run_folder import list_checkpoints, step_folder
+from holdfast.model.language_model import LanguageModel
 from holdfast.train import checkpoint
 from holdfast.train.checkpoint import (
     find_damage,

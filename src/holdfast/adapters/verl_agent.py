@@ -31,14 +31,14 @@ from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from holdfast.agent.policy import Completion
 from holdfast.agent.protocol import PRESETS, SearchProtocol, plain_prompt, render_prompt
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.state import RolloutState
-from holdfast.agent.tokens import decode, encode, token_span
 from holdfast.agent.trajectory import Status, Trajectory
 from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.base.retries import PATIENCE
+from holdfast.model.policy import Completion
+from holdfast.model.tokens import decode, encode, token_span
 from holdfast.retrieval.client import AsyncHTTPRetriever
 
 logger = logging.getLogger(__name__)

@@ -17,11 +17,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.agent.policy import StopReason
 from holdfast.agent.protocol import R1, SearchProtocol, bare_question, bare_question_with_passages, passage_lines
 from holdfast.agent.scheduler import ToolCall
 from holdfast.agent.searching import SEARCH
 from holdfast.base.errors import ConfigError
+from holdfast.model.policy import StopReason
 from holdfast.retrieval.types import Hit
 
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"

@@ -3,9 +3,9 @@
 Read first: `sections.py`, then `load` in `loading.py`.
 """
 
-from holdfast.agent.settings import Model, Sampling
 from holdfast.base.section import setting_values
 from holdfast.data.world.settings import World
+from holdfast.model.settings import Model, Sampling
 from holdfast.recipe.config import Config, setting_names
 from holdfast.recipe.critic import Critic
 from holdfast.recipe.loading import BUNDLED, dump, load, load_run, validate

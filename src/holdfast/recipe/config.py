@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.agent.settings import Model, Sampling
 from holdfast.base import section
 from holdfast.base.section import Section, as_toml, setting_values
 from holdfast.data.factbook import is_factbook
 from holdfast.data.world.settings import World
 from holdfast.methods.penalties import WITHOUT_OLD_POLICY, Penalty
+from holdfast.model.settings import Model, Sampling
 from holdfast.recipe.critic import Critic, critic_errors
 from holdfast.recipe.needs import unmet_needs
 from holdfast.recipe.sections import (

@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 
-from holdfast.agent.language_model import LanguageModel, save_model
 from holdfast.base.errors import CheckpointError
 from holdfast.base.files import partial_folder
 from holdfast.base.run_folder import (
@@ -36,6 +35,7 @@ from holdfast.base.run_folder import (
     read_checksums,
     step_folder,
 )
+from holdfast.model.language_model import LanguageModel, save_model
 
 _OPTIMIZER = "optimizer.safetensors"
 _ANCHOR = "anchor.safetensors"

@@ -28,10 +28,10 @@ from typing import Any
 
 import torch
 
-from holdfast.agent.onednn import use_onednn
-from holdfast.agent.support import SHARING_FROM, text_config
 from holdfast.base.errors import ConfigError
 from holdfast.base.files import size_text
+from holdfast.model.onednn import use_onednn
+from holdfast.model.support import SHARING_FROM, text_config
 from holdfast.recipe import Config
 from holdfast.train.loading import Questions
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.language_model import LanguageModel
-from holdfast.agent.logprobs import token_values
 from holdfast.agent.metrics import value_metrics
 from holdfast.losses import gae_advantages, token_rewards, value_loss, whiten
+from holdfast.model.language_model import LanguageModel
+from holdfast.model.logprobs import token_values
 from holdfast.recipe import Config
 from holdfast.train.checkpoint import CRITIC_OPTIMIZER, load_critic, load_optimizer
 from holdfast.train.learner import OldPass

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from holdfast.agent.language_model import LanguageModel
+from holdfast.model.language_model import LanguageModel
 
 _FUSED = 10_000_000  # weights from which a fused step is worth that recorded runs of tiny models cannot be replayed
 

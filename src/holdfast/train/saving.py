@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from holdfast.agent.language_model import ADAPTERS_FILE, read_object, take_weights
 from holdfast.base.errors import CheckpointError
 from holdfast.base.run_folder import METRICS, best_folder, step_folder
+from holdfast.model.language_model import ADAPTERS_FILE, read_object, take_weights
 from holdfast.recipe import Checkpoint, Config, Model
 from holdfast.train.checkpoint import newest_whole, prune, recover_interrupted_saves, save_checkpoint
 from holdfast.train.tracking import MetricsFile

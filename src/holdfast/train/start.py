@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from holdfast import __version__
-from holdfast.agent.language_model import LanguageModel, load_model, pick_device, prepare, unread_code
 from holdfast.agent.protocol import render_prompt
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, ConfigError
@@ -20,6 +19,7 @@ from holdfast.data.factbook.demonstrations import demonstrations_of
 from holdfast.data.world.bundle import filler_of, interchangeable_tokens, scripted_rollouts, world_of, world_tokenizer
 from holdfast.data.world.model import build_model
 from holdfast.data.world.scripted import ScriptedRollout
+from holdfast.model.language_model import LanguageModel, load_model, pick_device, prepare, unread_code
 from holdfast.recipe import Config, dump
 from holdfast.retrieval.types import Retriever
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model

@@ -17,7 +17,6 @@ import torch
 
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.metrics import (
     advantage_metrics,
     likelihood_metrics,
@@ -31,6 +30,7 @@ from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group
 from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import Example, QuestionOrder
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
 from holdfast.train.applied import method_metrics, selected

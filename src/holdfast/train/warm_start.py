@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from holdfast.agent.env import encode_observation, make_observation
-from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.protocol import SearchProtocol, parse_action
-from holdfast.agent.tokens import encode
 from holdfast.agent.trajectory import Invalid, Search
 from holdfast.base.errors import ModelError
 from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
+from holdfast.model.language_model import LanguageModel
+from holdfast.model.tokens import encode
 from holdfast.retrieval.types import Document, Hit
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate
 from holdfast.train.plan import plan_update

@@ -2,7 +2,7 @@
 
 `POST /v1/completions`, one call a turn, with the whole context as text. It returns no token ids, so its rollouts
 cannot be trained on. The tokenizer applies the chat template here, as for a local model: the server gets plain text.
-`agent/chat.py` has the same for chat endpoints, where the server writes the template.
+`chat.py` has the same for chat endpoints, where the server writes the template.
 
 Neutral sampling values are always sent, because servers otherwise take the model's own (`top_k`, repetition penalty).
 A server that refuses a field by its name gets the request without it.
@@ -19,11 +19,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from operator import itemgetter
 from typing import Any
 
-from holdfast.agent.policy import Completion, Request, StopReason
-from holdfast.agent.servers import Server, uses_proxy, without_key
-from holdfast.agent.tokens import Tokenizer, decode
 from holdfast.base.errors import MissingExtra, RolloutError
 from holdfast.base.retries import PATIENCE, Retries
+from holdfast.evaluate.servers import Server, uses_proxy, without_key
+from holdfast.model.policy import Completion, Request, StopReason
+from holdfast.model.tokens import Tokenizer, decode
 from holdfast.retrieval.wire import Answer, quoted, retry_after
 
 TRANSIENT = frozenset({408, 409, 425, 500, 504})

@@ -6,10 +6,10 @@ import pytest
 import torch
 import transformers
 
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.policy import Request
-from holdfast.agent.support import rows_that_fit
 from holdfast.base.errors import ModelError
+from holdfast.model.hf import HFPolicy
+from holdfast.model.policy import Request
+from holdfast.model.support import rows_that_fit
 
 SETTINGS = {
     "Qwen2": {},

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
-from holdfast.agent import models
-from holdfast.agent.batch import SamplingMask
-from holdfast.agent.logprobs import logprobs_and_mass, masked_logprobs, token_logprobs
-from holdfast.agent.onednn import use_onednn
-from holdfast.agent.settings import Model, Sampling
-from holdfast.agent.support import worth_sharing
-from holdfast.agent.tokens import decode, encode
 from holdfast.base.environment import unreachable
 from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra, ModelError
+from holdfast.model import models
+from holdfast.model.logprobs import logprobs_and_mass, masked_logprobs, token_logprobs
+from holdfast.model.onednn import use_onednn
+from holdfast.model.sampling import SamplingMask
+from holdfast.model.settings import Model, Sampling
+from holdfast.model.support import worth_sharing
+from holdfast.model.tokens import decode, encode
 
 ADAPTERS_FILE = "adapter_config.json"
 _ALIGNMENT = 64  # bytes: where torch's own tensors begin on a CPU

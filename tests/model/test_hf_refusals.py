@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.policy import Request, generate
 from holdfast.base.errors import ConfigError, ModelError
+from holdfast.model.hf import HFPolicy
+from holdfast.model.policy import Request, generate
 
 from .conftest import request
 

@@ -20,7 +20,7 @@ from torch.nn.functional import embedding
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from holdfast.agent.support import (
+from holdfast.model.support import (
     CausalLM,
     OtherAttention,
     decoder_layers,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.agent import language_model, models
-from holdfast.agent.models import MODELS
 from holdfast.base.errors import ConfigError, MissingExtra, ModelError
 from holdfast.cli.main import app
+from holdfast.model import language_model, models
+from holdfast.model.models import MODELS
 from holdfast.recipe import Model
 
 SMOLLM2 = MODELS["smollm2"]

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.agent import hf, support
 from holdfast.agent.agent import Task, run_rollouts
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.policy import generate
 from holdfast.agent.protocol import PRESETS
 from holdfast.base.errors import ConfigError
+from holdfast.model import hf, support
+from holdfast.model.hf import HFPolicy
+from holdfast.model.policy import generate
 
 from .conftest import request
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from holdfast.agent.cache import SlotCache
 from holdfast.base.errors import ModelError
+from holdfast.model.cache import SlotCache
 
 SHARING_FROM = 256
 """Size of the hidden states from which a model is not tiny; see `worth_sharing`."""

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast.agent.casting import CastWeights
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.sampling import _ranked_by_key
+from holdfast.model.casting import CastWeights
+from holdfast.model.hf import HFPolicy
+from holdfast.model.sampling import _ranked_by_key
 
 from .conftest import request
 
@@ -74,7 +74,7 @@ def test_the_same_bits_as_autocast(make_model, tokenizer, monkeypatch, family, s
     model = make_model(family, initializer_range=0.1, **settings)
     model = with_adapters(model) if adapters else model
     cast = run(HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16))
-    monkeypatch.setattr("holdfast.agent.hf.CastWeights", lambda *_: None)
+    monkeypatch.setattr("holdfast.model.hf.CastWeights", lambda *_: None)
     assert cast == run(HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16))
     exact = run(HFPolicy(model, tokenizer))
     assert cast != exact, "bfloat16 must be seen in the log-probs"
@@ -132,7 +132,7 @@ def step_counts(model: Any, tokenizer: Any, **settings: Any) -> Operations:
 def test_no_weight_is_cast_while_decoding(make_model, tokenizer, monkeypatch) -> None:
     model = make_model()
     assert step_counts(model, tokenizer, autocast_dtype=torch.bfloat16).weight_casts == 0
-    monkeypatch.setattr("holdfast.agent.hf.CastWeights", lambda *_: None)
+    monkeypatch.setattr("holdfast.model.hf.CastWeights", lambda *_: None)
     linear = sum(type(module) is torch.nn.Linear for module in model.modules())
     assert step_counts(model, tokenizer, autocast_dtype=torch.bfloat16).weight_casts == 4 * linear
 
@@ -141,7 +141,7 @@ def test_no_weight_is_cast_while_decoding(make_model, tokenizer, monkeypatch) ->
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_a_step_waits_for_the_device_once(make_model, tokenizer, monkeypatch, sampling, dtype) -> None:
     """Once: for the sampled tokens, as a list. With the ranking of a GPU, for on a CPU nothing waits."""
-    monkeypatch.setattr("holdfast.agent.sampling._ranked_by_branch", _ranked_by_key)
+    monkeypatch.setattr("holdfast.model.sampling._ranked_by_branch", _ranked_by_key)
     lists = Counter()
     to_list = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda self: lists.update(["tolist"]) or to_list(self))

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.agent import last_layer, logprobs
-from holdfast.agent.logprobs import token_logprobs
+from holdfast.model import last_layer, logprobs
+from holdfast.model.logprobs import token_logprobs
 
 ROWS, WIDTH = 4, 48
 

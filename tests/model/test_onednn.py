@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from holdfast.agent import onednn
-from holdfast.agent.language_model import LanguageModel, prepare
-from holdfast.agent.onednn import OneDNNLinear
 from holdfast.methods.nthr import output_layer
+from holdfast.model import onednn
+from holdfast.model.language_model import LanguageModel, prepare
+from holdfast.model.onednn import OneDNNLinear
 from holdfast.recipe import Model
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.agent.hf import END, MAYBE, StopTable
+from holdfast.model.hf import END, MAYBE, StopTable
 
 
 def test_flags(tokenizer) -> None:

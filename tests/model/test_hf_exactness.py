@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.agent import hf
-from holdfast.agent.cache import SlotCache
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.policy import Completion, Request, generate
+from holdfast.model import hf
+from holdfast.model.cache import SlotCache
+from holdfast.model.hf import HFPolicy
+from holdfast.model.policy import Completion, Request, generate
 
 from .conftest import request
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from holdfast.agent.support import CausalLM, OtherAttention, decoder_layers, text_config
+from holdfast.model.support import CausalLM, OtherAttention, decoder_layers, text_config
 
 _NAME = "holdfast_where_read"
 _WORTH = 4  # queries picked out need an explicit mask, which costs more a query than causal attention over all of them

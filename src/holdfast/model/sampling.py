@@ -6,6 +6,8 @@ in its batch, in whatever order rows enter and leave, and after a resume.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -48,6 +50,30 @@ def counter_uniform(keys: Tensor, positions: Tensor) -> Tensor:
     z = (z ^ ((z >> 27) & (_MASK64 >> 27))) * _signed(_MIX2)
     z = z ^ ((z >> 31) & (_MASK64 >> 31))
     return ((z >> 32) & 0xFFFFFFFF).double() * 2.0**-32
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingMask:
+    """The tokens that a truncated sampler could draw at each sampled token of a batch."""
+
+    rows: tuple[Tensor, ...]
+    """For each rollout int32 [n_i, k]: the drawable ids at each of its n_i sampled tokens, -1 on unused places."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def select(self, rows: Sequence[int]) -> SamplingMask:
+        """The given rollouts, in the given order."""
+        return SamplingMask(tuple(self.rows[row] for row in rows))
+
+    def to(self, device: torch.device | str) -> SamplingMask:
+        """The same mask on another device."""
+        return SamplingMask(tuple(row.to(device) for row in self.rows))
+
+    def logsumexp(self, logits: Tensor) -> Tensor:
+        """float [N], of float [N, V] `logits` at the N sampled tokens, rollout by rollout: over drawable ids alone."""
+        ids = torch.cat(self.rows)
+        return logits.gather(-1, ids.clamp(min=0).long()).masked_fill(ids < 0, -torch.inf).logsumexp(-1)
 
 
 class Sampled(NamedTuple):

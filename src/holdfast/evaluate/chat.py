@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.agent.openai import OpenAIPolicy, WordTokenizer
-from holdfast.agent.policy import Request
-from holdfast.agent.tokens import encode
+from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer
+from holdfast.model.policy import Request
+from holdfast.model.tokens import encode
 from holdfast.retrieval.wire import quoted
 
 ANSWER_BEGINS = "\ue000"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.policy import Completion, generate
+from holdfast.model.hf import HFPolicy
+from holdfast.model.policy import Completion, generate
 
 from .conftest import request
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from holdfast.agent.policy import Request
-from holdfast.agent.tokens import common_prefix
+from holdfast.model.policy import Request
+from holdfast.model.tokens import common_prefix
 
 _TOLERATED = 8  # idle slots among the decoding ones: up to 1/8 of these, before rows are moved
 

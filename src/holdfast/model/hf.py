@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from holdfast.agent.cache import Row, SlotCache, SlotTable
-from holdfast.agent.casting import CastWeights
-from holdfast.agent.last_layer import last_layer_where
-from holdfast.agent.policy import Completion, Request, StopReason
-from holdfast.agent.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
-from holdfast.agent.support import (
+from holdfast.base.errors import ConfigError, ModelError
+from holdfast.model.cache import Row, SlotCache, SlotTable
+from holdfast.model.casting import CastWeights
+from holdfast.model.last_layer import last_layer_where
+from holdfast.model.policy import Completion, Request, StopReason
+from holdfast.model.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
+from holdfast.model.support import (
     accepts_logits_to_keep,
     check_exact,
     diverged,
@@ -37,8 +38,7 @@ from holdfast.agent.support import (
     text_config,
     worth_sharing,
 )
-from holdfast.agent.tokens import REPLACEMENT, decode
-from holdfast.base.errors import ConfigError, ModelError
+from holdfast.model.tokens import REPLACEMENT, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ import weakref
 import pytest
 import torch
 
-from holdfast.agent.cache import Row, SlotCache, SlotTable
-from holdfast.agent.tokens import common_prefix
+from holdfast.model.cache import Row, SlotCache, SlotTable
+from holdfast.model.tokens import common_prefix
 
 CPU = torch.device("cpu")
 
