@@ -105,8 +105,8 @@ def without_key(text: str, api_key: str | None) -> str:
 def find_server(address: str, model: str | None, *, api_key: str | None = None) -> Server:
     """Ask a server for its models. `model` None takes the one that it serves.
 
-    A server that does not list its models is taken at its word later. Raises `ConfigError` when the server cannot be
-    reached, requires a key, or does not serve the model.
+    If a server does not list its models, the first answer shows whether it has this one. Raises `ConfigError` when the
+    server cannot be reached, requires a key, or does not serve the model.
     """
     try:
         import httpx

@@ -30,7 +30,6 @@ class Model(Section):
     """`auto`: the tokenizer's template, if it has one. `none`: plain text. Otherwise the path of a Jinja file."""
 
     def problems(self) -> Iterator[str]:
-        """See `Section.problems`."""
         if self.path == "tiny" and self.lora_rank:
             yield (
                 f"model.lora_rank = {self.lora_rank} with model.path = 'tiny': the tiny model is too small for LoRA. "
@@ -53,7 +52,6 @@ class Sampling(Section):
     (arXiv 2512.02556). Needs `top_k`."""
 
     def problems(self) -> Iterator[str]:
-        """See `Section.problems`."""
         if self.mask_logprobs and not self.top_k:
             yield (
                 "sampling.mask_logprobs = true with sampling.top_k = 0: the sampling mask of every token is kept in "

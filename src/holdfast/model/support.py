@@ -49,8 +49,8 @@ def decoder_layers(model: Any) -> Any:
 
 
 def worth_sharing(model: CausalLM) -> bool:
-    """Whether what rows share should be computed once. In a tiny model finding and gathering it costs as much, and its
-    recorded runs could not be replayed."""
+    """In a tiny model, finding and gathering what rows share costs as much as it saves, and recorded runs could not be
+    replayed. So it is computed once only in larger models."""
     return bool(text_config(model).hidden_size >= SHARING_FROM)
 
 

@@ -66,7 +66,6 @@ class Config(Section):
         return world if self.loss.advantage == "gae" else {*world, "critic"}
 
     def problems(self) -> Iterator[str]:
-        """See `cross_section_errors`."""
         return cross_section_errors(self)
 
 

@@ -11,14 +11,15 @@ from torch import Tensor
 
 from holdfast.model.language_model import LanguageModel
 
-_FUSED = 10_000_000  # weights from which a fused step is worth that recorded runs of tiny models cannot be replayed
+_FUSED = 10_000_000
+"""Models at least this large use the fused step. Smaller ones do not, so that recorded runs replay exactly."""
 
 
 def adamw(
     parameters: Sequence[Tensor], *, lr: float, weight_decay: float, betas: tuple[float, float] = (0.9, 0.999)
 ) -> torch.optim.Optimizer:
     """AdamW, by default as the published runs have it."""
-    # One pass over weights, gradients and moments instead of a dozen. On a CPU it rounds otherwise.
+    # One pass over weights, gradients and moments instead of a dozen. On a CPU it rounds differently.
     fused = parameters[0].device.type == "cuda" or sum(p.numel() for p in parameters) >= _FUSED
     return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, betas=betas, fused=fused or None)
 
