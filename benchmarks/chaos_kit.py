@@ -358,7 +358,7 @@ class _Places:
         sampler."""
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        from holdfast.agent.hf import HFPolicy
+        from holdfast.model.hf import HFPolicy
         from holdfast.train.listener import Listeners
 
         stage, poll = Listeners.stage, HFPolicy.poll

@@ -30,10 +30,10 @@ import torch
 import rollout
 from gpu_hardware import SHAPES, Shape, limits_of, parameters_of, seconds_of, step_bytes, update_flops, wait_for
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.language_model import prepare
-from holdfast.agent.policy import Request
 from holdfast.base.collapse import collapsed, curve_of
+from holdfast.model.hf import HFPolicy
+from holdfast.model.language_model import prepare
+from holdfast.model.policy import Request
 from holdfast.recipe import validate
 from holdfast.train.learner import make_learner
 from holdfast.train.optimizer import clipped_step

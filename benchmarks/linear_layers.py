@@ -1,9 +1,9 @@
-"""A float32 linear layer by MKL, as PyTorch computes it, against oneDNN, as `holdfast.agent.onednn` does.
+"""A float32 linear layer by MKL, as PyTorch computes it, against oneDNN, as `holdfast.model.onednn` does.
 
     python benchmarks/linear_layers.py
 
 On one thread, in CPU seconds: the layers of a model of 135 million parameters, over the rows of a decoding step and of
-a training pass. A ratio above 1 says that oneDNN is faster; `holdfast.agent.onednn` says whether it is used here.
+a training pass. A ratio above 1 says that oneDNN is faster; `holdfast.model.onednn` says whether it is used here.
 Needs no network. Takes half a minute.
 """
 
@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from holdfast.agent.onednn import OneDNNLinear, mkl_is_slow
+from holdfast.model.onednn import OneDNNLinear, mkl_is_slow
 from measuring import table
 
 SHAPES = ((24, 576, 1536), (96, 576, 1536), (700, 576, 1536), (700, 1536, 576), (400, 576, 49152))

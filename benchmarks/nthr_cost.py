@@ -27,11 +27,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.language_model import LanguageModel
 from holdfast.losses import group_advantages
 from holdfast.methods.nthr import NTHR, rows_for_nthr
 from holdfast.methods.penalties import NoPenalty
 from holdfast.methods.registry import Methods
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Loss, Sampling, Train
 from holdfast.train.learner import Learner
 from holdfast.train.objective import Objective

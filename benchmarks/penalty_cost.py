@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.trajectory import Answer, Group, Search, Trajectory, Turn
 from holdfast.losses import group_advantages
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Loss, Sampling, Train, validate
 from holdfast.train.learner import Learner
 from holdfast.train.objective import Objective

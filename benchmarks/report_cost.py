@@ -35,9 +35,9 @@ from holdfast.recipe import dump, load
 from holdfast.train import trainer as trainer_module
 from holdfast.train.live_report import SHARE, LiveReport
 from holdfast.train.loading import load_questions, load_retrievers
-from holdfast.train.samples import Samples
 from holdfast.train.start import starting_policy
 from holdfast.train.tracking import MetricsFile
+from holdfast.train.trajectory_files import TrajectoryFiles
 from measuring import median_interval, seconds_now, table, write_json
 from report_page import long_run
 
@@ -80,12 +80,12 @@ def run(recipe: Path, steps: int, folder: Path) -> dict[str, list[float]]:
     trainer_module.measure_displacement = both  # type: ignore[assignment]
     metrics_file = MetricsFile(run_dir / METRICS)
     report = LiveReport(run_dir, print)
-    samples = Samples(run_dir, config.track.trajectories)
+    files = TrajectoryFiles(run_dir, config.track.trajectories)
     seconds: dict[str, list[float]] = {"step": [], "samples": [], "report": []}
     for _ in range(steps):
         whole, result = timed(trainer.step)
         metrics_file.step(result)
-        written, _ = timed(samples.step, result)
+        written, _ = timed(files.step, result)
         seconds["step"].append(whole - both.plain[-1])  # displacement was measured once too often
         seconds["samples"].append(written)
         seconds["report"].append(timed(report.write, live=True)[0])

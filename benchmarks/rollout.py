@@ -34,9 +34,9 @@ import torch
 
 from holdfast.agent.agent import Task, run_rollouts
 from holdfast.agent.env import make_observation
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.policy import Completion, Request
 from holdfast.agent.protocol import CLEAN, SearchProtocol
+from holdfast.model.hf import HFPolicy
+from holdfast.model.policy import Completion, Request
 from measuring import median_interval, table, write_json
 
 

@@ -10,11 +10,11 @@ from unittest import mock
 
 import torch
 
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.language_model import prepare
-from holdfast.agent.policy import Completion, Request
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.data.questions import Example
+from holdfast.model.hf import HFPolicy
+from holdfast.model.language_model import prepare
+from holdfast.model.policy import Completion, Request
 from holdfast.recipe import validate
 from holdfast.train.loading import load_protocol
 from holdfast.train.trainer import make_trainer
@@ -130,7 +130,7 @@ def start(task: Task) -> Callable[[], dict[str, Any]]:
     )
     retriever = task.retriever()
     policy = prepare(task.model(tokenizer), tokenizer, config.model, torch.device(task.device))
-    with mock.patch("holdfast.agent.hf.HFPolicy", scripted(task)):
+    with mock.patch("holdfast.model.hf.HFPolicy", scripted(task)):
         trainer = make_trainer(config, policy, examples, retriever)
     learner = trainer.learner
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.agent.language_model import LanguageModel, load_model
 from holdfast.agent.trajectory import Group
 from holdfast.base.errors import CheckpointError
 from holdfast.evaluate.probes.subject import checkpoint_folder
+from holdfast.model.language_model import LanguageModel, load_model
 from holdfast.recipe import Config, load
 from holdfast.train.checkpoint import model_folder
 from holdfast.train.listener import Listener

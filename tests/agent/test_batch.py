@@ -6,8 +6,9 @@ import math
 import pytest
 import torch
 
-from holdfast.agent.batch import SamplingMask, TokenBatch
+from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Answer, Group, Search, Status, Trajectory, Turn
+from holdfast.model.sampling import SamplingMask
 
 PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "query_mask", "rollout_logprobs")
 OPTIONAL = ("old_logprobs", "ref_logprobs", "anchor_logprobs", "policy_weights", "sampler_logprobs")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from holdfast.agent.batch import SamplingMask, TokenBatch
+from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics import (
     METRICS,
     advantage_metrics,
@@ -23,6 +23,7 @@ from holdfast.agent.metrics import (
 )
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Action, Answer, Group, Invalid, Search, Status, Trajectory, Turn
+from holdfast.model.sampling import SamplingMask
 
 
 def turn(action: Action, said: int, heard: int = 0, **more: object) -> Turn:

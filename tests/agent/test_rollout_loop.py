@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from holdfast.agent.agent import Task, lose_searches, run_rollouts
-from holdfast.agent.hf import HFPolicy
 from holdfast.agent.protocol import CLEAN
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Answer, Invalid, Search, Status
 from holdfast.base.errors import RetrievalError, RolloutError
+from holdfast.model.hf import HFPolicy
 from holdfast.retrieval.types import Document, Hit
 
 LAKE = Document("d1", '"Lake"\nThe lake of Orsa.')

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.policy import Completion, Request
 from holdfast.agent.scheduler import Agent, ModelCall, ModelUsage, ToolCall, run_agents
 from holdfast.agent.searching import SEARCH, SearchQueue
 from holdfast.base.errors import RetrievalError, RolloutError
+from holdfast.model.policy import Completion, Request
 from holdfast.retrieval.types import Document, Hit
 
 _OPERATORS: dict[type, Callable[[float, float], float]] = {ast.Add: operator.add, ast.Mult: operator.mul}

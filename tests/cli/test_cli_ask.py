@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from holdfast.agent.agent import SearchAgent
-from holdfast.agent.policy import Completion, Request
 from holdfast.agent.protocol import CLEAN
 from holdfast.base.errors import RetrievalError
 from holdfast.cli import ask
+from holdfast.model.policy import Completion, Request
 from holdfast.retrieval.types import Document, Hit
 
 Run = Callable[..., Any]

@@ -15,7 +15,7 @@ import pytest
 # From the bottom. `losses` imports nothing of ours, so that it can be copied into another trainer.
 FLOORS = (
     "losses base",
-    "retrieval diagnose",
+    "retrieval diagnose model",
     "agent",
     "methods data",
     "recipe",
@@ -122,7 +122,7 @@ def test_a_face_has_no_code(sources: Mapping[str, ast.Module], face: str) -> Non
         ("holdfast.losses.llds", "def f():\n    from holdfast.agent.batch import TokenBatch"),
         ("holdfast.diagnose.rules", "import holdfast.train.trainer"),
         ("holdfast.diagnose.rules", "from holdfast.retrieval.types import Hit"),
-        ("holdfast.retrieval.types", "from ..agent.hf import HFPolicy"),
+        ("holdfast.retrieval.types", "from ..model.hf import HFPolicy"),
         ("holdfast.agent.loop", "from holdfast import loading"),
         ("holdfast.agent.loop", "import importlib\nx = importlib.import_module('holdfast.train')"),
         ("holdfast.base.files", "from holdfast.agent_more import x"),

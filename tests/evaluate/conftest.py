@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.openai import WordTokenizer
-from holdfast.agent.policy import Completion, Request
-from holdfast.agent.tokens import decode
 from holdfast.base.errors import RetrievalError
 from holdfast.data.questions import Example
 from holdfast.evaluate.model import EvaluatedModel
+from holdfast.evaluate.openai import WordTokenizer
+from holdfast.model.policy import Completion, Request
+from holdfast.model.tokens import decode
 from holdfast.recipe import load
 from holdfast.retrieval.types import Document, Hit
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 import transformers
 
-from holdfast.agent.hf import HFPolicy
 from holdfast.base.errors import ConfigError, DataError, RolloutError
 from holdfast.data.questions import Example
 from holdfast.data.world.model import build_tokenizer
@@ -22,6 +21,7 @@ from holdfast.evaluate.questions import load_questions
 from holdfast.evaluate.results import set_of
 from holdfast.evaluate.run import Evaluation
 from holdfast.evaluate.state import read_results, read_whole_rows
+from holdfast.model.hf import HFPolicy
 from holdfast.recipe import load
 
 from .conftest import ScriptedPolicy, Shelf, Told, evaluated_model, example

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.protocol import R1
-from holdfast.agent.servers import Server
 from holdfast.base.errors import CheckpointError, ConfigError
 from holdfast.evaluate.methods import METHODS
 from holdfast.evaluate.model import agent_protocol, open_model, retriever_for, run_of, settings_of
+from holdfast.evaluate.servers import Server
 from holdfast.recipe import dump, load
 
 

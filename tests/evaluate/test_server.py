@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.agent.openai import OpenAIPolicy, WordTokenizer, parse_completion
-from holdfast.agent.policy import Request, generate
-from holdfast.agent.servers import Server, completions_url
 from holdfast.base.errors import ConfigError, ModelError, RolloutError
 from holdfast.cli.main import app
 from holdfast.evaluate import methods
 from holdfast.evaluate.methods import METHODS
 from holdfast.evaluate.model import open_model, settings_of
+from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer, parse_completion
 from holdfast.evaluate.run import Evaluation
+from holdfast.evaluate.servers import Server, completions_url
 from holdfast.evaluate.state import read_whole_rows
+from holdfast.model.policy import Request, generate
 
 from .conftest import CompletionServer, Shelf, Told, evaluated_model, example
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.agent.chat import ANSWER_BEGINS, ChatPolicy, ChatWords
-from holdfast.agent.policy import generate
-from holdfast.agent.servers import Server, completions_url, find_server, key_in
 from holdfast.base.errors import ConfigError, RolloutError
 from holdfast.cli.main import app
+from holdfast.evaluate.chat import ANSWER_BEGINS, ChatPolicy, ChatWords
 from holdfast.evaluate.methods import METHODS
 from holdfast.evaluate.model import open_model, settings_of
 from holdfast.evaluate.run import Evaluation
+from holdfast.evaluate.servers import Server, completions_url, find_server, key_in
 from holdfast.evaluate.state import read_whole_rows
+from holdfast.model.policy import generate
 
 from .conftest import CompletionServer, Shelf, Told, evaluated_model, example
 from .test_server import ORSA, choice, policy_of, request

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.agent import hf
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.policy import Completion, Request
-from holdfast.agent.sampling import counter_uniform, seed_key
+from holdfast.model import hf
+from holdfast.model.hf import HFPolicy
+from holdfast.model.policy import Completion, Request
+from holdfast.model.sampling import counter_uniform, seed_key
 
 PRECISION = {None: 1e-3, torch.bfloat16: 0.15}
 """Autocast -> largest difference from float64, in nats."""

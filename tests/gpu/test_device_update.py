@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.language_model import LanguageModel, load_model, prepare
+from holdfast.model.language_model import LanguageModel, load_model, prepare
 from holdfast.recipe import Config, validate
 from holdfast.train.checkpoint import load_optimizer, save_checkpoint
 from holdfast.train.learner import Learner, make_learner

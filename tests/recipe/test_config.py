@@ -156,9 +156,9 @@ def test_own_questions_drop_those_of_the_recipe_that_is_extended(tmp_path: Path)
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
-        ({"a": "extends = 3\n"}, "a.toml: extends = 3 is not a recipe's name"),
-        ({"a": 'extends = "\\u0000"\n'}, "a.toml: extends = '\\x00' contains a NUL character"),
-        ({"a": '[data]\ntrain = "x\\u0000"\n'}, "a.toml: data.train = 'x\\x00' contains a NUL character"),
+        ({"a": "extends = 3\n"}, "a.toml: extends = 3 is not the name of a recipe"),
+        ({"a": 'extends = "\\u0000"\n'}, "a.toml: extends = '\\x00' is not the name of a recipe"),
+        ({"a": '[data]\ntrain = "x\\u0000"\n'}, "data.train = 'x\\x00': must be a UTF-8 string without NUL"),
         ({"a": "extends = 'gone'\n"}, "a.toml: extends = 'gone': there is no recipe "),
         ({"a": "extends = 'a.toml'\n"}, "a.toml: extends = 'a.toml' leads back to this file"),
         ({"a": "extends = 'b.toml'\n", "b": "extends = 'a.toml'\n"}, "leads back to this file"),

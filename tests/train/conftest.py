@@ -15,9 +15,9 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.agent.language_model import LanguageModel
 from holdfast.data.world.model import build_tokenizer
 from holdfast.diagnose.finding import Finding
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config, validate
 from holdfast.train.listener import Listener, StepResult
 from holdfast.train.run import train

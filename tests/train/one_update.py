@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.language_model import LanguageModel
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Loss, Sampling, Train
 from holdfast.train.learner import Learner, Reference
 from holdfast.train.objective import Objective

@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from holdfast.agent.language_model import LanguageModel
 from holdfast.base.run_folder import step_folder
 from holdfast.evaluate.probes import arms_of, open_run
 from holdfast.losses import llds_penalty
 from holdfast.methods.penalties import LLDS
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Loss
 from holdfast.train.listener import Listener
 from holdfast.train.run import train

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.protocol import render_prompt
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.data.questions import Example
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config
 from holdfast.train.checks import config_warnings, cut_passages, overlap_warnings, validate_model_and_prompts
 from holdfast.train.loading import Questions, load_protocol, load_questions

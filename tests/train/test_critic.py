@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.agent.language_model import LanguageModel
 from holdfast.base.errors import CheckpointError, ConfigError
 from holdfast.base.run_folder import list_checkpoints, step_folder
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import load, validate
 from holdfast.train.checks import validate_before_training
 from holdfast.train.critic import Critic

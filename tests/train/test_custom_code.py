@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.agent.language_model import load_model
+from holdfast.model.language_model import load_model
 from holdfast.recipe import Config, Model
 from holdfast.train.start_cache import start_folder
 
@@ -46,8 +46,8 @@ from holdfast.recipe import Config, Model
 from holdfast.base.errors import HoldfastError
 from holdfast.evaluate.model import _tokenizer_for
 from holdfast.retrieval.encoder import Encoder, spec_of
-from holdfast.agent.language_model import load_model, load_skeleton
-from holdfast.agent.servers import Server
+from holdfast.model.language_model import load_model, load_skeleton
+from holdfast.evaluate.servers import Server
 
 marker, model, tokenizer = sys.argv[1:]
 attempts = {

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.trajectory import Answer, Group, Search, Status, Trajectory, Turn
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Loss
 from holdfast.train.displacement import measure_displacement
 from holdfast.train.rollouts import training_batch

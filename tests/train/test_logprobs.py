@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.agent.logprobs import token_logprobs
+from holdfast.model.logprobs import token_logprobs
 
 
 def plain(model: Any, ids: Tensor, mask: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.agent.logprobs import masked_logprobs, token_logprobs
 from holdfast.base.errors import ConfigError
+from holdfast.model.logprobs import masked_logprobs, token_logprobs
 from holdfast.recipe import Config, load
 from holdfast.train.trainer import Trainer
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Answer, Group, Invalid, Search, Trajectory, Turn
 from holdfast.base.errors import ConfigError, ModelError
@@ -25,6 +24,7 @@ from holdfast.methods.nthr import NTHR, check_logits, output_layer, rows_for_nth
 from holdfast.methods.penalties import NoPenalty
 from holdfast.methods.registry import Methods
 from holdfast.methods.sampler_weights import SamplerWeights
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config, Loss, validate
 from holdfast.train.rollouts import training_batch
 from holdfast.train.run import train

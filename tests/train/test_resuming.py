@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.agent import models
-from holdfast.agent.hf import HFPolicy
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra
 from holdfast.base.files import is_locked
@@ -25,6 +23,8 @@ from holdfast.base.jsonl import write_jsonl
 from holdfast.base.run_folder import FINAL_EVALUATION, list_checkpoints, step_folder
 from holdfast.cli.main import app
 from holdfast.data.factbook import load_questions
+from holdfast.model import models
+from holdfast.model.hf import HFPolicy
 from holdfast.recipe import BUNDLED, dump, load
 from holdfast.train import evaluate
 from holdfast.train.evaluate import Progress

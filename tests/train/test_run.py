@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from holdfast import __version__
-from holdfast.agent import hf
 from holdfast.agent.metrics import glossary_entry
 from holdfast.base.errors import ConfigError
+from holdfast.model import hf
 from holdfast.recipe import load
 from holdfast.train.checkpoint import find_damage
 from holdfast.train.evaluate import Evaluator

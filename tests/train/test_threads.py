@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.agent.language_model import LanguageModel
+from holdfast.model.language_model import LanguageModel
 from holdfast.train import run, threads
 from holdfast.train.listener import Listener, StepResult
 from holdfast.train.run import resume, train

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.agent.language_model import LanguageModel
-from holdfast.agent.logprobs import token_logprobs
 from holdfast.methods.penalties import LLDS, NLL, SAPO, NoPenalty
+from holdfast.model.language_model import LanguageModel
+from holdfast.model.logprobs import token_logprobs
 from holdfast.recipe import Loss
 from holdfast.train.plan import Plan, in_order, plan_update, shuffled
 

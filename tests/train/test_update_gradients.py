@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.agent.language_model import LanguageModel
 from holdfast.methods.penalties import NoPenalty
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Loss
 from holdfast.train.learner import Reference
 from holdfast.train.objective import Objective

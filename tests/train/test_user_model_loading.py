@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from holdfast.agent.language_model import load_model
+from holdfast.model.language_model import load_model
 from holdfast.recipe import Config, Model
 from holdfast.train.learner import Reference
 

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.agent.language_model import load_model, take_weights
 from holdfast.base.errors import CheckpointError, ConfigError, ModelError
+from holdfast.model.language_model import load_model, take_weights
 from holdfast.recipe import Config, Model
 from holdfast.train.run import train
 from holdfast.train.saving import refuse_other_shape

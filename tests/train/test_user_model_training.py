@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from holdfast.agent.language_model import load_model
 from holdfast.agent.protocol import CLEAN, render_prompt
 from holdfast.base.errors import ModelError
 from holdfast.base.run_folder import list_checkpoints
+from holdfast.model.language_model import load_model
 from holdfast.recipe import Config, Model
 from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25_building import build_bm25

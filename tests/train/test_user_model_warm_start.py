@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.agent.language_model import load_model
-from holdfast.agent.logprobs import token_logprobs
 from holdfast.base.errors import CheckpointError, ConfigError
 from holdfast.base.run_folder import list_checkpoints
+from holdfast.model.language_model import load_model
+from holdfast.model.logprobs import token_logprobs
 from holdfast.recipe import Config, Model
 from holdfast.train.run import resume, train
 from holdfast.train.start import warm_start_only

@@ -16,12 +16,12 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from holdfast.agent.env import make_observation
-from holdfast.agent.language_model import LanguageModel
-from holdfast.agent.logprobs import token_logprobs
 from holdfast.agent.protocol import CLEAN
-from holdfast.agent.tokens import encode
 from holdfast.base.errors import DataError, ModelError
 from holdfast.base.jsonl import Skipped
+from holdfast.model.language_model import LanguageModel
+from holdfast.model.logprobs import token_logprobs
+from holdfast.model.tokens import encode
 from holdfast.retrieval.types import Document, Hit
 from holdfast.train.warm_start import (
     Demonstration,

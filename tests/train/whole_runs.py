@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from holdfast.agent.language_model import LanguageModel
 from holdfast.base.run_folder import list_checkpoints
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config
 from holdfast.train.listener import Listener
 from holdfast.train.loading import load_questions, load_retrievers

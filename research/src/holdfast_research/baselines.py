@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from holdfast.agent.agent import SearchAgent
-from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.protocol import PLAIN, bare_answer, bare_question, bare_question_with_passages, render_prompt
 from holdfast.agent.trajectory import Group
 from holdfast.base import run_folder
@@ -23,6 +22,7 @@ from holdfast.base.run_folder import MODEL
 from holdfast.base.scoring import sub_em
 from holdfast.data.questions import Example, QuestionOrder
 from holdfast.data.world.bundle import interchangeable_tokens, world_of
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config, dump, load_run
 from holdfast.recipe.validation import check_training
 from holdfast.retrieval.types import Hit, Retriever

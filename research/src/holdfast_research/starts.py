@@ -28,7 +28,7 @@ start is another policy, with other scores."""
 
 def measure(recipe: str, model: Path) -> dict[str, float]:
     """Scores of a model on the test questions of a bundled recipe, sampled untruncated and greedy."""
-    from holdfast.agent.language_model import load_model, pick_device
+    from holdfast.model.language_model import load_model, pick_device
     from holdfast.train.evaluate import Evaluator
     from holdfast.train.loading import load_questions, load_retrievers, make_agent
     from holdfast.train.threads import set_up_torch

@@ -13,10 +13,10 @@ import pytest
 import torch
 import transformers
 
-from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.trajectory import Answer, Search, Trajectory, Turn
 from holdfast.base.errors import RolloutError
 from holdfast.evaluate.probes import Rollouts, Subject, draw
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import validate
 from holdfast_research.probes import Cases, cases, influence
 from holdfast_research.probes.cases import LABELS

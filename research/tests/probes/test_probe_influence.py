@@ -14,7 +14,6 @@ import pytest
 import torch
 import transformers
 
-from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import ModelError, RolloutError
 from holdfast.evaluate.probes import Rollouts, Subject, draw, per_sample
@@ -22,6 +21,7 @@ from holdfast.methods.drop_void import DropVoid
 from holdfast.methods.negative_weight import NegativeWeight
 from holdfast.methods.penalties import NoPenalty
 from holdfast.methods.registry import Methods
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import validate
 from holdfast_research.probes import Influence, influence
 from holdfast_research.probes.influence import Influenced, Similarity, correlation_interval, rank_correlation

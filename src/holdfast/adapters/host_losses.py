@@ -33,8 +33,6 @@ def penalty_of(section: Mapping[str, Any] | None, host: str) -> Penalty | None:
         near = difflib.get_close_matches(name, PENALTIES, n=1) or sorted(PENALTIES)
         raise ConfigError(f"penalty.name = {name!r} is not a penalty; use {' or '.join(map(repr, near))}")
     chosen: Any = PENALTIES[name](**settings)
-    for problem in chosen.problems():
-        raise ConfigError(problem)
     penalty: Penalty | None = chosen.term
     for problem in () if penalty is None else _unsupported(penalty, host):
         raise ConfigError(problem)

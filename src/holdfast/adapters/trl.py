@@ -19,7 +19,7 @@ It is off in evaluation, which TRL computes as always.
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 from holdfast.adapters.trl_mask import MaskMixin
 from holdfast.adapters.trl_penalty import PenaltyMixin, Settings
@@ -27,16 +27,11 @@ from holdfast.base.errors import ConfigError
 from holdfast.methods.custom_penalty import try_out
 from holdfast.methods.penalties import LLDS, NLL, PENALTIES, SAPO, Penalty
 
-if TYPE_CHECKING:
-    _Trainer = Any  # the trainer class that follows the mixin
-else:
-    _Trainer = object
-
 __all__ = ["LLDS", "NLL", "SAPO", "with_penalties"]
 
 T = TypeVar("T", bound=type)
 
-_TESTED = (1, 15), (2, 0)  # from, below
+_SUPPORTED = (1, 15), (2, 0)  # versions of TRL: from, below
 
 
 def with_penalties(
@@ -75,7 +70,7 @@ def with_penalties(
 
     installed = version("trl")
     numbers = tuple(int(part) for part in installed.split(".")[:2])
-    if not _TESTED[0] <= numbers < _TESTED[1]:
+    if not _SUPPORTED[0] <= numbers < _SUPPORTED[1]:
         raise ConfigError(f"trl {installed} is installed, but this adapter needs 1.15 or newer, below 2: {_INSTALL}")
     if not (isinstance(trainer_class, type) and issubclass(trainer_class, GRPOTrainer)):
         given = f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r})"

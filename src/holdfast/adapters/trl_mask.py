@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from holdfast.agent.batch import SamplingMask
-from holdfast.agent.logprobs import project_only
-from holdfast.agent.sampling import drawable_ids, truncate
 from holdfast.base.errors import ConfigError
 from holdfast.losses._tensors import upcast
+from holdfast.model.logprobs import project_only
+from holdfast.model.sampling import SamplingMask, drawable_ids, truncate
 
 if TYPE_CHECKING:
     _Trainer = Any  # the trainer class that follows the mixin

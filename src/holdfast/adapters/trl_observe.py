@@ -24,7 +24,6 @@ from holdfast.agent.metrics import (
     rows_to_probe,
     tail_sums,
 )
-from holdfast.agent.support import accepts_logits_to_keep
 from holdfast.agent.trajectory import Trajectory
 from holdfast.losses import (
     action_ids_from_mask,
@@ -34,6 +33,7 @@ from holdfast.losses import (
     penalty_stats,
     ratio_stats,
 )
+from holdfast.model.support import accepts_logits_to_keep
 
 _CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # loss types whose clip `clip/fraction` describes
 _IMAGES = ("pixel_values", "num_images")

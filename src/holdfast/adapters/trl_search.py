@@ -28,21 +28,21 @@ import torch
 
 from holdfast.agent.agent import Task, lose_searches, run_rollouts
 from holdfast.agent.metrics import retrieval_metrics, rollout_metrics
-from holdfast.agent.policy import Completion, Policy, Request, StopReason, rollout_seed
 from holdfast.agent.protocol import CLEAN, SearchProtocol, render_prompt
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.searching import RolloutStats
-from holdfast.agent.tokens import decode
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import ConfigError, DataError, MissingExtra, RolloutError
 from holdfast.base.retries import PATIENCE
 from holdfast.data.questions import Example
+from holdfast.model.policy import Completion, Policy, Request, StopReason, rollout_seed
+from holdfast.model.tokens import decode
 from holdfast.retrieval.types import Retriever
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.agent.hf import HFPolicy
+    from holdfast.model.hf import HFPolicy
 
 __all__ = ["SearchRollouts", "question_dataset", "reward_functions"]
 
@@ -183,7 +183,7 @@ class SearchRollouts:
             return
         from trl.models import unwrap_model_for_generation
 
-        from holdfast.agent.hf import HFPolicy
+        from holdfast.model.hf import HFPolicy
 
         args = trainer.args
         name = "gradient_checkpointing_kwargs"  # TRL 1.15 has no such argument

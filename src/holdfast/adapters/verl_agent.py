@@ -7,7 +7,7 @@ verl reads a YAML file, the value of `actor_rollout_ref.rollout.agent.agent_loop
       retriever: http://127.0.0.1:8000/retrieve
 
 and `actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` selects it. Every other key is an argument of
-`SearchAgentLoop`. Rollouts go through `rollout/state.py`, as in `holdfast train`: token in, token out;
+`SearchAgentLoop`. Rollouts go through `agent/state.py`, as in `holdfast train`: token in, token out;
 `response_mask` is 1 on what the model sampled and 0 on what came back; one assistant message, observations inside it.
 
 Where a row has `reward_model.ground_truth`, holdfast computes the reward (by default exact match), so verl needs no
@@ -31,14 +31,14 @@ from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from holdfast.agent.policy import Completion
 from holdfast.agent.protocol import PRESETS, SearchProtocol, plain_prompt, render_prompt
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.state import RolloutState
-from holdfast.agent.tokens import decode, encode, token_span
 from holdfast.agent.trajectory import Status, Trajectory
 from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.base.retries import PATIENCE
+from holdfast.model.policy import Completion
+from holdfast.model.tokens import decode, encode, token_span
 from holdfast.retrieval.client import AsyncHTTPRetriever
 
 logger = logging.getLogger(__name__)

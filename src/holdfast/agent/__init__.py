@@ -1,4 +1,4 @@
-"""The search agent: protocol, rollouts and the policies that sample them, trajectories, batches of tokens, log-probs.
+"""The search agent: its protocol, rollouts of many at once, rewards, trajectories, and batches of tokens.
 
-Read first: `protocol.py`, `trajectory.py`, `state.py`, `scheduler.py`, `hf.py`, `batch.py`.
+Read first: `protocol.py`, `trajectory.py`, `state.py`, `scheduler.py`, `batch.py`.
 """

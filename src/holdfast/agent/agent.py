@@ -1,6 +1,6 @@
 """The search agent: a policy that can search, and its rollouts as agents of the scheduler.
 
-What happens inside a rollout is in `rollout/state.py`; how many run at once is in `rollout/scheduler.py`.
+What happens inside a rollout is in `agent/state.py`; how many run at once is in `agent/scheduler.py`.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.agent.policy import Policy
 from holdfast.agent.protocol import SearchProtocol, render_prompt
 from holdfast.agent.scheduler import Agent, ModelCall, ToolCall, run_agents
 from holdfast.agent.searching import SEARCH, RolloutStats, SearchQueue
 from holdfast.agent.state import RolloutState
-from holdfast.agent.tokens import Tokenizer
 from holdfast.agent.trajectory import Trajectory, Turn
 from holdfast.base.errors import RetrievalError
+from holdfast.model.policy import Policy
+from holdfast.model.tokens import Tokenizer
 from holdfast.retrieval.types import Retriever
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from holdfast.agent.hf import HFPolicy
+    from holdfast.model.hf import HFPolicy
 
 T = TypeVar("T")
 

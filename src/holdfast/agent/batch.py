@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.trajectory import Group, Trajectory
+from holdfast.model.sampling import SamplingMask
 
 
 def _spec(kind: str, *shapes: str) -> dict[str, Any]:
@@ -24,30 +25,6 @@ _KINDS: dict[str, Callable[[Tensor], bool]] = {
 }
 _INTEGERS, _FLOATS, _BOOLS = (_spec(kind, "B T") for kind in ("integer", "floating point", "bool"))
 _BOOL_PER_ROW = _spec("bool", "B")
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingMask:
-    """The tokens that a truncated sampler could draw at each sampled token of a batch."""
-
-    rows: tuple[Tensor, ...]
-    """For each rollout int32 [n_i, k]: the drawable ids at each of its n_i sampled tokens, -1 on unused places."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def select(self, rows: Sequence[int]) -> SamplingMask:
-        """The given rollouts, in the given order."""
-        return SamplingMask(tuple(self.rows[row] for row in rows))
-
-    def to(self, device: torch.device | str) -> SamplingMask:
-        """The same mask on another device."""
-        return SamplingMask(tuple(row.to(device) for row in self.rows))
-
-    def logsumexp(self, logits: Tensor) -> Tensor:
-        """float [N], of float [N, V] `logits` at the N sampled tokens, rollout by rollout: over drawable ids alone."""
-        ids = torch.cat(self.rows)
-        return logits.gather(-1, ids.clamp(min=0).long()).masked_fill(ids < 0, -torch.inf).logsumexp(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

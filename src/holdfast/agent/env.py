@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.agent.protocol import SearchProtocol, format_hits
-from holdfast.agent.tokens import Tokenizer, cut_ids, decode, encode, token_span
 from holdfast.base.errors import ConfigError
+from holdfast.model.tokens import Tokenizer, cut_ids, decode, encode, token_span
 from holdfast.retrieval.types import Hit
 
 __all__ = ["Observation", "encode_observation", "make_observation", "token_span"]

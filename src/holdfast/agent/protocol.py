@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.agent.tokens import encode
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search
 from holdfast.base.errors import ConfigError, DataError
+from holdfast.model.tokens import encode
 from holdfast.retrieval.types import Hit
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
-from holdfast.agent.policy import Policy, Request
 from holdfast.base.errors import RolloutError
+from holdfast.model.policy import Policy, Request
 
 T = TypeVar("T")
 

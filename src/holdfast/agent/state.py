@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.agent.env import Observation, make_observation, token_span
-from holdfast.agent.policy import Completion
 from holdfast.agent.protocol import SearchProtocol, action_char_span, parse_action
-from holdfast.agent.tokens import Tokenizer, encode
 from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn
 from holdfast.base.errors import RetrievalError
+from holdfast.model.policy import Completion
+from holdfast.model.tokens import Tokenizer, encode
 from holdfast.retrieval.types import Hit
 
 

@@ -1,9 +1,10 @@
-"""Atomic writes of small files, file locks, and reasons why a write failed."""
+"""Atomic writes of files and folders, file locks, and reasons why a write failed."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,6 +46,17 @@ def replacing(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextmanager
+def partial_folder(folder: Path) -> Iterator[Path]:
+    """A new folder next to `folder`, to be filled and renamed to it. What is not renamed is deleted at the end."""
+    partial = folder.with_name(f".{folder.name}.{token_hex(4)}.partial")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # a full disk needs the room
 
 
 @contextmanager

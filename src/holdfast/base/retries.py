@@ -26,7 +26,7 @@ class Retries:
         backoff: mean seconds before a call's second attempt. The pauses double, and are jittered, so that a hundred
             calls that failed together do not return together.
         patience: seconds for which a server that is away is tried after that: it may be restarting. All calls share
-            them. They begin anew when the server has answered.
+            them. An answer of the server resets their clock.
     """
 
     def __init__(self, most: int, *, backoff: float, patience: float = 0.0) -> None:

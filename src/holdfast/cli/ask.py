@@ -124,7 +124,7 @@ class _Show:
     """Prints tokens as they are sampled, and the observation after each turn."""
 
     def __init__(self, agent: SearchAgent, writer: Any) -> None:
-        from holdfast.agent.support import end_ids
+        from holdfast.model.support import end_ids
 
         self._agent, self._writer = agent, writer
         self._ends = end_ids(agent.policy.model, agent.tokenizer)
@@ -137,7 +137,7 @@ class _Show:
         self._ids: list[int] = []
 
     def token(self, _id: str, token: int) -> None:
-        from holdfast.agent.tokens import REPLACEMENT, decode
+        from holdfast.model.tokens import REPLACEMENT, decode
 
         if token in self._ends:
             return
@@ -200,8 +200,8 @@ def _load_served(
     folder: Path, checkpoint: str, address: str, model: str | None, key_variable: str | None, *, greedy: bool
 ) -> SearchAgent:
     with train_extra(err(), "loading the agent"):
-        from holdfast.agent.servers import find_server, key_in
         from holdfast.evaluate.model import load_served_agent
+        from holdfast.evaluate.servers import find_server, key_in
 
         server = find_server(address, model, api_key=key_in(key_variable))
         return load_served_agent(folder, server, checkpoint, greedy=greedy)

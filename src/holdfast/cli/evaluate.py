@@ -146,10 +146,10 @@ def run(
     settings: list[str] = ctx.meta["settings"]
     chosen = method_named(method)
     with train_extra(err(), "loading PyTorch and transformers"):
-        from holdfast.agent.servers import find_server, key_in
         from holdfast.evaluate.model import open_model, retriever_for, run_at, settings_of
         from holdfast.evaluate.questions import load_questions
         from holdfast.evaluate.run import Evaluation
+        from holdfast.evaluate.servers import find_server, key_in
         from holdfast.train.threads import set_up_torch
 
     endpoint = None

@@ -30,7 +30,7 @@ def get(name: Annotated[str, typer.Argument(metavar="NAME", help="`smollm2`: Smo
     [cyan]holdfast model get smollm2[/cyan]
         half a gigabyte, in about half a minute
     """
-    from holdfast.agent import models
+    from holdfast.model import models
 
     with train_extra(err(), f"getting {name}"):
         place = models.get(name)

@@ -210,13 +210,21 @@ def prepare(what: str, folder: Path, *, origin: str | None = None, form: Form = 
 
 def _prepare_factbook(folder: Path, form: Form, ending: str) -> dict[Path, int]:
     folder.mkdir(parents=True, exist_ok=True)
-    passages = factbook.load_passages(f"{FACTBOOK}corpus")
-    rows = ({"id": passage.id, "contents": passage.contents} for passage in passages)
-    written = {folder / "corpus.jsonl": write_jsonl(folder / "corpus.jsonl", rows)}
+    corpus = folder / "corpus.jsonl"
+    written = {corpus: write_factbook(f"{FACTBOOK}corpus", corpus)}
     for split in ("train", "dev", "test"):
         path = folder / f"{split}.{ending}"
-        written[path] = write_examples(path, factbook.load_questions(f"{FACTBOOK}{split}"), form)
+        written[path] = write_factbook(f"{FACTBOOK}{split}", path, form)
     return written
+
+
+def write_factbook(name: str, path: Path, form: Form = "jsonl") -> int:
+    """Write the passages of `factbook:corpus`, or the questions of another part; returns how many. Raises `DataError`
+    for a name that there is not."""
+    if name != f"{FACTBOOK}corpus":
+        return write_examples(path, factbook.load_questions(name), form)
+    passages = factbook.load_passages(name)
+    return write_jsonl(path, ({"id": passage.id, "contents": passage.contents} for passage in passages))
 
 
 def open_questions(what: str, *, origin: str | None = None) -> tuple[Example, ...]:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.agent.agent import Task, search_agent
-from holdfast.agent.policy import Completion
 from holdfast.agent.protocol import PLAIN, SearchProtocol, render_prompt
 from holdfast.agent.scheduler import Agent, ModelCall
 from holdfast.agent.searching import SEARCH
-from holdfast.agent.tokens import encode
 from holdfast.agent.trajectory import Search, Status
 from holdfast.base.errors import RetrievalError
 from holdfast.evaluate.methods import Conversation, Outcome, Prompt, Reply
+from holdfast.model.policy import Completion
+from holdfast.model.tokens import encode
 from holdfast.retrieval.types import Document, Hit
 
 Step = dict[str, Any]

@@ -3,7 +3,7 @@
 A prompting method is a conversation, which is a generator. It yields a `Prompt` and is sent a `Reply`, yields a
 `ToolCall` and is sent the tool's result, and returns an `Outcome`. It knows nothing of tokens, servers and batches;
 `agents.py` makes it an agent of the scheduler. The search agent (`search-r1`, `r1`) exchanges tokens instead of texts;
-it is the agent of `rollout/agent.py`.
+it is the agent of `agent/agent.py`.
 
 The methods follow their publications as far as these define them; docs/reference/evaluate.md lists the differences. The
 module is light, because the command line checks names here.
@@ -17,11 +17,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.agent.policy import StopReason
 from holdfast.agent.protocol import R1, SearchProtocol, bare_question, bare_question_with_passages, passage_lines
 from holdfast.agent.scheduler import ToolCall
 from holdfast.agent.searching import SEARCH
 from holdfast.base.errors import ConfigError
+from holdfast.model.policy import StopReason
 from holdfast.retrieval.types import Hit
 
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agent.agent import SearchAgent
-from holdfast.agent.chat import ChatPolicy, ChatWords
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.language_model import load_model, pick_device
-from holdfast.agent.openai import OpenAIPolicy, WordTokenizer
 from holdfast.agent.protocol import SearchProtocol
-from holdfast.agent.servers import Server
-from holdfast.agent.support import text_config
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.base.run_folder import MODEL, checkpoints_of, is_run
+from holdfast.evaluate.chat import ChatPolicy, ChatWords
 from holdfast.evaluate.methods import METHODS, Method
+from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer
 from holdfast.evaluate.questions import WORLD
+from holdfast.evaluate.servers import Server
+from holdfast.model.hf import HFPolicy
+from holdfast.model.language_model import load_model, pick_device
+from holdfast.model.support import text_config
 from holdfast.recipe import Config, load
 from holdfast.recipe.settings import parse_overrides
 from holdfast.train.checkpoint import model_folder

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agent.agent import Task
-from holdfast.agent.policy import rollout_seed
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.scheduler import Agent, run_agents
 from holdfast.agent.searching import SEARCH, SearchQueue
@@ -30,6 +29,7 @@ from holdfast.evaluate.model import EvaluatedModel, agent_protocol, refuse_unfit
 from holdfast.evaluate.questions import digest
 from holdfast.evaluate.results import MULTI_HOP_SETS, results_of, set_of
 from holdfast.evaluate.state import FAILED, EvalFolder, Row
+from holdfast.model.policy import rollout_seed
 from holdfast.train.listener import Listener
 
 _OUTAGE = 8

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from holdfast.agent.batch import TokenBatch
-    from holdfast.agent.language_model import LanguageModel
     from holdfast.agent.trajectory import Group
+    from holdfast.model.language_model import LanguageModel
 
 Need = Literal[
     "rollout advantages",

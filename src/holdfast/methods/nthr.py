@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from holdfast.agent.batch import TokenBatch
-    from holdfast.agent.language_model import LanguageModel
+    from holdfast.model.language_model import LanguageModel
 
 _MOST_ROUNDING = 0.5
 """Nats by which a log-prob may differ when it is computed again from hidden states; bf16 needs about 0.1."""
@@ -60,7 +60,7 @@ def output_layer(language_model: LanguageModel, asked: str = ASKED) -> Tensor:
     """
     import torch
 
-    from holdfast.agent.onednn import OneDNNLinear
+    from holdfast.model.onednn import OneDNNLinear
 
     head = language_model.model.get_output_embeddings()
     if type(head) not in (torch.nn.Linear, OneDNNLinear):

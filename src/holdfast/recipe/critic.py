@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from holdfast.base.section import Section, as_toml, setting_values
-
-if TYPE_CHECKING:
-    from holdfast.recipe import Config
+from holdfast.recipe.sections import Loss, Reward
 
 
 class Critic(Section):
@@ -35,12 +32,11 @@ class Critic(Section):
     """Normalise advantages to mean 0 and variance 1 over the sampled tokens of a rollout batch, as verl does."""
 
 
-def critic_errors(config: Config) -> Iterator[str]:
+def critic_errors(critic: Critic, loss: Loss, reward: Reward) -> Iterator[str]:
     """A sentence for each setting that needs a critic and has none, or that a critic's advantages leave no meaning."""
-    loss = config.loss
     if loss.advantage != "gae":
         default = setting_values(Critic(), "critic.") | {"reward.kl": 0.0}
-        values = setting_values(config.critic, "critic.") | {"reward.kl": config.reward.kl}
+        values = setting_values(critic, "critic.") | {"reward.kl": reward.kl}
         for name, value in values.items():
             if value != default[name]:
                 yield (
@@ -48,9 +44,9 @@ def critic_errors(config: Config) -> Iterator[str]:
                     "setting. Set loss.advantage = 'gae', or leave it out"
                 )
         return
-    if config.reward.kl and loss.kl_coef:
+    if reward.kl and loss.kl_coef:
         yield (
-            f"reward.kl = {config.reward.kl:g} with loss.kl_coef = {loss.kl_coef:g}: the same KL would count twice. "
+            f"reward.kl = {reward.kl:g} with loss.kl_coef = {loss.kl_coef:g}: the same KL would count twice. "
             "Set loss.kl_coef = 0, as PPO does, or leave reward.kl out"
         )
     if loss.penalty.name in ("llds", "sapo", "nll") and getattr(loss.penalty, "preserve", "") != "all":

@@ -40,7 +40,6 @@ class Run(Section):
     """Stop the run if more than this fraction of a step's rollouts fails for reasons outside the policy."""
 
     def problems(self) -> Iterator[str]:
-        """See `Section.problems`."""
         name = self.name
         if not name.strip() or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
             yield (
@@ -83,7 +82,6 @@ class Retrieval(Section):
     """Number of queries in the LRU cache."""
 
     def problems(self) -> Iterator[str]:
-        """See `Section.problems`."""
         if self.url is None:
             return
         try:
@@ -136,7 +134,6 @@ class Protocol(Section):
         return self.max_turns * self.max_turn_tokens
 
     def problems(self) -> Iterator[str]:
-        """See `Section.problems`."""
         if self.preset == "r1" and self.max_turns != 1:
             yield (
                 f"protocol.preset = 'r1' with protocol.max_turns = {self.max_turns}: without search, a rollout has "
@@ -193,7 +190,6 @@ class Reward(Section):
         return parts | self.custom
 
     def problems(self) -> Iterator[str]:
-        """See `Section.problems`."""
         for path in self.custom:
             if not is_import_path(path):
                 yield (
@@ -243,7 +239,6 @@ class Loss(Section):
     """Other methods against collapse, each switched on by its table (docs/reference/methods.md)."""
 
     def problems(self) -> Iterator[str]:
-        """See `Section.problems`."""
         yield from SURROGATES[self.surrogate].problems(self)
         if self.baseline == "length" and self.advantage == "reinforce":
             yield (
@@ -342,7 +337,6 @@ class Guard(Section):
         return ",".join(value) if listed else value
 
     def problems(self) -> Iterator[str]:
-        """See `Section.problems`."""
         try:
             chosen(self.codes, where="guard.codes")
         except ConfigError as error:

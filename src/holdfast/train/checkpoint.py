@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from holdfast.agent.language_model import LanguageModel, save_model
 from holdfast.base.errors import CheckpointError
+from holdfast.base.files import partial_folder
 from holdfast.base.run_folder import (
     CHECKSUMS,
     MODEL,
@@ -35,10 +35,12 @@ from holdfast.base.run_folder import (
     read_checksums,
     step_folder,
 )
+from holdfast.model.language_model import LanguageModel, save_model
 
 _OPTIMIZER = "optimizer.safetensors"
 _ANCHOR = "anchor.safetensors"
-_CRITIC, _CRITIC_OPTIMIZER = "critic.safetensors", "critic_optimizer.safetensors"
+_CRITIC = "critic.safetensors"
+CRITIC_OPTIMIZER = "critic_optimizer.safetensors"
 _ABANDONED = 3600.0
 """Seconds without a write after which a partial folder counts as left by a killed process."""
 
@@ -68,7 +70,7 @@ def save_checkpoint(
             weights, critic_optimizer = critic
             copies = {name: w.detach().to("cpu", copy=True).contiguous() for name, w in weights.items()}
             save_file(copies, partial / _CRITIC)
-            save_file(_optimizer_tensors(critic_optimizer), partial / _CRITIC_OPTIMIZER)
+            save_file(_optimizer_tensors(critic_optimizer), partial / CRITIC_OPTIMIZER)
         (partial / "state.json").write_text(json.dumps(state))
 
 
@@ -87,23 +89,21 @@ def _whole(folder: Path) -> Iterator[Path]:
     """
     from safetensors import SafetensorError
 
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     _sweep(folder.parent)
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        yield partial
-        sums = {str(p.relative_to(partial)): _sha256(p) for p in sorted(partial.rglob("*")) if p.is_file()}
-        (partial / CHECKSUMS).write_text(json.dumps(sums, indent=1))
-        for path in [*partial.rglob("*"), partial]:
-            _sync(path)
-        old = _old(folder)
-        shutil.rmtree(old, ignore_errors=True)
-        if folder.exists():
-            folder.rename(old)
-        partial.rename(folder)
-        _sync(folder.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        with partial_folder(folder) as partial:
+            yield partial
+            sums = {str(p.relative_to(partial)): _sha256(p) for p in sorted(partial.rglob("*")) if p.is_file()}
+            (partial / CHECKSUMS).write_text(json.dumps(sums, indent=1))
+            for path in [*partial.rglob("*"), partial]:
+                _sync(path)
+            old = _old(folder)
+            shutil.rmtree(old, ignore_errors=True)
+            if folder.exists():
+                folder.rename(old)
+            partial.rename(folder)
+            _sync(folder.parent)
+            shutil.rmtree(old, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise CheckpointError(
@@ -111,8 +111,6 @@ def _whole(folder: Path) -> Iterator[Path]:
             "writable",
             hint="once it can, continue from the newest checkpoint: holdfast resume RUN",
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)  # a full disk needs the room
 
 
 def _sweep(parent: Path) -> None:
@@ -174,8 +172,6 @@ def find_damage(folder: Path) -> str | None:
     for name, checksum in (read_checksums(folder) or {}).items():
         if _sha256(folder / name) != checksum:
             return f"{name} does not match its checksum"
-        if name.endswith(".safetensors") and not _has_tensors(folder / name):
-            return f"{name} is not a file of tensors, though its checksum matches"
     return None
 
 
@@ -286,11 +282,6 @@ def load_critic(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
             weight.copy_(saved[name])
 
 
-def load_critic_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
-    """`load_optimizer`, of the critic."""
-    load_optimizer(folder, optimizer, _CRITIC_OPTIMIZER)
-
-
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     return {
         # On the CPU: the moments are twice the size of the weights, and a GPU may have no room for a copy.
@@ -313,17 +304,6 @@ def _old(folder: Path) -> Path:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _has_tensors(path: Path) -> bool:
-    """Whether a file's header is one of safetensors, and fits its length."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt"):
-            return True
-    except (OSError, SafetensorError):
-        return False
 
 
 def _sync(path: Path) -> None:

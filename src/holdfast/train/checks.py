@@ -16,8 +16,8 @@ from holdfast.recipe import Config
 from holdfast.recipe.validation import check_training
 
 if TYPE_CHECKING:
-    from holdfast.agent.language_model import LanguageModel
     from holdfast.agent.protocol import SearchProtocol
+    from holdfast.model.language_model import LanguageModel
     from holdfast.train.loading import Questions
 
 _PROMPTS = 16
@@ -41,7 +41,7 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> str
     check_training(config, stage=stage)
     _check_packages(config)
     if config.run.device == "cuda":
-        from holdfast.agent.language_model import pick_device
+        from holdfast.model.language_model import pick_device
 
         pick_device(config.run.device)
     if config.data.train != "world":
@@ -72,7 +72,7 @@ def cut_passages(config: Config) -> str | None:
     if config.data.train == "world" or config.retrieval.corpus == "world" or config.model.path == "tiny":
         return None
     from holdfast.agent.env import make_observation
-    from holdfast.agent.language_model import load_skeleton
+    from holdfast.model.language_model import load_skeleton
     from holdfast.retrieval.types import Hit
     from holdfast.train.loading import load_protocol, read_passages, skipped_rows
 
@@ -157,9 +157,9 @@ def _check_prompts(config: Config, stage: str | None) -> str | None:
         )
     if config.model.path == "tiny":
         return None
-    from holdfast.agent.language_model import has_adapters, load_skeleton, pick_device
-    from holdfast.agent.support import refuse_unsupported
-    from holdfast.train.needs import needs_of
+    from holdfast.model.language_model import has_adapters, load_skeleton, pick_device
+    from holdfast.model.support import refuse_unsupported
+    from holdfast.train.cost import cost_of
 
     skeleton = load_skeleton(config.model)
     if skeleton is None:
@@ -168,14 +168,14 @@ def _check_prompts(config: Config, stage: str | None) -> str | None:
     validate_prompts(skeleton, questions, load_protocol(config), config.model.chat_template)
     if has_adapters(config.model.path) or pick_device(config.run.device).type != "cpu":
         return None
-    return needs_of(skeleton.model, config, questions, lora_rank=config.model.lora_rank)
+    return cost_of(skeleton.model, config, questions, lora_rank=config.model.lora_rank)
 
 
 def validate_model_and_prompts(
     language_model: LanguageModel, questions: Questions, protocol: SearchProtocol, chat_template: str
 ) -> None:
     """Raise `ModelError` for a model that rollouts cannot use, and as `validate_prompts`."""
-    from holdfast.agent.hf import HFPolicy
+    from holdfast.model.hf import HFPolicy
 
     HFPolicy(language_model.model, language_model.tokenizer)  # checks the model
     validate_prompts(language_model, questions, protocol, chat_template)
@@ -187,7 +187,7 @@ def validate_prompts(
     """Raise `ConfigError` for a model, or a prompt, that leaves no room for a rollout; `ModelError` for the tokenizer
     of another model."""
     from holdfast.agent.protocol import render_prompt
-    from holdfast.agent.support import text_config
+    from holdfast.model.support import text_config
 
     most = protocol.max_total_tokens
     positions = getattr(text_config(language_model.model), "max_position_embeddings", None)
@@ -215,7 +215,7 @@ def validate_prompts(
 
 def _longest(examples: Sequence[Example], tokenizer: Any) -> list[Example]:
     """The questions with the most tokens. An emoji is one character and several tokens."""
-    from holdfast.agent.tokens import encode
+    from holdfast.model.tokens import encode
 
     counted = sorted(examples, key=lambda e: -len(e.question.encode()))[:_COUNTED]
     return sorted(counted, key=lambda e: -len(encode(tokenizer, e.question)))[:_PROMPTS]

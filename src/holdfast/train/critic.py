@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.language_model import LanguageModel
-from holdfast.agent.logprobs import token_values
 from holdfast.agent.metrics import value_metrics
 from holdfast.losses import gae_advantages, token_rewards, value_loss, whiten
+from holdfast.model.language_model import LanguageModel
+from holdfast.model.logprobs import token_values
 from holdfast.recipe import Config
-from holdfast.train.checkpoint import load_critic, load_critic_optimizer
+from holdfast.train.checkpoint import CRITIC_OPTIMIZER, load_critic, load_optimizer
 from holdfast.train.learner import OldPass
-from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode
+from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode, warmed_up
 from holdfast.train.plan import Plan
 
 
@@ -53,7 +53,7 @@ class Critic:
         Advantages come from the values before the update. `plan` is that of the old pass.
         """
         settings, batch = self._settings, old_pass.batch
-        lr = settings.lr * min(1.0, (completed_steps + 1) / (settings.warmup + 1))
+        lr = warmed_up(settings.lr, completed_steps, settings.warmup)
         set_learning_rate(self.optimizer, lr)
         values = self.values(batch, plan)
         rewards, metrics = self._rewards(old_pass, plan)
@@ -76,7 +76,7 @@ class Critic:
     def restore(self, folder: Path) -> None:
         """Continue from a checkpoint. Raises `CheckpointError` for one without a critic, or with another model's."""
         load_critic(folder, self.weights)
-        load_critic_optimizer(folder, self.optimizer)
+        load_optimizer(folder, self.optimizer, CRITIC_OPTIMIZER)
 
     def _values(self, micro: TokenBatch) -> Tensor:
         model = self.language_model

@@ -15,13 +15,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from holdfast.agent.batch import SamplingMask, TokenBatch
-from holdfast.agent.language_model import LanguageModel
-from holdfast.agent.logprobs import hidden_states
+from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics import per_token_mean
-from holdfast.agent.packed import packable
 from holdfast.losses import drift_stats, logged_stats, merge_stats, penalty_stats, ratio_stats
 from holdfast.methods.surrogates import SURROGATES
+from holdfast.model.language_model import LanguageModel
+from holdfast.model.logprobs import hidden_states
+from holdfast.model.packed import packable
+from holdfast.model.sampling import SamplingMask
 from holdfast.recipe import Config, Loss, Sampling, Train
 from holdfast.train.applied import rows_to_score, with_scores, with_weights
 from holdfast.train.objective import Objective, Terms

@@ -72,31 +72,25 @@ class Listeners(Listener):
         self._listeners = listeners
 
     def stage(self, name: str, total: int | None = None) -> None:
-        """See `Progress.stage`."""
         for listener in self._listeners:
             listener.stage(name, total)
 
     def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
-        """See `Progress.advance`."""
         for listener in self._listeners:
             listener.advance(done, detail)
 
     def note(self, message: str) -> None:
-        """See `Progress.note`."""
         for listener in self._listeners:
             listener.note(message)
 
     def step(self, result: StepResult) -> None:
-        """See `Listener.step`."""
         for listener in self._listeners:
             listener.step(result)
 
     def finding(self, finding: Finding) -> None:
-        """See `Listener.finding`."""
         for listener in self._listeners:
             listener.finding(finding)
 
     def close(self) -> None:
-        """See `Listener.close`."""
         for listener in self._listeners:
             listener.close()

@@ -38,21 +38,7 @@ from holdfast.retrieval.types import Document, Retriever
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import SearchAgent
-    from holdfast.agent.language_model import LanguageModel
-
-__all__ = [
-    "Questions",
-    "Retrievers",
-    "check_index",
-    "load_agent",
-    "load_protocol",
-    "load_questions",
-    "load_recipe",
-    "load_retriever",
-    "load_retrievers",
-    "make_agent",
-    "read_passages",
-]
+    from holdfast.model.language_model import LanguageModel
 
 logger = logging.getLogger(__name__)
 Note = Callable[[str], None]
@@ -142,7 +128,7 @@ def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = 
 
     `checkpoint` is `last`, `best` (on dev), a step, or the path of a saved model. Raises `CheckpointError`.
     """
-    from holdfast.agent.language_model import load_model, pick_device
+    from holdfast.model.language_model import load_model, pick_device
     from holdfast.train.checkpoint import model_folder
 
     config = load_recipe(run_dir)
@@ -155,7 +141,7 @@ def make_agent(config: Config, language_model: LanguageModel, retriever: Retriev
     """The agent of a recipe with this model, as in training. Raises `ModelError` for a model that rollouts cannot
     use."""
     from holdfast.agent.agent import SearchAgent, lose_searches
-    from holdfast.agent.hf import HFPolicy
+    from holdfast.model.hf import HFPolicy
 
     protocol, sampling = load_protocol(config), config.sampling
     policy = HFPolicy(

@@ -9,16 +9,17 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from holdfast.agent.language_model import LanguageModel
+from holdfast.model.language_model import LanguageModel
 
-_FUSED = 10_000_000  # weights from which a fused step is worth that recorded runs of tiny models cannot be replayed
+_FUSED = 10_000_000
+"""Models at least this large use the fused step. Smaller ones do not, so that recorded runs replay exactly."""
 
 
 def adamw(
     parameters: Sequence[Tensor], *, lr: float, weight_decay: float, betas: tuple[float, float] = (0.9, 0.999)
 ) -> torch.optim.Optimizer:
     """AdamW, by default as the published runs have it."""
-    # One pass over weights, gradients and moments instead of a dozen. On a CPU it rounds otherwise.
+    # One pass over weights, gradients and moments instead of a dozen. On a CPU it rounds differently.
     fused = parameters[0].device.type == "cuda" or sum(p.numel() for p in parameters) >= _FUSED
     return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, betas=betas, fused=fused or None)
 
@@ -27,6 +28,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """For the next optimizer step."""
     for group in optimizer.param_groups:
         group["lr"] = lr
+
+
+def warmed_up(lr: float, completed_steps: int, warmup: int) -> float:
+    """The learning rate of the next step, after a linear rise over `warmup` steps."""
+    return lr * min(1.0, (completed_steps + 1) / (warmup + 1))
 
 
 def clipped_step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], grad_clip: float) -> float:

@@ -9,7 +9,6 @@ import torch
 
 from holdfast.agent.agent import SearchAgent, Task
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.policy import rollout_seed
 from holdfast.agent.rewards import EM, score_trajectory
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group
@@ -17,6 +16,7 @@ from holdfast.base.errors import RolloutError
 from holdfast.base.retries import PATIENCE
 from holdfast.data.questions import Example
 from holdfast.losses import group_advantages, reinforce_advantages
+from holdfast.model.policy import rollout_seed
 from holdfast.recipe import Loss
 from holdfast.train.applied import with_credit, with_exclusions
 

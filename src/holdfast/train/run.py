@@ -19,7 +19,6 @@ from holdfast.train.guard import Guard, why_stopped
 from holdfast.train.listener import Listener, Listeners, StepResult
 from holdfast.train.live_report import LiveReport
 from holdfast.train.loading import load_questions, load_retrievers, make_agent
-from holdfast.train.samples import Samples
 from holdfast.train.saving import Saver, newest_checkpoint
 from holdfast.train.start import starting_policy
 from holdfast.train.start_cache import from_model
@@ -28,6 +27,7 @@ from holdfast.train.summary import Summary, read_summary, verdict_of, write_summ
 from holdfast.train.threads import set_up_torch
 from holdfast.train.tracking import MetricsFile, open_trackers
 from holdfast.train.trainer import make_trainer
+from holdfast.train.trajectory_files import TrajectoryFiles
 
 _IDLE = 64
 """So many rollouts without an action stop a run. If one in 20 has an action, one of 64 has it with 96 % probability."""
@@ -96,9 +96,10 @@ class _Run:
         for warning in (*config_warnings(config), *overlap_warnings(self.questions)):
             self.listener.note(warning)
         trackers = open_trackers(config.track, self.run_dir, name=config.run.name, settings=config.model_dump())
-        samples, report = Samples(self.run_dir, config.track.trajectories), LiveReport(self.run_dir, self.listener.note)
+        trajectories = TrajectoryFiles(self.run_dir, config.track.trajectories)
+        report = LiveReport(self.run_dir, self.listener.note)
         guard = Guard(config.guard, self.run_dir, recipe=setting_values(config), on_finding=self.listener.finding)
-        listeners = Listeners(trackers, samples, self.listener, guard, report)  # they get each step in this order
+        listeners = Listeners(trackers, trajectories, self.listener, guard, report)  # they get each step in this order
         self.listener.stage("training", total)
         try:
             if self.trainer.completed_steps == 0 and config.eval.every:

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from holdfast.agent.language_model import ADAPTERS_FILE, read_object, take_weights
 from holdfast.base.errors import CheckpointError
 from holdfast.base.run_folder import METRICS, best_folder, step_folder
+from holdfast.model.language_model import ADAPTERS_FILE, read_object, take_weights
 from holdfast.recipe import Checkpoint, Config, Model
 from holdfast.train.checkpoint import newest_whole, prune, recover_interrupted_saves, save_checkpoint
-from holdfast.train.samples import forget_samples_after
 from holdfast.train.tracking import MetricsFile
 from holdfast.train.trainer import Trainer
+from holdfast.train.trajectory_files import forget_trajectories_after
 
 
 class Saver:
@@ -65,7 +65,7 @@ class Saver:
             self._restore(checkpoint, model, note)
         step = -1 if checkpoint is None else self._trainer.completed_steps  # step 0 is an evaluation, and runs again
         MetricsFile(self._run_dir / METRICS).truncate(step)
-        forget_samples_after(self._run_dir, step)
+        forget_trajectories_after(self._run_dir, step)
 
     def _restore(self, checkpoint: Path, model: Model, note: Callable[[str], None]) -> None:
         """Restore weights and state, and the number of threads. Notes a change of machine that changes rounding."""

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from holdfast import __version__
-from holdfast.agent.language_model import LanguageModel, load_model, pick_device, prepare, unread_code
 from holdfast.agent.protocol import render_prompt
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, ConfigError
@@ -20,13 +19,14 @@ from holdfast.data.factbook.demonstrations import demonstrations_of
 from holdfast.data.world.bundle import filler_of, interchangeable_tokens, scripted_rollouts, world_of, world_tokenizer
 from holdfast.data.world.model import build_model
 from holdfast.data.world.scripted import ScriptedRollout
+from holdfast.model.language_model import LanguageModel, load_model, pick_device, prepare, unread_code
 from holdfast.recipe import Config, dump
 from holdfast.retrieval.types import Retriever
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
 from holdfast.train.checks import validate_before_training, validate_model_and_prompts
+from holdfast.train.cost import cost_of
 from holdfast.train.listener import Listener
 from holdfast.train.loading import Questions, load_protocol, load_questions, load_retrievers, skipped_rows
-from holdfast.train.needs import needs_of
 from holdfast.train.start_cache import has_warm_start, shipped_start, start_folder
 from holdfast.train.threads import choose_threads, set_up_torch
 from holdfast.train.warm_start import (
@@ -122,7 +122,7 @@ class _Start:
         """Note the memory and disk that the run needs on a CPU, and the number of threads that is fastest."""
         config = self.config
         if self.measured and config.model.path != "tiny" and language_model.device.type == "cpu":
-            self.listener.note(f"this run needs {needs_of(language_model.model, config, self.questions)}")
+            self.listener.note(f"this run needs {cost_of(language_model.model, config, self.questions)}")
             if threads := choose_threads(language_model, config):
                 self.listener.note(threads)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import __version__
-from holdfast.agent.models import stored
 from holdfast.base.environment import cache_dir
 from holdfast.base.errors import DataError
 from holdfast.data import factbook
 from holdfast.data.factbook import FACTBOOK
+from holdfast.model.models import stored
 from holdfast.recipe import BUNDLED, Config
 
 SHIPPED = BUNDLED / "starts"

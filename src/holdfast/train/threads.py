@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from holdfast.agent.language_model import LanguageModel, pick_device
+from holdfast.model.language_model import LanguageModel, pick_device
 from holdfast.recipe import Config
 
 _GAIN = 1.15  # speed-up that twice the threads must give; less is not worth a core

@@ -17,7 +17,6 @@ import torch
 
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.metrics import (
     advantage_metrics,
     likelihood_metrics,
@@ -31,6 +30,7 @@ from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group
 from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import Example, QuestionOrder
+from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
 from holdfast.train.applied import lessons, method_metrics, selected
@@ -40,6 +40,7 @@ from holdfast.train.displacement import measure_displacement
 from holdfast.train.learner import Learner, OldPass, Reference, make_learner
 from holdfast.train.listener import StepResult
 from holdfast.train.loading import make_agent
+from holdfast.train.optimizer import warmed_up
 from holdfast.train.rollouts import roll_out, score, training_batch
 
 
@@ -66,7 +67,7 @@ class Trainer:
     def step(self) -> StepResult:
         """One rollout batch and its K optimizer steps."""
         train, learner, clock = self.config.train, self.learner, _Clock()
-        learner.learning_rate = train.lr * min(1.0, (self.completed_steps + 1) / (train.warmup + 1))
+        learner.learning_rate = warmed_up(train.lr, self.completed_steps, train.warmup)
         position = self.question_order.state()
         examples: Sequence[Example] = self.question_order.next(train.questions)
         try:

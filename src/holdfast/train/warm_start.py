@@ -17,14 +17,14 @@ import numpy as np
 import torch
 
 from holdfast.agent.env import encode_observation, make_observation
-from holdfast.agent.language_model import LanguageModel
 from holdfast.agent.protocol import SearchProtocol, parse_action
-from holdfast.agent.tokens import encode
 from holdfast.agent.trajectory import Invalid, Search
 from holdfast.base.errors import ModelError
 from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
+from holdfast.model.language_model import LanguageModel
+from holdfast.model.tokens import encode
 from holdfast.retrieval.types import Document, Hit
-from holdfast.train.optimizer import adamw
+from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate
 from holdfast.train.plan import plan_update
 
 Observed = str | Sequence[Hit]
@@ -184,8 +184,7 @@ def warm_start(
     skipped = 0
     model.train()
     for step, rows in zip(range(steps), batches(demonstrations, supervision), strict=False):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps, supervision.lr)
+        set_learning_rate(optimizer, learning_rate(step, steps, supervision.lr))
         optimizer.zero_grad(set_to_none=True)
         loss, tokens = 0.0, sum(sum(row.loss_mask) for row in rows)
         for part in _micro_batches(rows, supervision):
@@ -194,8 +193,7 @@ def warm_start(
             share = -logprobs.sum() / tokens
             share.backward()
             loss += float(share.detach())
-        if math.isfinite(float(torch.nn.utils.clip_grad_norm_(parameters, 1.0))):
-            optimizer.step()
+        if math.isfinite(clipped_step(optimizer, parameters, 1.0)):
             skipped = 0
         elif (skipped := skipped + 1) == 10:
             raise ModelError(

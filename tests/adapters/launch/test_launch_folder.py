@@ -17,10 +17,16 @@ import yaml
 from typer.testing import CliRunner
 
 from holdfast.adapters.launch import HOSTS, Machines, plan
+from holdfast.base.errors import MissingExtra
 from holdfast.cli.main import app
 from holdfast.cli.recipes import bundled
+from holdfast.data import factbook
+from holdfast.data.factbook.book import read_book
+from holdfast.data.questions import Example
+from holdfast.loading import load_questions, read_passages
 from holdfast.methods.penalties import SAPO
 from holdfast.recipe import Config, load
+from holdfast.retrieval.corpus import corpus_hash
 
 from .conftest import SMALL
 
@@ -154,6 +160,35 @@ def test_the_bundled_world_goes_to_trl_as_it_is(recipe: MakeRecipe, tmp_path: Pa
     made = plan("trl", recipe("--data.train=world", "--retrieval.url=none", "--world.seed=5"))
     assert made.data == {}
     assert tomllib.loads(made.files["recipe.toml"])["world"]["seed"] == 5
+
+
+def test_the_factbook_goes_to_trl_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        read_book()
+    except MissingExtra as error:
+        pytest.skip(str(error))
+    typed("trl", "factbook", "--warm_start.steps", "0", "--model.path", "model", "--out", "x")
+    given = load(bundled()["factbook"])
+    monkeypatch.chdir("x")
+    copied = load("recipe.toml")
+    assert (copied.data.train, copied.retrieval.corpus) == ("data/train/factbook.jsonl", "data/corpus/factbook.jsonl")
+    ours, theirs = load_questions(given), load_questions(copied)
+    for split in ("train", "dev", "test"):
+        pairs = zip(getattr(ours, split), getattr(theirs, split), strict=True)
+        assert all((a.id, a.question, a.golden_answers) == (b.id, b.question, b.golden_answers) for a, b in pairs)
+    assert corpus_hash(read_passages("factbook:corpus", pytest.fail)) == corpus_hash(
+        read_passages(copied.retrieval.corpus, pytest.fail)
+    )
+
+
+def test_the_questions_of_the_factbook_go_to_verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train = [Example(source="factbook", split="train", index=i, question="?", golden_answers=("x",)) for i in range(20)]
+    monkeypatch.setattr(factbook, "load_questions", lambda name: tuple(train))
+    words = ("--retrieval.url=http://h/retrieve", "--retrieval.corpus=world", "--model.chat_template=auto")
+    typed("verl", "factbook", "--warm_start.steps=0", *words, "--out", "x")
+    assert pq.read_table("x/train.parquet").column("id").to_pylist() == [example.id for example in train]
 
 
 def run_with_fakes(folder: Path, program: str, *arguments: str, **environment: str) -> list[str]:

@@ -14,10 +14,10 @@ trl = pytest.importorskip("trl")
 from holdfast.adapters.trl import with_penalties  # noqa: E402
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
 from holdfast.agent.batch import TokenBatch  # noqa: E402
-from holdfast.agent.language_model import LanguageModel  # noqa: E402
 from holdfast.agent.protocol import CLEAN  # noqa: E402
 from holdfast.agent.trajectory import Group  # noqa: E402
 from holdfast.data.questions import Example  # noqa: E402
+from holdfast.model.language_model import LanguageModel  # noqa: E402
 from holdfast.recipe import Loss, Sampling, Train  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document  # noqa: E402

@@ -15,12 +15,12 @@ trl = pytest.importorskip("trl")
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
 from holdfast.adapters.trl_observe import Observer  # noqa: E402
 from holdfast.adapters.trl_search import SearchRollouts, columns, question_dataset, reward_functions  # noqa: E402
-from holdfast.agent import hf  # noqa: E402
 from holdfast.agent.metrics import tail_advantage  # noqa: E402
 from holdfast.agent.protocol import CLEAN  # noqa: E402
 from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn  # noqa: E402
 from holdfast.base.errors import ConfigError, DataError, RetrievalError, RolloutError  # noqa: E402
 from holdfast.data.questions import Example  # noqa: E402
+from holdfast.model import hf  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document, Hit  # noqa: E402
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from holdfast.adapters.trl_search import VLLMPolicy
-from holdfast.agent.policy import Request
 from holdfast.base.errors import ConfigError
+from holdfast.model.policy import Request
 
 
 class Letters:

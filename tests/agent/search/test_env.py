@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.agent.env import allot, make_observation
 from holdfast.agent.protocol import CLEAN, SEARCH_R1
-from holdfast.agent.tokens import REPLACEMENT, decode, encode
 from holdfast.base.errors import ConfigError
+from holdfast.model.tokens import REPLACEMENT, decode, encode
 from holdfast.retrieval.types import Document, Hit
 
 

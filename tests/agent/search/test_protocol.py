@@ -16,9 +16,9 @@ from holdfast.agent.protocol import (
     parse_action,
     render_prompt,
 )
-from holdfast.agent.tokens import decode
 from holdfast.agent.trajectory import Answer, Invalid, Search
 from holdfast.base.errors import ConfigError, DataError
+from holdfast.model.tokens import decode
 from holdfast.retrieval.types import Document, Hit
 
 CHATML = (

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from holdfast.agent.protocol import CLEAN, action_char_span
-from holdfast.agent.tokens import REPLACEMENT, char_lengths, cut_ids, decode, encode, token_span
+from holdfast.model.tokens import REPLACEMENT, char_lengths, cut_ids, decode, encode, token_span
 
 
 def slow_span(tokens, char_span, tokenizer):

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.agent.protocol import CLEAN
-from holdfast.agent.tokens import decode, encode
 from holdfast.data.world.bundle import filler_of, interchangeable_tokens, scripted_rollouts, world_of, world_tokenizer
 from holdfast.data.world.facts import INTERCHANGEABLE, World
 from holdfast.data.world.model import build_model
 from holdfast.data.world.scripted import stated
 from holdfast.data.world.settings import Scripts
+from holdfast.model.tokens import decode, encode
 from holdfast.recipe import World as WorldConfig
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.train.warm_start import Demonstration, augment_by_renaming, encode_demonstration

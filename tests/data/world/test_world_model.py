@@ -13,9 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.agent.protocol import CLEAN
-from holdfast.agent.tokens import decode, encode
 from holdfast.data.world.facts import ATTRIBUTES, INTERCHANGEABLE, RELATIONS, World
 from holdfast.data.world.model import build_model, build_tokenizer
+from holdfast.model.tokens import decode, encode
 
 RANGES = ((0x20, 0x7F), (0xA0, 0x24F), (0x370, 0x5FF), (0x3040, 0x30FF), (0x4E00, 0x4FFF), (0x1F300, 0x1F64F))
 

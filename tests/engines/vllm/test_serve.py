@@ -16,13 +16,13 @@ if importlib.util.find_spec("vllm") is None:
 import torch
 from typer.testing import CliRunner
 
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.openai import OpenAIPolicy
-from holdfast.agent.policy import Request, generate
-from holdfast.agent.servers import find_server
 from holdfast.base.errors import ConfigError
 from holdfast.cli.main import app
 from holdfast.evaluate.methods import METHODS
+from holdfast.evaluate.openai import OpenAIPolicy
+from holdfast.evaluate.servers import find_server
+from holdfast.model.hf import HFPolicy
+from holdfast.model.policy import Request, generate
 
 from .conftest import PASSAGES, POSITIONS, PROTOCOL, QUESTIONS, Tiny
 

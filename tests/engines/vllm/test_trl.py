@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 from holdfast.adapters.trl import LLDS, with_penalties
 from holdfast.adapters.trl_search import SearchRollouts, VLLMPolicy, question_dataset, reward_functions
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.policy import generate
 from holdfast.agent.trajectory import Trajectory
 from holdfast.cli.main import app
+from holdfast.model.hf import HFPolicy
+from holdfast.model.policy import generate
 from holdfast.retrieval.bm25 import BM25Retriever
 
 from .conftest import POSITIONS, PROTOCOL, QUESTIONS, Tiny

@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from holdfast.agent.language_model import load_model
 from holdfast.base.errors import ConfigError, RolloutError
 from holdfast.evaluate.probes import (
     PerSample,
@@ -27,6 +26,7 @@ from holdfast.evaluate.probes import (
 from holdfast.evaluate.probes.per_sample import ArmChange, QuestionChange, Response, update_once
 from holdfast.evaluate.probes.subject import batch_of
 from holdfast.methods.penalties import LLDS, SAPO, NoPenalty
+from holdfast.model.language_model import load_model
 from holdfast.train.listener import Listener
 from holdfast.train.trainer import make_trainer
 

@@ -14,8 +14,8 @@ import argparse
 import torch
 from torch import Tensor
 
-from holdfast.agent.sampling import sampling_mask_ids
 from holdfast.base.files import write_whole
+from holdfast.model.sampling import sampling_mask_ids
 from holdfast_research.figures import draw
 from holdfast_research.pages.curves import alone
 from holdfast_research.paths import DOCS

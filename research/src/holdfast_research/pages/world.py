@@ -23,11 +23,7 @@ from typing import Any
 
 import torch
 
-from holdfast.agent.hf import HFPolicy
-from holdfast.agent.language_model import LanguageModel, pick_device, prepare
-from holdfast.agent.policy import Request, generate
 from holdfast.agent.protocol import SearchProtocol, render_prompt
-from holdfast.agent.tokens import encode
 from holdfast.base.scoring import exact_match, normalize_answer
 from holdfast.cli.recipes import find
 from holdfast.data.questions import Example
@@ -42,6 +38,10 @@ from holdfast.data.world.bundle import (
 from holdfast.data.world.facts import ATTRIBUTES, RELATIONS, World, WorldQuestion
 from holdfast.data.world.model import build_model
 from holdfast.data.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
+from holdfast.model.hf import HFPolicy
+from holdfast.model.language_model import LanguageModel, pick_device, prepare
+from holdfast.model.policy import Request, generate
+from holdfast.model.tokens import encode
 from holdfast.recipe import Config, load
 from holdfast.retrieval.types import Hit, Retriever
 from holdfast.train.evaluate import Evaluator

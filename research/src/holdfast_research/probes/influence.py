@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.logprobs import hidden_states
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import RolloutError
 from holdfast.evaluate.probes.per_sample import note_skipped
@@ -28,6 +27,7 @@ from holdfast.evaluate.probes.subject import Rollouts, Subject, borrowed_weights
 from holdfast.losses import gwhes
 from holdfast.methods.nthr import check_logits, output_layer
 from holdfast.methods.penalties import NoPenalty
+from holdfast.model.logprobs import hidden_states
 from holdfast.recipe import Config, Loss
 from holdfast.train.checkpoint import load_optimizer
 from holdfast.train.learner import make_learner

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import ConfigError, DataError, raise_all
+from holdfast.data import factbook
 from holdfast.data.questions import Example, hold_out, read_questions
 from holdfast.methods.method import Option, Translation
 from holdfast.methods.penalties import CustomPenalty
@@ -201,6 +202,11 @@ def refuse(host: str, problems: Iterable[str]) -> None:
     raise_all(f"this recipe cannot run in {host} as it is", problems)
 
 
+def questions_of(path: str, split: str) -> Sequence[Example]:
+    """The questions of a file, or those of the Factbook that the path names. Raises `DataError`."""
+    return factbook.load_questions(path) if factbook.is_factbook(path) else read_questions(path, split=split).examples
+
+
 def train_and_dev(config: Config, host: str) -> tuple[Sequence[Example], Sequence[Example]]:
     """The questions to train on and those to evaluate on while training, held out if the recipe names no dev file.
 
@@ -208,11 +214,8 @@ def train_and_dev(config: Config, host: str) -> tuple[Sequence[Example], Sequenc
     both hosts leave out a batch that is not full, so they would not train at all.
     """
     data = config.data
-    train: Sequence[Example] = read_questions(data.train, split="train").examples
-    if data.dev is None:
-        train, dev = hold_out(train)
-    else:
-        dev = read_questions(data.dev, split="dev").examples
+    train = questions_of(data.train, "train")
+    train, dev = hold_out(train) if data.dev is None else (train, questions_of(data.dev, "dev"))
     if len(train) < config.train.questions:
         raise DataError(
             f"data.train = {data.train!r} leaves {len(train)} questions to train on, but a rollout batch takes "

@@ -1,4 +1,4 @@
-"""A recipe for TRL's GRPOTrainer, 1.16 and newer."""
+"""A recipe for TRL's GRPOTrainer, 1.15 and newer, below 2."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def translate(config: Config, machines: Machines) -> Plan:
         options=options,
         files=trl_files.files(config, options, machines),
         data=trl_files.data_files(config),
-        write_data=partial(trl_files.copy_data, config),
+        write_data=partial(trl_files.write_data, config),
         schedule=_schedule(config, machines),
         first=(f"pip install 'holdfast-rl[{','.join(_extras(config))}]'", "holdfast doctor trl"),
         notes=(*noted(config, NOTED), *_differences(config)),

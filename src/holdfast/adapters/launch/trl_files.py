@@ -12,6 +12,8 @@ from typing import Any
 
 from holdfast.adapters.launch.plan import Machines, model_path, train_and_dev
 from holdfast.base.errors import DataError
+from holdfast.data.factbook import is_factbook
+from holdfast.data.prepare import write_factbook
 from holdfast.methods.method import Option
 from holdfast.methods.penalties import LLDS, NLL, SAPO, Penalty
 from holdfast.recipe import Config, Reward, dump
@@ -40,55 +42,64 @@ def files(config: Config, options: Sequence[Option], machines: Machines) -> dict
 
 
 def data_files(config: Config) -> dict[str, str]:
-    """Copies of the questions, by their path in the folder."""
-    if config.data.train == "world":
-        return {}
-    return {_place(split, path): path for split, path in _sources(config)}
+    """Copies of the questions, and of the Factbook's passages, by their path in the folder."""
+    return {_place(part, path): path for part, path in _sources(config)}
 
 
-def copy_data(config: Config, folder: Path) -> None:
-    """Copy the question files as they are. Raises `DataError` for a missing file, and for too few questions."""
-    if config.data.train == "world":
-        return
-    for split, path in _sources(config):
-        target = folder / _place(split, path)
+def write_data(config: Config, folder: Path) -> None:
+    """Copy the question files as they are, and write what is the Factbook's as files. Raises `DataError` for a missing
+    file, and for too few questions."""
+    for part, path in _sources(config):
+        target = folder / _place(part, path)
+        if is_factbook(path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_factbook(path, target)
+            continue
         if not Path(path).is_file():
             raise DataError(
-                f"data.{split} = {path!r}: there is no such file. Put your questions there, or name yours with "
-                f"--data.{split} FILE"
+                f"data.{part} = {path!r}: there is no such file. Put your questions there, or name yours with "
+                f"--data.{part} FILE"
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    train_and_dev(config, "TRL")
+    if config.data.train != "world":
+        train_and_dev(config, "TRL")
 
 
 def relocated(config: Config) -> Config:
-    """The recipe for the folder: its questions are the copies there, other paths are full paths."""
+    """The recipe for the folder: its data are the copies there, other paths are full paths."""
     if config.data.train == "world":
         return config
-    data = {split: _place(split, path) for split, path in _sources(config)}
-    retrieval = {
+    copies = {part: _place(part, path) for part, path in _sources(config)}
+    others = {
         key: str(Path(path).resolve())
         for key in ("corpus", "index")
-        if (path := getattr(config.retrieval, key)) not in (None, "world")
+        if key not in copies and (path := getattr(config.retrieval, key)) not in (None, "world")
     }
+    passages = {"corpus": copies.pop("corpus")} if "corpus" in copies else {}
     return config.model_copy(
         update={
-            "data": config.data.model_copy(update=data),
-            "retrieval": config.retrieval.model_copy(update=retrieval),
+            "data": config.data.model_copy(update=copies),
+            "retrieval": config.retrieval.model_copy(update=passages | others),
         }
     )
 
 
 def _sources(config: Config) -> Iterator[tuple[str, str]]:
+    """The parts of the data that the folder gets, and their paths in the recipe."""
+    if config.data.train == "world":
+        return
     for split in ("train", "dev", "test"):
         path = getattr(config.data, split)
         if path is not None:
             yield split, path
+    if is_factbook(config.retrieval.corpus):
+        yield "corpus", config.retrieval.corpus
 
 
-def _place(split: str, path: str) -> str:
-    return f"data/{split}/{Path(path).name}"  # the file name is the name of the data set
+def _place(part: str, path: str) -> str:
+    """The file name is the name of the data set."""
+    return f"data/{part}/{'factbook.jsonl' if is_factbook(path) else Path(path).name}"
 
 
 # ---- train.py
@@ -103,9 +114,9 @@ from trl import GRPOConfig, GRPOTrainer
 from holdfast.adapters.trl import {adapter}
 from holdfast.adapters.trl_monitor import Monitoring
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
-from holdfast.recipe import load
 from holdfast.data.questions import dev_questions
-from holdfast.train.loading import load_protocol, load_questions, load_retrievers
+from holdfast.loading import load_protocol, load_questions, load_retrievers
+from holdfast.recipe import load
 {custom}
 recipe = load("recipe.toml")
 questions, retrievers = load_questions(recipe), load_retrievers(recipe)

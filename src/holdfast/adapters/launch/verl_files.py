@@ -10,10 +10,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from holdfast.adapters.launch.plan import Machines, train_and_dev
+from holdfast.adapters.launch.plan import Machines, questions_of, train_and_dev
 from holdfast.agent.protocol import PRESETS, SearchProtocol, prompt_text
 from holdfast.base.errors import MissingExtra
-from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions, read_questions
+from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions
 from holdfast.methods.method import Option
 from holdfast.recipe import Config, dump
 
@@ -163,7 +163,7 @@ def read_splits(config: Config) -> dict[str, list[Example]]:
     train, dev = train_and_dev(config, "verl")
     splits = {"train": list(train), "dev": dev_questions(dev, config.eval.questions)}
     if config.data.test is not None:
-        splits["test"] = list(read_questions(config.data.test, split="test").examples)
+        splits["test"] = list(questions_of(config.data.test, "test"))
     return splits
 
 

@@ -18,7 +18,7 @@ from holdfast.data.questions import Example
 from holdfast.retrieval.types import Document
 
 FACTBOOK = "factbook:"
-"""Begins the names of the passages, questions and demonstrations made here."""
+"""Prefix of the names of the passages, questions and demonstrations that are made here."""
 Split = Literal["train", "dev", "test"]
 
 

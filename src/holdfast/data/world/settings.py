@@ -23,7 +23,6 @@ class TinyModel(Section):
     """Attention heads of the tiny model."""
 
     def problems(self) -> Iterator[str]:
-        """See `Section.problems`."""
         if self.hidden % (2 * self.heads):
             yield (
                 f"world.model.hidden = {self.hidden} with world.model.heads = {self.heads}: each head needs an even "
@@ -93,7 +92,6 @@ class World(Section):
     """Scripted demonstrations for the warm start."""
 
     def problems(self) -> Iterator[str]:
-        """See `Section.problems`."""
         for key, (shortest, longest) in (("filler_length", self.filler_length), ("ramble_length", self.ramble_length)):
             if not 1 <= shortest <= longest:
                 yield (

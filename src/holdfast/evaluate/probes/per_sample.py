@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.policy import rollout_seed
 from holdfast.base.errors import ConfigError, RolloutError
 from holdfast.evaluate.probes.report import ALL, CORRECT, INCORRECT, columns, or_none, panels, percent
 from holdfast.evaluate.probes.subject import Rollouts, Subject, batch_of, borrowed_weights
 from holdfast.methods.penalties import PENALTIES, WITHOUT_OLD_POLICY
+from holdfast.model.policy import rollout_seed
 from holdfast.recipe import Config, validate
 from holdfast.train.listener import Listener
 

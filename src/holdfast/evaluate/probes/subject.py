@@ -11,11 +11,11 @@ import torch
 
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.language_model import LanguageModel, load_model, pick_device, take_weights
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import CheckpointError, ConfigError, RolloutError
 from holdfast.base.run_folder import CONFIG, MODEL, list_checkpoints, step_folder, step_of
 from holdfast.data.questions import Example, QuestionOrder
+from holdfast.model.language_model import LanguageModel, load_model, pick_device, take_weights
 from holdfast.recipe import Config
 from holdfast.recipe.validation import check_training
 from holdfast.train.checkpoint import find_damage, has_optimizer, load_anchor, load_optimizer, model_folder

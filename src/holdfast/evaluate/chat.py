@@ -1,0 +1,85 @@
+"""The policy for chat endpoints: the server writes the chat template, so that no tokenizer is needed here.
+
+A method's context is one user message, and the beginning of the answer when the model continues it. vLLM, SGLang, TGI
+and llama.cpp continue the last message of a request; hosted models begin another one after it. Templates may also
+strip blanks from a message, or drop its thoughts. So `fault_in_continuing` measures it, for methods that need it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer
+from holdfast.model.policy import Request
+from holdfast.model.tokens import encode
+from holdfast.retrieval.wire import quoted
+
+ANSWER_BEGINS = "\ue000"
+"""Separates the user message from the answer in a context. A private-use character."""
+_TURNS = "<think> a b </think>\n<search> c </search>\n\n<information>Doc 1(Title: d) e.</information>\n\n"
+
+
+class ChatWords(WordTokenizer):
+    """`WordTokenizer` with a template that marks where the answer begins.
+
+    >>> words = ChatWords()
+    >>> words.apply_chat_template([{"role": "user", "content": "Who?"}]) == "Who?" + ANSWER_BEGINS
+    True
+    """
+
+    chat_template: str | None = "the server's"
+    all_special_tokens = (ANSWER_BEGINS,)
+
+    def get_chat_template(self) -> str | None:
+        """A name for the template, which only has to exist."""
+        return self.chat_template
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
+        """The user's message and the mark behind it."""
+        return messages[0]["content"].replace(ANSWER_BEGINS, " ") + ANSWER_BEGINS
+
+
+class ChatPolicy(OpenAIPolicy):
+    """Turns from a chat endpoint. Its tokenizer is a `ChatWords`."""
+
+    _more_optional = ("continue_final_message", "add_generation_prompt")
+
+    def fault_in_continuing(self) -> str | None:
+        """Why the server does not continue an answer exactly; None if it does.
+
+        Three calls of one token each. A text that the server takes as it is adds the same number of tokens to the
+        prompt when it is written once and twice.
+        """
+        counts: list[int] = []
+        for answer_start in ("", _TURNS, _TURNS + _TURNS):
+            context = encode(self.tokenizer, f"Who?{ANSWER_BEGINS}{answer_start}")
+            request = Request(id="continue", token_ids=context, max_new_tokens=1, stop=(), seed=0)
+            while (answer := self._post(body := self._body(request, 1))).status != 200:
+                if not self._adapt(answer, body):
+                    return self._refusal(answer)
+            try:
+                counts.append(int(json.loads(answer.body)["usage"]["prompt_tokens"]))
+            except (ValueError, KeyError, TypeError):
+                return f"it does not count the tokens of a prompt: {quoted(answer.body)}"
+        plain, once, twice = counts
+        if once - plain == twice - once > 0:
+            return None
+        return f"a text adds {once - plain} tokens to the prompt, but {twice - once} when it is repeated"
+
+    def _prompt(self, context: str) -> dict[str, Any]:
+        user, _, answer_start = context.partition(ANSWER_BEGINS)
+        messages = [{"role": "user", "content": user}]
+        if not answer_start:
+            return {"messages": messages}
+        return {
+            "messages": [*messages, {"role": "assistant", "content": answer_start}],
+            "continue_final_message": True,
+            "add_generation_prompt": False,
+        }
+
+    def _text(self, choice: Mapping[str, Any]) -> Any:
+        text = choice["message"].get("content")
+        # A model that reasons may spend all tokens on it.
+        return "" if text is None and choice.get("finish_reason") == "length" else text

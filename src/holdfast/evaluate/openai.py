@@ -1,0 +1,323 @@
+"""A policy behind an OpenAI-compatible server: turns by text, for evaluation.
+
+`POST /v1/completions`, one call a turn, with the whole context as text. It returns no token ids, so its rollouts
+cannot be trained on. The tokenizer applies the chat template here, as for a local model: the server gets plain text.
+`chat.py` has the same for chat endpoints, where the server writes the template.
+
+Neutral sampling values are always sent, because servers otherwise take the model's own (`top_k`, repetition penalty).
+A server that refuses a field by its name gets the request without it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from operator import itemgetter
+from typing import Any
+
+from holdfast.base.errors import MissingExtra, RolloutError
+from holdfast.base.retries import PATIENCE, Retries
+from holdfast.evaluate.servers import Server, uses_proxy, without_key
+from holdfast.model.policy import Completion, Request, StopReason
+from holdfast.model.tokens import Tokenizer, decode
+from holdfast.retrieval.wire import Answer, quoted, retry_after
+
+TRANSIENT = frozenset({408, 409, 425, 500, 504})
+"""HTTP statuses worth a retry."""
+AWAY = frozenset({429, 502, 503})
+"""HTTP statuses of a server that is restarted, or asks for fewer calls. They are tried again for longer."""
+_MAX_CONSECUTIVE_FAILURES = 8
+"""Consecutive failed calls after which the server is given up."""
+_CONNECT_SECONDS = 15.0
+
+_REFUSED = frozenset({400, 413, 422})
+_NO_QUOTA = re.compile(r"insufficient_quota|credit_balance", re.I)
+_CONTEXT_FULL = re.compile(
+    # vLLM, SGLang and OpenAI; llama.cpp; LM Studio; Anthropic; TGI
+    r"context[ _](length|size|window|limit)|maximum model length|prompt is too long|max_new_tokens` must be"
+    r"|`inputs` must have",
+    re.I,
+)
+_UNKNOWN_FIELD = re.compile(r"unsupported|unrecogni[sz]ed|unknown|not (supported|permitted|allowed)|forbidden", re.I)
+_OPTIONAL = ("top_k", "repetition_penalty", "include_stop_str_in_output", "seed", "stop")
+"""Fields that a server need not know. A stop text that it overruns is cut off here."""
+
+
+class OpenAIPolicy:
+    """Turns from a server.
+
+    Args:
+        server: where it is, the model and the key.
+        tokenizer: decodes contexts; `WordTokenizer` if the model's is not available.
+        temperature: 0 is greedy decoding.
+        concurrency: simultaneous calls.
+        timeout: seconds of one attempt. retries: attempts after the first. backoff: seconds before the second.
+        patience: seconds for which a server may be unreachable or refuse all calls for the moment.
+
+    Raises:
+        MissingExtra: httpx is not installed.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        tokenizer: Tokenizer,
+        *,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        concurrency: int = 32,
+        timeout: float = 300.0,
+        retries: int = 3,
+        backoff: float = 1.0,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.server, self.url, self.tokenizer = server, server.url, tokenizer
+        self.temperature, self.top_p = temperature, top_p
+        self._timeout, self._patience = timeout, patience
+        self._retries = Retries(retries, backoff=backoff, patience=patience)
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingExtra("httpx", "train") from error
+        self._httpx = httpx
+        headers = {"Authorization": f"Bearer {server.api_key}"} if server.api_key else {}
+        limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        self._client = httpx.Client(
+            timeout=httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS), pool=None),
+            limits=limits,
+            headers=headers,
+            trust_env=uses_proxy(self.url),
+        )
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="completions")
+        self._pending: dict[Future[Completion], str] = {}
+        self._failed_in_a_row = 0
+        self._closed = threading.Event()
+        self._omitted: frozenset[str] = frozenset()
+        """Fields that the server refused."""
+        self._limit = "max_tokens"
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Send requests, `concurrency` at a time."""
+        for request in requests:
+            self._pending[self._threads.submit(self._complete, request)] = request.id
+
+    def poll(self) -> list[Completion]:
+        """Wait until at least one is answered. Raises `RolloutError` when the server fails again and again."""
+        done, _ = wait(self._pending, return_when=FIRST_COMPLETED)
+        completions = []
+        for call in [call for call in self._pending if call in done]:
+            del self._pending[call]
+            completion = call.result()
+            completions.append(completion)
+            if completion.error is None:
+                self._failed_in_a_row = 0
+                continue
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row >= _MAX_CONSECUTIVE_FAILURES:
+                raise RolloutError(
+                    f"{self._failed_in_a_row} calls in a row failed. The last error: {completion.error}. Fix the "
+                    "server, then repeat the command: it continues where it stopped"
+                )
+        return completions
+
+    def release(self, ids: Iterable[str]) -> None:
+        """Drop the calls of these ids. Those that are running finish, and their results are ignored."""
+        released = set(ids)
+        for call in [call for call, id in self._pending.items() if id in released]:
+            call.cancel()
+            del self._pending[call]
+
+    def close(self) -> None:
+        """End the threads and the connections without waiting for running calls."""
+        self._closed.set()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    def _complete(self, request: Request) -> Completion:
+        failures, most = 0, request.max_new_tokens
+        while True:
+            away, asked = False, 0.0
+            try:
+                body = self._body(request, most)
+                answer = self._post(body)
+                if answer.status == 200:
+                    completion = parse_completion(answer.body, request, self.url, self._text)
+                    self._retries.answered()
+                    if completion.error is None:
+                        return completion
+                    reason = completion.error
+                else:
+                    if self._adapt(answer, body):
+                        continue
+                    if _refuses_with(answer, _CONTEXT_FULL):
+                        if most == 1:
+                            return Completion(
+                                id=request.id, token_ids=None, logprobs=None, stop_reason="length", text=""
+                            )
+                        most //= 2  # how many tokens still fit, only the server can tell
+                        continue
+                    reason, asked = self._refusal(answer), answer.retry_after
+                    away = answer.status in AWAY and not _NO_QUOTA.search(reason)
+                    if not away and answer.status not in TRANSIENT:
+                        return _failed(request, reason)
+            except (self._httpx.ReadTimeout, self._httpx.WriteTimeout):
+                reason = f"{self.url} did not answer within {self._timeout:g} seconds"
+            except (self._httpx.HTTPError, RuntimeError) as error:  # the latter from a client that was closed
+                away = True
+                reason = f"{self.url} cannot be reached ({error or type(error).__name__})"
+            failures += 1
+            pause = self._retries.pause(failures, away=reason if away else None, asked=asked)
+            if pause is None or asked > self._patience or self._closed.is_set():
+                return _failed(request, reason)
+            self._closed.wait(pause)
+
+    def _adapt(self, answer: Answer, body: Mapping[str, Any]) -> bool:
+        """Leave out, from now on, the optional fields of a body that the server refuses. False if there are none."""
+        text = answer.body.decode("utf-8", "replace")
+        if answer.status not in _REFUSED or not _UNKNOWN_FIELD.search(text):
+            return False
+        if "max_tokens" in body and "max_completion_tokens" in text:
+            self._limit = "max_completion_tokens"
+            return True
+        neutral = (*_OPTIONAL, *(("top_p",) if self.top_p == 1 else ()), *self._more_optional)
+        refused = {name for name in neutral if name in body and re.search(rf"\b{name}\b", text)}
+        self._omitted |= refused
+        return bool(refused)
+
+    def _refusal(self, answer: Answer) -> str:
+        """A sentence on a status that is not 200."""
+        reason = without_key(f"{self.url} answered {answer.status}: {quoted(answer.body)}", self.server.api_key)
+        if answer.status in (401, 403):
+            return f"{reason}. Check the API key (OPENAI_API_KEY, or the variable of --api-key-env)"
+        if answer.status in (404, 405) and not self.server.is_chat:
+            chat = self.url.removesuffix("/completions") + "/chat/completions"
+            return f"{reason}. If the server has only a chat endpoint, give --server {chat}"
+        if answer.status in _REFUSED and b"temperature" in answer.body:
+            return f"{reason}. If the model has its own temperature only, give --samples 1 --sampling.temperature 1"
+        if answer.retry_after > self._patience:
+            return f"{reason}. It asks to wait {answer.retry_after:.0f} seconds; repeat the command then"
+        return reason
+
+    def _post(self, body: dict[str, Any]) -> Answer:
+        """Raises `httpx.TimeoutException` at the deadline, however slowly the answer drips in."""
+        deadline = time.monotonic() + self._timeout
+        parts = []
+        with self._client.stream("POST", self.url, json=body) as response:
+            for part in response.iter_bytes():
+                parts.append(part)
+                if time.monotonic() > deadline:
+                    raise self._httpx.ReadTimeout("the answer did not end in time")
+            asked = retry_after(response.headers.get("retry-after"))
+            return Answer(response.status_code, asked, b"".join(parts))
+
+    def _body(self, request: Request, most: int) -> dict[str, Any]:
+        body = {
+            "model": self.server.model,
+            **self._prompt(decode(self.tokenizer, request.token_ids)),
+            self._limit: most,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "seed": request.seed & 0x7FFFFFFF,
+            **({"stop": list(request.stop)} if request.stop else {}),
+            # Not in OpenAI's own API, which refuses them; vLLM and SGLang know them.
+            "top_k": -1,
+            "repetition_penalty": 1.0,
+            "include_stop_str_in_output": True,
+        }
+        return {name: value for name, value in body.items() if name not in self._omitted}
+
+    # What a chat endpoint has different.
+
+    _more_optional: tuple[str, ...] = ()
+
+    def _prompt(self, context: str) -> dict[str, Any]:
+        """The fields that carry a context."""
+        first = getattr(self.tokenizer, "bos_token", None)
+        return {"prompt": context.removeprefix(first) if first else context}  # the server begins every text with it
+
+    def _text(self, choice: Mapping[str, Any]) -> Any:
+        """The text of a choice."""
+        return choice["text"]
+
+
+def _refuses_with(answer: Answer, what: re.Pattern[str]) -> bool:
+    return answer.status in _REFUSED and what.search(answer.body.decode("utf-8", "replace")) is not None
+
+
+def parse_completion(
+    body: bytes, request: Request, url: str, text_of: Callable[[Mapping[str, Any]], Any] = itemgetter("text")
+) -> Completion:
+    """The turn in a server's response; a `Completion` with an error if there is none. `text_of` reads its choice.
+
+    A server may leave out the stop text, and may or may not name it. It is appended again, because it closes the turn's
+    tag. Text after it is removed.
+    """
+    try:
+        choice = json.loads(body)["choices"][0]
+        text, finish = text_of(choice), choice.get("finish_reason")
+    except (ValueError, KeyError, IndexError, TypeError):
+        return _failed(request, f"{url} answered without `choices` that contain text: {quoted(body)}")
+    if not isinstance(text, str):
+        return _failed(request, f"{url} answered with `text` that is not a string: {quoted(body)}")
+    if finish not in ("stop", "length", "eos", "eos_token", "stop_sequence"):
+        return _failed(request, f"{url} ended a turn with finish_reason = {finish!r}, so it may be half a turn")
+    ends = [text.index(mark) + len(mark) for mark in request.stop if mark in text]
+    reason: StopReason = "length" if finish == "length" else "eos"
+    if ends:
+        text, reason = text[: min(ends)], "stop"
+    elif finish in ("stop", "stop_sequence") and (mark := _omitted_stop(text, choice, request.stop)):
+        text, reason = text + mark, "stop"
+    return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason=reason, text=text)
+
+
+def _omitted_stop(text: str, choice: Mapping[str, Any], stop: Sequence[str]) -> str | None:
+    """The stop text that a server left out: the one it names, or that of the last opened tag if it names none.
+
+    vLLM's field is `stop_reason`, SGLang's `matched_stop`: the text, or an id or null if the model ended the turn.
+    """
+    named = [choice[key] for key in ("stop_reason", "matched_stop") if key in choice]
+    if named:
+        return next((mark for mark in stop if mark in named), None)
+    opened = {mark: text.rfind(mark.replace("</", "<").replace("end", "begin")) for mark in stop}
+    last = max(opened, key=lambda mark: opened[mark], default=None)
+    return last if last is not None and opened[last] >= 0 else None
+
+
+class WordTokenizer:
+    """Replaces a model's tokenizer if only its server is available: a word or a sign counts as one token.
+
+    >>> tokenizer = WordTokenizer()
+    >>> ids = tokenizer("Who wrote it?\\n")["input_ids"]
+    >>> len(ids), tokenizer.decode(ids)
+    (5, 'Who wrote it?\\n')
+    """
+
+    eos_token_id = bos_token = None
+    chat_template: str | None = None
+    all_special_tokens: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+        self._pieces: list[str] = []
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        """The ids of a text's pieces; new pieces get the next ids."""
+        ids = []
+        for piece in re.findall(r"\n| ?\w+| ?[^\w\s]|\s", text):
+            if piece not in self._ids:
+                self._ids[piece] = len(self._pieces)
+                self._pieces.append(piece)
+            ids.append(self._ids[piece])
+        return {"input_ids": ids}
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        """The text of these ids."""
+        return "".join(self._pieces[i] for i in ids)
+
+
+def _failed(request: Request, reason: str) -> Completion:
+    return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason="length", text="", error=reason)

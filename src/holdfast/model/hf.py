@@ -1,0 +1,442 @@
+"""A policy on a transformers model: continuous decoding over a slot cache, one host synchronisation per step.
+
+Order of work. All decoding rows advance together, one token per step. A row whose turn ended stays in its slot. Its
+next request waits until enough rows wait to be prefilled in one pass (an eighth of those decoding), or some have waited
+16 steps, or nothing else can decode. Waiting costs a row idle steps, and a prefill costs all rows a forward pass. Steps
+and rows are counted, never seconds, so that runs are reproducible.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from holdfast.base.errors import ConfigError, ModelError
+from holdfast.model.cache import Row, SlotCache, SlotTable
+from holdfast.model.casting import CastWeights
+from holdfast.model.last_layer import last_layer_where
+from holdfast.model.policy import Completion, Request, StopReason
+from holdfast.model.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
+from holdfast.model.support import (
+    accepts_logits_to_keep,
+    check_exact,
+    diverged,
+    end_ids,
+    free_memory,
+    planned_forward,
+    positions_of,
+    refuse_unsupported,
+    rows_that_fit,
+    text_config,
+    worth_sharing,
+)
+from holdfast.model.tokens import REPLACEMENT, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LONG = 128  # new tokens of a prefill; with fewer, leaving out most of the last layer costs more than it saves
+_PREFILL_SHARE = 8  # prefill once 1/8 as many rows wait as decode
+_MAX_WAIT = 16  # steps a row waits at most
+# Tokens, padding included, of one prefill pass: bounds its activations, which on a CPU should stay in its caches.
+_PREFILL_TOKENS, _PREFILL_TOKENS_CPU = 16_384, 1024
+
+_CACHE_CPU = 2**31  # bytes of keys and values on a CPU: more rows than these hold are hardly decoded faster
+
+END, MAYBE = 1, 2
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Device-side state of slots 0..n-1, valid until a row enters or leaves."""
+
+    tokens: Tensor
+    positions: Tensor
+    keys: Tensor
+    advance: Tensor
+    """1 for decoding rows, 0 for idle slots, whose computations are thrown away."""
+    rows: list[tuple[int, Row]]
+    """Decoding rows and their slots."""
+    length: int
+    """Positions the longest decoding row sees."""
+
+
+class HFPolicy:
+    """Turns sampled from a causal language model of transformers.
+
+    Log-probs are log_softmax(logits / temperature) over the whole vocabulary in float32, whatever truncation the
+    sampler applies. The sampling settings of the model's own generation config are ignored; only its end-of-sequence
+    ids are read, and joined with the tokenizer's. The model is in eval mode while it samples; leaving it there between
+    calls saves switching.
+
+    Args:
+        model: decoder-only, full attention in every layer, loaded with sdpa (or eager) attention.
+        tokenizer: decodes sampled ids for the stop strings.
+        temperature: > 0.
+        top_p, top_k: truncate the sampler (see `sampling.draw`); 1.0 and 0 sample from the whole vocabulary.
+        device: moves the model there; None leaves it where it is.
+        autocast_dtype: e.g. `torch.bfloat16`, runs forward passes under autocast. The weights of linear layers are cast
+            once for each batch of rollouts, and the casts kept until it ends.
+        on_token: called with (request id, token id) as each token is sampled.
+        greedy: take the most likely token instead of sampling.
+        max_rows: rollouts whose keys are in memory at once; others queue.
+        max_tokens: upper bound on the tokens of a rollout. With it, a GPU holds as many rows as fit into half of its
+            free memory, and a CPU as many as fit into 2 GiB.
+
+    Raises:
+        ModelError: sliding windows, recurrent state or an attention implementation that the cache cannot serve.
+        ConfigError: a sampling setting out of range.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        device: torch.device | str | None = None,
+        autocast_dtype: torch.dtype | None = None,
+        on_token: Callable[[str, int], None] | None = None,
+        greedy: bool = False,
+        max_rows: int = 512,
+        max_tokens: int | None = None,
+    ) -> None:
+        _check_sampling(temperature, top_p, top_k)
+        refuse_unsupported(model)
+        self.model = model if device is None else model.to(device)
+        self.tokenizer = tokenizer
+        self.temperature, self.top_p, self.top_k, self.greedy = temperature, top_p, top_k, greedy
+        self.autocast_dtype, self.on_token = autocast_dtype, on_token
+        self.device = next(self.model.parameters()).device
+        self.max_rows, self._most_rows, self._max_tokens = max_rows, max_rows, max_tokens
+        self._max_positions = positions_of(model)
+        self._stops = StopTable(tokenizer, end_ids(model, tokenizer), text_config(model).vocab_size)
+        self._forward_options = {"logits_to_keep": 1} if accepts_logits_to_keep(model) else {}
+        self._prefill_tokens = _PREFILL_TOKENS_CPU if self.device.type == "cpu" else _PREFILL_TOKENS
+        self._shares_turns = worth_sharing(model)
+        self._begin()
+        with self._ready_to_sample():
+            check_exact(self.model, self.device)
+
+    def with_sampling(
+        self, *, temperature: float, top_p: float = 1.0, top_k: int = 0, greedy: bool = False
+    ) -> HFPolicy:
+        """A policy on the same model with other sampling settings. It shares the checks and tables of the model and its
+        tokenizer, and none of the rollouts."""
+        _check_sampling(temperature, top_p, top_k)
+        policy = copy.copy(self)
+        policy.temperature, policy.top_p, policy.top_k, policy.greedy = temperature, top_p, top_k, greedy
+        policy._begin()
+        return policy
+
+    def _begin(self) -> None:
+        """Start without rollouts."""
+        self._table = SlotTable(SlotCache(text_config(self.model).num_hidden_layers, self.device))
+        self._rows: dict[str, Row] = {}
+        self._waiting: list[Row] = []
+        self._waited = 0
+        self._decoding = 0
+        self._batch: _Batch | None = None
+        self._cast: CastWeights | None = None
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests; computing starts at the next `poll`.
+
+        Raises `ValueError` for an id whose last request is not finished, `ModelError` for a request that may outgrow
+        the model's positions.
+        """
+        if not self._rows:
+            if self.autocast_dtype is not None:
+                self._cast = CastWeights(self.model, self.autocast_dtype)
+            self._measure_room()
+        for request in requests:
+            row = self._rows.get(request.id) or Row(id=request.id, context=[])
+            if row.request is not None:
+                raise ValueError(f"request {request.id} is not finished; poll until it is before continuing it")
+            reach = len(request.token_ids) + request.max_new_tokens - 1  # the last sampled token is never fed
+            if reach > self._max_positions:
+                raise ModelError(
+                    f"request {request.id} may reach {reach} tokens, but the model's max_position_embeddings (or "
+                    f"sliding_window) is {self._max_positions}; lower max_total_tokens (or the tokens per turn)"
+                )
+            row.begin(request, seed_key(request.seed), self._stops.flags(request.stop))
+            self._rows[request.id] = row
+            self._waiting.append(row)
+
+    def poll(self) -> list[Completion]:
+        """Prefill and decode until at least one request is finished.
+
+        [] when nothing can be computed: no request is pending, or all wait for one of `max_rows` slots.
+        """
+        finished: list[Completion] = []
+        with self._ready_to_sample():
+            while not finished:
+                if rows := self._choose_prefill():
+                    self._prefill(rows, finished)
+                elif self._decoding:
+                    self._step(finished)
+                else:
+                    break
+        return finished
+
+    def release(self, ids: Iterable[str]) -> None:
+        """Forget these rollouts in any state, also after an exception during their prefill.
+
+        The last one frees the memory of the cache, which the optimizer needs between rollouts.
+        """
+        leaving = [self._rows.pop(id) for id in ids if id in self._rows]
+        if not self._rows:
+            self._begin()
+        elif leaving:
+            gone = set(leaving)
+            self._waiting = [row for row in self._waiting if row not in gone]
+            self._decoding -= sum(row.decoding for row in leaving)
+            for row in leaving:
+                if row.slot >= 0:
+                    self._table.drop(row)
+        if leaving:
+            self._batch = None
+
+    def _measure_room(self) -> None:
+        """Set how many rows are in memory at once. Repeated for each batch of rollouts: training in between changes the
+        free memory of a GPU."""
+        if self._max_tokens is None:
+            return
+        free = free_memory(self.device) if self.device.type == "cuda" else 2 * _CACHE_CPU
+        fit = rows_that_fit(self.model, self._max_tokens, self.autocast_dtype, free)
+        self.max_rows = min(self._most_rows, fit)
+        if self.device.type != "cuda":
+            return
+        most = (self.max_rows, self._max_tokens)
+        self._table = SlotTable(SlotCache(text_config(self.model).num_hidden_layers, self.device, most=most))
+
+    def _choose_prefill(self) -> list[Row]:
+        """Waiting rows to prefill now; none while waiting for more is cheaper."""
+        room = self.max_rows - self._table.taken
+        ready = []
+        for row in self._waiting:
+            if row.slot < 0:
+                room -= 1
+            if row.slot >= 0 or room >= 0:
+                ready.append(row)
+        if ready and len(ready) * _PREFILL_SHARE < self._decoding and self._waited < _MAX_WAIT:
+            self._waited += 1
+            return []
+        self._waited = 0
+        return ready
+
+    def _prefill(self, rows: list[Row], finished: list[Completion]) -> None:
+        """Compute the unseen part of the rows' contexts and their first token, in passes of rows of similar length."""
+        chosen = set(rows)
+        self._waiting = [row for row in self._waiting if row not in chosen]
+        families = [] if self._shares_turns else [[row] for row in rows if row.slot >= 0]
+        alike: dict[tuple[int, ...], list[Row]] = {}
+        for row in rows:
+            if row.slot < 0:
+                self._table.take(row)
+            elif not self._shares_turns:
+                continue
+            alike.setdefault((row.cached, *row.context), []).append(row)
+        families += alike.values()
+        families.sort(key=lambda family: family[0].unseen)
+        while families:
+            count = max(1, self._prefill_tokens // families[-1][0].unseen)
+            self._prefill_pass(families[-count:], finished)
+            del families[-count:]
+        self._batch = None
+
+    def _prefill_pass(self, families: list[list[Row]], finished: list[Completion]) -> None:
+        """One forward pass over the first row of each family; the others copy its keys and draw from its logits."""
+        leaders = [family[0] for family in families]
+        width, length = max(row.unseen for row in leaders), max(len(row.context) for row in leaders)
+        self._table.reserve(max(row.cached for row in leaders) + width)
+        # New tokens are right-aligned in the pass, so that every row's last one is the pass's last position, the only
+        # one to be projected onto the vocabulary. The padding in front is stored after the row's end, where no query
+        # reads.
+        ids = torch.tensor(
+            [[0] * (width - row.unseen) + row.context[row.cached :] for row in leaders], device=self.device
+        )
+        slots, cached, ends = self._columns([(row.slot, row.cached, len(row.context)) for row in leaders])
+        column = torch.arange(width, device=self.device)
+        place = ends.unsqueeze(1) - width + column
+        real = place >= cached.unsqueeze(1)
+        positions = place.where(real, 0)
+        write = place.where(real, ends.unsqueeze(1) + column)
+        mask = self._table.cache.plan_rows(slots, write, positions, length=length)
+        only_last = last_layer_where(self.model, column.expand_as(ids) == width - 1)
+        with only_last if width >= _LONG else nullcontext():
+            logits = self._forward(ids, positions, mask)
+        self._table.cache.copy([(family[0].slot, row.slot) for family in families for row in family[1:]], length)
+        rows = [(i, row) for i, family in enumerate(families) for row in family]
+        for _, row in rows:
+            row.cached, row.decoding = len(row.context), True
+        self._decoding += len(rows)
+        source, keys, where = self._columns([(i, row.key, row.cached) for i, row in rows])
+        sampled = self._sample(logits.index_select(0, source), keys, where)
+        self._accept([(i, row) for i, (_, row) in enumerate(rows)], sampled, finished)
+
+    def _step(self, finished: list[Completion]) -> None:
+        """One token for every decoding row."""
+        batch = self._batch = self._batch or self._assemble()
+        self._table.reserve(batch.length)
+        mask = self._table.cache.plan_step(batch.positions, length=batch.length)
+        logits = self._forward(batch.tokens.unsqueeze(1), batch.positions.unsqueeze(1), mask)
+        for _, row in batch.rows:
+            row.cached += 1
+        batch.positions = batch.positions + batch.advance
+        batch.length += 1
+        sampled = self._sample(logits, batch.keys, batch.positions)
+        batch.tokens = sampled.tokens
+        self._accept(batch.rows, sampled, finished)
+
+    def _assemble(self) -> _Batch:
+        """The device-side state, from the rows."""
+        slots = self._table.rows[: self._table.gather()]
+        # What an idle slot computes is stored after its row's end, where no query reads.
+        table = [
+            (row.context[-1], row.cached, row.key, 1)
+            if row is not None and row.decoding
+            else (0, row.cached if row is not None else 0, 0, 0)
+            for row in slots
+        ]
+        rows = [(slot, row) for slot, row in enumerate(slots) if row is not None and row.decoding]
+        self._table.reserve(1 + max(entry[1] for entry in table))
+        tokens, positions, keys, advance = self._columns(table)
+        return _Batch(tokens, positions, keys, advance, rows, length=1 + max(row.cached for _, row in rows))
+
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        with torch.autocast(self.device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None):
+            logits = planned_forward(self.model, self._table.cache, ids, positions, mask, **self._forward_options)
+        return logits[:, -1]
+
+    def _sample(self, logits: Tensor, keys: Tensor, positions: Tensor) -> Sampled:
+        if self.greedy:
+            return pick_most_likely(logits, temperature=self.temperature)
+        uniforms = counter_uniform(keys, positions)
+        return draw(logits, uniforms, temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
+
+    def _accept(self, rows: list[tuple[int, Row]], sampled: Sampled, finished: list[Completion]) -> None:
+        """Append a sampled token to each row, given with its index in `sampled`; finish the turns it ends."""
+        columns = [column.double() for column in sampled if column is not None]
+        tokens, logprobs, *masses = torch.stack(columns).tolist()  # the step's one synchronisation
+        for index, row in rows:
+            token = int(tokens[index])
+            row.context.append(token)
+            row.logprobs.append(logprobs[index])
+            if masses:
+                row.masses.append(masses[0][index])
+            if self.on_token is not None:
+                self.on_token(row.id, token)
+        if not math.isfinite(sum(row.logprobs[-1] for _, row in rows)):
+            raise diverged(self.model)
+        for _, row in rows:
+            if reason := self._why_stopped(row):
+                finished.append(self._finish(row, reason))
+                self._batch = None
+
+    def _why_stopped(self, row: Row) -> StopReason | None:
+        flag, request = row.flags[row.context[-1]], row.request
+        assert request is not None
+        if flag == END:
+            return "eos"
+        if flag:
+            text = decode(self.tokenizer, row.context[len(request.token_ids) :])
+            if any(stop in text for stop in request.stop):
+                return "stop"
+        return "length" if len(row.logprobs) >= request.max_new_tokens else None
+
+    def _finish(self, row: Row, reason: StopReason) -> Completion:
+        sampled = tuple(row.context[-len(row.logprobs) :])
+        row.request, row.decoding = None, False
+        self._decoding -= 1
+        return Completion(
+            id=row.id,
+            token_ids=sampled,
+            logprobs=tuple(row.logprobs),
+            stop_reason=reason,
+            text=decode(self.tokenizer, sampled[:-1] if reason == "eos" else sampled),
+            mask_mass=tuple(row.masses) if row.masses else None,
+        )
+
+    def _columns(self, table: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
+        """The columns of a table of integers as int64 tensors, in one transfer."""
+        return torch.tensor(table, device=self.device).T.contiguous().unbind()
+
+    @contextmanager
+    def _ready_to_sample(self) -> Iterator[None]:
+        """No gradients; dropout off; no gradient checkpointing, under which transformers drop the cache; weights cast
+        already."""
+        training = self.model.training
+        if training:
+            self.model.eval()
+        try:
+            with torch.inference_mode(), self._cast.in_place() if self._cast else nullcontext():
+                yield
+        finally:
+            if training:
+                self.model.train()
+
+
+def _check_sampling(temperature: float, top_p: float, top_k: int) -> None:
+    if not temperature > 0:
+        raise ConfigError(
+            f"temperature = {temperature}: logits cannot be divided by it; for the most likely token use greedy"
+        )
+    if not 0 < top_p <= 1 or top_k < 0:
+        raise ConfigError(
+            f"top_p = {top_p}, top_k = {top_k}: top_p must be in (0, 1] and top_k must be 0 (all) or more"
+        )
+
+
+class StopTable:
+    """For each set of stop strings one byte per token id: 0 continues, `END` ends the sequence, `MAYBE` may complete a
+    stop string, so that the text must be checked.
+
+    A stop string is completed only by a token whose own text contains its last character, so the text of a turn is
+    decoded for those tokens alone. (A last character outside ASCII may span several byte tokens, whose own text is the
+    replacement character: these are checked too.)
+    """
+
+    def __init__(self, tokenizer: Any, end_ids: Iterable[int], vocabulary: int) -> None:
+        self._tokenizer = tokenizer
+        self._end_ids = [token for token in end_ids if token < vocabulary]
+        self._vocabulary = vocabulary
+        self._tables: dict[tuple[str, ...], bytes] = {}
+
+    def flags(self, stop: tuple[str, ...]) -> bytes:
+        """One flag per token id for this set of stop strings; computed once."""
+        if stop not in self._tables:
+            self._tables[stop] = self._make(stop)
+        return self._tables[stop]
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        """The decoded text of every single token that the tokenizer knows; takes a second for 150,000 of them."""
+        known = min(self._vocabulary, len(self._tokenizer))
+        texts: list[str] = self._tokenizer.batch_decode(
+            [[token] for token in range(known)], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return texts
+
+    def _make(self, stop: tuple[str, ...]) -> bytes:
+        table = bytearray(self._vocabulary)
+        if stop:
+            last = {text[-1] for text in stop}
+            if not all(character.isascii() for character in last):
+                last.add(REPLACEMENT)
+            for token, text in enumerate(self._texts):
+                if not last.isdisjoint(text):
+                    table[token] = MAYBE
+        for token in self._end_ids:
+            table[token] = END
+        return bytes(table)

