@@ -68,7 +68,11 @@ class Toy(Method):
         self.called.add("select")
         return [group.mixed for group in groups]
 
-    def credit(self, batch, groups):
+    def probes(self, groups, answers, to_answer):
+        return [((1, *to_answer(golds[0])[0]), to_answer(golds[0])[1]) for golds in answers]
+
+    def credit(self, batch, groups, probed):
+        assert len(probed) == len(groups) and all(mean < 0 for mean in probed)
         self.called.add("credit")
 
     def drop_by_rollout(self, batch, groups):

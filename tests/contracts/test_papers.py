@@ -80,6 +80,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "ratio of an action": {"loss.ratio": "action"},
     "GiGPO": {"loss.methods.gigpo.on": True},
     "supervised steps": {"loss.methods.interleaved_sft.on": True},
+    "IGPO": {"loss.methods.igpo.on": True},
     "IPO": {"loss.methods.ipo.on": True},
     "score centering": {"sampling.top_k": 64, "loss.methods.score_centering.on": True},
     "Clip-Cov": {"loss.methods.clip_cov.on": True},

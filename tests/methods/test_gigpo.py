@@ -27,7 +27,7 @@ GROUP = Group("q", (rollout(1.0, 4), rollout(0.0, 4), rollout(1.0, 5, 6)))
 
 def credit_of(method: GiGPO) -> tuple[TokenBatch, torch.Tensor]:
     batch = TokenBatch.from_trajectories([GROUP], pad_token_id=0)
-    return batch, method.credit(batch, [GROUP])
+    return batch, method.credit(batch, [GROUP], ())
 
 
 def test_first_actions_and_answers_behind_the_same_passage_are_compared() -> None:
@@ -46,7 +46,7 @@ def test_first_actions_and_answers_behind_the_same_passage_are_compared() -> Non
 def test_other_questions_are_not_the_same_state() -> None:
     other = Group("r", (rollout(0.0, 4), rollout(0.0, 4)))
     batch = TokenBatch.from_trajectories([GROUP, other], pad_token_id=0)
-    credit = GiGPO().credit(batch, [GROUP, other])
+    credit = GiGPO().credit(batch, [GROUP, other], ())
     assert bool((credit[3:] == 0).all())
     torch.testing.assert_close(credit[:3], credit_of(GiGPO())[1])
 

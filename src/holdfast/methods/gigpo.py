@@ -41,7 +41,7 @@ class GiGPO(Method):
     acts_on: ClassVar = "it adds to advantages within groups"
     hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
 
-    def credit(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor:
+    def credit(self, batch: TokenBatch, groups: Sequence[Group], probed: Sequence[float]) -> Tensor:
         """The weighted advantages of actions, on their tokens."""
         import torch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -40,6 +40,12 @@ Need = Literal[
 * sampler's tokens: a loss over the tokens that the sampler draws from, so that its log-probs can be compared;
 * sampling mask: a truncated sampler, and what it could draw at each token.
 """
+
+
+Probe = tuple[Sequence[int], Sequence[int]]
+"""Token ids: a context, and what continues it."""
+ToAnswer = Callable[[str], tuple[tuple[int, ...], tuple[int, ...]]]
+"""Token ids of an answer in the protocol: what opens it, and its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +106,18 @@ class Method(Section):
         """Which scored groups to learn from. If a step has none, it learns from all."""
         return [True] * len(groups)
 
-    def credit(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor | None:
-        """float [B, T]: added to the advantages, which are then of tokens. `batch` has those of rollouts."""
+    def probes(self, groups: Sequence[Group], answers: Sequence[Sequence[str]], to_answer: ToAnswer) -> Sequence[Probe]:
+        """Texts whose likelihood under the policy `credit` needs. `answers` are the golden answers of each group."""
+        return ()
+
+    def credit(self, batch: TokenBatch, groups: Sequence[Group], probed: Sequence[float]) -> Tensor | None:
+        """float [B, T]: added to the advantages, which are then of tokens.
+
+        Args:
+            batch: all rollouts of `groups`, with their advantages.
+            groups: where the rows come from, in order.
+            probed: for each of `probes`, the mean log-prob of the tokens of its continuation, in nats.
+        """
         return None
 
     def drop_by_rollout(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor | None:

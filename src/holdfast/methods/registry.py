@@ -10,6 +10,7 @@ from holdfast.methods.drop_first_actions import DropFirstActions
 from holdfast.methods.drop_void import DropVoid
 from holdfast.methods.dynamic_sampling import DynamicSampling
 from holdfast.methods.gigpo import GiGPO
+from holdfast.methods.igpo import IGPO
 from holdfast.methods.interleaved_sft import InterleavedSFT
 from holdfast.methods.ipo import IPO
 from holdfast.methods.method import Method
@@ -27,6 +28,7 @@ class Methods(Section):
     dynamic_sampling: DynamicSampling = DynamicSampling(on=False)
     variance_filter: VarianceFilter = VarianceFilter(on=False)
     gigpo: GiGPO = GiGPO(on=False)
+    igpo: IGPO = IGPO(on=False)
     drop_void: DropVoid = DropVoid(on=False)
     drop_first_actions: DropFirstActions = DropFirstActions(on=False)
     clip_cov: ClipCov = ClipCov(on=False)

@@ -24,9 +24,14 @@ def selected(groups: Sequence[Group], methods: Methods) -> list[bool]:
     return [all(votes) for votes in zip([True] * len(groups), *(m.select(groups) for m in methods), strict=False)]
 
 
-def with_credit(batch: TokenBatch, groups: Sequence[Group], methods: Methods) -> TokenBatch:
+Probed = Mapping[str, Sequence[float]]
+"""Name of a method -> the likelihoods that it asked for."""
+
+
+def with_credit(batch: TokenBatch, groups: Sequence[Group], methods: Methods, probed: Probed) -> TokenBatch:
     """The batch of all rollouts of `groups`, whose advantages are those of rollouts, with what methods add to them."""
-    credits = [credit for method in methods if (credit := method.credit(batch, groups)) is not None]
+    given = [method.credit(batch, groups, probed.get(method.name, ())) for method in methods]
+    credits = [credit for credit in given if credit is not None]
     return replace(batch, advantages=batch.advantages + sum(credits)) if credits else batch
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics import per_token_mean
 from holdfast.losses import drift_stats, logged_stats, merge_stats, penalty_stats, ratio_stats
+from holdfast.methods.method import Probe
 from holdfast.methods.surrogates import SURROGATES
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.logprobs import hidden_states
@@ -122,11 +123,14 @@ class Learner:
         minibatches = (
             shuffled(rows, steps, generator) if self._train.minibatches == "shuffled" else in_order(rows, steps)
         )
-        lengths, most_tokens = batch.lengths.tolist(), self._train.micro_batch_tokens
+        ids = [row[:length] for row, length in zip(batch.token_ids.tolist(), batch.lengths.tolist(), strict=True)]
+        return self._cut(ids, minibatches)
+
+    def _cut(self, ids: Sequence[Sequence[int]], minibatches: Sequence[Sequence[int]]) -> Plan:
+        """The rows of each mini-batch as micro-batches."""
         if packable(self.language_model.model):
-            ids = [row[:length] for row, length in zip(batch.token_ids.tolist(), lengths, strict=True)]
-            return plan_alike(ids, minibatches, most_tokens)
-        return plan_update(lengths, minibatches, most_tokens)
+            return plan_alike(ids, minibatches, self._train.micro_batch_tokens)
+        return plan_update([len(row) for row in ids], minibatches, self._train.micro_batch_tokens)
 
     def logprobs(
         self,
@@ -248,7 +252,7 @@ class Learner:
     def supervise(self, batch: TokenBatch) -> float:
         """One optimizer step on the mean negative log-prob of the sampled tokens. Returns that mean, in nats."""
         tokens, total = max(int(batch.loss_mask.sum()), 1), 0.0
-        (parts,) = plan_update(batch.lengths.tolist(), [range(len(batch))], self._train.micro_batch_tokens)
+        (parts,) = self.plan(batch, torch.Generator(), steps=1)
         with training_mode(self.language_model):
             self.optimizer.zero_grad(set_to_none=True)
             for rows in parts:
@@ -260,6 +264,25 @@ class Learner:
             clipped_step(self.optimizer, self.parameters, self._train.grad_clip)
         self.optimizer.zero_grad(set_to_none=True)
         return total
+
+    @torch.no_grad()
+    def mean_logprobs(self, probes: Sequence[Probe]) -> list[float]:
+        """For each (context, continuation), the mean log-prob of the continuation's tokens, in nats."""
+        device, pad_token_id = self.language_model.device, self.language_model.pad_token_id
+        means = [0.0] * len(probes)
+        rows = [[*context, *continuation] for context, continuation in probes]
+        (parts,) = self._cut(rows, [range(len(rows))])
+        for part in parts:
+            width = max(len(rows[i]) for i in part)
+            ids = torch.full((len(part), width), pad_token_id)
+            mask = torch.zeros(ids.shape, dtype=torch.bool)
+            for row, i in enumerate(part):
+                ids[row, : len(rows[i])] = torch.tensor(rows[i])
+                mask[row, len(probes[i][0]) : len(rows[i])] = True
+            logprobs, _ = self.logprobs(ids.to(device), mask.to(device))
+            for i, mean in zip(part, per_token_mean(logprobs, mask.to(device)).tolist(), strict=True):
+                means[i] = mean
+        return means
 
     def _current(self, micro: TokenBatch) -> tuple[TokenBatch, Tensor, Tensor | None]:
         """The batch, with `log_mass` if a method needs it; log-probs `[B, T]` of the loss under the present weights;

@@ -18,7 +18,9 @@ from holdfast.data.questions import Example
 from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.model.policy import rollout_seed
 from holdfast.recipe import Loss
-from holdfast.train.applied import with_credit, with_exclusions
+from holdfast.train.applied import Probed, with_credit, with_exclusions
+
+NOTHING_PROBED: Probed = {}
 
 
 def roll_out(
@@ -61,7 +63,9 @@ def score(groups: Sequence[Group], examples: Sequence[Example], weights: Mapping
     ]
 
 
-def training_batch(groups: Sequence[Group], loss: Loss, *, pad_token_id: int, device: torch.device) -> TokenBatch:
+def training_batch(
+    groups: Sequence[Group], loss: Loss, *, pad_token_id: int, device: torch.device, probed: Probed = NOTHING_PROBED
+) -> TokenBatch:
     """The batch to learn from, with advantages. Rollouts without sampled tokens, such as failed ones, are left out."""
     batch = TokenBatch.from_trajectories(groups, pad_token_id=pad_token_id)
     kind = loss.advantage
@@ -78,5 +82,6 @@ def training_batch(groups: Sequence[Group], loss: Loss, *, pad_token_id: int, de
             valid=batch.valid,
         )
     methods = loss.methods.used
-    batch = with_exclusions(with_credit(replace(batch, advantages=advantages), groups, methods), groups, methods)
+    batch = with_credit(replace(batch, advantages=advantages), groups, methods, probed)
+    batch = with_exclusions(batch, groups, methods)
     return batch.select(batch.loss_mask.any(-1)).to(device)

@@ -31,6 +31,7 @@ from holdfast.agent.trajectory import Group
 from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import Example, QuestionOrder
 from holdfast.model.language_model import LanguageModel
+from holdfast.model.tokens import encode
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
 from holdfast.train.applied import lessons, method_metrics, selected
@@ -59,6 +60,7 @@ class Trainer:
         self._methods = config.loss.methods.used
         self._rounds = max((method.further_rounds for method in self._methods), default=0)
         self.question_order = QuestionOrder(questions, seed=config.run.seed)
+        self._answers = {example.id: example.golden_answers for example in questions}
         self.generator = torch.Generator().manual_seed(config.run.seed)
         self.completed_steps = 0
         self.rolling_out = False
@@ -155,8 +157,23 @@ class Trainer:
         """The batch to learn from, with advantages. It has no rows when every rollout failed."""
         language_model = self.learner.language_model
         return training_batch(
-            groups, self.config.loss, pad_token_id=language_model.pad_token_id, device=language_model.device
+            groups,
+            self.config.loss,
+            pad_token_id=language_model.pad_token_id,
+            device=language_model.device,
+            probed=self._probed(groups),
         )
+
+    def _probed(self, groups: Sequence[Group]) -> dict[str, list[float]]:
+        """By the name of each method that asks for them, likelihoods of golden answers in the course of rollouts."""
+        (opened, _), tokenizer = self.agent.protocol.answer_tags, self.learner.language_model.tokenizer
+        opening = tuple(encode(tokenizer, opened))
+        answers = [self._answers[group.id] for group in groups]
+        asked = {
+            method.name: method.probes(groups, answers, lambda text: (opening, tuple(encode(tokenizer, f" {text} "))))
+            for method in self._methods
+        }
+        return {name: self.learner.mean_logprobs(probes) for name, probes in asked.items() if probes}
 
     # ---- checkpoints
 

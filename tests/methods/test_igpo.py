@@ -1,0 +1,50 @@
+"""IGPO's credit: a turn is rewarded for what it tells of the golden answer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.trajectory import Answer, Group, Search, Trajectory, Turn
+from holdfast.methods.igpo import IGPO
+
+
+def rollout(reward: float, searches: int) -> Trajectory:
+    search = [Turn(tokens=(7,), logprobs=(-1.0,), observation=(4, k), action=Search("q")) for k in range(searches)]
+    answer = Turn(tokens=(9,), logprobs=(-1.0,), action=Answer("x"))
+    return Trajectory(example_id="q", prompt=(1, 2), turns=(*search, answer), reward=reward)
+
+
+GROUP = Group("q", (rollout(1.0, 2), rollout(0.0, 1), rollout(0.0, 0)))
+PROBABILITIES = [0.1, 0.5, 0.8, 0.1, 0.2, 0.1]  # of the golden answer, before each turn of each rollout
+GAINS = [[0.4, 0.3], [0.1], []]
+
+
+def test_probes_are_the_answer_behind_the_prompt_and_every_turn_but_the_last() -> None:
+    probes = IGPO().probes([GROUP], [["Oslo", "Kristiania"]], lambda text: ((5,), (6,) if text == "Oslo" else (8,)))
+    assert [list(context) for context, _ in probes] == [
+        [1, 2, 5], [1, 2, 7, 4, 0, 5], [1, 2, 7, 4, 0, 7, 4, 1, 5],
+        [1, 2, 5], [1, 2, 7, 4, 0, 5],
+        [1, 2, 5],
+    ]  # fmt: skip
+    assert {answer for _, answer in probes} == {(6,)}
+
+
+@pytest.mark.parametrize(("gamma", "weight"), [(1.0, 1.0), (0.5, 2.0)])
+def test_a_turn_gets_the_gains_from_it_on(gamma: float, weight: float) -> None:
+    batch = TokenBatch.from_trajectories([GROUP], pad_token_id=0)
+    batch.advantages[:] = torch.tensor([[1.0], [-0.5], [-0.5]])
+    credit = IGPO(gamma=gamma, weight=weight).credit(batch, [GROUP], [math.log(p) for p in PROBABILITIES])
+    flat = torch.tensor([0.4, 0.3, 0.1], dtype=torch.float64)
+    for row, (gains, outcome) in enumerate(zip(GAINS, (1.0, -0.5, -0.5), strict=True)):
+        turns = len(gains) + 1
+        for k in range(turns):
+            normalised = [(gain - float(flat.mean())) / float(flat.std()) for gain in gains]
+            ahead = sum(gamma ** (j - k) * normalised[j] for j in range(k, len(gains)))
+            wanted = weight * ahead + gamma ** (turns - 1 - k) * outcome
+            (got,) = (credit + batch.advantages)[row, batch.action_ids[row] == k + 1].tolist()
+            assert got == pytest.approx(wanted, abs=1e-6)
+    assert bool((credit[~batch.loss_mask] == 0).all())
