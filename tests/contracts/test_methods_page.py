@@ -58,7 +58,16 @@ def in_host(kind: type[Method], host: str) -> Iterator[str]:
 
 
 def test_the_page_shows_the_methods() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page()
+    assert PAGE.read_text(encoding="utf-8") == page(), "docs/reference/methods.md is behind the code: run `make docs`"
+
+
+def test_every_method_does_something() -> None:
+    """A hook with a misspelt name would never be called."""
+    hooks = {name for name, value in vars(Method).items() if not name.startswith("_") and callable(value)}
+    hooks = {*hooks, "further_rounds"} - {"translated", "table", "check_model", "measured", "learns_without_advantage"}
+    for name, kind in METHODS.items():
+        own = {attribute for attribute in vars(kind) if not attribute.startswith("_")}
+        assert own & hooks, f"{name} overrides no hook of Method; is one misspelt? It has {sorted(own)}"
 
 
 def test_a_method_is_listed_under_its_name() -> None:

@@ -68,6 +68,9 @@ class Toy(Method):
         self.called.add("select")
         return [group.mixed for group in groups]
 
+    def credit(self, batch, groups):
+        self.called.add("credit")
+
     def drop_by_rollout(self, batch, groups):
         self.called.add("drop_by_rollout")
         return batch.loss_mask & (batch.action_ids > 1)
@@ -216,7 +219,7 @@ def test_a_method_of_the_package(tmp_path: Path) -> None:
     (tmp_path / "toy_reward.py").write_text(reward)
     trained = python("-m", "holdfast", "train", "quickstart", *(f"--{word}" for word in small), "--run.name=toy")
     (row,) = (json.loads(text) for text in (tmp_path / "runs" / "toy" / "metrics.jsonl").read_text().splitlines())
-    assert row["toy/calls"] == 9, trained  # every hook that counts itself
+    assert row["toy/calls"] == 10, trained  # every hook that counts itself
     assert row["loss/mean_weight"] == 0.25 and "loss/toy" in row and "loss/excluded_fraction" in row
     launch = ("--loss.methods.toy.on", "--data.train=q.jsonl", "--retrieval.url=http://h:1", "--model.path=m")
     (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["Mira"]}\n' * 60)

@@ -78,6 +78,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "CISPO": {"loss.surrogate": "cispo", "loss.clip_low": 1.0, "loss.clip_high": 4.0},
     "DPPO": {"loss.surrogate": "dppo"},
     "ratio of an action": {"loss.ratio": "action"},
+    "GiGPO": {"loss.methods.gigpo.on": True},
+    "supervised steps": {"loss.methods.interleaved_sft.on": True},
     "IPO": {"loss.methods.ipo.on": True},
     "score centering": {"sampling.top_k": 64, "loss.methods.score_centering.on": True},
     "Clip-Cov": {"loss.methods.clip_cov.on": True},

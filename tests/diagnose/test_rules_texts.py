@@ -114,4 +114,5 @@ def test_what_would_log_a_series() -> None:
     for host in ("holdfast", "trl"):
         for rule in RULES.values():
             names, able = best_set(host, rule.needs)  # type: ignore[arg-type]
-            assert able and how_to_log(host, names), (host, rule.code)  # type: ignore[arg-type]
+            how = able and how_to_log(host, names)  # type: ignore[arg-type]
+            assert how, f"{rule.code}: add {names} to LOGGED_BY in diagnose/diagnose.py, for {host}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Answer, Group, Trajectory, Turn
 from holdfast.base.errors import ConfigError
 from holdfast.methods.clip_cov import ClipCov
+from holdfast.methods.ipo import IPO
 from holdfast.methods.variance_filter import VarianceFilter
 from holdfast.recipe import load
 
@@ -48,6 +51,16 @@ def test_clip_cov_leaves_out_a_share_and_repeats_its_draw() -> None:
     assert bool((cov[dropped] > 1).all()) and bool((cov[dropped] < 5).all())
     assert torch.equal(dropped, ClipCov(share=0.1).drop_by_rollout(batch, [one]))
     assert int(ClipCov().drop_by_rollout(batch, [one]).sum()) == 1, "at least one"
+
+
+def test_ipo_leaves_out_what_moved_and_needs_the_sampler_s_tokens() -> None:
+    batch = TokenBatch.from_trajectories([group("q", 1.0)], pad_token_id=0)  # probabilities 1, 0.61 and 0.37
+    micro = replace(batch, sampler_logprobs=batch.rollout_logprobs)
+    now = torch.where(batch.loss_mask, batch.rollout_logprobs - 0.6, 0.0)
+    assert IPO(eps=0.25).drop_by_policy(micro, now)[batch.loss_mask].tolist() == [True, True, False]
+    with pytest.raises(ConfigError, match="the truncated sampler draws from fewer tokens than this loss is over"):
+        load(overrides=["--loss.methods.ipo.on", "--sampling.top_p", "0.9"])
+    load(overrides=["--loss.methods.ipo.on", "--sampling.top_k", "64", "--sampling.mask_logprobs"])
 
 
 def test_bounds_that_leave_nothing_between_them_are_refused() -> None:

@@ -25,17 +25,19 @@ Need = Literal[
     "all log-probs",
     "output layer",
     "sampler",
+    "sampler's tokens",
     "sampling mask",
 ]
 """What a method cannot work without. `recipe/needs.py` has the settings that take it away, and the sentences.
 
-* rollout advantages: one advantage for each rollout, not for each token;
+* rollout advantages: one advantage for each rollout, not for each token, as a critic or `credit` gives;
 * group advantages: advantages that compare the rollouts of a question;
 * negative rollouts: a weight above 0 of rollouts with A < 0;
 * drift: more than one optimizer step per rollout batch, so that the policy differs from the old one;
 * all log-probs: a loss over the whole vocabulary;
 * output layer: a trained output layer;
 * sampler: log-probs of the distribution that the tokens were drawn from;
+* sampler's tokens: a loss over the tokens that the sampler draws from, so that its log-probs can be compared;
 * sampling mask: a truncated sampler, and what it could draw at each token.
 """
 
@@ -98,6 +100,10 @@ class Method(Section):
         """Which scored groups to learn from. If a step has none, it learns from all."""
         return [True] * len(groups)
 
+    def credit(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor | None:
+        """float [B, T]: added to the advantages, which are then of tokens. `batch` has those of rollouts."""
+        return None
+
     def drop_by_rollout(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor | None:
         """bool [B, T]: sampled tokens to drop from the loss, judged by the rollouts. `batch` has advantages."""
         return None
@@ -153,6 +159,12 @@ class Method(Section):
         """Whether `term` can have a gradient on rollouts whose advantage is 0. Micro-batches of such rollouts are
         passed without a graph if nothing does."""
         return cls.term is not Method.term
+
+    # ---- after the update
+
+    def lesson(self, batch: TokenBatch, step: int) -> Tensor | None:
+        """bool [B]: rows to learn from by their likelihood, in one more optimizer step. `step` counts from 1."""
+        return None
 
     # ---- elsewhere
 

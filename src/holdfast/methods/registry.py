@@ -9,6 +9,8 @@ from holdfast.methods.clip_cov import ClipCov
 from holdfast.methods.drop_first_actions import DropFirstActions
 from holdfast.methods.drop_void import DropVoid
 from holdfast.methods.dynamic_sampling import DynamicSampling
+from holdfast.methods.gigpo import GiGPO
+from holdfast.methods.interleaved_sft import InterleavedSFT
 from holdfast.methods.ipo import IPO
 from holdfast.methods.method import Method
 from holdfast.methods.negative_weight import NegativeWeight
@@ -24,6 +26,7 @@ class Methods(Section):
 
     dynamic_sampling: DynamicSampling = DynamicSampling(on=False)
     variance_filter: VarianceFilter = VarianceFilter(on=False)
+    gigpo: GiGPO = GiGPO(on=False)
     drop_void: DropVoid = DropVoid(on=False)
     drop_first_actions: DropFirstActions = DropFirstActions(on=False)
     clip_cov: ClipCov = ClipCov(on=False)
@@ -33,6 +36,7 @@ class Methods(Section):
     off_policy_mask: OffPolicyMask = OffPolicyMask(on=False)
     ipo: IPO = IPO(on=False)
     score_centering: ScoreCentering = ScoreCentering(on=False)
+    interleaved_sft: InterleavedSFT = InterleavedSFT(on=False)
 
     def problems(self) -> Iterator[str]:
         """Methods that undo each other."""

@@ -17,7 +17,18 @@ Missing = tuple[str, str, str]
 
 def _rollout_advantages(config: Config, method: Method) -> Missing | None:
     if config.loss.advantage != "gae":
-        return None
+        giving = (m for m in config.loss.methods.used if type(m).credit is not Method.credit and m is not method)
+        return next(
+            (
+                (
+                    f"{other.table()}.on",
+                    f"{method.acts_on}, but {other.name} gives each action its own advantage",
+                    f"Set {other.table()}.on = false",
+                )
+                for other in giving
+            ),
+            None,
+        )
     return (
         "loss.advantage",
         f"{method.acts_on}, but a critic gives each token its own advantage",
@@ -68,6 +79,18 @@ def _output_layer(config: Config, method: Method) -> Missing | None:
     )
 
 
+def _samplers_tokens(config: Config, method: Method) -> Missing | None:
+    sampling = config.sampling
+    if sampling.mask_logprobs or (sampling.top_p == 1 and not sampling.top_k):
+        return None
+    return (
+        "sampling.top_k" if sampling.top_k else "sampling.top_p",
+        "it compares the policy with the sampler, but the truncated sampler draws from fewer tokens than this loss is "
+        "over",
+        "Set sampling.mask_logprobs = true with sampling.top_k = 512",
+    )
+
+
 def _sampling_mask(config: Config, method: Method) -> Missing | None:
     if config.sampling.top_k:
         return None
@@ -91,6 +114,7 @@ NEEDS: Mapping[Need, Callable[[Config, Method], Missing | None]] = {  # "sampler
     "drift": _drift,
     "all log-probs": _all_logprobs,
     "output layer": _output_layer,
+    "sampler's tokens": _samplers_tokens,
     "sampling mask": _sampling_mask,
 }
 

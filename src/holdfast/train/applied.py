@@ -6,7 +6,7 @@ after it (`with_weights`, `with_scores`). Masks and terms that follow the policy
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -22,6 +22,12 @@ Methods = Sequence[Method]
 def selected(groups: Sequence[Group], methods: Methods) -> list[bool]:
     """Which groups every method would learn from."""
     return [all(votes) for votes in zip([True] * len(groups), *(m.select(groups) for m in methods), strict=False)]
+
+
+def with_credit(batch: TokenBatch, groups: Sequence[Group], methods: Methods) -> TokenBatch:
+    """The batch of all rollouts of `groups`, whose advantages are those of rollouts, with what methods add to them."""
+    credits = [credit for method in methods if (credit := method.credit(batch, groups)) is not None]
+    return replace(batch, advantages=batch.advantages + sum(credits)) if credits else batch
 
 
 def with_exclusions(batch: TokenBatch, groups: Sequence[Group], methods: Methods) -> TokenBatch:
@@ -66,6 +72,13 @@ def method_metrics(minibatches: Iterable[Iterable[TokenBatch]], methods: Methods
     for method in methods:
         metrics |= method.measured(micros)
     return metrics
+
+
+def lessons(batch: TokenBatch, methods: Methods, *, step: int) -> Iterator[Tensor]:
+    """For each method that has one at this step, the rows to learn from by their likelihood."""
+    for method in methods:
+        if (rows := method.lesson(batch, step)) is not None and bool(rows.any()):
+            yield rows
 
 
 def rows_to_score(batch: TokenBatch, methods: Methods) -> Mapping[str, list[bool]]:

@@ -245,6 +245,22 @@ class Learner:
         weight = {} if answer_weight is None else {"penalty/answer_weight": answer_weight}
         return totals.metrics() | weight
 
+    def supervise(self, batch: TokenBatch) -> float:
+        """One optimizer step on the mean negative log-prob of the sampled tokens. Returns that mean, in nats."""
+        tokens, total = max(int(batch.loss_mask.sum()), 1), 0.0
+        (parts,) = plan_update(batch.lengths.tolist(), [range(len(batch))], self._train.micro_batch_tokens)
+        with training_mode(self.language_model):
+            self.optimizer.zero_grad(set_to_none=True)
+            for rows in parts:
+                micro = batch.select(rows).trim()
+                logprobs, _ = self.logprobs(micro.token_ids, micro.loss_mask)
+                loss = -logprobs.sum() / tokens
+                loss.backward()
+                total += float(loss.detach())
+            clipped_step(self.optimizer, self.parameters, self._train.grad_clip)
+        self.optimizer.zero_grad(set_to_none=True)
+        return total
+
     def _current(self, micro: TokenBatch) -> tuple[TokenBatch, Tensor, Tensor | None]:
         """The batch, with `log_mass` if a method needs it; log-probs `[B, T]` of the loss under the present weights;
         entropies, if the loss has them."""

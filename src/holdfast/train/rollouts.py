@@ -18,7 +18,7 @@ from holdfast.data.questions import Example
 from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.model.policy import rollout_seed
 from holdfast.recipe import Loss
-from holdfast.train.applied import with_exclusions
+from holdfast.train.applied import with_credit, with_exclusions
 
 
 def roll_out(
@@ -77,5 +77,6 @@ def training_batch(groups: Sequence[Group], loss: Loss, *, pad_token_id: int, de
             lengths=batch.loss_mask.sum(-1) if loss.baseline == "length" else None,
             valid=batch.valid,
         )
-    batch = with_exclusions(replace(batch, advantages=advantages), groups, loss.methods.used)
+    methods = loss.methods.used
+    batch = with_exclusions(with_credit(replace(batch, advantages=advantages), groups, methods), groups, methods)
     return batch.select(batch.loss_mask.any(-1)).to(device)

@@ -33,7 +33,7 @@ from holdfast.data.questions import Example, QuestionOrder
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
-from holdfast.train.applied import method_metrics, selected
+from holdfast.train.applied import lessons, method_metrics, selected
 from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.critic import Critic
 from holdfast.train.displacement import measure_displacement
@@ -106,6 +106,8 @@ class Trainer:
                     )
                     metrics |= displacement_metrics
             metrics |= _batch_metrics(old_pass, learned) | method_metrics(old_pass.minibatches, self._methods)
+            for rows in lessons(batch, self._methods, step=self.completed_steps + 1):
+                metrics["loss/supervised"] = learner.supervise(batch.select(rows))
         metrics |= clock.metrics() | {"lr": learner.learning_rate}
         metrics["tokens_per_s"] = sum(len(t.token_ids) for g in groups for t in g.trajectories) / clock.total()
         self.completed_steps += 1

@@ -16,6 +16,7 @@ from holdfast_research.experiments import (
     per_sample,
     preserving,
     remedies,
+    rivals,
     sapo,
     second_search,
     steps_per_rollout,
@@ -39,6 +40,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         second_search,
         sapo,
         remedies,
+        rivals,
         factors,
     )
 }
