@@ -22,7 +22,7 @@ def test_a_supervised_step_makes_its_rollouts_likelier_and_returns_their_mean(re
     before = trainer.learner.logprobs(chosen.token_ids, chosen.loss_mask)[0].detach()
     loss = trainer.learner.supervise(chosen)
     torch.testing.assert_close(loss, -float(before[chosen.loss_mask].mean()), atol=1e-5, rtol=1e-5)
-    after, _ = trainer.learner.logprobs(chosen.token_ids, chosen.loss_mask)
+    after = trainer.learner.logprobs(chosen.token_ids, chosen.loss_mask)[0].detach()
     assert float(after.sum()) > float(before.sum())
 
 
