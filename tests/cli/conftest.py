@@ -39,7 +39,7 @@ class FakeTrainer:
     calls: list[tuple[str, Any]] = field(default_factory=list)
     script: Callable[[Path, Listener], None] = lambda run_dir, listener: None
 
-    def train(self, config: Config, run_dir: Path, *, listener: Listener) -> Summary:
+    def train_checked(self, config: Config, run_dir: Path, *, listener: Listener) -> Summary:
         self.calls.append(("train", config))
         (run_dir / "config.toml").write_text(dump(config))
         return self._finish(run_dir, listener)

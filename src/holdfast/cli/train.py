@@ -68,7 +68,7 @@ def train(
         return
     trainer = load_trainer("run")
     config, run_dir = claim(config, named=named, overwrite=overwrite)
-    _close(on_console(run_dir, lambda listener: trainer.train(config, run_dir, listener=listener)))
+    _close(on_console(run_dir, lambda listener: trainer.train_checked(config, run_dir, listener=listener)))
 
 
 def resume(

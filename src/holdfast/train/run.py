@@ -36,6 +36,11 @@ _IDLE = 64
 def train(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Summary:
     """Train from the start into a new run folder. Raises `GuardStop` when the guard stops the run."""
     validate_before_training(config)
+    return train_checked(config, run_dir, listener=listener)
+
+
+def train_checked(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Summary:
+    """`train`, for a recipe that `validate_before_training` has accepted."""
     run_folder.begin(run_dir, dump(config))
     with run_folder.writing(run_dir):  # before the first step too: building the start can take minutes
         return _Run(config, run_dir, listener or Listener()).train()
