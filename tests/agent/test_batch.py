@@ -11,7 +11,10 @@ from holdfast.agent.trajectory import Answer, Group, Search, Status, Trajectory,
 from holdfast.model.sampling import SamplingMask
 
 PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "query_mask", "rollout_logprobs")
-OPTIONAL = ("old_logprobs", "ref_logprobs", "anchor_logprobs", "policy_weights", "sampler_logprobs")
+OPTIONAL = (
+    *("old_logprobs", "ref_logprobs", "anchor_logprobs", "sampler_logprobs"),
+    *("policy_weights", "log_mass", "old_log_mass"),
+)
 
 
 def episode(*lengths, reward=0.0, em=0.0, status=Status.OK, prompt=(1, 2), first=10):
