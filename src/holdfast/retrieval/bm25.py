@@ -215,7 +215,7 @@ class BM25Retriever:
             raise DataError(f"none of the {len(documents)} documents contains a word, so no search could have a hit")
         chunks = [count_words(words, first_row=0)]
         starts, lengths = word_starts(chunks, len(vocabulary.numbers)), np.array([len(text) for text in words])
-        ((scores, rows, largest),) = weigh(chunks, starts, lengths, k1, b, pairs_at_once=int(starts[-1]))
+        ((scores, rows, largest),) = weigh(lambda: chunks, starts, lengths, k1, b, pairs_at_once=int(starts[-1]))
         settings = bm25_settings(len(documents), corpus_hash(documents), stem, k1, b)
         return cls(Postings(scores, rows, starts, largest, len(documents)), vocabulary.numbers, documents, settings)
 

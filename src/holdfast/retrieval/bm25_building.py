@@ -9,7 +9,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ WORD = re.compile(r"\w+")
 _MOST_CACHED_WORDS = 1 << 20
 _CHUNK = 50_000
 """Passages counted at a time."""
-_PAIRS_AT_ONCE = 1 << 24
-"""(word, passage) pairs sorted at a time: 16 million, about 1 GB."""
+_PAIRS_AT_ONCE = 1 << 23
+"""(word, passage) pairs sorted at a time: 8 million, about half a GB."""
 
 
 class Vocabulary:
@@ -79,14 +79,14 @@ def count_words(texts: Sequence[list[int]], first_row: int) -> NDArray[np.int32]
     return np.stack([keys // len(texts), keys % len(texts) + first_row, times]).astype(np.int32)
 
 
-def word_starts(chunks: Sequence[NDArray[np.int32]], words: int) -> NDArray[np.int64]:
+def word_starts(chunks: Iterable[NDArray[np.int32]], words: int) -> NDArray[np.int64]:
     """[words + 1]: where the pairs of each word begin when the pairs of all chunks are sorted by word."""
     frequencies = sum(np.bincount(chunk[0], minlength=words) for chunk in chunks)
     return np.concatenate([[0], np.cumsum(frequencies)])
 
 
 def weigh(
-    chunks: Sequence[NDArray[np.int32]],
+    chunks: Callable[[], Iterable[NDArray[np.int32]]],
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
     k1: float,
@@ -96,7 +96,8 @@ def weigh(
     """Scores and rows of all pairs, sorted by word and then by row, and the largest score of each word; in parts.
 
     Lucene's variant: idf · times / (times + k1 (1 − b + b · length / mean)), with idf = ln(1 + (N − n + ½) / (n + ½)).
-    `lengths` [passages] are in words. A part has at most `pairs_at_once` pairs, or one word.
+    `lengths` [passages] are in words. `chunks()` is called for each part, so that mapped files need not stay in memory.
+    A part has at most `pairs_at_once` pairs, or one word.
     """
     norms = k1 * ((1 - b) + b * lengths / lengths.mean())
     idf = _idf(np.diff(starts), len(lengths))
@@ -104,7 +105,7 @@ def weigh(
     while first < len(starts) - 1:
         end = max(int(np.searchsorted(starts, starts[first] + pairs_at_once, side="right")) - 1, first + 1)
         bounds = np.array([first, end], np.int32)
-        pairs = np.concatenate([chunk[:, slice(*np.searchsorted(chunk[0], bounds))] for chunk in chunks], axis=1)
+        pairs = np.concatenate([chunk[:, slice(*np.searchsorted(chunk[0], bounds))] for chunk in chunks()], axis=1)
         words, rows, times = pairs[:, np.argsort(pairs[0], kind="stable")]
         scores = (idf[words] * (times / (norms[rows] + times))).astype(np.float32)
         yield scores, rows, np.maximum.reduceat(scores, starts[first:end] - starts[first])
@@ -135,8 +136,11 @@ def build_bm25(
         digest = write_documents(folder, _counted(documents, vocabulary, lengths, folder.parent, chunk))
         if not vocabulary.numbers:
             raise DataError(f"none of the {len(lengths)} passages contains a word, so no search could have a hit")
-        chunks = [np.load(_file(folder.parent, row), mmap_mode="r") for row in range(0, len(lengths), chunk)]
-        starts = word_starts(chunks, len(vocabulary.numbers))
+
+        def chunks() -> Iterator[NDArray[np.int32]]:
+            return (np.load(_file(folder.parent, row), mmap_mode="r") for row in range(0, len(lengths), chunk))
+
+        starts = word_starts(chunks(), len(vocabulary.numbers))
         start_stage(progress, "sorting by word", int(starts[-1]))
         largest, done = [], 0
         with open(folder / SCORES, "wb") as scores_file, open(folder / ROWS, "wb") as rows_file:
