@@ -38,7 +38,7 @@ SHORTEST_LIMIT = 40.0
 """Seconds that a command always gets. One that takes longer than this and four whole runs hangs."""
 LOADED = [
     *("chaos_inputs", "holdfast.cli.main", "holdfast.cli.train", "holdfast.cli.closing", "holdfast.train.run"),
-    *("torch._dynamo", "torch.distributed.tensor", "transformers.models.qwen2.modeling_qwen2", "bm25s"),
+    *("torch._dynamo", "torch.distributed.tensor", "transformers.models.qwen2.modeling_qwen2"),
 ]
 """What the process has loaded from which those of commands are forked."""
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT

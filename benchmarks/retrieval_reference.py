@@ -14,6 +14,7 @@ the other way round: holdfast's server, without a cache, around bm25s' ranking.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.bm25_building import ROWS, SCORES, STARTS, VOCABULARY
 from holdfast.retrieval.server.app import make_app
 from holdfast.retrieval.server.query_cache import QueryCache
+from holdfast.retrieval.storage import mapped
 from holdfast.retrieval.types import Ranked
 
 
@@ -40,8 +43,13 @@ class Bm25sSearch:
     """One query at a time with bm25s' own ranking, on the same memory-mapped arrays."""
 
     def __init__(self, folder: Path, retriever: BM25Retriever) -> None:
-        self._index = bm25s.BM25.load(folder / "bm25s", mmap=True, load_vocab=True)
-        self._index.backend = "numpy"
+        self._index = bm25s.BM25(method="lucene", backend="numpy")
+        scores, rows, starts = (mapped(folder / name) for name in (SCORES, ROWS, STARTS))
+        count = len(retriever.documents)
+        self._index.scores = {"data": scores, "indices": rows, "indptr": starts, "num_docs": count}
+        self._index.vocab_dict = json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))
+        self._index.unique_token_ids_set = set(self._index.vocab_dict.values())
+        self._index.nonoccurrence_array = None
         self._stemmer = Stemmer.Stemmer("english")
         self.documents, self.corpus_hash = retriever.documents, retriever.corpus_hash
 

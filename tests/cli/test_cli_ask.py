@@ -51,14 +51,13 @@ class Library:
 
 
 class Scripted:
-    """A policy that says the given turns, token by token."""
+    """A policy that says the given turns."""
 
     model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[END]))
     tokenizer = Letters()
 
     def __init__(self, *turns: str) -> None:
         self._turns, self._queue = list(turns), []  # type: ignore[var-annotated]
-        self.on_token: Callable[[str, int], None] = lambda request, token: None
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._queue += requests
@@ -68,8 +67,6 @@ class Scripted:
         text = self._turns.pop(0)
         ended = not text.endswith(request.stop)
         ids = tuple(map(ord, text)) + ((END,) if ended else ())
-        for token in ids:
-            self.on_token(request.id, token)
         reason: Any = "eos" if ended else "stop"
         return [Completion(id=request.id, token_ids=ids, logprobs=(-0.1,) * len(ids), stop_reason=reason, text=text)]
 
@@ -104,25 +101,18 @@ def test_the_end_of_sequence_is_not_shown_and_the_note_is() -> None:
     )
 
 
-def test_tokens_appear_before_the_turn_is_over() -> None:
+def test_a_turn_appears_before_the_next_begins() -> None:
     file = io.StringIO()
     seen: list[str] = []
 
-    class Slow(Scripted):
+    class Watched(Scripted):
         def poll(self) -> list[Completion]:
-            show = self.on_token
-
-            def watched(request: str, token: int) -> None:
-                show(request, token)
-                seen.append(file.getvalue())
-
-            self.on_token = watched
+            seen.append(file.getvalue())
             return super().poll()
 
-    slow: Any = Slow("<think> one two </think><answer> Kelan </answer>")
-    ask.answer(replace(agent(), policy=slow), QUESTION, Console(file=file, highlight=False))
-    assert any(text.endswith("thinks    one") for text in seen)
-    assert any(text.endswith("thinks    one two\nanswers   ") for text in seen)
+    policy: Any = Watched("<search> Mira </search>", "<answer> Kelan </answer>")
+    ask.answer(replace(agent(), policy=policy), QUESTION, Console(file=file, highlight=False))
+    assert [text.count("\n") for text in seen] == [1, 3]  # the question; and its search and passage
 
 
 @pytest.mark.parametrize(

@@ -103,11 +103,6 @@ def test_an_output_that_is_full_is_an_error_in_one_sentence(option: str) -> None
     assert (done.returncode, done.stderr) == (2, "error: the output cannot be written: the disk is full\n")
 
 
-def test_an_output_that_was_closed_changes_nothing() -> None:
-    done = _started("diagnose - >&-", input=ROWS)
-    assert (done.returncode, done.stderr) == (1, "")
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit of a file's size")
 def test_a_pipe_that_does_not_fit_on_the_disk_is_an_error() -> None:
     done = _started("diagnose -", input=ROWS * 20, preexec_fn=_small_files)

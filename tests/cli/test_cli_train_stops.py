@@ -204,16 +204,6 @@ def test_an_error_after_a_checkpoint_says_how_to_go_on(trainer: Any, holdfast: R
     assert stderr.endswith("To continue from there:\n  holdfast resume 'runs/my run'\n")
 
 
-def test_an_error_before_the_first_step_names_no_step_of_the_run_that_was_to_be_replaced(
-    trainer: Any, holdfast: Run
-) -> None:
-    trainer.script = make_checkpoint(20)
-    holdfast("train", "--run.name=night")
-    trainer.script = then_raise(RolloutError("the index cannot be read"))
-    assert holdfast("train", "--run.name=night", "--overwrite", code=2).stderr == "error: the index cannot be read\n"
-    assert Path("runs/night/checkpoints/step-000020").is_dir()
-
-
 def test_a_guard_that_stops_a_run_has_an_exit_code_of_its_own(trainer: Any, holdfast: Run) -> None:
     trainer.script = then_raise(GuardStop("stopped by guard.codes after step 20: LLD003."), make_checkpoint(20))
     assert holdfast("train", code=3).stderr == "stopped by guard.codes after step 20: LLD003.\n"

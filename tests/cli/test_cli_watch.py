@@ -78,7 +78,7 @@ def test_a_run_that_has_not_begun_is_waited_for_and_ends_by_itself(log: Path, me
     (log.parent / "config.toml").write_text("")
     meanwhile(lambda: log.write_text(rows(1, 5)), lambda: (log.parent / "results.json").write_text("{}"))
     stdout = holdfast("watch", str(log.parent)).stdout
-    assert "waiting for the first row" in stdout and "step 5" in stdout
+    assert "; waiting" in stdout and "step 5" in stdout
 
 
 def test_a_resumed_run_goes_back(log: Path, meanwhile: Any, holdfast: Run) -> None:
@@ -107,20 +107,16 @@ def test_a_log_that_vanishes_is_waited_for(log: Path, meanwhile: Any, holdfast: 
     log.write_text(rows(1, 4))
     meanwhile(log.unlink, lambda: None, lambda: log.write_text(rows(1, 6)))
     lines = holdfast("watch", str(log)).stdout.splitlines()
-    assert [line for line in lines if line.startswith("note: ")] == [f"note: {log} is gone; waiting"]
+    assert [line for line in lines if line.startswith("note: ")] == [f"note: {log} does not exist; waiting"]
     assert [int(line.split()[1]) for line in lines if line.startswith("step ")] == [4, 5, 6]
 
 
-def test_text_without_a_row_is_waited_for_and_a_binary_file_is_not(
-    tmp_path: Path, meanwhile: Any, holdfast: Run
-) -> None:
+def test_text_without_a_row_is_waited_for(tmp_path: Path, meanwhile: Any, holdfast: Run) -> None:
     path = tmp_path / "verl.log"
     path.write_text("Loading the model\n")
     meanwhile(lambda: None, lambda: path.write_text("Loading the model\nstep:1 - critic/score/mean:0.5\n"))
     stdout = holdfast("watch", str(path)).stdout
     assert stdout.count("; waiting") == 1 and "step 1  reward 0.500" in stdout
-    path.write_bytes(bytes(range(9)) * 100)
-    assert "binary" in holdfast("watch", str(path), code=2).stderr
 
 
 @pytest.fixture
@@ -155,7 +151,7 @@ def test_a_command_that_fails_is_a_warning(log: Path, meanwhile: Any, holdfast: 
     log.write_text(rows(1, 30))
     meanwhile()
     stderr = holdfast("watch", str(log), "--exec", "exit 3", code=1).stderr
-    assert "the command of --exec ended with exit code 3, on RET001: exit 3" in stderr
+    assert "--exec, on RET001: Command 'exit 3' returned non-zero exit status 3." in stderr
 
 
 def test_a_run_of_runs_is_found_by_its_name(
@@ -259,17 +255,11 @@ def test_findings_come_before_the_pipe_ends() -> None:
     assert b"holdfast: RET001" not in stderr and b"RET001  step 21" in stderr
 
 
-def test_ctrl_c_waits_for_the_end_of_the_pipe_and_the_second_does_not() -> None:
+def test_ctrl_c_waits_for_the_end_of_the_pipe() -> None:
     process = start("-", "--every", "0.1", before=rows(1, 15))
-    assert process.stdin is not None and process.stderr is not None
     process.send_signal(signal.SIGINT)
-    assert b"waiting for the end of the pipe" in process.stderr.readline()
-    process.stdin.write(rows(16, 30).encode())
-    process.stdin.flush()
-    assert b"RET001" in process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 1
-    process.communicate()
+    stdout, stderr = process.communicate(rows(16, 30).encode(), timeout=30)
+    assert stdout.decode() == rows(16, 30) and b"RET001  step 21" in stderr and process.returncode == 1
 
 
 def test_the_trainer_lives_although_nothing_reads_the_output() -> None:

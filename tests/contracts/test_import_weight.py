@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = {"torch", "transformers", "tokenizers", "trl", "verl", "ray", "vllm", "faiss", "fastapi", "bm25s", "peft"}
+HEAVY = {"torch", "transformers", "tokenizers", "trl", "verl", "ray", "vllm", "faiss", "fastapi", "Stemmer", "peft"}
 
 # Only packages of torch's own may come with the losses: people use them beside any version of everything else.
 NOT_TORCHS = HEAVY - {"torch"} | {"pydantic", "typer", "rich", "tomli_w", "safetensors", "Stemmer", "wandb", "pyarrow"}

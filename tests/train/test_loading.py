@@ -223,7 +223,7 @@ def test_the_world_takes_no_index(recipe: Recipe, tmp_path: Path) -> None:
 
 
 def test_an_index_that_cannot_be_written_is_an_error(recipe: Recipe, own_files: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"retrieval\.index = .* cannot be written \("):
+    with pytest.raises(ConfigError, match=r"retrieval\.index: .* cannot be written: "):
         load_retriever(recipe(own_files | {"retrieval.index": own_files["data.train"] + "/index"}))
 
 

@@ -194,7 +194,7 @@ def test_what_works_is_not_refused(words: str) -> None:
 @pytest.mark.parametrize(
     ("words", "package", "extra"),
     [
-        ("--train.steps=5", "bm25s", "train"),
+        ("--train.steps=5", "Stemmer", "train"),
         (f"{OWN} --model.lora_rank=4", "peft", "peft"),
         ("--track.tensorboard", "tensorboard", "track"),
         ("--track.wandb=p", "wandb", "track"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast import __version__
 
-_PACKAGES = ("torch", "transformers", "numpy", "bm25s")
+_PACKAGES = ("torch", "transformers", "numpy")
 
 
 REACH_SECONDS = 5.0

@@ -17,7 +17,6 @@ TRAIN_PACKAGES = {
     "transformers": "transformers",
     "tokenizers": "tokenizers",
     "safetensors": "safetensors",
-    "bm25s": "bm25s",
     "Stemmer": "PyStemmer",
 }
 """Modules of the [train] extra, as they are imported -> what they are installed as."""

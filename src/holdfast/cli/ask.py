@@ -1,4 +1,4 @@
-"""`holdfast ask`: a trained agent answers one question or several, token by token."""
+"""`holdfast ask`: a trained agent answers one question or several, turn by turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from holdfast.agent.agent import SearchAgent
     from holdfast.agent.trajectory import Trajectory, Turn
-    from holdfast.cli.transcript import Writer
 
 
 def ask(
@@ -87,75 +86,21 @@ def ask(
 
 
 def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = True) -> Trajectory:
-    """Roll out one question and print each token, then the answer or the reason why it is missing.
+    """Roll out one question and print each turn as it comes, then the answer or the reason why it is missing."""
+    from holdfast.cli.transcript import show_line, show_observation, show_turn
 
-    A server gives whole turns; these are printed as they come.
-    """
-    from holdfast.cli.transcript import Writer
+    def show(_task: Any, turn: Turn) -> None:
+        show_turn(console, turn.text, agent.protocol)
+        if turn.observation_text:
+            show_observation(console, turn.observation_text, agent.protocol)
+        console.file.flush()
 
-    writer = Writer(console)
     if echo:
-        writer.line("question", question)
-    show: _ShowTurns | _Show = _ShowTurns(agent, writer)
-    if hasattr(agent.policy, "on_token"):
-        show = _Show(agent, writer)
-        agent.policy.on_token = show.token
-    trajectory = agent.ask(question, seed=secrets.randbits(63), on_turn=show.turn)
+        show_line(console, "question", question)
+    trajectory = agent.ask(question, seed=secrets.randbits(63), on_turn=show)
     if trajectory.answer is None:
-        writer.line("answers", f"nothing: {_why_no_answer(trajectory, agent)}", style="red")
+        show_line(console, "answers", f"nothing: {_why_no_answer(trajectory, agent)}", style="red")
     return trajectory
-
-
-class _ShowTurns:
-    """Prints each turn and its observation."""
-
-    def __init__(self, agent: SearchAgent, writer: Writer) -> None:
-        self._agent, self._writer = agent, writer
-
-    def turn(self, _task: Any, turn: Turn) -> None:
-        from holdfast.cli.transcript import show_turn
-
-        show_turn(self._writer, turn.text, self._agent.protocol)
-        if turn.observation_text:
-            self._writer.passages(turn.observation_text, self._agent.protocol)
-
-
-class _Show:
-    """Prints tokens as they are sampled, and the observation after each turn."""
-
-    def __init__(self, agent: SearchAgent, writer: Any) -> None:
-        from holdfast.model.support import end_ids
-
-        self._agent, self._writer = agent, writer
-        self._ends = end_ids(agent.policy.model, agent.tokenizer)
-        self._begin_turn()
-
-    def _begin_turn(self) -> None:
-        from holdfast.cli.transcript import TagReader
-
-        self._reader, self._shown = TagReader(self._agent.protocol), 0
-        self._ids: list[int] = []
-
-    def token(self, _id: str, token: int) -> None:
-        from holdfast.model.tokens import REPLACEMENT, decode
-
-        if token in self._ends:
-            return
-        self._ids.append(token)
-        text = decode(self._agent.tokenizer, self._ids)
-        if text.endswith(REPLACEMENT):
-            return  # half of a character; the rest is in the next token
-        for kind, chunk in self._reader.feed(text[self._shown :]):
-            self._writer.write(kind, chunk)
-        self._shown = len(text)
-
-    def turn(self, _task: Any, turn: Turn) -> None:
-        for kind, chunk in self._reader.end():
-            self._writer.write(kind, chunk)
-        self._writer.close()
-        if turn.observation_text:
-            self._writer.passages(turn.observation_text, self._agent.protocol)
-        self._begin_turn()
 
 
 def _why_no_answer(trajectory: Trajectory, agent: SearchAgent) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 from holdfast.base.run_folder import REPORT
 from holdfast.base.scoring import exact_match
 from holdfast.cli.terminal import ABSENT, duration, program
-from holdfast.cli.transcript import Writer, show_turn
+from holdfast.cli.transcript import show_line, show_observation, show_turn
 from holdfast.train.summary import Sample, Summary
 
 _SCORES = {
@@ -44,17 +44,16 @@ def close(summary: Summary, console: Console) -> None:
 def show_sample(sample: Sample, console: Console) -> None:
     """Print a rollout, with a correct answer in green and an incorrect one in red."""
     correct = exact_match(sample.answer, sample.golden_answers) == 1.0
-    writer = Writer(console)
-    writer.line("question", sample.question)
+    show_line(console, "question", sample.question)
     for text, observation in sample.turns:
-        show_turn(writer, text, answer_style="bold green" if correct else "bold red")
+        show_turn(console, text, answer_style="bold green" if correct else "bold red")
         if observation.strip():
-            writer.passages(observation)
+            show_observation(console, observation)
     expected = " or ".join(sample.golden_answers)
     if correct:
-        writer.line("expected", f"{expected} ✓", style="green")
+        show_line(console, "expected", f"{expected} ✓", style="green")
     else:
-        writer.line("expected", f"{expected} ✗" + ("" if sample.answer else " (no answer)"), style="red")
+        show_line(console, "expected", f"{expected} ✗" + ("" if sample.answer else " (no answer)"), style="red")
 
 
 def _scores(summary: Summary) -> Table:

@@ -6,16 +6,14 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.spinner import Spinner
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -24,8 +22,8 @@ from holdfast.diagnose.finding import Finding
 from holdfast.train.listener import Listener, StepResult
 
 _ROWS = 12
-_RECENT = 10
-"""Steps whose mean time predicts the time left."""
+_RECENT = 3600.0
+"""Seconds whose steps predict the time left."""
 _DOWN = "red"
 _UP = "green"
 _FINDING = "bold red"
@@ -135,87 +133,87 @@ def open_console(console: Console, run_dir: Path | str) -> Iterator[Listener]:
         listener.finish()
 
 
-@dataclass(slots=True)
-class _Stage:
-    """A phase of the run and how long its steps take."""
-
-    name: str
-    total: int | None
-    clock: Callable[[], float]
-    began: float = 0.0
-    done: int = 0
-    detail: dict[str, float] = field(default_factory=dict)
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    last: float = 0.0
-    from_zero: bool = False
-
-    def __post_init__(self) -> None:
-        self.began = self.last = self.clock()
-
-    def advance(self, done: int) -> None:
-        now = self.clock()
-        if done > self.done:
-            # A resumed run did not make `done` steps since it started; a run that started from 0 did.
-            self.recent.append((now - self.last) / (done - self.done if self.recent or self.from_zero else 1))
-        elif done == 0:
-            self.from_zero = True
-        self.done, self.last = done, now
-
-    @property
-    def elapsed(self) -> float:
-        return self.clock() - self.began
-
-    @property
-    def left(self) -> float | None:
-        """Seconds left, from the mean of recent steps; None while unknown."""
-        if self.total is None or not self.recent:
-            return None
-        mean = sum(self.recent) / len(self.recent)
-        return max(mean * (self.total - self.done) - (self.clock() - self.last), 0.0)
-
-    def details(self) -> str:
-        return "".join(f"  {name} {value:.3f}" for name, value in self.detail.items())
-
-
-class Lines(Listener):
-    """Plain lines, no control codes: for pipes, logs and CI."""
+class _Stages(Listener):
+    """Keeps the stage of a run and how far it is."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._clock = console, clock
-        self._stage: _Stage | None = None
-        self._quarter = 0
+        self._console = console
+        self._progress = Progress(
+            SpinnerColumn("dots", style="cyan"),
+            TextColumn("{task.description}"),
+            BarColumn(max(min(console.width - 64, 40), 8)),
+            _Numbers(),
+            console=console,
+            get_time=clock,
+            speed_estimate_period=_RECENT,
+        )
+
+    @property
+    def _task(self) -> Task | None:
+        return next(iter(self._progress.tasks), None)
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        """End the current stage and begin the next."""
+        self.finish()
+        self._progress.add_task(name, total=total, details="")
+
+    def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
+        """Note how far the stage is."""
+        if self._task is not None:
+            details = "".join(f"  {name} {value:.3f}" for name, value in (detail or {}).items())
+            self._progress.update(self._task.id, completed=done, details=details)
+
+    def finish(self) -> None:
+        """End the current stage."""
+        if (task := self._task) is not None:
+            self._progress.remove_task(task.id)
+            self._ended(task.description, f"{duration(task.elapsed or 0.0)}{task.fields['details']}")
+
+    def _ended(self, name: str, took: str) -> None:
+        """What a display does at the end of a stage."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Keep this open around the whole run."""
         yield
 
+
+class _Numbers(ProgressColumn):
+    """Steps done, the time left or the time taken, and details."""
+
+    def render(self, task: Task) -> Text:
+        count = "" if task.total is None else f"{task.completed:.0f}/{task.total:.0f} "
+        time_text = _left(task).strip() or duration(task.elapsed or 0.0)
+        return Text.assemble(count, (time_text, "bold"), (task.fields["details"], "dim"))
+
+
+def _left(task: Task) -> str:
+    return f"  {duration(task.time_remaining)} left" if task.time_remaining else ""
+
+
+class Lines(_Stages):
+    """Plain lines, no control codes: for pipes, logs and CI."""
+
     def stage(self, name: str, total: int | None = None) -> None:
-        """End the current phase and print the name of the next."""
-        self.finish()
-        self._stage, self._quarter = _Stage(name, total, self._clock), 0
+        """End the current stage and print the name of the next."""
+        super().stage(name, total)
         self._print(name + (f" 0/{total}" if total else ""))
 
     def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
-        """Print a line after each quarter of the phase."""
-        stage = self._stage
-        if stage is None:
-            return
-        stage.advance(done)
-        stage.detail = dict(detail or {})
-        quarter = 4 * done // stage.total if stage.total else 0
-        if quarter > self._quarter and done != stage.total:
-            self._quarter = quarter
-            self._print(f"{stage.name} {done}/{stage.total}{stage.details()}{_left(stage)}")
+        """Print a line after each quarter of the stage."""
+        before = self._quarters()
+        super().advance(done, detail)
+        if (task := self._task) is not None and before < self._quarters() < 4:
+            self._print(f"{task.description} {done}/{task.total:.0f}{task.fields['details']}{_left(task)}")
 
     def step(self, result: StepResult) -> None:
         """Print the metrics of a step in one line."""
-        number = str(result.step)
-        if self._stage is not None:
-            self._stage.advance(result.step)
-            number += f"/{self._stage.total}" if self._stage.total else ""
+        super().advance(result.step)
+        number, left = str(result.step), ""
+        if (task := self._task) is not None:
+            number, left = f"{number}/{task.total:.0f}" if task.total else number, _left(task)
         shown = [f"{c.title} {c.text(result.metrics)}" for c in COLUMNS if c.metric in result.metrics]
-        self._print("  ".join([f"step {number}", *shown]) + (_left(self._stage) if self._stage else ""))
+        self._print("  ".join([f"step {number}", *shown]) + left)
 
     def note(self, message: str) -> None:
         """Print the message."""
@@ -225,26 +223,25 @@ class Lines(Listener):
         """Print the finding: code, step and summary."""
         self._print(f"{finding.code} step {finding.step}: {finding.summary}")
 
-    def finish(self) -> None:
-        """End the current stage."""
-        if self._stage is not None:
-            self._print(f"{self._stage.name}: done in {duration(self._stage.elapsed)}{self._stage.details()}")
-            self._stage = None
+    def _ended(self, name: str, took: str) -> None:
+        self._print(f"{name}: done in {took}")
+
+    def _quarters(self) -> int:
+        task = self._task
+        return int(4 * task.completed // task.total) if task is not None and task.total else 0
 
     def _print(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
         self._console.file.flush()
 
 
-class LiveTable(Listener):
+class LiveTable(_Stages):
     """Plain lines for what is finished. Below them progress and the last steps as a table, redrawn in place."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._clock = console, clock
-        self._stage: _Stage | None = None
+        super().__init__(console, clock)
         self._steps: list[tuple[int, Mapping[str, float]]] = []
         self._marked: set[int] = set()
-        self._drawn = 0.0
         # Once a second is enough for a clock, and leaves the cores to the training.
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=1, transient=True)
 
@@ -255,28 +252,15 @@ class LiveTable(Listener):
             try:
                 yield
             finally:
-                self._stage = None
+                for task in self._progress.tasks:
+                    self._progress.remove_task(task.id)
                 self._keep_table()
-
-    def stage(self, name: str, total: int | None = None) -> None:
-        """End the current phase and show the next."""
-        self.finish()
-        self._stage = _Stage(name, total, self._clock)
-        self._draw(now=True)
-
-    def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
-        """Move the progress bar."""
-        if self._stage is not None:
-            self._stage.advance(done)
-            self._stage.detail = dict(detail or {})
-            self._draw()
 
     def step(self, result: StepResult) -> None:
         """Add a row to the table."""
-        if self._stage is not None:
-            self._stage.advance(result.step)
+        self.advance(result.step)
         self._steps.append((result.step, dict(result.metrics)))
-        self._draw(now=True)
+        self._live.refresh()
 
     def note(self, message: str) -> None:
         """Print the message above the table."""
@@ -286,16 +270,11 @@ class LiveTable(Listener):
         """Print the finding above the table, and mark the row of its step."""
         self._marked.add(finding.step)
         self._console.print(Text.assemble((f"{finding.code} ", _FINDING), f"step {finding.step}: {finding.summary}"))
-        self._draw(now=True)
+        self._live.refresh()
 
-    def finish(self) -> None:
-        """End the current stage; what it showed last stays on the screen."""
-        if self._stage is None:
-            return
-        stage, self._stage = self._stage, None
+    def _ended(self, name: str, took: str) -> None:
         self._keep_table()
-        took = f"  {duration(stage.elapsed)}{stage.details()}"
-        self._console.print(Text.assemble(("✓ ", _UP), stage.name, (took, "dim")))
+        self._console.print(Text.assemble(("✓ ", _UP), name, (f"  {took}", "dim")))
 
     def _keep_table(self) -> None:
         table = self._table(_ROWS) if self._steps else None
@@ -304,36 +283,11 @@ class LiveTable(Listener):
         if table is not None:
             self._console.print(table)
 
-    def _draw(self, *, now: bool = False) -> None:
-        """Redraw at most four times a second, unless `now`."""
-        if now or self._clock() - self._drawn > 0.25:
-            self._drawn = self._clock()
-            self._live.refresh()
-
     def _render(self) -> RenderableType:
-        if self._stage is None:
-            return Text("")
-        parts: list[RenderableType] = []
-        if self._steps:
-            # 12 lines for title, header, rule, trend, legend and progress.
-            parts.append(self._table(max(min(_ROWS, self._console.height - 12), 1)))
-        return Group(*parts, self._progress(self._stage))
-
-    def _progress(self, stage: _Stage) -> RenderableType:
-        grid = Table.grid(padding=(0, 1))
-        if stage.total is None:
-            grid.add_row(Spinner("dots", style="cyan"), Text(stage.name), Text(duration(stage.elapsed), style="dim"))
-            return grid
-        left = stage.left
-        grid.add_row(
-            Spinner("dots", style="cyan"),
-            Text(stage.name),
-            ProgressBar(total=stage.total, completed=stage.done, width=max(min(self._console.width - 64, 40), 8)),
-            Text(f"{stage.done}/{stage.total}"),
-            Text(f"{duration(left)} left" if left is not None else duration(stage.elapsed), style="bold"),
-            Text(stage.details().strip(), style="dim"),
-        )
-        return grid
+        if not self._steps:
+            return self._progress
+        # 12 lines for title, header, rule, trend, legend and progress.
+        return Group(self._table(max(min(_ROWS, self._console.height - 12), 1)), self._progress)
 
     def _table(self, rows: int) -> Table:
         columns = columns_for(self._console.width)
@@ -354,11 +308,6 @@ class LiveTable(Listener):
     def _trend(self, column: Column) -> str:
         values = [metrics[column.metric] for _, metrics in self._steps if column.metric in metrics]
         return spark(values, 6) if len(values) >= 3 else ""
-
-
-def _left(stage: _Stage) -> str:
-    left = stage.left
-    return f"  {duration(left)} left" if left else ""
 
 
 def _style(column: Column, metrics: Mapping[str, float]) -> str:

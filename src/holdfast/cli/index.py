@@ -65,8 +65,8 @@ def build(
     """Build an index of a corpus.
 
     Reads the passages and writes the index folder, which recipes name as
-    retrieval.index and [cyan]holdfast serve[/cyan] serves. After a stop, the same command
-    continues where it stopped.
+    retrieval.index and [cyan]holdfast serve[/cyan] serves. With --dense, the same command
+    continues after a stop.
 
     [cyan]holdfast index build corpus.jsonl --out my-index[/cyan]
 

@@ -1,9 +1,8 @@
-"""Run folders: making one for a new run, finding one by name, and replacing one."""
+"""Run folders: making one for a new run, and finding one by name."""
 
 from __future__ import annotations
 
 import shutil
-from os.path import lexists
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ from holdfast.base.errors import ConfigError
 from holdfast.base.files import is_locked
 from holdfast.base.run_folder import CONFIG, is_run
 from holdfast.cli.terminal import program
-from holdfast.train.listener import Listener, StepResult
 
 if TYPE_CHECKING:
     from holdfast.recipe import Config
@@ -51,28 +49,23 @@ def _runs(root: Path) -> list[Path]:
 def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
     """Make the folder of a new run, write its recipe there and return it: two processes never get the same.
 
-    `named`: the user chose the name, so it is not changed; otherwise a taken name gets a number.
-    `overwrite` moves an existing run aside: `forget_replaced` deletes it once the new run has started, and
-    `discard_if_bare` moves it back if that never happens. Raises `ConfigError`.
+    `named`: the user chose the name, so it is not changed; otherwise a taken name gets a number. `overwrite` deletes an
+    existing run. Raises `ConfigError`.
     """
     from holdfast.recipe import dump
 
-    folder = Path(config.run.dir) / config.run.name
-    if overwrite and folder.exists():
-        _refuse_to_replace(folder)
-        forget_replaced(folder)
-        folder.rename(_replaced_folder(folder))
-    while True:
-        folder = free_folder(config, named=named, overwrite=False)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / CONFIG).open("x", encoding="utf-8") as file:
-                file.write(dump(config))
-            return folder
-        except FileExistsError:  # another process was faster
-            continue
-        except OSError as error:
-            raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror}; set run.dir") from None
+    folder = free_folder(config, named=named, overwrite=overwrite)
+    try:
+        if overwrite and folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / CONFIG).open("x", encoding="utf-8") as file:
+            file.write(dump(config))
+    except FileExistsError:  # another process was faster
+        return claim(config, named=named, overwrite=overwrite)
+    except OSError as error:
+        raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror or error}; set run.dir") from None
+    return folder
 
 
 def free_folder(config: Config, *, named: bool, overwrite: bool) -> Path:
@@ -91,42 +84,17 @@ def free_folder(config: Config, *, named: bool, overwrite: bool) -> Path:
     return folder
 
 
-def _is_taken(folder: Path) -> bool:
-    """Whether it exists and is not an empty folder. Raises `ConfigError` if the folder cannot be read."""
-    try:
-        return lexists(folder) and (not folder.is_dir() or any(folder.iterdir()))
-    except OSError as error:
-        raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror}; set run.dir") from None
-
-
 def discard_if_bare(folder: Path) -> bool:
-    """Remove a run folder that holds only its recipe, because the run never started; True when it was removed.
-
-    The run that it was to replace is moved back. A folder in which another process trains is left alone.
-    """
-    bare = folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG}
-    if not bare or is_locked(folder / CONFIG):
+    """Remove a run folder that holds only its recipe, because the run never started; True when it was removed."""
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} != {CONFIG}:
         return False
     shutil.rmtree(folder)
-    if _replaced_folder(folder).exists():
-        _replaced_folder(folder).rename(folder)
     return True
 
 
-def forget_replaced(folder: Path) -> None:
-    """Delete the run that `folder` replaces, if any."""
-    shutil.rmtree(_replaced_folder(folder), ignore_errors=True)
-
-
-class Replacing(Listener):
-    """Deletes a replaced run as soon as the new run has made a step."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
-
-    def step(self, result: StepResult) -> None:
-        """Delete the replaced run: the new one has made a step."""
-        forget_replaced(self._run_dir)
+def _is_taken(folder: Path) -> bool:
+    """Whether it exists and is not an empty folder."""
+    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
 
 
 def _taken(folder: Path) -> ConfigError:
@@ -139,7 +107,7 @@ def _taken(folder: Path) -> ConfigError:
 
 
 def _refuse_to_replace(folder: Path) -> None:
-    if folder.is_symlink() or not is_run(folder):
+    if not is_run(folder):
         raise ConfigError(
             f"--overwrite would delete {folder}, which is not a run folder (it has no {CONFIG}); move it away, "
             "or give another --run.name"
@@ -149,7 +117,3 @@ def _refuse_to_replace(folder: Path) -> None:
             f"--overwrite would replace {folder}, in which another process is training. Stop that process first, or "
             "give another --run.name"
         )
-
-
-def _replaced_folder(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.replaced")

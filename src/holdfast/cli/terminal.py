@@ -41,11 +41,7 @@ def is_live(console: Console) -> bool:
 
 
 def survive_any_output() -> None:
-    """Show a question mark for a character that the terminal cannot show, and write to nowhere where an output was
-    closed before the start, instead of failing."""
-    # The descriptors are opened in their order, so each takes its own.
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    """Show a question mark for a character that the terminal cannot show, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

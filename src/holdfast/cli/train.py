@@ -139,16 +139,13 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
     A `fresh` folder is removed when the run never started.
     """
     from holdfast.cli.console import open_console
-    from holdfast.train.listener import Listeners
 
     # A `kill` becomes an exception, so that a live display gives the cursor back.
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     previous_hook, sys.unraisablehook = sys.unraisablehook, _stop_again
     try:
         with open_console(out(), run_dir) as console:
-            result = work(Listeners(runs.Replacing(run_dir), console))
-        runs.forget_replaced(run_dir)
-        return result
+            return work(console)
     except KeyboardInterrupt:
         _explain_stop(run_dir, 130, fresh=fresh)
     except SystemExit:
@@ -160,8 +157,9 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
         # `resume` would fail on a recipe or a checkpoint that cannot be used.
         resumable = not isinstance(error, ConfigError | CheckpointError) and error.hint is None
         print_error(error)
-        began = not (fresh and runs.discard_if_bare(run_dir))  # otherwise the folder has the run that it was to replace
-        if began and resumable and (step := run_folder.newest_step(run_dir)) is not None:
+        if fresh:
+            runs.discard_if_bare(run_dir)
+        if resumable and (step := run_folder.newest_step(run_dir)) is not None:
             err().print(f"Step {step} is saved. To continue from there:\n  {_resuming(run_dir)}", soft_wrap=True)
         raise typer.Exit(2) from None
     finally:

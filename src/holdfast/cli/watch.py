@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event, Thread
 from time import perf_counter, sleep
 from typing import IO, TYPE_CHECKING, Annotated
 
@@ -20,9 +21,8 @@ from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.run_folder import is_finished, is_run
 from holdfast.cli.findings import show
 from holdfast.cli.pages import LivePage
-from holdfast.cli.relay import Relay
 from holdfast.cli.sources import STDIN, is_stream, path_of
-from holdfast.cli.terminal import err, is_live, out, program
+from holdfast.cli.terminal import discard_stdout, err, is_live, out, program
 from holdfast.train.listener import Listener, StepResult
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _SERVICE = 30.0
 """Fewest seconds between two requests to a service."""
 _COMMAND_SECONDS = 60.0
 """Seconds that the command of --exec may take."""
-_DEPTH, _MOST_FILES = 3, 10_000
+_PART = 1 << 16
 
 OnFinding = Callable[["Finding", "Log"], None]
 
@@ -80,7 +80,7 @@ def watch(
 
     With a pipe, watch copies its input to standard output unchanged, like `tee`,
     and prints findings and the final diagnosis on standard error. Ctrl-C stops
-    the trainer; watch then waits for its last output. Ctrl-C again stops watch.
+    the trainer; watch ends after its last output.
 
     The command of --exec gets the finding as JSON on standard input, and in the
     environment variables HOLDFAST_CODE, HOLDFAST_STEP, HOLDFAST_SUMMARY and
@@ -95,7 +95,7 @@ def watch(
     source = source or STDIN
     on_finding = _ignore if command is None else _runner(command)
     live = None if page is None else LivePage(page, source)
-    follow = _watch_stream if is_stream(source) else _watch_log
+    follow = _watch_pipe if is_stream(source) else _watch_log
     try:
         has_findings = follow(source, every, on_finding, live)
     finally:
@@ -115,103 +115,47 @@ def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage 
     from holdfast.diagnose.readers import read_logs
 
     path = path_of(source)
+    pause = every if path else max(every, _SERVICE)
     console = out()
-    with open_console(console, path or source) as listener:
-        follower = Follower(
-            lambda: read_logs(path or source),
-            listener,
-            on_finding,
-            rows=_ROWS if is_live(console) else 1,
-            several=path is None or path.is_dir(),
-            live=live,
-        )
-        notice = _WaitNotice(path, listener)
-        page = None if live is None else live.path.resolve()
-        before: object = None
-        try:
-            while True:
-                finished = path is not None and path.is_dir() and is_run(path) and is_finished(path)
-                state = None if path is None else tuple(_state_of(path, page))
-                began = perf_counter()
-                if finished or path is None or state != before:
-                    before = state
-                    try:
-                        follower.look()
-                    except DataError as error:
-                        notice.explain(error, has_begun=follower.has_begun)
-                    if not follower.has_begun:
-                        notice.for_a_row()
-                if finished:
-                    break
-                pause = every if path else max(every, _SERVICE)
+    with open_console(console, path or source) as listener, suppress(KeyboardInterrupt):
+        rows, in_folder = _ROWS if is_live(console) else 1, path is None or path.is_dir()
+        follower = Follower(listener, on_finding, rows=rows, several=in_folder, live=live)
+        waiting, seen = "", None
+        finished = False
+        while not finished:
+            finished = path is not None and is_run(path) and is_finished(path)
+            began, size = perf_counter(), _size(path)
+            try:
+                if size is None or size != seen:
+                    follower.take(read_logs(path or source))
+                    seen = size
+                reason = "" if follower.has_begun else "there is no row yet"
+            except DataError as error:
+                if not follower.has_begun and (path is None or not path.exists()):
+                    raise
+                reason = str(error).partition(". ")[0]
+            if reason not in ("", waiting):
+                listener.note(f"{reason}; waiting")
+            waiting = reason
+            if not finished:
                 sleep(max(pause, _REST * (perf_counter() - began)))
-        except KeyboardInterrupt:
-            pass
     if follower.has_findings:
         console.print(f"To read more: {program()} diagnose {path or source}", soft_wrap=True)
     return follower.has_findings
 
 
-def _state_of(path: Path, page: Path | None, depth: int = _DEPTH) -> Iterator[tuple[str, int, int, int]]:
-    """(name, size, time of change, inode) of a log's files: a change of one means that the log has changed. Our own
-    page may be among them, and is left out."""
-    try:
-        if page is not None and path.name == page.name and path.resolve() == page:
-            return
-        if path.is_dir():
-            for inner in sorted(path.iterdir())[:_MOST_FILES] if depth else ():
-                yield from _state_of(inner, page, depth - 1)
-            return
-        for file in (path, path.with_name(path.name + "-wal")):  # where SQLite writes first
-            if file.exists():
-                status = file.stat()
-                yield file.name, status.st_size, status.st_mtime_ns, status.st_ino
-    except OSError:  # it is being replaced right now
-        return
-
-
-class _WaitNotice:
-    """Says once why there is nothing to show yet, or any more. Raises for a log that will never come."""
-
-    def __init__(self, path: Path | None, listener: Listener) -> None:
-        self._path, self._listener, self._reason = path, listener, ""
-        self._said = False
-
-    def for_a_row(self) -> None:
-        if not self._said:
-            self._listener.stage("waiting for the first row")
-        self._said = True
-
-    def explain(self, error: DataError, *, has_begun: bool) -> None:
-        gone = self._path is not None and not self._path.exists()
-        if not has_begun and (self._path is None or gone or not _may_grow(self._path)):
-            raise error
-        is_new = self._path is not None and (is_run(self._path) or _is_empty(self._path))
-        reason = f"{self._path} is gone" if gone else "" if is_new else str(error).partition(". ")[0]
-        if reason and reason != self._reason:
-            self._listener.note(f"{reason}; waiting")
-        self._reason = reason
-
-
-def _may_grow(path: Path) -> bool:
-    """Whether a log may still appear in a path that cannot be read now: a folder, or a file of text."""
-    from holdfast.diagnose.readers.text import head, is_binary
-
-    try:
-        return path.is_dir() or not is_binary(head(path))
-    except DataError:
-        return False
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_file() and not path.stat().st_size
+def _size(path: Path | None) -> tuple[int, int] | None:
+    """Size and time of change of a file; None for anything else, which is read at each look."""
+    if path is None or not path.is_file() or path.with_name(f"{path.name}-wal").exists():  # SQLite writes there first
+        return None
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 class Follower:
     """Passes new rows and findings of a log to a listener.
 
     Args:
-        read: reads the log. The last of its runs is followed.
         listener: gets new rows and findings.
         on_finding: is called with each new finding and the log.
         rows: how many rows it passes on at the first look, the last ones.
@@ -220,16 +164,9 @@ class Follower:
     """
 
     def __init__(
-        self,
-        read: Callable[[], tuple[Log, ...]],
-        listener: Listener,
-        on_finding: OnFinding,
-        *,
-        rows: int = 1,
-        several: bool = False,
-        live: LivePage | None = None,
+        self, listener: Listener, on_finding: OnFinding, *, rows: int = 1, several: bool = False, live: LivePage | None
     ) -> None:
-        self._read, self._listener, self._on_finding = read, listener, on_finding
+        self._listener, self._on_finding = listener, on_finding
         self._rows, self._several, self._live = rows, several, live
         self._step: int | None = None
         self._name = ""
@@ -242,17 +179,13 @@ class Follower:
         """Whether a row was read."""
         return self._step is not None
 
-    def look(self) -> None:
-        """Read the log. Raises `DataError` if it cannot be read."""
-        self.take(self._read())
-
     def take(self, logs: tuple[Log, ...]) -> None:
-        """Pass on what is new in the log, as it was read."""
+        """Pass on what is new in the log, as it was read. Raises `ConfigError` for several runs."""
+        from holdfast.diagnose.diagnose import diagnose
+
         log = self._run_of(logs)
         if not len(log.steps):
             return
-        from holdfast.diagnose.diagnose import diagnose
-
         if log.name != self._name:
             self._name, self._step, self._known = log.name, None, {}
         new = self._new_steps([int(step) for step in log.steps], log)
@@ -260,7 +193,7 @@ class Follower:
         for step in new:
             self._listener.step(StepResult(step=step, metrics=_metrics_at(log, step)))
         diagnosis = diagnose(log)
-        if self._live is not None:
+        if self._live is not None and new:
             self._live.show(log, diagnosis)
         for finding in diagnosis.findings:
             if finding.code not in self._known:
@@ -302,35 +235,54 @@ def _metrics_at(log: Log, step: int) -> dict[str, float]:
 # ---- a pipe
 
 
-def _watch_stream(source: str, every: float, on_finding: OnFinding, live: LivePage | None) -> bool:
+def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage | None) -> bool:
     """Pass a pipe on until it ends, and report what its log shows. Returns whether there are findings."""
     from holdfast.diagnose.diagnose import diagnose
 
-    with _stream_of(source) as stream, TemporaryDirectory(prefix="holdfast-") as folder:
-        path = Path(folder) / "stdin"  # a log is read more than once
-        relay = Relay(stream, path)
-        follower = Follower(lambda: _read_piped(path), _Alarms(relay), on_finding, live=live)
-        _until_the_end(relay, follower, every)
-        if relay.problem:
-            raise ConfigError(
-                f"all output was passed on, but only a part of it could be stored for the diagnosis: {relay.problem}",
-                hint="set TMPDIR to a folder with more space",
-            )
-        logs = _read_piped(path)
-        follower.take(logs)
-        for log in logs:
-            err().print()
-            show(err(), log, diagnose(log), verbose=False)
-        return follower.has_findings
+    # Ctrl-C reaches the trainer too, whose last output ends the pipe.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with TemporaryDirectory(prefix="holdfast-") as folder:
+            path, ended = Path(folder) / "pipe", Event()  # a file, because a log is read more than once
+            path.touch()
+            Thread(target=_copy, args=(source, path, ended), daemon=True).start()
+            follower = Follower(_Alarms(), on_finding, live=live)
+            pause, seen = every, _size(path)
+            while not ended.wait(pause):
+                began, size = perf_counter(), _size(path)
+                if size != seen:
+                    with suppress(DataError):  # nothing to read yet
+                        follower.take(_read_piped(path))
+                    pause, seen = max(every, _REST * (perf_counter() - began)), size
+            logs = _read_piped(path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    follower.take(logs)
+    for log in logs:
+        err().print()
+        show(err(), log, diagnose(log), verbose=False)
+    return follower.has_findings
 
 
-@contextmanager
-def _stream_of(source: str) -> Iterator[IO[bytes]]:
-    if source == STDIN:
-        yield sys.stdin.buffer
-    else:
-        with Path(source).open("rb", buffering=0) as stream:
-            yield stream
+def _copy(source: str, path: Path, ended: Event) -> None:
+    """Copy a pipe to standard output and to a file, as `tee` does. The trainer must not stop because one of them cannot
+    be written: it is left out from then on."""
+    # Unbuffered: each part is passed on as it comes.
+    stream: IO[bytes] = sys.stdin.buffer if source == STDIN else open(source, "rb", buffering=0)  # noqa: SIM115
+    stream = getattr(stream, "raw", stream)
+    outputs = [sys.stdout.buffer, path.open("wb")]
+    try:
+        while part := stream.read(_PART):
+            for output in list(outputs):
+                try:
+                    output.write(part)
+                    output.flush()
+                except OSError as error:
+                    outputs.remove(output)
+                    err().print(f"holdfast: a part of the output is lost: {error.strerror}")
+    finally:
+        discard_stdout()
+        ended.set()
 
 
 def _read_piped(path: Path) -> tuple[Log, ...]:
@@ -343,59 +295,19 @@ def _read_piped(path: Path) -> tuple[Log, ...]:
         raise DataError(str(error).replace(str(path), "the pipe")) from None
 
 
-def _until_the_end(relay: Relay, follower: Follower, every: float) -> None:
-    """Pass on what comes and look at it every so often, until the pipe ends or Ctrl-C was pressed twice."""
-    seen, pause = 0, every
-    with _second_ctrl_c_stops():
-        relay.start()
-        while not relay.ended.wait(pause):
-            if relay.size == seen:
-                continue
-            began, seen = perf_counter(), relay.size
-            with suppress(DataError):  # nothing to read yet
-                follower.look()
-            pause = max(every, _REST * (perf_counter() - began))
-
-
-@contextmanager
-def _second_ctrl_c_stops() -> Iterator[None]:
-    """The first Ctrl-C, which the trainer gets too, only prints that a second one ends the block."""
-    count = 0
-
-    def interrupt(*_: object) -> None:
-        nonlocal count
-        count += 1
-        if count > 1:
-            raise KeyboardInterrupt
-        os.write(2, b"holdfast: waiting for the end of the pipe; Ctrl-C again stops now\n")
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        with suppress(KeyboardInterrupt):
-            yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 class _Alarms(Listener):
     """Prints each finding to standard error, on a line of its own."""
 
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-
     def finding(self, finding: Finding) -> None:
-        """Print the finding and what to change."""
-        start = "\n" if self._relay.in_line and sys.stdout.isatty() and sys.stderr.isatty() else ""
-        err().print(f"{start}holdfast: {in_a_line(finding)}", soft_wrap=True)
+        """Print code, step, what happened and what to change."""
+        if sys.stderr.isatty():
+            err().print()  # a progress bar leaves its line open
+        change = finding.remedy.replace("`", "")
+        text = f"holdfast: {finding.code} at step {finding.step}: {finding.summary} {change}"
+        err().print(text.rstrip(), soft_wrap=True)
 
 
-# ---- findings
-
-
-def in_a_line(finding: Finding) -> str:
-    """Code, step, what happened and what to change."""
-    change = finding.remedy.replace("`", "")
-    return f"{finding.code} at step {finding.step}: {finding.summary} {change}".rstrip()
+# ---- a command on a finding
 
 
 def _ignore(finding: Finding, log: Log) -> None:
@@ -414,24 +326,18 @@ def _runner(command: str) -> OnFinding:
             "HOLDFAST_SUMMARY": finding.summary,
             "HOLDFAST_RUN": log.name,
         }
-        text = to_text({"name": log.name} | finding_json(finding))
+        text, stderr = to_text({"name": log.name} | finding_json(finding)), 2  # a log is on standard output
         try:
-            # Its output must not mix with a log that is passed on.
-            done = subprocess.run(
+            subprocess.run(
                 command,
                 shell=True,
-                input=text.encode("utf-8", errors="backslashreplace"),
-                stdout=2,
+                input=text.encode(),
+                stdout=stderr,
                 env=os.environ | variables,
                 timeout=_COMMAND_SECONDS,
-                check=False,
+                check=True,
             )
-            problem = f"ended with exit code {done.returncode}" if done.returncode else ""
-        except subprocess.TimeoutExpired:
-            problem = f"did not end within {_COMMAND_SECONDS:.0f} s"
-        except OSError as error:
-            problem = f"could not be run: {error.strerror}"
-        if problem:
-            err().print(f"holdfast: the command of --exec {problem}, on {finding.code}: {command}", soft_wrap=True)
+        except subprocess.SubprocessError as error:
+            err().print(f"holdfast: --exec, on {finding.code}: {error}", soft_wrap=True)
 
     return run

@@ -1,4 +1,4 @@
-"""BM25 in process: the scores and files of bm25s, with our own tokenizer and ranking.
+"""BM25 in process: our own tokenizer and ranking, with the scores of bm25s.
 
 Equal inputs give equal hits, in memory or memory-mapped.
 """
@@ -6,10 +6,7 @@ Equal inputs give equal hits, in memory or memory-mapped.
 from __future__ import annotations
 
 import json
-import logging
 import os
-import re
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,25 +15,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.errors import DataError, MissingExtra
+from holdfast.base.errors import DataError
+from holdfast.retrieval.bm25_building import (
+    LARGEST,
+    ROWS,
+    SCORES,
+    STARTS,
+    VOCABULARY,
+    WORD,
+    Vocabulary,
+    bm25_settings,
+    count_words,
+    stemmer,
+    weigh,
+    word_starts,
+    write_words,
+)
+from holdfast.retrieval.building import new_index
 from holdfast.retrieval.corpus import corpus_hash
 from holdfast.retrieval.storage import (
-    MANIFEST,
-    DocumentWriter,
     StoredDocuments,
     mapped,
     open_manifest,
+    write_array,
+    write_documents,
     write_manifest,
-    write_offsets,
 )
 from holdfast.retrieval.types import Document, Hit, Ranked, hits_of
 
-ARRAYS, LARGEST = "bm25s", "largest.npy"
-DATA, ROWS, STARTS = "data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy"
-VOCABULARY, PARAMETERS = "vocab.index.json", "params.index.json"
-
-_WORD = re.compile(r"\w+")
-_MOST_CACHED_WORDS = 1 << 20
 # Lucene's stop words. They are indexed, and dropped from a query only when it has other words, so that a question
 # about the film "It" has hits.
 _STOP_LINE = (
@@ -49,47 +55,11 @@ _SLACK = 2.4e-7  # of a sum, for each word in it: float32 rounds by 6e-8, in the
 _NO_HITS = Ranked(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
-class Vocabulary:
-    """Numbers for words, in order of first occurrence."""
-
-    def __init__(self, stem: bool) -> None:
-        self.numbers: dict[str, int] = {}
-        self._stem = stemmer(stem)
-        self._cache: dict[str, int] = {}  # word as written -> number of its stem; a corpus repeats its words
-
-    def learn(self, text: str) -> list[int]:
-        """The number of every word of a text; new words get the next numbers."""
-        if len(self._cache) > _MOST_CACHED_WORDS:
-            self._cache.clear()
-        cache, numbers = self._cache, []
-        for word in _WORD.findall(text.lower()):
-            number = cache.get(word)
-            if number is None:
-                number = cache[word] = self.numbers.setdefault(self._stem(word), len(self.numbers))
-            numbers.append(number)
-        return numbers
-
-
 def query_words(query: str, numbers: Mapping[str, int], stem: Callable[[str], str]) -> list[int]:
     """Numbers of those words of a query that occur in the corpus, in order, repetitions included."""
-    words = _WORD.findall(query.lower())
+    words = WORD.findall(query.lower())
     words = [word for word in words if word not in _STOP_WORDS] or words
     return [number for word in words if (number := numbers.get(stem(word))) is not None]
-
-
-def stemmer(stem: bool) -> Callable[[str], str]:
-    """A function from a word to its English Snowball stem, or the identity. Raises `MissingExtra`.
-
-    Two threads must not use one stemmer at the same time.
-    """
-    if not stem:
-        return lambda word: word
-    try:
-        import Stemmer
-    except ImportError:
-        raise MissingExtra("PyStemmer", "train") from None
-    stem_word: Callable[[str], str] = Stemmer.Stemmer("english").stemWord
-    return stem_word
 
 
 class Postings:
@@ -102,11 +72,11 @@ class Postings:
     """
 
     def __init__(
-        self, data: NDArray[Any], rows: NDArray[Any], starts: NDArray[Any], largest: NDArray[Any], count: int
+        self, scores: NDArray[Any], rows: NDArray[Any], starts: NDArray[Any], largest: NDArray[Any], count: int
     ) -> None:
-        """`data` [pairs] float32 and `rows` [pairs] hold word w in `starts[w]:starts[w + 1]`. `largest` [words] is the
-        highest score of each word, `count` the number of passages."""
-        self._data, self._rows, self._starts, self._largest, self._count = data, rows, starts, largest, count
+        """`scores` [pairs] float32 and `rows` [pairs] hold word w in `starts[w]:starts[w + 1]`. `largest` [words] is
+        the highest score of each word, `count` the number of passages."""
+        self.scores, self.rows, self.starts, self.largest, self._count = scores, rows, starts, largest, count
         self._thread_local = threading.local()
 
     def best(self, words: Sequence[int], k: int) -> Ranked:
@@ -133,8 +103,8 @@ class Postings:
         counts: dict[int, int] = {}
         for word in words:
             counts[word] = counts.get(word, 0) + 1
-        rare_first = sorted(counts, key=lambda word: (self._starts[word + 1] - self._starts[word], word))
-        bounds = [float(self._largest[word]) * counts[word] for word in rare_first]
+        rare_first = sorted(counts, key=lambda word: (self.starts[word + 1] - self.starts[word], word))
+        bounds = [float(self.largest[word]) * counts[word] for word in rare_first]
         remaining = sum(bounds)
         slack = _SLACK * (len(words) + 2) * remaining
         sums = self._buffer()
@@ -178,8 +148,8 @@ class Postings:
         return candidates
 
     def _column(self, word: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        part = slice(self._starts[word], self._starts[word + 1])
-        return self._rows[part], self._data[part]
+        part = slice(self.starts[word], self.starts[word + 1])
+        return self.rows[part], self.scores[part]
 
     def _look_up(self, word: int, candidates: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """(places in `candidates`, scores) of the candidates that contain a word."""
@@ -224,7 +194,6 @@ class BM25Retriever:
         self._postings, self._vocabulary = postings, vocabulary
         self._stem, self._stemmer_lock = stemmer(settings["stem"]), threading.Lock()
         self._settings = settings
-        self._built: Any = None
         self.documents = documents
 
     @classmethod
@@ -244,17 +213,11 @@ class BM25Retriever:
         words = [vocabulary.learn(document.contents) for document in documents]
         if not vocabulary.numbers:
             raise DataError(f"none of the {len(documents)} documents contains a word, so no search could have a hit")
-        # The numpy backend even where numba is installed: both must rank alike.
-        index = _bm25s().BM25(k1=k1, b=b, method="lucene", backend="numpy", csc_backend="numpy")
-        index.index((words, vocabulary.numbers), create_empty_token=False, show_progress=False)
-        data, rows, starts = (index.scores[name] for name in ("data", "indices", "indptr"))
-        largest = np.maximum.reduceat(data, starts[:-1])
-        settings = {"kind": "bm25", "documents": len(documents), "corpus_sha256": corpus_hash(documents)}
-        settings |= {"stem": stem, "k1": k1, "b": b}
-        postings = Postings(data, rows, starts, largest, len(documents))
-        retriever = cls(postings, vocabulary.numbers, documents, settings)
-        retriever._built = (index, largest)
-        return retriever
+        chunks = [count_words(words, first_row=0)]
+        starts, lengths = word_starts(chunks, len(vocabulary.numbers)), np.array([len(text) for text in words])
+        ((scores, rows, largest),) = weigh(lambda: chunks, starts, lengths, k1, b, pairs_at_once=int(starts[-1]))
+        settings = bm25_settings(len(documents), corpus_hash(documents), stem, k1, b)
+        return cls(Postings(scores, rows, starts, largest, len(documents)), vocabulary.numbers, documents, settings)
 
     @property
     def stem(self) -> bool:
@@ -280,32 +243,13 @@ class BM25Retriever:
         return [self._postings.best(query, k) for query in words]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index, its documents and a manifest to `folder`, completely or not at all.
-
-        Replaces an index. Raises `DataError` for a folder with anything else in it, and for an index that was itself
-        loaded: copy its folder.
-        """
-        if self._built is None:
-            raise DataError("this index was loaded from a folder; copy the folder instead of saving it again")
-        folder = Path(folder)
-        if folder.exists() and not (folder / MANIFEST).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-            raise DataError(f"{folder} exists and is not an index; name a new folder")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        index, largest = self._built
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
-            fresh = Path(temporary) / "new"
-            fresh.mkdir()
-            index.save(fresh / ARRAYS, show_progress=False)
-            np.save(fresh / LARGEST, largest)
-            writer = DocumentWriter(fresh)
-            for document in self.documents:
-                writer.add(document)
-            writer.close()
-            write_offsets(fresh, len(self.documents))
+        """Write the index to a new folder, completely or not at all. Raises `DataError`."""
+        with new_index(Path(folder)) as fresh:
+            write_array(fresh / SCORES, self._postings.scores)
+            write_array(fresh / ROWS, self._postings.rows)
+            write_words(fresh, self._vocabulary, self._postings.starts, self._postings.largest)
+            write_documents(fresh, self.documents)
             write_manifest(fresh, self._settings)
-            if folder.exists():
-                folder.rename(Path(temporary) / "old")
-            fresh.rename(folder)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, expected_hash: str | None = None) -> BM25Retriever:
@@ -316,21 +260,10 @@ class BM25Retriever:
         """
         folder = Path(folder)
         manifest = open_manifest(folder, "bm25", expected_hash)
-        arrays = folder / ARRAYS
-        vocabulary = json.loads((arrays / VOCABULARY).read_text(encoding="utf-8"))
+        vocabulary = json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))
         documents = StoredDocuments(folder)
-        data, rows, starts = (mapped(arrays / name) for name in (DATA, ROWS, STARTS))
-        postings = Postings(data, rows, starts, mapped(folder / LARGEST), len(documents))
-        return cls(postings, vocabulary, documents, manifest)
-
-
-def _bm25s() -> Any:
-    try:
-        import bm25s
-    except ImportError:
-        raise MissingExtra("bm25s", "train") from None
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # its import sets DEBUG
-    return bm25s
+        scores, rows, starts, largest = (mapped(folder / name) for name in (SCORES, ROWS, STARTS, LARGEST))
+        return cls(Postings(scores, rows, starts, largest, len(documents)), vocabulary, documents, manifest)
 
 
 def _require_unique_ids(documents: Sequence[Document]) -> None:

@@ -1,31 +1,115 @@
-"""Build a BM25 index larger than memory: count words chunk by chunk, then merge one range of words at a time.
+"""Build a BM25 index: count the words of the passages, then weigh and sort the counts by word.
 
-It writes the files that bm25s would write, with the same scores, bit for bit.
+`build_bm25` does this for corpora larger than memory: it counts chunk by chunk, and sorts one range of words at a time.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from importlib.metadata import version
-from itertools import chain
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.errors import DataError
-from holdfast.base.files import write_whole
+from holdfast.base.errors import DataError, MissingExtra
 from holdfast.base.progress import Progress
-from holdfast.retrieval.bm25 import ARRAYS, DATA, LARGEST, PARAMETERS, ROWS, STARTS, VOCABULARY, Vocabulary
-from holdfast.retrieval.building import CHUNK, build, commits, copy_passages, start_stage
-from holdfast.retrieval.storage import SCRATCH, NpyWriter, mapped
+from holdfast.retrieval.building import new_index, read_passages, start_stage
+from holdfast.retrieval.storage import write_array, write_documents, write_manifest
 from holdfast.retrieval.types import Document
 
-_PAIRS_AT_ONCE = 1 << 25
-"""(word, passage) pairs merged in memory: 32 million, about 1 GB."""
+SCORES, ROWS, STARTS, LARGEST, VOCABULARY = "scores.f4", "rows.i4", "starts.i8", "largest.f4", "vocabulary.json"
+WORD = re.compile(r"\w+")
+_MOST_CACHED_WORDS = 1 << 20
+_CHUNK = 50_000
+"""Passages counted at a time."""
+_PAIRS_AT_ONCE = 1 << 23
+"""(word, passage) pairs sorted at a time: 8 million, about half a GB."""
+
+
+class Vocabulary:
+    """Numbers for words, in order of first occurrence."""
+
+    def __init__(self, stem: bool) -> None:
+        self.numbers: dict[str, int] = {}
+        self._stem = stemmer(stem)
+        self._cache: dict[str, int] = {}  # word as written -> number of its stem; a corpus repeats its words
+
+    def learn(self, text: str) -> list[int]:
+        """The number of every word of a text; new words get the next numbers."""
+        if len(self._cache) > _MOST_CACHED_WORDS:
+            self._cache.clear()
+        cache, numbers = self._cache, []
+        for word in WORD.findall(text.lower()):
+            number = cache.get(word)
+            if number is None:
+                number = cache[word] = self.numbers.setdefault(self._stem(word), len(self.numbers))
+            numbers.append(number)
+        return numbers
+
+
+def stemmer(stem: bool) -> Callable[[str], str]:
+    """A function from a word to its English Snowball stem, or the identity. Raises `MissingExtra`.
+
+    Two threads must not use one stemmer at the same time.
+    """
+    if not stem:
+        return lambda word: word
+    try:
+        import Stemmer
+    except ImportError:
+        raise MissingExtra("PyStemmer", "train") from None
+    stem_word: Callable[[str], str] = Stemmer.Stemmer("english").stemWord
+    return stem_word
+
+
+def count_words(texts: Sequence[list[int]], first_row: int) -> NDArray[np.int32]:
+    """[3, pairs]: word, row of the passage, and how often it has the word; by word, then by row.
+
+    `texts` are the words of passages (`Vocabulary.learn`), the first of which is row `first_row`.
+    """
+    lengths = [len(words) for words in texts]
+    words = np.fromiter(chain.from_iterable(texts), np.int64, sum(lengths))
+    keys, times = np.unique(words * len(texts) + np.repeat(np.arange(len(texts)), lengths), return_counts=True)
+    return np.stack([keys // len(texts), keys % len(texts) + first_row, times]).astype(np.int32)
+
+
+def word_starts(chunks: Iterable[NDArray[np.int32]], words: int) -> NDArray[np.int64]:
+    """[words + 1]: where the pairs of each word begin when the pairs of all chunks are sorted by word."""
+    frequencies = sum(np.bincount(chunk[0], minlength=words) for chunk in chunks)
+    return np.concatenate([[0], np.cumsum(frequencies)])
+
+
+def weigh(
+    chunks: Callable[[], Iterable[NDArray[np.int32]]],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    k1: float,
+    b: float,
+    pairs_at_once: int,
+) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]]:
+    """Scores and rows of all pairs, sorted by word and then by row, and the largest score of each word; in parts.
+
+    Lucene's variant: idf · times / (times + k1 (1 − b + b · length / mean)), with idf = ln(1 + (N − n + ½) / (n + ½)).
+    `lengths` [passages] are in words. `chunks()` is called for each part, so that mapped files need not stay in memory.
+    A part has at most `pairs_at_once` pairs, or one word.
+    """
+    norms = k1 * ((1 - b) + b * lengths / lengths.mean())
+    idf = _idf(np.diff(starts), len(lengths))
+    first = 0
+    while first < len(starts) - 1:
+        end = max(int(np.searchsorted(starts, starts[first] + pairs_at_once, side="right")) - 1, first + 1)
+        bounds = np.array([first, end], np.int32)
+        pairs = np.concatenate([chunk[:, slice(*np.searchsorted(chunk[0], bounds))] for chunk in chunks()], axis=1)
+        words, rows, times = pairs[:, np.argsort(pairs[0], kind="stable")]
+        scores = (idf[words] * (times / (norms[rows] + times))).astype(np.float32)
+        yield scores, rows, np.maximum.reduceat(scores, starts[first:end] - starts[first])
+        first = end
 
 
 def build_bm25(
@@ -37,140 +121,69 @@ def build_bm25(
     b: float = 0.4,
     replace: bool = False,
     progress: Progress | None = None,
-    chunk: int = CHUNK,
+    chunk: int = _CHUNK,
     pairs_at_once: int = _PAIRS_AT_ONCE,
 ) -> None:
-    """Index a corpus (`holdfast.retrieval.corpus.passages`) into the folder `out`.
+    """Index a corpus (`holdfast.retrieval.corpus.passages`) into the folder `out`, completely or not at all.
 
-    An interrupted build continues when called again with the same arguments. `replace`: put U+FFFD where a line is not
-    UTF-8, instead of skipping the line. Memory: the vocabulary, one hash per id, and `pairs_at_once` (32 bytes each).
-    Raises `DataError`.
+    `replace`: put U+FFFD where a line is not UTF-8, instead of skipping the line. Memory: the vocabulary, some 80 bytes
+    per passage, and `pairs_at_once` (60 bytes each). Raises `DataError`.
     """
+    progress = progress or Progress()
+    with new_index(out) as folder:
+        vocabulary, lengths = Vocabulary(stem), array("q")
+        documents = read_passages(corpus, progress, replace=replace)
+        digest = write_documents(folder, _counted(documents, vocabulary, lengths, folder.parent, chunk))
+        if not vocabulary.numbers:
+            raise DataError(f"none of the {len(lengths)} passages contains a word, so no search could have a hit")
 
-    def work(folder: Path, progress: Progress) -> dict[str, Any]:
-        counter = _Counter(folder, stem)
-        copied = copy_passages(folder, corpus, progress, sink=counter, replace=replace, chunk=chunk)
-        if not counter.vocabulary.numbers:
-            raise DataError(f"none of the {copied.documents} passages contains a word, so no search could have a hit")
-        _merge(folder, counter.vocabulary.numbers, copied.documents, k1, b, progress, pairs_at_once)
-        manifest = {"kind": "bm25", "documents": copied.documents, "corpus_sha256": copied.corpus_sha256}
-        return manifest | {"stem": stem, "k1": k1, "b": b}
+        def chunks() -> Iterator[NDArray[np.int32]]:
+            return (np.load(_file(folder.parent, row), mmap_mode="r") for row in range(0, len(lengths), chunk))
 
-    settings = {"kind": "bm25", "stem": stem, "k1": k1, "b": b, "replace": replace, "chunk": chunk}
-    build(corpus, out, settings, work, progress or Progress())
-
-
-class _Counter:
-    """Counts the words of a chunk. Writes (word, row, times) sorted by word, the lengths, and the new words."""
-
-    def __init__(self, folder: Path, stem: bool) -> None:
-        self._folder = folder / SCRATCH
-        self.vocabulary = Vocabulary(stem)
-        self._words_written = 0
-        self._words: list[list[int]] = []
-
-    def add(self, document: Document) -> None:
-        self._words.append(self.vocabulary.learn(document.contents))
-
-    def write(self, number: int, first_row: int) -> None:
-        lengths = np.array([len(words) for words in self._words], np.int64)
-        words = np.fromiter(chain.from_iterable(self._words), np.int64, int(lengths.sum()))
-        count = len(self._words)
-        keys, times = np.unique(words * count + np.repeat(np.arange(count), lengths), return_counts=True)
-        pairs = np.stack([keys // count, keys % count + first_row, times]).astype(np.int32)
-        np.save(_file(self._folder, number, "lengths"), lengths)
-        np.save(_file(self._folder, number, "pairs"), pairs)
-        new = list(self.vocabulary.numbers)[self._words_written :]
-        write_whole(self._folder / f"{number:06d}.words", json.dumps(new, ensure_ascii=False))
-        self._words_written, self._words = len(self.vocabulary.numbers), []
-
-    def recall(self, number: int) -> None:
-        for word in json.loads((self._folder / f"{number:06d}.words").read_text(encoding="utf-8")):
-            self.vocabulary.numbers.setdefault(word, len(self.vocabulary.numbers))
-        self._words_written = len(self.vocabulary.numbers)
+        starts = word_starts(chunks(), len(vocabulary.numbers))
+        start_stage(progress, "sorting by word", int(starts[-1]))
+        largest, done = [], 0
+        with open(folder / SCORES, "wb") as scores_file, open(folder / ROWS, "wb") as rows_file:
+            for scores, rows, word_largest in weigh(chunks, starts, np.array(lengths), k1, b, pairs_at_once):
+                scores_file.write(scores.data)
+                rows_file.write(np.ascontiguousarray(rows).data)
+                largest.append(word_largest)
+                progress.advance(done := done + len(scores))
+        write_words(folder, vocabulary.numbers, starts, np.concatenate(largest))
+        write_manifest(folder, bm25_settings(len(lengths), digest, stem, k1, b))
 
 
-def _merge(
-    folder: Path, vocabulary: dict[str, int], count: int, k1: float, b: float, progress: Progress, pairs_at_once: int
+def _counted(
+    documents: Iterator[Document], vocabulary: Vocabulary, lengths: array[int], scratch: Path, chunk: int
+) -> Iterator[Document]:
+    """Passes the passages on. Their counts go into one file per chunk, their lengths to the end of `lengths`."""
+    while part := list(islice(documents, chunk)):
+        texts = [vocabulary.learn(document.contents) for document in part]
+        np.save(_file(scratch, len(lengths)), count_words(texts, len(lengths)))
+        lengths.extend(map(len, texts))
+        yield from part
+
+
+def write_words(
+    folder: Path, vocabulary: dict[str, int], starts: NDArray[np.int64], largest: NDArray[np.float32]
 ) -> None:
-    chunks = range(len(commits(folder)))
-    frequencies = np.zeros(len(vocabulary), np.int64)
-    for number in chunks:
-        words = mapped(_file(folder / SCRATCH, number, "pairs"))[0]
-        frequencies += np.bincount(words, minlength=len(vocabulary))
-    starts = np.concatenate([[0], np.cumsum(frequencies)])
-    lengths = np.concatenate([np.load(_file(folder / SCRATCH, number, "lengths")) for number in chunks])
-    # As in bm25s, down to the types: its scores are float64 until they are stored.
-    norms = k1 * ((1 - b) + b * lengths / lengths.mean())
-    idf = _idf(frequencies, count)
-    arrays = folder / ARRAYS
-    arrays.mkdir(exist_ok=True)
-    np.save(arrays / STARTS, starts)
-    write_whole(arrays / VOCABULARY, json.dumps(vocabulary, ensure_ascii=False))
-    write_whole(arrays / PARAMETERS, json.dumps(_parameters(k1, b, count), indent=4))
-    total = int(starts[-1])
-    start_stage(progress, "sorting by word", total)
-    with (
-        NpyWriter(arrays / DATA, np.float32, total) as data,
-        NpyWriter(arrays / ROWS, np.int32, total) as rows,
-        NpyWriter(folder / LARGEST, np.float32, len(vocabulary)) as largest,
-    ):
-        for first, end in _ranges(starts, pairs_at_once):
-            part = _range(folder, chunks, starts, norms, idf, first, end)
-            data.write(part[0])
-            rows.write(part[1])
-            largest.write(np.maximum.reduceat(part[0], starts[first:end] - starts[first]))
-            progress.advance(int(starts[end]))
+    """Write what an index has for each word."""
+    (folder / VOCABULARY).write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
+    write_array(folder / STARTS, starts)
+    write_array(folder / LARGEST, largest)
 
 
-def _range(
-    folder: Path,
-    chunks: Sequence[int],
-    starts: NDArray[np.int64],
-    norms: NDArray[np.float64],
-    idf: NDArray[np.float32],
-    first: int,
-    end: int,
-) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Scores and rows of the words in [first, end), by word and then by row."""
-    size = int(starts[end] - starts[first])
-    scores, rows = np.empty(size, np.float32), np.empty(size, np.int32)
-    next_place = starts[first:end] - starts[first]
-    for number in chunks:
-        pairs = mapped(_file(folder / SCRATCH, number, "pairs"))
-        low, high = np.searchsorted(pairs[0], np.array([first, end], np.int32))
-        words, part_rows, times = pairs[0, low:high] - first, pairs[1, low:high], pairs[2, low:high].astype(np.float64)
-        counts = np.bincount(words, minlength=end - first)
-        before = np.cumsum(counts) - counts
-        places = (next_place - before)[words] + np.arange(len(words))
-        scores[places] = idf[first:end][words] * (times / (norms[part_rows] + times))
-        rows[places] = part_rows
-        next_place += counts
-    return scores, rows
-
-
-def _ranges(starts: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of words with at most `most` pairs; a word with more forms its own range."""
-    first, words = 0, len(starts) - 1
-    while first < words:
-        end = int(np.searchsorted(starts, starts[first] + most, side="right")) - 1
-        end = max(end, first + 1)
-        yield first, end
-        first = end
+def bm25_settings(count: int, digest: str, stem: bool, k1: float, b: float) -> dict[str, Any]:
+    """The manifest of an index of `count` passages."""
+    return {"kind": "bm25", "documents": count, "corpus_sha256": digest, "stem": stem, "k1": k1, "b": b}
 
 
 def _idf(frequencies: NDArray[np.int64], count: int) -> NDArray[np.float32]:
-    """ln(1 + (N − n + ½) / (n + ½)). `math.log`, as in bm25s: numpy's may differ in the last bit."""
+    """`math.log`, because numpy's may differ in the last bit between machines."""
     values, which = np.unique(frequencies, return_inverse=True)
     logs = [math.log(1 + (count - n + 0.5) / (n + 0.5)) for n in values.tolist()]
     return np.array(logs, np.float32)[which]
 
 
-def _parameters(k1: float, b: float, count: int) -> dict[str, Any]:
-    """What bm25s reads when it opens the files."""
-    fixed = {"delta": 0.5, "method": "lucene", "idf_method": "lucene", "dtype": "float32", "int_dtype": "int32"}
-    return {"k1": k1, "b": b, **fixed, "num_docs": count, "version": version("bm25s"), "backend": "numpy"}
-
-
-def _file(chunks: Path, number: int, what: str) -> Path:
-    return chunks / f"{number:06d}.{what}.npy"
+def _file(scratch: Path, first_row: int) -> Path:
+    return scratch / f"{first_row}.npy"

@@ -23,7 +23,7 @@ from holdfast.retrieval.encoder import Encoder, EncoderSpec
 from holdfast.retrieval.storage import StoredDocuments, open_manifest
 from holdfast.retrieval.types import Document, Hit, Ranked, hits_of
 
-VECTORS, SQ8 = "vectors.npy", "sq8.faiss"
+VECTORS, SQ8 = "vectors.f2", "sq8.faiss"
 PROBE = "Which town lies by the northern lake?"
 """The manifest holds this query's vector. Another model, prefix or pooling gives another vector."""
 EXACT_CHUNK_ROWS = 65_536
@@ -165,7 +165,7 @@ class DenseRetriever:
         encoder = Encoder(spec, device)
         refuse_other_model(encoder, manifest["probe"], f"the index {folder}")
         # Copy-on-write: torch warns about read-only memory. Nothing writes to it.
-        vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="c"))
+        vectors = np.asarray(np.memmap(folder / VECTORS, np.float16, "c")).reshape(-1, manifest["dimensions"])
         search: VectorSearch = ExactSearch(vectors, encoder.device)
         if manifest["storage"] == "sq8":
             search = SQ8Search(folder / SQ8, vectors)

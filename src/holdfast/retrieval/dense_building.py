@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,21 +14,20 @@ from numpy.typing import NDArray
 from holdfast.base.errors import DataError
 from holdfast.base.files import write_whole
 from holdfast.base.progress import Progress
-from holdfast.retrieval.building import CHUNK, build, copy_passages, start_stage
-from holdfast.retrieval.dense import PROBE, SQ8, VECTORS, import_faiss, open_faiss
+from holdfast.retrieval.building import read_passages, resumable_index, start_stage
+from holdfast.retrieval.dense import PROBE, SQ8, VECTORS, import_faiss
 from holdfast.retrieval.encoder import Encoder, EncoderSpec
-from holdfast.retrieval.storage import SCRATCH, NpyWriter, StoredDocuments, blocks
+from holdfast.retrieval.storage import StoredDocuments, write_documents, write_manifest
 from holdfast.retrieval.types import Document
 
 BLOCK = 4096
-"""Passages between two commits."""
+"""Passages encoded between two writes."""
 SQ8_CHUNK_ROWS = 4_096
-_PROGRESS = "encoded.json"
+_TRAINING_ROWS = 65_536
 _FLAT = (b"IxFI", b"IxF2", b"IxFl")
 _FLAT_HEAD = 45  # kind 4, dimensions 4, count 8, two dummies 16, trained 1, metric 4, number of floats 8
 _PASSAGES_CHECKED = 4
 _SAME_VECTOR = 0.99  # cosine
-_NTOTAL = slice(8, 16)  # in faiss' header, after the kind (4 bytes) and the dimensions (4)
 
 
 def build_dense(
@@ -44,7 +42,6 @@ def build_dense(
     replace: bool = False,
     progress: Progress | None = None,
     block: int = BLOCK,
-    chunk: int = CHUNK,
 ) -> None:
     """Encode a corpus (`holdfast.retrieval.corpus.passages`) into the index folder `out`.
 
@@ -57,45 +54,54 @@ def build_dense(
         replace: put U+FFFD where a line is not UTF-8, instead of skipping the line.
 
     Raises:
-        DataError: the corpus or the vectors cannot be used, or `holdfast.retrieval.building.build` refuses.
+        DataError: the corpus or the vectors cannot be used, or `holdfast.retrieval.building.resumable_index` refuses.
         ModelError: the encoder cannot be loaded.
     """
 
-    def work(folder: Path, progress: Progress) -> dict[str, Any]:
-        copied = copy_passages(folder, corpus, progress, sink=None, replace=replace, chunk=chunk)
+    progress = progress or Progress()
+    with resumable_index(out) as folder:
+        digest = write_documents(folder, read_passages(corpus, progress, replace=replace))
         progress.stage("loading the model")
         encoder = Encoder(spec, device, batch=batch)
         documents = StoredDocuments(folder)
+        _refuse_other_vectors(folder.parent, {"corpus_sha256": digest, "encoder": asdict(spec)})
         given = None if vectors is None else open_vectors(vectors, len(documents), encoder.dimensions)
         if given is not None:
             refuse_foreign_vectors(given, documents, encoder, str(vectors))
-        _encode(folder, documents, encoder, given, progress, block)
+        _encode(folder / VECTORS, documents, encoder, given, progress, block)
         if sq8:
-            write_sq8(folder / VECTORS, folder / SQ8, progress)
+            halves = np.memmap(folder / VECTORS, np.float16, "r").reshape(len(documents), -1)
+            write_sq8(halves, folder / SQ8, progress)
         probe = [round(float(value), 6) for value in encoder.queries([PROBE])[0]]
-        manifest = {"kind": "dense", "documents": copied.documents, "corpus_sha256": copied.corpus_sha256}
+        manifest = {"kind": "dense", "documents": len(documents), "corpus_sha256": digest}
         storage = {"storage": "sq8" if sq8 else "fp16", "dimensions": encoder.dimensions}
-        return manifest | storage | {"encoder": asdict(spec), "probe": probe}
+        write_manifest(folder, manifest | storage | {"encoder": asdict(spec), "probe": probe})
 
-    # `vectors` is not among them: vectors from any file are checked to be this model's.
-    settings = {"kind": "dense", "encoder": asdict(spec), "sq8": sq8, "replace": replace, "chunk": chunk}
-    build(corpus, out, settings, work, progress or Progress())
+
+def _refuse_other_vectors(parent: Path, made_from: dict[str, Any]) -> None:
+    """Note what the vectors are made from. Raises `DataError` if an interrupted build noted something else."""
+    path = parent / "made-from.json"
+    if not path.is_file():
+        write_whole(path, json.dumps(made_from))
+    elif json.loads(path.read_text()) != made_from:
+        raise DataError(f"{parent} has vectors of another corpus or encoder; give the same ones, or delete that folder")
 
 
 def _encode(
-    folder: Path,
+    path: Path,
     documents: StoredDocuments,
     encoder: Encoder,
     given: NDArray[Any] | None,
     progress: Progress,
     block: int,
 ) -> None:
-    so_far = folder / SCRATCH / _PROGRESS
-    done = int(json.loads(so_far.read_text())) if so_far.is_file() else 0
-    start_stage(progress, "encoding passages" if given is None else "copying vectors", len(documents), done)
-    if done:
-        progress.note(f"continuing after {done:,} passages")
-    with NpyWriter(folder / VECTORS, np.float16, (len(documents), encoder.dimensions), rows=done) as out:
+    row_bytes = 2 * encoder.dimensions
+    with open(path, "ab") as out:
+        done = out.tell() // row_bytes // block * block  # whole blocks, as a build without a stop encodes them
+        out.truncate(done * row_bytes)
+        start_stage(progress, "encoding passages" if given is None else "copying vectors", len(documents), done)
+        if done:
+            progress.note(f"continuing after {done:,} passages")
         for first in range(done, len(documents), block):
             end = min(first + block, len(documents))
             if given is None:
@@ -109,10 +115,8 @@ def _encode(
                     f"the vector of passage {documents[row].id!r} (row {row}) is not finite in half precision; "
                     + (f"{encoder.spec.model} cannot be used for it" if given is None else "check the file of vectors")
                 )
-            out.write(halves)
+            out.write(halves.data)
             out.flush()
-            os.fsync(out.fileno())
-            write_whole(so_far, json.dumps(end))
             progress.advance(end)
 
 
@@ -127,18 +131,10 @@ def open_vectors(path: Path, count: int, dimensions: int) -> NDArray[Any]:
             vectors: NDArray[Any] = np.load(path, mmap_mode="r")
         else:
             with open(path, "rb") as file:
-                kind = file.read(4)
-            raw = np.memmap(path, np.float32, "r", offset=_FLAT_HEAD if kind in _FLAT else 0)
-            if raw.size != count * dimensions:
-                raise DataError(
-                    f"{path} holds {raw.size:,} numbers; {count:,} passages of {dimensions} dimensions need "
-                    f"{count * dimensions:,}"
-                )
-            vectors = raw.reshape(count, dimensions)
+                offset = _FLAT_HEAD if file.read(4) in _FLAT else 0
+            vectors = np.memmap(path, np.float32, "r", offset).reshape(-1, dimensions)
     except (OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path} cannot be read as vectors: {error}") from error
+        raise DataError(f"{path} cannot be read as vectors of {dimensions} numbers: {error}") from error
     if vectors.shape != (count, dimensions) or vectors.dtype not in (np.float32, np.float16):
         raise DataError(
             f"{path} holds {vectors.dtype} of shape {list(vectors.shape)}; needed are float32 or float16 of "
@@ -165,35 +161,16 @@ def refuse_foreign_vectors(vectors: NDArray[Any], documents: Sequence[Document],
             )
 
 
-def write_sq8(vectors: Path, path: Path, progress: Progress) -> None:
-    """Quantise a `.npy` file of vectors [rows, dimensions] into a faiss file, in two passes. Memory: one chunk.
-
-    The file is faiss' own (IndexScalarQuantizer, 8 bits, inner product). It is written chunk by chunk because
-    `index.add` would hold all codes, and twice as many while they grow.
-    """
+def write_sq8(vectors: NDArray[np.float16], path: Path, progress: Progress) -> None:
+    """Quantise vectors [rows, dimensions] into a faiss file of 8-bit codes (inner product). Memory: the codes."""
     faiss = import_faiss()
-    count, dimensions = np.load(vectors, mmap_mode="r").shape
-    start_stage(progress, "ranges of dimensions", count)
-    low, high = np.full(dimensions, np.inf, np.float32), np.full(dimensions, -np.inf, np.float32)
-    done = 0
-    for block in blocks(vectors, SQ8_CHUNK_ROWS):
-        low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
-        done += len(block)
-        progress.advance(done)
-    index = faiss.IndexScalarQuantizer(dimensions, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
-    index.train(np.stack([low, high]).astype(np.float32))  # what training on all rows would learn
-    head = bytearray(faiss.serialize_index(index).tobytes())
-    if head[_NTOTAL] != bytes(8) or head[-8:] != bytes(8):
-        raise DataError("this version of faiss writes its files in another way; install faiss-cpu 1.15")
-    head[_NTOTAL] = count.to_bytes(8, "little")
-    head[-8:] = (count * index.code_size).to_bytes(8, "little")
+    count, dimensions = vectors.shape
     start_stage(progress, "quantising", count)
-    with open(path, "wb") as file:
-        file.write(head)
-        done = 0
-        for block in blocks(vectors, SQ8_CHUNK_ROWS):
-            file.write(index.sa_encode(np.ascontiguousarray(block, np.float32)).data)
-            done += len(block)
-            progress.advance(done)
-    if int(open_faiss(path).ntotal) != count:
-        raise DataError(f"faiss cannot read back what was written to {path}; install faiss-cpu 1.15")
+    index = faiss.IndexScalarQuantizer(dimensions, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors[:: -(-count // _TRAINING_ROWS)].astype(np.float32))
+    index.codes.resize(count * dimensions)  # reserves the memory: while `add` makes room, it holds the codes twice
+    index.codes.clear()
+    for first in range(0, count, SQ8_CHUNK_ROWS):
+        index.add(vectors[first : first + SQ8_CHUNK_ROWS].astype(np.float32))
+        progress.advance(min(first + SQ8_CHUNK_ROWS, count))
+    faiss.write_index(index, str(path))

@@ -25,7 +25,8 @@ QUERIES = 64
 _SAMPLE = 2_000
 _ID = 70  # bytes that an id seen takes in memory
 _WORD = 160  # bytes that a word of the vocabulary takes in memory
-_MERGE = 1 << 30  # bytes that merging words takes at most
+_OFFSET = 8  # bytes that the place or the length of a passage takes in memory
+_SORT = 1 << 30  # bytes that sorting by word takes at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +94,8 @@ def bm25_needs(size: Size, per_second: float) -> Needs:
     return Needs(
         kind="BM25",
         disk=index,
-        building_disk=index + 12 * pairs + 8 * size.passages,
-        building_memory=vocabulary + max(_ID * size.passages, 24 * size.passages + min(_MERGE, 32 * pairs)),
+        building_disk=index + 12 * pairs,
+        building_memory=vocabulary + max((_ID + 2 * _OFFSET) * size.passages, min(_SORT, 60 * pairs)),
         memory=index + vocabulary + 4 * size.passages,
         build_seconds=size.passages / per_second,
         batch_seconds=None,
@@ -112,7 +113,7 @@ def dense_needs(
         kind=f"dense {dimensions}, {'sq8' if sq8 else 'fp16'}",
         disk=disk,
         building_disk=disk,
-        building_memory=_ID * size.passages + chunk,
+        building_memory=max((_ID + _OFFSET) * size.passages, codes if sq8 else 0) + chunk,
         memory=documents + (codes if sq8 else 2 * codes + chunk),
         build_seconds=None if per_second is None else size.passages / per_second,
         batch_seconds=None if sq8 else row_seconds * size.passages,

@@ -208,8 +208,7 @@ _DEVICE = "cpu"
 def check_index(config: Config, folder: Path, *, corpus_sha256: str | None = None) -> None:
     """Raise for an index that is missing, damaged, of another corpus, or stemmed differently from the recipe.
 
-    Reads the manifest and samples of large files, so it takes a second at most. `corpus_sha256` is
-    that of the corpus in the recipe, if known.
+    Reads the manifest and the sizes of the files. `corpus_sha256` is that of the corpus in the recipe, if known.
     """
     stem = config.retrieval.stem
     manifest = open_manifest(folder, read_manifest(folder)["kind"], corpus_sha256)
@@ -233,8 +232,6 @@ def _index(config: Config, documents: Iterable[Document]) -> CachedRetriever:
     if folder is not None:
         try:
             bm25.save(folder)
-        except OSError as error:
-            raise ConfigError(
-                f"retrieval.index = {settings.index!r} cannot be written ({error.strerror}); name a folder that can"
-            ) from error
+        except DataError as error:
+            raise ConfigError(f"retrieval.index: {error}") from error
     return CachedRetriever(bm25, settings.cache_size)
