@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.metrics import glossary_entry
 from holdfast.base.errors import ConfigError
+from holdfast.base.glossary import glossary_entry
 from holdfast.cli.recipes import find as find_recipe
 from holdfast.recipe import load
 from holdfast_research.experiments import EXPERIMENTS, find

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.metrics import glossary_entry
+from holdfast.base.glossary import glossary_entry
 from holdfast_research.results import warning_rows
 from holdfast_research.series import RunSeries, rise_step
 from holdfast_research.signals import SIGNALS, warnings_of

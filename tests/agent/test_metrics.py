@@ -10,10 +10,8 @@ import torch
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics import (
-    METRICS,
     advantage_metrics,
     displacement_metrics,
-    glossary_entry,
     likelihood_metrics,
     likelihood_rows,
     per_token_mean,
@@ -23,6 +21,7 @@ from holdfast.agent.metrics import (
 )
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Action, Answer, Group, Invalid, Search, Status, Trajectory, Turn
+from holdfast.base.glossary import METRICS, glossary_entry
 from holdfast.model.sampling import SamplingMask
 
 

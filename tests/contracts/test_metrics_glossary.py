@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.metrics import METRICS as OF_RUNS
-from holdfast.agent.metrics import glossary_entry
+from holdfast.base.glossary import METRICS as OF_RUNS
+from holdfast.base.glossary import glossary_entry
 from holdfast.diagnose.readers.names import GROUP_STD, TABLES
 from holdfast.methods.registry import series
 
 METRICS = OF_RUNS | series()
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
-MARK = "<!-- made from holdfast.agent.metrics by `make docs`; edit the text there -->\n"
+MARK = "<!-- made from holdfast.base.glossary by `make docs`; edit the text there -->\n"
 
 NAME = re.compile(r"[a-z][a-z0-9_]*(/[a-z0-9_{}]+)+")  # `{}` stands for what an f-string fills in
 FILLED = r"[a-z0-9_]+"
@@ -103,7 +103,7 @@ def table() -> str:
 def test_every_name_in_the_code_is_in_the_glossary(sources: Mapping[str, ast.Module]) -> None:
     names = used_names(sources)
     assert len(names) > 40
-    assert not unknown(names), "not in holdfast.agent.metrics.METRICS"
+    assert not unknown(names), "not in holdfast.base.glossary.METRICS"
 
 
 def test_every_entry_of_the_glossary_is_logged(sources: Mapping[str, ast.Module]) -> None:

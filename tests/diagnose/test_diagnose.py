@@ -269,7 +269,7 @@ def test_a_baseline_of_its_own_needs_no_contrast(make_log: MakeLog) -> None:
 
 
 def test_every_series_a_rule_needs_is_one_somebody_logs() -> None:
-    from holdfast.agent.metrics import glossary_entry
+    from holdfast.base.glossary import glossary_entry
 
     for rule in RULES.values():
         for name in {name for names in rule.needs for name in names} - {"loss"}:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.agent.metrics import METRICS
+from holdfast.base.glossary import METRICS
 from holdfast.diagnose.log import Series
 from holdfast.diagnose.readers.names import (
     CHANGES,

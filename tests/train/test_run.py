@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from holdfast import __version__
-from holdfast.agent.metrics import glossary_entry
 from holdfast.base.errors import ConfigError
+from holdfast.base.glossary import glossary_entry
 from holdfast.model import hf
 from holdfast.recipe import load
 from holdfast.train.checkpoint import find_damage

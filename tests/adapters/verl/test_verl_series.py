@@ -14,7 +14,7 @@ pytest.importorskip("verl")
 from verl.utils.metric import AggregationType, Metric, reduce_metrics
 
 from holdfast.adapters.verl import LOSSES
-from holdfast.agent.metrics import METRICS
+from holdfast.base.glossary import METRICS
 
 from .conftest import GLOBAL, Batch, MakeConfig, call, naive_penalty
 
