@@ -16,26 +16,25 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Group
 from holdfast.methods.method import Method
 
-Methods = Sequence[Method]
-
-
-def selected(groups: Sequence[Group], methods: Methods) -> list[bool]:
-    """Which groups every method would learn from."""
-    return [all(votes) for votes in zip([True] * len(groups), *(m.select(groups) for m in methods), strict=False)]
-
 
 Probed = Mapping[str, Sequence[float]]
 """Name of a method -> the likelihoods that it asked for."""
 
 
-def with_credit(batch: TokenBatch, groups: Sequence[Group], methods: Methods, probed: Probed) -> TokenBatch:
+def selected(groups: Sequence[Group], methods: Sequence[Method]) -> list[bool]:
+    """Which groups every method would learn from."""
+    votes = [[True] * len(groups), *(method.select(groups) for method in methods)]
+    return [all(of_group) for of_group in zip(*votes, strict=True)]
+
+
+def with_credit(batch: TokenBatch, groups: Sequence[Group], methods: Sequence[Method], probed: Probed) -> TokenBatch:
     """The batch of all rollouts of `groups`, whose advantages are those of rollouts, with what methods add to them."""
     given = [method.credit(batch, groups, probed.get(method.name, ())) for method in methods]
     credits = [credit for credit in given if credit is not None]
     return replace(batch, advantages=batch.advantages + sum(credits)) if credits else batch
 
 
-def with_exclusions(batch: TokenBatch, groups: Sequence[Group], methods: Methods) -> TokenBatch:
+def with_exclusions(batch: TokenBatch, groups: Sequence[Group], methods: Sequence[Method]) -> TokenBatch:
     """The batch of all rollouts of `groups`, with the tokens that methods leave out, and the sampler's log-probs if a
     method needs them."""
     if any("sampler" in method.needs for method in methods):
@@ -45,7 +44,7 @@ def with_exclusions(batch: TokenBatch, groups: Sequence[Group], methods: Methods
     return batch
 
 
-def with_weights(micro: TokenBatch, methods: Methods) -> TokenBatch:
+def with_weights(micro: TokenBatch, methods: Sequence[Method]) -> TokenBatch:
     """A micro-batch, whose `old_logprobs` are those of the loss, with what methods reject and the factors they give."""
     for method in methods:
         micro = _multiply_weights(_exclude(micro, method.drop_by_old_policy(micro)), method.weights(micro))
@@ -59,7 +58,7 @@ def with_scores(micro: TokenBatch, rows: Sequence[int], scores: Sequence[Tensor]
     return micro
 
 
-def method_metrics(minibatches: Iterable[Iterable[TokenBatch]], methods: Methods) -> dict[str, float]:
+def method_metrics(minibatches: Iterable[Iterable[TokenBatch]], methods: Sequence[Method]) -> dict[str, float]:
     """What methods left out of the loss, the mean weight of what stayed, and the series of each method."""
     micros = [micro for mini in minibatches for micro in mini]
     sampled = sum(int(micro.loss_mask.sum()) for micro in micros)
@@ -79,14 +78,14 @@ def method_metrics(minibatches: Iterable[Iterable[TokenBatch]], methods: Methods
     return metrics
 
 
-def lessons(batch: TokenBatch, methods: Methods, *, step: int) -> Iterator[Tensor]:
+def lessons(batch: TokenBatch, methods: Sequence[Method], *, step: int) -> Iterator[Tensor]:
     """For each method that has one at this step, the rows to learn from by their likelihood."""
     for method in methods:
         if (rows := method.lesson(batch, step)) is not None and bool(rows.any()):
             yield rows
 
 
-def rows_to_score(batch: TokenBatch, methods: Methods) -> Mapping[str, list[bool]]:
+def rows_to_score(batch: TokenBatch, methods: Sequence[Method]) -> Mapping[str, list[bool]]:
     """By the name of each method that needs hidden states: for each row, whether it needs that row's."""
     rows = {method.name: method.hidden_rows(batch) for method in methods}
     return {name: mask.tolist() for name, mask in rows.items() if mask is not None}
