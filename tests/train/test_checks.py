@@ -97,7 +97,7 @@ def test_a_plain_recipe_raises_no_doubt(recipe: Recipe) -> None:
 @pytest.mark.parametrize("changes", [{"sampling.top_p": 0.95}, {"sampling.top_k": 50}])
 def test_a_truncated_sampler_is_warned_of(recipe: Recipe, changes: Mapping[str, Any]) -> None:
     (told,) = config_warnings(recipe(changes))
-    assert "truncate the sampler" in told and "sampler/logprob_gap" in told
+    assert "truncate the sampler" in told and "score_centering" in told
 
 
 def test_a_mask_that_is_kept_raises_no_doubt(recipe: Recipe) -> None:
