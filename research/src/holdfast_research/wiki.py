@@ -65,7 +65,7 @@ em = 0.0
 f1 = 1.0                     # exact match gives contrast in too few groups of so small a model
 
 [train]
-steps = 30
+steps = 20
 questions = 8
 group_size = 6
 optimizer_steps_per_rollout = 4
