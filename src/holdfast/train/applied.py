@@ -16,7 +16,6 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Group
 from holdfast.methods.method import Method
 
-
 Probed = Mapping[str, Sequence[float]]
 """Name of a method -> the likelihoods that it asked for."""
 
