@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import pytest
 import torch
 
 from holdfast.methods.interleaved_sft import InterleavedSFT
@@ -26,12 +28,15 @@ def test_a_supervised_step_makes_its_rollouts_likelier_and_returns_their_mean(re
     assert float(after.sum()) > float(before.sum())
 
 
-def test_every_second_step_has_one_if_a_rollout_is_correct(recipe: Recipe) -> None:
+@pytest.mark.parametrize("correct", [True, False])
+def test_every_second_step_has_one_if_a_rollout_is_correct(correct: bool, recipe: Recipe) -> None:
     trainer = a_trainer(recipe(ON))
+    make = trainer.make_batch
+    trainer.make_batch = lambda groups: replace(  # type: ignore[method-assign]
+        batch := make(groups), correct=torch.full((len(batch),), correct)
+    )
     rows = [trainer.step().metrics for _ in range(4)]
-    assert [("loss/supervised" in row) for row in rows] == [
-        step % 2 == 0 and row["reward/em"] > 0 for step, row in enumerate(rows, start=1)
-    ]
+    assert [("loss/supervised" in row) for row in rows] == [False, correct, False, correct]
 
 
 def test_only_correct_rollouts_teach(recipe: Recipe) -> None:

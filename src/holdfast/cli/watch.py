@@ -239,13 +239,16 @@ def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage
     """Pass a pipe on until it ends, and report what its log shows. Returns whether there are findings."""
     from holdfast.diagnose.diagnose import diagnose
 
+    # Unbuffered: each part is passed on as it comes. Opened here, where a pipe that cannot be read is an error at once.
+    stream: IO[bytes] = sys.stdin.buffer if source == STDIN else open(source, "rb", buffering=0)  # noqa: SIM115
+    stream = getattr(stream, "raw", stream)
     # Ctrl-C reaches the trainer too, whose last output ends the pipe.
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         with TemporaryDirectory(prefix="holdfast-") as folder:
             path, ended = Path(folder) / "pipe", Event()  # a file, because a log is read more than once
             path.touch()
-            Thread(target=_copy, args=(source, path, ended), daemon=True).start()
+            Thread(target=_copy, args=(stream, path, ended), daemon=True).start()
             follower = Follower(_Alarms(), on_finding, live=live)
             pause, seen = every, _size(path)
             while not ended.wait(pause):
@@ -264,12 +267,9 @@ def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage
     return follower.has_findings
 
 
-def _copy(source: str, path: Path, ended: Event) -> None:
+def _copy(stream: IO[bytes], path: Path, ended: Event) -> None:
     """Copy a pipe to standard output and to a file, as `tee` does. The trainer must not stop because one of them cannot
     be written: it is left out from then on."""
-    # Unbuffered: each part is passed on as it comes.
-    stream: IO[bytes] = sys.stdin.buffer if source == STDIN else open(source, "rb", buffering=0)  # noqa: SIM115
-    stream = getattr(stream, "raw", stream)
     outputs = [sys.stdout.buffer, path.open("wb")]
     try:
         while part := stream.read(_PART):

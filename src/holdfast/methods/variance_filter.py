@@ -18,7 +18,7 @@ _WHY = "it trains on every group that it samples"
 class VarianceFilter(Method):
     """Learn only from the groups whose rewards vary most: as few as have `share` of the variance of all groups.
 
-    No other questions are sampled in place of the rest; `dynamic_sampling` does that.
+    No other questions are sampled in place of the rest.
     """
 
     share: float = Field(0.9, gt=0, le=1)

@@ -166,6 +166,8 @@ class Trainer:
 
     def _probed(self, groups: Sequence[Group]) -> dict[str, list[float]]:
         """By the name of each method that asks for them, likelihoods of golden answers in the course of rollouts."""
+        if not self._methods:
+            return {}
         (opened, _), tokenizer = self.agent.protocol.answer_tags, self.learner.language_model.tokenizer
         opening = tuple(encode(tokenizer, opened))
         answers = [self._answers[group.id] for group in groups]

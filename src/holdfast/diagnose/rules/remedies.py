@@ -102,6 +102,7 @@ NAMES: Mapping[str, Mapping[Host, tuple[str, ...]]] = {
         "holdfast": ("sampling.top_k = 512", "sampling.mask_logprobs = true"),
         "trl": ("top_k=512", "with_penalties(GRPOTrainer, mask_logprobs=True)"),
     },
+    "score centering": {"holdfast": ("loss.methods.score_centering.on",)},
     "importance weights of the sampler": {
         "holdfast": ("loss.methods.sampler_weights.on",),
         "trl": ("vllm_importance_sampling_correction=True",),

@@ -220,7 +220,7 @@ SMP001 = Rule(
         "sampler gets the new weights after every update.",
         instead={
             "holdfast": "Sample [without top-p and top-k]. Or compute log-probs over the [tokens that the sampler can "
-            "draw]."
+            "draw], or use [score centering]."
         },
     ),
     limitations="Mild truncation (top-p 0.95 or 0.9) alone is not a finding, because most such runs stay stable for "
