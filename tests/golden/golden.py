@@ -308,12 +308,12 @@ def record(part: str, replayed: Numbers) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], default=list(PARTS), metavar="PART")
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART")
     parser.add_argument("--record", action="store_true", help="write what is replayed as the new recording")
     parser.add_argument("--fresh", action="store_true", help="make the warm starts anew")
     arguments = parser.parse_args()
     failed = False
-    for part in arguments.parts:
+    for part in arguments.parts or PARTS:
         print(f"{part}:", flush=True)
         try:
             replayed = PARTS[part](arguments.fresh)
