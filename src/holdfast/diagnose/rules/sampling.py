@@ -133,6 +133,7 @@ def samples_unlikely_tokens(rows: Rows) -> Signal:
 MSK001 = Rule(
     code="MSK001",
     title="observation tokens in the loss",
+    kind="logged cause",
     needs=((TRAINED, SAMPLED), SURPRISE),
     checks=(
         Check(
@@ -173,6 +174,7 @@ MSK001 = Rule(
 SMP001 = Rule(
     code="SMP001",
     title="sampler and trainer disagree",
+    kind="logged cause",
     needs=((GAP,), *((measure.series,) for measure in MEASURES), (MASS,), (*SURPRISE, REWARD)),
     checks=(
         Check(
