@@ -16,7 +16,6 @@ from holdfast.base.collapse import collapsed, fell
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import headline
 from holdfast.diagnose.log import Log, Series, reward_curve
-from holdfast.diagnose.rules.reward import may_recover
 from holdfast.train.summary import verdict_of
 from holdfast_research.pages import kept_runs
 from holdfast_research.recordings.library import Recording, load, read_manifest
@@ -51,16 +50,18 @@ def said(log: Log) -> str:
     )
     diagnosis = diagnose(log)
     down = fell(curve) is not None
-    waited = down and bool(may_recover(curve)[curve.fallen].all())
+    waited = down and not curve.down.any()
     word = verdict_of(rows, SCORES, SCORES, "test").split(".")[0]
     study = RunSeries(arm="", seed=1, rows=rows, results={})
     assert word.startswith(("Fell", "Collapsed")) is down, log.name
     assert (word == "Collapsed") is (collapsed(curve) is not None and bool(curve.fallen[-1])), log.name
     assert (study.fell, study.collapsed) == (down, collapsed(curve) is not None), log.name
-    assert (diagnosis.fall is not None) is down, log.name
+    course = diagnosis.course
+    assert (course.fall is not None) is (down and not waited), log.name
     text = headline(log, diagnosis)
-    assert (" It fell: " in text) is down and (" It did not fall" in text) is not down, log.name
-    assert diagnosis.halved is None or down, log.name
+    assert (" It fell: " in text) is (course.fall is not None), log.name
+    assert (" It was back" in text) is (course.back_step is not None), log.name
+    assert course.half is None or course.fall is not None, log.name
     alarm = any(finding.code == "RWD001" for finding in (*diagnosis.findings, *diagnosis.notes))
     broke = any(finding.code == "GRP001" for finding in diagnosis.findings)  # a grader that returns 0 is told as that
     assert alarm is (down and not waited) or (down and broke), log.name

@@ -160,7 +160,7 @@ def test_the_leak_is_named_where_there_is_one(name: str, tmp_path: Path) -> None
     for folder in sorted((tmp_path / "runs").iterdir()):
         log, config = read_log(folder), load(folder / "config.toml")
         found = {finding.code: finding.step for finding in diagnose(log).findings}
-        half = diagnose(log).halved
+        half = diagnose(log).course.half
         half_step = None if half is None else half.step
         whole = config.sampling.top_p == 1 or config.sampling.mask_logprobs
         if whole or (config.faults.search_failure_rate == 0 and half_step is None):

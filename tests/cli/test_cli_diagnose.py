@@ -56,7 +56,7 @@ def test_a_finding_is_told_like_a_linters(holdfast: Holdfast, run: Any) -> None:
 
 def test_nothing_found(holdfast: Holdfast, run: Any) -> None:
     said = holdfast("diagnose", run("well", failing=False)).stdout
-    assert "It did not fall." in " ".join(said.split())
+    assert "It neither rose nor fell beyond its noise." in " ".join(said.split())
     assert said.endswith("No findings.\n")
 
 

@@ -86,7 +86,14 @@ def test_a_finding_once_made_stays(name: str, tmp_path: Path) -> None:
                 code in hits and hit.step <= hits[code].step for code, hit in now.items() if hit.level == "finding"
             )
             known = [code for code, hit in hits.items() if hit.level == "finding" and hit.step <= step]
-            assert all(repr(now[code]) == repr(hits[code]) for code in known), step
+            assert all(repr(replace(now[code], spans=())) == repr(replace(hits[code], spans=())) for code in known), (
+                step
+            )
+
+
+def without_spans(hit: Hit) -> str:
+    """All that does not change as the log grows."""
+    return repr(replace(hit, spans=()))
 
 
 def hits_of(log: Log) -> dict[str, Hit]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from holdfast.base.collapse import Fall, halved
 from holdfast.base.errors import ConfigError
 from holdfast.diagnose.codes import CODES, chosen
-from holdfast.diagnose.diagnose import cannot_tell, diagnose
+from holdfast.diagnose.diagnose import cannot_tell, causes_first, diagnose
 from holdfast.diagnose.finding import as_json, headline, to_text
 from holdfast.diagnose.log import Log, reward_curve
 from holdfast.diagnose.rules import RULES
@@ -23,7 +24,7 @@ FALLEN = [0.4] * 5 + [0.8] * 25 + [0.7, 0.6, 0.5, 0.4, 0.3, 0.2] + [0.1] * 24
 
 
 def hit(step: int) -> Hit:
-    return Hit(step, "", {}, ())
+    return Hit(step, "", {}, (), spans=((step, None),))
 
 
 def half_of(log: Log) -> Fall | None:
@@ -116,7 +117,7 @@ def test_leads_are_counted_to_half_of_the_peak(make_log: MakeLog) -> None:
     log = make_log(reward__mean=FALLEN, retrieval__error_fraction=[0.0] * 29 + [0.9] * 31)
     diagnosis = diagnose(log)
     leads = {finding.code: finding.lead for finding in diagnosis.findings}
-    assert diagnosis.halved is not None and diagnosis.halved.step == 36 and leads["RET001"] == 6
+    assert diagnosis.course.half is not None and diagnosis.course.half.step == 36 and leads["RET001"] == 6
     well = diagnose(make_log(retrieval__error_fraction=[0.0] * 29 + [0.9] * 31))
     assert [finding.lead for finding in well.findings] == [None]
 
@@ -138,6 +139,48 @@ def test_a_suppressed_finding_suppresses_nothing() -> None:
     """Long rollouts are preferred, so the jump is not one, and the decay after it is not its consequence."""
     assert remaining(TRN001=20, STP001=20, LLD002=25) == {"TRN001", "LLD002"}
     assert remaining(TRN001=21, STP001=20, LLD002=25) == {"TRN001", "STP001"}
+
+
+def test_what_has_passed_hides_only_what_began_while_it_held() -> None:
+    drift = Hit(10, "", {}, (), level="note", spans=((10, 20),))
+    assert set(without_suppressed({"ISD001": drift, "STP001": hit(15)}, RULES)) == {"ISD001"}
+    assert set(without_suppressed({"ISD001": drift, "STP001": hit(25)}, RULES)) == {"ISD001", "STP001"}
+
+
+def test_a_cause_that_shows_within_five_rows_comes_first(make_log: MakeLog) -> None:
+    log = make_log()
+    order = partial(causes_first, log)
+    assert order({"ENT001": hit(20), "STP001": hit(25), "MSK001": hit(24)}) == ["MSK001", "STP001", "ENT001"]
+    assert order({"ENT001": hit(20), "STP001": hit(26)}) == ["ENT001", "STP001"]
+    assert order({"STP001": hit(20), "ENT001": hit(21)}) == ["STP001", "ENT001"]
+
+
+def test_an_entropy_bonus_in_the_settings_is_named_before_a_penalty(make_log: MakeLog) -> None:
+    surge = np.linspace(1.0, 3.0, 60).tolist()
+    with_bonus, without = (
+        diagnose(make_log(host="trl", entropy__mean=surge, settings=settings)).findings[0]
+        for settings in ({"entropy_coef": 0.3}, {"entropy_coef": 0.0})
+    )
+    assert with_bonus.code == without.code == "ENT001"
+    assert "entropy bonus (`entropy_coef`) of 0.3: set it to 0" in with_bonus.remedy
+    assert "entropy_coef" not in without.remedy
+
+
+def test_a_reward_lost_at_once_by_unchanged_rollouts_is_not_the_policys(make_log: MakeLog) -> None:
+    """RWD001 says where to go back to, and what the finding before it says; alone it decides."""
+    lost = [0.8] * 30 + [0.2] * 30
+    (alone,) = diagnose(make_log(reward__mean=lost)).findings
+    assert "Most of it was lost at once, by step 33" in alone.summary and "Compare the questions" in alone.remedy
+    (slow,) = diagnose(make_log(reward__mean=[0.8] * 30 + np.linspace(0.8, 0.2, 30).tolist())).findings
+    assert slow.remedy.startswith("Go back to a checkpoint from step 36 or before, and lower the learning rate")
+    first, last = diagnose(make_log(reward__mean=lost, retrieval__error_fraction=[0.0] * 29 + [0.9] * 31)).findings
+    assert (first.code, last.code) == ("RET001", "RWD001") and "do what RET001 advises" in last.remedy
+
+
+def test_the_checkpoint_is_from_when_the_reward_was_good(make_log: MakeLog) -> None:
+    rising = [*np.linspace(0.2, 0.8, 40), *np.linspace(0.8, 0.1, 20)]
+    (finding,) = diagnose(make_log(reward__mean=rising)).findings
+    assert finding.evidence["last good step"] == 45 and "from step 45 or before" in finding.remedy
 
 
 def test_a_decay_is_reported_as_it_gets_worse() -> None:
@@ -184,7 +227,7 @@ def test_a_few_rows_are_no_evidence_and_no_error(make_log: MakeLog, rows: int) -
 def test_a_few_rewards_in_a_long_log_are_not_judged(make_log: MakeLog) -> None:
     log = make_log(only=("grad/norm", "eval/em"), eval__em=[0.5] * 2 + [np.nan] * 58)
     diagnosis = diagnose(log)
-    assert diagnosis.facts["rewards"] == 2 and diagnosis.fall is None
+    assert diagnosis.facts["rewards"] == 2 and diagnosis.course.fall is None
     assert headline(log, diagnosis).endswith("Too few rewards to judge a fall.")
 
 
@@ -193,9 +236,9 @@ def test_a_fall_is_measured_by_what_was_known_at_its_step(make_log: MakeLog) -> 
     for later, measure in ((0.2, "peak"), (-1.0, "peak")):  # below 0 only long after the fall
         log = make_log(only=("reward/mean",), reward__mean=[*rewards, *[later] * 20])
         diagnosis = diagnose(log)
-        assert diagnosis.fall is not None and diagnosis.fall.measure == measure
+        assert diagnosis.course.fall is not None and diagnosis.course.fall.measure == measure
         assert f"of its {measure} " in headline(log, diagnosis)
-    below = diagnose(make_log(only=("reward/mean",), reward__mean=[-0.5] * 5 + [0.8] * 20 + [-0.6] * 35)).fall
+    below = diagnose(make_log(only=("reward/mean",), reward__mean=[-0.5] * 5 + [0.8] * 20 + [-0.6] * 35)).course.fall
     assert below is not None and below.measure == "range"
 
 
@@ -301,7 +344,14 @@ def test_the_headline_says_why_a_loss_is_no_fall_and_that_a_reward_came_back(mak
         return headline(log, diagnose(log))
 
     assert said([0.5] * 6).endswith("It did not fall in these few rows.")
-    assert said([0.5] * 30).endswith("It did not fall.")
+    assert said([0.5] * 30).endswith("It neither rose nor fell beyond its noise.")
+    assert said([0.3] * 15 + [0.5] * 15).endswith("It did not fall.")
     noisy = [0.0, 0.4, 0.9, 0.0, 0.2] * 8 + [1.0, 0.9, 0.7, 0.1, 0.3] + [0.2, 0.0, 0.6, 0.1, 0.2] * 2
     assert said(noisy).endswith("It did not fall: a loss this large is within the noise of this log.")
-    assert said([0.8] * 20 + [0.2] * 25 + [0.8] * 25).endswith(" It came back.")
+    assert said([0.8] * 20 + [0.2] * 25 + [0.8] * 25).endswith(
+        ", half by step 24. It was back near its peak at step 53."
+    )
+    assert "It was back" not in said([0.8] * 20 + [0.1] * 25 + [0.3] * 25)  # at a third of its peak
+    assert said([0.8] * 20 + [0.3] * 4).endswith(
+        "It has dropped in the last rows. More rows will show whether it comes back."
+    )

@@ -67,11 +67,13 @@ def test_a_note_does_not_hide_the_finding_that_it_becomes(monkeypatch: pytest.Mo
         return Hit(log.last_step, "", {}, (), level="note" if log.last_step < 3 else "finding")
 
     monkeypatch.setattr(
-        "holdfast.diagnose.monitor.RULES", {"RWD001": SimpleNamespace(rows=lambda log, batches: log, find=find)}
+        "holdfast.diagnose.diagnose.RULES", {"RWD001": SimpleNamespace(rows=lambda log, batches: log, find=find)}
     )
     monkeypatch.setattr(
         "holdfast.diagnose.monitor.as_findings",
-        lambda log, hits, half: tuple(SimpleNamespace(code=code, step=hit.step) for code, hit in hits.items()),
+        lambda log, hits, half: tuple(
+            SimpleNamespace(code=code, step=hit.step, level=hit.level) for code, hit in hits.items()
+        ),
     )
     monitor = Monitor()
     steps = [[finding.step for finding in monitor.observe(step, {"reward/mean": 0.5})] for step in range(1, 6)]
@@ -81,7 +83,7 @@ def test_a_note_does_not_hide_the_finding_that_it_becomes(monkeypatch: pytest.Mo
 def test_a_long_log_is_not_judged_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[int] = []
     rule = SimpleNamespace(rows=lambda log, batches: log, find=lambda log: judged.append(len(log.steps)))
-    monkeypatch.setattr("holdfast.diagnose.monitor.RULES", {"RWD001": rule})
+    monkeypatch.setattr("holdfast.diagnose.diagnose.RULES", {"RWD001": rule})
     monitor = Monitor()
     monitor.replay((step, {"reward/mean": 0.5}) for step in range(20_000))
     for step in range(20_000, 20_100):

@@ -98,7 +98,7 @@ def findings(fresh: bool) -> Numbers:
     for recording in read_manifest():
         for stock in (False, True) if recording.host == "trl" else (False,):
             diagnosis = diagnose(load(recording, stock=stock))
-            half = diagnosis.halved
+            half = diagnosis.course.half
             found[recording.name + (" (stock)" if stock else "")] = {
                 "findings": " ".join(f"{f.code}@{f.step}" for f in diagnosis.findings),
                 "cannot tell": " ".join(c.code for c in diagnosis.cannot_tell),

@@ -13,8 +13,12 @@ chance. So the standard errors below are those of short logs, and longer ones ne
   log, a third in the mean of 40 or 160 rows counts too.
 * `collapsed`: it fell from a plateau. A plateau has 20 rows or more that are within 20 % of the peak.
 
-Everything is causal: what is true at a row depends on the rows up to it. A run that recovered fell all the same;
-`Curve.fallen` says for each row whether the reward is down.
+A sudden fall may pass: `Curve.down` leaves out the rows in which it recovers, or may still begin to. A fall is over
+once the reward is within 20 % of its peak again, in the means of five and of ten rows (`Curve.back`). `course` says
+what came of a fall by the end of the log. `RWD001`, the headline and the phases of a report are all read from it.
+
+Everything is causal: what is true at a row depends on the rows up to it. A run that recovered fell all the same
+(`fell`); `Curve.fallen` says for each row whether the reward has fallen.
 """
 
 from __future__ import annotations
@@ -32,12 +36,18 @@ from holdfast.base.trailing import (
     Truths,
     Values,
     binary_noise,
+    delayed,
     drawn_count,
     first,
+    first_unrecovered,
+    held,
     highest,
     lowest,
+    margin,
+    most_since,
     needed,
     noise_of_mean,
+    rows_since,
     trailing_mean,
 )
 
@@ -58,6 +68,18 @@ PLATEAU_ROWS = 20
 """Rows near the peak that make a fall a collapse."""
 FALLEN_ERRORS, FALLEN_LONG_ERRORS, DROPPED_ERRORS = 5.0, 4.0, 3.0
 """Standard errors of the difference of two means that a loss must exceed in a short log."""
+BREAK_ROWS, BREAK_SHARE = 3, 0.6
+"""A fall is a break if this share of the loss came within these rows: harder questions or another reward are as likely
+as a collapse."""
+ROWS_TO_RECOVER, ROWS_TO_BE_GONE = 8, 1
+"""Rows after a break in which the reward may begin to recover, and the same if nothing is left of it: a broken grader
+shows a row later, and GRP001 says so."""
+GONE_SHARE = 0.8
+"""Share of the range that is lost in three rows, if nothing is left to recover from. A log may have eight rows."""
+RECOVERED_SHARE = 0.25
+"""Share of the loss that has come back, if the reward recovers."""
+ROWS_TO_BE_BACK = 20
+"""Rows after a break in which that is enough. Later the reward has to be back: a recovery that stopped is a loss."""
 _ROUNDING = 1e-9
 
 
@@ -126,6 +148,54 @@ class Curve:
     def fallen(self) -> Truths:
         """[N]: where the reward is down."""
         return np.asarray(np.any([shown for _, shown in self.falls], axis=0))
+
+    @property
+    def rose(self) -> Truths:
+        """[N]: where the mean of ten rows is above that of the first ten by more than 3 standard errors."""
+        means = self.long.means
+        by_chance = margin(self.rewards, LONG_WINDOW, DROPPED_ERRORS)
+        return np.asarray(means - means[:LONG_WINDOW][-1:] > by_chance + _ROUNDING)
+
+    @property
+    def back(self) -> Truths:
+        """[N]: where the reward is near its peak. In a long log a brief peak is not the level that it fell from: the
+        mean of 40 or 160 rows near its own peak is enough, if the reward has not probably been down in any of them."""
+        near = (self.short.lost < DROPPED_SHARE) & (self.long.lost < DROPPED_SHARE)
+        for mean in self.longest:
+            known = np.arange(len(near)) >= FEWEST_WINDOWS * mean.window - 1
+            near |= known & (mean.lost < DROPPED_SHARE) & held(~self.falling, mean.window)
+        return np.asarray(near)
+
+    @property
+    def down(self) -> Truths:
+        """[N]: where the reward is down, and is not about to recover from a break."""
+        means = self.short.means
+        peak, brief = highest(means), trailing_mean(self.rewards, BREAK_ROWS)
+        broke, steepest = self._steepest
+        low = np.where(broke, means, -most_since(-means, broke))
+        recovered = (means - low) / np.maximum(peak - low, 1e-12)
+        some_left = peak - brief < GONE_SHARE * reward_range(peak, lowest(self.rewards))
+        since = rows_since(broke)
+        may_begin = since < np.where(some_left, ROWS_TO_RECOVER, ROWS_TO_BE_GONE)
+        recovers = (recovered > RECOVERED_SHARE) & (since < ROWS_TO_BE_BACK)
+        broken = steepest > BREAK_SHARE * (peak - means)
+        return np.asarray(self.fallen & ~(broken & (may_begin | recovers)))
+
+    @property
+    def broke(self) -> tuple[Truths, NDArray[np.int64]]:
+        """([N], [N]): where most of the loss came within three rows; and the row of the steepest drop since the peak,
+        the number of rows counted from the start where there was none."""
+        broke, steepest = self._steepest
+        loss = highest(self.short.means) - self.short.means
+        return steepest > BREAK_SHARE * loss, np.arange(len(loss)) - rows_since(broke)
+
+    @property
+    def _steepest(self) -> tuple[Truths, Values]:
+        """([N], [N]): whether a row drops as steeply as any since the peak, and the steepest drop since then."""
+        means, brief = self.short.means, trailing_mean(self.rewards, BREAK_ROWS)
+        drop = delayed(brief, BREAK_ROWS) - brief
+        steepest = most_since(drop, means >= highest(means))
+        return (drop >= steepest) & (drop > 0), steepest
 
     @property
     def falls(self) -> tuple[tuple[Smoothed, Truths], ...]:
@@ -201,6 +271,42 @@ def reward_range(peak: ArrayLike, lowest: ArrayLike) -> Values:
     [0.8, 1.5, 1.0]
     """
     return np.maximum(peak, 0.0) - np.minimum(lowest, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What became of the reward by the end of the log."""
+
+    fall: Fall | None = None
+    """The fall that lasts, or else the first one that passed; None if the reward never fell."""
+    half: Fall | None = None
+    """The first step, since the reward was last near its peak, at which half of the range was lost. Of a fall that
+    passed: before it passed."""
+    back_step: int | None = None
+    """Where the reward was near its peak again; None if it is still down, or never fell."""
+
+
+def course(curve: Curve) -> Course:
+    """Whether the reward fell, and whether it came back.
+
+    >>> end = course(curve_of([0.8] * 8 + [0.2] * 12))
+    >>> end.fall.step, end.half.step, end.back_step
+    (19, 12, None)
+    >>> course(curve_of([0.8] * 20 + [0.0] * 8 + [0.8] * 30)).back_step
+    37
+    """
+    back = curve.back
+    at, returned = first_unrecovered(curve.down, back)
+    if at is None:
+        return Course()
+    begun = int(np.flatnonzero(back[: at + 1])[-1]) if back[: at + 1].any() else 0
+    end = len(back) if returned is None else returned
+    half = first(curve.short.has_lost(HALVED_SHARE, FALLEN_ERRORS)[begun:end])
+    return Course(
+        curve.fall_at(at),
+        None if half is None else curve.loss_at(begun + half, curve.short),
+        None if returned is None else int(curve.steps[returned]),
+    )
 
 
 def dropped(curve: Curve) -> Fall | None:

@@ -168,16 +168,19 @@ def count_of(values: Values) -> Values:
 
 
 def _are_whole(values: Values, counts: NDArray[np.int64]) -> Truths:
-    """Where values times counts are whole numbers, up to the rounding of a logged value."""
-    return np.asarray(np.abs(values * counts - np.rint(values * counts)) <= _ROUNDED * counts)
+    """Where values are from 0 to 1, and whole numbers times counts, up to the rounding of a logged value."""
+    whole = np.abs(values * counts - np.rint(values * counts)) <= _ROUNDED * counts
+    return np.asarray(whole & (values >= 0) & (values <= 1))
 
 
 def drawn_count(values: Values) -> Values:
     """[N]: the number of binary rewards that a row is the mean of, by `count_of`. It is also infinite where the values
-    vary by at most a quarter of what such means would, because repeated values are not new draws."""
-    counts, means = count_of(values), trailing_mean(values, _SCALE)
-    expected = np.sqrt(np.cumsum(binary_noise(means, counts) ** 2) / np.arange(1, len(values) + 1))
-    return np.where(noise(values, _SCALE) < MIN_NOISE_RATIO * expected, np.inf, counts)
+    vary by at most a quarter of what such means would, because repeated values are not new draws. The latest
+    differences count too: a few equal rows at the start are chance, and must not make all that follows significant."""
+    counts, means, rows = count_of(values), trailing_mean(values, _SCALE), np.arange(1, len(values) + 1)
+    expected = np.sqrt(np.cumsum(binary_noise(means, counts) ** 2) / rows)
+    varies = np.cumsum(np.abs(np.diff(values, prepend=values[:1]))) / np.maximum(rows - 1, 1) / _DIFFERENCE
+    return np.where(varies < MIN_NOISE_RATIO * expected, np.inf, counts)
 
 
 def binary_noise(means: Values, counts: Values) -> Values:
@@ -253,3 +256,21 @@ def most_since(values: Values, restart: Truths) -> Values:
 def first(condition: Truths) -> int | None:
     """Index of the first row where it is true."""
     return int(np.argmax(condition)) if condition.any() else None
+
+
+def first_unrecovered(where: Truths, normal: Truths | None) -> tuple[int | None, int | None]:
+    """(row, None): the first row that shows it after the series were last normal. (row, row of the return) if they are
+    normal since; (None, None) if no row shows it.
+
+    >>> where, normal = np.array([0, 1, 0, 0, 1, 1], bool), np.array([1, 0, 0, 1, 0, 0], bool)
+    >>> first_unrecovered(where, normal), first_unrecovered(where[:4], normal[:4])
+    ((4, None), (1, 3))
+    """
+    at = first(where)
+    if at is None or normal is None:
+        return at, None
+    last = len(normal) - 1 - int(np.argmax(normal[::-1])) if normal.any() else -1
+    later = first(where[last + 1 :])
+    if later is not None:
+        return last + 1 + later, None
+    return (at, at + 1 + int(np.argmax(normal[at + 1 :]))) if last > at else (at, None)

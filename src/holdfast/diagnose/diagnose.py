@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from holdfast.base.collapse import WINDOW, Curve, fell, halved
+from holdfast.base.collapse import WINDOW, Course, Curve, course
 from holdfast.diagnose.batches import joined
 from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Host, Log, has, reward_curve
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.remedies import Remedy
-from holdfast.diagnose.rules.rule import Hit, Rule, without_suppressed
+from holdfast.diagnose.rules.rule import KINDS, Hit, Rule, without_suppressed
 
 
 def diagnose(log: Log) -> Diagnosis:
@@ -23,37 +23,71 @@ def diagnose(log: Log) -> Diagnosis:
     """
     batches = joined(log)
     curve = reward_curve(batches)
-    half = None if curve is None else halved(curve)
-    hits = {code: hit for code, rule in RULES.items() if (hit := rule.find(rule.rows(log, batches))) is not None}
-    reported = as_findings(log, hits, None if half is None else half.step)
+    went = Course() if curve is None else course(curve)
+    reported = as_findings(log, hits_of(log, batches), None if went.half is None else went.half.step)
     return Diagnosis(
         findings=tuple(finding for finding in reported if finding.level == "finding"),
         notes=tuple(finding for finding in reported if finding.level == "note"),
         cannot_tell=cannot_tell(log),
         what_to_log=what_to_log(log),
-        fall=None if curve is None else fell(curve),
-        halved=half,
+        course=went,
         facts=facts_of(log, curve),
     )
 
 
+def hits_of(log: Log, batches: Log) -> dict[str, Hit]:
+    """What each rule finds, before codes hide one another. `batches` is the log with a row for each rollout batch."""
+    return {code: hit for code, rule in RULES.items() if (hit := rule.find(rule.rows(log, batches))) is not None}
+
+
 def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tuple[Finding, ...]:
-    """Findings and notes of some hits, ordered by step; at equal steps causes before symptoms. Leads count to
-    `half_step`."""
-    remaining, order = without_suppressed(hits, RULES), list(RULES)
-    return tuple(
-        Finding(
-            code=code,
-            step=hit.step,
-            lead=None if half_step is None else half_step - hit.step,
-            summary=hit.summary,
-            evidence=hit.evidence,
-            series=hit.series,
-            remedy=remedy_on(log.host, hit.remedy or RULES[code].remedy),
-            level=hit.level,
+    """Findings and notes of some hits, in the order of `causes_first`. Leads count to `half_step`."""
+    remaining = without_suppressed(hits, RULES)
+    findings: list[Finding] = []
+    for code in causes_first(log, remaining):
+        hit, rule = remaining[code], RULES[code]
+        before = [finding for finding in findings if finding.level == "finding"]
+        chosen = hit.remedy or rule.remedy
+        if rule.remedy_in is not None and hit.level == "finding":
+            chosen = rule.remedy_in(log, hit, before)
+        findings.append(
+            Finding(
+                code=code,
+                step=hit.step,
+                lead=None if half_step is None else half_step - hit.step,
+                summary=hit.summary,
+                evidence=hit.evidence,
+                series=hit.series,
+                remedy=remedy_on(log.host, chosen),
+                level=hit.level,
+            )
         )
-        for code, hit in sorted(remaining.items(), key=lambda item: (item[1].step, order.index(item[0])))
-    )
+    return tuple(findings)
+
+
+CLOSE_ROWS = 5
+"""Rows within which two findings began together. Most series are judged by a mean of five rows, so a cause may show up
+to five rows after what it causes."""
+
+
+def causes_first(log: Log, hits: Mapping[str, Hit]) -> list[str]:
+    """The codes by step. A cause that shows within five rows after a symptom comes before it."""
+    order = list(RULES)
+    result: list[str] = []
+    for code in sorted(hits, key=lambda code: (hits[code].step, order.index(code))):
+        at = len(result)
+        while at and _is_caused_by(log, hits, result[at - 1], code):
+            at -= 1
+        result.insert(at, code)
+    return result
+
+
+def _is_caused_by(log: Log, hits: Mapping[str, Hit], code: str, other: str) -> bool:
+    """Whether `other`, which shows later, is more of a cause than `code`, and shows soon enough."""
+    rows = log.series["reward/mean"].steps if "reward/mean" in log.series else log.steps
+    begun, later = (np.searchsorted(rows, hits[one].step) for one in (code, other))
+    kinds = [KINDS.index(RULES[one].kind) for one in (code, other)]
+    return bool(kinds[1] < kinds[0] and later - begun <= CLOSE_ROWS)
 
 
 def remedy_on(host: Host, remedy: Remedy) -> str:
@@ -90,6 +124,8 @@ def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
         facts["peak reward"] = float(means.max())
         facts["last reward"] = float(means[-1])
         facts["lost at the end"] = float(curve.short.lost[-1])
+        facts["down at the end"] = float(curve.fallen[-1])
+        facts["rose"] = float(curve.rose.any())
     return facts
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.base.collapse import FALLEN_SHARE, FEWEST, WINDOW, Fall
+from holdfast.base.collapse import FALLEN_SHARE, FEWEST, WINDOW, Course
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import FINDINGS
 from holdfast.diagnose.log import Log
@@ -61,10 +61,9 @@ class Diagnosis:
     cannot_tell: tuple[CannotTell, ...] = ()
     what_to_log: str = ""
     """One sentence: what to log next time, to check more codes; empty if this log has it all."""
-    fall: Fall | None = None
-    """When the reward first fell (`holdfast.base.collapse`); None if it did not."""
-    halved: Fall | None = None
-    """When the reward had first lost half of its range; None if it never did. Leads are counted to this step."""
+    course: Course = field(default_factory=Course)
+    """Whether the reward fell, and whether it came back (`holdfast.base.collapse`). Leads are counted to the step at
+    which half of it was lost."""
     facts: Mapping[str, float] = field(default_factory=dict)
     """Numbers for the headline: `rows`, `rewards` (how many), `first step`, `last reward` and so on."""
 
@@ -76,14 +75,16 @@ def write_findings(folder: Path, log: Log, diagnosis: Diagnosis) -> None:
 
 def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
     """Plain values: docs/reference/diagnose.md explains the keys. Numbers that are not finite are null."""
+    course = diagnosis.course
     return {
         "format": log.format,
         "host": log.host,
         "name": log.name,
         "steps": log.last_step,
-        "fall_step": None if diagnosis.fall is None else diagnosis.fall.step,
-        "peak_step": None if diagnosis.halved is None else diagnosis.halved.peak_step,
-        "half_step": None if diagnosis.halved is None else diagnosis.halved.step,
+        "fall_step": None if course.fall is None else course.fall.step,
+        "peak_step": None if course.fall is None else course.fall.peak_step,
+        "half_step": None if course.half is None else course.half.step,
+        "back_step": course.back_step,
         "facts": _numbers(diagnosis.facts),
         "findings": [finding_json(finding) for finding in (*diagnosis.findings, *diagnosis.notes)],
         "cannot_tell": [
@@ -140,21 +141,24 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
         return f"{course} {MORE_ROWS}"
     if facts["rewards"] < FEWEST:
         return f"{course} Too few rewards to judge a fall."
-    fall, half = diagnosis.fall, diagnosis.halved
-    if fall is None:
-        return f"{course} It did not fall{_why_not(facts)}."
-    fell = (
-        f"{course} It fell: {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}"
-    )
-    back = " It came back." if any(note.code == "RWD001" for note in diagnosis.notes) else ""
-    return f"{fell}.{back}" if half is None else f"{fell}, half by step {half.step}.{back}"
+    return f"{course} {_what_became(diagnosis)}"
 
 
-def _why_not(facts: Mapping[str, float]) -> str:
-    """Why the reward did not fall, where a reader of the headline's numbers would say that it did."""
+def _what_became(diagnosis: Diagnosis) -> str:
+    """Whether the reward fell, in a sentence or two."""
+    facts, fall, half, back = diagnosis.facts, diagnosis.course.fall, diagnosis.course.half, diagnosis.course.back_step
+    if fall is not None:
+        fell = f"It fell: {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}"
+        fell += "" if half is None else f", half by step {half.step}"
+        return f"{fell}." + ("" if back is None else f" It was back near its peak at step {back}.")
+    if facts["down at the end"]:
+        lost = facts["lost at the end"]
+        return f"It lost {lost:.0%} of its best in the last rows. More rows will show whether it comes back."
+    if facts["lost at the end"] >= FALLEN_SHARE:
+        return "It did not fall: a loss this large is within the noise of this log."
     if facts["rewards"] < 2 * WINDOW:
-        return " in these few rows"
-    return ": a loss this large is within the noise of this log" if facts["lost at the end"] >= FALLEN_SHARE else ""
+        return "It did not fall in these few rows."
+    return "It did not fall." if facts["rose"] else "It neither rose nor fell beyond its noise."
 
 
 def too_short(diagnosis: Diagnosis) -> bool:

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from holdfast.diagnose.batches import joined
-from holdfast.diagnose.diagnose import as_findings, diagnose
+from holdfast.diagnose.diagnose import as_findings, diagnose, hits_of
 from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.log import Host, Log, Series
-from holdfast.diagnose.rules import RULES
-from holdfast.diagnose.rules.rule import Hit
 
 _JUDGED_EVERY = 2000
 """The rules wait for one more row per this many rows of the log. A rule looks at the whole log. So on a log of 20,000
@@ -38,8 +36,7 @@ class Monitor:
         self._host, self._name, self._settings = host, name, dict(settings or {})
         self._columns: dict[str, _Column] = {}
         self._steps = _Column()
-        self._hits: dict[str, Hit] = {}
-        self._reported: set[str] = set()
+        self._reported: dict[str, int] = {}  # the step of each code
         self._pending = 0  # rows that were not judged yet
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
@@ -69,14 +66,9 @@ class Monitor:
         self._pending = 0
         log = self.log()
         batches = joined(log)
-        for code, rule in RULES.items():
-            if code in self._hits:
-                continue
-            hit = rule.find(rule.rows(log, batches))
-            if hit is not None and hit.level == "finding":  # a note may become a finding
-                self._hits[code] = hit
-        new = tuple(f for f in as_findings(log, self._hits, None) if f.code not in self._reported)
-        self._reported |= {finding.code for finding in new}
+        findings = as_findings(log, hits_of(log, batches), None)
+        new = tuple(f for f in findings if f.level == "finding" and f.code not in self._reported)
+        self._reported |= {finding.code: finding.step for finding in new}
         return new
 
     def log(self) -> Log:
@@ -98,8 +90,7 @@ class Monitor:
         for column in (self._steps, *self._columns.values()):
             column.forget_from(step)
         self._columns = {name: column for name, column in self._columns.items() if column.count}
-        self._hits = {code: hit for code, hit in self._hits.items() if hit.step < step}
-        self._reported &= set(self._hits)
+        self._reported = {code: begun for code, begun in self._reported.items() if begun < step}
 
 
 def metrics_rows(rows: Iterable[Mapping[str, object]]) -> Iterator[tuple[int, dict[str, float]]]:

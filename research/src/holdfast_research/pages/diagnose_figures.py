@@ -61,8 +61,8 @@ def draw(log: Log, names: tuple[str, ...], path: Path, code: str | None = None) 
         )
         if step is not None:
             axis.axvline(step, color=GREY, linestyle="--", linewidth=1)
-        if diagnosis.halved is not None:
-            axis.axvline(diagnosis.halved.step, color=GREY, linestyle=":", linewidth=1)
+        if diagnosis.course.half is not None:
+            axis.axvline(diagnosis.course.half.step, color=GREY, linestyle=":", linewidth=1)
         axis.set_title(name, loc="left", fontsize=8, pad=2)
         axis.tick_params(labelsize=7)
         axis.spines[["top", "right"]].set_visible(False)

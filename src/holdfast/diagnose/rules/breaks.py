@@ -23,7 +23,7 @@ from holdfast.base.trailing import (
     trailing_lowest,
     trailing_mean,
 )
-from holdfast.diagnose.rules.rule import Check, Rows, Signal, long_not_preferred
+from holdfast.diagnose.rules.rule import Check, Rows, Signal, is_near_best, long_not_preferred
 
 REWARD, ENTROPY, LENGTH, CLIPPED, LOSS = "reward/mean", "entropy/mean", "rollout/length", "clip/fraction", "loss"
 FAILED_SEARCHES, EMPTY = "retrieval/error_fraction", "retrieval/empty_fraction"
@@ -46,8 +46,6 @@ ENTROPY_NATS = 0.1
 """Nats per token by which it must rise too."""
 STEEPEST_SHARE = 0.4
 """Share of that rise that comes from one row to the next. A drift takes many rows."""
-BEST_ROWS, BACK_SHARE = 5, 0.2
-"""A break is over when the mean of five rows is within that share of the range of its best."""
 CALM_TIMES = 1.25
 """The row before a leap is as usual if it is at most this many times the mean of the rows before it."""
 LENGTH_TIMES = 1.3
@@ -60,8 +58,8 @@ long rollouts are preferred. An entropy bonus makes the loss negative too. Eithe
 
 FIRST_ROWS = 6
 """A break by the very first updates shows in these rows. There are too few of them to know the noise."""
-GONE_SHARE = 0.2
-"""Share of the mean reward before that is left in two rows."""
+GONE_SHARE = 0.8
+"""Share of its range that the reward has lost in two rows, since the mean of the rows before."""
 
 
 def breaks_at_once(rows: Rows) -> Signal | None:
@@ -89,13 +87,6 @@ def breaks_at_once(rows: Rows) -> Signal | None:
         },
         normal=is_near_best(reward) & ~where,
     )
-
-
-def is_near_best(reward: Values) -> Truths:
-    """[N]: where the reward has lost little of its best, or has come back."""
-    mean = trailing_mean(reward, BEST_ROWS)
-    best = highest(mean)
-    return best - mean <= BACK_SHARE * reward_range(best, lowest(reward))
 
 
 def leaps(values: Values) -> Values:
@@ -132,8 +123,9 @@ def breaks_at_first(rows: Rows) -> Signal:
     row = np.arange(len(reward))
     first = delayed(trailing_mean(reward, FIRST_ROWS), 2)  # the mean of all rows before the last two
     by_chance = BREAK_ERRORS * binary_noise(first, 2 * count_of(reward))
-    gone = held(reward <= GONE_SHARE * first, 2) & (first > by_chance)
-    sudden = (delayed(reward, 2) > LOST_SHARE * first) | clips_much_so_far(rows)
+    height = reward_range(first, lowest(reward))
+    gone = held(first - reward >= GONE_SHARE * height, 2) & (first - reward > by_chance)
+    sudden = (first - delayed(reward, 2) < LOST_SHARE * height) | clips_much_so_far(rows)
     gone &= (row >= 2) & (row < FIRST_ROWS) & sudden & long_not_preferred(rows)
     where = gone & is_another_policy(rows)
     return Signal(where, lambda: {REWARD: reward}, lambda: {"first": first}, is_near_best(reward) & ~where)
@@ -141,15 +133,9 @@ def breaks_at_first(rows: Rows) -> Signal:
 
 def is_another_policy(rows: Rows) -> Truths:
     """[N]: where entropy or length is far from its first value, or many tokens were clipped so far."""
-    entropy, length = rows.latest(ENTROPY, times_first), rows.latest(LENGTH, times_first)
+    entropy, length = rows.latest(ENTROPY, most_times_first), rows.latest(LENGTH, most_times_first)
     # A series that is not logged is NaN, and every comparison with it is false.
-    return (
-        (entropy > ENTROPY_TIMES)
-        | (entropy < 1 / ENTROPY_TIMES)
-        | (length > LENGTH_TIMES)
-        | (length < 1 / LENGTH_TIMES)
-        | clips_much_so_far(rows)
-    )
+    return (entropy > ENTROPY_TIMES) | (length > LENGTH_TIMES) | clips_much_so_far(rows)
 
 
 def clips_much_so_far(rows: Rows) -> Truths:
@@ -157,9 +143,11 @@ def clips_much_so_far(rows: Rows) -> Truths:
     return rows.latest(CLIPPED, highest) > CLIPPED_FRACTION
 
 
-def times_first(values: Values) -> Values:
-    """[N]: the mean of the last three values as a multiple of the first value."""
-    return trailing_mean(values, BREAK_ROWS) / np.maximum(np.abs(values[:1]), 1e-9)
+def most_times_first(values: Values) -> Values:
+    """[N]: how many times the first value, or what part of it, the most deviant of the last three values is. A policy
+    that breaks may pass through long rambling and end in silence, which a mean would hide."""
+    times = np.maximum(np.abs(values), 1e-9) / np.maximum(np.abs(values[:1]), 1e-9)
+    return trailing_highest(np.maximum(times, 1 / times), BREAK_ROWS)
 
 
 BREAKS = (

@@ -79,6 +79,7 @@ def runs_away(rows: Rows) -> Signal:
 KLD001 = Rule(
     code="KLD001",
     title="policy far from its reference",
+    kind="symptom",
     needs=((KL,),),
     applies=has_kl,
     checks=(

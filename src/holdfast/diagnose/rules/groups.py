@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,10 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import Truths, Values, delayed, highest, lowest, noise, rows_since, trailing_mean
+from holdfast.base.trailing import (
+    Truths,
+    Values,
+    delayed,
+    highest,
+    last_where,
+    lowest,
+    noise,
+    rows_since,
+    trailing_mean,
+)
+from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import Remedy, advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
+from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling
 
 Rank = NDArray[np.int64]
 
@@ -36,6 +47,11 @@ the end of learning were mixed before."""
 FEW_ROLLOUTS_STEPS = 19
 """Steps that a log of TRL has to span. A row may be one group of four: if a twentieth of the rollouts is correct, five
 such rows have no contrast in one run of three, and twenty in one of sixty."""
+
+LONG_ROWS = 20
+"""Rows that show how few groups have different rewards, or that none has any longer. A row may be one group."""
+CORRECT_REWARD = 0.9
+"""Mean reward from which on groups without contrast are all correct. They are all incorrect below 1 minus that."""
 
 ALL_TRUNCATED = 0.95
 BROKEN_ROWS = 3
@@ -84,22 +100,35 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
             never &= rows.steps - rows.steps[0] >= FEW_ROLLOUTS_STEPS
     else:
         never = np.full(len(never), never[-1])
-    evidence = dict(zip(rows.names, rows.columns, strict=True)) | ({REWARD: reward} if zero else {})
+    evidence = dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: reward}
     return Signal(never, lambda: evidence, lambda: {"equal": 1 - smooth}, normal=smooth > MIXED_EVER)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """For each row the stretch of rows without contrast that ends there, [N] each."""
+
+    flat: Truths
+    """Whether the row has no contrast."""
+    running: Rank
+    """Rows in the stretch; 0 where the row has contrast."""
+    begins: Rank
+    """The first of them."""
+
+
+def stretch_of(flat: Truths, running: Rank) -> Stretch:
+    """The stretches of `flat` rows, from the number of rows in succession."""
+    running = np.where(flat, running, 0)
+    return Stretch(flat, running, np.arange(len(flat)) - np.maximum(running, 1) + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Break:
     """Rows at which every rollout has the same low reward, [N] each."""
 
-    flat: Truths
-    """No rollout's reward differs from another's."""
+    stretch: Stretch
     suspected: Truths
     """The reward was higher before these rows, and the rollouts did not change."""
-    running: Rank
-    """Rows in succession with this reward."""
-    begins: Rank
-    """The first of them."""
     level: Values
     """The mean reward before."""
 
@@ -110,29 +139,33 @@ def break_of(rows: Rows) -> Break:
     contrast = contrast_of(rows)
     flat = (contrast == 0) | (np.isnan(contrast) & (reward == 0))
     goes_on = flat & delayed(flat, 1) & (reward == delayed(reward, 1)) & (np.arange(len(flat)) > 0)
-    running = np.where(flat, rows_since(~goes_on) + 1, 0)
-    begins = np.arange(len(flat)) - np.maximum(running, 1) + 1
+    stretch = stretch_of(flat, rows_since(~goes_on) + 1)
+    begins = stretch.begins
     before = np.maximum(begins - 2, 0)  # a row may average over steps from before and after the break
     mean = trailing_mean(reward, ROWS)
     peak, level = highest(mean)[before], mean[before]
     height = reward_range(peak, np.minimum(lowest(reward)[before], reward))
     low = (level - reward >= BROKEN_LOST_SHARE * height) & (peak - level <= BEFORE_LOST_SHARE * height)
     suspected = flat & low & (begins >= ROWS) & same_text(rows, begins, before)
-    return Break(flat, suspected, running, begins, level)
+    return Break(stretch, suspected, level)
 
 
 def becomes_constant(rows: Rows) -> Signal:
     """From one row on every rollout has the same low reward, for more rows than chance explains."""
     seen = break_of(rows)
+    where = seen.suspected & is_unlikely(seen.stretch)
+    (reward,) = rows.columns
+    then = last_where(where)
+    half = (seen.level[then] + reward[then]) / 2
     return Signal(
-        seen.suspected & is_unlikely(seen),
-        lambda: {REWARD: rows.columns[0], "before": seen.level},
-        lambda: {"since": rows.steps[seen.begins]},
-        normal=~seen.flat,
+        where,
+        lambda: {REWARD: reward, "before": seen.level},
+        lambda: {"since": rows.steps[seen.stretch.begins]},
+        normal=~seen.stretch.flat & (trailing_mean(reward, BROKEN_ROWS) >= half),
     )
 
 
-def is_unlikely(seen: Break) -> Truths:
+def is_unlikely(seen: Stretch) -> Truths:
     """[N]: where so many consecutive rows without contrast are unlikely by chance."""
     earlier = np.maximum(seen.begins - 1, 0)
     usual = (np.cumsum(seen.flat)[earlier] + 0.5) / (seen.begins + 1)
@@ -143,7 +176,7 @@ def is_unlikely(seen: Break) -> Truths:
 def may_be_broken(rows: Rows) -> Truths:
     """[N]: where GRP001 reports a broken reward function, or may still do so. RWD001 is silent there."""
     seen = break_of(rows)
-    return seen.suspected & (is_unlikely(seen) | (seen.running <= ROWS_TO_DECIDE))
+    return seen.suspected & (is_unlikely(seen.stretch) | (seen.stretch.running <= ROWS_TO_DECIDE))
 
 
 def same_text(rows: Rows, begins: Rank, before: Rank) -> Truths:
@@ -175,6 +208,54 @@ REPAIR_REWARD: Remedy = advise(
 )
 
 
+def loses_contrast(rows: Rows, *, correct: bool) -> Signal:
+    """Groups had different rewards, and for more rows than chance explains almost none has: all are incorrect, or all
+    `correct`. Rewards must be between 0 and 1. Where the reward has fallen, this is a consequence."""
+    share = CONTRAST[rows.names](*rows.columns)
+    smooth, reward = trailing_mean(share, ROWS), rows.latest(REWARD)
+    few = share <= MIXED_NOW
+    seen = stretch_of(few, rows_since(~few))
+    level = trailing_mean(np.nan_to_num(reward, nan=-1.0), ROWS)
+    where = is_unlikely(seen) & (seen.running >= LONG_ROWS) & (highest(smooth) > MIXED_EVER) & ~falling(rows)
+    where &= (level >= CORRECT_REWARD) if correct else (level <= 1 - CORRECT_REWARD)
+    where &= (lowest(reward) >= 0) & (highest(reward) <= 1)
+    return Signal(
+        where,
+        lambda: dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: level},
+        lambda: {"since": rows.steps[seen.begins]},
+        normal=smooth > MIXED_EVER,
+    )
+
+
+def seldom_differ(rows: Rows) -> Signal:
+    """Few groups have had different rewards since the start, though more than almost none."""
+    share = CONTRAST[rows.names](*rows.columns)
+    smooth, row = trailing_mean(share, LONG_ROWS), np.arange(len(share))
+    so_far = np.cumsum(share) / (row + 1)
+    where = (so_far <= MIXED_EVER) & (smooth > MIXED_NOW) & (row >= LONG_ROWS - 1)
+    return Signal(
+        where & ~falling(rows),
+        lambda: dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: rows.latest(REWARD)},
+        lambda: {"equal": 1 - smooth},
+        normal=smooth > MIXED_EVER,
+    )
+
+
+EASIER = advise(
+    "Use easier questions, a [denser reward] or a [better policy] to start from, and leave out questions that no "
+    "rollout answers. A larger [group size] finds rare successes. Check what the reward returns."
+)
+HARDER = advise("Use harder questions, and leave out those that every rollout answers. Or stop here: it is learned.")
+
+
+def for_contrast(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
+    """All incorrect and all correct groups need opposite remedies. A mean reward from 0 to 1 tells them apart."""
+    reward = hit.evidence.get(REWARD, np.nan)
+    if hit.remedy is not None or not 0 <= reward <= 1:
+        return hit.remedy or GRP001.remedy
+    return EASIER if reward <= 1 - CORRECT_REWARD else HARDER if reward >= CORRECT_REWARD else GRP001.remedy
+
+
 def contrast_checks() -> tuple[Check, ...]:
     """For each kind of evidence: findings, then notes for logs that are too short for one."""
     kinds = list(CONTRAST)
@@ -198,6 +279,34 @@ def contrast_checks() -> tuple[Check, ...]:
     )
 
 
+LATE_CHECKS = (
+    Check(
+        series=(MIXED,),
+        signal=partial(loses_contrast, correct=False),
+        message="Since step {since}, the rollouts of almost every group are all incorrect, so no advantage is left to "
+        "learn from.",
+        remedy=EASIER,
+        look_at=(MIXED, REWARD),
+    ),
+    Check(
+        series=(MIXED,),
+        signal=partial(loses_contrast, correct=True),
+        message="Since step {since}, the rollouts of almost every group are all correct, so no advantage is left to "
+        "learn from.",
+        remedy=HARDER,
+        look_at=(MIXED, REWARD),
+        level="note",
+    ),
+    Check(
+        series=(MIXED,),
+        signal=seldom_differ,
+        message="In {equal:.0%} of the groups all rollouts have the same reward, so few rollouts teach anything.",
+        level="note",
+    ),
+)
+"""Contrast that is lost late, or that was rare from the start."""
+
+
 GRP001 = Rule(
     code="GRP001",
     title="rewards equal within groups",
@@ -213,9 +322,12 @@ GRP001 = Rule(
             look_at=(REWARD, MIXED),
         ),
         *contrast_checks(),
+        *LATE_CHECKS,
     ),
-    meaning="In almost every group, all rollouts have the same reward. This is so from the start of the run, or "
-    "suddenly from one step on.",
+    remedy_in=for_contrast,
+    kind="logged cause",
+    meaning="In almost every group, all rollouts have the same reward. This is so from the start of the run, or from "
+    "some step on.",
     impact="Group-relative advantages are then 0, so the policy learns nothing. From the start: the task is too hard "
     "or too easy, or the reward function does not distinguish rollouts. From one step on, with unchanged "
     "entropy and length: the reward function broke. If the policy had failed, entropy or length would change "
@@ -224,7 +336,7 @@ GRP001 = Rule(
         "Raise the [group size], use easier or harder questions, or a [denser reward]. Check what the reward returns.",
         also={"holdfast": "Or start from a [better policy]."},
     ),
-    limitations="Groups that become all correct as the policy learns are not a finding. A reward with a small random "
+    limitations="Groups that become all correct as the policy learns are only a note. A reward with a small random "
     "part hides the problem, because no two rewards are equal. A short log gets only a note, because "
     "rewards in small batches may be equal by chance. If the log has only the largest and smallest "
     "rewards, the rule needs all rewards to be equal. It finds a broken reward function only if that "

@@ -12,13 +12,16 @@ over the optimizer steps of an update.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.base.trailing import (
     Truths,
     Values,
     delayed,
+    held,
     highest,
     last_where,
     lowest,
@@ -28,9 +31,10 @@ from holdfast.base.trailing import (
     rows_since,
     trailing_mean,
 )
+from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, long_not_preferred
+from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise, setting
+from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, long_not_preferred
 
 DISPLACEMENT = ("displacement/correct", "displacement/fraction", "likelihood/correct")
 DRIFT = ("drift/positive", "likelihood/positive")
@@ -88,6 +92,14 @@ def share_lost(likelihood: Values) -> Values:
     return np.where(clear, lost / np.maximum(-best, 1e-6), 0.0)
 
 
+def is_back(likelihood: Values) -> Truths:
+    """[N]: where a log-likelihood has been nearly at its best five-row mean for eight rows, within half of what counts as
+    a decay. Fewer rows prove nothing: which rollouts are correct changes from row to row."""
+    smooth = trailing_mean(likelihood, FAST_ROWS)
+    best = highest(smooth)
+    return held(best - smooth < DECAYED_SHARE / 2 * np.maximum(-best, 1e-6), SLOW_ROWS)
+
+
 def pace(change: Values, likelihood: Values, window: int) -> Values:
     """[N]: share of the log-likelihood that an update takes, in the mean of `window` rows; below 0 where it adds."""
     return -trailing_mean(change, window) / np.maximum(-trailing_mean(likelihood, window), 1e-6)
@@ -137,7 +149,7 @@ def stagnates(rows: Rows) -> Signal:
     smooth = trailing_mean(likelihood, FAST_ROWS)
     flat = rows_since(smooth > delayed(highest(smooth), 1)) >= FAST_ROWS
     where = displaces(change, fraction, likelihood) & flat & long_not_preferred(rows)
-    return Signal(where, lambda: smoothed(rows, SLOW_ROWS))
+    return Signal(where, lambda: smoothed(rows, SLOW_ROWS), normal=~flat)
 
 
 def decays(rows: Rows) -> Signal:
@@ -148,7 +160,8 @@ def decays(rows: Rows) -> Signal:
         where = displaces(change, fraction[0], likelihood) & long_not_preferred(rows)
     else:
         where = takes_slowly(change, likelihood, DRIFT_SCALE)
-    return Signal(where & (lost > DECAYED_SHARE), lambda: smoothed(rows, SLOW_ROWS) | {LOST: lost})
+    where &= lost > DECAYED_SHARE
+    return Signal(where, lambda: smoothed(rows, SLOW_ROWS) | {LOST: lost}, normal=is_back(likelihood))
 
 
 def spirals(rows: Rows) -> Signal:
@@ -162,6 +175,7 @@ def spirals(rows: Rows) -> Signal:
         where,
         lambda: smoothed(rows, FAST_ROWS) | {LOST: lost},
         lambda: {"pace": pace(change, likelihood, FAST_ROWS)},
+        normal=is_back(likelihood),
     )
 
 
@@ -179,7 +193,7 @@ def first_action_falls_behind(rows: Rows) -> Signal:
         displaces(change, fraction, likelihood) & (share_lost(likelihood) > DECAYED_SHARE) & long_not_preferred(rows)
     )
     evidence = {ACTIONS[0]: smooth, ACTIONS[1]: trailing_mean(second, FAST_ROWS)}
-    return Signal(where, lambda: evidence | {f"{LOST} by the first action": lost})
+    return Signal(where, lambda: evidence | {f"{LOST} by the first action": lost}, normal=is_back(first))
 
 
 # ---- the rules
@@ -302,8 +316,9 @@ LLD004 = Rule(
 )
 
 
-ENTROPY, LENGTH = "entropy/mean", "rollout/length"
+ENTROPY, LENGTH, MIXED = "entropy/mean", "rollout/length", "rollout/mixed_group_fraction"
 ENTROPY_ROWS = 5
+LENGTH_KEPT = ", while rollouts kept their length"
 
 SURGE_TIMES = 1.25
 """Times the lowest five-row mean so far. Healthy plateaus vary by up to a tenth, and by more if entropy is near 0."""
@@ -319,6 +334,8 @@ LENGTH_TIMES = 1.3
 """The length may have grown by this factor since entropy was lowest, or by less than entropy. Rambling follows a surge.
 If rollouts grow first, they are of another kind and may have another entropy."""
 
+DIFFERENT_FRACTION = 0.2
+"""Share of the groups with different rewards from which on the rollouts of a question are not nearly identical."""
 EXHAUSTED_NATS = 0.1
 """Nats of a whole rollout: nine of ten rollouts are then the most likely one."""
 EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS = 0.03, 0.02
@@ -343,11 +360,14 @@ def surges(rows: Rows) -> Signal | None:
     longer = (grown > LENGTH_TIMES) & (grown > smooth / np.maximum(low, 1e-9))
     where = risen & (rest > SURGE_WITHOUT_STEEPEST_ROW * low) & ~longer & long_not_preferred(rows)
 
-    def above() -> dict[str, Values]:
+    def words() -> dict[str, NDArray[np.generic]]:
         with np.errstate(all="ignore"):
-            return {"above": smooth / low - 1}
+            times = smooth / low
+        kept = np.where(np.abs(np.log(np.maximum(grown, 1e-9))) < math.log(LENGTH_TIMES), LENGTH_KEPT, "")
+        return {"times": times, "kept": np.where(np.isnan(grown), "", kept)}
 
-    return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, above)
+    below_half = (smooth < (1 + SURGE_TIMES) / 2 * low) | (rise < SURGE_NATS / 2)
+    return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, words, normal=below_half)
 
 
 def runs_out(rows: Rows) -> Signal:
@@ -356,36 +376,56 @@ def runs_out(rows: Rows) -> Signal:
     smooth = trailing_mean(entropy, ENTROPY_ROWS)
     start = highest(smooth)
     where = (smooth < EXHAUSTED_SHARE * start) & (smooth < EXHAUSTED_TOKEN_NATS)
-    where |= trailing_mean(rows.latest(LENGTH), ENTROPY_ROWS) * smooth < EXHAUSTED_NATS
-    return Signal(where, lambda: {ENTROPY: smooth, "highest so far": start})
+    of_rollout = trailing_mean(rows.latest(LENGTH), ENTROPY_ROWS) * smooth
+    where |= of_rollout < EXHAUSTED_NATS
+    # Rewards that differ within groups belong to rollouts that differ.
+    differ = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ENTROPY_ROWS)) > DIFFERENT_FRACTION
+    back = (smooth > 2 * EXHAUSTED_TOKEN_NATS) & ~(of_rollout < 2 * EXHAUSTED_NATS)
+    return Signal(where & ~differ, lambda: {ENTROPY: smooth, "highest so far": start}, normal=back | differ)
 
+
+def for_surge(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
+    """An entropy bonus in the settings is the cause that the log names."""
+    bonus = setting(log, "entropy bonus")
+    if bonus is None or bonus <= 0:
+        return PRESERVE_LIKELIHOOD
+    return {host: text.replace("{bonus}", f"{bonus:g}") for host, text in LESS_BONUS.items()}
+
+
+LESS_BONUS = advise(
+    "The log has an [entropy bonus] of {bonus}: set it to 0. If entropy rises without it, lower the [learning rate], "
+    "or preserve correct rollouts with a [penalty on lost likelihood]."
+)
 
 ENT001 = Rule(
     code="ENT001",
     title="entropy surge",
+    kind="symptom",
     needs=((ENTROPY, LENGTH), (ENTROPY,)),
     equal_needs=True,
     checks=(
         Check(
             series=(ENTROPY,),
             signal=surges,
-            message="Entropy rose to {entropy/mean:.3g} nats, {above:.0%} above its lowest value, while rollouts "
-            "kept their length.",
+            message="Entropy rose to {entropy/mean:.3g} nats, {times:.2g} times its lowest value{kept}.",
             min_rows=ENTROPY_ROWS,
             look_at=(ENTROPY, LENGTH),
         ),
     ),
-    meaning="Entropy rises far above its lowest value while rollouts keep their length.",
+    meaning="Entropy rises far above its lowest value, and longer rollouts do not explain it.",
     impact="The policy becomes uncertain but does nothing new: probability moves to tokens that it rarely samples. "
     "In published collapses, this comes before the reward falls.",
     remedy=PRESERVE_LIKELIHOOD,
+    remedy_in=for_surge,
     limitations="Entropy must rise by a quarter and by 0.35 nats per token. So a policy with very low entropy is not "
-    "reported, even if it doubles. New data, another temperature or an entropy bonus also raise entropy.",
+    "reported, even if it doubles. New data or another temperature also raise entropy. If the settings in the log have "
+    "an entropy bonus, the finding says so.",
 )
 
 ENT002 = Rule(
     code="ENT002",
     title="entropy collapse",
+    kind="symptom",
     needs=((ENTROPY,),),
     checks=(
         Check(

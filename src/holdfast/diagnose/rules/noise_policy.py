@@ -30,6 +30,7 @@ def is_noise(rows: Rows) -> Signal:
 ENT003 = Rule(
     code="ENT003",
     title="policy samples noise",
+    kind="symptom",
     needs=((ENTROPY,),),
     checks=(
         Check(

@@ -102,6 +102,7 @@ def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -
 PEN001 = Rule(
     code="PEN001",
     title="penalty has no effect",
+    kind="logged cause",
     needs=((ACTIVE,), (TERM,)),
     applies=has_penalty,
     checks=(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from holdfast.diagnose.log import Host
+from holdfast.diagnose.log import Host, Log
 
 Remedy = Mapping[Host, str]
 """What to change, by host. Names of settings are in backticks; the text for `unknown` has none."""
@@ -153,6 +153,16 @@ def _named(text: str, host: Host) -> str:
         return f"{phrase} ({', '.join(f'`{name}`' for name in names)})" if names else phrase
 
     return re.sub(r"\[([^]]+)\]", named, text)
+
+
+def setting(log: Log, phrase: str) -> float | None:
+    """The value of a setting in the log, by what `NAMES` calls it; None if the log has no number for it."""
+    for name in NAMES[phrase].get(log.host, ()):
+        try:
+            return float(str(log.settings[name]))
+        except (KeyError, ValueError):
+            continue
+    return None
 
 
 OUR_BUG = "Settings of a recipe cannot cause this. Check the code that makes your `TokenBatch`, or report a bug."

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
-from holdfast.base.collapse import DROPPED_SHARE, LONG_WINDOW, Curve, Smoothed, reward_range
-from holdfast.base.trailing import (
-    Truths,
-    Values,
-    delayed,
-    held,
-    highest,
-    lowest,
-    margin,
-    most_since,
-    rows_since,
-    trailing_mean,
-)
+from holdfast.base.collapse import BREAK_ROWS, Smoothed
+from holdfast.base.trailing import Values, highest, last_where, lowest, margin, trailing_mean
+from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import REWARDS, Log, has, reward_curve
-from holdfast.diagnose.rules.groups import may_be_broken
+from holdfast.diagnose.rules.groups import may_be_broken, same_text
 from holdfast.diagnose.rules.hacking import functions_of
-from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+from holdfast.diagnose.rules.remedies import Remedy, advise
+from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal
 
 ANSWERED, EM, REWARD = "rollout/answered_fraction", "reward/em", "reward/mean"
+PEAK, GOOD_STEP = "peak", "last good step"
+"""The last step at which the reward was within 10 % of its peak."""
+GOOD_SHARE = 0.1
 ROWS = 5
-
-BREAK_SHARE = 0.6
-"""Share of the loss that came within three rows: harder questions or another reward are as likely as a collapse."""
-ROWS_TO_RECOVER, ROWS_TO_BE_GONE = 8, 1
-"""Rows after such a break in which the reward may begin to recover, and the same if nothing is left of it: a broken
-grader shows a row later, and GRP001 says so."""
-GONE_SHARE = 0.8
-"""Share of the range that is lost in three rows, if nothing is left to recover from. A log may have eight rows."""
-RECOVERED_SHARE = 0.25
-"""Share of the loss that has come back, if it is not a collapse."""
 
 ANSWERED_DECREASE = 0.25
 """Decrease of the share of rollouts that give an answer."""
@@ -48,8 +32,10 @@ HOLDS_WITHIN_SHARE = 0.1
 """Share of its range that a reward may lose and still count as holding."""
 
 
-def falls(rows: Rows) -> Signal:
-    """The reward fell (`holdfast.base.collapse`), and is not about to recover."""
+def falls(rows: Rows, *, at_once: bool) -> Signal:
+    """The reward is down (`holdfast.base.collapse`). With `at_once`, only where it broke while the rollouts stayed as
+    they were; without it, only elsewhere.
+    """
     curve = reward_curve(rows.log, rows.names[0])
     assert curve is not None
     shown = [where for _, where in curve.falls]
@@ -57,37 +43,24 @@ def falls(rows: Rows) -> Signal:
     def by(of: Callable[[Smoothed], Values]) -> Values:
         return np.select(shown, [of(mean) for mean, _ in curve.falls], of(curve.long))
 
+    broke, row = curve.broke
+    row = np.minimum(row, np.arange(len(row)))
+    same = broke & same_text(rows, row, np.maximum(row - BREAK_ROWS, 0))
     return Signal(
-        curve.fallen & ~may_recover(curve) & ~may_be_broken(rows),
-        lambda: {rows.names[0]: by(lambda mean: mean.means), "peak": by(lambda mean: highest(mean.means))},
+        curve.down & ~may_be_broken(rows) & (same == at_once),
+        lambda: {
+            rows.names[0]: by(lambda mean: mean.means),
+            PEAK: by(lambda mean: highest(mean.means)),
+            GOOD_STEP: curve.steps[last_where(curve.short.lost < GOOD_SHARE)].astype(float),
+        },
         lambda: {
             "lost": by(lambda mean: mean.lost),
             "measure": np.where(lowest(curve.rewards) < 0, "range", "peak"),
             "rows": by(lambda mean: np.full(len(mean.means), mean.window)),
+            "since": rows.steps[row],
         },
-        is_back(curve),
+        normal=curve.back,
     )
-
-
-def is_back(curve: Curve) -> Truths:
-    """[N]: where the reward is nearly at its peak again, or has not been clearly down for ten rows."""
-    near = (curve.short.lost < DROPPED_SHARE) & (curve.long.lost < DROPPED_SHARE)
-    return near | held(~curve.falling, LONG_WINDOW)
-
-
-def may_recover(curve: Curve) -> Truths:
-    """[N]: where the reward fell suddenly, and recovers or still may recover."""
-    means = curve.short.means
-    brief = trailing_mean(curve.rewards, 3)
-    drop = delayed(brief, 3) - brief
-    peak = highest(means)
-    steepest = most_since(drop, means >= peak)
-    broke = (drop >= steepest) & (drop > 0)
-    low = np.where(broke, means, -most_since(-means, broke))
-    recovered = (means - low) / np.maximum(peak - low, 1e-12)
-    some_left = peak - brief < GONE_SHARE * reward_range(peak, lowest(curve.rewards))
-    may_begin = rows_since(broke) < np.where(some_left, ROWS_TO_RECOVER, ROWS_TO_BE_GONE)
-    return (steepest > BREAK_SHARE * (peak - means)) & (may_begin | (recovered > RECOVERED_SHARE))
 
 
 def answers_less(rows: Rows) -> Signal:
@@ -95,8 +68,11 @@ def answers_less(rows: Rows) -> Signal:
     answered, reward = rows.columns
     smooth, mean_reward = trailing_mean(answered, ROWS), trailing_mean(reward, ROWS)
     holds = highest(mean_reward) - mean_reward <= may_lose(reward) + margin(reward, ROWS, ANSWERED_ERRORS)
+    drop = highest(smooth) - smooth
     return Signal(
-        (highest(smooth) - smooth > ANSWERED_DECREASE) & holds, lambda: {ANSWERED: smooth, REWARD: mean_reward}
+        (drop > ANSWERED_DECREASE) & holds,
+        lambda: {ANSWERED: smooth, REWARD: mean_reward},
+        normal=drop < ANSWERED_DECREASE / 2,
     )
 
 
@@ -107,7 +83,9 @@ def is_paid_for_silence(rows: Rows) -> Signal:
     drop = highest(smooth) - smooth
     fewer = (drop > CORRECT_LOST_SHARE * highest(smooth)) & (drop > margin(correct, ROWS, CORRECT_ERRORS))
     return Signal(
-        fewer & (highest(mean_reward) - mean_reward <= may_lose(reward)), lambda: {EM: smooth, REWARD: mean_reward}
+        fewer & (highest(mean_reward) - mean_reward <= may_lose(reward)),
+        lambda: {EM: smooth, REWARD: mean_reward},
+        normal=drop < CORRECT_LOST_SHARE / 2 * highest(smooth),
     )
 
 
@@ -116,30 +94,64 @@ def may_lose(reward: Values) -> Values:
     return HOLDS_WITHIN_SHARE * (highest(reward) - lowest(reward))
 
 
+GO_BACK = advise("Go back to a checkpoint from step {step} or before, and lower the [learning rate].")
+GO_BACK_AFTER = advise("Go back to a checkpoint from step {step} or before, and do what {code} advises.")
+COMPARE = advise(
+    "Compare the questions, the reward function and the tools before and after this step: what changes at once is "
+    "seldom the policy. Read some [rollouts] of both. If none of them changed, go back to a checkpoint from step "
+    "{step} or before, and lower the [learning rate]."
+)
+
+
+def go_back(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
+    """Where to go back to: before the first finding, and to a good reward. What to change: what that finding says."""
+    step, code, remedy = hit.evidence[GOOD_STEP], "", hit.remedy or GO_BACK
+    if before:
+        step, code, remedy = min(step, before[0].step), before[0].code, GO_BACK_AFTER
+    return {host: text.replace("{step}", f"{step:.0f}").replace("{code}", code) for host, text in remedy.items()}
+
+
+def fall_checks() -> tuple[Check, ...]:
+    """For each reward, the best first: a fall of the policy, and one that came at once while its rollouts stayed."""
+    return tuple(
+        Check(
+            series=(name,),
+            signal=partial(falls, at_once=at_once),
+            message="The reward has lost {lost:.0%} of its {measure}: {" + name + ":.3g}, down from {peak:.3g} "
+            "(means of {rows:.0f} rows)."
+            + (
+                " Most of it was lost at once, by step {since}, while the rollouts stayed as they were."
+                if at_once
+                else ""
+            ),
+            better=tuple((better,) for better in REWARDS[:rank]),
+            remedy=COMPARE if at_once else None,
+            look_at=(name, "entropy/mean", "rollout/length") if at_once else (),
+        )
+        for rank, name in enumerate(REWARDS)
+        for at_once in (False, True)
+    )
+
+
 RWD001 = Rule(
     code="RWD001",
     title="reward collapse",
+    kind="symptom",
     needs=tuple((name,) for name in REWARDS),
     equal_needs=True,
-    checks=tuple(
-        Check(
-            series=(name,),
-            signal=falls,
-            message="The reward has lost {lost:.0%} of its {measure}: {" + name + ":.3g}, down from {peak:.3g} "
-            "(means of {rows:.0f} rows).",
-            better=tuple((better,) for better in REWARDS[:rank]),
-        )
-        for rank, name in enumerate(REWARDS)
-    ),
+    checks=fall_checks(),
     phase="collapse",
     meaning="The reward has lost 40 % of its peak, or a third of it in a mean of ten rows or more.",
     impact="This is the collapse itself, not its cause. Earlier findings show the cause.",
     remedy=advise(
-        "Go back to a checkpoint from before the first finding and before the reward fell. If the first finding is "
-        "another code, apply its remedy; if it is this one, lower the [learning rate]."
+        "Go back to a checkpoint from before the reward fell. If another finding comes first, do what it advises; if "
+        "none does, lower the [learning rate]."
     ),
-    limitations="If questions become harder at some step, the reward of a healthy run falls too. With negative "
-    "rewards, the shares are of the range of the reward so far, including 0.",
+    remedy_in=go_back,
+    limitations="If questions become harder at some step, the reward of a healthy run falls too. If it falls at once "
+    "and the rollouts keep their entropy and length, the finding says so. It becomes a note once the reward is "
+    "within 20 % of its peak again. With negative rewards, the shares are of the range of the reward so far, "
+    "including 0.",
 )
 
 
@@ -151,6 +163,7 @@ def is_about_answers(log: Log) -> bool:
 RWD002 = Rule(
     code="RWD002",
     title="reward without answers",
+    kind="symptom",
     needs=((ANSWERED, REWARD), (EM, REWARD)),
     applies=is_about_answers,
     checks=(

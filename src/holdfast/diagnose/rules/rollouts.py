@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.base.trailing import Truths, Values, delayed, held, highest, lowest, margin, trailing_mean
+from functools import partial
+
+from holdfast.base.collapse import DROPPED_SHARE, curve_of
+from holdfast.base.trailing import Truths, Values, delayed, held, highest, last_where, lowest, margin, trailing_mean
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import ADVANTAGE, Check, Rows, Rule, Signal
@@ -25,19 +28,28 @@ def fails_often(rows: Rows) -> Signal:
     """Many searches or rollouts fail, in the latest row and in the mean of three."""
     (share,) = rows.columns
     smooth = trailing_mean(share, SEARCH_ROWS)
-    return Signal((smooth > MAX_FAILED_FRACTION) & (share > MAX_FAILED_FRACTION), lambda: {rows.names[0]: smooth})
+    return Signal(
+        (smooth > MAX_FAILED_FRACTION) & (share > MAX_FAILED_FRACTION),
+        lambda: {rows.names[0]: smooth},
+        normal=smooth < MAX_FAILED_FRACTION / 2,
+    )
 
 
 def is_often_empty(rows: Rows) -> Signal:
     """In two consecutive rows: a step may have a single search, so one row proves nothing."""
     (share,) = rows.columns
     smooth = trailing_mean(share, SEARCH_ROWS)
-    return Signal((smooth > MAX_EMPTY_FRACTION) & held(share > MAX_EMPTY_FRACTION, 2), lambda: {EMPTY: smooth})
+    return Signal(
+        (smooth > MAX_EMPTY_FRACTION) & held(share > MAX_EMPTY_FRACTION, 2),
+        lambda: {EMPTY: smooth},
+        normal=smooth < MAX_EMPTY_FRACTION / 2,
+    )
 
 
 RET001 = Rule(
     code="RET001",
     title="retriever failing",
+    kind="logged cause",
     applies=searches,
     needs=((FAILED_SEARCHES,), (FAILED,)),
     checks=(
@@ -66,6 +78,7 @@ RET001 = Rule(
 RET002 = Rule(
     code="RET002",
     title="searches return nothing",
+    kind="logged cause",
     applies=searches,
     needs=((EMPTY,),),
     checks=(
@@ -107,12 +120,19 @@ def grow_without_reward(rows: Rows) -> Signal:
     advantage_margin, length_margin = (margin(column, GROWTH_ROWS, RISE_ERRORS) for column in rows.columns)
     grown = length - lowest(length)
     where = (advantage > GROWTH_ADVANTAGE) & (advantage > advantage_margin)
-    where &= (grown > LENGTH_RISE * length) & (grown > length_margin) & ~reward_rises(rows)
-    return Signal(where, lambda: {LENGTH: length, ADVANTAGE: advantage}, lambda: {"before": length - grown})
+    rises = reward_rises(rows)
+    where &= (grown > LENGTH_RISE * length) & (grown > length_margin) & ~rises
+    return Signal(
+        where,
+        lambda: {LENGTH: length, ADVANTAGE: advantage},
+        lambda: {"before": length - grown},
+        normal=held(rises, GROWTH_ROWS),
+    )
 
 
-def more_are_truncated(rows: Rows) -> Signal | None:
-    """The truncated fraction rises, and the reward does not rise with it."""
+def more_are_truncated(rows: Rows, *, costs: bool) -> Signal | None:
+    """The truncated fraction rises, and the reward does not rise with it. With `costs`, only where the reward has
+    dropped, as far as it is logged."""
     (share,) = rows.columns
     smooth = trailing_mean(share, TRUNCATED_ROWS)
     low = lowest(smooth)
@@ -125,7 +145,19 @@ def more_are_truncated(rows: Rows) -> Signal | None:
     slow_rise = slow - lowest(slow)
     where |= (slow_rise > TRUNCATED_RISE) & (slow_rise > margin(share, TRUNCATED_LONG_ROWS, RISE_ERRORS))
     is_back = held(share < low + TRUNCATED_RISE, TRUNCATED_ROWS) & (slow_rise < TRUNCATED_RISE)
-    return Signal(where & ~reward_rises(rows), lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise}, is_back)
+    where &= ~reward_rises(rows)
+    if costs:
+        where &= ~(rows.latest(REWARD, has_not_dropped) > 0)
+    before = last_where(smooth <= low)
+    return Signal(
+        where, lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise, "then": rows.steps[before]}, is_back
+    )
+
+
+def has_not_dropped(reward: Values) -> Values:
+    """[N]: 1 where the reward is near its best, or below it by no more than noise; else 0."""
+    lost = curve_of(reward).short
+    return (~lost.has_lost(DROPPED_SHARE, 2.0)).astype(float)
 
 
 def reward_rises(rows: Rows) -> Truths:
@@ -152,12 +184,16 @@ TRN001 = Rule(
             min_rows=GROWTH_ROWS,
             look_at=(LENGTH, ADVANTAGE),
         ),
-        Check(
-            series=(TRUNCATED,),
-            signal=more_are_truncated,
-            message="More and more rollouts run out of turns or tokens: {rollout/truncated_fraction:.0%}, up from "
-            "{before:.0%}.",
-            min_rows=TRUNCATED_ROWS,
+        *(
+            Check(
+                series=(TRUNCATED,),
+                signal=partial(more_are_truncated, costs=costs),
+                message="More rollouts run out of turns or tokens: {rollout/truncated_fraction:.0%}, up from "
+                "{before:.0%} at step {then}." + ("" if costs else " The reward has not dropped so far."),
+                min_rows=TRUNCATED_ROWS,
+                level="finding" if costs else "note",
+            )
+            for costs in (True, False)
         ),
     ),
     meaning="Rollouts run out of turns or tokens, or grow towards that limit, but the reward does not rise.",

@@ -6,15 +6,16 @@ up to it. So the step at which a rule first finds something never changes as the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.trailing import Truths, Values, first, held, trailing_mean
-from holdfast.diagnose.finding import Level
+from holdfast.base.collapse import reward_range
+from holdfast.base.trailing import Truths, Values, first, first_unrecovered, held, highest, lowest, trailing_mean
+from holdfast.diagnose.finding import Finding, Level
 from holdfast.diagnose.log import Log, Series, as_of, finite, has, reward_curve
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy
 
@@ -62,8 +63,9 @@ class Signal:
     message_values: Callable[[], Mapping[str, NDArray[np.generic]]] = dict
     """Other values that the message mentions, [N]."""
     normal: Truths | None = None
-    """[N]: the rows at which the series are back to normal. If the log ends with such a row, the finding is a note.
-    None for what does not pass, such as a NaN: it stays a finding."""
+    """[N]: the rows at which the series are back to normal. A finding begins, holds, and is over at such a row, unless
+    the reward is down there: what passed and left the reward down stays a finding. One that is over at the end of the
+    log is a note. None for what does not pass, such as a NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Hit:
     remedy: Remedy | None = None
     """What to change, if this evidence needs another remedy than the rule's."""
     level: Level = "finding"
+    spans: tuple[tuple[int, int | None], ...] = ()
+    """(first step, step of the return) of each time it was found and held; None where it still holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +127,15 @@ class Check:
         where = signal.where
         if self.min_rows > 1:
             where = where & (np.arange(len(where)) >= self.min_rows - 1)
-        at, back = first_unrecovered(held(where, self.rows_running) if self.rows_running > 1 else where, signal.normal)
+        if self.rows_running > 1:
+            where = held(where, self.rows_running)
+        if not where.any():
+            return None
+        normal = None if signal.normal is None else signal.normal & ~falling(rows)
+        at, back = first_unrecovered(where, normal)
         if at is None:
             return None
+        spans = spans_of(where, normal, rows.steps) if self.level == "finding" else ()
         step = int(rows.steps[at])
         evidence = {name: float(values[at]) for name, values in signal.evidence().items()}
         numbers = evidence | {name: values[at] for name, values in signal.message_values().items()}
@@ -135,28 +145,27 @@ class Check:
         look_at = tuple(name for name in self.look_at or shown if has(begun, name)) or self.series
         summary = self.message.format_map(numbers)
         if back is None:
-            return Hit(step, summary, known, look_at, self.remedy, self.level)
-        return Hit(
-            step, f"{summary} It returned to normal at step {rows.steps[back]}.", known, look_at, NOTHING, "note"
-        )
+            return Hit(step, summary, known, look_at, self.remedy, self.level, spans)
+        summary += f" It returned to normal at step {rows.steps[back]}."
+        return Hit(step, summary, known, look_at, NOTHING, "note", spans)
 
 
-def first_unrecovered(where: Truths, normal: Truths | None) -> tuple[int | None, int | None]:
-    """(row, None): the first row that shows it after the series were last normal. (row, row of the return) if they are
-    normal since; (None, None) if no row shows it.
+def spans_of(where: Truths, normal: Truths | None, steps: NDArray[np.int64]) -> tuple[tuple[int, int | None], ...]:
+    """(first step, step of the return) of each time that a condition began and held until the series were normal.
 
     >>> where, normal = np.array([0, 1, 0, 0, 1, 1], bool), np.array([1, 0, 0, 1, 0, 0], bool)
-    >>> first_unrecovered(where, normal), first_unrecovered(where[:4], normal[:4])
-    ((4, None), (1, 3))
+    >>> spans_of(where, normal, np.arange(6))
+    ((1, 3), (4, None))
     """
-    at = first(where)
-    if at is None or normal is None:
-        return at, None
-    last = len(normal) - 1 - int(np.argmax(normal[::-1])) if normal.any() else -1
-    later = first(where[last + 1 :])
-    if later is not None:
-        return last + 1 + later, None
-    return (at, at + 1 + int(np.argmax(normal[at + 1 :]))) if last > at else (at, None)
+    if normal is None:
+        at = first(where)
+        return () if at is None else ((int(steps[at]), None),)
+    spans: list[tuple[int, int | None]] = []
+    for row in np.flatnonzero(where).tolist():
+        if not spans or (spans[-1][1] is not None and spans[-1][1] <= steps[row]):
+            back = first(normal[row + 1 :])
+            spans.append((int(steps[row]), None if back is None else int(steps[row + 1 + back])))
+    return tuple(spans)
 
 
 def _begin(log: Log, names: tuple[str, ...]) -> int | None:
@@ -170,6 +179,13 @@ def always(log: Log) -> bool:
     return True
 
 
+Kind = Literal["logged cause", "likely cause", "symptom"]
+"""A logged cause is a setting, or a series that measures the cause itself. A likely cause is inferred. A symptom is
+what a run shows whatever the cause."""
+KINDS: tuple[Kind, ...] = ("logged cause", "likely cause", "symptom")
+"""In the order in which they are reported, where they begin within a few rows of each other."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One code: how it is detected, and what the user should know about it."""
@@ -177,6 +193,7 @@ class Rule:
     code: str
     """Stable, such as `LLD003`."""
     title: str
+    kind: Kind = "likely cause"
     needs: tuple[tuple[str, ...], ...]
     """Sets of series, the best first. The rule can decide if all series of one set are logged."""
     equal_needs: bool = False
@@ -193,13 +210,16 @@ class Rule:
     impact: str
     """Why it matters."""
     remedy: Remedy
+    remedy_in: Callable[[Log, Hit, Sequence[Finding]], Remedy] | None = None
+    """Replaces it, if the remedy depends on the settings of the log, or on what is reported before."""
     limitations: str
     """When the rule is wrong, or finds nothing."""
 
     suppressed_by: tuple[str, ...] = ()
-    """Codes that explain the same better. A finding of one of them, at the same step or before, hides this one."""
+    """Codes that explain the same better. A finding of one of them, from the same step or before, hides this one while
+    it holds."""
     suppressed_by_earlier: tuple[str, ...] = ()
-    """Codes that lead to this one. An earlier finding of one of them hides this one."""
+    """Codes that lead to this one. An earlier finding of one of them hides this one while it holds."""
     phase: Literal["stagnation", "decay", "collapse"] | None = None
     """The phase of a likelihood collapse that begins with this finding (arXiv 2512.04220)."""
 
@@ -210,23 +230,35 @@ class Rule:
     def find(self, log: Log) -> Hit | None:
         """The first finding in a log, or else the first note; None if there is neither."""
         hits = [hit for check in self.checks if (hit := check.find(log)) is not None] if self.applies(log) else []
-        return min(hits, key=lambda hit: (hit.level == "note", hit.step), default=None)
+        if not hits:
+            return None
+        best = min(hits, key=lambda hit: (hit.level == "note", hit.step))
+        return replace(best, spans=tuple(span for hit in hits for span in hit.spans))
 
 
 def without_suppressed(hits: Mapping[str, Hit], rules: Mapping[str, Rule]) -> dict[str, Hit]:
-    """One cause, one code: the hits that no other remaining finding suppresses. A note suppresses nothing."""
+    """One cause, one code: the hits that no other suppresses. Another code does so if it held when this one began, and
+    was not suppressed itself. A code of which the log has only notes never held.
+    """
 
-    def remains(code: str) -> bool:
-        step, rule = hits[code].step, rules[code]
-        not_later = [other for other in rule.suppressed_by if other in hits and hits[other].step <= step]
-        earlier = [other for other in rule.suppressed_by_earlier if other in hits and hits[other].step < step]
-        return not any(hits[other].level == "finding" and remains(other) for other in [*not_later, *earlier])
+    def remains(code: str, step: int) -> bool:
+        rule = rules[code]
+        return not any(
+            remains(other, begun)
+            for other in {*rule.suppressed_by, *rule.suppressed_by_earlier} & hits.keys()
+            for begun, back in hits[other].spans
+            if (begun < step or (begun == step and other in rule.suppressed_by)) and (back is None or back > step)
+        )
 
-    return {code: hit for code, hit in hits.items() if remains(code)}
+    return {code: hit for code, hit in hits.items() if remains(code, hit.step)}
 
 
 ADVANTAGE = "advantage/token_mean"
 ADVANTAGE_ROWS = 8
+ROWS_TO_FORGET = 20
+"""Rows after a single bad update, with the reward near its best, after which it did no harm."""
+BEST_ROWS, BACK_SHARE = 5, 0.2
+"""The reward is near its best when the mean of five rows is within that share of the range of it."""
 LONG_PREFERRED_ADVANTAGE = 0.03
 """Mean advantage per token. Above this, advantages prefer long rollouts. Correct rollouts then lose likelihood because
 others gain it: a flaw of the reward, not lazy displacement. In recorded displacement collapses it was below 0.01."""
@@ -236,6 +268,19 @@ def long_not_preferred(rows: Rows) -> Truths:
     """[N]: where advantages do not prefer long rollouts, as far as the log shows."""
     advantage = rows.latest(ADVANTAGE, lambda values: trailing_mean(values, ADVANTAGE_ROWS))
     return ~(advantage > LONG_PREFERRED_ADVANTAGE)
+
+
+def is_near_best(reward: Values) -> Truths:
+    """[N]: where the reward has lost little of its best, or has come back."""
+    mean = trailing_mean(reward, BEST_ROWS)
+    best = highest(mean)
+    return best - mean <= BACK_SHARE * reward_range(best, lowest(reward))
+
+
+def did_no_harm(rows: Rows, where: Truths) -> Truths:
+    """[N]: where the reward has been near its best for twenty rows, since a row of `where`."""
+    near = rows.latest("reward/mean", lambda reward: is_near_best(reward).astype(float)) > 0
+    return held(near & ~where, ROWS_TO_FORGET)
 
 
 def falling(rows: Rows) -> Truths:

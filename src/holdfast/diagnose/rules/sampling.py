@@ -133,6 +133,7 @@ def samples_unlikely_tokens(rows: Rows) -> Signal:
 MSK001 = Rule(
     code="MSK001",
     title="observation tokens in the loss",
+    kind="logged cause",
     needs=((TRAINED, SAMPLED), SURPRISE),
     checks=(
         Check(

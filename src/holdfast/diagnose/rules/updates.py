@@ -16,7 +16,7 @@ from holdfast.base.trailing import (
 )
 from holdfast.diagnose.rules.breaks import BREAKS
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, SMALLER_STEPS, advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, did_no_harm, falling
 
 RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/mean", "clip/fraction"
 POSITIVE_RATIO = "ratio/log_product/positive"
@@ -65,7 +65,12 @@ def drifts(rows: Rows) -> Signal | None:
     if not (worst < DRIFT_NATS_WHILE_FALLING).any():
         return None
     where = far | (falling(rows) & (worst < DRIFT_NATS_WHILE_FALLING))
-    return Signal(where, lambda: {rows.names[0]: worst}, lambda: {"ratio": np.exp(np.minimum(worst, 0.0))})
+    return Signal(
+        where,
+        lambda: {rows.names[0]: worst},
+        lambda: {"ratio": np.exp(np.minimum(worst, 0.0))},
+        normal=worst > DRIFT_NATS_WHILE_FALLING,
+    )
 
 
 def unusual(change: Values) -> Truths:
@@ -79,7 +84,12 @@ def lowers_likelihood_at_once(rows: Rows) -> Signal:
     change, likelihood = rows.columns
     at_first = (-change > FIRST_JUMP_NATS) & (np.arange(len(change)) < FEWEST_ROWS)
     where = (at_first | ((-change > JUMP_NATS) & unusual(change))) & (-change > JUMP_SHARE * -likelihood)
-    return Signal(where, lambda: {DISPLACEMENT: change, LIKELIHOOD: likelihood}, lambda: {"taken": -change})
+    return Signal(
+        where,
+        lambda: {DISPLACEMENT: change, LIKELIHOOD: likelihood},
+        lambda: {"taken": -change},
+        normal=did_no_harm(rows, where),
+    )
 
 
 def ratio_falls_at_once(rows: Rows) -> Signal:
@@ -89,7 +99,12 @@ def ratio_falls_at_once(rows: Rows) -> Signal:
     at_first = held(per_token < FIRST_RATIO_JUMP_NATS, 2) & (np.arange(len(per_token)) < FIRST_ROWS)
     where = at_first | ((per_token < RATIO_JUMP_NATS) & unusual(per_token))
     ratio = np.exp(np.minimum(per_token, 0.0))
-    return Signal(where, lambda: {RATIO: product, "log-ratio per token": per_token}, lambda: {"ratio": ratio})
+    return Signal(
+        where,
+        lambda: {RATIO: product, "log-ratio per token": per_token},
+        lambda: {"ratio": ratio},
+        normal=did_no_harm(rows, where),
+    )
 
 
 def clips_much(rows: Rows) -> Signal | None:
@@ -99,7 +114,11 @@ def clips_much(rows: Rows) -> Signal | None:
     if not (clipped > CLIPPED_FRACTION).any():
         return None
     where = (clipped > CLIPPED_FRACTION) & ((clipped > CLIPPED_TIMES * before) | falling(rows))
-    return Signal(where, lambda: {CLIPPED: clipped, "most before": before, REWARD: reward})
+    return Signal(
+        where,
+        lambda: {CLIPPED: clipped, "most before": before, REWARD: reward},
+        normal=did_no_harm(rows, where),
+    )
 
 
 STP001 = Rule(
@@ -219,12 +238,13 @@ def is_infinite(rows: Rows) -> Signal:
 def skips(rows: Rows) -> Signal:
     """Optimizer steps were skipped."""
     (skipped,) = rows.columns
-    return Signal(skipped > 0, lambda: {SKIPPED: skipped})
+    return Signal(skipped > 0, lambda: {SKIPPED: skipped}, normal=did_no_harm(rows, skipped > 0))
 
 
 GRD001 = Rule(
     code="GRD001",
     title="gradient explosion",
+    kind="symptom",
     needs=((NORM,),),
     checks=(
         Check(
@@ -245,6 +265,7 @@ GRD001 = Rule(
 GRD002 = Rule(
     code="GRD002",
     title="non-finite gradient, loss or reward",
+    kind="logged cause",
     needs=((SKIPPED,), (NORM,), ("loss/policy",), ("loss",)),
     equal_needs=True,
     every_row=True,
