@@ -8,7 +8,6 @@ should fall. So each explanation makes a statement on each arm, and the runs ans
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,11 +167,10 @@ def measures_table(found: Mapping[str, Method]) -> str:
 def with_tables(text: str, tables: Mapping[str, str]) -> str:
     """The page with each table between its two marks, `<!-- NAME -->` and `<!-- end -->`."""
     for name, table in tables.items():
-        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
-        text, count = re.subn(
-            pattern, lambda match, table=table: f"{match[1]}\n{table}\n\n{match[2]}", text, flags=re.S
-        )
-        assert count == 1, name
+        before, begin, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        assert begin and end, name
+        text = f"{before}{begin}\n{table}\n\n{end}{after}"
     return text
 
 
