@@ -150,7 +150,7 @@ def held_table(found: Mapping[str, Method]) -> str:
 
 def measures_table(found: Mapping[str, Method]) -> str:
     """Which measure turned before the reward dropped, how long before, and how often without a drop."""
-    rows = {row["signal"]: row for row in warnings_of({name: list(m.runs.values()) for name, m in found.items()})}
+    rows = {row["signal"]: row for row in warnings_of({name: tuple(m.runs.values()) for name, m in found.items()})}
     ordered = sorted(MEASURES, key=lambda signal: -(rows[signal]["median"] or 0))
     lines = ["| measure | of | turned before the drop | steps before, median | in runs that never dropped |"]
     lines.append("|---|---|---|---|---|")
