@@ -67,13 +67,14 @@ def _everything(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
 def _head(console: Console, log: Log, diagnosis: Diagnosis, reading_notes: int) -> list[Text]:
     """The name of the run, the course of the reward, and what the reader of the log noticed."""
     from holdfast.diagnose.finding import headline
+    from holdfast.diagnose.outlook import told
 
     left = len(log.notes) - reading_notes
     hidden = (
         f"; {left}{' more' * (reading_notes > 0)} note{'s' * (left > 1)} on reading it: --verbose" if left > 0 else ""
     )
     lines = [Text.assemble((log.name, "bold"), f"  ({kind(log)}{hidden})")]
-    lines += _paragraph(console, headline(log, diagnosis))
+    lines += _paragraph(console, f"{headline(log, diagnosis)} {told(diagnosis.facts)}".rstrip())
     for note in log.notes[:reading_notes]:
         lines += _paragraph(console, f"note: {note}", style="dim")
     return lines

@@ -10,6 +10,7 @@ from holdfast.base.collapse import WINDOW, Curve, fell, halved
 from holdfast.diagnose.batches import joined
 from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Host, Log, has, reward_curve
+from holdfast.diagnose.outlook import outlook
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.remedies import Remedy
 from holdfast.diagnose.rules.rule import Hit, Rule, without_suppressed
@@ -33,7 +34,7 @@ def diagnose(log: Log) -> Diagnosis:
         what_to_log=what_to_log(log),
         fall=None if curve is None else fell(curve),
         halved=half,
-        facts=facts_of(log, curve),
+        facts=facts_of(log, curve) | outlook(batches, curve, reported),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.diagnose.finding import Diagnosis, Finding, headline
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.outlook import told
 from holdfast.diagnose.rules import RULES
 
 
@@ -20,7 +21,7 @@ def as_markdown(log: Log, diagnosis: Diagnosis) -> str:
     count = len(diagnosis.findings)
     parts = [
         f"### {code(log.name)}: {count or 'no'} finding{'s' * (count != 1)}",
-        plain(headline(log, diagnosis)),
+        plain(f"{headline(log, diagnosis)} {told(diagnosis.facts)}".rstrip()),
     ]
     if diagnosis.findings:
         rows = ([f.code, str(f.step), _what(f), marked(f.remedy)] for f in diagnosis.findings)

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.base.collapse import collapsed, dropped, fell
 from holdfast.diagnose.finding import Diagnosis, Finding, headline, lead_of, too_short
 from holdfast.diagnose.log import reward_curve
+from holdfast.diagnose.outlook import told
 from holdfast.diagnose.report.data import window_of
 from holdfast.diagnose.report.links import link_of
 from holdfast.diagnose.report.samples import ReportedRun
@@ -44,8 +45,9 @@ def findings(run: ReportedRun, data: Mapping[str, Any]) -> str:
 
 
 def course(run: ReportedRun) -> str:
-    """The course of the reward, in a sentence or two."""
-    return f'<p class="headline">{text(headline(run.log, run.diagnosis))}</p>'
+    """The course of the reward, and what the end of the run was worth, in a few sentences."""
+    said = f"{headline(run.log, run.diagnosis)} {told(run.diagnosis.facts)}".rstrip()
+    return f'<p class="headline">{text(said)}</p>'
 
 
 def _finding(
