@@ -47,7 +47,7 @@ def outlook(batches: Log, curve: Curve | None, findings: Iterable[Finding]) -> d
     facts = {name: float(step) for name, step in ends.items() if step is not None}
     if facts:
         facts |= shares_after(batches, int(min(facts.values())))
-    if FELL in facts and curve is not None:
+    if FELL in facts and curve is not None and facts[FELL] >= curve.steps[0]:  # RWD001 may judge an earlier series
         facts |= last_good(batches, curve, int(facts[FELL]), min(found.values()))
     return facts | entropy_floor(batches)
 
