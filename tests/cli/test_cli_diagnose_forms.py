@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
+from numpy.random import default_rng
 from rich.console import Console
 
 from holdfast.cli.findings import show
@@ -186,3 +187,63 @@ def test_form_and_its_short_form(holdfast: Holdfast, failing: str, healthy: str,
     page = tmp_path / "page.html"
     result = holdfast("diagnose", healthy, "--format", "markdown", "--html", str(page))
     assert f"Wrote {page}" in result.stderr and "Wrote" not in result.stdout
+
+
+# ---- two runs
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[str, str]:
+    """Two runs with noise; in the second, searches fail from step 41 on, and the reward falls from step 51 on."""
+    draw = default_rng(0)
+    paths = []
+    for name, fails in (("a|1", False), ("b", True)):
+        rows = [
+            {
+                "step": s,
+                "reward/mean": (0.1 if fails and s > 50 else 0.6) + 0.02 * draw.normal(),
+                "retrieval/error_fraction": (0.9 if fails and s > 40 else 0.02) + 0.005 * draw.random(),
+                "entropy/mean": 1.0 + 0.05 * draw.normal(),
+            }
+            for s in range(1, 121)
+        ]
+        paths.append(log_of(tmp_path / name / "metrics.jsonl", rows))
+        (tmp_path / name / "config.toml").write_text(f"[train]\nlr = {'1e-5' if fails else '1e-6'}\nsteps = 120\n")
+    return paths[0], paths[1]
+
+
+def test_what_differs_first(holdfast: Holdfast, pair: tuple[str, str]) -> None:
+    said = holdfast("diagnose", "--diff", *pair, code=1).stdout
+    assert re.search(r"^retrieval/error_fraction differs first, at step 4\d: ", said, re.M)
+    assert re.findall(r"^  step (\d)\d  (\S+)", said, re.M) == [("4", "retrieval/error_fraction"), ("5", "reward/mean")]
+    assert re.search(r"^  train\.lr  +1e-06  1e-05$", said, re.M) and "train.steps" not in said
+    assert re.search(r"^  A         none$", said, re.M) and re.search(r"^  B         RET001 at step 4\d,", said, re.M)
+    holdfast("diagnose", "--diff", *pair, "--fail-on", "never")
+
+
+def test_what_differs_as_json_and_markdown(holdfast: Holdfast, pair: tuple[str, str]) -> None:
+    value = json.loads(holdfast("diagnose", "--diff", *pair, "--json", code=1).stdout)
+    assert [d["series"] for d in value["differences"]] == ["retrieval/error_fraction", "reward/mean"]
+    assert value["settings"] == [{"name": "train.lr", "a": "1e-06", "b": "1e-05"}]
+    assert [run["name"] for run in value["runs"]] == ["a|1", "b"] and value["series"] == 3
+    html = rendered(holdfast("diagnose", "--diff", *pair, "--format", "markdown", code=1).stdout)
+    assert "<code>a|1</code>" in html and "<td><code>reward/mean</code></td>" in html
+    assert re.search(r"<td>findings</td>\n<td>none</td>\n<td>RET001 at 4\d", html)
+
+
+def test_a_run_does_not_differ_from_itself(holdfast: Holdfast, pair: tuple[str, str]) -> None:
+    said = holdfast("diagnose", "--diff", pair[0], pair[0]).stdout
+    assert "No difference beyond noise in the 3 series that both log." in said and "Settings" not in said
+
+
+def test_a_diff_needs_two_runs(holdfast: Holdfast, pair: tuple[str, str]) -> None:
+    assert "the logs have one" in holdfast("diagnose", "--diff", pair[0], code=2).output
+    assert "the logs have 3" in holdfast("diagnose", "--diff", *pair, pair[0], code=2).output
+
+
+def test_the_page_of_two_runs_says_what_differs_first(
+    holdfast: Holdfast, pair: tuple[str, str], tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    holdfast("report", *pair, "--out", str(page))
+    assert "retrieval/error_fraction differs first, at step 4" in page.read_text(encoding="utf-8")

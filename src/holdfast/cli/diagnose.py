@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from holdfast.base.errors import ConfigError
-from holdfast.cli.findings import entry, paragraph, show
+from holdfast.cli.findings import entry, paragraph, show, show_differences
 from holdfast.cli.pages import check_page
 from holdfast.cli.sources import LogsArgument, read_sources
 from holdfast.cli.terminal import err, out
@@ -52,6 +52,9 @@ def diagnose(
     fail_on: Annotated[
         FailOn, typer.Option("--fail-on", help="What makes the exit code 1: a finding, a note as well, or nothing.")
     ] = FailOn.finding,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Of two runs: which settings differ, and which series differ first.")
+    ] = False,
     page: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write a web page with curves and findings.")
     ] = None,
@@ -90,6 +93,8 @@ def diagnose(
 
     [cyan]holdfast diagnose train.log --format markdown >> "$GITHUB_STEP_SUMMARY"[/cyan]
 
+    [cyan]holdfast diagnose --diff runs/a runs/b[/cyan]       what differs first
+
     Prints the findings: the code, the first step at which it shows, the
     evidence, and the settings to change. Act on the first one. It is printed in
     full, and later ones too if they fit the screen; --verbose prints all of it.
@@ -108,7 +113,8 @@ def diagnose(
     if page is not None:
         check_page(page, sources, "--html")
     runs = [(log, _diagnose(log, codes), path) for log, path in read_sources(sources, "diagnose")]
-    _print([(log, diagnosis) for log, diagnosis, _ in runs], form, verbose=verbose)
+    printed = _print_differences if diff else _print
+    printed([(log, diagnosis) for log, diagnosis, _ in runs], form, verbose=verbose)
     if page is not None:
         _write_page(page, runs)
         (out() if form is Form.text else err()).print(f"Wrote {page}", soft_wrap=True)
@@ -139,6 +145,29 @@ def _print(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose: bool) -> N
             if number:
                 console.print()
             show(console, log, diagnosis, verbose=verbose)
+
+
+def _print_differences(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose: bool) -> None:
+    """What differs between two runs. Raises `ConfigError` for another number of runs."""
+    from holdfast.diagnose.compare import compare, comparison_json
+
+    if len(runs) != 2:
+        count = "one" if len(runs) == 1 else len(runs)
+        raise ConfigError(
+            f"--diff compares two runs, but the logs have {count}; name two, such as --diff runs/a runs/b"
+        )
+    comparison = compare(runs[0][0], runs[1][0])
+    if form is Form.json:
+        from holdfast.diagnose.finding import as_json, to_text
+
+        both = {"runs": [as_json(log, diagnosis) for log, diagnosis in runs]}
+        typer.echo(to_text(comparison_json(comparison) | both), nl=False)
+    elif form is Form.markdown:
+        from holdfast.diagnose.markdown import comparison_as_markdown
+
+        typer.echo(comparison_as_markdown(runs, comparison), nl=False)
+    else:
+        show_differences(out(), runs, comparison, verbose=verbose)
 
 
 def _fails(diagnosis: Diagnosis, fail_on: FailOn) -> bool:

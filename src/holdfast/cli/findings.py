@@ -11,6 +11,7 @@ from rich.text import Text
 from holdfast.cli.terminal import program
 
 if TYPE_CHECKING:
+    from holdfast.diagnose.compare import Comparison
     from holdfast.diagnose.finding import Diagnosis, Finding
     from holdfast.diagnose.log import Log
 
@@ -150,6 +151,49 @@ def _last(diagnosis: Diagnosis, *, is_whole: bool) -> list[Text]:
         return [Text.assemble((said, "bold green"), f" More: {more[0]}" if more else "")]
     more.append(f"{program()} diagnose --explain {diagnosis.findings[0].code}")
     return [Text(), Text(said, "bold"), Text(f"To read more: {', or '.join(more)}", "bold")]
+
+
+# ---- two runs
+
+_MOST_DIFFERENCES = 12
+"""Settings, and series, that are listed without --verbose."""
+
+
+def show_differences(
+    console: Console, runs: Sequence[tuple[Log, Diagnosis]], comparison: Comparison, *, verbose: bool
+) -> None:
+    """Print what differs between two runs, A and B: settings, series by step, and the findings of each."""
+    from holdfast.diagnose.compare import first_difference
+    from holdfast.diagnose.finding import headline
+
+    for letter, (log, diagnosis) in zip("AB", runs, strict=True):
+        console.print(Text.assemble(f"{letter}  ", (log.name, "bold"), f"  ({kind(log)})"), soft_wrap=True)
+        paragraph(console, headline(log, diagnosis), indent=3)
+    console.print()
+    paragraph(console, first_difference(comparison), style="bold")
+    settings = [(s.name, "–" if s.a is None else s.a, "–" if s.b is None else s.b) for s in comparison.settings]
+    series = [(f"step {d.step}  {d.series}", f"{d.a:.3g}", f"{d.b:.3g}") for d in comparison.differences]
+    for title, rows in (("Settings that differ", settings), ("Series that differ, by step", series)):
+        _columns(console, title, rows if verbose else rows[:_MOST_DIFFERENCES], left=len(rows))
+    console.print()
+    console.print(Text("Findings", "bold"))
+    for letter, (_, diagnosis) in zip("AB", runs, strict=True):
+        for line in _named(console, letter, diagnosis.findings) or _entry(console, letter, "none"):
+            console.print(line, soft_wrap=True)
+
+
+def _columns(console: Console, title: str, rows: Sequence[tuple[str, str, str]], *, left: int) -> None:
+    """A table of what differs, and its values in A and B, under a title. `left` counts all rows, shown or not."""
+    if not rows:
+        return
+    console.print()
+    console.print(Text(title, "bold"))
+    lines = [("", "A", "B"), *rows]
+    widths = [max(len(row[column]) for row in lines) for column in range(2)]
+    for name, a, b in lines:
+        console.print(Text(f"  {name.ljust(widths[0])}  {a.ljust(widths[1])}  {b}".rstrip()), soft_wrap=True)
+    if left > len(rows):
+        console.print(Text(f"  {left - len(rows)} more: --verbose", "dim"))
 
 
 # ---- paragraphs

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from holdfast.diagnose.compare import Comparison, first_difference
 from holdfast.diagnose.finding import Diagnosis, Finding, headline
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.outlook import told
@@ -39,6 +40,32 @@ def as_markdown(log: Log, diagnosis: Diagnosis) -> str:
     if diagnosis.facts:
         facts = ([plain(name), f"{value:.6g}"] for name, value in diagnosis.facts.items())
         parts.append(folded("Facts", table(["fact", "value"], facts)))
+    return "\n\n".join(parts) + "\n"
+
+
+def comparison_as_markdown(runs: Sequence[tuple[Log, Diagnosis]], comparison: Comparison) -> str:
+    """What differs between two runs, A and B: settings, series by step, and findings."""
+    names = [
+        f"* {letter}: {code(log.name)}. {plain(headline(log, d))}" for letter, (log, d) in zip("AB", runs, strict=True)
+    ]
+    found = [", ".join(f"{f.code} at {f.step}" for f in diagnosis.findings) or "none" for _, diagnosis in runs]
+    parts = [
+        f"### {' and '.join(code(log.name) for log, _ in runs)}",
+        "\n".join(names),
+        plain(first_difference(comparison)),
+    ]
+    if comparison.settings:
+        settings = (
+            [code(s.name), *("–" if value is None else code(value) for value in (s.a, s.b))]
+            for s in comparison.settings
+        )
+        parts.append(
+            folded(f"Settings that differ ({len(comparison.settings)})", table(["setting", "A", "B"], settings))
+        )
+    if comparison.differences:
+        rows = ([str(d.step), code(d.series), f"{d.a:.3g}", f"{d.b:.3g}"] for d in comparison.differences)
+        parts.append(table(["step", "series", "A", "B"], rows))
+    parts.append(table(["", "A", "B"], [["findings", *found]]))
     return "\n\n".join(parts) + "\n"
 
 
