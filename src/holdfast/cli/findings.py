@@ -75,7 +75,9 @@ def _head(console: Console, log: Log, diagnosis: Diagnosis, reading_notes: int) 
         f"; {left}{' more' * (reading_notes > 0)} note{'s' * (left > 1)} on reading it: --verbose" if left > 0 else ""
     )
     lines = [Text.assemble((log.name, "bold"), f"  ({kind(log)}{hidden})")]
-    lines += _paragraph(console, f"{headline(log, diagnosis)} {told(diagnosis.facts)}".rstrip())
+    lines += _paragraph(console, headline(log, diagnosis))
+    if end := told(diagnosis.facts):
+        lines += _paragraph(console, end)
     for note in log.notes[:reading_notes]:
         lines += _paragraph(console, f"note: {note}", style="dim")
     return lines
@@ -99,7 +101,9 @@ def _finding(console: Console, finding: Finding, printed: dict[str, str], *, bri
     head = Text.assemble((finding.code, "bold red"), f"  step {finding.step}  ", (_title_of(finding), "bold"))
     evidence = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
     shown = _entry(console, "evidence", evidence)
-    lines = [head, *_paragraph(console, finding.summary, indent=2), *(shown[:1] if brief else shown)]
+    if brief and len(shown) > 1:
+        shown = [shown[0] + " …"]
+    lines = [head, *_paragraph(console, finding.summary, indent=2), *shown]
     if lead := lead_of(finding.lead):
         lines += _entry(console, "when", lead)
     before = printed.setdefault(finding.remedy, finding.code)

@@ -33,7 +33,7 @@ looks like a course there: where neighbours are correlated by 0.9, one break exp
 TWO_BREAKS_FROM = 100
 """Windows from which on a difference may also come and go: two breaks, each a course and not noise. In shorter logs the
 second break would take too much of the noise away."""
-_LEFT_OUT = ("time/", "perf/", "timing", "epoch", "num_tokens", "total_flos", "train_")
+_LEFT_OUT = ("time/", "perf/", "timing", "tokens_per_", "epoch", "num_tokens", "total_flos", "train_")
 """Beginnings of the names of what counts or times, and says nothing about the policy."""
 _MEAN_SECOND_DIFF = math.sqrt(6 * 2 / math.pi)
 """Mean absolute second difference of three normal draws, in their standard deviations."""
