@@ -93,8 +93,8 @@ def share_lost(likelihood: Values) -> Values:
 
 
 def is_back(likelihood: Values) -> Truths:
-    """[N]: where a log-likelihood has been nearly at its best five-row mean for eight rows, within half of what counts as
-    a decay. Fewer rows prove nothing: which rollouts are correct changes from row to row."""
+    """[N]: where a log-likelihood has been nearly at its best five-row mean for eight rows, within half of what counts
+    as a decay. Fewer rows prove nothing: which rollouts are correct changes from row to row."""
     smooth = trailing_mean(likelihood, FAST_ROWS)
     best = highest(smooth)
     return held(best - smooth < DECAYED_SHARE / 2 * np.maximum(-best, 1e-6), SLOW_ROWS)
