@@ -88,6 +88,9 @@ METRICS: dict[str, str] = {
     "ratio/log_product": "Log of the product of a rollout's token ratios, mean over rollouts.",
     "ratio/log_product/positive": "The same, over rollouts with A > 0. Measured at the start of each optimizer step.",
     "ratio/log_product/negative": "The same, over rollouts with A < 0.",
+    "ratio/below_one/positive": "Share of tokens with a ratio below 1, in rollouts with A > 0. Measured at the start of "
+    "each optimizer step. Above 1/2: most tokens that should become likelier have become less likely.",
+    "ratio/below_one/negative": "The same, in rollouts with A < 0, which should become less likely.",
     **{
         f"isdd/{sign}/below_{name}": f"Share of rollouts with A {op} 0 whose token ratios multiply to less than "
         f"{epsilon}, at the start of each optimizer step. This is P(∏ r < ε) of "
