@@ -172,7 +172,9 @@ def drift_stats(
         * `ratio/log_product/<sign>`: mean over rollouts of ln ∏ r = Σ_k (l_k − l_old,k), in nats; unclamped.
         * `isdd/<sign>/below_<half|tenth|hundredth>`: share of rollouts with ∏ r < ε, definition 1's P(∏ r < ε).
         * `ratio/below_one/<sign>`: share of tokens with r < 1, in rollouts of the sign.
-        * `count/<sign>`, `count/<sign>_<kind>`, `count/<sign>_tokens`: the counts behind them. A mean over nothing is 0.
+        * `count/<sign>`, `count/<sign>_<kind>`, `count/<sign>_tokens`: the counts behind them.
+
+        A mean over nothing is 0.
 
     Raises:
         TypeError, ValueError: dtypes or shapes do not fit.
