@@ -64,9 +64,9 @@ HOSTS: Mapping[str, Mapping[str, str]] = {
 """Host -> our word for a series -> the host's name."""
 
 
-def noisy(curve: object, spread: float, seed: int = 0) -> Values:
+def noisy(curve: Values, spread: float, seed: int = 0) -> Values:
     """A curve with noise."""
-    return np.asarray(curve + spread * np.random.default_rng(seed).normal(size=ROWS), float)
+    return np.asarray(curve + spread * np.random.default_rng(seed).normal(size=ROWS))
 
 
 RISING = 0.3 + 0.4 * (1 - np.exp(-T / 25))

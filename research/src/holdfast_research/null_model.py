@@ -195,12 +195,16 @@ def stock(draw: np.random.Generator, run: Run, rewards: dict[str, Values]) -> di
 
 
 def truncated_ratio(spread: Values) -> Values:
-    """The mean ratio of whole rollouts, whose logarithm has this spread, if ratios above 3 count as 0 (TRL's default)."""
-    return np.asarray(0.5 + 0.5 * np.vectorize(math.erf)((np.log(3) / np.maximum(spread, 1e-9) - spread / 2) / math.sqrt(2)))
+    """The mean ratio of whole rollouts, whose logarithm has this spread, if ratios above 3 count as 0 (TRL's
+    default)."""
+    return np.asarray(
+        0.5 + 0.5 * np.vectorize(math.erf)((np.log(3) / np.maximum(spread, 1e-9) - spread / 2) / math.sqrt(2))
+    )
 
 
 def beside(draw: np.random.Generator, run: Run) -> dict[str, Values]:
-    """A tool that is called, sometimes in vain; turns that are sometimes invalid; rollouts that are some updates old."""
+    """A tool that is called, sometimes in vain; turns that are sometimes invalid; rollouts that are some updates
+    old."""
     done = np.linspace(0, 1, run.rows)
 
     def noise(size: float) -> Values:
@@ -210,10 +214,14 @@ def beside(draw: np.random.Generator, run: Run) -> dict[str, Values]:
     calls = draw.uniform(0.05, 3.0) * draw.uniform(0.5, 2.0) ** done * noise(0.1)
     called = draw.poisson(calls * run.completions)
     # Malformed calls become rarer as the policy learns to write them.
-    failing = draw.choice([0.0, 0.02, 0.2, 0.6]) * np.exp(-draw.uniform(0, 3) * done)
-    failing = np.clip(failing * noise(0.2), 0, 0.95)
+    failing, wrong = (
+        (share > 0)
+        * _share(
+            _logit(share or 0.5) - draw.uniform(0, 3) * done + LEVEL_NOISE * autocorrelated(draw, run.rows, run.memory)
+        )
+        for share in (float(draw.choice([0.0, 0.02, 0.2, 0.6])), float(draw.choice([0.0, 0.005, 0.05, 0.2])))
+    )
     failed = draw.binomial(called, failing) / np.maximum(called, 1)
-    wrong = np.clip(draw.choice([0.0, 0.005, 0.05, 0.2]) * np.exp(-draw.uniform(0, 3) * done) * noise(0.3), 0, 0.9)
     turns = np.maximum(run.completions + called, 1)
     age = draw.choice([0.0, 1.0, 3.0, 6.0])
     stale = age * np.minimum(1, np.arange(run.rows) / max(age, 1.0)) * noise(0.1)
@@ -228,7 +236,8 @@ def beside(draw: np.random.Generator, run: Run) -> dict[str, Values]:
 
 
 def schedule(draw: np.random.Generator, rows: int) -> Values:
-    """[rows]: the learning rate as a share of the highest: constant, or down to 0 at the end, after a warm-up or none."""
+    """[rows]: the learning rate as a share of the highest: constant, or down to 0 at the end, after a warm-up or
+    none."""
     done = np.arange(rows) / max(rows - 1, 1)
     decay = draw.choice(["constant", "linear", "cosine", "late"])
     rate = {
@@ -242,7 +251,8 @@ def schedule(draw: np.random.Generator, rows: int) -> Values:
 
 
 def held_out(draw: np.random.Generator, run: Run) -> dict[str, Series]:
-    """Evaluations on fixed questions, every few rows: the policy gains there half or all of what it gains in training."""
+    """Evaluations on fixed questions, every few rows: the policy gains there half or all of what it gains in
+    training."""
     if run.functions > 1:
         return {}  # TRL's held-out reward would be of both functions
     every = int(draw.choice([2, 5, 10, 25]))

@@ -140,8 +140,8 @@ METRICS: dict[str, str] = {
     "trainers.",
     "sampler/prob_abs_gap": "|sampler's probability − trainer's probability|, mean over tokens, from verl.",
     "sampler/mismatch_kl": "KL between sampler and trainer per token, in nats, from prime-rl.",
-    "sampler/importance_ratio": "Trainer's probability / sampler's probability, mean over rollouts or over tokens, by a "
-    "setting of the trainer (TRL's default: rollouts). Truncated as in the loss. Near 1 if both are the same policy.",
+    "sampler/importance_ratio": "Trainer's probability / sampler's probability, mean over rollouts or over tokens, as "
+    "the trainer is set (TRL's default: rollouts). Truncated as in the loss. Near 1 if both are the same policy.",
     "sampler/mask_mass": "Mean probability of the tokens inside top-p/top-k (1: no truncation).",
     "sampler/mask_in_loss": "1 if the log-probs in the loss are over the tokens inside top-p/top-k. Absent otherwise.",
     "advantage/token_mean": "Mean advantage over sampled tokens. Below 0: incorrect rollouts are longer.",

@@ -186,8 +186,8 @@ MORE: Mapping[Host, tuple[Name, ...]] = {
     ),
     "verl": (Name("rollout_corr/rollout_is_mean", "sampler/importance_ratio"),),
 }
-"""Names of what is built on these trainers, or of parts that few runs use: AsyncGRPOTrainer and ms-swift; verl's rollout
-correction."""
+"""Names of what is built on these trainers, or of parts that few runs use: AsyncGRPOTrainer and ms-swift; verl's
+rollout correction."""
 
 HELD_OUT: Mapping[Host, tuple[str, ...]] = {
     "verl": (
@@ -201,8 +201,8 @@ HELD_OUT: Mapping[Host, tuple[str, ...]] = {
     "skyrl": (r"eval/(.+)/avg_score",),
     "openrlhf": (r"(?:eval/)?eval_(.+)_pass1",),
 }
-"""The mean scores of held-out datasets, the best first: `eval/<dataset>/score`. TRL's `eval_reward` is read as any other
-name."""
+"""The mean scores of held-out datasets, the best first: `eval/<dataset>/score`. TRL's `eval_reward` is read as any
+other name."""
 
 GROUP_STD = Name("reward_std", "reward/group_std")
 """TRL before 0.27 logs the mean of the groups' standard deviations; later versions log that of the rollout batch."""
@@ -326,7 +326,11 @@ def translation(
 ) -> dict[str, Name]:
     """Every name of the host -> its translation. If two names mean one series, only our observer's is translated. The
     other keeps its name, as `doubtful` names do. Rows of `instead` replace those of the table."""
-    known = {name.host: name for name in (*TABLES.get(host, ()), *MORE.get(host, ()), *instead) if name.host not in set(doubtful)}
+    known = {
+        name.host: name
+        for name in (*TABLES.get(host, ()), *MORE.get(host, ()), *instead)
+        if name.host not in set(doubtful)
+    }
     targets = {name: _translated(host, name, known) for name in names}
     taken: set[str] = set()
     result: dict[str, Name] = {}

@@ -105,7 +105,7 @@ def recur(rows: Rows, *, costs: bool) -> Signal | None:
     over = (count < FEW) | (last > OVER_INTERVALS * np.nan_to_num(interval, nan=np.inf))
     per_row = (rows.steps - rows.steps[0]) / np.maximum(index, 1)
     return Signal(
-        where.any(axis=0),
+        np.asarray(where.any(axis=0)),
         lambda: {
             **{name: np.where(most == row, rows.latest(name), np.nan) for row, name in enumerate(found)},
             REWARD: reward,
@@ -161,7 +161,7 @@ FMT001 = Rule(
         "gradient] lower. If they fail on the same questions, mend those or the parser. If the interval is that of an "
         "epoch or of a service that restarts, look there."
     ),
-    limitations="A spike is a fifth more wrong rollouts than usual, for ten rows at most. Below four spikes, or if they "
-    "cost no reward, it is a note. The series are `rollout/invalid_fraction` and functions with a name such as "
+    limitations="A spike is a fifth more wrong rollouts than usual, for ten rows at most. Below four spikes, or if "
+    "they cost no reward, it is a note. The series are `rollout/invalid_fraction` and functions with a name such as "
     "`format` or `tag`.",
 )

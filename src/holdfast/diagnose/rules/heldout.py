@@ -26,17 +26,18 @@ EVALUATIONS = 3
 FEWEST, ENOUGH = 5, 8
 """Evaluations that show how noisy a score is, and the same where they must show that it did not rise."""
 FALLEN_SHARE = DROPPED_SHARE
-"""Share of its range that the score has lost. Evaluations have fixed questions, so this is clear where it would be noise
-in the reward of training."""
+"""Share of its range that the score has lost. Evaluations have fixed questions, so this is clear where it would be
+noise in the reward of training."""
 FALLEN_ERRORS = 4.0
-"""Standard errors of the difference of two means. Neighbouring evaluations show the noise, and there are few of them."""
+"""Standard errors of the difference of two means. Neighbouring evaluations show the noise, and there are few of
+them."""
 HOLDS_WITHIN_SHARE = 0.1
 """Share of its range that the reward may have lost since the score was best, and still hold."""
 RISEN_SHARE, RISEN_ERRORS = 0.2, 4.0
 """How far the reward has risen since the first evaluation, as a share of its range and in standard errors."""
 CARRIED_OVER = 0.25
-"""Share of the reward's rise that the score must at least show. Held-out questions gain less than those of training, but
-a policy that learns the task gains more than a quarter there."""
+"""Share of the reward's rise that the score must at least show. Held-out questions gain less than those of training,
+but a policy that learns the task gains more than a quarter there."""
 CERTAIN_ERRORS = 3.0
 SOLVED = 0.9
 """A score from which on there is little left to gain."""
@@ -169,7 +170,7 @@ def _signal(
     shown, here = np.argmax(where, axis=0), np.arange(len(mean_reward))
 
     def of_shown(of: list[Values]) -> Values:
-        return np.array(of)[shown, here]
+        return np.asarray(np.array(of)[shown, here])
 
     def words() -> dict[str, NDArray[np.generic]]:
         plain = np.array([re.sub(r"^eval/|/score$|/mean$", "", name) for name in names])
@@ -191,7 +192,7 @@ def _signal(
             name: np.where(shown == row, score.now, np.nan) for row, (name, score) in enumerate(parts)
         }
 
-    return Signal(where.any(axis=0), evidence, words, normal=normal)
+    return Signal(np.asarray(where.any(axis=0)), evidence, words, normal=normal)
 
 
 EVL001 = Rule(
@@ -204,8 +205,8 @@ EVL001 = Rule(
         Check(
             series=(REWARD,),
             signal=partial(falls_held_out, others_rise=False),
-            message="The held-out score {dataset} fell from {best:.3g} (step {best step}) to {now:.3g}, but the training "
-            "reward did not: it went from {reward then:.3g} to {reward/mean:.3g}.",
+            message="The held-out score {dataset} fell from {best:.3g} (step {best step}) to {now:.3g}, but the "
+            "training reward did not: it went from {reward then:.3g} to {reward/mean:.3g}.",
         ),
         Check(
             series=(REWARD,),
@@ -216,14 +217,15 @@ EVL001 = Rule(
         Check(
             series=(REWARD,),
             signal=partial(falls_held_out, others_rise=True),
-            message="The held-out score {dataset} fell from {best:.3g} (step {best step}) to {now:.3g} while others rose.",
+            message="The held-out score {dataset} fell from {best:.3g} (step {best step}) to {now:.3g} while others "
+            "rose.",
             level="note",
         ),
         Check(
             series=(REWARD,),
             signal=partial(stays_held_out, certain=False),
-            message="The training reward rose from {reward first:.3g} to {reward/mean:.3g}, but so far the held-out score "
-            "{dataset} shows little of that: {first:.3g} at first, {now:.3g} now.",
+            message="The training reward rose from {reward first:.3g} to {reward/mean:.3g}, but so far the held-out "
+            "score {dataset} shows little of that: {first:.3g} at first, {now:.3g} now.",
             level="note",
         ),
     ),

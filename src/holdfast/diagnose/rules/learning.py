@@ -67,8 +67,7 @@ LRN001 = Rule(
         "of steps that the run has, or resume with a new one."
     ),
     limitations="A single row of 0 is normal at the start of a warm-up and at the end of a schedule. Some consoles "
-    "print 0.000 for a small learning rate. So if clipped tokens or a growing KL show that the weights change, the rule "
-    "is silent.",
+    "print 0.000 for a small learning rate, so in a console a 0 counts only after larger values.",
 )
 
 
@@ -102,8 +101,8 @@ RWD004 = Rule(
         Check(
             series=(REWARD,),
             signal=never_rose,
-            message="The reward has not risen: {early:.3g} in the first third, {reward/mean:.3g} in the last. A rise of "
-            "{visible:.2g} or more would show above the noise.",
+            message="The reward has not risen: {early:.3g} in the first third, {reward/mean:.3g} in the last. A rise "
+            "of {visible:.2g} or more would show above the noise.",
             level="note",
         ),
     ),
@@ -116,6 +115,6 @@ RWD004 = Rule(
         "Compare evaluations before and after. If they did not rise either, check that some groups have different "
         "rewards ([group size]), use easier questions, or raise the [learning rate]."
     ),
-    limitations="This is a note, not a finding: it needs 30 rows, and the reward of a row is noisy. The message says how "
-    "large a rise would have been visible.",
+    limitations="This is a note, not a finding: it needs 30 rows, and the reward of a row is noisy. The message says "
+    "how large a rise would have been visible.",
 )

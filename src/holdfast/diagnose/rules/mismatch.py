@@ -219,8 +219,8 @@ SMP003 = Rule(
         Check(
             series=(RATIO,),
             signal=loses_weight,
-            message="The importance ratio of the sampler is {sampler/importance_ratio:.2g} on average, and would be 1 if "
-            "it had the weights that are trained.",
+            message="The importance ratio of the sampler is {sampler/importance_ratio:.2g} on average, and would be 1 "
+            "if it had the weights that are trained.",
             min_rows=RATIO_ROWS,
             look_at=(RATIO, *(measure.series for measure in MEASURES)),
         ),
@@ -237,13 +237,13 @@ SMP003 = Rule(
         "may be.",
         instead={"holdfast": OUR_BUG},
         also={
-            "trl": "With LoRA or several processes, make sure that the merged weights reach vLLM. If the ratio alone is "
-            "low, try `vllm_importance_sampling_mode='token_truncate'`.",
+            "trl": "With LoRA or several processes, make sure that the merged weights reach vLLM. If the ratio alone "
+            "is low, try `vllm_importance_sampling_mode='token_truncate'`.",
         },
     ),
-    limitations="A slow and steady drift for another reason looks the same. The ratio of whole rollouts, TRL's default, "
-    "is a product over tokens. In long rollouts rounding alone makes its truncated mean small, so the rule wants a ratio "
-    "that was near 1, and rollouts that kept their length.",
+    limitations="A slow and steady drift for another reason looks the same. The ratio of whole rollouts, TRL's "
+    "default, is a product over tokens. In long rollouts rounding alone makes its truncated mean small, so the rule "
+    "wants a ratio that was near 1, and rollouts that kept their length.",
 )
 
 

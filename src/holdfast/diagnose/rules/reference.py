@@ -16,7 +16,8 @@ LEFT_NATS = 0.003
 BACK_SHARE = 1 / 3
 """Share of the highest KL that is left. The KL of a policy that only varies stays within a factor of two."""
 AT_ONCE = 0.6
-"""Share of the loss of KL within three rows, if the reference was set anew: that moves the reference, not the policy."""
+"""Share of the loss of KL within three rows, if the reference was set anew: that moves the reference, not the
+policy."""
 
 
 def is_pulled_back(rows: Rows) -> Signal | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.base.collapse import DROPPED_SHARE, curve_of
-from holdfast.base.trailing import Truths, Values, highest, lowest, margin, trailing_mean
+from holdfast.base.trailing import Truths, Values, first, highest, lowest, margin, trailing_mean
 from holdfast.diagnose.rules.mismatch import usual_before
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
@@ -66,11 +66,11 @@ def clips_more(rows: Rows) -> Signal | None:
 
 
 def _grew_first(more: Truths, dropped: Truths) -> Truths:
-    """[N]: where clipping grew no later than half of `LONG_ROWS` after the reward dropped."""
+    """[N]: where clipping had grown before the reward dropped, or no more than five rows later."""
     index = np.arange(len(more))
     begun = np.maximum.accumulate(np.where(dropped & ~np.append(False, dropped[:-1]), index, -1))
-    grew = np.maximum.accumulate(np.where(more & ~np.append(False, more[:-1]), index, -1))
-    return (grew >= 0) & (grew <= begun + ROWS)
+    grew = first(more)
+    return np.zeros(len(more), bool) if grew is None else (grew <= index) & (grew <= begun + ROWS)
 
 
 def _usual(clipped: Values) -> Values:
@@ -100,8 +100,9 @@ OFP001 = Rule(
         Check(
             series=(CLIPPED, REWARD),
             signal=clips_more,
-            message="The update clips {clip/fraction:.1%} of the tokens, {before:.2%} at the start, and the reward went "
-            "from {peak:.3g} to {reward/mean:.3g}. The policy that sampled is too far from the one that is trained.",
+            message="The update clips {clip/fraction:.1%} of the tokens, {before:.2%} at the start, and the reward "
+            "went from {peak:.3g} to {reward/mean:.3g}. The policy that sampled is too far from the one that is "
+            "trained.",
             min_rows=LONG_ROWS,
         ),
     ),

@@ -14,8 +14,8 @@ from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 CALLS, TURNS, FAILED, REWARD = "rollout/searches", "rollout/turns", "rollout/failed_call_fraction", "reward/mean"
 
 ROWS, LONG_ROWS, USUAL_ROWS = 5, 20, 10
-"""Rows in the two means that count as now, and in the mean that counts as an established use. A row of four rollouts may
-have no call by chance, so with few calls only the longer mean can tell."""
+"""Rows in the two means that count as now, and in the mean that counts as an established use. A row of four rollouts
+may have no call by chance, so with few calls only the longer mean can tell."""
 USED_CALLS = 0.3
 """Calls per rollout in ten rows from which on an agent uses its tool."""
 LEFT_SHARE = 0.1
@@ -30,10 +30,12 @@ ONE_TURN: dict[str, float] = {"verl": 2.0}
 USED_TURNS = 0.5
 """Turns above that, in ten rows, from which on an agent takes turns."""
 
-FAILED_ROWS = 3
-FAILED_SHARE, FAILED_RISE = 0.3, 0.25
-"""Share of the calls that fail, and how far that is above its lowest mean. A model that learns to write calls begins
-with many malformed ones, and the share falls."""
+FAILED_SHARES = {3: 0.5, 10: 0.3}
+"""Rows in a mean -> the share of the calls that fail in them. A row may have a single call."""
+FAILED_LOGITS, LEAST_SHARE = 1.5, 0.02
+"""How far the log-odds of a failure are above their lowest: 5 % become 20 %, 50 % become 82 %. A share near one half
+varies more than one near 0. Below the least share, the log-odds of few calls mean nothing. A model that learns to write
+calls begins with many malformed ones, and the share falls."""
 RISE_OF_FAILURES_ERRORS = 4.0
 ALWAYS_FAILED, ALWAYS_ROWS = 0.9, 10
 """Share of the calls that fail in each of the first rows, if the tool never worked. A model that only writes malformed
@@ -80,17 +82,26 @@ def stops(rows: Rows, *, pays: bool) -> Signal | None:
 def fails_more(rows: Rows) -> Signal:
     """More and more calls fail."""
     (share,) = rows.columns
-    smooth = trailing_mean(share, FAILED_ROWS)
-    low = lowest(trailing_mean(share, ROWS))
-    rise = smooth - low
-    where = (smooth > FAILED_SHARE) & (share > FAILED_SHARE) & (rise > FAILED_RISE)
-    where &= rise > margin(share, FAILED_ROWS, RISE_OF_FAILURES_ERRORS)
+    low, where = lowest(trailing_mean(share, ROWS)), np.zeros(len(share), bool)
+    for window, enough in FAILED_SHARES.items():
+        mean = trailing_mean(share, window)
+        risen = (_logits(mean) - _logits(low) > FAILED_LOGITS) & (
+            mean - low > margin(share, window, RISE_OF_FAILURES_ERRORS)
+        )
+        where |= (mean > enough) & (share > enough) & risen
+    now = trailing_mean(share, ROWS)
     return Signal(
         where,
-        lambda: {FAILED: smooth},
+        lambda: {FAILED: trailing_mean(share, min(FAILED_SHARES))},
         lambda: {"before": low},
-        normal=(smooth < low + FAILED_RISE / 2) & was_called(rows),
+        normal=(_logits(now) - _logits(low) < FAILED_LOGITS / 2) & was_called(rows),
     )
+
+
+def _logits(share: Values) -> Values:
+    """Log-odds of a share."""
+    share = np.clip(share, LEAST_SHARE, 1 - LEAST_SHARE)
+    return np.asarray(np.log(share / (1 - share)))
 
 
 def always_fails(rows: Rows) -> Signal:
@@ -100,15 +111,15 @@ def always_fails(rows: Rows) -> Signal:
     since = np.cumsum(~often) == 0
     return Signal(
         since & (np.arange(len(share)) >= ALWAYS_ROWS - 1),
-        lambda: {FAILED: trailing_mean(share, FAILED_ROWS)},
-        normal=(trailing_mean(share, FAILED_ROWS) < FAILED_SHARE) & was_called(rows),
+        lambda: {FAILED: trailing_mean(share, ROWS)},
+        normal=(trailing_mean(share, ROWS) < ALWAYS_FAILED / 2) & was_called(rows),
     )
 
 
 def was_called(rows: Rows) -> Truths:
     """[N]: where there were calls, as far as the log shows: a share of no calls is logged as 0."""
     calls = rows.latest(CALLS)
-    return ~((calls == 0) | (delayed(calls, 1) == 0))
+    return np.asarray(~((calls == 0) | (delayed(calls, 1) == 0)))
 
 
 TOL001 = Rule(
@@ -184,10 +195,10 @@ TOL002 = Rule(
     impact="The agent gets errors in place of results, so its reward falls although its weights may be sound. It then "
     "learns not to call the tool.",
     remedy=advise(
-        "Call the tool yourself with a call from a recent one of the [rollouts]. If it fails, repair the tool ([retriever]) and "
-        "resume from a checkpoint before this step: a smaller learning rate would not help. If the calls are "
-        "malformed, check the chat template and the tool's schema, and whether calls are cut off ([limits of tokens "
-        "and turns])."
+        "Call the tool yourself with a call from a recent one of the [rollouts]. If it fails, repair the tool "
+        "([retriever]) and resume from a checkpoint before this step: a smaller learning rate would not help. If the "
+        "calls are malformed, check the chat template and the tool's schema, and whether calls are cut off ([limits of "
+        "tokens and turns])."
     ),
     limitations="TRL counts malformed calls as failures too, so the share does not say which of both it is. A model "
     "that still learns to write calls has a high share that falls; that is not reported unless 90 % fail in ten "
