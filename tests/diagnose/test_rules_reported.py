@@ -10,7 +10,7 @@ from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.readers import read_log
 
-from .reported import HOSTS, REPORTED, written
+from holdfast_research.reported import HOSTS, REPORTED, written
 
 NEW = {"EVL001", "TOL001", "TOL002", "LRN001", "RWD004", "SMP003", "OFP001", "FMT001", "KLD002"}
 CASES = [(name, host) for name, case in REPORTED.items() for host in case.hosts]

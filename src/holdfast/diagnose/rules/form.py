@@ -139,7 +139,7 @@ FMT001 = Rule(
     code="FMT001",
     title="format lost again and again",
     kind="symptom",
-    needs=((INVALID, REWARD),),
+    needs=((INVALID, REWARD), (REWARD,)),
     applies=shows_format,
     checks=tuple(
         Check(
