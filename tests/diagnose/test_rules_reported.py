@@ -9,7 +9,6 @@ import pytest
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.readers import read_log
-
 from holdfast_research.reported import HOSTS, REPORTED, written
 
 NEW = {"EVL001", "TOL001", "TOL002", "LRN001", "RWD004", "SMP003", "OFP001", "FMT001", "KLD002"}

@@ -1,4 +1,7 @@
-"""Small logs of failures that people report, in the names of TRL, verl, ms-swift and prime-rl, with healthy twins."""
+"""Small logs of failures that people report, made by hand in the names of TRL, verl, ms-swift and prime-rl.
+
+The rules are not judged by them: they show what a finding looks like, and tests hold that each host's names are read.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,9 +68,9 @@ HOSTS: Mapping[str, Mapping[str, str]] = {
 """Host -> our word for a series -> the host's name."""
 
 
-def noisy(curve: Values, spread: float, seed: int = 0) -> Values:
+def noisy(curve: NDArray[np.floating[Any]], spread: float, seed: int = 0) -> Values:
     """A curve with noise."""
-    return np.asarray(curve + spread * np.random.default_rng(seed).normal(size=ROWS))
+    return np.asarray(curve + spread * np.random.default_rng(seed).normal(size=ROWS), np.float64)
 
 
 RISING = 0.3 + 0.4 * (1 - np.exp(-T / 25))

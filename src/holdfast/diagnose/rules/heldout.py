@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,9 +82,16 @@ class Score:
         return self.count > 0
 
 
-def score_of(rows: Rows, name: str) -> Score:
+def courses(rows: Rows) -> tuple[tuple[str, ...], list[Score]]:
+    """The held-out scores of a log, with their courses."""
+    names = scores_of(rows.log)
+    return names, [score_of(rows.log.series[name], rows.log.series[REWARD]) for name in names]
+
+
+@lru_cache(maxsize=8)  # four checks look at the same score
+def score_of(score: Series, reward: Series) -> Score:
     """The course of one held-out score."""
-    known = finite(rows.log.series[name])
+    known, on = finite(score), finite(reward).steps
     values, index = known.values, np.arange(len(known))
     mean = trailing_mean(values, EVALUATIONS)
     best, begun = highest(mean), mean[np.minimum(index, EVALUATIONS - 1)]
@@ -95,10 +102,10 @@ def score_of(rows: Rows, name: str) -> Score:
     at_best = known.steps[last_where(mean >= best)].astype(float)
 
     def on_rows(of_evaluations: NDArray[np.generic]) -> Values:
-        return as_of(Series(known.steps, of_evaluations.astype(float)), rows.steps)
+        return as_of(Series(known.steps, of_evaluations.astype(float)), on)
 
     def row_at(steps: Values) -> NDArray[np.int64]:
-        return np.maximum(np.searchsorted(rows.steps, np.nan_to_num(steps), side="right") - 1, 0)
+        return np.maximum(np.searchsorted(on, np.nan_to_num(steps), side="right") - 1, 0)
 
     return Score(
         now=on_rows(mean),
@@ -121,8 +128,7 @@ def falls_held_out(rows: Rows, *, others_rise: bool) -> Signal | None:
     With `others_rise`, only where another dataset's score has risen; without it, only elsewhere.
     """
     (reward,) = rows.columns
-    names = scores_of(rows.log)
-    scores = [score_of(rows, name) for name in names]
+    names, scores = courses(rows)
     if not any(score.falls.any() for score in scores):
         return None
     mean_reward = trailing_mean(reward, ROWS)
@@ -139,20 +145,23 @@ def stays_held_out(rows: Rows, *, certain: bool) -> Signal | None:
     With `certain`, only where noise cannot hide a quarter of the rise; without it, where the means show less.
     """
     (reward,) = rows.columns
-    names = scores_of(rows.log)
-    scores = [score_of(rows, name) for name in names]
+    names, scores = courses(rows)
+    if not any(bool((score.count >= FEWEST).any()) for score in scores):
+        return None
     mean_reward = trailing_mean(reward, 2 * ROWS)
     height = np.maximum(reward_range(highest(mean_reward), lowest(reward)), 1e-12)
-    by_chance = margin(reward, 2 * ROWS, RISEN_ERRORS)
     staying, carried = [], np.zeros(len(reward), bool)
     for score in scores:
         begun = max(score.first_row, 2 * ROWS - 1)
         gain = mean_reward - mean_reward[min(begun, len(reward) - 1)]
-        rose = (gain > np.maximum(RISEN_SHARE * height, by_chance)) & (np.arange(len(reward)) > begun)
+        rose = (gain > RISEN_SHARE * height) & (np.arange(len(reward)) > begun)
         enough = CARRIED_OVER * gain / height
         little = score.share + (score.error if certain else 0.0) < enough
         known = score.count >= (ENOUGH if certain else FEWEST)
-        staying.append(rose & little & known & ~(score.best >= SOLVED) & ~score.falls)
+        stays = rose & little & known & ~(score.best >= SOLVED) & ~score.falls
+        if stays.any():
+            stays &= gain > margin(reward, 2 * ROWS, RISEN_ERRORS)
+        staying.append(stays)
         carried |= score.share >= enough
     all_stay = np.all([stays | ~score.begun for stays, score in zip(staying, scores, strict=True)], axis=0)
     return _signal(rows, names, scores, np.array(staying) & all_stay, mean_reward, carried)

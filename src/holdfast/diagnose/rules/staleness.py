@@ -25,11 +25,13 @@ ALONE_TIMES, ALONE_SHARE = 8.0, 0.03
 CLIPPED_ERRORS = 4.0
 
 
-def grows_stale(rows: Rows) -> Signal:
+def grows_stale(rows: Rows) -> Signal | None:
     """Rollouts are old, or older than at the start, and more tokens are clipped or the reward falls."""
     (age,) = rows.columns
     now, usual = trailing_mean(age, ROWS), usual_before(age)
     older = (now > usual + STALE_RISE) & (now > STALE_TIMES * usual)
+    if not (older | (now > STALE)).any():
+        return None
     clips_more = rows.latest(CLIPPED, lambda values: _clips(values, CLIPPED_TIMES, CLIPPED_SHARE)) > 0
     down = falling(rows)
     harm = np.where(older, clips_more | down, clips_more & down)
@@ -82,7 +84,9 @@ def _clips(clipped: Values, times: float, share: float) -> Values:
     """[N]: 1 where the mean of five rows is many times the usual share of clipped tokens; else 0."""
     smooth = trailing_mean(clipped, ROWS)
     more = (smooth > times * _usual(clipped)) & (smooth > share) & (np.arange(len(clipped)) >= LONG_ROWS)
-    return (more & (smooth - lowest(smooth) > margin(clipped, ROWS, CLIPPED_ERRORS))).astype(float)
+    if more.any():
+        more &= smooth - lowest(smooth) > margin(clipped, ROWS, CLIPPED_ERRORS)
+    return more.astype(float)
 
 
 OFP001 = Rule(

@@ -62,8 +62,8 @@ def stops(rows: Rows, *, pays: bool) -> Signal | None:
     few = np.zeros(len(use), bool)
     for window in (ROWS, LONG_ROWS):
         mean = trailing_mean(use, window)
-        few |= (mean <= LEFT_SHARE * most) & (most - mean > margin(use, window, LOST_ERRORS))
-    few &= (use <= 2 * LEFT_SHARE * most) & (most >= enough)
+        fewer = (mean <= LEFT_SHARE * most) & (use <= 2 * LEFT_SHARE * most) & (most >= enough)
+        few |= fewer & (most - mean > margin(use, window, LOST_ERRORS)) if fewer.any() else fewer
     if not few.any():
         return None
     best = last_where(established >= most)
@@ -85,10 +85,12 @@ def fails_more(rows: Rows) -> Signal:
     low, where = lowest(trailing_mean(share, ROWS)), np.zeros(len(share), bool)
     for window, enough in FAILED_SHARES.items():
         mean = trailing_mean(share, window)
-        risen = (_logits(mean) - _logits(low) > FAILED_LOGITS) & (
-            mean - low > margin(share, window, RISE_OF_FAILURES_ERRORS)
-        )
-        where |= (mean > enough) & (share > enough) & risen
+        many = (mean > enough) & (share > enough)
+        if many.any():
+            many &= (_logits(mean) - _logits(low) > FAILED_LOGITS) & (
+                mean - low > margin(share, window, RISE_OF_FAILURES_ERRORS)
+            )
+        where |= many
     now = trailing_mean(share, ROWS)
     return Signal(
         where,
