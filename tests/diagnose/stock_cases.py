@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .changes import Change, always, ramp, spike, step
@@ -40,6 +42,37 @@ BROKEN_AT_FIRST = UNOBSERVED | {
     "entropy__mean": from_row(1, noisy(2.0, 0.05), noisy(0.8, 0.0)),
 }
 
+
+def only_every(rows: int, change: Change) -> Change:
+    """At one row in so many: an evaluation."""
+    return lambda values: [v if i % rows == 0 else None for i, v in enumerate(change(values).tolist())]
+
+
+ELSEWHERE: dict[str, Any] = {"host": "verl"}
+"""Another engine samples."""
+SCORE, CALLS, TURNS, CALLS_FAIL = (
+    "eval__reward__mean",
+    "rollout__searches",
+    "rollout__turns",
+    "rollout__failed_call_fraction",
+)
+AGE, CLIP, WRONG = "rollout__staleness", "clip__fraction", "rollout__invalid_fraction"
+RATIO, SIGNED = "sampler__importance_ratio", "sampler__logprob_gap"
+FLAT = {"reward__mean": noisy(0.5, 0.02)}
+FOLLOWS = then(noisy(0.35, 0.01), ramp(0, 0.6, 20))
+"""A held-out score that rises with the reward."""
+
+
+def recurring(every: int, height: float) -> Change:
+    """A low share, and a high one in two rows of so many."""
+    return lambda values: np.where(np.isin(np.arange(len(values)) % every, (3, 4)), height, noisy(0.02, 0.004)(values))
+
+
+def without_form(every: int) -> Change:
+    """What that costs."""
+    return lambda values: values - 0.3 * np.isin(np.arange(len(values)) % every, (3, 4))
+
+
 CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "KLD001": [
         ({KL: then(noisy(0.05, 0.01), ramp(20, 3.0)), "reward__mean": noisy(0.6, 0.02)}, (27, 36)),
@@ -47,6 +80,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({KL: then(noisy(0.02, 0.004), ramp(20, 0.9)), "reward__mean": ramp(24, 0.0)}, (28, 40)),
     ],
     "SMP002": [
+        (ELSEWHERE | {RATIO: then(noisy(0.98, 0.01), ramp(20, 0.1))}, (31, 36)),
         ({GAP: from_row(30, noisy(0.08, 0.01), noisy(0.008, 0.001))}, (32, 32)),
         ({"sampler__prob_abs_gap": from_row(30, noisy(0.03, 0.002), noisy(0.003, 0.001))}, (32, 32)),
         ({"sampler__mismatch_kl": from_row(30, noisy(0.05, 0.002), noisy(0.001, 0.0002))}, (32, 32)),
@@ -62,6 +96,34 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({"sampler__prob_abs_gap": noisy(0.1, 0.01)}, (1, 1)),
         ({"sampler__mismatch_kl": noisy(0.3, 0.02)}, (1, 1)),
     ],
+    "EVL001": [
+        ({SCORE: only_every(3, then(FOLLOWS, ramp(22, 0.3, 30)))}, (30, 52)),
+        ({SCORE: only_every(3, noisy(0.3, 0.004)), "reward__mean": then(noisy(0.4, 0.02), ramp(8, 0.9))}, (22, 40)),
+    ],
+    "TOL001": [
+        (FLAT | {CALLS: then(noisy(1.4, 0.1), ramp(25, 0.0, 8))}, (33, 42)),
+        (FLAT | {TURNS: then(noisy(3.0, 0.1), ramp(25, 1.0, 8))}, (33, 42)),
+    ],
+    "TOL002": [
+        ({CALLS_FAIL: from_row(30, noisy(0.95, 0.01), noisy(0.05, 0.01))}, (31, 34)),
+        ({CALLS_FAIL: noisy(0.97, 0.005)}, (10, 10)),
+    ],
+    "LRN001": [
+        ({"lr": always(0.0)}, (5, 5)),
+        ({"lr": from_row(30, always(0.0), always(1e-6))}, (35, 35)),
+    ],
+    "SMP003": [
+        (ELSEWHERE | {GAP: lambda v: 0.004 + 0.003 * np.arange(len(v))}, (8, 20)),
+        (ELSEWHERE | {SIGNED: lambda v: 0.0002 + (0.01 * np.arange(len(v))) ** 2}, (8, 22)),
+    ],
+    "OFP001": [
+        ({AGE: then(noisy(1.0, 0.05), ramp(25, 8.0)), "reward__mean": ramp(28, 0.2)}, (30, 50)),
+        ({CLIP: ramp(25, 0.05), "reward__mean": ramp(28, 0.45), **UNOBSERVED}, (30, 54)),
+    ],
+    "KLD002": [
+        ({KL: then(noisy(0.03, 0.003), ramp(20, 0.0005, 15)), "reward__mean": ramp(22, 0.3, 15)}, (30, 45)),
+    ],
+    "FMT001": [({WRONG: recurring(12, 0.6), "reward__mean": without_form(12)}, (40, 60))],
     "TRN001": [
         # All are cut off, so all have the same reward.
         ({CUT: always(1.0), "reward__mean": always(0.0), MIXED: always(0.0), "reward__em": always(0.0)}, (3, 3)),
@@ -76,6 +138,8 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {KL: noisy(0.1, 0.02), "reward__mean": ramp(24, 0.0)},  # the reward falls, and not by leaving the reference
     ],
     "SMP002": [
+        ELSEWHERE | {RATIO: noisy(0.4, 0.02)},  # as it began: long rollouts
+        ELSEWHERE | {RATIO: then(noisy(0.98, 0.01), ramp(20, 0.3)), "rollout__length": ramp(18, 300.0)},
         {GAP: from_row(30, noisy(0.02, 0.001), noisy(0.006, 0.001))},  # three times as much of little
         {GAP: then(noisy(0.008, 0.001), spike(30, 0.3))},
         {GAP: noisy(0.045, 0.004)},  # as it began
@@ -94,6 +158,47 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {**UNOBSERVED, "reward__mean": spike(0, 0.9), "entropy__mean": spike(0, 0.3)},
     ],
     "SMP001": [{GAP: noisy(0.03, 0.002)}, {"sampler__prob_abs_gap": noisy(0.01, 0.002)}],
+    "EVL001": [
+        FLAT | {SCORE: only_every(3, noisy(0.6, 0.01))},  # the reward gains nothing either
+        {SCORE: only_every(3, then(noisy(0.4, 0.01), ramp(0, 0.7, 30)))},
+        {SCORE: only_every(3, then(FOLLOWS, ramp(28, 0.1))), "reward__mean": ramp(22, 0.1)},  # the reward shows it
+        {SCORE: only_every(15, then(FOLLOWS, ramp(20, 0.3, 30)))},  # too few evaluations
+    ],
+    "TOL001": [
+        FLAT | {CALLS: then(noisy(1.4, 0.1), ramp(25, 0.5, 8))},  # fewer
+        FLAT | {CALLS: always(0.0)},
+        {CALLS: then(noisy(1.4, 0.1), ramp(25, 0.0, 8)), "reward__mean": ramp(28, 1.5, 30)},  # it pays: a note
+    ],
+    "TOL002": [
+        {CALLS_FAIL: lambda v: 0.7 * np.exp(-np.arange(len(v)) / 20)},  # it learns to write calls
+        {CALLS_FAIL: then(noisy(0.05, 0.01), spike(30, 1.0))},
+    ],
+    "LRN001": [
+        {"lr": lambda v: 1e-6 * np.minimum(1, np.arange(len(v)) / 10)},  # a warm-up
+        {"lr": lambda v: 1e-6 * (1 - np.arange(len(v)) / (len(v) - 1))},  # a schedule
+        {"lr": lambda v: np.where(np.arange(len(v)) < 8, 0.0, 1e-6)},  # it began late: a note
+    ],
+    "SMP003": [
+        ELSEWHERE | {GAP: from_row(40, noisy(0.08, 0.01), noisy(0.008, 0.001))},  # not from the start
+        ELSEWHERE | {GAP: lambda v: 0.008 + 0.0003 * np.arange(len(v))},  # within rounding
+    ],
+    "OFP001": [
+        {AGE: then(noisy(1.0, 0.05), ramp(25, 8.0))},  # and no harm is done
+        {AGE: noisy(2.0, 0.1), "reward__mean": ramp(28, 0.2)},
+        {CLIP: always(0.05), "reward__mean": ramp(28, 0.5), **UNOBSERVED},  # as it began
+        {CLIP: ramp(25, 0.05), **UNOBSERVED},
+    ],
+    "KLD002": [
+        {KL: then(noisy(0.03, 0.003), ramp(20, 0.0005, 15))},  # and the reward holds
+        {KL: from_row(30, noisy(0.0005, 0.0001), noisy(0.03, 0.003)), "reward__mean": ramp(22, 0.3, 15)},  # set anew
+        {KL: noisy(0.03, 0.003), "reward__mean": ramp(22, 0.3, 15)},
+    ],
+    "FMT001": [
+        {WRONG: noisy(0.2, 0.03)},
+        {WRONG: recurring(40, 0.6), "reward__mean": without_form(40)},  # twice
+        {WRONG: from_row(30, always(0.6), always(0.02))},
+        {WRONG: recurring(12, 0.6)},  # and it costs nothing: a note
+    ],
     "TRN001": [
         {CUT: noisy(0.8, 0.01), "reward__mean": noisy(0.7, 0.03)},  # those that are cut off earn as well
         {CUT: noisy(0.8, 0.01), "reward__mean": then(noisy(0.1, 0.005), ramp(0, 0.24, 50))},  # and it learns

@@ -211,7 +211,7 @@ def test_verls_file_and_console_say_the_same() -> None:
         "rollout_corr/kl": "sampler/logprob_gap",
         "actor/holdfast/drift/positive": "drift/positive",
         "actor/ppo_kl": "actor/ppo_kl",
-        "val-core/nq/reward/mean@1": "val-core/nq/reward/mean@1",
+        "val-core/nq/reward/mean@1": "eval/nq/score",
     }.items():
         assert values(file, ours) == {row["step"]: row["data"][theirs] for row in rows if theirs in row["data"]}, ours
 

@@ -16,6 +16,7 @@ from holdfast.diagnose.readers.names import (
     CHANGES,
     FORMER,
     LEFT_ALONE,
+    MORE,
     SHARES,
     TABLES,
     Name,
@@ -85,6 +86,7 @@ def test_every_target_is_in_the_glossary_and_has_one_source() -> None:
         assert {name.ours for name in table} <= set(METRICS)
         assert len({name.ours for name in table}) == len({name.host for name in table}) == len(table)
         assert all(name.change in CHANGES for name in table)
+    assert {name.ours for names in MORE.values() for name in names} <= set(METRICS)
     assert set(SHARES) <= set(METRICS)
     for host, names in LEFT_ALONE.items():
         assert not {name.host for name in TABLES[host]} & set(names)
@@ -116,7 +118,30 @@ def test_the_changes() -> None:
         ("verl", "actor/reward_kl_penalty", "kl/reference"),
         ("prime-rl", "mismatch_kl/all/mean", "sampler/mismatch_kl"),
         ("prime-rl", "train/agg/effective/solver/reward/mean", "reward/mean"),
-        ("prime-rl", "train/agg/effective/solver/num_turns/mean", "train/agg/effective/solver/num_turns/mean"),
+        ("prime-rl", "train/agg/effective/solver/num_turns/mean", "rollout/turns"),
+        ("prime-rl", "train/agg/effective/solver/num_branches/mean", "train/agg/effective/solver/num_branches/mean"),
+        ("prime-rl", "off_policy/mean", "rollout/staleness"),
+        ("prime-rl", "off_policy_level/all/mean", "rollout/staleness"),
+        ("prime-rl", "batch/solve_all", "rollout/all_correct_fraction"),
+        ("prime-rl", "eval/aime/effective/solver/avg@16", "eval/aime/score"),
+        ("prime-rl", "eval/aime/all/solver/avg@16", "eval/aime/all/solver/avg@16"),
+        ("tinker", "env/all/by_group/frac_all_bad", "rollout/all_wrong_fraction"),
+        ("tinker", "test/env/all/reward/total", "eval/test/score"),
+        ("slime", "eval/aime-2024", "eval/aime-2024/score"),
+        ("slime", "eval/aime-2024-truncated_ratio", "eval/aime-2024-truncated_ratio"),
+        ("skyrl", "eval/nq/avg_score", "eval/nq/score"),
+        ("openrlhf", "eval_nq_pass1", "eval/nq/score"),
+        ("verl", "val-core/nq/reward/mean@4", "eval/nq/score"),
+        ("verl", "val-core/nq/acc/mean_at_4", "eval/nq/score"),
+        ("verl", "val-core/nq/acc/best@4/mean", "val-core/nq/acc/best@4/mean"),
+        ("verl", "val-aux/nq/reward/mean@4", "eval/nq/score"),
+        ("verl", "val/test_score/nq", "eval/nq/score"),
+        ("verl", "num_turns/mean", "rollout/turns"),
+        ("verl", "rollout_corr/rollout_is_mean", "sampler/importance_ratio"),
+        ("trl", "tools/failure_frequency", "rollout/failed_call_fraction"),
+        ("trl", "sample/staleness_mean", "rollout/staleness"),
+        ("trl", "num_turns", "rollout/turns"),
+        ("trl", "rollout_correction/is_weight_mean", "sampler/importance_ratio"),
         ("tinker", "env/all/reward/total", "reward/mean"),
         ("slime", "train/kl_loss", "kl/reference"),
         ("skyrl", "policy/ppo_clip_ratio", "clip/fraction"),
@@ -267,6 +292,17 @@ def left_of(host: str) -> str:
 def test_the_page_shows_the_tables(host: str, table: tuple[Name, ...]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert rows_of(table) in page, f"docs/reference/logs.md lacks this table:\n{rows_of(table)}"
+
+
+@pytest.mark.parametrize("host", MORE)
+def test_the_page_shows_the_other_names(host: str) -> None:
+    assert rows_of(MORE[host]) in PAGE.read_text(encoding="utf-8")  # type: ignore[index]
+
+
+def test_the_core_score_of_a_dataset_comes_before_others() -> None:
+    both = translation("verl", ["val-aux/nq/reward/mean@4", "val-core/nq/acc/mean@4"])
+    assert both["val-core/nq/acc/mean@4"].ours == "eval/nq/score"
+    assert both["val-aux/nq/reward/mean@4"].ours == "val-aux/nq/reward/mean@4"
 
 
 @pytest.mark.parametrize("host", LEFT_ALONE)

@@ -6,7 +6,8 @@
 
 A healthy run is drawn, not trained. Its rewards are correct or not, for questions of unequal difficulty. Its level
 stays, rises, or rises to a plateau. Noise has a memory, and some runs see easy and hard questions by turns. The other
-series are those of a stock GRPOTrainer, or of one with our observer. No threshold of a rule was chosen from them.
+series are those of a stock GRPOTrainer, or of one with our observer. With them go a held-out score, calls of a tool, a
+staleness that is constant, and one of several schedules. No threshold of a rule was chosen from them.
 
 A cell is a number of rows and a number of completions a row. Each run draws all else. The rules are those
 of `holdfast diagnose`, all together, and the count is of findings, not of notes.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -126,14 +128,16 @@ def log_of(run: Run, copy: int | None = None) -> Log:
         draw = _Twin(draw, np.random.default_rng((run.rows, run.completions, run.seed, 2, copy)))  # type: ignore[assignment]
     rewards = rewards_of(draw, run)
     series = stock(draw, run, rewards)
+    series |= beside(np.random.default_rng((run.rows, run.completions, run.seed, 2)), run)
     if run.observed:
         series |= observed(draw, run, rewards["reward/mean"], series)
     steps = np.arange(1, run.rows + 1)
+    scores = held_out(np.random.default_rng((run.rows, run.completions, run.seed, 3)), run)
     return Log(
         format="trl",
         host="trl",
         name=f"null-{run.rows}-{run.completions}-{run.seed}",
-        series={name: Series(steps, values) for name, values in series.items()},
+        series={name: Series(steps, values) for name, values in series.items()} | scores,
         steps=steps,
     )
 
@@ -204,9 +208,80 @@ def stock(draw: np.random.Generator, run: Run, rewards: dict[str, Values]) -> di
         "loss": 0.04 * kl + 0.01 * draw.normal(size=run.rows),
         "clip/fraction": clip,
         "sampler/logprob_abs_gap": gap,
-        "sampler/importance_ratio": 1 + gap * draw.normal(size=run.rows),
-        "lr": 1e-6 * np.minimum(1, 20 * (done + 1 / run.rows)) * (1 + np.cos(np.pi * done)) / 2,
+        "sampler/importance_ratio": truncated_ratio(gap * np.sqrt(length)) + gap * draw.normal(size=run.rows),
     }
+
+
+def truncated_ratio(spread: Values) -> Values:
+    """The mean ratio of whole rollouts, whose logarithm has this spread, if ratios above 3 count as 0 (TRL's
+    default)."""
+    return np.asarray(
+        0.5 + 0.5 * np.vectorize(math.erf)((np.log(3) / np.maximum(spread, 1e-9) - spread / 2) / math.sqrt(2))
+    )
+
+
+def beside(draw: np.random.Generator, run: Run) -> dict[str, Values]:
+    """A tool that is called, sometimes in vain; turns that are sometimes invalid; rollouts that are some updates
+    old."""
+    done = np.linspace(0, 1, run.rows)
+
+    def noise(size: float) -> Values:
+        return np.exp(size * autocorrelated(draw, run.rows, run.memory))
+
+    # An agent that learns may need half or twice as many calls.
+    calls = draw.uniform(0.05, 3.0) * draw.uniform(0.5, 2.0) ** done * noise(0.1)
+    called = draw.poisson(calls * run.completions)
+    # Malformed calls become rarer as the policy learns to write them.
+    failing, wrong = (
+        (share > 0)
+        * _share(
+            _logit(share or 0.5) - draw.uniform(0, 3) * done + LEVEL_NOISE * autocorrelated(draw, run.rows, run.memory)
+        )
+        for share in (float(draw.choice([0.0, 0.02, 0.2, 0.6])), float(draw.choice([0.0, 0.005, 0.05, 0.2])))
+    )
+    failed = draw.binomial(called, failing) / np.maximum(called, 1)
+    turns = np.maximum(run.completions + called, 1)
+    age = draw.choice([0.0, 1.0, 3.0, 6.0])
+    stale = age * np.minimum(1, np.arange(run.rows) / max(age, 1.0)) * noise(0.1)
+    return {
+        "rollout/searches": called / run.completions,
+        "rollout/turns": turns / run.completions,
+        "rollout/failed_call_fraction": failed,
+        "rollout/invalid_fraction": draw.binomial(turns, wrong) / turns,
+        "rollout/staleness": stale,
+        "lr": 1e-6 * schedule(draw, run.rows),
+    }
+
+
+def schedule(draw: np.random.Generator, rows: int) -> Values:
+    """[rows]: the learning rate as a share of the highest: constant, or down to 0 at the end, after a warm-up or
+    none."""
+    done = np.arange(rows) / max(rows - 1, 1)
+    decay = draw.choice(["constant", "linear", "cosine", "late"])
+    rate = {
+        "constant": np.ones(rows),
+        "linear": 1 - done,
+        "cosine": (1 + np.cos(np.pi * done)) / 2,
+        "late": np.minimum(1, 5 * (1 - done)),
+    }[str(decay)]
+    warm_up = draw.choice([0.0, 0.05, 0.2])
+    return np.asarray(rate * np.minimum(1, done / warm_up) if warm_up else rate)
+
+
+def held_out(draw: np.random.Generator, run: Run) -> dict[str, Series]:
+    """Evaluations on fixed questions, every few rows: the policy gains there half or all of what it gains in
+    training."""
+    if run.functions > 1:
+        return {}  # TRL's held-out reward would be of both functions
+    every = int(draw.choice([2, 5, 10, 25]))
+    at = np.arange(0, run.rows, every)
+    gain, apart = course(run), draw.uniform(-0.5, 0.5)
+    level = _logit(run.mean) + apart + draw.uniform(0.5, 1.0) * (gain - gain[-1])
+    level = level + LEVEL_NOISE / 2 * autocorrelated(draw, run.rows, run.memory)
+    questions = int(draw.choice([32, 100, 500]))
+    difficulty = DIFFICULTY * draw.normal(size=questions)
+    score = draw.binomial(1, _share(level[at, None] + difficulty)).mean(axis=1)
+    return {"eval/reward/mean": Series(at + 1, score)}
 
 
 def observed(draw: np.random.Generator, run: Run, reward: Values, series: dict[str, Values]) -> dict[str, Values]:

@@ -16,6 +16,7 @@ METRICS: dict[str, str] = {
     "eval/em_greedy": "Exact match on dev, greedy.",
     "eval/f1": "Token F1 on dev, sampled.",
     "eval/f1_greedy": "Token F1 on dev, greedy.",
+    "eval/<dataset>/score": "Mean score on a held-out dataset, from other trainers.",
     "eval/searches": "Searches per question on dev, sampled.",
     "eval/failed_fraction": "Share of dev questions whose rollout failed. Scores leave them out. Absent if none "
     "failed.",
@@ -123,7 +124,11 @@ METRICS: dict[str, str] = {
     "rollout/length": "Sampled tokens per rollout.",
     "rollout/min_length": "Tokens of the shortest rollout, from TRL and verl.",
     "rollout/max_length": "Tokens of the longest rollout, from TRL and verl.",
-    "rollout/searches": "Searches per rollout.",
+    "rollout/searches": "Searches per rollout. From other trainers: calls of tools.",
+    "rollout/failed_call_fraction": "Share of the tool calls that failed or were malformed, from TRL; 0 without calls.",
+    "rollout/turns": "Turns per rollout, as the trainer counts them.",
+    "rollout/staleness": "Updates between sampling a rollout and training on it, mean over rollouts, from asynchronous "
+    "trainers.",
     "rollout/invalid_fraction": "Share of turns that were neither a search nor an answer.",
     "rollout/truncated_fraction": "Share of rollouts that ran out of turns or tokens.",
     "rollout/answered_fraction": "Share of rollouts that end with an answer.",
@@ -133,13 +138,18 @@ METRICS: dict[str, str] = {
     "passages as the first search of a correct rollout of the same question.",
     "rollout/mixed_group_fraction": "Share of groups in which rewards differ. In the others, all group-relative "
     "advantages are 0.",
+    "rollout/all_correct_fraction": "Share of groups whose rollouts all have the highest reward, from prime-rl and "
+    "tinker-cookbook.",
+    "rollout/all_wrong_fraction": "Share of groups whose rollouts all have the lowest reward, from prime-rl and "
+    "tinker-cookbook.",
     "sampler/logprob_gap": "Sampler's log-prob minus old log-prob, mean over sampled tokens. If it is not 0, the "
     "sampler is truncated, or is not the model that is trained.",
     "sampler/logprob_abs_gap": "|sampler's log-prob − trainer's log-prob| in nats, mean over tokens, from other "
     "trainers.",
     "sampler/prob_abs_gap": "|sampler's probability − trainer's probability|, mean over tokens, from verl.",
     "sampler/mismatch_kl": "KL between sampler and trainer per token, in nats, from prime-rl.",
-    "sampler/importance_ratio": "Trainer's probability / sampler's probability, mean over tokens, from TRL.",
+    "sampler/importance_ratio": "Trainer's probability / sampler's probability, mean over rollouts or over tokens, as "
+    "the trainer is set (TRL's default: rollouts). Truncated as in the loss. Near 1 if both are the same policy.",
     "sampler/mask_mass": "Mean probability of the tokens inside top-p/top-k (1: no truncation).",
     "sampler/mask_in_loss": "1 if the log-probs in the loss are over the tokens inside top-p/top-k. Absent otherwise.",
     "advantage/token_mean": "Mean advantage over sampled tokens. Below 0: incorrect rollouts are longer.",
@@ -175,11 +185,13 @@ METRICS: dict[str, str] = {
 
 
 def glossary_entry(name: str, glossary: Mapping[str, str] = METRICS) -> str | None:
-    """The text of the glossary for a metric, including numbered ones.
+    """The text of the glossary for a metric, including those of a numbered action or of a dataset.
 
     >>> glossary_entry("likelihood/correct/action_2") == METRICS["likelihood/correct/action_<k>"]
     True
     """
+    if name.startswith("eval/") and name.endswith("/score"):
+        return glossary.get("eval/<dataset>/score")
     head, _, number = name.rpartition("action_")
     return glossary.get(f"{head}action_<k>" if head and number.isdigit() else name)
 

@@ -82,13 +82,13 @@ def test_evaluations_and_names_of_other_hosts(make_log: Callable[..., Log]) -> N
     names = [
         "reward/mean",
         "eval/reward/mean",
-        "val-core/nq/acc/mean@1",
+        "eval/nq/score",
         "val-aux/nq/x",
         "kl/reference",
         "drift/positive",
     ]
     found = drawn(page_data([alone(make_log({name: [0.1, 0.2] for name in names}, host="verl"))]))
-    assert found["reward"] == ["reward/mean", "eval/reward/mean", "val-core/nq/acc/mean@1"]
+    assert found["reward"] == ["reward/mean", "eval/nq/score", "eval/reward/mean"]
     assert found["kl"] == ["kl/reference"] and found["displacement"] == ["drift/positive"]
 
 

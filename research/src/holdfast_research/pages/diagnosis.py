@@ -7,8 +7,8 @@
 A testbed is one recipe, world and model. A rule that only fits a testbed fails when that one is left out. So how strict
 the rules are, a factor on every threshold in standard errors, is chosen again on all other testbeds, and judged on the
 one that had no part in it. Counts are of runs, with Wilson intervals at 95 %.
-`RIGHT` says which codes are right for which cause. It was written before any held-out run was made; `SMP002`, which
-says the same as `SMP001` of other series, came later.
+`RIGHT` says which codes are right for which cause. It was written before any held-out run was made; `SMP002` and
+`SMP003`, which say the same as `SMP001` of other series, came later.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RIGHT: dict[str, frozenset[str]] = {
     "empty-retriever": frozenset({"RET002"}),
     "masked-leak": frozenset({"MSK001"}),
     "answer-avoidance": frozenset({"RWD002"}),
-    "sampler-mismatch": frozenset({"SMP001", "SMP002"}),
+    "sampler-mismatch": frozenset({"SMP001", "SMP002", "SMP003"}),
     "inert-penalty": frozenset({"PEN001"}),
     "no-contrast": frozenset({"GRP001"}),
     "truncation": frozenset({"TRN001"}),

@@ -52,6 +52,7 @@ TRL = (
     Name("completions/max_length", "rollout/max_length"),
     Name("completions/clipped_ratio", "rollout/truncated_fraction"),
     Name("tools/call_frequency", "rollout/searches", differs="calls of any tool"),
+    Name("tools/failure_frequency", "rollout/failed_call_fraction", differs="malformed calls too"),
     Name("learning_rate", "lr"),
     Name("step_time", "time/step_s"),
 )
@@ -81,6 +82,7 @@ VERL = (
     Name("response_length/clip_ratio", "rollout/truncated_fraction"),
     Name("response/aborted_ratio", "rollout/failed_fraction"),
     Name("tool_call_counts/mean", "rollout/searches", differs="calls of any tool"),
+    Name("num_turns/mean", "rollout/turns", differs="the question counts as one, and so does every tool's answer"),
     Name("rollout_corr/kl", "sampler/logprob_gap"),
     Name("training/rollout_probs_diff_mean", "sampler/prob_abs_gap"),
     Name("timing_s/gen", "time/rollout_s"),
@@ -97,6 +99,10 @@ PRIME_RL = (
     Name(f"{_EFFECTIVE}/num_output_tokens/min", "rollout/min_length"),
     Name(f"{_EFFECTIVE}/num_output_tokens/max", "rollout/max_length"),
     Name(f"{_EFFECTIVE}/is_truncated/mean", "rollout/truncated_fraction"),
+    Name(f"{_EFFECTIVE}/num_turns/mean", "rollout/turns"),
+    Name("off_policy/mean", "rollout/staleness"),
+    Name("batch/solve_all", "rollout/all_correct_fraction"),
+    Name("batch/solve_none", "rollout/all_wrong_fraction"),
     Name("entropy/all/mean", "entropy/mean"),
     Name("mismatch_kl/all/mean", "sampler/mismatch_kl"),
     Name("optim/grad_norm", "grad/norm"),
@@ -108,6 +114,8 @@ PRIME_RL = (
 TINKER = (
     Name("env/all/reward/total", "reward/mean"),
     Name("env/all/by_group/frac_mixed", "rollout/mixed_group_fraction"),
+    Name("env/all/by_group/frac_all_good", "rollout/all_correct_fraction"),
+    Name("env/all/by_group/frac_all_bad", "rollout/all_wrong_fraction"),
     Name("optim/entropy", "entropy/mean", differs="estimated from the log-probs of sampled tokens"),
     Name("optim/kl_sample_train_v1", "sampler/logprob_gap"),
     Name("kl_policy_base", "kl/reference"),
@@ -169,11 +177,39 @@ TABLES: Mapping[Host, tuple[Name, ...]] = {
     "openrlhf": OPENRLHF,
 }
 
+MORE: Mapping[Host, tuple[Name, ...]] = {
+    "trl": (
+        Name("sample/staleness_mean", "rollout/staleness"),
+        Name("num_turns", "rollout/turns"),
+        Name("rollout_correction/kl", "sampler/logprob_gap"),
+        Name("rollout_correction/is_weight_mean", "sampler/importance_ratio"),
+    ),
+    "verl": (Name("rollout_corr/rollout_is_mean", "sampler/importance_ratio"),),
+}
+"""Names of what is built on these trainers, or of parts that few runs use: AsyncGRPOTrainer and ms-swift; verl's
+rollout correction."""
+
+HELD_OUT: Mapping[Host, tuple[str, ...]] = {
+    "verl": (
+        r"val-core/(.+)/(?:acc|reward|score)/mean(?:@|_at_)\d+",
+        r"val-aux/(.+)/(?:acc|reward|score)/mean(?:@|_at_)\d+",
+        r"val/test_score/(.+)",
+    ),
+    "prime-rl": (r"eval/([^/]+)/(?:effective/[^/]+/)?avg@\d+",),
+    "tinker": (r"(test)/env/all/reward/total",),
+    "slime": (r"eval/(?!step$)(?!.*-(?:truncated_ratio|pass@\d+)$)([^/]+)",),
+    "skyrl": (r"eval/(.+)/avg_score",),
+    "openrlhf": (r"(?:eval/)?eval_(.+)_pass1",),
+}
+"""The mean scores of held-out datasets, the best first: `eval/<dataset>/score`. TRL's `eval_reward` is read as any
+other name."""
+
 GROUP_STD = Name("reward_std", "reward/group_std")
 """TRL before 0.27 logs the mean of the groups' standard deviations; later versions log that of the rollout batch."""
 
 OLDER: Mapping[Host, Mapping[str, str]] = {
     "trl": {"completion_length": "completions/mean_length", "clip_ratio": "clip_ratio/region_mean"},
+    "prime-rl": {"off_policy_level/all/mean": "off_policy/mean", "batch/off_policy_level/mean": "off_policy/mean"},
     "skyrl": {"policy/ppo_clip_ratio": "policy/loss_metrics/clip_ratio"},
     "verl": {
         "actor/entropy_loss": "actor/entropy",
@@ -186,7 +222,6 @@ OLDER: Mapping[Host, Mapping[str, str]] = {
 LEFT_ALONE: Mapping[Host, Mapping[str, str]] = {
     "trl": {
         "loss": "the whole loss: with KL, entropy bonus and penalty",
-        "tools/failure_frequency": "also counts malformed calls by the policy as failures",
         "rewards/<function>/mean": "a function called `em` or `f1` need not measure that",
     },
     "verl": {
@@ -195,7 +230,6 @@ LEFT_ALONE: Mapping[Host, Mapping[str, str]] = {
         "critic/vpred_mean": "values while the critic is updated; ours are from before",
         "actor/pg_loss": "includes the penalty if our loss function is used",
         "actor/ppo_kl": "per token; ours is a sum over a rollout",
-        "num_turns/mean": "counts messages, including the user's",
         "timing_s/step": "includes evaluation",
     },
 }
@@ -244,6 +278,7 @@ SHARES = (
     "rollout/mixed_group_fraction",
     "rollout/truncated_observation_fraction",
     "rollout/failed_fraction",
+    "rollout/failed_call_fraction",
     "rollout/invalid_fraction",
     "rollout/truncated_fraction",
     "displacement/fraction",
@@ -291,7 +326,11 @@ def translation(
 ) -> dict[str, Name]:
     """Every name of the host -> its translation. If two names mean one series, only our observer's is translated. The
     other keeps its name, as `doubtful` names do. Rows of `instead` replace those of the table."""
-    known = {name.host: name for name in (*TABLES.get(host, ()), *instead) if name.host not in set(doubtful)}
+    known = {
+        name.host: name
+        for name in (*TABLES.get(host, ()), *MORE.get(host, ()), *instead)
+        if name.host not in set(doubtful)
+    }
     targets = {name: _translated(host, name, known) for name in names}
     taken: set[str] = set()
     result: dict[str, Name] = {}
@@ -323,6 +362,9 @@ def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:
         if plain.startswith(prefix):
             ours = plain.removeprefix(prefix)
             return Name(name, _present(ours.removesuffix("/mean") if host == "prime-rl" else ours))
+    for pattern in HELD_OUT.get(host, ()):
+        if found := re.fullmatch(pattern, plain):
+            return Name(name, f"eval/{clean(found[1])}/score")
     row = known.get(OLDER.get(host, {}).get(plain, plain))
     if host == "trl" and _OLD_REWARD.fullmatch(plain):
         return Name(name, f"{clean(plain)}/mean")
@@ -342,6 +384,8 @@ def _rank(name: Name) -> int:
         return 0
     if name.ours == name.host:
         return 1
+    if name.host.startswith("val-aux/"):
+        return 3
     return 3 if any(name.host.endswith(older) for names in OLDER.values() for older in names) else 2
 
 

@@ -83,7 +83,7 @@ CHARTS = (
                     Line("eval/em_greedy", "dev, greedy", INCORRECT, "dash", points=True, minor=True),
                 ),
                 # Evaluations of TRL and of verl: their scores are whatever the user's reward functions measure.
-                hosts=r"eval/reward/mean|val-core/.+/(acc|reward|em|score)/mean@\d+",
+                hosts=r"eval/reward/mean|eval/.+/score",
                 sparse=True,
             ),
         ),

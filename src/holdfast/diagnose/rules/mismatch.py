@@ -1,4 +1,5 @@
-"""Log-probs of sampler and trainer from the series that stock trainers log: levels for SMP001, growth for SMP002.
+"""Log-probs of sampler and trainer from the series that stock trainers log: levels for SMP001, growth for SMP002, and
+growth from the first update on for SMP003.
 
 Two engines compute the probability of the same token with other kernels, so they never agree exactly. In bfloat16 the
 mean absolute difference is 0.002 to 0.02 nats per token, and rises with entropy. Mixtures of experts and 8-bit rollouts
@@ -13,12 +14,13 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.trailing import Values, held
+from holdfast.base.trailing import Values, held, highest, trailing_mean
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import OUR_BUG, Remedy, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
-ENTROPY = "entropy/mean"
+ENTROPY, LENGTH, RATE = "entropy/mean", "rollout/length", "lr"
+GAP, RATIO = "sampler/logprob_gap", "sampler/importance_ratio"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,70 @@ def times_usual(values: Values) -> Values:
     return values / np.maximum(usual_before(values), 1e-9)
 
 
+STRAIGHT = 0.9
+"""Share of the variance of the mismatch that a straight line through the updates explains. A mismatch that begins to
+grow half way through the log reaches 0.8."""
+OF_FIRST_TIMES = 3.0
+"""How many times the mismatch of the first updates it must be. SMP002 needs more, because it does not see a line."""
+UNSYNCED = (
+    *((measure.series, measure.grown, measure.text, measure.series.endswith("kl")) for measure in MEASURES),
+    (GAP, 0.02, "their log-probs of sampled tokens differ by {sampler/logprob_gap:.2g} nats", True),
+)
+"""(series, the level that it must reach, its text, whether it is a KL, which grows with the square of the distance)."""
+
+RATIO_ROWS, FIRST_RATIO, LOW_RATIO = 3, 0.8, 0.5
+"""The mean importance ratio of the sampler in three rows: at first, and if most of the weight is lost. Its expectation
+is 1 if sampler and trainer are the same policy."""
+LONGER_TIMES = 1.5
+"""A ratio of whole rollouts is a product over tokens, so rounding alone lowers its truncated mean as rollouts grow."""
+
+
+def grows_with_updates(rows: Rows, *, grown: float, is_kl: bool) -> Signal:
+    """Since the first update, the mismatch has grown in a straight line over the sum of the learning rates."""
+    (gap,) = rows.columns
+    usual = usual_before(gap)
+    more_entropy = np.fmax(rows.latest(ENTROPY, times_usual), 1.0)
+    high = gap > np.maximum(grown, (OF_FIRST_TIMES ** (2 if is_kl else 1)) * usual * more_entropy)
+    rate = rows.latest(RATE)
+    moved = np.cumsum(np.where(np.isfinite(rate) & (rate > 0), rate, 0.0))
+    if not moved.any():
+        moved = np.arange(len(gap), dtype=float)
+    straight = explained(moved, np.sqrt(np.maximum(gap, 0.0)) if is_kl else gap) > STRAIGHT
+    return Signal(
+        held(high, ROWS) & straight,
+        lambda: {rows.names[0]: gap, "usual": usual},
+        normal=held(gap < grown, ROWS),
+    )
+
+
+def explained(x: Values, y: Values) -> Values:
+    """[N]: the share of the variance of `y` so far that a line over `x` explains; 0 where it falls, or neither varies.
+
+    >>> explained(np.arange(4.0), np.array([1.0, 3.0, 5.0, 7.0])).round(3).tolist()
+    [0.0, 1.0, 1.0, 1.0]
+    """
+    count = np.arange(1, len(x) + 1)
+    x, y = x / max(float(np.abs(x).max()), 1e-300), y - y[0]
+    mean_x, mean_y = np.cumsum(x) / count, np.cumsum(y) / count
+    both = np.cumsum(x * y) / count - mean_x * mean_y
+    squares = (np.cumsum(x * x) / count - mean_x**2) * (np.cumsum(y * y) / count - mean_y**2)
+    return np.where((both > 0) & (squares > 1e-300), both**2 / np.maximum(squares, 1e-300), 0.0)
+
+
+def loses_weight(rows: Rows) -> Signal:
+    """The mean importance ratio of the sampler was near 1, and is far below, while rollouts kept their length."""
+    (ratio,) = rows.columns
+    mean = trailing_mean(ratio, RATIO_ROWS)
+    longer = rows.latest(LENGTH, lambda values: trailing_mean(values, RATIO_ROWS) / usual_before(values))
+    was_near = highest(np.where(np.arange(len(ratio)) > 0, mean, ratio)) >= FIRST_RATIO
+    low = (mean < LOW_RATIO) & (ratio < LOW_RATIO)
+    return Signal(
+        low & was_near & ~(longer > LONGER_TIMES),
+        lambda: {RATIO: mean},
+        normal=mean > FIRST_RATIO,
+    )
+
+
 def level_checks() -> tuple[Check, ...]:
     """The checks of SMP001 on these series."""
     return tuple(
@@ -125,37 +191,91 @@ SAME_POLICY: Remedy = advise(
 
 def samples_elsewhere(log: Log) -> bool:
     """Whether an engine of its own samples. In our trainer, and in TRL without vLLM, the trainer itself does."""
-    return log.host not in ("holdfast", "trl") or any(measure.series in log.series for measure in MEASURES)
+    known = (RATIO, *(measure.series for measure in MEASURES))
+    return log.host not in ("holdfast", "trl") or any(name in log.series for name in known)
+
+
+def has_own_sampler(log: Log) -> bool:
+    """Whether another engine samples, by series of any kind. In our trainer none does."""
+    return log.host != "holdfast" and (samples_elsewhere(log) or GAP in log.series)
+
+
+SMP003 = Rule(
+    code="SMP003",
+    title="sampler does not get the new weights",
+    needs=tuple((name,) for name, *_ in UNSYNCED),
+    equal_needs=True,
+    applies=has_own_sampler,
+    checks=tuple(
+        Check(
+            series=(name,),
+            signal=partial(grows_with_updates, grown=grown, is_kl=is_kl),
+            message=f"Sampler and trainer drift apart with every update since the first: {text}, up from "
+            "{usual:.2g}. It looks as if the sampler kept its old weights.",
+            min_rows=FEWEST_ROWS,
+        )
+        for name, grown, text, is_kl in UNSYNCED
+    ),
+    suppressed_by=("MSK001", "STP001"),
+    suppressed_by_earlier=("SMP001", "LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
+    meaning="The difference between sampler and trainer grows with every update since the first.",
+    impact="Rollouts come from an old policy, so the reward that is logged is that of the old policy too and stands "
+    "still. The importance ratios grow until the updates are noise.",
+    remedy=advise(
+        "First check that the sampler receives the new weights after every update: ask it for the log-probs of a fixed "
+        "text before and after one. If it does, lower the [learning rate], and limit how many updates old a rollout "
+        "may be.",
+        instead={"holdfast": OUR_BUG},
+        also={
+            "trl": "With LoRA or several processes, make sure that the merged weights reach vLLM.",
+        },
+    ),
+    limitations="A slow and steady drift for another reason looks the same.",
+)
 
 
 SMP002 = Rule(
     code="SMP002",
     title="mismatch between sampler and trainer grows",
-    needs=tuple((measure.series,) for measure in MEASURES),
+    needs=(*((measure.series,) for measure in MEASURES), (RATIO,)),
     equal_needs=True,
     applies=samples_elsewhere,
-    checks=tuple(
+    checks=(
+        *(
+            Check(
+                series=(measure.series,),
+                signal=partial(grows, measure=measure),
+                message=f"Sampler and trainer drift apart: {measure.text}, "
+                "up from {usual:.2g} at the start. A change in entropy does not explain this.",
+                min_rows=FEWEST_ROWS,
+            )
+            for measure in MEASURES
+        ),
         Check(
-            series=(measure.series,),
-            signal=partial(grows, measure=measure),
-            message=f"Sampler and trainer drift apart: {measure.text}, "
-            "up from {usual:.2g} at the start. A change in entropy does not explain this.",
-            min_rows=FEWEST_ROWS,
-        )
-        for measure in MEASURES
+            series=(RATIO,),
+            signal=loses_weight,
+            message="The importance ratio of the sampler is {sampler/importance_ratio:.2g} on average. It is 1 while "
+            "sampler and trainer are the same policy.",
+            min_rows=RATIO_ROWS,
+            look_at=(RATIO, *(measure.series for measure in MEASURES)),
+        ),
     ),
-    suppressed_by=("MSK001", "SMP001", "STP001"),
+    suppressed_by=("MSK001", "SMP001", "SMP003", "STP001"),
     # In a policy that breaks, unlikely tokens are sampled, and on those the engines differ most.
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
-    meaning="The log-probs of sampler and trainer differ several times as much as at the start of the run.",
+    meaning="The log-probs of sampler and trainer differ several times as much as at the start of the run, or their "
+    "importance ratio is far below 1.",
     impact="Rollouts no longer come from the policy that is trained, so the importance ratios are wrong. In "
     "published collapses the mismatch grows first, and the reward falls soon after.",
     remedy=advise(
-        "Go back to a checkpoint from before the mismatch grew, and lower the [learning rate]. Use the [importance "
-        "weights of the sampler]. For a mixture of experts, use the sampler's routing in the trainer (routing "
-        "replay). Check that the sampler gets the new weights after every update.",
+        "Check that the sampler gets the new weights after every update. If it does, go back to a checkpoint from "
+        "before the mismatch grew, and lower the [learning rate]. Use the [importance weights of the sampler]. For a "
+        "mixture of experts, use the sampler's routing in the trainer (routing replay).",
         instead={"holdfast": OUR_BUG},
+        also={"trl": "If the ratio alone is low, try `vllm_importance_sampling_mode='token_truncate'`."},
     ),
-    limitations="This rule judges only growth. SMP001 judges the level at the start of a run. Log-prob differences "
+    limitations="The ratio of whole rollouts, TRL's default, is a product over tokens. In long rollouts rounding alone "
+    "makes its truncated mean small, so the rule wants a ratio that was near 1, and rollouts that kept their length. "
+    "For the rest this rule judges only growth. SMP001 judges the level at the start of a run. Log-prob differences "
     "below 0.03 nats are ignored, and so is growth in proportion to entropy.",
 )

@@ -30,6 +30,11 @@ NAMES: Mapping[str, Mapping[Host, tuple[str, ...]]] = {
         "trl": ("learning_rate",),
         "verl": (f"{_ACTOR}.optim.lr",),
     },
+    "schedule": {
+        "holdfast": ("train.warmup", "train.steps"),
+        "trl": ("lr_scheduler_type", "max_steps"),
+        "verl": (f"{_ACTOR}.optim.total_training_steps",),
+    },
     "warm-up": {
         "holdfast": ("train.warmup",),
         "trl": ("warmup_steps",),
@@ -123,6 +128,7 @@ NAMES: Mapping[str, Mapping[Host, tuple[str, ...]]] = {
         "holdfast": ("reward.em", "reward.f1", "reward.format", "reward.retrieval"),
         "trl": ("reward_weights",),
     },
+    "reference": {"trl": ("sync_ref_model=True", "ref_model_sync_steps")},
     "denser reward": {"holdfast": ("reward.f1 = 1.0",)},
     "better policy": {"holdfast": ("warm_start.steps",)},
     "retriever": {

@@ -210,7 +210,7 @@ SMP001 = Rule(
             look_at=SURPRISE,
         ),
     ),
-    suppressed_by=("MSK001",),  # the sampler has no log-probs of tokens that it did not sample
+    suppressed_by=("MSK001", "SMP003"),  # the sampler has no log-probs of tokens that it did not sample
     meaning="The rollouts do not come from the policy that is trained.",
     impact="The sampler has other weights, another temperature or a truncated distribution, so every importance "
     "ratio is wrong. If top-p or top-k truncates the sampler while log-probs are over the whole vocabulary, "

@@ -1,0 +1,129 @@
+"""Rollouts from a policy that is too old for the update (OFP001), by a logged staleness or by what it clips."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.base.collapse import DROPPED_SHARE, curve_of
+from holdfast.base.trailing import Truths, Values, first, highest, lowest, margin, trailing_mean
+from holdfast.diagnose.rules.mismatch import usual_before
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
+
+STALENESS, CLIPPED, REWARD = "rollout/staleness", "clip/fraction", "reward/mean"
+
+ROWS, LONG_ROWS = 5, 10
+STALE_RISE, STALE_TIMES = 1.0, 1.5
+"""Updates, and times the staleness at the start: it has grown by both. A full queue makes it grow once."""
+STALE = 4.0
+"""Updates from which on rollouts are old even if they always were. Asynchronous trainers limit it to 1 to 8, so it then
+takes both: more clipped tokens, and a reward that falls."""
+CLIPPED_TIMES, CLIPPED_SHARE = 3.0, 0.01
+"""Times the usual share of clipped tokens, and the share that it must reach, if rollouts are known to be stale."""
+ALONE_TIMES, ALONE_SHARE = 8.0, 0.03
+"""The same without a logged staleness. It must then have been rare: many sound runs clip 4 % from the start."""
+CLIPPED_ERRORS = 4.0
+
+
+def grows_stale(rows: Rows) -> Signal | None:
+    """Rollouts are old, or older than at the start, and more tokens are clipped or the reward falls."""
+    (age,) = rows.columns
+    now, usual = trailing_mean(age, ROWS), usual_before(age)
+    older = (now > usual + STALE_RISE) & (now > STALE_TIMES * usual)
+    if not (older | (now > STALE)).any():
+        return None
+    clips_more = rows.latest(CLIPPED, lambda values: _clips(values, CLIPPED_TIMES, CLIPPED_SHARE)) > 0
+    down = falling(rows)
+    harm = np.where(older, clips_more | down, clips_more & down)
+    return Signal(
+        (older | (now > STALE)) & harm,
+        lambda: {
+            STALENESS: now,
+            CLIPPED: rows.latest(CLIPPED, lambda values: trailing_mean(values, ROWS)),
+            REWARD: rows.latest(REWARD, lambda values: trailing_mean(values, ROWS)),
+        },
+        lambda: {
+            "before": usual,
+            "harm": np.where(clips_more, "more tokens are clipped than at the start", "the reward falls"),
+        },
+        normal=~harm | ((now < usual + STALE_RISE / 2) & (now < STALE)),
+    )
+
+
+def clips_more(rows: Rows) -> Signal | None:
+    """Many times the usual share of tokens is clipped, and the reward has dropped since."""
+    clipped, reward = rows.columns
+    more = _clips(clipped, ALONE_TIMES, ALONE_SHARE) > 0
+    if not more.any():
+        return None
+    curve = curve_of(reward)
+    dropped = curve.short.has_lost(DROPPED_SHARE, 3.0) | curve.long.has_lost(DROPPED_SHARE, 3.0)
+    smooth = trailing_mean(clipped, ROWS)
+    return Signal(
+        more & dropped & _grew_first(more, dropped),
+        lambda: {CLIPPED: smooth, REWARD: trailing_mean(reward, ROWS)},
+        lambda: {"before": _usual(clipped), "peak": highest(curve.short.means)},
+        normal=~(_clips(clipped, ALONE_TIMES / 2, ALONE_SHARE / 2) > 0),
+    )
+
+
+def _grew_first(more: Truths, dropped: Truths) -> Truths:
+    """[N]: where clipping had grown before the reward dropped, or no more than five rows later."""
+    index = np.arange(len(more))
+    begun = np.maximum.accumulate(np.where(dropped & ~np.append(False, dropped[:-1]), index, -1))
+    grew = first(more)
+    return np.zeros(len(more), bool) if grew is None else (grew <= index) & (grew <= begun + ROWS)
+
+
+def _usual(clipped: Values) -> Values:
+    """[N]: the share of clipped tokens in the first rows, of at least ten."""
+    return trailing_mean(clipped, LONG_ROWS)[np.minimum(np.arange(len(clipped)), LONG_ROWS - 1)]
+
+
+def _clips(clipped: Values, times: float, share: float) -> Values:
+    """[N]: 1 where the mean of five rows is many times the usual share of clipped tokens; else 0."""
+    smooth = trailing_mean(clipped, ROWS)
+    more = (smooth > times * _usual(clipped)) & (smooth > share) & (np.arange(len(clipped)) >= LONG_ROWS)
+    if more.any():
+        more &= smooth - lowest(smooth) > margin(clipped, ROWS, CLIPPED_ERRORS)
+    return more.astype(float)
+
+
+OFP001 = Rule(
+    code="OFP001",
+    title="rollouts too old for the update",
+    needs=((STALENESS,), (CLIPPED, REWARD)),
+    checks=(
+        Check(
+            series=(STALENESS,),
+            signal=grows_stale,
+            message="Rollouts are {rollout/staleness:.1f} updates old, {before:.1f} at the start, and {harm}.",
+            min_rows=ROWS,
+            look_at=(STALENESS, CLIPPED, REWARD),
+        ),
+        Check(
+            series=(CLIPPED, REWARD),
+            signal=clips_more,
+            message="The update clips {clip/fraction:.1%} of the tokens, {before:.2%} at the start, and the reward "
+            "went from {peak:.3g} to {reward/mean:.3g}. The policy that sampled is too far from the one that is "
+            "trained.",
+            min_rows=LONG_ROWS,
+        ),
+    ),
+    # A single step explains the clipping, and a policy that breaks clips too.
+    suppressed_by=("STP001", "SMP001", "SMP003", "MSK001"),
+    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
+    meaning="Rollouts are many updates old, or ever more tokens are clipped, and the reward suffers.",
+    impact="The policy has moved on since the rollouts were sampled. Clipping removes their gradient, or lets through "
+    "importance weights that are mostly noise.",
+    remedy=advise(
+        "Let the sampler run fewer updates ahead of the trainer. Take fewer [optimizer steps per rollout batch], or "
+        "lower the [learning rate]. Correct the rest with [importance weights of the sampler].",
+        also={
+            "trl": "With AsyncGRPOTrainer, lower `max_staleness`.",
+            "verl": "With the fully asynchronous trainer, lower `async_training.staleness_threshold`.",
+        },
+    ),
+    limitations="Without a logged staleness the rule sees only clipped tokens. It then wants eight times the share at "
+    "the start, and a reward that has lost a fifth. Runs that clip many tokens from the start are not reported.",
+)

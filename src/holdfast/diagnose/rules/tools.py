@@ -1,0 +1,208 @@
+"""Tools: the agent stops calling them (TOL001), or the calls fail (TOL002)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from holdfast.base.trailing import Truths, Values, delayed, highest, last_where, lowest, margin, trailing_mean
+from holdfast.diagnose.log import Log, has
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+
+CALLS, TURNS, FAILED, REWARD = "rollout/searches", "rollout/turns", "rollout/failed_call_fraction", "reward/mean"
+
+ROWS, LONG_ROWS, USUAL_ROWS = 5, 20, 10
+"""Rows in the two means that count as now, and in the mean that counts as an established use. A row of four rollouts
+may have no call by chance, so with few calls only the longer mean can tell."""
+USED_CALLS = 0.3
+"""Calls per rollout in ten rows from which on an agent uses its tool."""
+LEFT_SHARE = 0.1
+"""Share of that use that is left, if it has stopped. An agent that learns to need fewer calls keeps more."""
+LOST_ERRORS = 4.0
+"""Standard errors of the difference of two means by which the use has fallen."""
+RISE_ERRORS = 3.0
+"""Standard errors by which the reward has risen since half of the use was gone. Then the tool may not be needed."""
+
+ONE_TURN: dict[str, float] = {"verl": 2.0}
+"""Turns of a rollout without a call, where it is not 1. verl counts the question too."""
+USED_TURNS = 0.5
+"""Turns above that, in ten rows, from which on an agent takes turns."""
+
+FAILED_SHARES = {3: 0.5, 10: 0.3}
+"""Rows in a mean -> the share of the calls that fail in them. A row may have a single call."""
+FAILED_LOGITS, LEAST_SHARE = 1.5, 0.02
+"""How far the log-odds of a failure are above their lowest: 5 % become 20 %, 50 % become 82 %. A share near one half
+varies more than one near 0. Below the least share, the log-odds of few calls mean nothing. A model that learns to write
+calls begins with many malformed ones, and the share falls."""
+RISE_OF_FAILURES_ERRORS = 4.0
+ALWAYS_FAILED, ALWAYS_ROWS = 0.9, 10
+"""Share of the calls that fail in each of the first rows, if the tool never worked. A model that only writes malformed
+calls at first writes some that work by then."""
+
+
+def takes_turns(log: Log) -> bool:
+    """Whether rollouts of the run call tools or take turns, as far as the log shows."""
+    return log.host == "holdfast" or has(log, CALLS) or has(log, TURNS)
+
+
+def stops(rows: Rows, *, pays: bool) -> Signal | None:
+    """Calls per rollout, or turns above the least, fall to a tenth of an established use.
+
+    With `pays`, only where the reward has risen since half of the use was gone; without it, only elsewhere.
+    """
+    (column,) = rows.columns
+    is_turns = rows.names == (TURNS,)
+    use = column - ONE_TURN.get(rows.log.host, 1.0) if is_turns else column
+    enough = USED_TURNS if is_turns else USED_CALLS
+    now, usual = trailing_mean(use, ROWS), trailing_mean(use, USUAL_ROWS)
+    established = np.where(np.arange(len(use)) >= USUAL_ROWS - 1, usual, 0.0)
+    most = highest(established)
+    few = np.zeros(len(use), bool)
+    for window in (ROWS, LONG_ROWS):
+        mean = trailing_mean(use, window)
+        fewer = (mean <= LEFT_SHARE * most) & (use <= 2 * LEFT_SHARE * most) & (most >= enough)
+        few |= fewer & (most - mean > margin(use, window, LOST_ERRORS)) if fewer.any() else fewer
+    if not few.any():
+        return None
+    best = last_where(established >= most)
+    half = last_where(now >= most / 2)
+    reward = rows.latest(REWARD, lambda values: trailing_mean(values, USUAL_ROWS))
+    by_chance = rows.latest(REWARD, lambda values: margin(values, USUAL_ROWS, RISE_ERRORS))
+    better = reward - reward[half] > by_chance
+    return Signal(
+        few & (better == pays),
+        lambda: {rows.names[0]: trailing_mean(column, ROWS), REWARD: reward},
+        lambda: {"before": trailing_mean(column, USUAL_ROWS)[best], "then": rows.steps[best]},
+        normal=(now >= 3 * LEFT_SHARE * most) | (better != pays),
+    )
+
+
+def fails_more(rows: Rows) -> Signal:
+    """More and more calls fail."""
+    (share,) = rows.columns
+    low, where = lowest(trailing_mean(share, ROWS)), np.zeros(len(share), bool)
+    for window, enough in FAILED_SHARES.items():
+        mean = trailing_mean(share, window)
+        many = (mean > enough) & (share > enough)
+        if many.any():
+            many &= (_logits(mean) - _logits(low) > FAILED_LOGITS) & (
+                mean - low > margin(share, window, RISE_OF_FAILURES_ERRORS)
+            )
+        where |= many
+    now = trailing_mean(share, ROWS)
+    return Signal(
+        where,
+        lambda: {FAILED: trailing_mean(share, min(FAILED_SHARES))},
+        lambda: {"before": low},
+        normal=(_logits(now) - _logits(low) < FAILED_LOGITS / 2) & was_called(rows),
+    )
+
+
+def _logits(share: Values) -> Values:
+    """Log-odds of a share."""
+    share = np.clip(share, LEAST_SHARE, 1 - LEAST_SHARE)
+    return np.asarray(np.log(share / (1 - share)))
+
+
+def always_fails(rows: Rows) -> Signal:
+    """Nearly every call has failed since the log began."""
+    (share,) = rows.columns
+    often = share > ALWAYS_FAILED
+    since = np.cumsum(~often) == 0
+    return Signal(
+        since & (np.arange(len(share)) >= ALWAYS_ROWS - 1),
+        lambda: {FAILED: trailing_mean(share, ROWS)},
+        normal=(trailing_mean(share, ROWS) < ALWAYS_FAILED / 2) & was_called(rows),
+    )
+
+
+def was_called(rows: Rows) -> Truths:
+    """[N]: where there were calls, as far as the log shows: a share of no calls is logged as 0."""
+    calls = rows.latest(CALLS)
+    return np.asarray(~((calls == 0) | (delayed(calls, 1) == 0)))
+
+
+TOL001 = Rule(
+    code="TOL001",
+    title="agent stops calling its tool",
+    needs=((CALLS,), (TURNS,)),
+    applies=takes_turns,
+    checks=tuple(
+        Check(
+            series=(name,),
+            signal=partial(stops, pays=pays),
+            message=message + (" The reward has risen meanwhile." if pays else ""),
+            min_rows=USUAL_ROWS,
+            look_at=(name, REWARD),
+            better=better,
+            level="note" if pays else "finding",
+        )
+        for pays in (False, True)
+        for name, message, better in (
+            (
+                CALLS,
+                "The agent has stopped calling its tool: {rollout/searches:.2g} calls per rollout, down from "
+                "{before:.2g} at step {then}.",
+                (),
+            ),
+            (
+                TURNS,
+                "Rollouts end at once, so the agent has stopped calling its tool: {rollout/turns:.2g} turns, down from "
+                "{before:.2g} at step {then}.",
+                ((CALLS,),),
+            ),
+        )
+    ),
+    # A tool that fails is left alone for a reason, and a policy that breaks does not write calls.
+    suppressed_by=("RET001", "RET002", "TOL002", "STP001"),
+    suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "ENT003", "RWD001"),
+    meaning="The agent called its tool, and now hardly ever does.",
+    impact="It answers from memory or guesses. Rollouts without calls have nothing to teach about calls, so the agent "
+    "seldom returns to them by itself.",
+    remedy=advise(
+        "Go back to a checkpoint from before this step. Read some [rollouts] from there: calls that fail, return "
+        "nothing useful, or run into a limit ([limits of tokens and turns]) teach the agent to avoid them. Let an "
+        "answer without a call earn less ([weights of the reward]), or lower the [learning rate]."
+    ),
+    limitations="The use must have been established in ten rows. If the reward has clearly risen since, it is "
+    "a note, because the task may not need the tool. Turns are counted differently by each trainer.",
+)
+
+TOL002 = Rule(
+    code="TOL002",
+    title="tool calls fail",
+    kind="logged cause",
+    needs=((FAILED,),),
+    applies=lambda log: has(log, FAILED),
+    checks=(
+        Check(
+            series=(FAILED,),
+            signal=fails_more,
+            message="Tools fail or calls are malformed: {rollout/failed_call_fraction:.0%} of the calls, up from "
+            "{before:.0%}.",
+            min_rows=ROWS,
+            look_at=(FAILED, CALLS),
+        ),
+        Check(
+            series=(FAILED,),
+            signal=always_fails,
+            message="Tools have failed, or calls have been malformed, since the log began: "
+            "{rollout/failed_call_fraction:.0%} of the calls.",
+            look_at=(FAILED, CALLS),
+        ),
+    ),
+    meaning="Many calls of tools fail, or are malformed.",
+    impact="The agent gets errors in place of results, so its reward falls although its weights may be sound. It then "
+    "learns not to call the tool.",
+    remedy=advise(
+        "Call the tool yourself with a call from a recent one of the [rollouts]. If it fails, repair the tool "
+        "([retriever]) and resume from a checkpoint before this step: a smaller learning rate would not help. If the "
+        "calls are malformed, check the chat template and the tool's schema, and whether calls are cut off ([limits of "
+        "tokens and turns])."
+    ),
+    limitations="TRL counts malformed calls as failures too, so the share does not say which of both it is. A model "
+    "that still learns to write calls has a high share that falls; that is not reported unless 90 % fail in ten "
+    "rows. Other trainers do not log the share.",
+)
