@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -152,6 +153,44 @@ def test_a_command_that_fails_is_a_warning(log: Path, meanwhile: Any, holdfast: 
     meanwhile()
     stderr = holdfast("watch", str(log), "--exec", "exit 3", code=1).stderr
     assert "--exec, on RET001: Command 'exit 3' returned non-zero exit status 3." in stderr
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnose.md"
+SERVICES = re.findall(
+    r"^holdfast watch train\.log --exec '(.*?(SLACK|DISCORD|sendmail).*)'$", PAGE.read_text(encoding="utf-8"), re.M
+)
+
+
+@pytest.mark.parametrize(("command", "service"), SERVICES)
+def test_the_commands_of_the_page(
+    holdfast: Run, tmp_path: Path, meanwhile: Any, monkeypatch: pytest.MonkeyPatch, service: str, command: str
+) -> None:
+    """They run with stand-ins for curl and sendmail that keep what they are given."""
+    if service != "sendmail" and shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    for name in ("curl", "sendmail"):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\ncat > {tmp_path}/$HOLDFAST_CODE\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLACK_WEBHOOK", "https://slack.example/x")
+    monkeypatch.setenv("DISCORD_WEBHOOK", "https://discord.example/x")
+    log = tmp_path / 'a"b' / "metrics.jsonl"
+    log.parent.mkdir()
+    log.write_text(rows(1, 30))
+    meanwhile()
+    assert "--exec, on" not in holdfast("watch", str(log), "--exec", command, code=1).stderr
+    sent, arguments = (tmp_path / "RET001").read_text(), (tmp_path / "arguments").read_text()
+    if service == "sendmail":
+        assert sent.startswith('Subject: a"b: RET001\n\nThe retriever') and arguments.strip() == "me@example.org"
+    else:
+        said = json.loads(sent)[{"SLACK": "text", "DISCORD": "content"}[service]]
+        assert said.startswith('a"b, RET001: ') and f"https://{service.lower()}.example/x" in arguments
+
+
+def test_the_page_has_three_services() -> None:
+    assert [service for _, service in SERVICES] == ["SLACK", "DISCORD", "sendmail"]
 
 
 def test_a_run_of_runs_is_found_by_its_name(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.base.glossary import EXPLANATIONS, glossary_entry
 from holdfast.base.glossary import METRICS as OF_RUNS
-from holdfast.base.glossary import glossary_entry
 from holdfast.diagnose.readers.names import GROUP_STD, TABLES
 from holdfast.methods.registry import series
 
@@ -27,7 +27,7 @@ FILLED = r"[a-z0-9_]+"
 # Looks like a metric and is none. The counts are bookkeeping of holdfast.losses.stats, used up when statistics merge.
 # An adapter puts `holdfast/` before every name. The last is a media type.
 OTHER = {"count/tokens", "count/preserved", "count/sequences", "count/{}", "count/{}_{}", "holdfast/{}"}
-OTHER |= {"application/json"}
+OTHER |= {"count/{}_tokens", "application/json"}
 
 # Whose business is the names of other trainers: tests/diagnose checks which of ours they become.
 OTHERS = ("holdfast.diagnose.readers.names", "holdfast.diagnose.readers.names")
@@ -100,6 +100,19 @@ def table() -> str:
     return "".join(["| series | meaning |\n|---|---|\n", *rows])
 
 
+def explanations() -> str:
+    """The series of each explanation as Markdown."""
+    rows = [f"| {name} | {', '.join(f'`{one}`' for one in names)} |\n" for name, names in EXPLANATIONS.items()]
+    about = "## Which explanation a series belongs to\n\n"
+    about += "Explanations of a collapse, and the series in which each would show first. "
+    about += "[Why agents collapse](../../research/docs/why.md) puts them side by side.\n\n"
+    return "".join([about, "| explanation | series |\n|---|---|\n", *rows])
+
+
+def test_every_series_of_an_explanation_is_in_the_glossary() -> None:
+    assert {name for names in EXPLANATIONS.values() for name in names} <= set(OF_RUNS)
+
+
 def test_every_name_in_the_code_is_in_the_glossary(sources: Mapping[str, ast.Module]) -> None:
     names = used_names(sources)
     assert len(names) > 40
@@ -135,9 +148,9 @@ def test_holes_fit_and_numbers_are_found() -> None:
 def test_the_page_shows_the_glossary() -> None:
     head, mark, shown = PAGE.read_text(encoding="utf-8").partition(MARK)
     assert head and mark
-    assert shown == table(), "docs/reference/metrics.md is behind the code: run `make docs`"
+    assert shown == table() + "\n" + explanations(), "docs/reference/metrics.md is behind the code: run `make docs`"
 
 
 if __name__ == "__main__":
     head, mark, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
-    PAGE.write_text(head + MARK + table(), encoding="utf-8")
+    PAGE.write_text(head + MARK + table() + "\n" + explanations(), encoding="utf-8")

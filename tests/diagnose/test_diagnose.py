@@ -353,5 +353,5 @@ def test_the_headline_says_why_a_loss_is_no_fall_and_that_a_reward_came_back(mak
     )
     assert "It was back" not in said([0.8] * 20 + [0.1] * 25 + [0.3] * 25)  # at a third of its peak
     assert said([0.8] * 20 + [0.3] * 4).endswith(
-        "It has dropped in the last rows. More rows will show whether it comes back."
+        "It lost 50% of its best in the last rows. More rows will show whether it comes back."
     )

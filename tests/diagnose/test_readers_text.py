@@ -82,10 +82,8 @@ def test_texts_are_numbers_and_a_cut_row_is_noted() -> None:
 
 def test_without_bar_or_setting_the_steps_are_rows(tmp_path: Path) -> None:
     log = written(tmp_path, rows((0.1, 0.2, 0.3)))
-    assert steps(log) == [1, 2, 3] and log.notes == (
-        "The log has no steps: a step here is a row, counted from 1. The trainer's step is that times its "
-        "logging interval.",
-    )
+    assert steps(log) == [1, 2, 3]
+    assert log.notes == ("The log has no steps: a step here is a row, counted from 1.",)
 
 
 @pytest.mark.parametrize(

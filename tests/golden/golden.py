@@ -45,7 +45,8 @@ REWARD_WITHIN = 0.15
 TIMED = ("time", "tokens_per_s", "retrieval/latency_ms")
 """Measured, and never the same: `time` and all of `time/…` too."""
 ADDED = ("drift/", "isdd/", "ratio/log_product/", "displacement/action_fraction", "displacement/correct/",
-         "displacement/incorrect/")  # fmt: skip
+         "displacement/incorrect/", "ratio/below_one/", "centering/", "control/", "turn/", "negative/",
+         "entropy/before", "entropy/after", "likelihood/before", "likelihood/after")  # fmt: skip
 """Beginnings of metrics that may be younger than the recording. One that the recording has is compared."""
 RENAMED = FORMER
 """Former metric name -> present name. A rename is entered in `FORMER`, and the recording stays."""

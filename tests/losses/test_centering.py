@@ -7,7 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.losses import clipped_policy_loss, score_centering_loss, topk_score_centering_loss
+from holdfast.losses import (
+    clipped_policy_loss,
+    drift_and_covariance,
+    score_centering_loss,
+    topk_score_centering_loss,
+)
 
 VOCABULARY, ONE = 7, torch.ones(1, 1, dtype=torch.bool)
 seeds = pytest.mark.parametrize("seed", range(8))
@@ -103,3 +108,39 @@ def test_poison_under_the_mask_changes_nothing(poison: float) -> None:
 def test_top_k_without_its_last_dimension_is_refused() -> None:
     with pytest.raises(ValueError, match="the log-probs of k tokens at each"):
         topk_score_centering_loss(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1), ONE)
+
+
+@seeds
+def test_drift_and_covariance_are_norms_by_the_logits(seed: int) -> None:
+    logits, _, drawable, _ = draw(seed)
+    values = torch.randn(VOCABULARY, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    mass = log_mass(logits, drawable)
+    p = logits.detach().softmax(-1)
+    q = torch.zeros_like(p)
+    for v in drawable:
+        q[v] = p[v] / p[drawable].sum()
+    mean = float(sum(q[v] * values[v] for v in drawable))
+    bound, whole = 0.0, torch.zeros_like(p)
+    for v in drawable:
+        logprob, advantage = logits.log_softmax(-1)[v].reshape(1, 1), values[v].reshape(1, 1)
+        drift, covariance = drift_and_covariance(logprob, mass, advantage, torch.tensor([[mean]]), ONE)
+        drawn = torch.nn.functional.one_hot(torch.tensor(v), VOCABULARY).double()
+        assert drift.item() == pytest.approx(abs(mean) * float((q - p).abs().sum()), abs=1e-6)
+        assert covariance.item() == pytest.approx(
+            abs(float(values[v]) - mean) * float((drawn - q).abs().sum()), abs=1e-6
+        )
+        whole += q[v] * values[v] * (drawn - p)
+        bound += float(q[v] * covariance)
+    rest = whole - mean * (q - p)  # the expected update less its drift is the covariance, and no longer than its bound
+    expected = sum(q[v] * (values[v] - mean) * torch.eye(VOCABULARY, dtype=torch.float64)[v] for v in drawable)
+    torch.testing.assert_close(rest, expected, atol=1e-12, rtol=0)
+    assert float(rest.abs().sum()) <= bound + 1e-12
+
+
+def test_without_truncation_there_is_no_drift_and_outside_the_mask_nothing() -> None:
+    logprobs, poison = torch.tensor([[-0.5, float("nan")]]), torch.tensor([[0.0, float("inf")]])
+    drift, covariance = drift_and_covariance(
+        logprobs, poison, torch.tensor([[2.0]]), torch.tensor([[1.0]]), torch.tensor([[True, False]])
+    )
+    assert drift.tolist() == [[0.0, 0.0]]
+    assert covariance[0].tolist() == pytest.approx([2 * (1 - torch.tensor(-0.5).exp().item()), 0.0])

@@ -214,6 +214,7 @@ VALUES_OF = {
     "llds_penalty": VALUES | {"answer_weight": 0.5},
     "ratio_stats": VALUES | {"ratio": "action"},
     "reduce_loss": VALUES | {"mode": "seq-mean-token-mean"},
+    "drift_and_covariance": VALUES | {"mean_advantages": _ROW},
     "topk_score_centering_loss": VALUES | dict.fromkeys(("logprobs", "sampler_logprobs"), _TOKENS[..., None]),
     **dict.fromkeys(("gwhes", "nthr_weights", "token_influence"), _PER_TOKEN),
     **dict.fromkeys(("group_advantages", "reinforce_advantages"), _PER_ROLLOUT),

@@ -25,7 +25,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,9 +105,27 @@ def drawn(rows: int, completions: int, seed: int) -> Run:
     )
 
 
-def log_of(run: Run) -> Log:
-    """The log of a healthy run, with one row a rollout batch."""
+class _Twin:
+    """Draws single numbers, which are what a run is like, from one generator, and arrays, which are noise, from
+    another."""
+
+    def __init__(self, run: np.random.Generator, noise: np.random.Generator) -> None:
+        self._run, self._noise = run, noise
+
+    def __getattr__(self, name: str) -> Any:
+        def drawn(*args: Any, **named: Any) -> Any:
+            is_one = named.get("size") is None and all(np.ndim(value) == 0 for value in args)
+            is_one = is_one and not (name == "random" and args)
+            return getattr(self._run if is_one else self._noise, name)(*args, **named)
+
+        return drawn
+
+
+def log_of(run: Run, copy: int | None = None) -> Log:
+    """The log of a healthy run, with one row a rollout batch. Copies of a run differ in their noise alone."""
     draw = np.random.default_rng((run.rows, run.completions, run.seed, 1))
+    if copy is not None:
+        draw = _Twin(draw, np.random.default_rng((run.rows, run.completions, run.seed, 2, copy)))  # type: ignore[assignment]
     rewards = rewards_of(draw, run)
     series = stock(draw, run, rewards)
     series |= beside(np.random.default_rng((run.rows, run.completions, run.seed, 2)), run)

@@ -80,6 +80,8 @@ class TokenBatch:
     """bool [B]: False where the rollout failed for reasons other than the policy."""
     old_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
     """float [B, T]: under the policy frozen for this rollout batch."""
+    old_entropy: Tensor | None = field(default=None, metadata=_FLOATS)
+    """float [B, T]: of the old policy at each sampled token, in nats. For the log."""
     ref_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
     """float [B, T]: under the frozen reference."""
     anchor_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
@@ -230,6 +232,17 @@ class TokenBatch:
         """Every tensor changed, with this mask."""
         tensors = {spec.name: change(getattr(self, spec.name)) for spec in self._tensors()}
         return TokenBatch(**tensors, sampling_mask=sampling_mask)
+
+
+def sampling_log_mass(batch: TokenBatch, trajectories: Sequence[Trajectory]) -> Tensor:
+    """float [B, T]: log-probability of all that the sampler could draw at each token, in nats, as the sampler computed
+    it; 0 where it was not truncated. `trajectories` are the rows of `batch`."""
+    log_mass = torch.zeros(batch.rollout_logprobs.shape)
+    for row, trajectory in enumerate(trajectories):
+        if masses := [mass for turn in trajectory.turns for mass in turn.mask_mass or ()]:
+            action_ids = torch.tensor(trajectory.action_ids)
+            log_mass[row, : len(action_ids)][action_ids > 0] = torch.tensor(masses).clamp(min=1e-30).log()
+    return log_mass.to(batch.rollout_logprobs.device)
 
 
 def _check_trainable(trajectory: Trajectory) -> None:

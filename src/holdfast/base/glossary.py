@@ -50,6 +50,9 @@ METRICS: dict[str, str] = {
     "correct rollouts.",
     "likelihood/incorrect/action_<k>": "Mean log-prob per token of the k-th action under the old policy, mean over "
     "incorrect rollouts.",
+    "likelihood/before_observation": "Mean log-prob under the old policy of the tokens of first actions, which precede "
+    "every observation.",
+    "likelihood/after_observation": "The same of the tokens of later actions. Absent without any.",
     "likelihood/positive": "In verl, whose loss does not know which rollouts are correct: mean log-prob per sampled "
     "token under the old policy, mean over rollouts with A > 0.",
     "likelihood/negative": "In verl: mean log-prob per sampled token under the old policy, mean over rollouts with A "
@@ -83,12 +86,17 @@ METRICS: dict[str, str] = {
     "is lazy likelihood displacement by Def. 4.1 with ε = 0.",
     "displacement/rollouts": "Number of rollouts on which displacement was measured.",
     "entropy/mean": "Mean entropy per sampled token, in nats, of the policy without truncation.",
+    "entropy/before_observation": "The same over the tokens of first actions, which precede every observation.",
+    "entropy/after_observation": "The same over the tokens of later actions. Absent without any.",
     "ratio/mean": "Mean importance ratio π / π_old, over the optimizer steps of the step.",
     "ratio/max": "Largest importance ratio.",
     "ratio/p01": "First percentile of the importance ratios of tokens.",
     "ratio/log_product": "Log of the product of a rollout's token ratios, mean over rollouts.",
     "ratio/log_product/positive": "The same, over rollouts with A > 0. Measured at the start of each optimizer step.",
     "ratio/log_product/negative": "The same, over rollouts with A < 0.",
+    "ratio/below_one/positive": "Share of tokens with a ratio below 1, in rollouts with A > 0. Measured at the start "
+    "of each optimizer step. Above 1/2: most tokens that should become likelier have become less likely.",
+    "ratio/below_one/negative": "The same, in rollouts with A < 0, which should become less likely.",
     **{
         f"isdd/{sign}/below_{name}": f"Share of rollouts with A {op} 0 whose token ratios multiply to less than "
         f"{epsilon}, at the start of each optimizer step. This is P(∏ r < ε) of "
@@ -147,6 +155,20 @@ METRICS: dict[str, str] = {
     "advantage/token_mean": "Mean advantage over sampled tokens. Below 0: incorrect rollouts are longer.",
     "advantage/tail_mean": "Mean advantage over sampled tokens, weighted by the probability outside top-p/top-k. "
     "Below 0: the loss moves probability there. Absent if the sampler is not truncated.",
+    "centering/drift": "Size of the part of the expected update that only moves probability between the sampler's "
+    "tokens S and the others: mean over sampled tokens of |E[A]|·2(1 − P(S)), the L1 norm by the logits (theory.md, "
+    "step 10). E[A] at a prefix is estimated by the mean advantage of the same action of the same question. 0 if the "
+    "sampler is not truncated. A sampling mask and score centering take this part out of the loss; the series shows "
+    "what it would be.",
+    "centering/covariance": "Size of the part that tells better tokens from worse ones: mean over sampled tokens y of "
+    "|A − E[A]|·2(1 − q(y)), with q = π / P(S) and the same estimate of E[A]. An upper bound, because each prefix has "
+    "one draw. Compare `centering/drift` with it.",
+    "negative/long_unlikely_share": "Share of the push on rollouts with A < 0 that lies on long, unlikely, incorrect "
+    "ones: longer than the median of the batch, and with a mean log-prob below the median. Push: |A| times the weight "
+    "of the token in the policy loss, with the divisor of `loss.reduction`, as if the batch were one optimizer step.",
+    "negative/long_unlikely_share_by_response": "The same if the loss were a mean per response "
+    "(`seq-mean-token-mean`). Far below `negative/long_unlikely_share`: that reduction would weaken these rollouts.",
+    "negative/long_unlikely_rollouts": "Share of the rollouts with A < 0 that are long, unlikely and incorrect.",
     "retrieval/latency_ms": "Milliseconds per call of the retriever.",
     "retrieval/error_fraction": "Share of searches that failed after all retries.",
     "retrieval/empty_fraction": "Share of searches that found nothing.",
@@ -172,3 +194,33 @@ def glossary_entry(name: str, glossary: Mapping[str, str] = METRICS) -> str | No
         return glossary.get("eval/<dataset>/score")
     head, _, number = name.rpartition("action_")
     return glossary.get(f"{head}action_<k>" if head and number.isdigit() else name)
+
+
+EXPLANATIONS: Mapping[str, tuple[str, ...]] = {
+    "a truncated sampler leaks; drift towards a sampler that differs": (
+        "centering/drift",
+        "centering/covariance",
+        "advantage/tail_mean",
+        "sampler/mask_mass",
+        "sampler/logprob_gap",
+    ),
+    "lazy likelihood displacement": ("displacement/correct", "displacement/fraction", "likelihood/correct"),
+    "importance sampling distribution drift": (
+        "ratio/log_product/positive",
+        "ratio/log_product/negative",
+        "ratio/below_one/positive",
+        "ratio/below_one/negative",
+    ),
+    "spikes of control tokens": (
+        "rollout/invalid_fraction",
+        "entropy/before_observation",
+        "entropy/after_observation",
+    ),
+    "long, unlikely, incorrect rollouts": (
+        "negative/long_unlikely_share",
+        "negative/long_unlikely_share_by_response",
+        "negative/long_unlikely_rollouts",
+    ),
+}
+"""Explanation of a collapse -> the series in which it would show first. The study has them side by side in
+research/docs/why.md."""

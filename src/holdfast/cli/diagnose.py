@@ -1,7 +1,8 @@
-"""`holdfast diagnose` and `report`: the findings in a log, as text, as JSON, or as a page."""
+"""`holdfast diagnose` and `report`: the findings in a log, as text, Markdown or JSON, or as a page."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 from rich.text import Text
 
 from holdfast.base.errors import ConfigError
-from holdfast.cli.findings import entry, paragraph, show
+from holdfast.cli.findings import entry, paragraph, show, show_differences
 from holdfast.cli.pages import check_page
 from holdfast.cli.sources import LogsArgument, read_sources
 from holdfast.cli.terminal import err, out
@@ -19,10 +20,40 @@ if TYPE_CHECKING:
     from holdfast.diagnose.log import Log
 
 
+class Form(StrEnum):
+    """How a diagnosis is printed."""
+
+    text = "text"
+    markdown = "markdown"
+    json = "json"
+
+
+class FailOn(StrEnum):
+    """What makes the exit code 1."""
+
+    finding = "finding"
+    note = "note"
+    never = "never"
+
+
 def diagnose(
     sources: LogsArgument = None,
+    form: Annotated[
+        Form | None,
+        typer.Option(
+            "--format",
+            help="What to print: text, Markdown for a CI summary or an issue, or JSON. Text if left out.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: one object, or a list of objects for several runs.")
+        bool, typer.Option("--json", help="Short for --format json: one object, or a list of them for several runs.")
+    ] = False,
+    fail_on: Annotated[
+        FailOn, typer.Option("--fail-on", help="What makes the exit code 1: a finding, a note as well, or nothing.")
+    ] = FailOn.finding,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Of two runs: which settings differ, and which series differ first.")
     ] = False,
     page: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write a web page with curves and findings.")
@@ -38,7 +69,8 @@ def diagnose(
         typer.Option(metavar="CODE", help="Explain a code, such as LLD003, without a LOG; `all` lists the codes."),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also print all notes, and how to log missing series.")
+        bool,
+        typer.Option("--verbose", "-v", help="Print all findings and notes in full, and how to log what is missing."),
     ] = False,
 ) -> None:
     """Find out from a log why a run is failing and what to change.
@@ -59,11 +91,17 @@ def diagnose(
 
     [cyan]holdfast diagnose history.csv[/cyan]                an export of W&B
 
-    Prints each finding with its code, the first step at which it shows, the
-    evidence, and the settings to change. A note is worth knowing but needs no
-    action. Codes that could not be checked are listed last.
+    [cyan]holdfast diagnose train.log --format markdown >> "$GITHUB_STEP_SUMMARY"[/cyan]
 
-    Exit codes: 0 no findings, 1 findings, 2 the log cannot be read.
+    [cyan]holdfast diagnose --diff runs/a runs/b[/cyan]       what differs first
+
+    Prints the findings: the code, the first step at which it shows, the
+    evidence, and the settings to change. Act on the first one. It is printed in
+    full, and later ones too if they fit the screen; --verbose prints all of it.
+    A note is worth knowing but needs no action.
+
+    Exit codes: 0 no findings, 1 findings (see --fail-on), 2 the log cannot be
+    read.
     """
     if explain is not None:
         _explain(explain)
@@ -71,25 +109,73 @@ def diagnose(
     from holdfast.diagnose.codes import chosen
 
     codes = chosen(",".join(select or []), where="--select")
+    form = _form(form, as_json=as_json)
     if page is not None:
         check_page(page, sources, "--html")
     runs = [(log, _diagnose(log, codes), path) for log, path in read_sources(sources, "diagnose")]
-    if as_json:
-        from holdfast.diagnose import finding
+    printed = _print_differences if diff else _print
+    printed([(log, diagnosis) for log, diagnosis, _ in runs], form, verbose=verbose)
+    if page is not None:
+        _write_page(page, runs)
+        (out() if form is Form.text else err()).print(f"Wrote {page}", soft_wrap=True)
+    if any(_fails(diagnosis, fail_on) for _, diagnosis, _ in runs):
+        raise typer.Exit(1)
 
-        values = [finding.as_json(log, diagnosis) for log, diagnosis, _ in runs]
-        typer.echo(finding.to_text(values[0] if len(values) == 1 else values), nl=False)
+
+def _form(form: Form | None, *, as_json: bool) -> Form:
+    """What --format and --json ask for together."""
+    if as_json and form not in (None, Form.json):
+        raise ConfigError(f"--json and --format {form} ask for two forms, but one is printed; give one of them")
+    return Form.json if as_json else form or Form.text
+
+
+def _print(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose: bool) -> None:
+    if form is Form.json:
+        from holdfast.diagnose.finding import as_json, to_text
+
+        values = [as_json(log, diagnosis) for log, diagnosis in runs]
+        typer.echo(to_text(values[0] if len(values) == 1 else values), nl=False)
+    elif form is Form.markdown:
+        from holdfast.diagnose.markdown import as_markdown
+
+        typer.echo("\n".join(as_markdown(log, diagnosis) for log, diagnosis in runs), nl=False)
     else:
         console = out()
-        for number, (log, diagnosis, _) in enumerate(runs):
+        for number, (log, diagnosis) in enumerate(runs):
             if number:
                 console.print()
             show(console, log, diagnosis, verbose=verbose)
-    if page is not None:
-        _write_page(page, runs)
-        (err() if as_json else out()).print(f"Wrote {page}", soft_wrap=True)
-    if any(diagnosis.findings for _, diagnosis, _ in runs):
-        raise typer.Exit(1)
+
+
+def _print_differences(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose: bool) -> None:
+    """What differs between two runs. Raises `ConfigError` for another number of runs."""
+    from holdfast.diagnose.compare import compare, comparison_json
+
+    if len(runs) != 2:
+        count = "one" if len(runs) == 1 else len(runs)
+        raise ConfigError(
+            f"--diff compares two runs, but the logs have {count}; name two, such as --diff runs/a runs/b"
+        )
+    comparison = compare(runs[0][0], runs[1][0])
+    if form is Form.json:
+        from holdfast.diagnose.finding import as_json, to_text
+
+        both = {"runs": [as_json(log, diagnosis) for log, diagnosis in runs]}
+        typer.echo(to_text(comparison_json(comparison) | both), nl=False)
+    elif form is Form.markdown:
+        from holdfast.diagnose.markdown import comparison_as_markdown
+
+        typer.echo(comparison_as_markdown(runs, comparison), nl=False)
+    else:
+        show_differences(out(), runs, comparison, verbose=verbose)
+
+
+def _fails(diagnosis: Diagnosis, fail_on: FailOn) -> bool:
+    return {
+        FailOn.finding: bool(diagnosis.findings),
+        FailOn.note: bool(diagnosis.findings or diagnosis.notes),
+        FailOn.never: False,
+    }[fail_on]
 
 
 def report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -10,120 +11,227 @@ from rich.text import Text
 from holdfast.cli.terminal import program
 
 if TYPE_CHECKING:
+    from holdfast.diagnose.compare import Comparison
     from holdfast.diagnose.finding import Diagnosis, Finding
     from holdfast.diagnose.log import Log
 
 _WIDTH = 80
+_SCREEN = 24
+"""Rows of a terminal."""
+_PROMPT = 1
+"""Rows of the prompt that follows."""
 _TITLE = 8
 _MOST_READING_NOTES = 2
-"""Notes on reading that are shown without --verbose."""
+"""Notes on reading that are shown without --verbose, if there is room."""
 
 
 def show(console: Console, log: Log, diagnosis: Diagnosis, *, verbose: bool) -> None:
-    """Print a diagnosis: the course of the reward, findings, notes, and what could not be checked."""
-    from holdfast.diagnose.finding import headline
+    """Print a diagnosis: the course of the reward, findings, notes, and what could not be checked.
 
-    console.print(Text.assemble((log.name, "bold"), f"  ({_kind(log)})"), soft_wrap=True)
-    paragraph(console, headline(log, diagnosis))
-    _reading_notes(console, log, verbose=verbose)
-    printed: dict[str, str] = {}
-    for finding in diagnosis.findings:
-        console.print()
-        _finding(console, finding, printed)
-    if diagnosis.notes:
-        console.print()
+    Without `verbose` it fits a screen. The first finding is printed in full, and so are the next ones while there is
+    room. The others, and notes, are named.
+    """
+    for line in _everything(console, log, diagnosis) if verbose else _screen(console, log, diagnosis):
+        console.print(line, soft_wrap=True)
+
+
+def _screen(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
+    """As much as fits. Notes on reading go first, then the later findings, then all that can be read elsewhere."""
+    room = max(_SCREEN, console.height if console.is_terminal else 0) - _PROMPT
+    findings = diagnosis.findings
+    for full in range(len(findings), min(1, len(findings)) - 1, -1):
+        for reading_notes in (_MOST_READING_NOTES, 0):
+            lines = _head(console, log, diagnosis, reading_notes) + _findings(console, findings[:full])
+            named = _named(console, "also", findings[full:]) + _named(console, "note", diagnosis.notes)
+            lines += ([Text()] if full and named else []) + named + _last(diagnosis, is_whole=full == len(findings))
+            if len(lines) <= room:
+                return lines
+    head, last = _head(console, log, diagnosis, 0), _last(diagnosis, is_whole=False)
+    last = (
+        _named(console, "also", findings[1:], brief=True) + _named(console, "note", diagnosis.notes, brief=True) + last
+    )
+    body = _findings(console, findings[:1], brief=True)
+    most = max(room - len(head) - len(last), 1)
+    if len(body) > most:  # a long remedy
+        body = [*body[: most - 1], body[most - 1] + " …"]
+    return head + body + last
+
+
+def _everything(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
+    lines = _head(console, log, diagnosis, len(log.notes)) + _findings(console, diagnosis.findings)
     for note in diagnosis.notes:
-        _note(console, note)
-    _cannot_tell(console, diagnosis, verbose=verbose)
-    _count(console, diagnosis)
+        told = f"{note.code} at step {note.step}: {note.summary} {note.remedy}".rstrip()
+        lines += ([Text()] if note is diagnosis.notes[0] else []) + _entry(console, "note", told)
+    return lines + _unchecked(console, diagnosis) + _last(diagnosis, is_whole=True)
 
 
-def _kind(log: Log) -> str:
+def _head(console: Console, log: Log, diagnosis: Diagnosis, reading_notes: int) -> list[Text]:
+    """The name of the run, the course of the reward, and what the reader of the log noticed."""
+    from holdfast.diagnose.finding import headline
+    from holdfast.diagnose.outlook import told
+
+    left = len(log.notes) - reading_notes
+    hidden = (
+        f"; {left}{' more' * (reading_notes > 0)} note{'s' * (left > 1)} on reading it: --verbose" if left > 0 else ""
+    )
+    lines = [Text.assemble((log.name, "bold"), f"  ({kind(log)}{hidden})")]
+    lines += _paragraph(console, headline(log, diagnosis))
+    if end := told(diagnosis.facts):
+        lines += _paragraph(console, end)
+    for note in log.notes[:reading_notes]:
+        lines += _paragraph(console, f"note: {note}", style="dim")
+    return lines
+
+
+def kind(log: Log) -> str:
+    """What kind of log it is, such as `wandb log of trl`."""
     return f"{log.format} log" if log.format == log.host or log.host == "unknown" else f"{log.format} log of {log.host}"
 
 
-def _reading_notes(console: Console, log: Log, *, verbose: bool) -> None:
-    shown = log.notes if verbose else log.notes[:_MOST_READING_NOTES]
-    for note in shown:
-        paragraph(console, f"note: {note}", style="dim")
-    if (left := len(log.notes) - len(shown)) > 0:
-        paragraph(console, f"{left} more note{'s' * (left > 1)} on reading this log: --verbose", style="dim")
+def _findings(console: Console, findings: Sequence[Finding], *, brief: bool = False) -> list[Text]:
+    """Each in full, after a blank line. A remedy is printed once. If `brief`, evidence is one line."""
+    printed: dict[str, str] = {}
+    return [line for finding in findings for line in (Text(), *_finding(console, finding, printed, brief=brief))]
 
 
-def _finding(console: Console, finding: Finding, printed: dict[str, str]) -> None:
+def _finding(console: Console, finding: Finding, printed: dict[str, str], *, brief: bool) -> list[Text]:
     """`printed`: each remedy -> the code under which it was printed already."""
     from holdfast.diagnose.finding import lead_of
+
+    head = Text.assemble((finding.code, "bold red"), f"  step {finding.step}  ", (_title_of(finding), "bold"))
+    evidence = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
+    shown = _entry(console, "evidence", evidence)
+    if brief and len(shown) > 1:
+        shown = [shown[0] + " …"]
+    lines = [head, *_paragraph(console, finding.summary, indent=2), *shown]
+    if lead := lead_of(finding.lead):
+        lines += _entry(console, "when", lead)
+    before = printed.setdefault(finding.remedy, finding.code)
+    change = finding.remedy if before == finding.code else f"as for {before}, above"
+    return lines + _entry(console, "change", change)
+
+
+def _named(console: Console, title: str, findings: Sequence[Finding], *, brief: bool = False) -> list[Text]:
+    """Findings in a paragraph: code, step, and unless `brief` the title."""
+    named = [f"{f.code} at {f.step}" if brief else f"{f.code} at step {f.step}, {_title_of(f)}" for f in findings]
+    return _entry(console, title, (", " if brief else "; ").join(named)) if findings else []
+
+
+def _title_of(finding: Finding) -> str:
     from holdfast.diagnose.rules import RULES
 
-    head = Text.assemble((finding.code, "bold red"), f"  step {finding.step}  ", (RULES[finding.code].title, "bold"))
-    console.print(head, soft_wrap=True)
-    paragraph(console, finding.summary, indent=2)
-    evidence = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
-    entry(console, "evidence", evidence)
-    if lead := lead_of(finding.lead):
-        entry(console, "when", lead)
-    before = printed.get(finding.remedy)
-    entry(console, "change", f"as for {before}, above" if before else finding.remedy)
-    printed.setdefault(finding.remedy, finding.code)
+    return RULES[finding.code].title
 
 
-def _note(console: Console, note: Finding) -> None:
-    entry(console, "note", f"{note.code} at step {note.step}: {note.summary} {note.remedy}".rstrip())
+def _unchecked(console: Console, diagnosis: Diagnosis) -> list[Text]:
+    """What could not be checked, and how to log it."""
+    if not diagnosis.cannot_tell:
+        return []
+    lines = [Text(), *(_paragraph(console, diagnosis.what_to_log) if diagnosis.what_to_log else [])]
+    lines.append(Text("Could not be checked, because the log lacks series:"))
+    printed: dict[str, str] = {}
+    for undecided in diagnosis.cannot_tell:
+        needs = f"needs {', '.join(undecided.missing)}. {undecided.remedy}"
+        before = printed.setdefault(needs, undecided.code)
+        lines += _entry(console, undecided.code, needs if before == undecided.code else f"as for {before}, above")
+    return lines
 
 
-def _cannot_tell(console: Console, diagnosis: Diagnosis, *, verbose: bool) -> None:
-    """What could not be checked. With few rows that is nearly everything, so it is shown only with --verbose."""
+def _last(diagnosis: Diagnosis, *, is_whole: bool) -> list[Text]:
+    """The last lines: how many findings there are, and how to read more.
+
+    With few rows nearly nothing can be checked, and the headline already says why.
+    """
     from holdfast.diagnose.finding import too_short
 
-    if not diagnosis.cannot_tell or (too_short(diagnosis) and not verbose):
+    count, unchecked = len(diagnosis.findings), len(diagnosis.cannot_tell)
+    if not count and too_short(diagnosis):
+        return []
+    said = f"{count} finding{'s' * (count > 1)}." if count else "No findings."
+    if unchecked and not too_short(diagnosis):
+        said += f" {unchecked} code{'s' * (unchecked > 1)} could not be checked, for lack of series."
+    more = [] if is_whole and not unchecked and not diagnosis.notes else ["--verbose"]
+    if not count:
+        return [Text.assemble((said, "bold green"), f" More: {more[0]}" if more else "")]
+    more.append(f"{program()} diagnose --explain {diagnosis.findings[0].code}")
+    return [Text(), Text(said, "bold"), Text(f"To read more: {', or '.join(more)}", "bold")]
+
+
+# ---- two runs
+
+_MOST_DIFFERENCES = 12
+"""Settings, and series, that are listed without --verbose."""
+
+
+def show_differences(
+    console: Console, runs: Sequence[tuple[Log, Diagnosis]], comparison: Comparison, *, verbose: bool
+) -> None:
+    """Print what differs between two runs, A and B: settings, series by step, and the findings of each."""
+    from holdfast.diagnose.compare import first_difference
+    from holdfast.diagnose.finding import headline
+
+    for letter, (log, diagnosis) in zip("AB", runs, strict=True):
+        console.print(Text.assemble(f"{letter}  ", (log.name, "bold"), f"  ({kind(log)})"), soft_wrap=True)
+        paragraph(console, headline(log, diagnosis), indent=3)
+    console.print()
+    paragraph(console, first_difference(comparison), style="bold")
+    settings = [(s.name, "–" if s.a is None else s.a, "–" if s.b is None else s.b) for s in comparison.settings]
+    series = [(f"step {d.step}  {d.series}", f"{d.a:.3g}", f"{d.b:.3g}") for d in comparison.differences]
+    for title, rows in (("Settings that differ", settings), ("Series that differ, by step", series)):
+        _columns(console, title, rows if verbose else rows[:_MOST_DIFFERENCES], left=len(rows))
+    console.print()
+    console.print(Text("Findings", "bold"))
+    for letter, (_, diagnosis) in zip("AB", runs, strict=True):
+        for line in _named(console, letter, diagnosis.findings) or _entry(console, letter, "none"):
+            console.print(line, soft_wrap=True)
+
+
+def _columns(console: Console, title: str, rows: Sequence[tuple[str, str, str]], *, left: int) -> None:
+    """A table of what differs, and its values in A and B, under a title. `left` counts all rows, shown or not."""
+    if not rows:
         return
     console.print()
-    if verbose:
-        if diagnosis.what_to_log:
-            paragraph(console, diagnosis.what_to_log)
-        console.print("Could not be checked, because the log lacks series:")
-        printed: dict[str, str] = {}
-        for undecided in diagnosis.cannot_tell:
-            needs = f"needs {', '.join(undecided.missing)}. {undecided.remedy}"
-            entry(console, undecided.code, f"as for {printed[needs]}, above" if needs in printed else needs)
-            printed.setdefault(needs, undecided.code)
-    else:
-        codes = ", ".join(undecided.code for undecided in diagnosis.cannot_tell)
-        lacking = f"Could not be checked, because the log lacks series: {codes}. How to log them: --verbose"
-        paragraph(console, f"{diagnosis.what_to_log} {lacking}".lstrip())
+    console.print(Text(title, "bold"))
+    lines = [("", "A", "B"), *rows]
+    widths = [max(len(row[column]) for row in lines) for column in range(2)]
+    for name, a, b in lines:
+        console.print(Text(f"  {name.ljust(widths[0])}  {a.ljust(widths[1])}  {b}".rstrip()), soft_wrap=True)
+    if left > len(rows):
+        console.print(Text(f"  {left - len(rows)} more: --verbose", "dim"))
 
 
-def _count(console: Console, diagnosis: Diagnosis) -> None:
-    """The last line. If a log has too few rows, the headline already says so."""
-    from holdfast.diagnose.finding import too_short
-
-    if count := len(diagnosis.findings):
-        more = f"{program()} diagnose --explain {diagnosis.findings[0].code}"
-        console.print()
-        console.print(Text(f"{count} finding{'s' * (count > 1)}. To read more: {more}", "bold"), soft_wrap=True)
-    elif not too_short(diagnosis):
-        console.print()
-        console.print(Text("No findings.", "bold green"), soft_wrap=True)
+# ---- paragraphs
 
 
 def entry(console: Console, title: str, text: str) -> None:
     """Print a titled paragraph, its lines aligned behind the title. Parts in backticks are coloured."""
-    first = Text.assemble("  ", (title.ljust(_TITLE), "dim"), "  ")
-    _lines(console, _coded(text), first=first, rest=Text(" " * len(first)))
+    for line in _entry(console, title, text):
+        console.print(line, soft_wrap=True)
 
 
 def paragraph(console: Console, text: str, *, indent: int = 0, style: str = "") -> None:
     """Print a paragraph, wrapped."""
+    for line in _paragraph(console, text, indent=indent, style=style):
+        console.print(line, soft_wrap=True)
+
+
+def _entry(console: Console, title: str, text: str) -> list[Text]:
+    first = Text.assemble("  ", (title.ljust(_TITLE), "dim"), "  ")
+    return _wrapped(console, _coded(text), first=first, rest=Text(" " * len(first)))
+
+
+def _paragraph(console: Console, text: str, *, indent: int = 0, style: str = "") -> list[Text]:
     margin = Text(" " * indent)
-    _lines(console, Text(text, style), first=margin, rest=margin)
+    return _wrapped(console, Text(text, style), first=margin, rest=margin)
 
 
-def _lines(console: Console, text: Text, *, first: Text, rest: Text) -> None:
-    """Wrapped at 80 columns or fewer, without trailing blanks."""
+def _wrapped(console: Console, text: Text, *, first: Text, rest: Text) -> list[Text]:
+    """Lines of 80 columns or fewer, without trailing blanks."""
     width = max(min(console.width, _WIDTH) - len(first), 20)
-    for number, line in enumerate(text.wrap(console, width)):
+    lines = text.wrap(console, width)
+    for line in lines:
         line.rstrip()
-        console.print((rest if number else first) + line, soft_wrap=True)
+    return [(rest if number else first) + line for number, line in enumerate(lines)]
 
 
 def _coded(text: str) -> Text:

@@ -84,7 +84,8 @@ def watch(
 
     The command of --exec gets the finding as JSON on standard input, and in the
     environment variables HOLDFAST_CODE, HOLDFAST_STEP, HOLDFAST_SUMMARY and
-    HOLDFAST_RUN.
+    HOLDFAST_RUN. docs/reference/diagnose.md has commands for Slack, Discord
+    and mail.
 
     Ends when the pipe ends, when a run of holdfast is finished, or with Ctrl-C.
 

@@ -10,6 +10,7 @@ from holdfast.base.collapse import WINDOW, Course, Curve, course
 from holdfast.diagnose.batches import joined
 from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Host, Log, has, reward_curve
+from holdfast.diagnose.outlook import outlook
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.remedies import Remedy
 from holdfast.diagnose.rules.rule import KINDS, Hit, Rule, without_suppressed
@@ -31,7 +32,7 @@ def diagnose(log: Log) -> Diagnosis:
         cannot_tell=cannot_tell(log),
         what_to_log=what_to_log(log),
         course=went,
-        facts=facts_of(log, curve),
+        facts=facts_of(log, curve) | outlook(batches, reported),
     )
 
 

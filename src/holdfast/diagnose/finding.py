@@ -152,7 +152,8 @@ def _what_became(diagnosis: Diagnosis) -> str:
         fell += "" if half is None else f", half by step {half.step}"
         return f"{fell}." + ("" if back is None else f" It was back near its peak at step {back}.")
     if facts["down at the end"]:
-        return "It has dropped in the last rows. More rows will show whether it comes back."
+        lost = facts["lost at the end"]
+        return f"It lost {lost:.0%} of its best in the last rows. More rows will show whether it comes back."
     if facts["lost at the end"] >= FALLEN_SHARE:
         return "It did not fall: a loss this large is within the noise of this log."
     if facts["rewards"] < 2 * WINDOW:

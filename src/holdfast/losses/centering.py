@@ -94,3 +94,47 @@ def topk_score_centering_loss(
     tail = (1 - sampler.sum(-1, keepdim=True)).clamp(min=0) / (1 - policy.sum(-1, keepdim=True)).clamp(min=1e-6)
     drift = ((sampler - tail * policy) * torch.where(tokens, logprobs, 0.0)).sum(-1)
     return torch.where(loss_mask, check_per_row("advantages", advantages, drift).to(drift.dtype) * drift, 0.0)
+
+
+@torch.no_grad()
+def drift_and_covariance(
+    logprobs: Tensor, log_mass: Tensor, advantages: Tensor, mean_advantages: Tensor, loss_mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """How large the two terms of the expected update are at each token that a truncated sampler drew: for the log.
+
+    By the logits, at a prefix and for a loss over the whole vocabulary, E_q[A·∇log p] is the sum of
+
+        drift        E_q[A]·(q − p)                 L1 norm: |E_q[A]|·2(1 − P(S))
+        covariance   E_q[(A − E_q[A])·(e_y − q)]    L1 norm for one y: |A − E_q[A]|·2(1 − q(y))
+
+    where q = p / P(S) on S and 0 elsewhere, so that |q − p| sums to 2(1 − P(S)), and e_y is 1 at y and 0 elsewhere. The
+    L1 norm is twice the probability that a unit step moves.
+
+    Args:
+        logprobs: float [..., T], log p(y) of the drawn tokens over the whole vocabulary, in nats.
+        log_mass: float [..., T], log P(S), in nats; 0 where the sampler is not truncated.
+        advantages: float [..., 1] or [..., T], A.
+        mean_advantages: float [..., 1] or [..., T], an estimate of E_q[A] at the prefix.
+        loss_mask: bool [..., T].
+
+    Returns:
+        drift and covariance, float [..., T], at least 0, exactly 0 outside the mask. The drift's is exact for the given
+        mean. The covariance's is that of one draw: its mean over draws is an upper bound of the term's norm.
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes do not fit.
+
+    Source: the two terms of score centering (arXiv 2609.20807); the norm is ours.
+
+    >>> p, mass, yes = torch.tensor([[0.4]]).log(), torch.tensor([[0.8]]).log(), torch.tensor([[True]])
+    >>> [round(x.item(), 6) for x in drift_and_covariance(p, mass, torch.tensor([[1.0]]), torch.tensor([[-0.5]]), yes)]
+    [0.2, 1.5]
+    """
+    logprobs = check_logprobs(logprobs, loss_mask)
+    advantages = check_per_row("advantages", advantages, logprobs).to(logprobs.dtype)
+    mean = check_per_row("mean_advantages", mean_advantages, logprobs).to(logprobs.dtype)
+    log_mass = check_paired("log_mass", log_mass, logprobs)
+    outside = -log_mass.clamp(max=0).expm1()
+    unlikely = -(logprobs - log_mass).clamp(max=0).expm1()
+    drift, covariance = mean.abs() * 2 * outside, (advantages - mean).abs() * 2 * unlikely
+    return torch.where(loss_mask, drift, 0.0), torch.where(loss_mask, covariance, 0.0)

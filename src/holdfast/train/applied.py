@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from holdfast.agent.batch import TokenBatch
+from holdfast.agent.batch import TokenBatch, sampling_log_mass
 from holdfast.agent.trajectory import Group
 from holdfast.methods.method import Method
 
@@ -37,7 +37,9 @@ def with_exclusions(batch: TokenBatch, groups: Sequence[Group], methods: Sequenc
     """The batch of all rollouts of `groups`, with the tokens that methods leave out, and the sampler's log-probs if a
     method needs them."""
     if any("sampler" in method.needs for method in methods):
-        batch = replace(batch, sampler_logprobs=_sampler_logprobs(batch, groups))
+        # A truncated sampler draws with the vocabulary's probability over the mass that it keeps.
+        log_mass = sampling_log_mass(batch, [t for group in groups for t in group.trajectories])
+        batch = replace(batch, sampler_logprobs=batch.rollout_logprobs - log_mass)
     for method in methods:
         batch = _exclude(batch, method.drop_by_rollout(batch, groups))
     return batch
@@ -100,12 +102,3 @@ def _multiply_weights(batch: TokenBatch, factors: Tensor | None) -> TokenBatch:
     if factors is None:
         return batch
     return replace(batch, policy_weights=factors if batch.policy_weights is None else batch.policy_weights * factors)
-
-
-def _sampler_logprobs(batch: TokenBatch, groups: Sequence[Group]) -> Tensor:
-    """float [B, T]: a truncated sampler draws with the vocabulary's probability over the mass that it keeps."""
-    logprobs = batch.rollout_logprobs.clone()
-    for row, trajectory in enumerate(t for group in groups for t in group.trajectories):
-        if masses := [mass for turn in trajectory.turns for mass in turn.mask_mass or ()]:
-            logprobs[row, batch.action_ids[row] > 0] -= torch.tensor(masses).clamp(min=1e-30).log()
-    return logprobs

@@ -37,7 +37,8 @@ class OldPass(NamedTuple):
     minibatches: list[list[TokenBatch]]
     """For each optimizer step, its micro-batches, with all log-probs that the loss compares with."""
     batch: TokenBatch
-    """All rows, with `old_logprobs` over the whole vocabulary, also if the loss is over the sampling mask."""
+    """All rows, with `old_logprobs` over the whole vocabulary, also if the loss is over the sampling mask, and
+    `old_entropy`."""
     entropy: float
     """Mean over sampled tokens, in nats."""
 
@@ -158,7 +159,7 @@ class Learner:
         opens on numerical noise.
         """
         methods = self.objective.methods
-        old_logprobs = torch.zeros_like(batch.rollout_logprobs)
+        old_logprobs, entropies = (torch.zeros_like(batch.rollout_logprobs) for _ in range(2))
         minibatches, entropy_sum, tokens = [], 0.0, 0
         scored = rows_to_score(batch, methods)
         hidden: dict[int, Tensor] = {}
@@ -170,6 +171,7 @@ class Learner:
                     old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
                 assert entropy is not None
                 old_logprobs[rows, : old.shape[1]] = old
+                entropies[rows, : old.shape[1]] = entropy
                 for row, state in zip(rows, _by_row(states, micro.loss_mask), strict=False):
                     if any(needed[row] for needed in scored.values()):
                         hidden[row] = state.clone()
@@ -185,7 +187,7 @@ class Learner:
                 entropy_sum += float(entropy.sum())
                 tokens += int(micro.loss_mask.sum())
             minibatches.append(micros)
-        whole = replace(batch, old_logprobs=old_logprobs)
+        whole = replace(batch, old_logprobs=old_logprobs, old_entropy=entropies)
         if hidden:
             scores = self._scores(whole, hidden, scored)
             minibatches = [

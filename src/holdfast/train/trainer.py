@@ -17,6 +17,7 @@ import torch
 
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.batch import TokenBatch
+from holdfast.agent.measures import centering_metrics, negative_metrics, observation_metrics
 from holdfast.agent.metrics import (
     advantage_metrics,
     likelihood_metrics,
@@ -107,7 +108,9 @@ class Trainer:
                         generator=self.generator,
                     )
                     metrics |= displacement_metrics
-            metrics |= _batch_metrics(old_pass, learned) | method_metrics(old_pass.minibatches, self._methods)
+            metrics |= _batch_metrics(old_pass, learned, self.config.loss.reduction) | method_metrics(
+                old_pass.minibatches, self._methods
+            )
             for rows in lessons(batch, self._methods, step=self.completed_steps + 1):
                 metrics["loss/supervised"] = learner.supervise(batch.select(rows))
         metrics |= clock.metrics() | {"lr": learner.learning_rate}
@@ -230,12 +233,14 @@ def make_trainer(config: Config, policy: LanguageModel, questions: Sequence[Exam
     return Trainer(config, make_agent(config, policy, retriever), learner, questions, critic)
 
 
-def _batch_metrics(old_pass: OldPass, groups: Sequence[Group]) -> dict[str, float]:
+def _batch_metrics(old_pass: OldPass, groups: Sequence[Group], reduction: str) -> dict[str, float]:
     """Metrics of the training batch: advantages, the sampler's agreement with the old policy, likelihoods."""
     batch, mask = old_pass.batch, old_pass.batch.loss_mask
+    micros = [micro for mini in old_pass.minibatches for micro in mini]
     assert batch.old_logprobs is not None
     metrics = advantage_metrics(batch.advantages, mask) | tail_metrics(batch.advantages, groups)
-    metrics |= sampler_metrics([micro for mini in old_pass.minibatches for micro in mini], groups)
+    metrics |= sampler_metrics(micros, groups) | centering_metrics(batch, groups) | observation_metrics(batch)
+    metrics |= negative_metrics(micros, reduction=reduction)
     metrics["loss/tokens"] = float(mask.sum()) / len(batch)
     return metrics | likelihood_metrics(likelihood_rows(batch.old_logprobs, mask, batch.action_ids), batch.correct)
 

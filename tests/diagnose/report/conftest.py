@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.base.collapse import Fall
+from holdfast.base.collapse import Course, Fall
 from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
@@ -79,7 +79,7 @@ def collapse(make_log: Callable[..., Log], make_finding: Callable[..., Finding])
     diagnosis = Diagnosis(
         findings=found,
         cannot_tell=(CannotTell(code="SMP001", missing=("sampler/logprob_gap",), remedy="Log it."),),
-        halved=Fall(peak_step=24, step=45, peak=0.8, level=0.4, lost=0.5, measure="peak"),
+        course=Course(*2 * [Fall(peak_step=24, step=45, peak=0.8, level=0.4, lost=0.5, measure="peak")]),
         facts={
             "rows": 60,
             "rewards": 60,
@@ -89,6 +89,8 @@ def collapse(make_log: Callable[..., Log], make_finding: Callable[..., Finding])
             "peak reward": 0.8,
             "last reward": 0.04,
             "lost at the end": 0.9,
+            "down at the end": 1.0,
+            "rose": 1.0,
         },
     )
     rollouts = tuple(

@@ -6,13 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.base.collapse import Fall
+from holdfast.base.collapse import Course, Fall
 from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.report.data import phases_of
 
 
-def halved_at(step: int | None) -> Fall | None:
-    return None if step is None else Fall(peak_step=1, step=step, peak=1.0, level=0.5, lost=0.5, measure="peak")
+def halved_at(step: int | None, back_step: int | None = None) -> Course:
+    if step is None:
+        return Course()
+    fall = Fall(peak_step=1, step=step, peak=1.0, level=0.5, lost=0.5, measure="peak")
+    return Course(fall, fall, back_step)
 
 
 def spans(diagnosis: Diagnosis) -> list[tuple[str, int, int]]:
@@ -42,15 +45,19 @@ def test_phases(
     make_finding: Callable[..., Finding], found: dict[str, int], half: int | None, expected: list[tuple[str, int, int]]
 ) -> None:
     findings = tuple(make_finding(code, step) for code, step in found.items())
-    assert spans(Diagnosis(findings=findings, halved=halved_at(half))) == expected
+    assert spans(Diagnosis(findings=findings, course=halved_at(half))) == expected
+
+
+def test_a_reward_that_came_back_did_not_collapse() -> None:
+    assert spans(Diagnosis(findings=(), course=halved_at(50, back_step=70))) == []
 
 
 def test_a_phase_does_not_move_as_the_run_goes_on(make_finding: Callable[..., Finding]) -> None:
     every = [make_finding("LLD001", 20), make_finding("LLD002", 40), make_finding("LLD003", 60)]
-    whole = spans(Diagnosis(findings=tuple(every), halved=halved_at(80)))
+    whole = spans(Diagnosis(findings=tuple(every), course=halved_at(80)))
     for now in (25, 45, 65, 85):
         so_far = Diagnosis(
-            findings=tuple(f for f in every if f.step <= now), halved=halved_at(80 if now >= 80 else None)
+            findings=tuple(f for f in every if f.step <= now), course=halved_at(80 if now >= 80 else None)
         )
         then = spans(so_far)
         assert [start for _, start, _ in then] == [start for _, start, _ in whole if start <= now]

@@ -12,6 +12,7 @@ from holdfast_research.experiments import (
     factbook,
     factors,
     first_action,
+    long_runs,
     masking,
     per_sample,
     preserving,
@@ -41,6 +42,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         sapo,
         remedies,
         rivals,
+        long_runs,
         factors,
     )
 }

@@ -22,8 +22,7 @@ from rich.text import Text
 from holdfast_research.paths import REPOSITORY
 
 PICTURE = REPOSITORY / "docs" / "figures" / "terminal-diagnose.svg"
-COMMAND = ("holdfast", "diagnose", "holdfast-demo/failing", "--select", "LLD002,SMP001,RWD001")
-"""The first finding, the cause, and the outcome: all findings together are twice as long."""
+COMMAND = ("holdfast", "diagnose", "holdfast-demo/failing")
 COLUMNS = 100
 _SIZE, _ADVANCE, _LEADING, _MARGIN, _BAR = 14, 8.43, 19, 18, 34
 _INK, _PAPER, _DIM = "#d8dee6", "#16191d", "#98a2ae"

@@ -116,10 +116,7 @@ class Numbering:
         if len(bars) and every is None:
             every = max(1, round(int(seen[bars[-1]]) / int(counts[bars[-1]])))
         if every is None and len(epoch) > 1:
-            tally.add(
-                "the log has no steps: a step here is a row, counted from 1. The trainer's step is that times its "
-                "logging interval"
-            )
+            tally.add("the log has no steps: a step here is a row, counted from 1")
         return counts * (every or 1)
 
 

@@ -167,7 +167,7 @@ def phases_of(diagnosis: Diagnosis, first: int, last: int) -> tuple[Phase, ...]:
         name: min((f.step for f in diagnosis.findings if f.code in RULES and RULES[f.code].phase == name), default=None)
         for name in ("stagnation", "decay", "collapse")
     }
-    if (half := diagnosis.course.half) is not None:
+    if (half := diagnosis.course.half) is not None and diagnosis.course.back_step is None:
         starts["collapse"] = half.step if starts["collapse"] is None else min(starts["collapse"], half.step)
     begun: list[tuple[str, int]] = []
     for name in ("collapse", "decay", "stagnation"):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from holdfast.base.collapse import collapsed, dropped, fell
+from holdfast.diagnose.compare import compare, first_difference, flat_settings
 from holdfast.diagnose.finding import Diagnosis, Finding, headline, lead_of, too_short
 from holdfast.diagnose.log import reward_curve
+from holdfast.diagnose.outlook import told
 from holdfast.diagnose.report.data import window_of
 from holdfast.diagnose.report.links import link_of
 from holdfast.diagnose.report.samples import ReportedRun
@@ -44,8 +45,9 @@ def findings(run: ReportedRun, data: Mapping[str, Any]) -> str:
 
 
 def course(run: ReportedRun) -> str:
-    """The course of the reward, in a sentence or two."""
-    return f'<p class="headline">{text(headline(run.log, run.diagnosis))}</p>'
+    """The course of the reward, and what the end of the run was worth, in a few sentences."""
+    said = f"{headline(run.log, run.diagnosis)} {told(run.diagnosis.facts)}".rstrip()
+    return f'<p class="headline">{text(said)}</p>'
 
 
 def _finding(
@@ -141,7 +143,7 @@ def comparison(runs: Sequence[ReportedRun], rollouts: Sequence[Mapping[str, Any]
         for code, finding in sorted(explained.items())
     )
     meaning = folded("What the codes mean", f'<ul class="findings">{items}</ul>') if items else ""
-    return f"{_table(columns, rows)}\n{meaning}\n{_differing(runs)}"
+    return f"{_table(columns, rows)}\n{meaning}\n{_differing(runs)}\n{_parting(runs)}"
 
 
 def verdict(run: ReportedRun) -> tuple[int | None, str]:
@@ -166,7 +168,7 @@ def _cell(value: float | None) -> str:
 
 
 def _differing(runs: Sequence[ReportedRun]) -> str:
-    flat = [dict(_flat(run.log.settings)) for run in runs]
+    flat = [dict(flat_settings(run.log.settings)) for run in runs]
     every = sorted({name for settings in flat for name in settings} - {"run.name"})
     names = [name for name in every if len({settings.get(name, "–") for settings in flat}) > 1]
     if not names:
@@ -174,6 +176,17 @@ def _differing(runs: Sequence[ReportedRun]) -> str:
     rows = [[name, *(settings.get(name, "–") for settings in flat)] for name in names[:_MOST_SETTINGS]]
     inside = table(["setting", *(run.log.name for run in runs)], rows)
     return folded(f"Settings that differ ({len(names)})", inside, is_open=len(names) <= _OPEN_SETTINGS)
+
+
+def _parting(runs: Sequence[ReportedRun]) -> str:
+    """Of two runs: the series that differ, by the step where they part."""
+    if len(runs) != 2:
+        return ""
+    comparison = compare(runs[0].log, runs[1].log)
+    said = first_difference(comparison, *(run.log.name for run in runs))
+    rows = [[f"{d.step:,}", d.series, f"{d.a:.3g}", f"{d.b:.3g}"] for d in comparison.differences]
+    inside = table(["step", "series", *(run.log.name for run in runs)], rows) if rows else ""
+    return folded("What differs first", f"<p>{text(said)}</p>{inside}")
 
 
 # ---- what follows the curves
@@ -231,18 +244,10 @@ def notes(runs: Sequence[ReportedRun]) -> str:
 
 def settings(run: ReportedRun) -> str:
     """All settings of a run, folded."""
-    rows = [[name, value] for name, value in sorted(_flat(run.log.settings))]
+    rows = [[name, value] for name, value in sorted(flat_settings(run.log.settings))]
     if not rows:
         return ""
     return folded(f"Settings ({len(rows)})", table(["setting", run.log.name], rows[:_MOST_SETTINGS]))
-
-
-def _flat(values: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 # ---- HTML

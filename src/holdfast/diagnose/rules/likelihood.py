@@ -21,6 +21,7 @@ from holdfast.base.trailing import (
     Truths,
     Values,
     delayed,
+    held,
     highest,
     last_where,
     lowest,
@@ -91,6 +92,14 @@ def share_lost(likelihood: Values) -> Values:
     return np.where(clear, lost / np.maximum(-best, 1e-6), 0.0)
 
 
+def is_back(likelihood: Values) -> Truths:
+    """[N]: where a log-likelihood has been nearly at its best five-row mean for eight rows, within half of what counts
+    as a decay. Fewer rows prove nothing: which rollouts are correct changes from row to row."""
+    smooth = trailing_mean(likelihood, FAST_ROWS)
+    best = highest(smooth)
+    return held(best - smooth < DECAYED_SHARE / 2 * np.maximum(-best, 1e-6), SLOW_ROWS)
+
+
 def pace(change: Values, likelihood: Values, window: int) -> Values:
     """[N]: share of the log-likelihood that an update takes, in the mean of `window` rows; below 0 where it adds."""
     return -trailing_mean(change, window) / np.maximum(-trailing_mean(likelihood, window), 1e-6)
@@ -152,7 +161,7 @@ def decays(rows: Rows) -> Signal:
     else:
         where = takes_slowly(change, likelihood, DRIFT_SCALE)
     where &= lost > DECAYED_SHARE
-    return Signal(where, lambda: smoothed(rows, SLOW_ROWS) | {LOST: lost}, normal=lost == 0)
+    return Signal(where, lambda: smoothed(rows, SLOW_ROWS) | {LOST: lost}, normal=is_back(likelihood))
 
 
 def spirals(rows: Rows) -> Signal:
@@ -166,7 +175,7 @@ def spirals(rows: Rows) -> Signal:
         where,
         lambda: smoothed(rows, FAST_ROWS) | {LOST: lost},
         lambda: {"pace": pace(change, likelihood, FAST_ROWS)},
-        normal=lost == 0,
+        normal=is_back(likelihood),
     )
 
 
@@ -184,7 +193,7 @@ def first_action_falls_behind(rows: Rows) -> Signal:
         displaces(change, fraction, likelihood) & (share_lost(likelihood) > DECAYED_SHARE) & long_not_preferred(rows)
     )
     evidence = {ACTIONS[0]: smooth, ACTIONS[1]: trailing_mean(second, FAST_ROWS)}
-    return Signal(where, lambda: evidence | {f"{LOST} by the first action": lost}, normal=lost == 0)
+    return Signal(where, lambda: evidence | {f"{LOST} by the first action": lost}, normal=is_back(first))
 
 
 # ---- the rules

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
-from holdfast.base.collapse import BREAK_ROWS, Smoothed
+from holdfast.base.collapse import BREAK_ROWS, Curve, Smoothed, reward_range
 from holdfast.base.trailing import Values, highest, last_where, lowest, margin, trailing_mean
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import REWARDS, Log, has, reward_curve
@@ -17,9 +17,10 @@ from holdfast.diagnose.rules.remedies import Remedy, advise
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal
 
 ANSWERED, EM, REWARD = "rollout/answered_fraction", "reward/em", "reward/mean"
-PEAK, GOOD_STEP = "peak", "last good step"
-"""The last step at which the reward was within 10 % of its peak."""
-GOOD_SHARE = 0.1
+PEAK, FIRST_GOOD, LAST_GOOD = "peak", "first good step", "last good step"
+"""The first and the last step at which the reward was near its peak."""
+FIRST_GOOD_SHARE, LAST_GOOD_SHARE = 0.2, 0.1
+"""How near, as a share of its range. It is still to rise at the first, and must not have begun to fall at the last."""
 ROWS = 5
 
 ANSWERED_DECREASE = 0.25
@@ -51,7 +52,8 @@ def falls(rows: Rows, *, at_once: bool) -> Signal:
         lambda: {
             rows.names[0]: by(lambda mean: mean.means),
             PEAK: by(lambda mean: highest(mean.means)),
-            GOOD_STEP: curve.steps[last_where(curve.short.lost < GOOD_SHARE)].astype(float),
+            FIRST_GOOD: first_good(curve),
+            LAST_GOOD: curve.steps[last_where(curve.short.lost < LAST_GOOD_SHARE)].astype(float),
         },
         lambda: {
             "lost": by(lambda mean: mean.lost),
@@ -103,11 +105,29 @@ COMPARE = advise(
 )
 
 
+def first_good(curve: Curve) -> Values:
+    """[N]: the first step at which the reward was near what is its peak so far."""
+    best = highest(curve.short.means)
+    near = best - FIRST_GOOD_SHARE * reward_range(best, lowest(curve.rewards))
+    return np.asarray(curve.steps[np.searchsorted(best, near)], float)
+
+
+def good_step(evidence: Mapping[str, float], first_finding: int | None) -> float:
+    """The step to go back to: that of the first finding, if the reward was good there, or else the last good one. Where
+    a finding comes before any good reward, there is nothing before it to go back to.
+
+    >>> [good_step({FIRST_GOOD: 20, LAST_GOOD: 50}, step) for step in (None, 5, 30, 60)]
+    [50, 50, 30, 50]
+    """
+    last = evidence[LAST_GOOD]
+    return last if first_finding is None or first_finding < evidence[FIRST_GOOD] else min(last, first_finding)
+
+
 def go_back(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
-    """Where to go back to: before the first finding, and to a good reward. What to change: what that finding says."""
-    step, code, remedy = hit.evidence[GOOD_STEP], "", hit.remedy or GO_BACK
+    """Where to go back to, and what to change: what the first finding says."""
+    step, code, remedy = good_step(hit.evidence, before[0].step if before else None), "", hit.remedy or GO_BACK
     if before:
-        step, code, remedy = min(step, before[0].step), before[0].code, GO_BACK_AFTER
+        code, remedy = before[0].code, GO_BACK_AFTER
     return {host: text.replace("{step}", f"{step:.0f}").replace("{code}", code) for host, text in remedy.items()}
 
 

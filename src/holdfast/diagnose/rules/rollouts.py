@@ -203,7 +203,6 @@ TRN001 = Rule(
         "Read some [rollouts]. If they are sound, raise the [limits of tokens and turns]. If they are noise, this is "
         "a symptom: go back to an earlier checkpoint and lower the [learning rate].",
         also={
-            "trl": "`SearchRollouts` has the limits of its protocol.",
             "verl": "The agent loop `holdfast_search` has `max_turns` in the file named by "
             "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
         },

@@ -174,7 +174,6 @@ MSK001 = Rule(
 SMP001 = Rule(
     code="SMP001",
     title="sampler and trainer disagree",
-    kind="logged cause",
     needs=((GAP,), *((measure.series,) for measure in MEASURES), (MASS,), (*SURPRISE, REWARD)),
     checks=(
         Check(

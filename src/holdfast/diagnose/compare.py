@@ -1,0 +1,201 @@
+"""What differs first between two runs: their settings, and each series that both log, by the step where they part.
+
+Two runs of the same settings and other seeds differ by noise at every step. So a difference counts if the mean of some
+rows is further from 0 than the noise of such a mean explains, for more rows than one outlier can move it. How often two
+draws of one run seem to differ all the same is measured by `python -m holdfast_research.null_pairs`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.base.trailing import MEDIAN_SECOND_DIFF, Values, first, held, trailing_mean
+from holdfast.diagnose.batches import joined
+from holdfast.diagnose.log import Log, finite
+
+WINDOWS = (5, 10, 40, 160)
+"""Rows of the means: few show a large difference soon, many show a small one."""
+FEWEST_WINDOWS = 4
+"""Windows in a log for a mean to be used."""
+BY_CHANCE = 0.01
+"""Probability that two runs that differ by noise alone seem to differ, over all series and rows together. |N(0, 1)|
+exceeds z with a probability below exp(-z²/2), and there are as many tries as series times windows."""
+ENOUGH_WINDOWS, UNSEEN = 20, 2.0
+"""In a log of fewer windows the noise may be this many times as large as it looks. Noise that lasts from row to row
+looks like a course there: where neighbours are correlated by 0.9, one break explains half of what 20 rows show."""
+TWO_BREAKS_FROM = 100
+"""Windows from which on a difference may also come and go: two breaks, each a course and not noise. In shorter logs the
+second break would take too much of the noise away."""
+_LEFT_OUT = ("time/", "perf/", "timing", "tokens_per_", "epoch", "num_tokens", "total_flos", "train_")
+"""Beginnings of the names of what counts or times, and says nothing about the policy."""
+_MEAN_SECOND_DIFF = math.sqrt(6 * 2 / math.pi)
+"""Mean absolute second difference of three normal draws, in their standard deviations."""
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting that differs. A run that does not log it has None."""
+
+    name: str
+    a: str | None
+    b: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A series in which two runs differ."""
+
+    series: str
+    step: int
+    """The first step at which the mean of the last rows differs, and keeps differing."""
+    a: float
+    """That mean in the first run."""
+    b: float
+    rows: int
+    """Rows in the mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What differs between two runs."""
+
+    settings: tuple[Setting, ...]
+    """By name."""
+    differences: tuple[Difference, ...]
+    """By step."""
+    series: int
+    """Series that both runs log at 20 steps or more, which were compared."""
+
+
+def compare(a: Log, b: Log) -> Comparison:
+    """What differs between two runs. Series are compared at the steps that both have logged."""
+    one, other = (_series_of(log) for log in (a, b))
+    shared = {name: pair for name in one if name in other and (pair := _at_shared_steps(one[name], other[name]))}
+    found = (_difference(name, *pair, tries=len(shared)) for name, pair in shared.items())
+    differences = sorted((one for one in found if one is not None), key=lambda one: (one.step, one.series))
+    return Comparison(differing_settings([a, b]), tuple(differences), len(shared))
+
+
+def _series_of(log: Log) -> dict[str, tuple[NDArray[np.int64], Values]]:
+    known = {name: finite(one) for name, one in joined(log).series.items() if not name.startswith(_LEFT_OUT)}
+    return {name: (one.steps, one.values) for name, one in known.items()}
+
+
+def _at_shared_steps(
+    a: tuple[NDArray[np.int64], Values], b: tuple[NDArray[np.int64], Values]
+) -> tuple[NDArray[np.int64], Values, Values] | None:
+    """(steps, values of a, values of b) of the steps that both have; None if these are too few for any mean."""
+    steps, at, other = np.intersect1d(a[0], b[0], assume_unique=True, return_indices=True)
+    return (steps, a[1][at], b[1][other]) if len(steps) >= FEWEST_WINDOWS * WINDOWS[0] else None
+
+
+def _difference(name: str, steps: NDArray[np.int64], a: Values, b: Values, *, tries: int) -> Difference | None:
+    rows = {window: row for window in WINDOWS if (row := parts_at(a - b, window, tries)) is not None}
+    if not rows:
+        return None
+    window = min(rows, key=lambda one: rows[one])
+    row = rows[window]
+    of_a, of_b = (float(values[max(row + 1 - window, 0) : row + 1].mean()) for values in (a, b))
+    return Difference(name, int(steps[row]), of_a, of_b, window)
+
+
+def parts_at(difference: Values, window: int, tries: int = 1) -> int | None:
+    """The first row from which on the mean of `window` rows of a difference is beyond its noise, for one row more than
+    an outlier moves it. `tries` is the number of series.
+
+    >>> apart = np.tile([-0.1, 0.1], 50) + np.where(np.arange(100) < 60, 0.0, 1.0)
+    >>> parts_at(apart, 5), parts_at(apart[:60], 5)
+    (62, None)
+    """
+    rows = len(difference)
+    if rows < FEWEST_WINDOWS * window:
+        return None
+    errors = math.sqrt(2 * math.log(tries * rows / window / BY_CHANCE))
+    errors *= 1.0 if rows >= ENOUGH_WINDOWS * window else UNSEEN
+    beyond = np.abs(trailing_mean(difference, window)) > errors * noise_of_difference(difference, window)
+    beyond[: window - 1] = False
+    end = first(held(beyond, window + 1))
+    return None if end is None else end - window
+
+
+def noise_of_difference(difference: Values, window: int) -> float:
+    """Standard deviation of the mean of `window` rows around the course of the difference, which is constant but for
+    one break, or two in a long log. It is the larger of two estimates: from neighbouring rows, as if rows were
+    independent, and from the means themselves."""
+    count, rows = len(difference), np.abs(np.diff(difference, 2))
+    of_rows = float(np.median(rows)) / MEDIAN_SECOND_DIFF or float(rows.mean()) / _MEAN_SECOND_DIFF  # mostly zeros
+    of_rows = max(of_rows, _ROUNDING * float(np.abs(difference).max())) / math.sqrt(window)
+    parts = [difference]
+    for _ in range(2 if count >= TWO_BREAKS_FROM * window else 1):
+        parts = _broken(parts, window)
+    rest = np.concatenate([part - part.mean() for part in parts])
+    windows = count / window
+    of_means = float(np.square(trailing_mean(rest, window)[window - 1 :]).mean())
+    return max(of_rows, math.sqrt(of_means * windows / (windows - len(parts))))
+
+
+def _broken(parts: list[Values], least: int) -> list[Values]:
+    """The parts of a series with one more break, where it explains most; none within `least` rows of an end."""
+    best: tuple[float, int, int] | None = None
+    for number, part in enumerate(parts):
+        at = np.arange(least, len(part) - least + 1)
+        if len(at):
+            sums, total = np.cumsum(part), len(part)
+            explained = (sums[at - 1] - sums[-1] * at / total) ** 2 * total / (at * (total - at))
+            here = float(explained.max()), number, int(at[np.argmax(explained)])
+            best = here if best is None or here > best else best
+    if best is None:
+        return parts
+    _, number, at_row = best
+    return [*parts[:number], parts[number][:at_row], parts[number][at_row:], *parts[number + 1 :]]
+
+
+# ---- settings
+
+
+def differing_settings(logs: Sequence[Log]) -> tuple[Setting, ...]:
+    """The settings that differ between two logs, those that only one has included."""
+    a, b = (dict(flat_settings(log.settings)) for log in logs)
+    names = sorted({*a, *b} - {"run.name"})
+    return tuple(Setting(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name))
+
+
+def flat_settings(values: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """(dotted name, value as text) of nested settings."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat_settings(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+# ---- as JSON
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """Plain values: docs/reference/diagnose.md explains the keys."""
+    return {
+        "settings": [asdict(one) for one in comparison.settings],
+        "differences": [asdict(one) for one in comparison.differences],
+        "series": comparison.series,
+    }
+
+
+def first_difference(comparison: Comparison, a: str = "A", b: str = "B") -> str:
+    """What differs first, in a sentence. `a` and `b` are what it calls the runs."""
+    if not comparison.series:
+        return "The runs share no series with 20 steps or more, so their courses cannot be compared."
+    shared = f"{comparison.series} series" if comparison.series > 1 else "1 series"
+    if not comparison.differences:
+        return f"No difference beyond noise in the {shared} that both log."
+    one = comparison.differences[0]
+    more = f" {len(comparison.differences)} of {shared} differ."
+    return f"{one.series} differs first, at step {one.step}: {one.a:.3g} in {a}, {one.b:.3g} in {b}.{more}"

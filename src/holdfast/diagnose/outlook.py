@@ -1,0 +1,171 @@
+"""What the rest of a run was worth, where to go back to, and where entropy is going: facts, and sentences about them.
+
+These are no findings. They help to decide what to do with a run whose findings are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.base.collapse import WINDOW
+from holdfast.base.trailing import Values, trailing_mean
+from holdfast.diagnose.finding import Finding
+from holdfast.diagnose.log import Host, Log, finite, has
+from holdfast.diagnose.rules.likelihood import (
+    ENTROPY,
+    EXHAUSTED_NATS,
+    EXHAUSTED_SHARE,
+    EXHAUSTED_TOKEN_NATS,
+    LENGTH,
+)
+from holdfast.diagnose.rules.reward import good_step
+
+FELL, NO_CONTRAST, NO_RATE = "fell for good", "no contrast since", "learning rate 0 since"
+SHARE, TIME_SHARE = "share of the rows after", "share of the time after"
+GOOD, SAVED = "last good step", "last good checkpoint"
+FLOOR, FLOOR_STEP = "entropy floor", "entropy floor at step"
+
+WORTH_SAYING = 0.1
+"""Share of a run. A smaller part is the end of a schedule, or the rows that it takes to see a fall."""
+STRETCHES = 6
+"""Stretches in each of which entropy must be lower than in the one before. In noise alone that is one case in 720."""
+TIME, RATE = "time/step_s", "lr"
+
+_SAVED_EVERY: Mapping[Host, tuple[str, ...]] = {
+    "holdfast": ("checkpoint.every",),
+    "trl": ("save_steps",),
+    "verl": ("trainer.save_freq",),
+}
+
+
+def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
+    """Facts about the end of a run; what cannot be said is left out. `batches` has one row for each rollout batch."""
+    found = {finding.code: finding.step for finding in findings if finding.level == "finding"}
+    ends = {FELL: found.get("RWD001"), NO_CONTRAST: found.get("GRP001"), NO_RATE: rate_is_zero_since(batches)}
+    facts = {name: float(step) for name, step in ends.items() if step is not None}
+    if facts:
+        facts |= shares_after(batches, int(min(facts.values())))
+    for finding in findings:
+        if finding.code == "RWD001" and finding.level == "finding":
+            first = next(one.step for one in findings if one.level == "finding")
+            facts |= last_good(batches, good_step(finding.evidence, first))
+    return facts | entropy_floor(batches)
+
+
+def told(facts: Mapping[str, float]) -> str:
+    """The facts of `outlook` in a few short sentences; empty if none is worth a line.
+
+    >>> told({FELL: 212.0, SHARE: 0.38, TIME_SHARE: 0.41, GOOD: 187.0, SAVED: 150.0})
+    '38% of the run (41% of its time) came after it fell for good. Last good checkpoint: step 150.'
+    """
+    sentences = []
+    if facts.get(SHARE, 0.0) >= WORTH_SAYING:
+        begun = {name: facts[name] for name in (FELL, NO_CONTRAST, NO_RATE) if name in facts}
+        why = {
+            FELL: "it fell for good",
+            NO_CONTRAST: f"step {facts.get(NO_CONTRAST, 0):.0f}, from which groups have no contrast to learn from",
+            NO_RATE: f"the learning rate became 0 at step {facts.get(NO_RATE, 0):.0f}",
+        }[min(begun, key=lambda name: begun[name])]
+        time = f" ({facts[TIME_SHARE]:.0%} of its time)" if TIME_SHARE in facts else ""
+        sentences.append(f"{facts[SHARE]:.0%} of the run{time} came after {why}.")
+    if SAVED in facts and facts[SAVED] > 0:
+        sentences.append(f"Last good checkpoint: step {facts[SAVED]:.0f}.")
+    elif GOOD in facts:
+        none = ", before the first checkpoint" if SAVED in facts else ""
+        sentences.append(f"Last good step: {facts[GOOD]:.0f}{none}.")
+    if FLOOR_STEP in facts:
+        floor = f"{facts[FLOOR]:.2g} nats, the level of ENT002"
+        sentences.append(f"At this pace, entropy reaches {floor}, at about step {facts[FLOOR_STEP]:.0f}.")
+    return " ".join(sentences)
+
+
+# ---- what was wasted
+
+
+def rate_is_zero_since(log: Log) -> int | None:
+    """The first step of a learning rate that is 0 to the end, after one that was not."""
+    if not has(log, RATE):
+        return None
+    rate = finite(log.series[RATE])
+    zeros = len(rate) - 1 - int(np.flatnonzero(rate.values)[-1]) if rate.values.any() else 0
+    return int(rate.steps[-zeros]) if zeros else None
+
+
+def shares_after(log: Log, step: int) -> dict[str, float]:
+    """The share of the rows after a step, and of the time of the steps, if it is logged."""
+    facts = {SHARE: float((log.steps > step).mean())}
+    if has(log, TIME):
+        times = finite(log.series[TIME])
+        if (total := times.values.sum()) > 0:
+            facts[TIME_SHARE] = float(times.values[times.steps > step].sum() / total)
+    return facts
+
+
+def last_good(log: Log, step: float) -> dict[str, float]:
+    """The last good step, and the checkpoint at or before it, if the settings say how often one is saved (0 if none was
+    saved by then)."""
+    every = saved_every(log)
+    return {GOOD: step} | ({} if every is None else {SAVED: step // every * every})
+
+
+def saved_every(log: Log) -> int | None:
+    """Steps between two checkpoints, if the settings say so."""
+    if log.settings.get("save_strategy", "steps") != "steps":
+        return None
+    values = [log.settings.get(name) for name in _SAVED_EVERY.get(log.host, ())]
+    return next((value for value in values if type(value) is int and value > 0), None)
+
+
+# ---- where entropy goes
+
+
+def entropy_floor(log: Log) -> dict[str, float]:
+    """The level at which ENT002 calls entropy exhausted, and the step at which it gets there at the pace of the last
+    rows. Empty without a clear trend, and if that is further away than the run has come."""
+    if not has(log, ENTROPY):
+        return {}
+    entropy = finite(log.series[ENTROPY])
+    if len(entropy) < STRETCHES * WINDOW:
+        return {}
+    floor = min(EXHAUSTED_SHARE * float(trailing_mean(entropy.values, WINDOW).max()), EXHAUSTED_TOKEN_NATS)
+    if has(log, LENGTH):
+        length = float(finite(log.series[LENGTH]).values[-WINDOW:].mean())
+        floor = max(floor, EXHAUSTED_NATS / length) if length > 0 else floor
+    rows = max(len(entropy) // 2, STRETCHES * WINDOW)
+    step = reaches(entropy.steps[-rows:], entropy.values[-rows:], floor)
+    last, first = float(entropy.steps[-1]), float(entropy.steps[0])
+    return {FLOOR: floor, FLOOR_STEP: step} if step is not None and last < step <= 2 * last - first else {}
+
+
+def reaches(steps: NDArray[np.int64], values: Values, level: float) -> float | None:
+    """The step at which [N] falling values reach a level, by a straight line or by an exponential, whichever fits the
+    means of six stretches better. None if a stretch is not below the one before, or the level is reached.
+
+    A fall that slows down must not be projected at its mean pace. So the pace of the last three stretches counts where
+    it is slower.
+
+    >>> steps = np.arange(1, 61)
+    >>> round(reaches(steps, 1.0 - 0.01 * steps, 0.1)), round(reaches(steps, np.exp(-0.05 * steps), 0.01))
+    (90, 92)
+    """
+    x = _means(steps.astype(np.float64))
+    y = _means(values)
+    if not (np.diff(y) < 0).all() or y[-1] <= level or level <= 0:
+        return None
+    models: Sequence[tuple[Values, float]] = ((y, level), (np.log(y), float(np.log(level))))
+    errors, found = [], []
+    for shape, target in models:
+        slope, start = np.polyfit(x, shape, 1)
+        fitted = slope * x + start
+        errors.append(float(np.square((np.exp(fitted) if shape is not y else fitted) - y).sum()))
+        late = np.polyfit(x[STRETCHES // 2 :], shape[STRETCHES // 2 :], 1)[0]
+        found.append(float(x[-1] + (target - fitted[-1]) / max(slope, late)))
+    return found[int(np.argmin(errors))]
+
+
+def _means(values: Values) -> Values:
+    """The means of `STRETCHES` stretches of equal length; the first values are left out if they do not divide."""
+    return np.asarray(values[len(values) % STRETCHES :].reshape(STRETCHES, -1).mean(axis=1))

@@ -1,0 +1,90 @@
+"""What differs first between two runs: nothing in two draws of one run, and the cause in one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from holdfast.diagnose.compare import compare, differing_settings, first_difference, parts_at
+from holdfast.diagnose.log import Log, Series
+from holdfast_research.null_model import Run, drawn, log_of
+from holdfast_research.null_pairs import comparisons
+
+
+def changed(log: Log, name: str, change: Callable[[np.ndarray], np.ndarray]) -> Log:
+    return replace(log, series={**log.series, name: Series(log.series[name].steps, change(log.series[name].values))})
+
+
+@pytest.fixture
+def run() -> Run:
+    """A healthy run of 300 rows with a moderate reward and noise that lasts."""
+    return replace(drawn(300, 64, 3), mean=0.6, shape="plateau", memory=0.5, season=0.0, functions=1, observed=False)
+
+
+@pytest.mark.parametrize("rows", [20, 100])
+def test_two_draws_of_a_run_rarely_differ(rows: int) -> None:
+    """At most 2 in 100 may; these are 40, and 1 of 40 is still compatible with that."""
+    assert sum(bool(comparison.differences) for comparison in comparisons(rows, 40)) <= 1
+
+
+def test_copies_share_all_but_their_noise(run: Run) -> None:
+    one, other = log_of(run, 1), log_of(run, 2)
+    for name in ("entropy/mean", "rollout/length", "kl/reference"):
+        a, b = (log.series[name].values[-100:].mean() for log in (one, other))
+        assert a == pytest.approx(b, rel=0.1) and a != b
+    assert not np.array_equal(one.series["reward/mean"].values, other.series["reward/mean"].values)
+
+
+def test_the_cause_is_found_before_the_fall(run: Run) -> None:
+    """Entropy doubles over steps 150 to 170. The reward falls to a fifth over steps 180 to 200."""
+    a, b = log_of(run, 1), log_of(run, 2)
+    steps = np.arange(1, 301)
+    b = changed(b, "entropy/mean", lambda values: values * (1 + np.clip((steps - 150) / 20, 0, 1)))
+    b = changed(b, "reward/mean", lambda values: values * (1 - 0.8 * np.clip((steps - 180) / 20, 0, 1)))
+    found = {one.series: one for one in compare(a, b).differences}
+    first, fall = compare(a, b).differences[0], found["reward/mean"]
+    assert first.series == "entropy/mean" and 150 < first.step < 180 < fall.step < 210
+    assert first.b > first.a and fall.b < fall.a
+    assert all(one.step <= other.step for one, other in pairwise(compare(a, b).differences))
+    assert {one.series for one in compare(b, a).differences} == set(found)
+
+
+def test_a_difference_from_the_first_row(run: Run) -> None:
+    a, b = log_of(run, 1), changed(log_of(run, 2), "rollout/length", lambda values: 2 * values)
+    assert {one.series for one in compare(a, b).differences} >= {"rollout/length"}
+    assert next(one.step for one in compare(a, b).differences if one.series == "rollout/length") < 20
+
+
+def test_one_outlier_is_no_difference() -> None:
+    noise = np.random.default_rng(0).normal(size=100)
+    outlier = np.where(np.arange(100) == 50, 1000.0, noise)
+    assert parts_at(outlier, 5) is None
+    assert parts_at(np.where(np.arange(100) >= 50, 1000.0, noise), 5) == 50
+
+
+@pytest.mark.parametrize(("jump", "is_found"), [(1.0, False), (10.0, True)])
+def test_it_must_exceed_the_noise(jump: float, is_found: bool) -> None:
+    noise = np.random.default_rng(1).normal(size=100)
+    assert (parts_at(noise + np.where(np.arange(100) >= 60, jump, 0.0), 5, tries=20) is not None) is is_found
+
+
+def test_only_shared_steps_are_compared(run: Run) -> None:
+    whole = log_of(run, 1)
+    every_tenth = replace(whole, series={n: Series(s.steps[::10], s.values[::10]) for n, s in whole.series.items()})
+    few = replace(whole, series={n: Series(s.steps[::30], s.values[::30]) for n, s in whole.series.items()})
+    assert compare(whole, every_tenth).series > 10 and not compare(whole, every_tenth).differences
+    assert compare(whole, few).series == 0 and "share no series" in first_difference(compare(whole, few))
+
+
+def test_settings_that_differ(run: Run) -> None:
+    log = log_of(run, 1)
+    a = replace(log, settings={"run.name": "a", "train": {"lr": 1e-6, "steps": 40}, "seed": 1})
+    b = replace(log, settings={"run.name": "b", "train": {"lr": 1e-5, "steps": 40}})
+    assert [(s.name, s.a, s.b) for s in differing_settings([a, b])] == [
+        ("seed", "1", None),
+        ("train.lr", "1e-06", "1e-05"),
+    ]
