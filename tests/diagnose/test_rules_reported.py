@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Diagnosis
+from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.readers import read_log
+from holdfast.diagnose.rules import RULES
 from holdfast_research.reported import HOSTS, REPORTED, written
 
 NEW = {"EVL001", "TOL001", "TOL002", "LRN001", "RWD004", "SMP003", "OFP001", "FMT001", "KLD002"}
@@ -39,3 +43,33 @@ def test_it_is_named_first(name: str, host: str, tmp_path: Path) -> None:
     reported = diagnosis.findings if case.level == "finding" else diagnosis.notes
     assert reported and reported[0].code == case.code, diagnosis
     assert case.level == "finding" or not diagnosis.findings
+
+
+def disturbed(log: Log, seed: int) -> Log:
+    """Noise, holes, and series that begin late."""
+    draw = np.random.default_rng(seed)
+    series = {}
+    for name, one in log.series.items():
+        keep = (draw.random(len(one)) > 0.1) & (np.arange(len(one)) >= draw.choice([0, 0, len(one) // 3]))
+        values = one.values + 0.1 * np.std(one.values) * draw.normal(size=len(one))
+        series[name] = Series(one.steps[keep], np.where(draw.random(len(one)) > 0.02, values, np.nan)[keep])
+    return replace(log, series={name: one for name, one in series.items() if len(one)})
+
+
+@pytest.mark.parametrize(("name", "host"), CASES)
+def test_no_new_rule_looks_ahead(name: str, host: str, tmp_path: Path) -> None:
+    """A finding is made of the rows up to its step: a log that ends there has it, with the same words."""
+    whole = read_log(written(host, REPORTED[name].changes, tmp_path))
+    for log in (whole, *(disturbed(whole, seed) for seed in range(3))):
+        for code in NEW - {"RWD004"}:  # a note about the whole log
+            hit = RULES[code].find(log)
+            if hit is not None and hit.level == "finding":
+                before = RULES[code].find(log.until(hit.step - 1))
+                assert before is None or before.level == "note"
+                earlier = RULES[code].find(log.until(hit.step))
+                assert earlier is not None
+                assert (earlier.step, earlier.summary, repr(earlier.evidence)) == (
+                    hit.step,
+                    hit.summary,
+                    repr(hit.evidence),
+                )

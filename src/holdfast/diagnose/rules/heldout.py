@@ -10,7 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.base.collapse import DROPPED_SHARE, reward_range
-from holdfast.base.trailing import Truths, Values, highest, last_where, lowest, margin, noise_of_mean, trailing_mean
+from holdfast.base.trailing import (
+    Truths,
+    Values,
+    binary_noise,
+    highest,
+    last_where,
+    lowest,
+    margin,
+    needed,
+    noise_of_mean,
+    trailing_mean,
+)
 from holdfast.diagnose.log import Log, Series, as_of, finite, has
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
@@ -39,6 +50,8 @@ CARRIED_OVER = 0.25
 """Share of the reward's rise that the score must at least show. Held-out questions gain less than those of training,
 but a policy that learns the task gains more than a quarter there."""
 CERTAIN_ERRORS = 3.0
+ROUNDED = 1e-4
+"""Rounding of a logged score."""
 SOLVED = 0.9
 """A score from which on there is little left to gain."""
 
@@ -94,11 +107,17 @@ def score_of(score: Series, reward: Series) -> Score:
     known, on = finite(score), finite(reward).steps
     values, index = known.values, np.arange(len(known))
     mean = trailing_mean(values, EVALUATIONS)
-    best, begun = highest(mean), mean[np.minimum(index, EVALUATIONS - 1)]
+    # A single evaluation is no peak: the best is a mean of three, and until then the newest.
+    whole = np.where(index >= EVALUATIONS - 1, mean, -np.inf)
+    best = np.maximum(highest(whole), np.where(np.isfinite(whole), whole, mean))
+    begun = mean[np.minimum(index, EVALUATIONS - 1)]
     height = np.maximum(reward_range(best, lowest(values)), 1e-12)
-    lost, by_chance = best - mean, margin(values, EVALUATIONS, FALLEN_ERRORS)
+    drawn = binary_noise(mean, answers_of(values)) / np.sqrt(EVALUATIONS)
+    by_chance = margin(values, EVALUATIONS, FALLEN_ERRORS)
+    by_chance = np.maximum(by_chance, needed(FALLEN_ERRORS, EVALUATIONS, len(values)) * np.sqrt(2) * drawn)
+    lost = best - mean
     falls = (lost > FALLEN_SHARE * height) & (lost > by_chance) & (index >= FEWEST - 1)
-    error = CERTAIN_ERRORS * np.sqrt(2) * noise_of_mean(values, EVALUATIONS)
+    error = CERTAIN_ERRORS * np.sqrt(2) * np.maximum(noise_of_mean(values, EVALUATIONS), drawn)
     at_best = known.steps[last_where(mean >= best)].astype(float)
 
     def on_rows(of_evaluations: NDArray[np.generic]) -> Values:
@@ -120,6 +139,22 @@ def score_of(score: Series, reward: Series) -> Score:
         error=on_rows(error / height),
         count=np.nan_to_num(on_rows(index + 1)),
     )
+
+
+def answers_of(score: Values) -> Values:
+    """[N]: the fewest answers, each right or wrong, of which the scores so far can be means: the smallest difference of
+    two evaluations is one answer. Infinite for another kind of score.
+
+    >>> answers_of(np.array([0.5, 0.25, 0.3, 0.312345])).tolist()
+    [inf, 4.0, 20.0, inf]
+    """
+    steps = np.abs(np.diff(score, prepend=score[:1]))
+    counts = np.rint(1 / lowest(np.where(steps > 2 * ROUNDED, np.minimum(steps, 1.0), 1.0)))
+    for count in np.unique(counts):
+        parts = score * count
+        whole = np.logical_and.accumulate(np.abs(parts - np.rint(parts)) <= ROUNDED * count)
+        counts = np.where((counts == count) & ~whole, np.inf, counts)
+    return counts
 
 
 def falls_held_out(rows: Rows, *, others_rise: bool) -> Signal | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.base.collapse import DROPPED_SHARE, curve_of
-from holdfast.base.trailing import Truths, Values, first, highest, lowest, margin, trailing_mean
+from holdfast.base.trailing import Truths, Values, first, held, highest, lowest, margin, trailing_mean
 from holdfast.diagnose.rules.mismatch import usual_before
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
@@ -46,7 +46,7 @@ def grows_stale(rows: Rows) -> Signal | None:
             "before": usual,
             "harm": np.where(clips_more, "more tokens are clipped than at the start", "the reward falls"),
         },
-        normal=~harm | ((now < usual + STALE_RISE / 2) & (now < STALE)),
+        normal=held(~harm, LONG_ROWS) | ((now < usual + STALE_RISE / 2) & (now < STALE)),
     )
 
 
@@ -63,7 +63,7 @@ def clips_more(rows: Rows) -> Signal | None:
         more & dropped & _grew_first(more, dropped),
         lambda: {CLIPPED: smooth, REWARD: trailing_mean(reward, ROWS)},
         lambda: {"before": _usual(clipped), "peak": highest(curve.short.means)},
-        normal=~(_clips(clipped, ALONE_TIMES / 2, ALONE_SHARE / 2) > 0),
+        normal=held(~(_clips(clipped, ALONE_TIMES / 2, ALONE_SHARE / 2) > 0), LONG_ROWS),
     )
 
 

@@ -36,7 +36,8 @@ FAILED_LOGITS, LEAST_SHARE = 1.5, 0.02
 """How far the log-odds of a failure are above their lowest: 5 % become 20 %, 50 % become 82 %. A share near one half
 varies more than one near 0. Below the least share, the log-odds of few calls mean nothing. A model that learns to write
 calls begins with many malformed ones, and the share falls."""
-RISE_OF_FAILURES_ERRORS = 4.0
+RISE_OF_FAILURES_ERRORS = 5.0
+"""Standard errors, as many as a fall of the reward takes."""
 ALWAYS_FAILED, ALWAYS_ROWS = 0.9, 10
 """Share of the calls that fail in each of the first rows, if the tool never worked. A model that only writes malformed
 calls at first writes some that work by then."""
