@@ -31,9 +31,10 @@ from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from holdfast.agent.protocol import PRESETS, SearchProtocol, plain_prompt, render_prompt
+from holdfast.agent.protocol import SearchProtocol, plain_prompt, render_prompt
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.state import RolloutState
+from holdfast.agent.tools import PRESETS
 from holdfast.agent.trajectory import Status, Trajectory
 from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.base.retries import PATIENCE

@@ -11,7 +11,8 @@ from shlex import quote
 from typing import Any
 
 from holdfast.adapters.launch.plan import Machines, questions_of, train_and_dev
-from holdfast.agent.protocol import PRESETS, SearchProtocol, prompt_text
+from holdfast.agent.protocol import SearchProtocol, prompt_text
+from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import MissingExtra
 from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions
 from holdfast.methods.method import Option
