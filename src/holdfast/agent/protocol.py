@@ -238,7 +238,8 @@ def parse_turn(text: str, protocol: SearchProtocol) -> ParsedTurn:
 
 def _find(text: str, protocol: SearchProtocol) -> tuple[int, int, bool] | Invalid:
     """(start of the opening tag, end of the closing tag, whether it is a search) of the turn's action."""
-    closing = re.search("|".join(map(re.escape, sorted(protocol.stop, key=len, reverse=True))), text)
+    ends = sorted((protocol.search_close, protocol.answer_close), key=len, reverse=True)
+    closing = re.search("|".join(map(re.escape, ends)), text)
     if closing is None:
         opened = any(tag in text for tag in (protocol.search_open, protocol.answer_open))
         return Invalid("a tag is not closed" if opened else "neither a search nor an answer")

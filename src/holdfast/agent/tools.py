@@ -356,7 +356,7 @@ def _read_format(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path, 
     closed, before = (opened + query + between)[end:], _between(plain, query, result)
     if not closed.endswith(before) or plain.rpartition(result)[2] != after:
         raise refused("writes a result after a call in another way than after a message")
-    if not before.startswith(tuple(tokenizer.all_special_tokens)):
+    if not before.startswith(tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)):
         raise refused(f"ends a message with {before[:20]!r}, not with a special token, so that no turn would end")
     return CallFormat(
         opening=opened[:brace].strip(),

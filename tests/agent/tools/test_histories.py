@@ -17,7 +17,7 @@ from holdfast.model.policy import Completion
 from holdfast.model.tokens import decode, encode
 from holdfast.retrieval.types import Document, Hit
 
-from .conftest import OF_TRL, OURS
+from ...tool_templates import OF_TRL, OURS
 
 PROTOCOL = replace(NATIVE, tools=("search", "read"), max_turns=9, max_observation_tokens=400, max_total_tokens=10**6)
 WORDS = [
