@@ -10,7 +10,7 @@ the prompt's example nor a passage can be mistaken for an action.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,9 +125,15 @@ class SearchProtocol:
         """Ids of what opens an answer, and of the answer `text`."""
         return tuple(encode(tokenizer, self.answer_open)), tuple(encode(tokenizer, f" {text} "))
 
-    def turn_end(self, tokenizer: Tokenizer) -> int | None:
-        """Id of the token with which the model must end a turn; None if texts end it."""
-        return None
+    def with_template(self, chat_template: str | Path) -> SearchProtocol:
+        """The protocol for a model with this chat template; see `render_prompt`."""
+        return self
+
+    def check_template(self, tokenizer: Tokenizer, ends: Collection[int] | None = None) -> None:
+        """Raise `ConfigError` for a chat template that lacks what the protocol needs.
+
+        `ends`: the ids that end a text of the model, if known.
+        """
 
 
 ParsedTurn = tuple[Action, tuple[int, int] | None]
@@ -279,7 +285,7 @@ def render_prompt(
     `ConfigError` for a template that is missing, fails, drops the question, or lacks tools that the protocol needs.
     """
     prompt = prompt_text(question, protocol)
-    protocol.turn_end(tokenizer)  # raises for a template without tools, where they are needed
+    protocol.check_template(tokenizer)
     template = template_of(tokenizer, chat_template, protocol.schemas)
     if template is None:
         return plain_prompt(prompt, tokenizer)

@@ -8,8 +8,8 @@ of the model's message to the beginning of its next. Nothing is rendered or enco
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -182,6 +182,20 @@ class ToolProtocol(SearchProtocol):
     def turn_end(self, tokenizer: Any) -> int:
         """Id of the token that ends a message of the template."""
         return encode(tokenizer, self.format(tokenizer).before)[0]
+
+    def with_template(self, chat_template: str | Path) -> ToolProtocol:
+        """See `SearchProtocol.with_template`."""
+        return replace(self, chat_template=chat_template)
+
+    def check_template(self, tokenizer: Any, ends: Collection[int] | None = None) -> None:
+        """See `SearchProtocol.check_template`."""
+        end = self.turn_end(tokenizer)
+        if ends is not None and end not in ends:
+            raise ConfigError(
+                f"protocol.preset = {self.name!r}: the chat template ends a message with "
+                f"{decode(tokenizer, [end])!r}, which does not end the model's text, so that no turn would end. Set "
+                "eos_token_id in the model's generation_config.json to it"
+            )
 
     def parse(self, text: str, tokenizer: Any, *, finished: bool) -> ParsedTurn:
         """See `SearchProtocol.parse`. A thought, which `</think>` ends, is not read."""

@@ -22,7 +22,7 @@ from holdfast.model.tokens import encode
 from holdfast.retrieval.types import Document, Hit
 
 Step = dict[str, Any]
-"""`{"says": str}`, `{"searches": str, "hits": [id]}` or `{"reads": id, "hits": [id]}`: one step, as a row records it."""
+"""`{"says": str}`, `{"searches": str, "hits": [id]}` or `{"reads": id, "hits": [id]}`: one step, as rows record it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

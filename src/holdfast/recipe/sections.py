@@ -145,8 +145,8 @@ class Protocol(Section):
             )
         if self.tools is not None and self.preset != "tools":
             yield (
-                f"protocol.tools = {as_toml(self.tools)} with protocol.preset = {self.preset!r}: a protocol of tags has "
-                "no tools. Set protocol.preset = 'tools', or leave protocol.tools out"
+                f"protocol.tools = {as_toml(self.tools)} with protocol.preset = {self.preset!r}: a protocol of tags "
+                "has no tools. Set protocol.preset = 'tools', or leave protocol.tools out"
             )
         if self.tools is not None and (problem := problem_of(self.tools)):
             yield f"protocol.{problem}"

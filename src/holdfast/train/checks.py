@@ -176,18 +176,10 @@ def validate_model_and_prompts(
     """Raise `ModelError` for a model that rollouts cannot use, and as `validate_prompts`."""
     from holdfast.model.hf import HFPolicy
     from holdfast.model.support import end_ids
-    from holdfast.model.tokens import decode
 
     HFPolicy(language_model.model, language_model.tokenizer)  # checks the model
     validate_prompts(language_model, questions, protocol, chat_template)
-    tokenizer = language_model.tokenizer
-    turn_end = protocol.turn_end(tokenizer)
-    if turn_end is not None and turn_end not in end_ids(language_model.model, tokenizer):
-        raise ConfigError(
-            f"protocol.preset = {protocol.name!r}: the chat template ends a message with "
-            f"{decode(tokenizer, [turn_end])!r}, which does not end the model's text, so that no turn would end. Set "
-            "eos_token_id in the model's generation_config.json to it"
-        )
+    protocol.check_template(language_model.tokenizer, end_ids(language_model.model, language_model.tokenizer))
 
 
 def validate_prompts(

@@ -112,9 +112,9 @@ def load_protocol(config: Config) -> SearchProtocol:
     preset = PRESETS[settings.preset]
     limits = settings.model_dump(exclude={"preset", "prompt", "tools"})
     protocol = replace(preset, prompt=settings.prompt or preset.prompt, **limits)
-    if not isinstance(protocol, ToolProtocol):
-        return protocol
-    return replace(protocol, tools=settings.tools or protocol.tools, chat_template=config.model.chat_template)
+    if isinstance(protocol, ToolProtocol) and settings.tools is not None:
+        protocol = replace(protocol, tools=settings.tools)
+    return protocol.with_template(config.model.chat_template)
 
 
 def load_recipe(run_dir: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -112,7 +112,7 @@ def make_trainer(tokenizer: Any, tiny_model: Any, tmp_path: Path) -> MakeTrainer
         }
         return trainer_class(
             model=copy.deepcopy(settings.pop("model", tiny_model)),
-            processing_class=tokenizer,
+            processing_class=settings.pop("processing_class", tokenizer),
             reward_funcs=settings.pop("reward_funcs", some_are_right),
             rollout_func=rollout_func,
             train_dataset=settings.pop("train_dataset", None)
