@@ -64,6 +64,7 @@ def agent_loops(config: Config) -> str:
         "max_turn_tokens": limits.max_turn_tokens,
         "max_observation_tokens": limits.max_observation_tokens,
         "topk": limits.topk,
+        **({} if limits.tools is None else {"tool_names": list(limits.tools)}),
         "reward": {name: weight for name, weight in config.reward.weights().items() if weight},
     }
     lines = [f"- name: {AGENT}", "  _target_: holdfast.adapters.verl_agent.SearchAgentLoop"]
