@@ -86,7 +86,21 @@ def problem_of(tools: Sequence[str]) -> str | None:
     return None
 
 
-_THOUGHT = ("<think>", "</think>")
+def final_answer(text: str) -> ParsedTurn:
+    """A message without a call: the answer is what follows its thought, which `</think>` ends."""
+    start = _end_of_thought(text)
+    if start is None:
+        return Invalid("the message has no end"), None
+    answer = text[start:].strip()
+    start += len(text[start:]) - len(text[start:].lstrip())
+    return (Answer(answer), (start, start + len(answer))) if answer else (Invalid("empty answer"), None)
+
+
+def _end_of_thought(text: str) -> int | None:
+    """Where a message goes on after its thought; None if the thought has no end."""
+    if "</think>" in text:
+        return text.rfind("</think>") + len("</think>")
+    return None if "<think>" in text else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,18 +213,14 @@ class ToolProtocol(SearchProtocol):
 
     def parse(self, text: str, tokenizer: Any, *, finished: bool) -> ParsedTurn:
         """See `SearchProtocol.parse`. A thought, which `</think>` ends, is not read."""
-        form, (opened, closed) = self.format(tokenizer), _THOUGHT
-        start = text.rfind(closed) + len(closed) if closed in text else 0
-        if not finished or (not start and opened in text):
+        form, start = self.format(tokenizer), _end_of_thought(text)
+        if not finished or start is None:
             return Invalid("the message has no end"), None
-        message = text[start:]
-        found = form.find(message)
+        found = form.find(text[start:])
         if isinstance(found, Invalid):
             return found, None
         if found is None:
-            answer = message.strip()
-            start += len(message) - len(message.lstrip())
-            return (Answer(answer), (start, start + len(answer))) if answer else (Invalid("empty answer"), None)
+            return final_answer(text)
         first, last, call = found
         action = self._action(call, form)
         return action, None if isinstance(action, Invalid) else (start + first, start + last)

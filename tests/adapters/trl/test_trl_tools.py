@@ -16,11 +16,17 @@ trl = pytest.importorskip("trl")
 from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
+from holdfast.adapters.trl_environment import (  # noqa: E402
+    environment_rewards,
+    rollout_of,
+    search_environment,
+    tool_dataset,
+)
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
 from holdfast.agent.protocol import render_prompt  # noqa: E402
 from holdfast.agent.tools import NATIVE  # noqa: E402
-from holdfast.agent.trajectory import Answer, Search, Trajectory  # noqa: E402
-from holdfast.base.errors import ConfigError  # noqa: E402
+from holdfast.agent.trajectory import Answer, Invalid, Read, Search, Status, Trajectory  # noqa: E402
+from holdfast.base.errors import ConfigError, RetrievalError  # noqa: E402
 from holdfast.data.questions import Example  # noqa: E402
 from holdfast.model.tokens import encode  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
@@ -41,12 +47,20 @@ QUESTIONS = [
 ]
 
 
+class Down:
+    in_process = True
+
+    def search(self, queries: Any, k: int) -> list[list[Hit]]:
+        raise RetrievalError("down")
+
+
 @pytest.fixture(scope="module")
 def taught(speaker: Callable[[str], Any]) -> tuple[Any, Any]:
-    """A tokenizer with a template of tools, and a model that calls, answers or babbles, about equally often."""
-    tokenizer = speaker("hermes")
-    torch.manual_seed(0)
-    config = Qwen2Config(
+    return teach(speaker("hermes"))
+
+
+def model_config(tokenizer: Any) -> Any:
+    return Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=48,
         intermediate_size=64,
@@ -58,7 +72,12 @@ def taught(speaker: Callable[[str], Any]) -> tuple[Any, Any]:
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
     )
-    model = Qwen2ForCausalLM(config)
+
+
+def teach(tokenizer: Any) -> tuple[Any, Any]:
+    """A tokenizer with a template of tools, and a model that calls, answers or babbles, about equally often."""
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(model_config(tokenizer))
     said = [SMALL.write_search("the lake", tokenizer), "town", "lake", "the lake of Orsa, " * 12]
     rows = []
     for question in ("What is the lake of Mora 1?", "What is the lake of Mora 4?"):
@@ -155,3 +174,89 @@ def test_a_model_without_a_template_of_tools_is_refused(searching: Callable[...,
     tokenizer.chat_template = None
     with pytest.raises(ConfigError, match="there is no chat template"):
         trainer.rollout_func(["Who?"], trainer)
+
+
+# ---- TRL's own loop of tools
+
+
+def call(name: str, **arguments: str) -> dict[str, Any]:
+    calls = [{"type": "function", "function": {"name": name, "arguments": arguments}}]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def test_what_an_environment_did_is_scored_as_a_rollout() -> None:
+    environment = search_environment(BM25Retriever.build(PASSAGES), replace(SMALL, tools=("search", "read")))()
+    environment.reset(golden_answers=["x"])
+    found, read = environment.search("lake Mora 3"), environment.read("d3")
+    assert found.startswith("Doc d3(Title: Mora 3) The lake") and read == "Doc d3(Title: Mora 3) " + PASSAGES[3].text
+    assert environment.read("d9") == SMALL.nothing_found
+    results = [{"role": "tool", "name": "search", "content": text} for text in (found, '{"error": "no tool"}', read)]
+    calls = [call("search", query="lake Mora 3"), call("browse", url="x"), call("read", id="d3")]
+    messages = [message for pair in zip(calls, results, strict=True) for message in pair]
+    messages.append({"role": "assistant", "content": "<think>\nhm\n</think>\n\ntown"})
+    done = rollout_of(messages, environment)
+    assert [type(turn.action) for turn in done.turns] == [Search, Invalid, Read, Answer] and done.answer == "town"
+    assert done.turns[0].hits[0] == "d3" and not done.turns[1].hits and done.turns[2].hits == ("d3",)
+    parts = {"em": 1.0, "retrieval": 0.5, "format": 0.25}
+    functions, weights = environment_rewards(parts)
+    scores = {
+        function.__name__: function(
+            completions=[messages, messages[:1]],
+            environments=[environment] * 2,
+            golden_answers=[["town"]] * 2,
+            example_id=["q"] * 2,
+            log_metric=lambda *_: None,
+        )
+        for function in functions
+    }
+    assert scores == {"em": [1.0, 0.0], "retrieval": [1.0, 0.0], "format": [0.0, 0.0]} and sum(weights) == 1.75
+
+
+def test_an_outage_is_no_wrong_answer() -> None:
+    environment = search_environment(Down())()
+    with pytest.raises(RetrievalError, match="down"):
+        environment.search("x")
+    done = rollout_of([call("search", query="x"), {"role": "tool", "content": "{}"}], environment)
+    assert done.status is Status.RETRIEVAL_FAILED and done.error == "down"
+    environment.reset()
+    assert rollout_of([], environment).status is Status.TRUNCATED
+    assert not hasattr(environment, "read")
+
+
+def test_trl_runs_the_environment(make_trainer: Any, speaker: Callable[[str], Any]) -> None:
+    """TRL renders, parses and calls; what is sampled follows a script. The penalty finds the actions in TRL's mask."""
+    tokenizer = speaker("qwen2_5")
+    functions, weights = environment_rewards({"em": 1.0, "format": 0.5})
+    made: list[Any] = []
+
+    def factory() -> Any:
+        made.append(search_environment(BM25Retriever.build(PASSAGES), SMALL)())
+        return made[-1]
+
+    trainer = make_trainer(
+        with_penalties(trl.GRPOTrainer, LLDS(), displacement_every=1),
+        rollout_func=None,
+        environment_factory=factory,
+        reward_funcs=functions,
+        reward_weights=weights,
+        train_dataset=tool_dataset(QUESTIONS, SMALL),
+        model=Qwen2ForCausalLM(model_config(tokenizer)),
+        processing_class=tokenizer,
+        max_completion_length=200,
+        max_steps=2,
+    )
+    asked = SMALL.write_search("the lake", tokenizer)
+
+    def say(prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
+        texts = [
+            "town" if "Doc 1(Title" in tokenizer.decode(ids) else asked if i % 2 else "lake"
+            for i, ids in enumerate(prompt_ids)
+        ]
+        return [[*encode(tokenizer, text), tokenizer.eos_token_id] for text in texts], None
+
+    trainer._generate_single_turn = say
+    trainer.train()
+    row = trainer.state.log_history[0]
+    assert (row["tools/call_frequency"], row["rewards/em/mean"], row["rewards/format/mean"]) == (0.5, 0.5, 1.0)
+    assert "holdfast/likelihood/correct/action_2" in row and "holdfast/likelihood/incorrect/action_2" not in row
+    assert {seen for environment in made for seen in environment._seen}

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.agent.agent import Task, run_rollouts
 from holdfast.agent.protocol import render_prompt
+from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import NATIVE, TOOLS
 from holdfast.agent.trajectory import Answer, Invalid, Read, Search, Status
 from holdfast.base.errors import ConfigError
@@ -241,3 +242,22 @@ def test_tools_that_an_agent_cannot_have() -> None:
     }.items():
         with pytest.raises(ConfigError, match=why):
             replace(NATIVE, tools=tools)
+
+
+def test_a_server_that_returns_text_alone_gets_the_same_context(speaker: Speaker) -> None:
+    tokenizer, contexts = speaker("hermes"), []
+    for with_ids in (True, False):
+        state = RolloutState(render_prompt("Who?", BOTH, tokenizer), BOTH, tokenizer)
+        text = call("search", '{"query": "x"}')
+        ids = (*encode(tokenizer, text), tokenizer.eos_token_id)
+        ended = Completion(
+            id="a",
+            token_ids=ids if with_ids else None,
+            logprobs=(0.0,) * len(ids) if with_ids else None,
+            stop_reason="eos",
+            text=text,
+        )
+        assert state.take_turn(ended) == "x"
+        state.take_hits(hits("town"))
+        contexts.append(state.context)
+    assert contexts[0] == contexts[1] and contexts[0].count(tokenizer.eos_token_id) == 4
