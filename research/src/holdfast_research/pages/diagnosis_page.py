@@ -365,6 +365,10 @@ together.
 Two things favour holdfast. Its rules were made on the own recordings and on the runs for practice, and were checked on
 the simulated runs; only the held-out set had no part in any threshold. And the runs are short: rlprobe says nothing
 about fewer than 30 rows, and rlwatch waits for 20 to 70 before it says more than that the loss is NaN.
+
+On healthy runs, most alarms of rldoctor and rlprobe are about groups without contrast, and rldoctor's also about a
+plateau. Both are often true and harmless. Those of rlwatch are a floor on entropy of 1 nat, and a KL or a gradient norm
+3 standard deviations above its mean, which a long run nearly always passes once.
 """
 _HISTORY = """\
 Three sets of our own recordings were held out, one after the other. Each was read once by the rules of its day, and
