@@ -7,10 +7,12 @@ names on one that `Recorder.log_step` writes. No log has the sampled completions
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))  # where the Python of the tool finds it, too
 feeding: Any = importlib.import_module("feeding")
 
 QUIET = {"capture_env": False, "install_handlers": False}

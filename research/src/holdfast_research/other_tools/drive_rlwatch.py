@@ -7,11 +7,13 @@ of mapped names through `log_step`. Repeats within the default cooldown are not 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))  # where the Python of the tool finds it, too
 feeding: Any = importlib.import_module("feeding")
 
 
