@@ -12,7 +12,7 @@ from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Host, Log, has, reward_curve
 from holdfast.diagnose.outlook import outlook
 from holdfast.diagnose.rules import RULES
-from holdfast.diagnose.rules.remedies import Remedy
+from holdfast.diagnose.rules.remedies import NOTHING, Remedy
 from holdfast.diagnose.rules.rule import KINDS, Hit, Rule, without_suppressed
 
 
@@ -49,7 +49,7 @@ def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tup
         hit, rule = remaining[code], RULES[code]
         before = [finding for finding in findings if finding.level == "finding"]
         chosen = hit.remedy or rule.remedy
-        if rule.remedy_in is not None and hit.level == "finding":
+        if rule.remedy_in is not None and hit.remedy is not NOTHING:  # which has passed
             chosen = rule.remedy_in(log, hit, before)
         findings.append(
             Finding(

@@ -78,9 +78,8 @@ def spikes_of(rows: Rows, name: str) -> Spikes:
     high = (wrong > usual + SPIKE) & (unlikely > np.log((index + 1) / CHANCE)) & (index >= LONGEST)
     # A spike ends with a row near the usual share; one that lasts is something else.
     calm = wrong < usual + SPIKE / 2
-    begun = high & (rows_since(high) == 0)
     since_high = rows_since(delayed(high, 1) & (index > 0))
-    starts = begun & (rows_since(calm) <= 1) & (since_high > 1)
+    starts: Truths = high & (rows_since(calm) <= 1) & (since_high > 1)
     count = np.cumsum(starts)
     first_at = int(np.argmax(starts)) if starts.any() else 0
     last_at = np.maximum.accumulate(np.where(starts, index, 0))

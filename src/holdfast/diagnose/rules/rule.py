@@ -161,10 +161,13 @@ def spans_of(where: Truths, normal: Truths | None, steps: NDArray[np.int64]) -> 
         at = first(where)
         return () if at is None else ((int(steps[at]), None),)
     spans: list[tuple[int, int | None]] = []
-    for row in np.flatnonzero(where).tolist():
-        if not spans or (spans[-1][1] is not None and spans[-1][1] <= steps[row]):
-            back = first(normal[row + 1 :])
-            spans.append((int(steps[row]), None if back is None else int(steps[row + 1 + back])))
+    shown, backs, at = np.flatnonzero(where), np.flatnonzero(normal), 0
+    while at < len(shown):
+        back = int(np.searchsorted(backs, shown[at], side="right"))
+        if back == len(backs):
+            return (*spans, (int(steps[shown[at]]), None))
+        spans.append((int(steps[shown[at]]), int(steps[backs[back]])))
+        at = int(np.searchsorted(shown, backs[back]))
     return tuple(spans)
 
 
@@ -238,7 +241,7 @@ class Rule:
 
 def without_suppressed(hits: Mapping[str, Hit], rules: Mapping[str, Rule]) -> dict[str, Hit]:
     """One cause, one code: the hits that no other suppresses. Another code does so if it held when this one began, and
-    was not suppressed itself. A code of which the log has only notes never held.
+    was not suppressed itself. What a check of level "note" finds hides nothing.
     """
 
     def remains(code: str, step: int) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.base.trailing import Truths, highest, lowest, margin, noise, trailing_mean
+from holdfast.base.trailing import Truths, held, highest, lowest, margin, noise, trailing_mean
 from holdfast.diagnose.rules.mismatch import MEASURES, level_checks
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
@@ -19,6 +19,8 @@ GAP, MASS, MASKED = "sampler/logprob_gap", "sampler/mask_mass", "sampler/mask_in
 CENTRED = "loss/score_centering"
 TAIL, REWARD = "advantage/tail_mean", "reward/mean"
 
+BACK_ROWS = 5
+"""Rows at half of a threshold or below after which tokens or log-probs agree again."""
 NOISE_ROWS = 3
 TRAINED_TIMES = 1.2
 """Times the sampled tokens. One observation doubles a rollout; a dropped empty row or rounding makes 1 %."""
@@ -63,7 +65,8 @@ def trains_more_tokens(rows: Rows) -> Signal:
     trained, sampled = rows.columns
     more = trained - sampled
     where = (trained > TRAINED_TIMES * sampled) & (more > TRAINED_DEVIATIONS * noise(more, NOISE_ROWS))
-    return Signal(where, lambda: {TRAINED: trained, SAMPLED: sampled})
+    is_back = held(trained < (1 + TRAINED_TIMES) / 2 * sampled, BACK_ROWS)
+    return Signal(where, lambda: {TRAINED: trained, SAMPLED: sampled}, normal=is_back)
 
 
 def trains_foreign_tokens(rows: Rows) -> Signal:
@@ -75,7 +78,9 @@ def trains_foreign_tokens(rows: Rows) -> Signal:
     correct, incorrect, entropy = rows.columns
     excess = -np.maximum(correct, incorrect) - entropy
     where = (excess > FOREIGN_NATS) & ~(rows.latest(GAP) < EXPLAINED_SHARE * excess)
-    return Signal(where, lambda: {CORRECT: correct, ENTROPY: entropy})
+    return Signal(
+        where, lambda: {CORRECT: correct, ENTROPY: entropy}, normal=held(excess < FOREIGN_NATS / 2, BACK_ROWS)
+    )
 
 
 # ---- another sampler
@@ -89,7 +94,7 @@ def differs(rows: Rows) -> Signal:
     beyond = np.where(gap > 0, np.maximum(gap - explained, 0.0), -gap)
     # If the loss has more tokens than were sampled, the sampler has no log-probs for the others.
     of_sampled = ~(rows.latest(TRAINED) > TRAINED_TIMES * rows.latest(SAMPLED))
-    return Signal((beyond > GAP_NATS) & of_sampled, lambda: {GAP: gap})
+    return Signal((beyond > GAP_NATS) & of_sampled, lambda: {GAP: gap}, normal=held(beyond < GAP_NATS / 2, BACK_ROWS))
 
 
 def unmasked(rows: Rows) -> Truths:
@@ -104,15 +109,18 @@ def leaks_into_tail(rows: Rows) -> Signal:
     Advantages that are not divided by their standard deviation are smaller, and are found later or never.
     """
     advantage, mass = (trailing_mean(column, LEAK_ROWS) for column in rows.columns)
-    where = (advantage < LEAK_ADVANTAGE) & (highest(mass) - mass > LEAK_MASS) & unmasked(rows)
-    return Signal(where, lambda: {TAIL: advantage, MASS: mass}, lambda: {"most": highest(mass)})
+    lost = highest(mass) - mass
+    where = (advantage < LEAK_ADVANTAGE) & (lost > LEAK_MASS) & unmasked(rows)
+    return Signal(
+        where, lambda: {TAIL: advantage, MASS: mass}, lambda: {"most": highest(mass)}, normal=lost < LEAK_MASS / 2
+    )
 
 
 def truncates_much(rows: Rows) -> Signal:
     """The sampling mask leaves out a quarter of the probability mass or more."""
     (mass,) = rows.columns
     smooth = trailing_mean(mass, MASS_ROWS)
-    return Signal((smooth < LEAST_MASS) & unmasked(rows), lambda: {MASS: smooth})
+    return Signal((smooth < LEAST_MASS) & unmasked(rows), lambda: {MASS: smooth}, normal=smooth > (1 + LEAST_MASS) / 2)
 
 
 def samples_unlikely_tokens(rows: Rows) -> Signal:
@@ -127,7 +135,11 @@ def samples_unlikely_tokens(rows: Rows) -> Signal:
     smooth = trailing_mean(excess, UNLIKELY_ROWS)
     by_chance = np.minimum(margin(excess, UNLIKELY_ROWS, UNLIKELY_ERRORS), CERTAINLY_UNLIKELY_NATS)
     where = smooth > np.maximum(UNLIKELY_NATS, by_chance)
-    return Signal(where & is_share, lambda: {"surprise beyond entropy": smooth, ENTROPY: entropy})
+    return Signal(
+        where & is_share,
+        lambda: {"surprise beyond entropy": smooth, ENTROPY: entropy},
+        normal=held(smooth < UNLIKELY_NATS / 2, BACK_ROWS),
+    )
 
 
 MSK001 = Rule(
