@@ -142,6 +142,17 @@ METRICS: dict[str, str] = {
     "tinker-cookbook.",
     "rollout/all_wrong_fraction": "Share of groups whose rollouts all have the lowest reward, from prime-rl and "
     "tinker-cookbook.",
+    "turn/call_fraction": "Share of turns that are a healthy call: a search, with its own tags and no others of an action "
+    "or of passages. The four `turn/` series sum to 1 (arXiv 2606.26027).",
+    "turn/answer_fraction": "Share of turns that are a healthy answer, likewise.",
+    "turn/polluted_fraction": "Share of turns with such tags that are neither: a tag too many, one that is not closed, "
+    "an empty query.",
+    "turn/collapsed_fraction": "Share of turns that are neither, without any such tag.",
+    "control/misplaced_mean": "Probability, under the old policy, of control tokens where they do not belong: mean "
+    "over sampled tokens. They are the first tokens of opening tags inside a pair of tags, those of closing tags "
+    "outside, and the end of the sequence where it cuts a turn short. A token that can also begin a tag that belongs "
+    "there does not count.",
+    "control/misplaced_p99": "The same, 99th percentile.",
     "sampler/logprob_gap": "Sampler's log-prob minus old log-prob, mean over sampled tokens. If it is not 0, the "
     "sampler is truncated, or is not the model that is trained.",
     "sampler/logprob_abs_gap": "|sampler's log-prob − trainer's log-prob| in nats, mean over tokens, from other "
@@ -212,6 +223,10 @@ EXPLANATIONS: Mapping[str, tuple[str, ...]] = {
         "ratio/below_one/negative",
     ),
     "spikes of control tokens": (
+        "control/misplaced_mean",
+        "control/misplaced_p99",
+        "turn/polluted_fraction",
+        "turn/collapsed_fraction",
         "rollout/invalid_fraction",
         "entropy/before_observation",
         "entropy/after_observation",
