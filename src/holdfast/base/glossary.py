@@ -142,8 +142,8 @@ METRICS: dict[str, str] = {
     "tinker-cookbook.",
     "rollout/all_wrong_fraction": "Share of groups whose rollouts all have the lowest reward, from prime-rl and "
     "tinker-cookbook.",
-    "turn/call_fraction": "Share of turns that are a healthy call: a search, with its own tags and no others of an action "
-    "or of passages. The four `turn/` series sum to 1 (arXiv 2606.26027).",
+    "turn/call_fraction": "Share of turns that are a healthy call: a search, with its own tags and no others of an "
+    "action or of passages. The four `turn/` series sum to 1 (arXiv 2606.26027).",
     "turn/answer_fraction": "Share of turns that are a healthy answer, likewise.",
     "turn/polluted_fraction": "Share of turns with such tags that are neither: a tag too many, one that is not closed, "
     "an empty query.",
