@@ -333,6 +333,12 @@ class Learner:
         """`token_change` as a mean over each rollout's sampled tokens: `[B]`, nats per token."""
         return per_token_mean(self.token_change(batch, plan), batch.loss_mask)
 
+    def fresh(self) -> Learner:
+        """A learner of the same weights with the same loss and settings, and an optimizer without a past."""
+        learner = Learner(self.language_model, self.objective, self._train, self.sampling, self.reference)
+        learner.anchor, learner.learning_rate = self.anchor, self.learning_rate
+        return learner
+
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next optimizer step."""

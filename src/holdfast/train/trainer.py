@@ -33,13 +33,14 @@ from holdfast.agent.trajectory import Group, with_tokens
 from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import Example, QuestionOrder
 from holdfast.model.language_model import LanguageModel
+from holdfast.model.policy import rollout_seed
 from holdfast.model.support import end_ids
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
 from holdfast.train.applied import lessons, method_metrics, selected
 from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.critic import Critic
-from holdfast.train.displacement import measure_displacement
+from holdfast.train.displacement import measure_displacement, measure_per_sample
 from holdfast.train.learner import Learner, OldPass, Reference, make_learner
 from holdfast.train.listener import StepResult
 from holdfast.train.loading import make_agent
@@ -91,6 +92,15 @@ class Trainer:
             metrics["rollout/extra_questions"] = float(len(examples) - train.questions)
         batch, displacement = self.make_batch(learned), None
         if len(batch):
+            if train.per_sample_every and self.completed_steps % train.per_sample_every == 0:
+                with clock("per_sample"):
+                    metrics |= measure_per_sample(
+                        learner,
+                        batch,
+                        questions=train.per_sample_questions,
+                        mean_searches=metrics["rollout/searches"],
+                        seed=rollout_seed("per-sample", self.config.run.seed, self.completed_steps),
+                    )
             with clock("update"):
                 plan = learner.plan(batch, self.generator)
                 old_pass = learner.old_pass(batch, plan, self._control.misplaced(with_tokens(learned)))
