@@ -82,6 +82,9 @@ class TokenBatch:
     """float [B, T]: under the policy frozen for this rollout batch."""
     old_entropy: Tensor | None = field(default=None, metadata=_FLOATS)
     """float [B, T]: of the old policy at each sampled token, in nats. For the log."""
+    misplaced: Tensor | None = field(default=None, metadata=_FLOATS)
+    """float [B, T]: log-probability, under the old policy, of all control tokens that are out of place at a sampled
+    token, in nats; 0 elsewhere. For the log."""
     ref_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
     """float [B, T]: under the frozen reference."""
     anchor_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch, sampling_log_mass
 from holdfast.agent.metrics import per_token_mean
-from holdfast.agent.trajectory import Group
+from holdfast.agent.trajectory import Group, with_tokens
 from holdfast.losses import drift_and_covariance
 
 
@@ -41,9 +41,9 @@ def centering_metrics(batch: TokenBatch, groups: Sequence[Group]) -> dict[str, f
     log-probs, and the rows of `groups` that have sampled tokens.
     """
     assert batch.old_logprobs is not None
-    mask, learned = batch.loss_mask, [t for group in groups for t in group.trajectories if any(t.loss_mask)]
+    mask = batch.loss_mask
     mean = mean_advantages(batch.advantages, batch.group_ids, batch.action_ids, mask)
-    log_mass = sampling_log_mass(batch, learned)
+    log_mass = sampling_log_mass(batch, with_tokens(groups))
     drift, covariance = drift_and_covariance(batch.old_logprobs, log_mass, batch.advantages, mean, mask)
     tokens = mask.sum().clamp(min=1)
     return {"centering/drift": float(drift.sum() / tokens), "centering/covariance": float(covariance.sum() / tokens)}

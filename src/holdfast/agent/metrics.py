@@ -10,7 +10,7 @@ from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.searching import RolloutStats
-from holdfast.agent.trajectory import Group, Invalid, Search, Status, Trajectory
+from holdfast.agent.trajectory import Group, Invalid, Search, Status, Trajectory, with_tokens
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
@@ -150,8 +150,7 @@ def tail_metrics(advantages: Tensor, groups: Sequence[Group]) -> dict[str, float
     Advantages of tokens have none."""
     if advantages.shape[1] != 1:
         return {}
-    learned = [t for group in groups for t in group.trajectories if any(t.loss_mask)]
-    mean = tail_advantage(advantages[:, 0].tolist(), learned)
+    mean = tail_advantage(advantages[:, 0].tolist(), with_tokens(groups))
     return {} if mean is None else {"advantage/tail_mean": mean}
 
 

@@ -26,6 +26,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControlTags:
+    """The tags that the model writes, and those that it should not."""
+
+    call: tuple[str, ...]
+    """What opens and closes a call, as far as there are such tags."""
+    answer: tuple[str, ...]
+    """The same of an answer."""
+    thought: tuple[str, str]
+    foreign: tuple[str, ...]
+    """What belongs nowhere: the environment writes it."""
+    ends_outside: bool
+    """Whether the end of the sequence may follow an action. If not, a closing tag ends a turn."""
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Opening and closing tags."""
+        return [(kind[0], kind[1]) for kind in (self.call, self.answer, self.thought) if len(kind) == 2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchProtocol:
     """Tags, prompt and limits of a rollout. Change one with `dataclasses.replace(CLEAN, topk=5)`."""
 
@@ -95,7 +115,17 @@ class SearchProtocol:
         """Opening and closing tag of passages."""
         return (self.information_open, self.information_close)
 
-    # What `agent/state.py` and a warm start call. `ToolProtocol` has its own.
+    # What `agent/state.py`, a warm start and the trainer call. `ToolProtocol` has its own.
+
+    def control_tags(self, tokenizer: Tokenizer | None) -> ControlTags:
+        """The tags of this protocol."""
+        return ControlTags(
+            call=self.search_tags,
+            answer=self.answer_tags,
+            thought=(self.think_open, self.think_close),
+            foreign=self.information_tags,
+            ends_outside=False,
+        )
 
     @property
     def schemas(self) -> list[dict[str, Any]] | None:

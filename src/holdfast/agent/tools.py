@@ -20,6 +20,7 @@ from holdfast.agent.protocol import (
     R1,
     SAPO,
     SEARCH_R1,
+    ControlTags,
     ParsedTurn,
     SearchProtocol,
     apply_template,
@@ -210,6 +211,18 @@ class ToolProtocol(SearchProtocol):
                 f"{decode(tokenizer, [end])!r}, which does not end the model's text, so that no turn would end. Set "
                 "eos_token_id in the model's generation_config.json to it"
             )
+
+    def control_tags(self, tokenizer: Any) -> ControlTags:
+        """See `SearchProtocol.control_tags`: those of the template. What the environment writes begins with the end of
+        a message, which the model may write."""
+        form = self.format(tokenizer)
+        return ControlTags(
+            call=tuple(tag for tag in (form.opening, form.closing) if tag),
+            answer=(),
+            thought=(self.think_open, self.think_close),
+            foreign=(),
+            ends_outside=True,
+        )
 
     def parse(self, text: str, tokenizer: Any, *, finished: bool) -> ParsedTurn:
         """See `SearchProtocol.parse`. A thought, which `</think>` ends, is not read."""

@@ -218,3 +218,8 @@ class Group:
     def mixed(self) -> bool:
         """True when rewards differ: the only groups from which a group-relative advantage learns."""
         return len({t.reward for t in self.trajectories if not t.status.is_failure}) > 1
+
+
+def with_tokens(groups: Sequence[Group]) -> list[Trajectory]:
+    """The trajectories that have sampled tokens to learn from, in order. Failed ones have none."""
+    return [t for group in groups for t in group.trajectories if any(t.loss_mask)]

@@ -84,6 +84,13 @@ METRICS: dict[str, str] = {
     "over incorrect rollouts.",
     "displacement/action_fraction": "Share of the actions of correct rollouts that the update made less likely. This "
     "is lazy likelihood displacement by Def. 4.1 with ε = 0.",
+    "displacement/per_sample/fraction": "Share of questions whose correct rollouts became less likely by an update on "
+    "this question alone (arXiv 2512.04220, Figure 3), from the weights before the step. All of "
+    "`displacement/per_sample/` needs `train.per_sample_every`.",
+    "displacement/per_sample/correct": "Displacement of correct rollouts by such updates, in nats per sampled token: "
+    "mean over the rollouts of these questions.",
+    "displacement/per_sample/incorrect": "The same of incorrect rollouts.",
+    "displacement/per_sample/questions": "Number of questions that had such an update.",
     "displacement/rollouts": "Number of rollouts on which displacement was measured.",
     "entropy/mean": "Mean entropy per sampled token, in nats, of the policy without truncation.",
     "entropy/before_observation": "The same over the tokens of first actions, which precede every observation.",
@@ -142,6 +149,17 @@ METRICS: dict[str, str] = {
     "tinker-cookbook.",
     "rollout/all_wrong_fraction": "Share of groups whose rollouts all have the lowest reward, from prime-rl and "
     "tinker-cookbook.",
+    "turn/call_fraction": "Share of turns that are a healthy call: a search, with its own tags and no others of an "
+    "action or of passages. The four `turn/` series sum to 1 (arXiv 2606.26027).",
+    "turn/answer_fraction": "Share of turns that are a healthy answer, likewise.",
+    "turn/polluted_fraction": "Share of turns with such tags that are neither: a tag too many, one that is not closed, "
+    "an empty query.",
+    "turn/collapsed_fraction": "Share of turns that are neither, without any such tag.",
+    "control/misplaced_mean": "Probability, under the old policy, of control tokens where they do not belong: mean "
+    "over sampled tokens. They are the first tokens of opening tags inside a pair of tags, those of closing tags "
+    "outside, and the end of the sequence where it cuts a turn short. A token that can also begin a tag that belongs "
+    "there does not count.",
+    "control/misplaced_p99": "The same, 99th percentile.",
     "sampler/logprob_gap": "Sampler's log-prob minus old log-prob, mean over sampled tokens. If it is not 0, the "
     "sampler is truncated, or is not the model that is trained.",
     "sampler/logprob_abs_gap": "|sampler's log-prob − trainer's log-prob| in nats, mean over tokens, from other "
@@ -178,6 +196,7 @@ METRICS: dict[str, str] = {
     "time/rollout_s": "Seconds for rollouts.",
     "time/update_s": "Seconds for old log-probs and the update.",
     "time/displacement_s": "Seconds for measuring displacement.",
+    "time/per_sample_s": "Seconds for displacement per sample.",
     "time/step_s": "Seconds for the whole step, without evaluation.",
     "tokens_per_s": "Tokens of the rollout batch per second of the step, including prompts and observations.",
 }
@@ -204,7 +223,13 @@ EXPLANATIONS: Mapping[str, tuple[str, ...]] = {
         "sampler/mask_mass",
         "sampler/logprob_gap",
     ),
-    "lazy likelihood displacement": ("displacement/correct", "displacement/fraction", "likelihood/correct"),
+    "lazy likelihood displacement": (
+        "displacement/correct",
+        "displacement/fraction",
+        "displacement/per_sample/correct",
+        "displacement/per_sample/fraction",
+        "likelihood/correct",
+    ),
     "importance sampling distribution drift": (
         "ratio/log_product/positive",
         "ratio/log_product/negative",
@@ -212,6 +237,10 @@ EXPLANATIONS: Mapping[str, tuple[str, ...]] = {
         "ratio/below_one/negative",
     ),
     "spikes of control tokens": (
+        "control/misplaced_mean",
+        "control/misplaced_p99",
+        "turn/polluted_fraction",
+        "turn/collapsed_fraction",
         "rollout/invalid_fraction",
         "entropy/before_observation",
         "entropy/after_observation",

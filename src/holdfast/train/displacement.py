@@ -1,5 +1,6 @@
 """Displacement by one update of its own rollouts: metrics of the step, a number for each rollout, and a number for each
-token of the rollouts that are logged for people to read."""
+token of the rollouts that are logged for people to read. And displacement per sample: by an update on one question
+alone."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics import displacement_metrics, likelihood_rows, rows_to_probe
@@ -14,6 +16,7 @@ from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.model.tokens import char_lengths
 from holdfast.train.learner import Learner
 from holdfast.train.listener import Displacement, TurnChange
+from holdfast.train.optimizer import borrowed_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -50,6 +53,72 @@ def measure_displacement(
             for question, row in first.items()
             for at in [measured.index(row)]
         },
+    )
+
+
+def update_alone(
+    learner: Learner, batch: TokenBatch, *, mean_searches: float, seed: int
+) -> tuple[Tensor, dict[str, float]]:
+    """One update on `batch`, undone at the end, but for the optimizer: the change of each rollout's log-likelihood,
+    float [B], in nats, and the metrics of the update. It takes `train.optimizer_steps_per_rollout` optimizer steps, but
+    at most one for each rollout."""
+    with borrowed_weights(learner.language_model.model):
+        plan = learner.plan(batch, torch.Generator().manual_seed(seed))
+        old_pass = learner.old_pass(batch, plan)
+        metrics = learner.step(old_pass.minibatches, mean_searches=mean_searches)
+        return learner.token_change(old_pass.batch, plan).sum(-1), metrics
+
+
+def measure_per_sample(
+    learner: Learner, batch: TokenBatch, *, questions: int, mean_searches: float, seed: int
+) -> dict[str, float]:
+    """Displacement by updates on one question alone, each from the present weights and with a fresh optimizer. All of
+    them are undone.
+
+    At most `questions` questions are drawn from those that have a correct rollout and one with another reward; without
+    any there are no metrics.
+
+    Source: Figure 3 of arXiv 2512.04220, for a few questions of a step.
+    """
+    of_question: dict[int, list[int]] = {}
+    for row, group in enumerate(batch.group_ids.tolist()):
+        of_question.setdefault(group, []).append(row)
+    correct, rewards = batch.correct.tolist(), batch.rewards.tolist()
+    usable = [
+        rows
+        for rows in of_question.values()
+        if any(correct[row] for row in rows) and len({rewards[row] for row in rows}) > 1
+    ]
+    order = torch.randperm(len(usable), generator=torch.Generator().manual_seed(seed)).tolist()
+    parts = [batch.select(usable[k]).trim() for k in order[:questions]]
+    changes = [update_alone(learner.fresh(), part, mean_searches=mean_searches, seed=seed)[0] for part in parts]
+    return per_sample_metrics(
+        [change / part.loss_mask.sum(-1) for change, part in zip(changes, parts, strict=True)],
+        [float(change[part.correct].mean()) for change, part in zip(changes, parts, strict=True)],
+        [part.correct for part in parts],
+    )
+
+
+def per_sample_metrics(
+    changes: Sequence[Tensor], of_correct: Sequence[float], correct: Sequence[Tensor]
+) -> dict[str, float]:
+    """Means over rollouts of all questions, and the share of questions displaced.
+
+    Args:
+        changes: for each question, the change of each rollout, float [G], in nats per token.
+        of_correct: for each question, the mean change of its correct rollouts, in nats per rollout.
+        correct: for each question, bool [G].
+    """
+    if not changes:
+        return {}
+    values, right = torch.cat(list(changes)), torch.cat(list(correct))
+    metrics = {
+        "displacement/per_sample/questions": float(len(changes)),
+        "displacement/per_sample/fraction": sum(change < 0 for change in of_correct) / len(of_correct),
+        "displacement/per_sample/correct": float(values[right].mean()),
+    }
+    return (
+        metrics if bool(right.all()) else metrics | {"displacement/per_sample/incorrect": float(values[~right].mean())}
     )
 
 

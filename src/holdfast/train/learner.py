@@ -38,7 +38,7 @@ class OldPass(NamedTuple):
     """For each optimizer step, its micro-batches, with all log-probs that the loss compares with."""
     batch: TokenBatch
     """All rows, with `old_logprobs` over the whole vocabulary, also if the loss is over the sampling mask, and
-    `old_entropy`."""
+    `old_entropy`, and `misplaced` if that was asked for."""
     entropy: float
     """Mean over sampled tokens, in nats."""
 
@@ -152,14 +152,14 @@ class Learner:
         )
 
     @torch.no_grad()
-    def old_pass(self, batch: TokenBatch, plan: Plan) -> OldPass:
-        """Old log-probs, computed on the same shapes as the update.
+    def old_pass(self, batch: TokenBatch, plan: Plan, misplaced: SamplingMask | None = None) -> OldPass:
+        """Old log-probs, computed on the same shapes as the update. `misplaced`: tokens whose probability to log.
 
         Equal shapes make the log-probs of the first optimizer step equal to the old ones bit for bit, so that no gate
         opens on numerical noise.
         """
         methods = self.objective.methods
-        old_logprobs, entropies = (torch.zeros_like(batch.rollout_logprobs) for _ in range(2))
+        old_logprobs, entropies, log_misplaced = (torch.zeros_like(batch.rollout_logprobs) for _ in range(3))
         minibatches, entropy_sum, tokens = [], 0.0, 0
         scored = rows_to_score(batch, methods)
         hidden: dict[int, Tensor] = {}
@@ -168,7 +168,12 @@ class Learner:
             for rows in mini:
                 micro = batch.select(rows).trim()
                 with self._hidden_states(needed=bool(scored)) as states:
-                    old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
+                    if misplaced is None:
+                        old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
+                    else:
+                        wanted = misplaced.select(rows).to(micro.token_ids.device)
+                        old, entropy, watched = self._logprobs_and_mass(micro, wanted, entropy=True)
+                        log_misplaced[rows, : old.shape[1]] = watched
                 assert entropy is not None
                 old_logprobs[rows, : old.shape[1]] = old
                 entropies[rows, : old.shape[1]] = entropy
@@ -187,7 +192,8 @@ class Learner:
                 entropy_sum += float(entropy.sum())
                 tokens += int(micro.loss_mask.sum())
             minibatches.append(micros)
-        whole = replace(batch, old_logprobs=old_logprobs, old_entropy=entropies)
+        measured = None if misplaced is None else log_misplaced
+        whole = replace(batch, old_logprobs=old_logprobs, old_entropy=entropies, misplaced=measured)
         if hidden:
             scores = self._scores(whole, hidden, scored)
             minibatches = [
@@ -294,14 +300,16 @@ class Learner:
             mask = micro.sampling_mask
             return micro, *self.logprobs(micro.token_ids, micro.loss_mask, entropy=entropy, sampling_mask=mask)
         assert micro.sampling_mask is not None
-        logprobs, entropies, mass = self.language_model.logprobs_and_mass(
-            micro.token_ids,
-            micro.loss_mask,
-            micro.sampling_mask,
-            temperature=self.sampling.temperature,
-            entropy=entropy,
-        )
+        logprobs, entropies, mass = self._logprobs_and_mass(micro, micro.sampling_mask, entropy=entropy)
         return replace(micro, log_mass=mass), logprobs, entropies
+
+    def _logprobs_and_mass(
+        self, micro: TokenBatch, mask: SamplingMask, *, entropy: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """`logprobs`, and the log-probability `[B, T]` of all tokens of `mask` together."""
+        return self.language_model.logprobs_and_mass(
+            micro.token_ids, micro.loss_mask, mask, temperature=self.sampling.temperature, entropy=entropy
+        )
 
     @torch.no_grad()
     def batch_logprobs(self, batch: TokenBatch, plan: Plan) -> Tensor:
@@ -324,6 +332,12 @@ class Learner:
     def likelihood_change(self, batch: TokenBatch, plan: Plan) -> Tensor:
         """`token_change` as a mean over each rollout's sampled tokens: `[B]`, nats per token."""
         return per_token_mean(self.token_change(batch, plan), batch.loss_mask)
+
+    def fresh(self) -> Learner:
+        """A learner of the same weights with the same loss and settings, and an optimizer without a past."""
+        learner = Learner(self.language_model, self.objective, self._train, self.sampling, self.reference)
+        learner.anchor, learner.learning_rate = self.anchor, self.learning_rate
+        return learner
 
     @property
     def learning_rate(self) -> float:

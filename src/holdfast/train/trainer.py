@@ -17,6 +17,7 @@ import torch
 
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.batch import TokenBatch
+from holdfast.agent.control import ControlTokens, control_metrics, turn_metrics
 from holdfast.agent.measures import centering_metrics, negative_metrics, observation_metrics
 from holdfast.agent.metrics import (
     advantage_metrics,
@@ -28,16 +29,18 @@ from holdfast.agent.metrics import (
     tail_metrics,
 )
 from holdfast.agent.searching import RolloutStats
-from holdfast.agent.trajectory import Group
+from holdfast.agent.trajectory import Group, with_tokens
 from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import Example, QuestionOrder
 from holdfast.model.language_model import LanguageModel
+from holdfast.model.policy import rollout_seed
+from holdfast.model.support import end_ids
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
 from holdfast.train.applied import lessons, method_metrics, selected
 from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.critic import Critic
-from holdfast.train.displacement import measure_displacement
+from holdfast.train.displacement import measure_displacement, measure_per_sample
 from holdfast.train.learner import Learner, OldPass, Reference, make_learner
 from holdfast.train.listener import StepResult
 from holdfast.train.loading import make_agent
@@ -58,6 +61,9 @@ class Trainer:
     ) -> None:
         self.config, self.agent, self.learner, self.critic = config, agent, learner, critic
         self._methods = config.loss.methods.used
+        model = learner.language_model
+        self._tags = agent.protocol.control_tags(model.tokenizer)
+        self._control = ControlTokens(self._tags, model.tokenizer, end_ids(model.model, model.tokenizer))
         self._rounds = max((method.further_rounds for method in self._methods), default=0)
         self.question_order = QuestionOrder(questions, seed=config.run.seed)
         self._answers = {example.id: example.golden_answers for example in questions}
@@ -81,14 +87,23 @@ class Trainer:
         except BaseException:
             self.question_order.restore(position)  # this step did not happen: a checkpoint now is that of the last one
             raise
-        metrics = rollout_metrics(groups) | retrieval_metrics(stats)
+        metrics = rollout_metrics(groups) | retrieval_metrics(stats) | turn_metrics(groups, self._tags)
         if self._rounds:
             metrics["rollout/extra_questions"] = float(len(examples) - train.questions)
         batch, displacement = self.make_batch(learned), None
         if len(batch):
+            if train.per_sample_every and self.completed_steps % train.per_sample_every == 0:
+                with clock("per_sample"):
+                    metrics |= measure_per_sample(
+                        learner,
+                        batch,
+                        questions=train.per_sample_questions,
+                        mean_searches=metrics["rollout/searches"],
+                        seed=rollout_seed("per-sample", self.config.run.seed, self.completed_steps),
+                    )
             with clock("update"):
                 plan = learner.plan(batch, self.generator)
-                old_pass = learner.old_pass(batch, plan)
+                old_pass = learner.old_pass(batch, plan, self._control.misplaced(with_tokens(learned)))
                 if self.critic is not None:
                     old_pass, of_critic = self.critic.learn(old_pass, plan, completed_steps=self.completed_steps)
                     metrics |= of_critic
@@ -239,6 +254,8 @@ def _batch_metrics(old_pass: OldPass, groups: Sequence[Group], reduction: str) -
     metrics = advantage_metrics(batch.advantages, mask) | tail_metrics(batch.advantages, groups)
     metrics |= sampler_metrics(micros, groups) | centering_metrics(batch, groups) | observation_metrics(batch)
     metrics |= negative_metrics(micros, reduction=reduction)
+    if batch.misplaced is not None:
+        metrics |= control_metrics(batch.misplaced, mask)
     metrics["loss/tokens"] = float(mask.sum()) / len(batch)
     return metrics | likelihood_metrics(likelihood_rows(batch.old_logprobs, mask, batch.action_ids), batch.correct)
 

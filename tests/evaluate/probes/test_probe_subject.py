@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from holdfast.evaluate.probes import open_run, per_sample, roll_out_questions
-from holdfast.evaluate.probes.subject import borrowed_weights
 from holdfast.train.listener import Listener
 from holdfast.train.loading import load_questions
+from holdfast.train.optimizer import borrowed_weights
 
 
 def test_the_weights_of_a_model_are_what_they_were(trained: Path) -> None:

@@ -23,7 +23,7 @@ from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import RolloutError
 from holdfast.evaluate.probes.per_sample import note_skipped
 from holdfast.evaluate.probes.report import ALL, CORRECT, columns, panels, percent
-from holdfast.evaluate.probes.subject import Rollouts, Subject, borrowed_weights
+from holdfast.evaluate.probes.subject import Rollouts, Subject
 from holdfast.losses import gwhes
 from holdfast.methods.nthr import check_logits, output_layer
 from holdfast.methods.penalties import NoPenalty
@@ -32,6 +32,7 @@ from holdfast.recipe import Config, Loss
 from holdfast.train.checkpoint import load_optimizer
 from holdfast.train.learner import make_learner
 from holdfast.train.listener import Listener
+from holdfast.train.optimizer import borrowed_weights
 from holdfast.train.plan import Plan
 from holdfast.train.rollouts import training_batch
 

@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.base.errors import ConfigError, RolloutError
 from holdfast.evaluate.probes.report import ALL, CORRECT, INCORRECT, columns, or_none, panels, percent
-from holdfast.evaluate.probes.subject import Rollouts, Subject, batch_of, borrowed_weights
+from holdfast.evaluate.probes.subject import Rollouts, Subject, batch_of
 from holdfast.methods.penalties import PENALTIES, WITHOUT_OLD_POLICY
 from holdfast.model.policy import rollout_seed
 from holdfast.recipe import Config, validate
+from holdfast.train.displacement import update_alone
 from holdfast.train.listener import Listener
 
 
@@ -57,12 +57,9 @@ def update_once(
     Its learning rate and loss are those of `config`. It takes `train.optimizer_steps_per_rollout` optimizer steps, but
     at most one for each rollout.
     """
-    with borrowed_weights(subject.language_model.model):
-        learner = subject.learner(config)
-        plan = learner.plan(batch, torch.Generator().manual_seed(seed))
-        minibatches, batch, _ = learner.old_pass(batch, plan)
-        note_skipped(learner.step(minibatches, mean_searches=mean_searches), note)
-        return learner.likelihood_change(batch, plan) * batch.loss_mask.sum(-1)
+    change, metrics = update_alone(subject.learner(config), batch, mean_searches=mean_searches, seed=seed)
+    note_skipped(metrics, note)
+    return change
 
 
 def note_skipped(metrics: Mapping[str, float], note: Callable[[str], None]) -> None:

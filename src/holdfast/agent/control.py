@@ -1,0 +1,138 @@
+"""Control tokens, which are the tags of a protocol and the end of the sequence: where they belong, and where a policy
+puts them.
+
+Outside every pair of tags only an opening tag belongs, inside a pair only a closing one. The four states of a turn
+follow arXiv 2606.26027.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+from enum import StrEnum
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from holdfast.agent.protocol import ControlTags
+from holdfast.agent.trajectory import Answer, Group, Invalid, Trajectory, Turn
+from holdfast.model.sampling import SamplingMask
+from holdfast.model.tokens import char_lengths, decode, encode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class TurnState(StrEnum):
+    """What the control tokens of a turn look like. Tags of thoughts do not count: they do nothing."""
+
+    CALL = "call"
+    """A search or another call, with its own tags and no others."""
+    ANSWER = "answer"
+    """An answer, likewise."""
+    POLLUTED = "polluted"
+    """Tags, but none of the above: one too many, one that is not closed, an empty query."""
+    COLLAPSED = "collapsed"
+    """Neither a call nor an answer, and no tag at all."""
+
+
+def turn_state(turn: Turn, tags: ControlTags) -> TurnState:
+    """Which of the four states a turn is in.
+
+    >>> from holdfast.agent.protocol import CLEAN, parse_action
+    >>> def state(text):
+    ...     turn = Turn(tokens=None, logprobs=None, action=parse_action(text, CLEAN), text=text)
+    ...     return str(turn_state(turn, CLEAN.control_tags(None)))
+    >>> state("<think> who? </think> <search> Orsa </search>"), state("So it is <answer> Mira </answer>")
+    ('call', 'answer')
+    >>> state("<search> Orsa <information> </search>"), state("<search> Orsa"), state("Orsa Orsa")
+    ('polluted', 'polluted', 'collapsed')
+    """
+    closed = [turn.text.find(tag) + len(tag) for tag in (*tags.call[1:], *tags.answer[1:]) if tag in turn.text]
+    end = min(closed, default=len(turn.text))  # behind the closing tag is the overhang of its last token
+    count = sum(turn.text.count(tag, 0, end) for tag in {*tags.call, *tags.answer, *tags.foreign})
+    if isinstance(turn.action, Invalid):
+        return TurnState.POLLUTED if count else TurnState.COLLAPSED
+    state, own = (TurnState.ANSWER, tags.answer) if isinstance(turn.action, Answer) else (TurnState.CALL, tags.call)
+    return state if count == len(own) else TurnState.POLLUTED
+
+
+def turn_metrics(groups: Sequence[Group], tags: ControlTags) -> dict[str, float]:
+    """Shares of the turns in each of the four states. Turns of failed rollouts do not count."""
+    turns = [turn for group in groups for t in group.trajectories if not t.status.is_failure for turn in t.turns]
+    states = [turn_state(turn, tags) for turn in turns]
+    return {f"turn/{state}_fraction": states.count(state) / len(states) for state in TurnState if states}
+
+
+class ControlTokens:
+    """Which control tokens would be out of place at each sampled token.
+
+    A tag is known by its first token. Where that can also begin a tag that belongs there, it does not count: in a
+    query, `</answer>` is not told from `</search>`.
+
+    Args:
+        ends: ids that end a sequence.
+    """
+
+    def __init__(self, tags: ControlTags, tokenizer: PreTrainedTokenizerBase, ends: Collection[int]) -> None:
+        self._tokenizer = tokenizer
+        pairs = tags.pairs
+        self._opens = {opened for opened, _ in pairs}
+        longest_first = sorted((tag for pair in pairs for tag in pair), key=len, reverse=True)
+        self._tags = re.compile("|".join(map(re.escape, longest_first)))
+        opening, closing, foreign = (
+            {first for tag in kind for first in _first_tokens(tag, tokenizer)}
+            for kind in (self._opens, {closed for _, closed in pairs}, tags.foreign)
+        )
+        outside, inside = (closing | foreign) - opening, ((opening | foreign) - closing) | {*ends}
+        if not tags.ends_outside:
+            outside |= {*ends}
+        width = max(len(outside), len(inside), 1)
+        self._misplaced = torch.tensor(
+            [[*sorted(ids), *[-1] * (width - len(ids))] for ids in (outside, inside)], dtype=torch.int32
+        )
+
+    def misplaced(self, trajectories: Sequence[Trajectory]) -> SamplingMask:
+        """The ids that are out of place at each sampled token of each rollout, as a mask over the vocabulary."""
+        return SamplingMask(
+            tuple(self._misplaced[[inside for turn in t.turns for inside in self._inside(turn)]] for t in trajectories)
+        )
+
+    def _inside(self, turn: Turn) -> list[int]:
+        """1 for each sampled token that begins inside a pair of tags, else 0."""
+        tokens = turn.tokens or ()
+        ends, inside = [0], [0]
+        for tag in self._tags.finditer(turn.text):
+            ends.append(tag.end())
+            inside.append(int(tag.group() in self._opens))
+        if len(ends) == 1:
+            return [0] * len(tokens)
+        begins = [0, *accumulate(char_lengths(tokens, turn.text, self._tokenizer))][: len(tokens)]
+        return [inside[bisect_right(ends, begin) - 1] for begin in begins]
+
+
+def control_metrics(misplaced: Tensor, loss_mask: Tensor) -> dict[str, float]:
+    """Mean and 99th percentile over sampled tokens of the probability of control tokens that are out of place.
+
+    Args:
+        misplaced: log-probability of all of them together, in nats, [B, T].
+        loss_mask: bool [B, T].
+    """
+    values = misplaced[loss_mask].exp()
+    if not len(values):
+        return {}
+    rank = -(-99 * len(values) // 100)  # the smallest value that 99 % of the tokens do not exceed
+    return {
+        "control/misplaced_mean": float(values.mean()),
+        "control/misplaced_p99": float(values.kthvalue(rank).values),
+    }
+
+
+def _first_tokens(tag: str, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """The ids with which a tag can begin, at the start of a line or after a space. A token of the space alone, which
+    some tokenizers have, begins anything."""
+    ids = (encode(tokenizer, text) for text in (tag, f" {tag}"))
+    return {next(i for i in of_text if decode(tokenizer, [i]).strip()) for of_text in ids}
