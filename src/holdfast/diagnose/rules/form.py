@@ -79,8 +79,8 @@ def spikes_of(rows: Rows, name: str) -> Spikes:
     # A spike ends with a row near the usual share; one that lasts is something else.
     calm = wrong < usual + SPIKE / 2
     since_high = rows_since(delayed(high, 1) & (index > 0))
-    starts: Truths = high & (rows_since(calm) <= 1) & (since_high > 1)
-    count = np.cumsum(starts)
+    starts = high & (rows_since(calm) <= 1) & (since_high > 1)
+    count = np.cumsum(starts, dtype=np.int64)
     first_at = int(np.argmax(starts)) if starts.any() else 0
     last_at = np.maximum.accumulate(np.where(starts, index, 0))
     with np.errstate(invalid="ignore", divide="ignore"):
