@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -30,6 +32,16 @@ CASES = (a_case("ok", healthy=True), a_case("bad", healthy=False, cause="no-cont
 def test_series_go_under_the_names_of_a_tool() -> None:
     rows = mapped(CASES[0].log, {"r": "reward/mean", "h": "entropy/mean", "none": "kl/reference"})
     assert rows[0] == {"step": 1, "r": 0.5, "h": 1.0} and rows[1] == {"step": 2, "r": 0.5}
+
+
+def test_a_tool_gets_a_series_that_the_log_has_as_its_complement_and_a_logged_nan() -> None:
+    steps = np.arange(1, 3)
+    mixed, loss = Series(steps, np.array([0.25, 1.0])), Series(steps, np.array([0.5, np.nan]))
+    series = {"rollout/mixed_group_fraction": mixed, "loss": loss}
+    log = Log(format="trl", host="trl", name="run", series=series, steps=steps)
+    rows = mapped(log, {"zero": "frac_reward_zero_std", "loss": "loss"})
+    assert [row["zero"] for row in rows] == [0.75, 0.0]
+    assert np.isnan(rows[1]["loss"]), "a tool may look for a loss that is not a number"
 
 
 def test_rows_keep_the_names_of_the_trainer(tmp_path: Path) -> None:
@@ -80,6 +92,46 @@ def test_a_tool_that_fails_says_how_to_install_it(tmp_path: Path, monkeypatch: p
     with pytest.raises(HoldfastError) as failed:
         compared(CASES, {RLDK: Path(sys.executable)})
     assert "a_package_that_is_not_there" in str(failed.value) and failed.value.hint == head_to_head.INSTALL[RLDK]
+
+
+def test_every_tool_has_a_driver_an_installation_and_words() -> None:
+    folder = Path(head_to_head.other_tools.__file__).parent
+    assert {path.name for path in folder.glob("drive_*.py")} == set(head_to_head.DRIVERS.values())
+    for part in (head_to_head.INSTALL, head_to_head.NAMES, head_to_head.SAYS):
+        assert part.keys() == head_to_head.SHORT.keys()
+    assert head_to_head.SEVERE.keys() - {OURS} == head_to_head.SHORT.keys()
+
+
+FAKE_DOCTOR = """
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+def load_run(path):
+    text = Path(path).read_text()
+    return json.loads(text)["log_history"] if path.endswith(".json") else [json.loads(x) for x in text.splitlines()]
+
+def diagnose(rows):
+    severity = SimpleNamespace(name="CRITICAL" if "grad_norm" in rows[0] else "INFO")
+    summary = "2 non-finite gradient norms. 3 large gradient spikes across the run."
+    finding = SimpleNamespace(detector="gradient_pathology", severity=severity, summary=summary)
+    return SimpleNamespace(problems=[finding, SimpleNamespace(detector="plateau", severity=severity, summary="flat")])
+"""
+
+
+def test_a_check_with_several_problems_is_told_apart_by_its_words(tmp_path: Path) -> None:
+    (tmp_path / "rl_doctor.py").write_text(FAKE_DOCTOR)
+    info = tmp_path / "rldoctor-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rldoctor\nVersion: 0\n")
+    given, answer = tmp_path / "cases.jsonl", tmp_path / "alarms.json"
+    given.write_text(json.dumps({"name": "a", "logged": [{"step": 1, "grad_norm": 1}], "mapped": [{"step": 1}]}) + "\n")
+    driver = Path(head_to_head.other_tools.__file__).parent / head_to_head.DRIVERS[head_to_head.RLDOCTOR]
+    subprocess.run([sys.executable, driver, given, answer], env={"PYTHONPATH": str(tmp_path)}, check=True)
+    kinds = ["gradient_pathology: non-finite", "gradient_pathology: spike", "plateau"]
+    said = {"logged": [[kind, "CRITICAL"] for kind in kinds], "mapped": [[kind, "INFO"] for kind in kinds]}
+    assert json.loads(answer.read_text()) == {"version": "0", "alarms": {"a": said}}
+    assert set(kinds[:2]) < head_to_head.SAYS[head_to_head.RLDOCTOR].keys()
 
 
 def test_every_alarm_of_a_tool_names_a_cause_that_exists() -> None:

@@ -1,21 +1,22 @@
-"""holdfast beside post-training-toolkit and rldk, on the same logs, each with its own defaults.
+"""holdfast beside other tools that judge such logs, on the same logs, each with its own defaults.
 
     python -m holdfast_research.head_to_head --toolkit-python P --rldk-python P --public DIR --keep head_to_head
+    python -m holdfast_research.head_to_head --rldoctor-python P --rlprobe-python P --rlwatch-python P \\
+        --sets own fourth practice --null 40 --keep head_to_head_tools
 
 Without the Python of a tool the command says how to install it. The logs are the stock logs of TRL in the library of
 recordings and of other sets of recordings, a folder of public logs (`public_logs`), and healthy runs of the null model.
 
-Each tool is fed twice. `logged`: rows by the trainer's names, through the callback for TRL that the tool ships.
-`mapped`: every series that measures the same thing under the name that the tool's rules look for (`NAMES`), which is
-more than its documentation asks of a user. An alarm anywhere in a faulty run counts as found, whenever it comes.
-`SAYS` has the causes that each kind of alarm names, read generously.
+Each tool is fed twice. `logged`: rows by the trainer's names, as the tool takes them from TRL (its callback, or the
+state that the trainer saves). `mapped`: every series that measures the same thing under the name that the tool's rules
+look for (`NAMES`), which is more than its documentation asks of a user. An alarm anywhere in a faulty run counts as
+found, whenever it comes. `SAYS` has the causes that each kind of alarm names, read generously.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from typing import Any
 
 from holdfast.base.errors import HoldfastError
 from holdfast.diagnose.diagnose import diagnose
-from holdfast.diagnose.log import Log
+from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.readers import read_log
 from holdfast.diagnose.readers.find import find_logs
 from holdfast.diagnose.readers.names import TRL
@@ -41,14 +42,21 @@ from holdfast_research.recordings.outcomes import CAUSES, UNPLANNED
 Row = dict[str, float]
 
 TOOLKIT, RLDK, OURS = "post-training-toolkit", "rldk", "holdfast"
+RLDOCTOR, RLPROBE, RLWATCH = "rldoctor", "rlprobe", "rlwatch"
+SHORT = {TOOLKIT: "toolkit", RLDK: "rldk", RLDOCTOR: "rldoctor", RLPROBE: "rlprobe", RLWATCH: "rlwatch"}
+"""Tool -> its word in the options and in the names of the drivers."""
 INSTALL = {
     TOOLKIT: "git clone https://github.com/microsoft/post-training-toolkit && cd post-training-toolkit && "
     "git checkout 7ab9855 && python -m venv v && v/bin/pip install . torch transformers trl",
     RLDK: "git clone https://github.com/adityachallapally/rldk && cd rldk && git checkout de64283 && "
     "python -m venv v && v/bin/pip install . torch transformers trl pandas scipy matplotlib",
+    RLDOCTOR: "python -m venv v && v/bin/pip install rldoctor==0.2.0",
+    RLPROBE: "python -m venv v && v/bin/pip install rlprobe==0.1.0",
+    RLWATCH: "python -m venv v && v/bin/pip install rlwatch==0.5.1",
 }
 COMMITS = {TOOLKIT: "7ab9855 (2026-01-28)", RLDK: "de64283 (2025-10-08)"}
-DRIVERS = {TOOLKIT: "drive_toolkit.py", RLDK: "drive_rldk.py"}
+"""Of the tools that were installed from a repository: their versions do not say which code ran."""
+DRIVERS = {tool: f"drive_{short}.py" for tool, short in SHORT.items()}
 FEEDS = {"logged": "as the trainer logs", "mapped": "names mapped by hand"}
 
 NAMES: Mapping[str, Mapping[str, str]] = {
@@ -75,19 +83,60 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "entropy": "entropy/mean",
         "grad_norm_policy": "grad/norm",
     },
+    RLDOCTOR: {
+        "reward_mean": "reward/mean",
+        "eval_score": "eval/reward/mean",
+        "frac_reward_zero_std": "frac_reward_zero_std",
+        "entropy": "entropy/mean",
+        "kl": "kl/reference",
+        "clip_ratio/region_mean": "clip/fraction",
+        "clip_ratio/low_mean": "clip_ratio/low_mean",
+        "clip_ratio/high_mean": "clip_ratio/high_mean",
+        "grad_norm": "grad/norm",
+        "policy_loss": "loss",
+        "completions/mean_length": "rollout/length",
+        "completions/clipped_ratio": "rollout/truncated_fraction",
+        "step_time": "time/step_s",
+    },
+    RLPROBE: {
+        "reward_mean": "reward/mean",
+        "reward_std": "reward/group_std",
+        "kl_mean": "kl/reference",
+        "entropy_mean": "entropy/mean",
+        "clip_fraction": "clip/fraction",
+        "zero_variance_group_frac": "frac_reward_zero_std",
+        "grad_norm": "grad/norm",
+        "completion_len_mean": "rollout/length",
+        "truncation_rate": "rollout/truncated_fraction",
+        "step_time_s": "time/step_s",
+    },
+    RLWATCH: {
+        "reward_mean": "reward/mean",
+        "reward_std": "reward/group_std",
+        "kl_divergence": "kl/reference",
+        "entropy": "entropy/mean",
+        "loss": "loss",
+        "grad_norm": "grad/norm",
+    },
 }
 """Columns that the rules of a tool read -> the series of ours that is the same. The tools' other columns (advantages,
-values, diversity, refusals) no stock log has; the coefficient of KL is left out because it is always constant."""
+values, diversity, refusals) no stock log has; the coefficient of KL is left out because it is always constant, and the
+parts of a reward because a tool has no fixed names for them."""
 
 NULL_CELLS = ((100, 8), (100, 64), (300, 8), (300, 64))
 """(rows, completions a row) of the null model's runs."""
-IN_TRL = {name.host: name.ours for name in TRL if name.change == "x"} | {"frac_reward_zero_std": "frac_reward_zero_std"}
+IN_TRL = {name.host: name.ours for name in TRL if name.change == "x"} | {
+    "reward_std": "reward/group_std",
+    "frac_reward_zero_std": "frac_reward_zero_std",
+}
 """TRL's name -> ours: a drawn log as TRL would write it."""
 
 _STEPS = frozenset({"step-too-large", "displacement", "kl-exploded"})
 _LOOSE = frozenset({"hacking", "answer-avoidance", "truncation"})
 _ENTROPY = frozenset({"entropy-exhausted"})
 _CONTRAST = frozenset({"no-contrast", "broken-reward", "entropy-exhausted"})
+_NO_GRADIENT = _CONTRAST | {"cut-gradient", "inert-penalty"}
+_STALE = _STEPS | {"sampler-mismatch"}
 SAYS: Mapping[str, Mapping[str, frozenset[str]]] = {
     TOOLKIT: {
         "critical_failure": frozenset({"non-finite", "step-too-large"}),
@@ -124,9 +173,53 @@ SAYS: Mapping[str, Mapping[str, frozenset[str]]] = {
         "grpo_safe_advantage_collapse": _CONTRAST,
         "grpo_safe_reward_saturation": _CONTRAST,
     },
+    RLDOCTOR: {
+        "advantage_collapse": _CONTRAST,
+        "entropy_collapse": _ENTROPY,
+        "reward_hacking": _LOOSE,
+        "length_pathology: truncated": frozenset({"truncation"}),
+        "length_pathology: grew": _LOOSE,
+        "clip_saturation: clipped": _STALE,
+        "clip_saturation: discarded": _STALE,
+        "clip_saturation: high side": _STALE,
+        "clip_saturation: Lower-bound": _ENTROPY,
+        "kl_drift": _STEPS,
+        "gradient_pathology: non-finite": frozenset({"non-finite"}),
+        "gradient_pathology: exactly zero": _NO_GRADIENT,
+        "gradient_pathology: has fallen": _NO_GRADIENT,
+        "gradient_pathology: spike": _STEPS,
+        "reward_composition: carries": _LOOSE,
+        "reward_composition: constants": _CONTRAST,
+    },
+    RLPROBE: {
+        "KL_BLOWUP": _STEPS,
+        "ENTROPY_COLLAPSE": _ENTROPY,
+        "REWARD_HACK_LENGTH": _LOOSE,
+        "FORMAT_GAMING": _LOOSE,
+        "CLIP_SATURATION": _STALE,
+        "DEGENERATE_GROUPS": _CONTRAST,
+        "GRAD_PATHOLOGY": _STEPS | {"non-finite"},
+        "TRUNCATION_STARVE": frozenset({"truncation"}),
+        "REWARD_STD_DEATH": _CONTRAST,
+    },
+    RLWATCH: {
+        "entropy_collapse": _ENTROPY,
+        "kl_explosion": _STEPS,
+        "reward_hacking": _LOOSE,
+        "loss_nan": frozenset({"non-finite"}),
+        "gradient_norm_spike": _STEPS | {"non-finite"},
+        "reward_mean_drift": _LOOSE,
+    },
 }
 """Kind of alarm -> the causes it names; other kinds (a spike of the reward's variance, instability) name none."""
-SEVERE = {TOOLKIT: ("high", "critical"), RLDK: ("stop",), OURS: ("finding",)}
+SEVERE = {
+    TOOLKIT: ("high", "critical"),
+    RLDK: ("stop",),
+    RLDOCTOR: ("CRITICAL",),
+    RLPROBE: ("critical",),
+    RLWATCH: ("critical",),
+    OURS: ("finding",),
+}
 """What each tool itself calls serious: it would stop the run."""
 
 Alarm = tuple[str, str]
@@ -186,8 +279,9 @@ def drawn(runs: int) -> list[Case]:
     for rows, completions in NULL_CELLS:
         for seed in range(runs):
             log = null_model.log_of(null_model.drawn(rows, completions, seed))
+            names = IN_TRL | {name: name for name in log.series if name.startswith("rewards/")}
             truth: dict[str, Any] = {"healthy": True, "cause": "", "right": frozenset()}
-            cases.append(Case(name=log.name, of="null model", log=log, rows=mapped(log, IN_TRL), **truth))
+            cases.append(Case(name=log.name, of="null model", log=log, rows=mapped(log, names), **truth))
     return cases
 
 
@@ -226,13 +320,24 @@ def _numbers(row: Mapping[str, Any]) -> Row:
 def mapped(log: Log, names: Mapping[str, str]) -> tuple[Row, ...]:
     """The rows of a log with our series under the names of a tool."""
     rows: dict[int, Row] = {int(step): {"step": int(step)} for step in log.steps}
+    known = _by_any_name(log)
     for theirs, ours in names.items():
-        series = log.series.get(ours)
+        series = known.get(ours)
         if series is not None:
             for step, value in zip(series.steps, series.values, strict=True):
-                if not math.isnan(value):
-                    rows[int(step)][theirs] = float(value)
+                rows[int(step)][theirs] = float(value)
     return tuple(row for row in rows.values() if len(row) > 1)
+
+
+def _by_any_name(log: Log) -> Mapping[str, Series]:
+    """The series of a log, with those that it has under another name or as the complement."""
+    known = dict(log.series)
+    if "reward/std" in known:
+        known.setdefault("reward/group_std", known["reward/std"])
+    mixed = known.get("rollout/mixed_group_fraction")
+    if mixed is not None:
+        known.setdefault("frac_reward_zero_std", Series(mixed.steps, 1 - mixed.values))
+    return known
 
 
 # ---- alarms
@@ -293,7 +398,10 @@ def compared(cases: Sequence[Case], pythons: Mapping[str, Path]) -> dict[str, An
             alarms[f"{tool}, {how}"] = {name: raised[feed] for name, raised in answer["alarms"].items()}
     sets = {of: [c for c in cases if c.of == of] for of in dict.fromkeys(c.of for c in cases)}
     return {
-        "versions": {tool: f"{answer['version']}, commit {COMMITS[tool]}" for tool, answer in answers.items()},
+        "versions": {
+            tool: f"{answer['version']}, commit {COMMITS[tool]}" if tool in COMMITS else answer["version"]
+            for tool, answer in answers.items()
+        },
         "printed rows that rldk reads": {
             of: f"{sum(answers[RLDK]['printed'][c.name] > 0 for c in some)} of {len(some)} logs"
             for of, some in sets.items()
@@ -330,26 +438,25 @@ def table(result: Mapping[str, Any]) -> str:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--toolkit-python", type=Path, help=f"with {TOOLKIT} installed: {INSTALL[TOOLKIT]}")
-    parser.add_argument("--rldk-python", type=Path, help=f"with {RLDK} installed: {INSTALL[RLDK]}")
+    for tool, short in SHORT.items():
+        parser.add_argument(f"--{short}-python", type=Path, help=f"with {tool} installed: {INSTALL[tool]}")
     parser.add_argument("--public", type=Path, help="a folder of public logs, as public_logs takes it")
     parser.add_argument("--sets", choices=("own", *SETS), nargs="*", default=["own"], help="recordings")
     parser.add_argument("--null", type=int, default=0, metavar="N", help="so many drawn healthy runs of each kind")
     parser.add_argument("--keep", metavar="NAME", help="write research/data/readings/NAME.json")
     options = parser.parse_args()
-    given = {TOOLKIT: options.toolkit_python, RLDK: options.rldk_python}
-    for tool, python in given.items():
-        if python is None:
-            print(f"{tool} is left out. To have it: {INSTALL[tool]}", file=sys.stderr)
+    given = {tool: python for tool, short in SHORT.items() if (python := vars(options)[f"{short}_python"]) is not None}
+    for tool in sorted(SHORT.keys() - given):
+        print(f"{tool} is left out. To have it: {INSTALL[tool]}", file=sys.stderr)
     cases = [case for name in options.sets for case in recorded(FOLDER if name == "own" else folder_of(name), name)]
     cases += drawn(options.null)
     if options.public:
         cases += public(options.public)
-    result = compared(cases, {tool: python.absolute() for tool, python in given.items() if python is not None})
+    result = compared(cases, {tool: python.absolute() for tool, python in given.items()})
     print(table(result))
     if options.keep:
-        command = "python -m holdfast_research.head_to_head --toolkit-python P --rldk-python P --sets "
-        command += f"{' '.join(options.sets)} --null {options.null}{' --public DIR' if options.public else ''}"
+        command = f"python -m holdfast_research.head_to_head {' '.join(f'--{SHORT[tool]}-python P' for tool in given)} "
+        command += f"--sets {' '.join(options.sets)} --null {options.null}{' --public DIR' if options.public else ''}"
         print(readings.keep(options.keep, command, result))
 
 
