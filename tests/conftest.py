@@ -16,6 +16,10 @@ import pytest
 
 from holdfast.retrieval.types import Retriever
 
+from .tool_templates import speaker
+
+__all__ = ["speaker"]
+
 Reply = tuple[int, bytes]
 
 LLD_CLASS = """

@@ -12,7 +12,7 @@ from holdfast.model.sampling import SamplingMask
 
 PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "query_mask", "rollout_logprobs")
 OPTIONAL = (
-    *("old_logprobs", "ref_logprobs", "anchor_logprobs", "sampler_logprobs"),
+    *("old_logprobs", "old_entropy", "ref_logprobs", "anchor_logprobs", "sampler_logprobs"),
     *("policy_weights", "log_mass", "old_log_mass"),
 )
 

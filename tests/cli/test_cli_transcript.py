@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from holdfast.agent.protocol import CLEAN, SEARCH_R1, format_hits
+from holdfast.agent.env import format_hits
+from holdfast.agent.protocol import CLEAN, SEARCH_R1
 from holdfast.cli.transcript import parts_of, show_line, show_observation, show_turn
 from holdfast.retrieval.types import Document, Hit
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import os
 import platform
 import shutil
@@ -48,6 +49,8 @@ ADDED = ("drift/", "isdd/", "ratio/log_product/", "displacement/action_fraction"
          "displacement/incorrect/", "ratio/below_one/", "centering/", "control/", "turn/", "negative/",
          "entropy/before", "entropy/after", "likelihood/before", "likelihood/after")  # fmt: skip
 """Beginnings of metrics that may be younger than the recording. One that the recording has is compared."""
+LATE_ACTION = re.compile(r"/action_[3-9]$")
+"""Of the k-th action: whether any rollout has so many is chance, which another CPU draws otherwise."""
 RENAMED = FORMER
 """Former metric name -> present name. A rename is entered in `FORMER`, and the recording stays."""
 
@@ -276,7 +279,8 @@ def roughly(recorded: Numbers, replayed: Numbers) -> Iterator[str]:
     for recipe in RECIPES:
         names, rewards = [], []
         for rows in (recorded[recipe], replayed[recipe]):
-            names.append({RENAMED.get(name, name) for row in rows for name in row})
+            every = {RENAMED.get(name, name) for row in rows for name in row}
+            names.append({name for name in every if not name.startswith(ADDED) and not LATE_ACTION.search(name)})
             rewards.append(mean(row["reward/mean"] for row in rows if "reward/mean" in row))
         if names[0] != names[1]:
             yield f"{recipe}: metrics {sorted(names[0] ^ names[1])} are logged by one only"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast.agent.agent import Task, run_rollouts
-from holdfast.agent.protocol import PRESETS
+from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
 from holdfast.model import hf, support
 from holdfast.model.hf import HFPolicy

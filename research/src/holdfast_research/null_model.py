@@ -123,16 +123,14 @@ class _Twin:
 
 def log_of(run: Run, copy: int | None = None) -> Log:
     """The log of a healthy run, with one row a rollout batch. Copies of a run differ in their noise alone."""
-    draw = np.random.default_rng((run.rows, run.completions, run.seed, 1))
-    if copy is not None:
-        draw = _Twin(draw, np.random.default_rng((run.rows, run.completions, run.seed, 2, copy)))  # type: ignore[assignment]
+    draw, draw_beside, draw_scores = (_generator(run, part, copy) for part in (1, 3, 4))
     rewards = rewards_of(draw, run)
     series = stock(draw, run, rewards)
-    series |= beside(np.random.default_rng((run.rows, run.completions, run.seed, 2)), run)
+    series |= beside(draw_beside, run)
     if run.observed:
         series |= observed(draw, run, rewards["reward/mean"], series)
     steps = np.arange(1, run.rows + 1)
-    scores = held_out(np.random.default_rng((run.rows, run.completions, run.seed, 3)), run)
+    scores = held_out(draw_scores, run)
     return Log(
         format="trl",
         host="trl",
@@ -140,6 +138,19 @@ def log_of(run: Run, copy: int | None = None) -> Log:
         series={name: Series(steps, values) for name, values in series.items()} | scores,
         steps=steps,
     )
+
+
+def _generator(run: Run, part: int, copy: int | None) -> np.random.Generator:
+    """What draws a part of a run, or of a copy of it."""
+    draw = np.random.default_rng((run.rows, run.completions, run.seed, part))
+    if copy is None:
+        return draw
+    return _Twin(draw, np.random.default_rng((run.rows, run.completions, run.seed, part + 1, copy)))  # type: ignore[return-value]
+
+
+def _one_of(draw: np.random.Generator, *options: float) -> float:
+    """One of some numbers."""
+    return options[int(draw.integers(len(options)))]
 
 
 def rewards_of(draw: np.random.Generator, run: Run) -> dict[str, Values]:
@@ -237,11 +248,11 @@ def beside(draw: np.random.Generator, run: Run) -> dict[str, Values]:
         * _share(
             _logit(share or 0.5) - draw.uniform(0, 3) * done + LEVEL_NOISE * autocorrelated(draw, run.rows, run.memory)
         )
-        for share in (float(draw.choice([0.0, 0.02, 0.2, 0.6])), float(draw.choice([0.0, 0.005, 0.05, 0.2])))
+        for share in (_one_of(draw, 0.0, 0.02, 0.2, 0.6), _one_of(draw, 0.0, 0.005, 0.05, 0.2))
     )
     failed = draw.binomial(called, failing) / np.maximum(called, 1)
     turns = np.maximum(run.completions + called, 1)
-    age = draw.choice([0.0, 1.0, 3.0, 6.0])
+    age = _one_of(draw, 0.0, 1.0, 3.0, 6.0)
     stale = age * np.minimum(1, np.arange(run.rows) / max(age, 1.0)) * noise(0.1)
     return {
         "rollout/searches": called / run.completions,
@@ -257,14 +268,9 @@ def schedule(draw: np.random.Generator, rows: int) -> Values:
     """[rows]: the learning rate as a share of the highest: constant, or down to 0 at the end, after a warm-up or
     none."""
     done = np.arange(rows) / max(rows - 1, 1)
-    decay = draw.choice(["constant", "linear", "cosine", "late"])
-    rate = {
-        "constant": np.ones(rows),
-        "linear": 1 - done,
-        "cosine": (1 + np.cos(np.pi * done)) / 2,
-        "late": np.minimum(1, 5 * (1 - done)),
-    }[str(decay)]
-    warm_up = draw.choice([0.0, 0.05, 0.2])
+    shapes = (np.ones(rows), 1 - done, (1 + np.cos(np.pi * done)) / 2, np.minimum(1, 5 * (1 - done)))
+    rate = shapes[int(draw.integers(len(shapes)))]
+    warm_up = _one_of(draw, 0.0, 0.05, 0.2)
     return np.asarray(rate * np.minimum(1, done / warm_up) if warm_up else rate)
 
 
@@ -273,13 +279,13 @@ def held_out(draw: np.random.Generator, run: Run) -> dict[str, Series]:
     training."""
     if run.functions > 1:
         return {}  # TRL's held-out reward would be of both functions
-    every = int(draw.choice([2, 5, 10, 25]))
+    every = int(_one_of(draw, 2, 5, 10, 25))
     at = np.arange(0, run.rows, every)
     gain, apart = course(run), draw.uniform(-0.5, 0.5)
     level = _logit(run.mean) + apart + draw.uniform(0.5, 1.0) * (gain - gain[-1])
     level = level + LEVEL_NOISE / 2 * autocorrelated(draw, run.rows, run.memory)
-    questions = int(draw.choice([32, 100, 500]))
-    difficulty = DIFFICULTY * draw.normal(size=questions)
+    questions = int(_one_of(draw, 32, 100, 500))
+    difficulty = DIFFICULTY * np.random.default_rng(run.seed).normal(size=questions)  # a copy has the same
     score = draw.binomial(1, _share(level[at, None] + difficulty)).mean(axis=1)
     return {"eval/reward/mean": Series(at + 1, score)}
 

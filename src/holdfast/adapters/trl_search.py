@@ -96,7 +96,8 @@ class SearchRollouts:
 
     Args:
         retriever: answers the searches; anything with `search(queries, k)`.
-        protocol: tags, prompt and limits. A prompt of the data set is a question; the protocol's prompt goes around it.
+        protocol: tags, prompt and limits; `holdfast.agent.tools.NATIVE` for tool calls. A prompt of the data set is a
+            question; the protocol's prompt goes around it.
         chat_template: `auto`, `none`, or a Jinja file; see `render_prompt`.
         seed: of the sampler when the trainer's model samples. vLLM has its own seed.
         max_failed: stop the run when a larger fraction of a batch's rollouts fails.
@@ -107,8 +108,8 @@ class SearchRollouts:
     and `trajectory`. A failed rollout has an all-zero mask: nothing is learned from it.
 
     Raises, when called:
-        ConfigError: `mask_truncated_completions`, which would treat every rollout as truncated; without vLLM, min_p or
-            a sampler set in `generation_kwargs`.
+        ConfigError: with tags, `mask_truncated_completions`, which would treat every rollout as truncated; without
+            vLLM, min_p or a sampler set in `generation_kwargs`; a chat template that lacks the tools of the protocol.
         DataError: a prompt that is not a question.
         RolloutError: too many rollouts failed.
     """
@@ -125,20 +126,21 @@ class SearchRollouts:
         search_failure_rate: float = 0.0,
     ) -> None:
         self.retriever, self.eval_retriever = retriever, eval_retriever or retriever
-        self.protocol, self.chat_template = protocol, chat_template
+        self.protocol, self.chat_template = protocol.with_template(chat_template), chat_template
         self.seed, self.max_failed = seed, max_failed
         self.search_failure_rate = search_failure_rate
         self._policy: HFPolicy | None = None
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """Roll out every prompt with the trainer's model: TRL's `rollout_func`. Raises `ConfigError`, `DataError`."""
-        if trainer.args.mask_truncated_completions:
+        if trainer.args.mask_truncated_completions and self.protocol.stop:
             raise ConfigError(
                 "mask_truncated_completions=True: TRL treats a completion as truncated if it does not end with the "
                 "end-of-sequence token. Rollouts end with a closing tag, so all of them would be masked. Set it to "
                 "False"
             )
         tokenizer, training = trainer.processing_class, trainer.model.training
+        self.protocol.check_template(tokenizer, trainer.eos_token_ids)
         step = (self.seed, "train" if training else "eval", trainer.state.global_step)
         faulty = training and self.search_failure_rate
         tasks = [

@@ -8,7 +8,8 @@ verl reads a YAML file, the value of `actor_rollout_ref.rollout.agent.agent_loop
 
 and `actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` selects it. Every other key is an argument of
 `SearchAgentLoop`. Rollouts go through `agent/state.py`, as in `holdfast train`: token in, token out;
-`response_mask` is 1 on what the model sampled and 0 on what came back; one assistant message, observations inside it.
+`response_mask` is 1 on what the model sampled and 0 on what came back. With tags a rollout is one assistant message
+with observations inside it; with `preset: tools` it has a message for each call and each result.
 
 Where a row has `reward_model.ground_truth`, holdfast computes the reward (by default exact match), so verl needs no
 reward function. A rollout whose search failed is not a wrong answer: verl's current trainer gets nothing for it, and
@@ -31,9 +32,10 @@ from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from holdfast.agent.protocol import PRESETS, SearchProtocol, plain_prompt, render_prompt
+from holdfast.agent.protocol import SearchProtocol, plain_prompt, render_prompt
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.state import RolloutState
+from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.agent.trajectory import Status, Trajectory
 from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.base.retries import PATIENCE
@@ -56,7 +58,8 @@ class SearchAgentLoop(AgentLoopBase):
 
     Args:
         retriever: address of a `/retrieve` server.
-        preset: `clean`, `search-r1`, `sapo` or `r1`.
+        preset: `clean`, `search-r1`, `sapo`, `r1` or `tools`.
+        tool_names: with `tools`, the tools of the model, `search` and `read`; None is `search` alone.
         prompt: `data` takes the messages of the data set's prompt column; `protocol` writes the preset's prompt around
             the row's `question` (or `extra_info.question`).
         max_turns, max_turn_tokens, max_observation_tokens, topk: as in a recipe's `[protocol]`; None is the preset's.
@@ -74,6 +77,7 @@ class SearchAgentLoop(AgentLoopBase):
         *host: Any,
         retriever: str | None = None,
         preset: str = "clean",
+        tool_names: Sequence[str] | None = None,
         prompt: str = "data",
         max_turns: int | None = None,
         max_turn_tokens: int | None = None,
@@ -97,8 +101,17 @@ class SearchAgentLoop(AgentLoopBase):
                 f"holdfast_search with preset={preset!r}, prompt={prompt!r}: presets are {', '.join(PRESETS)}; the "
                 "prompt is 'data' or 'protocol'"
             )
+        protocol = PRESETS[preset]
+        if tool_names is not None:
+            if not isinstance(protocol, ToolProtocol):
+                raise ConfigError(
+                    f"holdfast_search with tool_names={list(tool_names)}, preset={preset!r}: a protocol of tags has no "
+                    "tools; set `preset: tools`, or leave tool_names out"
+                )
+            protocol = replace(protocol, tools=tuple(tool_names))
+        protocol.check_template(self.tokenizer)
         backend = self.rollout_config.get("name")
-        if backend != "vllm" and self.rollout_config.get("skip_tokenizer_init", False):
+        if protocol.stop and backend != "vllm" and self.rollout_config.get("skip_tokenizer_init", False):
             raise ConfigError(
                 f"rollout.name = {backend!r} with rollout.skip_tokenizer_init = True: without a tokenizer, the "
                 "server cannot stop a turn at </search>. Set actor_rollout_ref.rollout.skip_tokenizer_init=False"
@@ -109,7 +122,7 @@ class SearchAgentLoop(AgentLoopBase):
             "max_observation_tokens": max_observation_tokens,
             "topk": topk,
         }
-        self._protocol = replace(PRESETS[preset], **{key: value for key, value in limits.items() if value is not None})
+        self._protocol = replace(protocol, **{key: value for key, value in limits.items() if value is not None})
         self._from_data = prompt == "data"
         self._weights = None if reward is None else dict(reward)
         if self._weights is not None:
@@ -154,14 +167,13 @@ class SearchAgentLoop(AgentLoopBase):
         messages = [dict(message) for message in row["raw_prompt"]]
         if self._from_data and not self.tokenizer.chat_template:  # verl would fail; a base model reads plain text
             return plain_prompt("\n".join(message["content"] for message in messages), self.tokenizer)
-        if self._from_data:
+        if self._from_data and self._protocol.schemas is None:
             builder = getattr(self, "continuous_token_builder", None)
             if builder is not None:
                 return list(builder.build_initial_tokens(messages))
-            # verl 0.8, whose own method would cut a long prompt from the left.
-            text = self.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False, **self.apply_chat_template_kwargs
-            )
+        if self._from_data:  # with tools, or verl 0.8, whose own method would cut a long prompt from the left
+            options = {"tools": self._protocol.schemas, **self.apply_chat_template_kwargs}
+            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options)
             return encode(self.tokenizer, text)
         extra = row.get("extra_info") or {}
         question = row.get("question") or extra.get("question") or messages[-1]["content"]

@@ -1,16 +1,17 @@
-"""The environment's side of a rollout: the observation after a turn. No model, no HTTP."""
+"""The environment's side of a rollout: passages as text, and the observation after a turn. No model, no HTTP."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from holdfast.agent.protocol import SearchProtocol, format_hits
 from holdfast.base.errors import ConfigError
-from holdfast.model.tokens import Tokenizer, cut_ids, decode, encode, token_span
+from holdfast.model.tokens import Tokenizer, cut_ids, decode, encode
 from holdfast.retrieval.types import Hit
 
-__all__ = ["Observation", "encode_observation", "make_observation", "token_span"]
+if TYPE_CHECKING:
+    from holdfast.agent.protocol import SearchProtocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,21 @@ class Observation:
     text: str
     truncated: bool = False
     """True when passages were shortened to fit `max_observation_tokens`."""
+
+
+def format_hits(hits: Sequence[Hit], *, title_quotes: bool = False, with_ids: bool = False) -> list[str]:
+    """One line of text per passage, as Search-R1 writes them; `with_ids`: the passage's id in place of its rank.
+
+    >>> from holdfast.retrieval.types import Document
+    >>> format_hits([Hit(Document("a", '"Orsa"\\nOrsa is a town.'), 3.2)])
+    ['Doc 1(Title: Orsa) Orsa is a town.\\n']
+    """
+    lines = []
+    for i, hit in enumerate(hits, start=1):
+        document = hit.document
+        title = document.contents.partition("\n")[0].strip() if title_quotes else document.title
+        lines.append(f"Doc {document.id if with_ids else i}(Title: {title}) {document.text.strip()}".rstrip() + "\n")
+    return lines
 
 
 def make_observation(hits: Sequence[Hit] | None, protocol: SearchProtocol, tokenizer: Tokenizer) -> Observation:
@@ -47,7 +63,7 @@ def make_observation(hits: Sequence[Hit] | None, protocol: SearchProtocol, token
     body = encode(tokenizer, "".join(passages).strip(), foreign=True)
     truncated = len(body) > room
     if truncated:
-        body = _fit(passages, room, tokenizer)
+        body = fit(passages, room, tokenizer)
     ids = [*head, *body, *tail]
     return Observation(tuple(ids), decode(tokenizer, ids), truncated)
 
@@ -65,7 +81,7 @@ def encode_observation(text: str, protocol: SearchProtocol, tokenizer: Tokenizer
     return [*encode(tokenizer, head), *encode(tokenizer, body, foreign=True), *encode(tokenizer, tail)]
 
 
-def _fit(passages: Sequence[str], room: int, tokenizer: Tokenizer) -> list[int]:
+def fit(passages: Sequence[str], room: int, tokenizer: Tokenizer) -> list[int]:
     """Ids of `passages`, one line each, shortened to at most `room` ids altogether."""
     newline = encode(tokenizer, "\n")
     passages = passages[: max(room // (1 + len(newline)), 1)]  # a tiny budget holds the best-ranked only

@@ -1,4 +1,7 @@
-"""The language between model and environment: prompt, tags, limits; parsing one turn; writing passages.
+"""The language between model and environment: prompt, tags, limits; parsing one turn; writing observations.
+
+A protocol is what `agent/state.py` calls to read a turn and to write what comes back. `SearchProtocol` has tags in one
+long message of the model; `ToolProtocol` of `agent/tools.py` has the tool calls of the model's own chat template.
 
 Nothing here knows a model or a retriever. Only text that the model generated is parsed, one turn at a time, so neither
 the prompt's example nor a passage can be mistaken for an action.
@@ -7,14 +10,15 @@ the prompt's example nor a passage can be mistaken for an action.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from holdfast.agent.env import Observation, encode_observation, format_hits, make_observation
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search
 from holdfast.base.errors import ConfigError, DataError
-from holdfast.model.tokens import encode
+from holdfast.model.tokens import Tokenizer, encode
 from holdfast.retrieval.types import Hit
 
 if TYPE_CHECKING:
@@ -91,6 +95,51 @@ class SearchProtocol:
         """Opening and closing tag of passages."""
         return (self.information_open, self.information_close)
 
+    # What `agent/state.py` and a warm start call. `ToolProtocol` has its own.
+
+    @property
+    def schemas(self) -> list[dict[str, Any]] | None:
+        """JSON schemas of tools for the chat template; None for a protocol of tags."""
+        return None
+
+    def parse(self, text: str, tokenizer: Tokenizer, *, finished: bool) -> ParsedTurn:
+        """What a turn does. `finished`: the model ended the turn itself, or a stop text did."""
+        return parse_turn(text, self)
+
+    def observe(self, hits: Sequence[Hit] | None, tokenizer: Tokenizer, *, turn: Sequence[int] = ()) -> Observation:
+        """The observation of a search (`hits`, possibly none) or, for `hits=None`, the note that the turn was invalid.
+
+        `turn`: the ids of the turn that it follows.
+        """
+        return make_observation(hits, self, tokenizer)
+
+    def encode_turn(self, text: str, tokenizer: Tokenizer) -> list[int]:
+        """Ids of a turn of a demonstration, which is written with tags."""
+        return encode(tokenizer, text)
+
+    def encode_observation(self, text: str, tokenizer: Tokenizer, *, turn: Sequence[int] = ()) -> list[int]:
+        """Ids of an observation of a demonstration, which is written with tags; `turn` as in `observe`."""
+        return encode_observation(text, self, tokenizer)
+
+    def answer_ids(self, text: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids of what opens an answer, and of the answer `text`."""
+        return tuple(encode(tokenizer, self.answer_open)), tuple(encode(tokenizer, f" {text} "))
+
+    def with_template(self, chat_template: str | Path) -> SearchProtocol:
+        """The protocol for a model with this chat template; see `render_prompt`."""
+        return self
+
+    def check_template(self, tokenizer: Tokenizer, ends: Collection[int] | None = None) -> None:
+        """Raise `ConfigError` for a chat template that lacks what the protocol needs.
+
+        `ends`: the ids that end a text of the model, if known.
+        """
+
+
+ParsedTurn = tuple[Action, tuple[int, int] | None]
+"""The action of a turn, and [start, end) of its query or answer in the turn's text, tags included; None when the turn
+holds neither."""
+
 
 CLEAN = SearchProtocol(
     name="clean",
@@ -163,8 +212,6 @@ R1 = SearchProtocol(
 )
 """Reinforcement learning without search: the model reasons and answers in a single turn."""
 
-PRESETS = {protocol.name: protocol for protocol in (CLEAN, SEARCH_R1, SAPO, R1)}
-
 
 def parse_action(text: str, protocol: SearchProtocol) -> Action:
     """What one turn does. `text` is what the model generated in that turn, and nothing else.
@@ -179,28 +226,26 @@ def parse_action(text: str, protocol: SearchProtocol) -> Action:
     >>> parse_action("<search>  </search>", CLEAN)
     Invalid(reason='empty query')
     """
+    return parse_turn(text, protocol)[0]
+
+
+def parse_turn(text: str, protocol: SearchProtocol) -> ParsedTurn:
+    """`parse_action`, and the characters of the action."""
     action = _find(text, protocol)
     if isinstance(action, Invalid):
-        return action
+        return action, None
     start, end, is_search = action
     opened, closed = protocol.search_tags if is_search else protocol.answer_tags
     content = text[start + len(opened) : end - len(closed)].strip()
     if not content:
-        return Invalid("empty query" if is_search else "empty answer")
-    return Search(content) if is_search else Answer(content)
-
-
-def action_char_span(text: str, protocol: SearchProtocol) -> tuple[int, int] | None:
-    """[start, end) of the query or the answer in `text`, tags included; None when the turn holds neither."""
-    if isinstance(parse_action(text, protocol), Invalid):
-        return None
-    action = _find(text, protocol)
-    return None if isinstance(action, Invalid) else action[:2]
+        return Invalid("empty query" if is_search else "empty answer"), None
+    return Search(content) if is_search else Answer(content), (start, end)
 
 
 def _find(text: str, protocol: SearchProtocol) -> tuple[int, int, bool] | Invalid:
     """(start of the opening tag, end of the closing tag, whether it is a search) of the turn's action."""
-    closing = re.search("|".join(map(re.escape, sorted(protocol.stop, key=len, reverse=True))), text)
+    ends = sorted((protocol.search_close, protocol.answer_close), key=len, reverse=True)
+    closing = re.search("|".join(map(re.escape, ends)), text)
     if closing is None:
         opened = any(tag in text for tag in (protocol.search_open, protocol.answer_open))
         return Invalid("a tag is not closed" if opened else "neither a search nor an answer")
@@ -210,21 +255,6 @@ def _find(text: str, protocol: SearchProtocol) -> tuple[int, int, bool] | Invali
     if start < 0:
         return Invalid(f"{closing.group()} without {opening}")
     return start, closing.end(), is_search
-
-
-def format_hits(hits: Sequence[Hit], *, title_quotes: bool = False) -> list[str]:
-    """One line of text per passage, as Search-R1 writes them.
-
-    >>> from holdfast.retrieval.types import Document
-    >>> format_hits([Hit(Document("a", '"Orsa"\\nOrsa is a town.'), 3.2)])
-    ['Doc 1(Title: Orsa) Orsa is a town.\\n']
-    """
-    lines = []
-    for i, hit in enumerate(hits, start=1):
-        document = hit.document
-        title = document.contents.partition("\n")[0].strip() if title_quotes else document.title
-        lines.append(f"Doc {i}(Title: {title}) {document.text.strip()}".rstrip() + "\n")
-    return lines
 
 
 def prompt_text(question: str, protocol: SearchProtocol) -> str:
@@ -252,28 +282,22 @@ def render_prompt(
 
     `chat_template`: `auto` uses the tokenizer's template if it has one; `none` is plain text (with a BOS if the
     tokenizer adds one); anything else is the path of a Jinja file. Raises `DataError` for an empty question,
-    `ConfigError` for a template that is missing, fails, or drops the question.
+    `ConfigError` for a template that is missing, fails, drops the question, or lacks tools that the protocol needs.
     """
     prompt = prompt_text(question, protocol)
-    template = _template(tokenizer, chat_template)
+    protocol.check_template(tokenizer)
+    template = template_of(tokenizer, chat_template, protocol.schemas)
     if template is None:
         return plain_prompt(prompt, tokenizer)
-    where = "the tokenizer's chat template" if chat_template == "auto" else f"chat template {chat_template}"
+    messages = [{"role": "user", "content": prompt}]
     try:
-        messages = [{"role": "user", "content": prompt}]
-        text = str(
-            tokenizer.apply_chat_template(
-                messages,
-                chat_template=template,
-                add_generation_prompt=True,
-                tokenize=False,
-                date_string=_DATE,
-            )
-        )
+        text = apply_template(tokenizer, template, messages, protocol.schemas)
     except Exception as error:  # jinja raises many kinds; each means the template does not fit
-        raise ConfigError(f"{where} cannot render one user message: {error}") from error
+        raise ConfigError(f"{named(chat_template)} cannot render one user message: {error}") from error
     if question.strip() not in text:
-        raise ConfigError(f"{where} drops the user's message; it must write the content of every message of `messages`")
+        raise ConfigError(
+            f"{named(chat_template)} drops the user's message; it must write the content of every message of `messages`"
+        )
     return encode(tokenizer, text)  # the template writes its own BOS
 
 
@@ -288,12 +312,39 @@ _DATE = "26 Jul 2024"
 """For templates that print the current date (Llama's): a run that is resumed another day must see the same prompts."""
 
 
-def _template(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path) -> str | None:
+def apply_template(
+    tokenizer: PreTrainedTokenizerBase,
+    template: str,
+    messages: list[dict[str, Any]],
+    schemas: list[dict[str, Any]] | None,
+) -> str:
+    """The text of a conversation, up to where the model's next message begins."""
+    return str(
+        tokenizer.apply_chat_template(
+            messages,  # type: ignore[arg-type]  # whose hint knows texts alone
+            tools=schemas,  # type: ignore[arg-type]
+            chat_template=template,
+            add_generation_prompt=True,
+            tokenize=False,
+            date_string=_DATE,
+        )
+    )
+
+
+def template_of(
+    tokenizer: PreTrainedTokenizerBase, chat_template: str | Path, schemas: list[dict[str, Any]] | None = None
+) -> str | None:
+    """The text of the template; None for plain text. Some tokenizers have another one for tools."""
     if chat_template == "none":
         return None
     if chat_template == "auto":
-        return tokenizer.get_chat_template() if tokenizer.chat_template else None
+        return tokenizer.get_chat_template(tools=schemas) if tokenizer.chat_template else None  # type: ignore[arg-type]
     return read_template(chat_template)
+
+
+def named(chat_template: str | Path) -> str:
+    """A template in an error."""
+    return "the tokenizer's chat template" if chat_template == "auto" else f"chat template {chat_template}"
 
 
 def read_template(path: str | Path) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from holdfast.agent.trajectory import Answer, Invalid, Search, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Invalid, Trajectory, Turn
 from holdfast.base.errors import ConfigError
 from holdfast.base.importing import import_named
 from holdfast.base.scoring import exact_match, f1, in_passages
@@ -36,14 +36,14 @@ def _f1(trajectory: Trajectory, golds: Sequence[str]) -> float:
 
 
 def _format(trajectory: Trajectory, golds: Sequence[str]) -> float:
-    """1.0 when every turn is a search or an answer and the last one is an answer."""
+    """1.0 when every turn is a call or an answer and the last one is an answer."""
     valid = not any(isinstance(turn.action, Invalid) for turn in trajectory.turns)
     return float(valid and trajectory.answer is not None)
 
 
 def _retrieval(trajectory: Trajectory, golds: Sequence[str]) -> float:
-    """1.0 when a golden answer is in a search result, as the model saw it: after any truncation."""
-    seen = [turn.observation_text for turn in trajectory.turns if isinstance(turn.action, Search) and turn.hits]
+    """1.0 when a golden answer is in a passage, as the model saw it: after any truncation."""
+    seen = [turn.observation_text for turn in trajectory.turns if turn.hits]
     return in_passages(seen, golds)
 
 

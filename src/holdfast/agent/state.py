@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.agent.env import Observation, make_observation, token_span
-from holdfast.agent.protocol import SearchProtocol, action_char_span, parse_action
-from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn
+from holdfast.agent.protocol import SearchProtocol
+from holdfast.agent.trajectory import Answer, Read, Search, Status, Trajectory, Turn
 from holdfast.base.errors import RetrievalError
 from holdfast.model.policy import Completion
-from holdfast.model.tokens import Tokenizer, encode
+from holdfast.model.tokens import Tokenizer, encode, token_span
 from holdfast.retrieval.types import Hit
 
 
@@ -34,6 +33,8 @@ class RolloutState:
         self.context = list(prompt)
         """All token ids so far: what the next turn is sampled from."""
         self.turns: list[Turn] = []
+        self._found: dict[str, Hit] = {}
+        """Passages that searches returned, by id: what `read` can read."""
         self.status: Status | None = None
         """None while the rollout runs."""
         self.error: str | None = None
@@ -52,8 +53,7 @@ class RolloutState:
             self.fail(completion.error)
             return None
         ids, text = completion.token_ids, completion.text
-        action = parse_action(text, self._protocol)
-        chars = action_char_span(text, self._protocol)
+        action, chars = self._protocol.parse(text, self._tokenizer, finished=completion.stop_reason != "length")
         span = token_span(ids, chars, self._tokenizer) if chars and ids is not None else None
         turn = Turn(
             tokens=ids,
@@ -62,7 +62,7 @@ class RolloutState:
             text=text,
             stop_reason=completion.stop_reason,
             answer_span=span if isinstance(action, Answer) else None,
-            query_span=span if isinstance(action, Search) else None,
+            query_span=span if isinstance(action, Search | Read) else None,
             mask_mass=completion.mask_mass,
         )
         # The text of a server that returns no ids must be encoded here; such a rollout cannot be trained on.
@@ -76,8 +76,11 @@ class RolloutState:
             self.status = Status.TRUNCATED  # the server counts its tokens, and has room for none
         elif isinstance(action, Search):
             return action.query
+        elif isinstance(action, Read):
+            found = self._found.get(action.passage)
+            self._observe([] if found is None else [found])
         else:
-            self._append_observation(make_observation(None, self._protocol, self._tokenizer))
+            self._observe(None)
         return None
 
     def take_hits(self, result: Sequence[Hit] | RetrievalError) -> None:
@@ -85,7 +88,8 @@ class RolloutState:
         if isinstance(result, RetrievalError):
             self.fail(str(result), Status.RETRIEVAL_FAILED)
         else:
-            self._append_observation(make_observation(result, self._protocol, self._tokenizer), result)
+            self._found |= {hit.document.id: hit for hit in result}
+            self._observe(result)
 
     def fail(self, why: str, status: Status = Status.ERROR) -> None:
         """End the rollout for a reason that says nothing about the policy."""
@@ -98,8 +102,9 @@ class RolloutState:
             example_id=example_id, prompt=self.prompt, turns=tuple(self.turns), status=self.status, error=self.error
         )
 
-    def _append_observation(self, observation: Observation, hits: Sequence[Hit] = ()) -> None:
-        """Append it if at least one more token fits after it; else end the rollout without it."""
+    def _observe(self, hits: Sequence[Hit] | None) -> None:
+        """Append the observation if at least one more token fits after it; else end the rollout without it."""
+        observation = self._protocol.observe(hits, self._tokenizer, turn=self.turns[-1].tokens or ())
         if len(self.context) + len(observation.token_ids) >= self._protocol.max_total_tokens:
             self.status = Status.TRUNCATED
             return
@@ -108,6 +113,6 @@ class RolloutState:
             self.turns[-1],
             observation=observation.token_ids,
             observation_text=observation.text,
-            hits=tuple(hit.document.id for hit in hits),
+            hits=tuple(hit.document.id for hit in hits or ()),
             observation_truncated=observation.truncated,
         )

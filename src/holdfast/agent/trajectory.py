@@ -21,6 +21,14 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
+class Read:
+    """The model asked for a passage that a search had returned, whole."""
+
+    passage: str
+    """Its id."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The model gave its final answer."""
 
@@ -29,12 +37,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """The turn holds neither a search nor an answer."""
+    """The turn holds neither a call nor an answer."""
 
     reason: str
 
 
-Action = Search | Answer | Invalid
+Action = Search | Read | Answer | Invalid
 
 
 class Status(StrEnum):
@@ -74,14 +82,15 @@ class Turn:
     text: str = ""
     """Decoded `tokens`."""
     observation_text: str = ""
+    """Decoded `observation`; with tool calls, without what the chat template writes around it."""
     hits: tuple[str, ...] = ()
-    """Document ids the search returned, best first."""
+    """Document ids the search returned, best first, or the id that was read."""
     stop_reason: str = "stop"
-    """`stop` (a closing tag), `eos`, or `length`."""
+    """`stop` (a closing tag), `eos` (a message's end), or `length`."""
     answer_span: tuple[int, int] | None = None
     """[start, end) into `tokens` of the answer, tags included; a token counts if any of its characters does."""
     query_span: tuple[int, int] | None = None
-    """The same of the query of a search."""
+    """The same of the query of a search, or of another call."""
     mask_mass: tuple[float, ...] | None = None
     """Probability mass inside the sampling mask (the sampler's top-p / top-k set), per token. None when sampling was
     untruncated."""

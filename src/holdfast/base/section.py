@@ -153,8 +153,9 @@ def kind_of(annotation: Any) -> str:
         if typing.get_origin(kind) is Literal:
             words += map(as_toml, typing.get_args(kind))
         elif typing.get_origin(kind) is tuple:
-            members = typing.get_args(kind)
-            words.append(f"a list of {len(members)} {kind_of(members[0]).removeprefix('a ')}s")
+            member, *others = typing.get_args(kind)
+            several = f"{len(others) + 1} {kind_of(member).removeprefix('a ')}s"
+            words.append(f"a list of {kind_of(member) if others == [...] else several}")
         elif typing.get_origin(kind) is dict:
             words.append("a table")
         else:

@@ -90,7 +90,8 @@ def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = 
     from holdfast.cli.transcript import show_line, show_observation, show_turn
 
     def show(_task: Any, turn: Turn) -> None:
-        show_turn(console, turn.text, agent.protocol)
+        native = agent.protocol.schemas is not None
+        show_turn(console, turn.text, agent.protocol, action=turn.action if native else None)
         if turn.observation_text:
             show_observation(console, turn.observation_text, agent.protocol)
         console.file.flush()

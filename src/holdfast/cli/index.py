@@ -167,7 +167,8 @@ def show(
     [cyan]holdfast index show my-index "Which river flows through Orsa?"[/cyan]
     """
     with train_extra(err(), "loading"):
-        from holdfast.agent.protocol import PRESETS, format_hits
+        from holdfast.agent.env import format_hits
+        from holdfast.agent.tools import PRESETS
         from holdfast.retrieval import open_index
 
         if protocol not in PRESETS:

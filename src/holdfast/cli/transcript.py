@@ -9,12 +9,14 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.agent.protocol import CLEAN, SearchProtocol
+from holdfast.agent.trajectory import Action, Answer, Read, Search
 
 STYLES = {
     "question": "bold",
     "says": "",
     "thinks": "dim",
     "searches": "cyan",
+    "reads": "cyan",
     "finds": "bright_black",
     "feedback": "yellow",
     "answers": "bold",
@@ -22,8 +24,9 @@ STYLES = {
 }
 # As `format_hits` writes them. Titles may have parentheses, and bodies several lines.
 _PASSAGE = re.compile(
-    r"^Doc (\d+)\(Title: ((?:[^()\n]|\([^()\n]*\))*|[^\n]*?)\) ?(.*(?:\n(?!Doc \d+\(Title: ).*)*)", re.M
+    r"^Doc (\S+?)\(Title: ((?:[^()\n]|\([^()\n]*\))*|[^\n]*?)\) ?(.*(?:\n(?!Doc \S+?\(Title: ).*)*)", re.M
 )
+_CALL = re.compile(r"(<[^<>]*>\s*)?\{.*", re.S)
 _LABEL_WIDTH = 10
 _PASSAGE_CHARS = 240
 """Most characters of a passage that are shown."""
@@ -49,6 +52,26 @@ def parts_of(text: str, protocol: SearchProtocol = CLEAN) -> list[tuple[str, str
     return [(kind, part.strip()) for kind, part in pairs if part.strip()]
 
 
+def parts_of_message(text: str, action: Action) -> list[tuple[str, str]]:
+    """A turn without tags of search and answer, by its action.
+
+    >>> parts_of_message('I look. <tool_call>{"name": "search", …', Search("Orsa"))
+    [('says', 'I look.'), ('searches', 'Orsa')]
+    """
+    *before, (kind, said) = parts_of(text) or [("says", "")]
+    match action:
+        case Search(query):
+            done = [("searches", query)]
+        case Read(passage):
+            done = [("reads", passage)]
+        case Answer(answer):
+            return [*before, ("answers", answer)]
+        case _:
+            return [*before, (kind, said)]
+    said = _CALL.sub("", said).strip()
+    return [*before, *([(kind, said)] if said else []), *done]
+
+
 def show_line(console: Console, kind: str, *texts: str, style: str | None = None) -> None:
     """Print texts behind one label, each on its own line, wrapped and indented. White space becomes one space."""
     width = max(console.width - _LABEL_WIDTH, 1) if console.is_terminal else 10**9
@@ -61,17 +84,22 @@ def show_line(console: Console, kind: str, *texts: str, style: str | None = None
 
 
 def show_turn(
-    console: Console, text: str, protocol: SearchProtocol = CLEAN, *, answer_style: str | None = None
+    console: Console,
+    text: str,
+    protocol: SearchProtocol = CLEAN,
+    *,
+    action: Action | None = None,
+    answer_style: str | None = None,
 ) -> None:
-    """Print a turn of the model."""
-    for kind, part in parts_of(text, protocol):
+    """Print a turn of the model. `action`: what a turn of tool calls does, which has no tags."""
+    for kind, part in parts_of(text, protocol) if action is None else parts_of_message(text, action):
         show_line(console, kind, part, style=answer_style if kind == "answers" else None)
 
 
 def show_observation(console: Console, observation: str, protocol: SearchProtocol = CLEAN) -> None:
     """Print the observation of a turn: its passages, shortened, or the feedback to an invalid turn."""
     text = observation.strip()
-    if not text.startswith(protocol.information_open):
+    if not text.startswith(protocol.information_open) and not _PASSAGE.match(text) and text != protocol.nothing_found:
         show_line(console, "feedback", text)
         return
     inner = text.removeprefix(protocol.information_open).removesuffix(protocol.information_close).strip()

@@ -14,7 +14,7 @@ from holdfast.agent.agent import Task, search_agent
 from holdfast.agent.protocol import PLAIN, SearchProtocol, render_prompt
 from holdfast.agent.scheduler import Agent, ModelCall
 from holdfast.agent.searching import SEARCH
-from holdfast.agent.trajectory import Search, Status
+from holdfast.agent.trajectory import Read, Search, Status
 from holdfast.base.errors import RetrievalError
 from holdfast.evaluate.methods import Conversation, Outcome, Prompt, Reply
 from holdfast.model.policy import Completion
@@ -22,7 +22,7 @@ from holdfast.model.tokens import encode
 from holdfast.retrieval.types import Document, Hit
 
 Step = dict[str, Any]
-"""`{"says": str}` or `{"searches": str, "hits": [id]}`: one step of an attempt, as a row records it."""
+"""`{"says": str}`, `{"searches": str, "hits": [id]}` or `{"reads": id, "hits": [id]}`: one step, as rows record it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +115,8 @@ def run_search_agent(task: Task, protocol: SearchProtocol, tokenizer: Any) -> Ag
     steps: list[Step] = []
     for turn in trajectory.turns:
         steps.append({"says": turn.text})
+        if isinstance(turn.action, Read) and turn.observation_text:
+            steps.append({"reads": turn.action.passage, "hits": list(turn.hits)})
         if isinstance(turn.action, Search) and turn.observation_text:
             steps.append({"searches": turn.action.query, "hits": list(turn.hits)})
     return Attempt(

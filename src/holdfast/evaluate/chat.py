@@ -32,7 +32,7 @@ class ChatWords(WordTokenizer):
     chat_template: str | None = "the server's"
     all_special_tokens = (ANSWER_BEGINS,)
 
-    def get_chat_template(self) -> str | None:
+    def get_chat_template(self, tools: object = None) -> str | None:
         """A name for the template, which only has to exist."""
         return self.chat_template
 

@@ -57,6 +57,8 @@ class Config(Section):
         parts: dict[str, Any] = {name: getattr(self, name).model_dump() for name in sections}
         if self.warm_start.batches == "by-length":  # as all starts were made before there was this setting
             del parts["warm_start"]["batches"]
+        if self.protocol.tools is None:
+            del parts["protocol"]["tools"]
         return parts
 
     def unused(self) -> set[str]:
@@ -109,6 +111,7 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             "penalty compares the policy with the anchor, but this one does not compare policies. Set "
             "loss.penalty.name = 'llds' or 'sapo', or leave train.anchor_every out"
         )
+    yield from _no_tool_template(config)
     yield from unmet_needs(config)
     yield from critic_errors(config.critic, config.loss, config.reward)
     in_world = data.train == "world"
@@ -140,6 +143,22 @@ def cross_section_errors(config: Config) -> Iterator[str]:
                 f"data.{split} = {path!r} with data.train = 'world': the bundled world has its own {split} "
                 f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
             )
+
+
+def _no_tool_template(config: Config) -> Iterator[str]:
+    """A model that cannot have a chat template with tools."""
+    if config.protocol.preset != "tools":
+        return
+    if config.model.path == "tiny":
+        yield (
+            "protocol.preset = 'tools' with model.path = 'tiny': the tiny model knows the words of its own tags alone. "
+            "Set model.path to a model whose chat template has tools, or protocol.preset = 'clean'"
+        )
+    elif config.model.chat_template == "none":
+        yield (
+            "protocol.preset = 'tools' with model.chat_template = 'none': the chat template says how tools are called. "
+            "Set model.chat_template = 'auto', or protocol.preset = 'clean'"
+        )
 
 
 def _mixed_with_the_factbook(config: Config) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from holdfast.agent.protocol import PRESETS
+from holdfast.agent.tools import PRESETS
 from holdfast.base import section
 from holdfast.base.errors import CheckpointError, ConfigError, raise_all
 from holdfast.base.refusals import explain
@@ -118,6 +118,8 @@ def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
         former = PRESETS.get(str(protocol.get("preset", "clean")))
         if former is not None and protocol.get("max_turns") == former.max_turns:
             protocol.pop("max_turns", None)  # the default of the former preset, which a resolved recipe has
+        if values["protocol.preset"] != "tools":
+            protocol.pop("tools", None)
     for dotted, value in values.items():
         settings.assign(data, dotted, value)
 

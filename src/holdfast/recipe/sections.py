@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from holdfast.agent.protocol import PRESETS
+from holdfast.agent.tools import PRESETS, problem_of
 from holdfast.base.errors import ConfigError
 from holdfast.base.importing import is_import_path
-from holdfast.base.section import Section
+from holdfast.base.section import Section, as_toml
 from holdfast.diagnose.codes import chosen
 from holdfast.methods.penalties import LLDS, AnyPenalty
 from holdfast.methods.registry import Methods
@@ -106,13 +106,17 @@ class Faults(Section):
 class Protocol(Section):
     """Tags, prompt and limits of a rollout."""
 
-    preset: Literal["clean", "search-r1", "sapo", "r1"] = "clean"
-    """Tags, prompt and number of turns (docs/reference/papers.md). `r1` does not search."""
+    preset: Literal["clean", "search-r1", "sapo", "r1", "tools"] = "clean"
+    """Tags, prompt and number of turns (docs/reference/papers.md). `r1` does not search. `tools` has no tags, but tool
+    calls as the model's chat template writes them (docs/reference/tools.md)."""
+    tools: tuple[Literal["search", "read"], ...] | None = Field(None, strict=False)
+    """With `tools`, the tools of the model: `read` returns a passage that was found, whole, by its id. Unset: `search`
+    alone."""
     prompt: str | None = None
     """Prompt that contains `{question}`. Unset: the preset's."""
     max_turns: int = Field(4, ge=1)
     """Maximum number of model turns in a rollout, including the answer. Default by preset: clean 4, search-r1 5, sapo
-    6, r1 1."""
+    6, r1 1, tools 4."""
     max_turn_tokens: int = Field(500, ge=1)
     """Maximum number of tokens that the model writes in a turn."""
     max_observation_tokens: int = Field(500, ge=16)
@@ -139,6 +143,13 @@ class Protocol(Section):
                 f"protocol.preset = 'r1' with protocol.max_turns = {self.max_turns}: without search, a rollout has "
                 "one turn. Set protocol.max_turns = 1"
             )
+        if self.tools is not None and self.preset != "tools":
+            yield (
+                f"protocol.tools = {as_toml(self.tools)} with protocol.preset = {self.preset!r}: a protocol of tags "
+                "has no tools. Set protocol.preset = 'tools', or leave protocol.tools out"
+            )
+        if self.tools is not None and (problem := problem_of(self.tools)):
+            yield f"protocol.{problem}"
         if self.prompt is not None and "{question}" not in self.prompt:
             yield "protocol.prompt must contain {question}, which the question replaces"
 

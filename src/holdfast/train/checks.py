@@ -71,7 +71,6 @@ def cut_passages(config: Config) -> str | None:
     """
     if config.data.train == "world" or config.retrieval.corpus == "world" or config.model.path == "tiny":
         return None
-    from holdfast.agent.env import make_observation
     from holdfast.model.language_model import load_skeleton
     from holdfast.retrieval.types import Hit
     from holdfast.train.loading import load_protocol, read_passages, skipped_rows
@@ -82,7 +81,7 @@ def cut_passages(config: Config) -> str | None:
     with skipped_rows(config.retrieval.corpus, "retrieval.corpus", _ignore) as on_skip:
         documents = list(islice(read_passages(config.retrieval.corpus, on_skip), _COUNTED))
     searches = ([Hit(document, 0.0)] * protocol.topk for document in documents)
-    cut = sum(make_observation(hits, protocol, skeleton.tokenizer).truncated for hits in searches)
+    cut = sum(protocol.observe(hits, skeleton.tokenizer).truncated for hits in searches)
     if not cut:
         return None
     first = "the first " if len(documents) == _COUNTED else ""
@@ -176,9 +175,11 @@ def validate_model_and_prompts(
 ) -> None:
     """Raise `ModelError` for a model that rollouts cannot use, and as `validate_prompts`."""
     from holdfast.model.hf import HFPolicy
+    from holdfast.model.support import end_ids
 
     HFPolicy(language_model.model, language_model.tokenizer)  # checks the model
     validate_prompts(language_model, questions, protocol, chat_template)
+    protocol.check_template(language_model.tokenizer, end_ids(language_model.model, language_model.tokenizer))
 
 
 def validate_prompts(

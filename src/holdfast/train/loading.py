@@ -20,7 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.agent.protocol import PRESETS, SearchProtocol
+from holdfast.agent.protocol import SearchProtocol
+from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.jsonl import Skipped
 from holdfast.base.run_folder import CONFIG
@@ -109,8 +110,11 @@ def load_protocol(config: Config) -> SearchProtocol:
     """The protocol of a recipe: its preset with its limits and prompt."""
     settings = config.protocol
     preset = PRESETS[settings.preset]
-    limits = settings.model_dump(exclude={"preset", "prompt"}, exclude_none=True)
-    return replace(preset, prompt=settings.prompt or preset.prompt, **limits)
+    limits = settings.model_dump(exclude={"preset", "prompt", "tools"})
+    protocol = replace(preset, prompt=settings.prompt or preset.prompt, **limits)
+    if isinstance(protocol, ToolProtocol) and settings.tools is not None:
+        protocol = replace(protocol, tools=settings.tools)
+    return protocol.with_template(config.model.chat_template)
 
 
 def load_recipe(run_dir: str | Path, overrides: Sequence[str] = ()) -> Config:

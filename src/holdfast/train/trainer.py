@@ -32,7 +32,6 @@ from holdfast.agent.trajectory import Group
 from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import Example, QuestionOrder
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.tokens import encode
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
 from holdfast.train.applied import lessons, method_metrics, selected
@@ -171,11 +170,10 @@ class Trainer:
         """By the name of each method that asks for them, likelihoods of golden answers in the course of rollouts."""
         if not self._methods:
             return {}
-        (opened, _), tokenizer = self.agent.protocol.answer_tags, self.learner.language_model.tokenizer
-        opening = tuple(encode(tokenizer, opened))
+        protocol, tokenizer = self.agent.protocol, self.learner.language_model.tokenizer
         answers = [self._answers[group.id] for group in groups]
         asked = {
-            method.name: method.probes(groups, answers, lambda text: (opening, tuple(encode(tokenizer, f" {text} "))))
+            method.name: method.probes(groups, answers, lambda text: protocol.answer_ids(text, tokenizer))
             for method in self._methods
         }
         return {name: self.learner.mean_logprobs(probes) for name, probes in asked.items() if probes}

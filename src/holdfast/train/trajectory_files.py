@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.trajectory import Search, Trajectory, Turn
+from holdfast.agent.trajectory import Read, Search, Trajectory, Turn
 from holdfast.base.jsonl import write_jsonl
 from holdfast.base.run_folder import DISPLACEMENT, TRAJECTORIES
 from holdfast.data.questions import Example
@@ -94,6 +94,8 @@ def _turn(turn: Turn, change: TurnChange | None) -> dict[str, Any]:
     row: dict[str, Any] = {"text": turn.text, "observation": turn.observation_text, "hits": list(turn.hits)}
     if isinstance(turn.action, Search):
         row["query"] = turn.action.query
+    if isinstance(turn.action, Read):
+        row["read"] = turn.action.passage
     if change is not None:
         row |= {"token_chars": list(change.chars), "token_changes": list(map(_short, change.changes))}
     return row

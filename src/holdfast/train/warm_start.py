@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.agent.env import encode_observation, make_observation
 from holdfast.agent.protocol import SearchProtocol, parse_action
 from holdfast.agent.trajectory import Invalid, Search
 from holdfast.base.errors import ModelError
 from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.tokens import encode
 from holdfast.retrieval.types import Document, Hit
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate
 from holdfast.train.plan import plan_update
@@ -49,11 +47,11 @@ def encode_demonstration(
     """A demonstration from its texts. Each turn and each observation is encoded alone, as in a rollout."""
     ids, mask = list(prompt), [False] * len(prompt)
     for text, observation in turns:
-        turn_ids = encode(tokenizer, text)
+        turn_ids = protocol.encode_turn(text, tokenizer)
         if isinstance(observation, str):
-            observation_ids = encode_observation(observation, protocol, tokenizer)
+            observation_ids = protocol.encode_observation(observation, tokenizer, turn=turn_ids)
         else:
-            observation_ids = list(make_observation(observation, protocol, tokenizer).token_ids)
+            observation_ids = list(protocol.observe(observation, tokenizer, turn=turn_ids).token_ids)
         ids += turn_ids + observation_ids
         mask += [True] * len(turn_ids) + [False] * len(observation_ids)
     return Demonstration(tuple(ids), tuple(mask))
@@ -92,7 +90,8 @@ def read_demonstrations(
 
     The observation of a search is a list of passages, each a text or `{"contents": str}`, title on the first line, as
     in a corpus; or their text with the tags of the protocol, as in `trajectories.jsonl`, which is such a file. A row
-    whose tags are not the protocol's is bad. Bad rows and bad files are treated as in `read_questions`.
+    whose tags are not the protocol's is bad. For tool calls the tags are those of `clean`, and are translated. Bad rows
+    and bad files are treated as in `read_questions`.
     """
 
     def parse(row: dict[str, Any], line: int) -> tuple[str, Turns]:

@@ -37,6 +37,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "model.autocast": ("none",),
     "model.chat_template": ("none",),
     "protocol.preset": ("search-r1",),
+    "protocol.tools": ("search,read", "--protocol.preset=tools"),
     "protocol.prompt": ("Q: {question}",),
     "protocol.max_turns": ("6", "--loss.reduction=seq-mean-token-sum-norm"),
     "warm_start.data": ("episodes.jsonl",),

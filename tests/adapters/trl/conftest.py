@@ -112,9 +112,10 @@ def make_trainer(tokenizer: Any, tiny_model: Any, tmp_path: Path) -> MakeTrainer
         }
         return trainer_class(
             model=copy.deepcopy(settings.pop("model", tiny_model)),
-            processing_class=tokenizer,
+            processing_class=settings.pop("processing_class", tokenizer),
             reward_funcs=settings.pop("reward_funcs", some_are_right),
             rollout_func=rollout_func,
+            environment_factory=settings.pop("environment_factory", None),
             train_dataset=settings.pop("train_dataset", None)
             or Dataset.from_list([{"prompt": f"What is the lake of Mora {i}?"} for i in range(6)]),
             peft_config=settings.pop("peft_config", None),

@@ -398,7 +398,7 @@ REFUSED = {
         "needs the address of a retriever; add `retriever: http://HOST:PORT/retrieve`",
     ),
     "bad address": ({"retriever": "localhost"}, "'localhost' is not the address of a retriever"),
-    "preset": ({"preset": "r2"}, "presets are clean, search-r1, sapo, r1"),
+    "preset": ({"preset": "r2"}, "presets are clean, search-r1, sapo, r1, tools"),
     "prompt": ({"prompt": "mine"}, "the prompt is 'data' or 'protocol'"),
     "reward": ({"reward": {"exact": 1.0}}, "reward part 'exact' does not exist"),
     "limit": ({"topk": 0}, "topk = 0; a rollout needs 1 or more"),

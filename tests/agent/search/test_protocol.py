@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.agent.env import format_hits
 from holdfast.agent.protocol import (
     CLEAN,
-    PRESETS,
     R1,
     SAPO,
     SEARCH_R1,
     SearchProtocol,
-    action_char_span,
-    format_hits,
     parse_action,
+    parse_turn,
     render_prompt,
 )
+from holdfast.agent.tools import PRESETS
 from holdfast.agent.trajectory import Answer, Invalid, Search
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.model.tokens import decode
@@ -72,8 +72,8 @@ def test_parse_action(text, action):
         ("no", None),
     ],
 )
-def test_action_char_span(text, span):
-    found = action_char_span(text, CLEAN)
+def test_characters_of_an_action(text, span):
+    found = parse_turn(text, CLEAN)[1]
     assert (None if found is None else text[slice(*found)]) == span
 
 

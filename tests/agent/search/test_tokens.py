@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.agent.protocol import CLEAN, action_char_span
+from holdfast.agent.protocol import CLEAN, parse_turn
 from holdfast.model.tokens import REPLACEMENT, char_lengths, cut_ids, decode, encode, token_span
 
 
@@ -40,7 +40,7 @@ def test_the_fixture_is_what_these_tests_are_about(tokenizer):
 )
 def test_every_token_of_the_answer_counts_and_no_other(tokenizer, text, pieces):
     ids = encode(tokenizer, text)
-    span = action_char_span(text, CLEAN)
+    span = parse_turn(text, CLEAN)[1]
     start, end = token_span(ids, span, tokenizer)
     assert decode(tokenizer, ids[start:end]) == pieces
     assert (start, end) == slow_span(ids, span, tokenizer)
@@ -82,7 +82,7 @@ def test_a_sentencepiece_tokenizer_with_byte_fallback():
     text = "so 鰐鰐<answer> 鰐🦊 Orsa </answer>\n鰐"
     ids = encode(tokenizer, text)
     assert decode(tokenizer, ids) == text
-    span = action_char_span(text, CLEAN)
+    span = parse_turn(text, CLEAN)[1]
     for tail in range(4):  # whole, and cut inside the last character
         tokens = ids[: len(ids) - tail]
         start, end = token_span(tokens, span, tokenizer)
@@ -107,7 +107,7 @@ def byte_fallback() -> PreTrainedTokenizerFast:
 def test_special_tokens_inside_the_text_are_characters_too(tokenizer):
     assert decode(tokenizer, [tokenizer.eos_token_id]) == "<|end|>"
     ids = [tokenizer.eos_token_id, *encode(tokenizer, "<answer> x </answer>"), tokenizer.eos_token_id]
-    span = action_char_span(decode(tokenizer, ids), CLEAN)
+    span = parse_turn(decode(tokenizer, ids), CLEAN)[1]
     assert token_span(ids, span, tokenizer) == (1, len(ids) - 1)
 
 

@@ -52,7 +52,7 @@ DIRECT: Mapping[str, str] = {
 
 # These are in agent_loops.yaml.
 AGENT_LOOP = frozenset([
-    *("retrieval.url", "protocol.preset", "protocol.max_turns", "protocol.max_turn_tokens"),
+    *("retrieval.url", "protocol.preset", "protocol.tools", "protocol.max_turns", "protocol.max_turn_tokens"),
     *("protocol.max_observation_tokens", "protocol.topk"),
     *section("reward", but=("kl",)),
 ])  # fmt: skip

@@ -11,7 +11,8 @@ from shlex import quote
 from typing import Any
 
 from holdfast.adapters.launch.plan import Machines, questions_of, train_and_dev
-from holdfast.agent.protocol import PRESETS, SearchProtocol, prompt_text
+from holdfast.agent.protocol import SearchProtocol, prompt_text
+from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import MissingExtra
 from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions
 from holdfast.methods.method import Option
@@ -63,6 +64,7 @@ def agent_loops(config: Config) -> str:
         "max_turn_tokens": limits.max_turn_tokens,
         "max_observation_tokens": limits.max_observation_tokens,
         "topk": limits.topk,
+        **({} if limits.tools is None else {"tool_names": list(limits.tools)}),
         "reward": {name: weight for name, weight in config.reward.weights().items() if weight},
     }
     lines = [f"- name: {AGENT}", "  _target_: holdfast.adapters.verl_agent.SearchAgentLoop"]

@@ -7,7 +7,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.agent.protocol import SearchProtocol, format_hits
+from holdfast.agent.env import format_hits
+from holdfast.agent.protocol import SearchProtocol
 from holdfast.data.world.facts import INTERCHANGEABLE, World, build_world
 from holdfast.data.world.language import Filler, build_filler
 from holdfast.data.world.model import build_tokenizer, vocabulary_texts

@@ -92,6 +92,7 @@ def _clips(clipped: Values, times: float, share: float) -> Values:
 OFP001 = Rule(
     code="OFP001",
     title="rollouts too old for the update",
+    kind="symptom",  # a policy that breaks clips more tokens too, and what breaks it comes first
     needs=((STALENESS,), (CLIPPED, REWARD)),
     checks=(
         Check(

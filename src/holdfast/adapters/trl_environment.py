@@ -1,0 +1,145 @@
+"""TRL's own loop of tools (`environment_factory`, TRL 1.16): the agent's tools, and rewards for what they did.
+
+    factory = search_environment(retriever)
+    functions, weights = environment_rewards({"em": 1.0})
+    trainer = GRPOTrainer(model, functions, environment_factory=factory, train_dataset=tool_dataset(questions), ...)
+
+TRL renders, samples and parses here, for the templates that it knows. `SearchRollouts(retriever, NATIVE)` does the same
+with the rollout loop of `holdfast train`: any template with calls in JSON, a note after a call that cannot be read,
+limits by the turn, and exact spans of actions and answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from holdfast.adapters.trl_search import reward_functions
+from holdfast.agent.env import format_hits
+from holdfast.agent.protocol import SearchProtocol, prompt_text
+from holdfast.agent.rewards import EM
+from holdfast.agent.tools import NATIVE, TOOLS, ToolProtocol, final_answer
+from holdfast.agent.trajectory import Action, Answer, Invalid, Status, Trajectory, Turn
+from holdfast.base.errors import MissingExtra, RetrievalError
+from holdfast.data.questions import Example
+from holdfast.retrieval.types import Hit, Retriever
+
+__all__ = ["environment_rewards", "search_environment", "tool_dataset"]
+
+
+def search_environment(retriever: Retriever, protocol: ToolProtocol = NATIVE) -> Callable[[], Any]:
+    """The `environment_factory` for the tools of `protocol`. Passages are not shortened: TRL's `max_completion_length`
+    bounds a rollout."""
+
+    class Searching:
+        """The tools of one rollout. TRL offers every public method but `reset` to the model."""
+
+        def __init__(self) -> None:
+            self.reset()
+
+        def reset(self, **_: Any) -> None:
+            """Forget the last rollout."""
+            self._found: dict[str, Hit] = {}
+            self._seen: list[tuple[str, ...]] = []
+            self._failure: str | None = None
+
+        def search(self, query: str) -> str:
+            """Search for passages. Returns the best ones.
+
+            Args:
+                query: What to look for.
+            """
+            try:
+                (hits,) = retriever.search([query], protocol.topk)
+            except RetrievalError as error:
+                self._failure = str(error)
+                raise
+            self._found |= {hit.document.id: hit for hit in hits}
+            return self._shown(hits)
+
+        def _shown(self, hits: Sequence[Hit]) -> str:
+            self._seen.append(tuple(hit.document.id for hit in hits))
+            return "".join(format_hits(hits, with_ids="read" in protocol.tools)).strip() or protocol.nothing_found
+
+    class Reading(Searching):
+        """With `read` too."""
+
+        def read(self, id: str) -> str:
+            """Read one passage that a search has returned, whole.
+
+            Args:
+                id: The id of the passage: what stands between Doc and the title.
+            """
+            hit = self._found.get(id)
+            return self._shown([] if hit is None else [hit])
+
+    return Reading if "read" in protocol.tools else Searching
+
+
+def environment_rewards(
+    weights: Mapping[str, float] = EM,
+) -> tuple[list[Callable[..., list[float | None]]], list[float]]:
+    """`reward_functions` for rollouts of `search_environment`. A rollout whose search failed gets None."""
+
+    def of(function: Callable[..., list[float | None]]) -> Callable[..., list[float | None]]:
+        def reward(completions: Sequence[Any], environments: Sequence[Any], **more: Any) -> list[float | None]:
+            rollouts = [rollout_of(*row) for row in zip(completions, environments, strict=True)]
+            return function(trajectory=rollouts, **more)
+
+        reward.__name__ = function.__name__
+        return reward
+
+    functions, values = reward_functions(weights)
+    return [of(function) for function in functions], values
+
+
+def tool_dataset(examples: Sequence[Example], protocol: SearchProtocol = NATIVE) -> Any:
+    """A `datasets.Dataset` with `prompt` (a conversation), `golden_answers` and `example_id`."""
+    try:
+        from datasets import Dataset
+    except ModuleNotFoundError:
+        raise MissingExtra("datasets", "trl") from None
+    return Dataset.from_list(
+        [
+            {
+                "prompt": [{"role": "user", "content": prompt_text(example.question, protocol)}],
+                "golden_answers": list(example.golden_answers),
+                "example_id": example.id,
+            }
+            for example in examples
+        ]
+    )
+
+
+def rollout_of(messages: Sequence[Mapping[str, Any]], environment: Any) -> Trajectory:
+    """The messages of a completion as a rollout without tokens, which is enough to score it."""
+    turns: list[Turn] = []
+    seen = iter(environment._seen)
+    for message in messages:
+        if message["role"] == "assistant":
+            turns.append(Turn(tokens=(), logprobs=(), action=_action(message), text=str(message.get("content") or "")))
+        elif turns:
+            call = turns.pop()
+            hits = next(seen, ()) if not isinstance(call.action, Invalid) else ()
+            turns.append(
+                Turn(tokens=(), logprobs=(), action=call.action, text=call.text,
+                     observation_text=str(message["content"]), hits=hits)
+            )  # fmt: skip
+    answered = bool(turns) and isinstance(turns[-1].action, Answer)
+    failure = environment._failure
+    status = Status.RETRIEVAL_FAILED if failure else Status.OK if answered else Status.TRUNCATED
+    return Trajectory(example_id="", prompt=(), turns=tuple(turns), status=status, error=failure)
+
+
+def _action(message: Mapping[str, Any]) -> Action:
+    calls = message.get("tool_calls")
+    if not calls:
+        return final_answer(str(message.get("content") or ""))[0]
+    function = calls[0].get("function", {})
+    tool = TOOLS.get(str(function.get("name")))
+    if tool is None:
+        return Invalid(f"there is no tool {function.get('name')!r}")
+    argument = (function.get("arguments") or {}).get(tool.parameter)
+    return (
+        tool.action(argument) if isinstance(argument, str) else Invalid(f"{tool.name} takes one text, {tool.parameter}")
+    )

@@ -1,0 +1,416 @@
+"""Native tool calls: the search agent in the format of the model's own chat template.
+
+How a template writes a call and a result is found out by rendering a conversation that has both, so there is no table
+of model families. A rollout appends: the ids that the model sampled, then those that the template writes from the end
+of the model's message to the beginning of its next. Nothing is rendered or encoded again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from holdfast.agent.env import Observation, fit, format_hits
+from holdfast.agent.protocol import (
+    CLEAN,
+    R1,
+    SAPO,
+    SEARCH_R1,
+    ParsedTurn,
+    SearchProtocol,
+    apply_template,
+    named,
+    parse_turn,
+    template_of,
+)
+from holdfast.agent.trajectory import Action, Answer, Invalid, Read, Search
+from holdfast.base.errors import ConfigError
+from holdfast.base.section import as_toml
+from holdfast.model.tokens import decode, encode
+from holdfast.retrieval.types import Hit
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A tool with one argument, a text, as the model is told of it."""
+
+    name: str
+    description: str
+    parameter: str
+    about_parameter: str
+    action: Callable[[str], Action]
+    """What a call with this argument does."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Its JSON schema, as chat templates take it."""
+        properties = {self.parameter: {"type": "string", "description": self.about_parameter}}
+        parameters = {"type": "object", "properties": properties, "required": [self.parameter]}
+        function = {"name": self.name, "description": self.description, "parameters": parameters}
+        return {"type": "function", "function": function}
+
+
+SEARCH = Tool(
+    name="search",
+    description="Search for passages. Returns the best ones, perhaps shortened.",
+    parameter="query",
+    about_parameter="What to look for.",
+    action=Search,
+)
+READ = Tool(
+    name="read",
+    description="Read one passage that a search has returned, whole.",
+    parameter="id",
+    about_parameter="The id of the passage: what stands between Doc and the title.",
+    action=Read,
+)
+TOOLS = {tool.name: tool for tool in (SEARCH, READ)}
+
+
+def problem_of(tools: Sequence[str]) -> str | None:
+    """Why an agent cannot have these tools."""
+    shown = as_toml(tools)
+    if unknown := [name for name in tools if name not in TOOLS]:
+        return f"tools = {shown}, but there is no tool {unknown[0]!r}; there are {', '.join(TOOLS)}"
+    if len(set(tools)) < len(tools):
+        return f"tools = {shown} has two tools of one name, which a call cannot tell apart; leave one out"
+    if "search" not in tools:
+        return f"tools = {shown} without 'search', which finds what others read; add it"
+    return None
+
+
+def final_answer(text: str) -> ParsedTurn:
+    """A message without a call: the answer is what follows its thought, which `</think>` ends."""
+    start = _end_of_thought(text)
+    if start is None:
+        return Invalid("the message has no end"), None
+    answer = text[start:].strip()
+    start += len(text[start:]) - len(text[start:].lstrip())
+    return (Answer(answer), (start, start + len(answer))) if answer else (Invalid("empty answer"), None)
+
+
+def _end_of_thought(text: str) -> int | None:
+    """Where a message goes on after its thought; None if the thought has no end."""
+    if "</think>" in text:
+        return text.rfind("</think>") + len("</think>")
+    return None if "<think>" in text else 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """How a chat template writes a call and its result. Qwen2.5's, for example:
+
+    `opening` `<tool_call>`, `closing` `</tool_call>`, `name` `name`, `arguments` `arguments`; `before` a result
+    `<|im_end|>\\n<|im_start|>user\\n<tool_response>\\n`, `after` it
+    `\\n</tool_response><|im_end|>\\n<|im_start|>assistant\\n`.
+    """
+
+    opening: str
+    """What is before the JSON of a call, without white space. Empty in Llama 3's templates."""
+    closing: str
+    name: str
+    """Key of the tool's name."""
+    arguments: str
+    """Key of the arguments."""
+    before: str
+    """From the end of the model's message to the result."""
+    after: str
+    """From the result to the beginning of the model's next message."""
+    quoted: bool
+    """Whether a result is inside a JSON string, as in Llama 3's templates."""
+    written: tuple[str, str]
+    """A call of `search` as the template writes it, around the query."""
+
+    def find(self, message: str) -> tuple[int, int, Any] | Invalid | None:
+        """(start, end, decoded JSON) of the call in a message, `Invalid` if it cannot be read, None if there is none.
+
+        Without an opening, a message that begins with a brace is a call, and so is JSON with the key of a name.
+        """
+        start = message.find(self.opening or "{")
+        if start < 0:
+            return None
+        if self.opening and message.count(self.opening) > 1:
+            return Invalid("more than one call")
+        json_start = start + len(self.opening)
+        json_start += len(message[json_start:]) - len(message[json_start:].lstrip())
+        meant = bool(self.opening) or not message[:start].strip()
+        try:
+            call, end = json.JSONDecoder().raw_decode(message, json_start)
+        except (ValueError, RecursionError):
+            return Invalid("the call is not JSON") if meant else None
+        if not meant and not (isinstance(call, dict) and self.name in call):
+            return None
+        end += len(message[end:]) - len(message[end:].lstrip())
+        if not message.startswith(self.closing, end):
+            return Invalid("the call is not closed")
+        end += len(self.closing)
+        if message[end:].strip():
+            return Invalid("text after the call")
+        return start, start + len(message[start:end].rstrip()), call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolProtocol(SearchProtocol):
+    """Tool calls as the chat template writes them. The answer is the first message without a call, without its thought.
+
+    Results, and the note after a call that cannot be read, are messages of the role `tool`. The inherited tags are
+    those in which demonstrations are written; they are translated.
+    """
+
+    tools: tuple[str, ...] = ("search",)
+    """Names in `TOOLS`."""
+    chat_template: str | Path = "auto"
+    """As in `render_prompt`."""
+
+    def __post_init__(self) -> None:
+        SearchProtocol.__post_init__(self)
+        if problem := problem_of(self.tools):
+            raise ConfigError(f"protocol {self.name!r}: {problem}")
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Nothing: a turn ends with the token that ends a message of the template."""
+        return ()
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """See `Tool.schema`."""
+        return [TOOLS[name].schema for name in self.tools]
+
+    def format(self, tokenizer: Any) -> CallFormat:
+        """How the tokenizer's template writes calls. Raises `ConfigError` for a template that this cannot be read from,
+        in a sentence that says why."""
+        formats = _FORMATS.setdefault(tokenizer, {})
+        key = (str(self.chat_template), str(getattr(tokenizer, "chat_template", None)), self.tools)
+        if key not in formats:
+            formats[key] = _read_format(tokenizer, self.chat_template, self.schemas)
+        return formats[key]
+
+    def turn_end(self, tokenizer: Any) -> int:
+        """Id of the token that ends a message of the template."""
+        return encode(tokenizer, self.format(tokenizer).before)[0]
+
+    def with_template(self, chat_template: str | Path) -> ToolProtocol:
+        """See `SearchProtocol.with_template`."""
+        return replace(self, chat_template=chat_template)
+
+    def check_template(self, tokenizer: Any, ends: Collection[int] | None = None) -> None:
+        """See `SearchProtocol.check_template`."""
+        end = self.turn_end(tokenizer)
+        if ends is not None and end not in ends:
+            raise ConfigError(
+                f"protocol.preset = {self.name!r}: the chat template ends a message with "
+                f"{decode(tokenizer, [end])!r}, which does not end the model's text, so that no turn would end. Set "
+                "eos_token_id in the model's generation_config.json to it"
+            )
+
+    def parse(self, text: str, tokenizer: Any, *, finished: bool) -> ParsedTurn:
+        """See `SearchProtocol.parse`. A thought, which `</think>` ends, is not read."""
+        form, start = self.format(tokenizer), _end_of_thought(text)
+        if not finished or start is None:
+            return Invalid("the message has no end"), None
+        found = form.find(text[start:])
+        if isinstance(found, Invalid):
+            return found, None
+        if found is None:
+            return final_answer(text)
+        first, last, call = found
+        action = self._action(call, form)
+        return action, None if isinstance(action, Invalid) else (start + first, start + last)
+
+    def _action(self, call: Any, form: CallFormat) -> Action:
+        name = call.get(form.name) if isinstance(call, dict) else None
+        if name not in self.tools:
+            return Invalid(f"there is no tool {name!r}" if isinstance(name, str) else "the call names no tool")
+        tool, arguments = TOOLS[name], call.get(form.arguments)
+        argument = arguments.get(tool.parameter) if isinstance(arguments, dict) else None
+        if not isinstance(argument, str) or len(arguments) > 1:
+            return Invalid(f"{name} takes one text, {tool.parameter}")
+        # An escape of half a character is valid JSON, but no text that can be sent.
+        argument = argument.encode("utf-8", "replace").decode("utf-8").strip()
+        return tool.action(argument) if argument else Invalid(f"empty {tool.parameter}")
+
+    def observe(self, hits: Sequence[Hit] | None, tokenizer: Any, *, turn: Sequence[int] = ()) -> Observation:
+        """See `SearchProtocol.observe`; at most `max_observation_tokens` ids, those of the template's frame included.
+
+        The text of the observation is the content of the message. The ids are those of the template's own text, encoded
+        as a whole, so that a token may reach over the end of a passage. Passages that spell a special token are encoded
+        alone, as plain characters.
+        """
+        if hits is None:
+            passages = [self.invalid_note]
+        else:
+            with_ids = "read" in self.tools
+            passages = format_hits(hits, title_quotes=self.title_quotes, with_ids=with_ids) or [self.nothing_found]
+        limit = self.max_observation_tokens
+        content = "".join(passages).strip()
+        ids = self._frame(content, tokenizer, turn)
+        room, truncated = limit, False
+        while len(ids) > limit:
+            room -= len(ids) - limit if truncated else len(self._frame("", tokenizer, turn))
+            if room < 1:
+                raise ConfigError(
+                    f"protocol.max_observation_tokens = {limit}, but the chat template alone takes "
+                    f"{len(self._frame('', tokenizer, turn))} tokens around a result; raise it (three passages of 100 "
+                    "words need about 500)"
+                )
+            content, truncated = decode(tokenizer, fit(passages, room, tokenizer)).strip(), True
+            ids = self._frame(content, tokenizer, turn)
+        return Observation(tuple(ids), content, truncated)
+
+    def _frame(self, content: str, tokenizer: Any, turn: Sequence[int]) -> list[int]:
+        """Ids from the end of the turn to the beginning of the next, around a result."""
+        form = self.format(tokenizer)
+        content = _as_json(content) if form.quoted else content
+        plain = encode(tokenizer, content, foreign=True)
+        if plain == encode(tokenizer, content):
+            ids = encode(tokenizer, form.before + content + form.after)
+        else:
+            ids = [*encode(tokenizer, form.before), *plain, *encode(tokenizer, form.after)]
+        return ids[1:] if turn and turn[-1] == ids[0] else ids  # the model has ended its message itself
+
+    def encode_turn(self, text: str, tokenizer: Any) -> list[int]:
+        """See `SearchProtocol.encode_turn`: the tags become a call, or the message that answers."""
+        action, span = parse_turn(text, self)
+        if span is not None:
+            said = action.text if isinstance(action, Answer) else self.write_search(_query(action), tokenizer)
+            thought = text[: span[0]].strip()
+            text = f"{thought}\n{said}" if thought else said
+        return [*encode(tokenizer, text), self.turn_end(tokenizer)]
+
+    def encode_observation(self, text: str, tokenizer: Any, *, turn: Sequence[int] = ()) -> list[int]:
+        """See `SearchProtocol.encode_observation`: passages without their tags, or the note."""
+        opened, closed = self.information_tags
+        content = text.strip().removeprefix(opened).removesuffix(closed).strip()
+        return self._frame(content, tokenizer, turn) if text else []
+
+    def answer_ids(self, text: str, tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """See `SearchProtocol.answer_ids`: nothing opens an answer."""
+        return (), tuple(encode(tokenizer, text))
+
+    def write_search(self, query: str, tokenizer: Any) -> str:
+        """A call of `search`, as the template writes it."""
+        before, after = self.format(tokenizer).written
+        return before + _as_json(query) + after
+
+
+def _query(action: Action) -> str:
+    assert isinstance(action, Search)
+    return action.query
+
+
+NATIVE = ToolProtocol(
+    name="tools",
+    prompt=(
+        "Find the answer to a question. If you lack a fact, call a tool, one call per message, as often as you need. "
+        "As soon as you know enough, reply with the answer alone, nothing explained.\nQuestion: {question}\n"
+    ),
+    invalid_note=(
+        "That was neither a call that can be run nor an answer. Call one tool per message, with its name and argument "
+        "as described, or reply with the answer alone."
+    ),
+)
+"""Tool calls in the format of the model's chat template."""
+
+PRESETS: dict[str, SearchProtocol] = {protocol.name: protocol for protocol in (CLEAN, SEARCH_R1, SAPO, R1, NATIVE)}
+
+
+# ---- what a template writes
+
+_FORMATS: WeakKeyDictionary[Any, dict[tuple[str, str, tuple[str, ...]], CallFormat]] = WeakKeyDictionary()
+_QUERIES, _RESULTS = ("firstholdfastquery", "secondholdfastquery"), ('first"holdfastresult', 'second"holdfastresult')
+"""Words that no template has. A quote tells whether a template writes results as JSON."""
+_CALL_ID = "holdfast1"  # Mistral's templates want nine letters and digits
+
+
+def _read_format(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path, schemas: list[Any]) -> CallFormat:
+    """The format, from two renderings: two calls with their results; and a result after a message without a call."""
+    where = f"protocol.preset = 'tools': {named(chat_template)}"
+    instead = (
+        "Take a model whose template has tools (such as Qwen2.5, Qwen3 or Llama 3), name a Jinja file in "
+        "model.chat_template, or set protocol.preset = 'clean'"
+    )
+
+    def refused(why: str) -> ConfigError:
+        return ConfigError(f"{where} {why}. {instead}")
+
+    template = template_of(tokenizer, chat_template, schemas)
+    if template is None:
+        raise ConfigError(
+            f"protocol.preset = 'tools', but there is no chat template, which says how to call. {instead}"
+        )
+
+    def render(*messages: dict[str, Any]) -> str:
+        return apply_template(tokenizer, template, [{"role": "user", "content": "Who?"}, *messages], schemas)
+
+    (query, next_query), (result, next_result) = _QUERIES, _RESULTS
+    try:
+        prompt, text = render(), render(_call(query), _result(result), _call(next_query), _result(next_result))
+        plain = render({"role": "assistant", "content": query}, _result(result))
+    except Exception as error:  # jinja raises many kinds; each means the template does not fit
+        raise refused(f"cannot render a conversation with tool calls ({str(error).strip()[:120]})") from error
+    if SEARCH.description not in prompt:
+        raise refused("does not tell the model of tools")
+    quoted = result not in text
+    if quoted:
+        result, next_result = _as_json(result), _as_json(next_result)
+    marks = [query, result, next_query, next_result]
+    if [text.count(mark) for mark in marks] != [1] * 4 or sorted(marks, key=text.index) != marks:
+        raise refused("does not write each call and each result once")
+    if not text.startswith(prompt):
+        raise refused("begins the model's earlier messages in another way than its next one")
+    opened, between = text[len(prompt) : text.index(query)], _between(text, query, result)
+    after = text.rpartition(next_result)[2]
+    if _between(text, result, next_query) != after + opened:
+        raise refused("writes an earlier call or result in another way than the last")
+    brace = max(opened.find("{"), 0)
+    try:
+        call, end = json.JSONDecoder().raw_decode(opened + query + between, brace)
+        name = next(key for key, value in call.items() if value == SEARCH.name)
+        arguments = next(key for key, value in call.items() if value == {SEARCH.parameter: query})
+    except (ValueError, AttributeError, StopIteration):
+        raise refused("does not write a call as one JSON object with a name and arguments") from None
+    closed, before = (opened + query + between)[end:], _between(plain, query, result)
+    if not closed.endswith(before) or plain.rpartition(result)[2] != after:
+        raise refused("writes a result after a call in another way than after a message")
+    if not before.startswith(tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)):
+        raise refused(f"ends a message with {before[:20]!r}, not with a special token, so that no turn would end")
+    return CallFormat(
+        opening=opened[:brace].strip(),
+        closing=closed.removesuffix(before).strip(),
+        name=name,
+        arguments=arguments,
+        before=before,
+        after=after,
+        quoted=quoted,
+        written=(opened, between.removesuffix(before)),
+    )
+
+
+def _as_json(text: str) -> str:
+    """The text inside a JSON string, as `tojson` of chat templates writes it."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _between(text: str, left: str, right: str) -> str:
+    return text[text.index(left) + len(left) : text.index(right)]
+
+
+def _call(query: str) -> dict[str, Any]:
+    function = {"name": SEARCH.name, "arguments": {SEARCH.parameter: query}}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "id": _CALL_ID, "function": function}],
+    }
+
+
+def _result(content: str) -> dict[str, Any]:
+    return {"role": "tool", "name": SEARCH.name, "tool_call_id": _CALL_ID, "content": content}

@@ -1,0 +1,262 @@
+"""Tool calls in a real TRL trainer: masks token by token, results as TRL itself writes them, refusals."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+trl = pytest.importorskip("trl")
+
+from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: E402
+
+from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
+from holdfast.adapters.trl_environment import (  # noqa: E402
+    environment_rewards,
+    rollout_of,
+    search_environment,
+    tool_dataset,
+)
+from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
+from holdfast.agent.protocol import render_prompt  # noqa: E402
+from holdfast.agent.tools import NATIVE  # noqa: E402
+from holdfast.agent.trajectory import Answer, Invalid, Read, Search, Status, Trajectory  # noqa: E402
+from holdfast.base.errors import ConfigError, RetrievalError  # noqa: E402
+from holdfast.data.questions import Example  # noqa: E402
+from holdfast.model.tokens import encode  # noqa: E402
+from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
+from holdfast.retrieval.types import Document, Hit  # noqa: E402
+
+SMALL = replace(
+    NATIVE,
+    prompt="{question}",
+    max_turns=3,
+    max_turn_tokens=30,
+    max_observation_tokens=60,
+    max_total_tokens=700,
+)
+PASSAGES = [Document(f"d{i}", f"Mora {i}\nThe lake of Mora {i} is near the town.") for i in range(6)]
+QUESTIONS = [
+    Example(source="t", split="train", index=i, question=f"What is the lake of Mora {i}?", golden_answers=("town",))
+    for i in range(6)
+]
+
+
+class Down:
+    in_process = True
+
+    def search(self, queries: Any, k: int) -> list[list[Hit]]:
+        raise RetrievalError("down")
+
+
+@pytest.fixture(scope="module")
+def taught(speaker: Callable[[str], Any]) -> tuple[Any, Any]:
+    return teach(speaker("hermes"))
+
+
+def model_config(tokenizer: Any) -> Any:
+    return Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+
+
+def teach(tokenizer: Any) -> tuple[Any, Any]:
+    """A tokenizer with a template of tools, and a model that calls, answers or babbles, about equally often."""
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(model_config(tokenizer))
+    said = [SMALL.write_search("the lake", tokenizer), "town", "lake", "the lake of Orsa, " * 12]
+    rows = []
+    for question in ("What is the lake of Mora 1?", "What is the lake of Mora 4?"):
+        prompt = render_prompt(question, SMALL, tokenizer)
+        rows += [(prompt, [*encode(tokenizer, text), tokenizer.eos_token_id]) for text in said]
+    width = max(len(prompt) + len(turn) for prompt, turn in rows)
+    tokens, labels = torch.full((2, len(rows), width), tokenizer.pad_token_id)
+    labels[:] = -100
+    for i, (prompt, turn) in enumerate(rows):
+        tokens[i, : len(prompt) + len(turn)] = torch.tensor(prompt + turn)
+        labels[i, len(prompt) : len(prompt) + len(turn)] = torch.tensor(turn)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(80):
+        optimizer.zero_grad()
+        model(input_ids=tokens, labels=labels).loss.backward()
+        optimizer.step()
+    return tokenizer, model
+
+
+@pytest.fixture
+def searching(make_trainer: Any, taught: tuple[Any, Any]) -> Callable[..., Any]:
+    tokenizer, model = taught
+
+    def make(protocol: Any = SMALL, **more: Any) -> Any:
+        functions, weights = reward_functions({"em": 1.0, "format": 0.5})
+        return make_trainer(
+            with_penalties(trl.GRPOTrainer, LLDS(), displacement_every=1),
+            rollout_func=SearchRollouts(BM25Retriever.build(PASSAGES), protocol),
+            reward_funcs=functions,
+            reward_weights=weights,
+            train_dataset=question_dataset(QUESTIONS),
+            model=model,
+            processing_class=tokenizer,
+            **({"learning_rate": 1e-3} | more),
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("mask_truncated", [False, True])
+def test_what_trl_trains_on_is_what_was_sampled(
+    mask_truncated: bool, searching: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol = replace(SMALL, max_turns=1 if mask_truncated else 3)
+    trainer = searching(protocol, mask_truncated_completions=mask_truncated)
+    batches: list[Any] = []
+    original = type(trainer)._generate_and_score_completions
+
+    def keep(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = original(self, inputs)
+        batches.append((inputs, batch))
+        return batch
+
+    monkeypatch.setattr(type(trainer), "_generate_and_score_completions", keep)
+    trainer.train()
+    actions, cut = set(), 0
+    for inputs, batch in batches:
+        mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
+        gap = (batch["sampling_per_token_logps"] - batch["old_per_token_logps"])[mask]
+        assert float(gap.abs().max()) < 1e-4
+        for i, row in enumerate(inputs):
+            t: Trajectory = row["trajectory"]
+            n, length = len(t.prompt), len(t.token_ids) - len(t.prompt)
+            actions |= {type(turn.action) for turn in t.turns}
+            assert batch["completion_ids"][i, :length].tolist() == list(t.token_ids[n:])
+            unfinished = mask_truncated and t.token_ids[-1] != trainer.processing_class.eos_token_id
+            cut += unfinished
+            expected = [False] * length if unfinished else list(t.loss_mask[n:])
+            assert mask[i, :length].tolist() == expected and not mask[i, length:].any()
+            assert batch["holdfast_answer_mask"][i, :length].tolist() == list(t.answer_mask[n:])
+    assert {Answer, Search} <= actions and bool(cut) == mask_truncated
+
+
+@pytest.mark.parametrize(
+    "name", ["hermes", "llama", "qwen2_5", "qwen3_training", "qwen3_instruct_2507", "llama3_1", "llama3_2"]
+)
+def test_a_result_has_the_ids_that_trl_gives_it(name: str, speaker: Callable[[str], Any]) -> None:
+    tokenizer = speaker(name)
+    host = SimpleNamespace(
+        processing_class=tokenizer, _tokenizer=tokenizer, _is_vlm=False, chat_template=None, chat_template_kwargs={}
+    )
+    for text in ("lake.", 'a "quoted"\nline', "漢字 café", "x\n"):
+        ours = NATIVE.observe([Hit(Document("d", f"Orsa\n{text}"), 0.0)], tokenizer, turn=[tokenizer.eos_token_id])
+        message = {"role": "tool", "name": "search", "content": ours.text}
+        assert list(ours.token_ids) == trl.GRPOTrainer._get_tool_suffix_ids(host, [message])
+
+
+def test_a_model_without_a_template_of_tools_is_refused(searching: Callable[..., Any]) -> None:
+    trainer = searching()
+    trainer.processing_class = tokenizer = copy.deepcopy(trainer.processing_class)
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    with pytest.raises(ConfigError, match="does not tell the model of tools"):
+        trainer.rollout_func(["Who?"], trainer)
+    tokenizer.chat_template = None
+    with pytest.raises(ConfigError, match="there is no chat template"):
+        trainer.rollout_func(["Who?"], trainer)
+
+
+# ---- TRL's own loop of tools
+
+
+def call(name: str, **arguments: str) -> dict[str, Any]:
+    calls = [{"type": "function", "function": {"name": name, "arguments": arguments}}]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def test_what_an_environment_did_is_scored_as_a_rollout() -> None:
+    environment = search_environment(BM25Retriever.build(PASSAGES), replace(SMALL, tools=("search", "read")))()
+    environment.reset(golden_answers=["x"])
+    found, read = environment.search("lake Mora 3"), environment.read("d3")
+    assert found.startswith("Doc d3(Title: Mora 3) The lake") and read == "Doc d3(Title: Mora 3) " + PASSAGES[3].text
+    assert environment.read("d9") == SMALL.nothing_found
+    results = [{"role": "tool", "name": "search", "content": text} for text in (found, '{"error": "no tool"}', read)]
+    calls = [call("search", query="lake Mora 3"), call("browse", url="x"), call("read", id="d3")]
+    messages = [message for pair in zip(calls, results, strict=True) for message in pair]
+    messages.append({"role": "assistant", "content": "<think>\nhm\n</think>\n\ntown"})
+    done = rollout_of(messages, environment)
+    assert [type(turn.action) for turn in done.turns] == [Search, Invalid, Read, Answer] and done.answer == "town"
+    assert done.turns[0].hits[0] == "d3" and not done.turns[1].hits and done.turns[2].hits == ("d3",)
+    parts = {"em": 1.0, "retrieval": 0.5, "format": 0.25}
+    functions, weights = environment_rewards(parts)
+    scores = {
+        function.__name__: function(
+            completions=[messages, messages[:1]],
+            environments=[environment] * 2,
+            golden_answers=[["town"]] * 2,
+            example_id=["q"] * 2,
+            log_metric=lambda *_: None,
+        )
+        for function in functions
+    }
+    assert scores == {"em": [1.0, 0.0], "retrieval": [1.0, 0.0], "format": [0.0, 0.0]} and sum(weights) == 1.75
+
+
+def test_an_outage_is_no_wrong_answer() -> None:
+    environment = search_environment(Down())()
+    with pytest.raises(RetrievalError, match="down"):
+        environment.search("x")
+    done = rollout_of([call("search", query="x"), {"role": "tool", "content": "{}"}], environment)
+    assert done.status is Status.RETRIEVAL_FAILED and done.error == "down"
+    environment.reset()
+    assert rollout_of([], environment).status is Status.TRUNCATED
+    assert not hasattr(environment, "read")
+
+
+def test_trl_runs_the_environment(make_trainer: Any, speaker: Callable[[str], Any]) -> None:
+    """TRL renders, parses and calls; what is sampled follows a script. The penalty finds the actions in TRL's mask."""
+    tokenizer = speaker("qwen2_5")
+    functions, weights = environment_rewards({"em": 1.0, "format": 0.5})
+    made: list[Any] = []
+
+    def factory() -> Any:
+        made.append(search_environment(BM25Retriever.build(PASSAGES), SMALL)())
+        return made[-1]
+
+    trainer = make_trainer(
+        with_penalties(trl.GRPOTrainer, LLDS(), displacement_every=1),
+        rollout_func=None,
+        environment_factory=factory,
+        reward_funcs=functions,
+        reward_weights=weights,
+        train_dataset=tool_dataset(QUESTIONS, SMALL),
+        model=Qwen2ForCausalLM(model_config(tokenizer)),
+        processing_class=tokenizer,
+        max_completion_length=200,
+        max_steps=2,
+    )
+    asked = SMALL.write_search("the lake", tokenizer)
+
+    def say(prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
+        texts = [
+            "town" if "Doc 1(Title" in tokenizer.decode(ids) else asked if i % 2 else "lake"
+            for i, ids in enumerate(prompt_ids)
+        ]
+        return [[*encode(tokenizer, text), tokenizer.eos_token_id] for text in texts], None
+
+    trainer._generate_single_turn = say
+    trainer.train()
+    row = trainer.state.log_history[0]
+    assert (row["tools/call_frequency"], row["rewards/em/mean"], row["rewards/format/mean"]) == (0.5, 0.5, 1.0)
+    assert "holdfast/likelihood/correct/action_2" in row and "holdfast/likelihood/incorrect/action_2" not in row
+    assert {seen for environment in made for seen in environment._seen}

@@ -1,0 +1,82 @@
+"""Chat templates with tools: two written here in the two common styles, and real ones from the package of TRL."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERMES = """
+{%- if tools %}<|im_start|>system
+Call a function as <tool_call>{"name": …, "arguments": {…}}</tool_call>. Functions:{% for tool in tools %}
+{{ tool | tojson }}{% endfor %}<|im_end|>
+{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}<|im_start|>tool
+<tool_response>
+{{ m.content }}
+</tool_response><|im_end|>
+{% else %}<|im_start|>{{ m.role }}
+{{ m.content }}
+{%- for call in m.tool_calls or [] %}{{ '\\n' if m.content else '' }}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+LLAMA = """
+{{- bos_token }}
+{%- if tools %}<|start_header_id|>system<|end_header_id|>
+
+Reply with {"name": …, "parameters": {…}} to call one of {{ tools | tojson }}<|eot_id|>{% endif %}
+{%- for m in messages %}<|start_header_id|>{{ 'ipython' if m.role == 'tool' else m.role }}<|end_header_id|>
+
+{% if m.tool_calls %}{% set call = m.tool_calls[0].function -%}
+{"name": "{{ call.name }}", "parameters": {{ call.arguments | tojson }}}
+{%- elif m.role == 'tool' %}{{ m.content | tojson }}
+{%- else %}{{ m.content | trim }}{% endif %}<|eot_id|>{% endfor %}
+{%- if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>
+
+{% endif %}"""
+
+OURS = {"hermes": HERMES, "llama": LLAMA}
+OF_TRL = ("qwen2_5", "qwen3", "qwen3_instruct_2507", "llama3_1", "llama3_2")
+
+_HEADERS = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin|>", "<|im_start|>", "<|im_end|>"]
+_TEXTS = [
+    '<tool_call>\n{"name": "search", "arguments": {"query": "the lake of Orsa"}}\n</tool_call>',
+    '{"name": "search", "parameters": {"query": "the lake"}}',
+    "<think>\nlook for it.\n</think>\n\n",
+    "<tool_response>\nDoc 1(Title: Orsa) the lake, the town.\n</tool_response>\nuser\nassistant\n",
+    "漢字 café, no answer.\n",
+] * 30
+
+
+def template_text(name: str) -> str:
+    """A template's text; a test that needs one of TRL is skipped without TRL."""
+    if name in OURS:
+        return OURS[name]
+    spec = importlib.util.find_spec("trl")
+    file = Path(str(spec.origin)).parent / "chat_templates" / f"{name}.jinja" if spec else None
+    if file is None or not file.is_file():
+        pytest.skip(f"the template {name} comes with TRL")
+    return file.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def speaker(learn_tokenizer: Callable[..., Any]) -> Callable[[str], Any]:
+    """speaker("hermes"): a tokenizer with that template. Its end of sequence is the template's end of a message."""
+    learned = learn_tokenizer(_TEXTS, 420, ["<|pad|>", *_HEADERS], pad_token="<|pad|>", bos_token="<|begin|>")
+
+    def make(name: str) -> Any:
+        tokenizer = copy.deepcopy(learned)
+        tokenizer.chat_template = text = template_text(name)
+        tokenizer.eos_token = "<|eot_id|>" if "<|eot_id|>" in text else "<|im_end|>"
+        return tokenizer
+
+    return make
