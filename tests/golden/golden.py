@@ -23,9 +23,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import re
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys

@@ -291,7 +291,7 @@ def course(curve: Curve) -> Course:
 
     >>> end = course(curve_of([0.8] * 8 + [0.2] * 12))
     >>> end.fall.step, end.half.step, end.back_step
-    (19, 12, None)
+    (19, 13, None)
     >>> course(curve_of([0.8] * 20 + [0.0] * 8 + [0.8] * 30)).back_step
     37
     """
@@ -329,7 +329,7 @@ def fell(curve: Curve) -> Fall | None:
     """When the reward first fell: it had lost 40 % of its range, or a third in the mean of ten rows.
 
     >>> fell(curve_of([0.8] * 8 + [0.2] * 8)).step, fell(curve_of([0.8] * 8 + [0.6] * 8))
-    (11, None)
+    (13, None)
     """
     row = first(curve.fallen)
     return None if row is None else curve.fall_at(row)

@@ -70,7 +70,8 @@ def test_it_finds_what_the_file_shows(recording: Recording, tmp_path: Path) -> N
     callback = Monitoring()
     feed(callback, rows, tmp_path)
     offline = [(finding.code, finding.step) for finding in diagnose(read_log(path)).findings]
-    assert [(finding.code, finding.step) for finding in callback.findings] == offline
+    live = [(finding.code, finding.step) for finding in callback.findings]
+    assert sorted(live) == sorted(offline)  # a file lists causes first
 
 
 def test_what_trl_writes_for_nan_is_seen_while_the_run_lives(tmp_path: Path) -> None:

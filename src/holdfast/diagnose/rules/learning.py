@@ -78,7 +78,7 @@ def never_rose(rows: Rows) -> Signal:
     third = max(count // PART, 1)
     early, late = float(reward[:third].mean()), float(reward[count - third :].mean())
     visible = RISE_ERRORS * np.sqrt(2) * float(noise_of_mean(reward, third)[-1])
-    flat = count >= FEWEST_ROWS and abs(late - early) <= visible / 2 and not is_solved(reward)
+    flat = count >= FEWEST_ROWS and visible > 0 and abs(late - early) <= visible / 2 and not is_solved(reward)
     where = np.arange(count) == (count - 1 if flat else -1)
 
     def every(value: float) -> Values:

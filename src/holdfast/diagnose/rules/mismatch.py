@@ -147,18 +147,20 @@ def explained(x: Values, y: Values) -> Values:
     [0.0, 1.0, 1.0, 1.0]
     """
     count = np.arange(1, len(x) + 1)
-    x, y = x / max(float(np.abs(x).max()), 1e-300), y - y[0]
-    mean_x, mean_y = np.cumsum(x) / count, np.cumsum(y) / count
-    both = np.cumsum(x * y) / count - mean_x * mean_y
-    squares = (np.cumsum(x * x) / count - mean_x**2) * (np.cumsum(y * y) / count - mean_y**2)
-    return np.where((both > 0) & (squares > 1e-300), both**2 / np.maximum(squares, 1e-300), 0.0)
+    with np.errstate(all="ignore"):
+        x, y = x / max(float(np.abs(x).max()), 1e-300), y - y[0]
+        mean_x, mean_y = np.cumsum(x) / count, np.cumsum(y) / count
+        both = np.cumsum(x * y) / count - mean_x * mean_y
+        squares = (np.cumsum(x * x) / count - mean_x**2) * (np.cumsum(y * y) / count - mean_y**2)
+        share = both**2 / np.maximum(squares, 1e-300)
+    return np.where((both > 0) & (squares > 1e-300) & np.isfinite(share), share, 0.0)
 
 
 def loses_weight(rows: Rows) -> Signal:
     """The mean importance ratio of the sampler was near 1, and is far below, while rollouts kept their length."""
     (ratio,) = rows.columns
     mean = trailing_mean(ratio, RATIO_ROWS)
-    longer = rows.latest(LENGTH, lambda values: trailing_mean(values, RATIO_ROWS) / usual_before(values))
+    longer = rows.latest(LENGTH, lambda values: times_usual(trailing_mean(values, RATIO_ROWS)))
     was_near = highest(np.where(np.arange(len(ratio)) > 0, mean, ratio)) >= FIRST_RATIO
     low = (mean < LOW_RATIO) & (ratio < LOW_RATIO)
     return Signal(
