@@ -16,7 +16,7 @@ PIP    := $(if $(UV),$(UV) pip install -q --python $(BIN)/python,$(BIN)/python -
 	-c constraints.txt
 ARGS   ?=
 
-.PHONY: train test test-all numerics lint sizes setup dev golden chaos gpu contracts contracts-verl contracts-trl contracts-vllm \
+.PHONY: train test test-all numerics lint sizes setup dev golden chaos gpu accuracy contracts contracts-verl contracts-trl contracts-vllm \
 	contracts-prime-rl prime-rl-checkout docs site constraints dist clean
 
 train: setup
@@ -40,6 +40,21 @@ chaos: dev
 # Tests and benchmarks on one GPU, in 25 minutes at most: docs/reference/gpu.md.
 gpu: dev
 	$(BIN)/python benchmarks/gpu.py --docs docs/reference/gpu.md $(ARGS)
+
+# Every number of docs/reference/diagnose-accuracy.md but the history, and the page: after a change of the rules. TOOLS has
+# an environment for each other tool, PUBLIC logs of public runs; without one of them its part of the page stays as it
+# was. research/README.md has the commands.
+RESEARCH := OMP_NUM_THREADS=1 $(BIN)/python -m holdfast_research
+accuracy: dev
+	mkdir -p build
+	$(if $(PUBLIC),$(RESEARCH).public_logs "$(PUBLIC)" --keep public_logs)
+	$(RESEARCH).pages.diagnosis --testbeds --keep
+	for set in fourth real-model; do $(RESEARCH).pages.single_turn $$set --json build/$$set.json && \
+		$(RESEARCH).pages.diagnosis_page --take $$set build/$$set.json || exit 1; done
+	$(RESEARCH).null_model --jobs 2 --json build/null.json
+	$(RESEARCH).pages.diagnosis_page --take null_model build/null.json
+	$(if $(TOOLS),$(RESEARCH).head_to_head --tools "$(TOOLS)" $(if $(PUBLIC),--public "$(PUBLIC)") --keep head_to_head)
+	$(RESEARCH).pages.diagnosis_page
 
 # The tests of numbers once more, with torch's kernels for the oldest CPUs: rounding differs from those of this machine.
 NUMBERS := tests/losses tests/agent tests/model tests/evaluate/probes research/tests/probes tests/train/test_update_batches.py tests/train/test_update_gradients.py \

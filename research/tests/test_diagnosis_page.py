@@ -58,13 +58,25 @@ def test_the_page_has_what_was_read_and_whether_it_is_enough() -> None:
     assert "abc1234" in text and "2026-01-01" in text
     summary = next(line for line in text.splitlines() if line.startswith("| simulated healthy runs"))
     assert "| 0.5 | at most 0.02 | no |" in summary
-    assert "Our recordings, each testbed" not in text and "two other tools" not in text
+    assert "Our recordings, each testbed" not in text and "Compared with other tools" not in text
 
     text = page({"fourth": {**STAMP, **set_reading(a_set())}})
     reached = [
         line.split("|")[4].strip() for line in text.splitlines() if line.startswith(("| blind TRL runs", "| the same"))
     ]
     assert reached == ["yes", "no", "yes"] * 2
+
+
+def test_a_healthy_set_lists_what_is_said_of_each_run() -> None:
+    views = [
+        {"name": "a", "view": "whole", "has_finding": True, "findings": [["RWD001", 12]], "notes": []},
+        {"name": "a", "view": "every 10", "has_finding": False, "findings": [], "notes": [["ZER001", 10]]},
+    ]
+    reading = diagnosis_page.healthy_set_reading({"views": views})
+    assert reading["runs"] == {"a": {"whole": "RWD001@12", "every 10": "no finding; notes: ZER001@10"}}
+    assert reading["numbers"]["healthy with a finding"]["whole"].startswith("1 of 1")
+    assert reading["numbers"]["healthy with a note"]["every 10"].startswith("1 of 1")
+    assert "| a | RWD001@12 | no finding; notes: ZER001@10 |" in page({"real-model": {**STAMP, **reading}})
 
 
 def test_what_another_command_wrote_becomes_a_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,18 @@ import pytest
 from holdfast.base.errors import HoldfastError
 from holdfast.diagnose.log import Log, Series
 from holdfast_research import head_to_head
-from holdfast_research.head_to_head import OURS, RLDK, TOOLKIT, Case, compared, counted, mapped, raw_rows
+from holdfast_research.head_to_head import (
+    OURS,
+    RLDK,
+    RLDOCTOR,
+    TOOLKIT,
+    Case,
+    Said,
+    compared,
+    counted,
+    mapped,
+    raw_rows,
+)
 
 
 def a_case(name: str, *, healthy: bool, cause: str = "", reward: float = 0.5) -> Case:
@@ -50,26 +61,46 @@ def test_rows_keep_the_names_of_the_trainer(tmp_path: Path) -> None:
     assert raw_rows(path) == ({"step": 3, "critic/score/mean": 0.25, "actor/entropy": 0.5},)
 
 
+SECONDS = {"ok": 0.25, "bad": 0.75}
+
+
 def test_an_alarm_counts_by_severity_and_by_what_it_names() -> None:
-    alarms = {"ok": [("kl_above_target", "medium")], "bad": [("grpo_reward_collapse", "high")]}
-    numbers = counted(TOOLKIT, CASES, alarms)
-    assert numbers["found, serious"].startswith("1 of 1") and numbers["cause named, serious"].startswith("1 of 1")
+    alarms = {"ok": [("kl_above_target", "medium", 1)], "bad": [("grpo_reward_collapse", "high", 1)]}
+    numbers = counted(TOOLKIT, CASES, Said(alarms, SECONDS))
+    assert numbers["found, serious"].startswith("1 of 1") and numbers["cause first"].startswith("1 of 1")
     assert numbers["healthy, serious"].startswith("0 of 1") and numbers["healthy, any"].startswith("1 of 1")
-    other = counted(TOOLKIT, CASES, alarms | {"bad": [("kl_instability", "high")]})
-    assert other["found, serious"].startswith("1 of 1") and other["cause named, any"].startswith("0 of 1")
+    assert numbers["ms a log"] == "500"
+    other = counted(TOOLKIT, CASES, Said(alarms | {"bad": [("kl_instability", "high", 1)]}, SECONDS))
+    assert other["found, serious"].startswith("1 of 1") and other["cause anywhere"].startswith("0 of 1")
+
+
+@pytest.mark.parametrize(("place", "first"), [(3, "1 of 1"), (4, "0 of 1")])
+def test_a_cause_is_first_if_no_alarm_came_before_it(place: int, first: str) -> None:
+    alarms = {"ok": [], "bad": [("kl_instability", "high", 3), ("grpo_reward_collapse", "medium", place)]}
+    numbers = counted(TOOLKIT, CASES, Said(alarms, SECONDS))
+    assert numbers["cause first"].startswith(first) and numbers["cause anywhere"].startswith("1 of 1")
 
 
 def test_our_notes_are_no_serious_alarms() -> None:
-    numbers = counted(OURS, CASES, {"ok": [("TRN001", "note")], "bad": [("GRP001", "finding")]})
+    said = Said({"ok": [("TRN001", "note", 0)], "bad": [("GRP001", "finding", 0)]}, SECONDS)
+    numbers = counted(OURS, CASES, said)
     assert numbers["healthy, serious"].startswith("0 of 1") and numbers["healthy, any"].startswith("1 of 1")
-    assert numbers["cause named, serious"].startswith("1 of 1")
+    assert numbers["found, serious"].startswith("1 of 1") and numbers["cause first"].startswith("1 of 1")
+
+
+def test_runs_of_a_real_model_have_the_names_of_trl() -> None:
+    cases = head_to_head.of_a_real_model("real-model")
+    assert len(cases) == 8 and all(case.healthy for case in cases)
+    assert {"reward", "entropy", "grad_norm"} <= cases[0].rows[0].keys()
 
 
 FAKE = """
 import json, sys
 names = [json.loads(line)["name"] for line in open(sys.argv[1])]
-said = {name: {"logged": [], "mapped": [["grpo_safe_kl_spike", "stop"]]} for name in names}
-json.dump({"version": "0", "alarms": said, "printed": dict.fromkeys(names, 0)}, open(sys.argv[2], "w"))
+said = {name: {"logged": [], "mapped": [["grpo_safe_kl_spike", "stop", 1]]} for name in names}
+seconds = dict.fromkeys(names, {"logged": 0.5, "mapped": 0.25})
+answer = {"version": "0", "alarms": said, "seconds": seconds, "printed": dict.fromkeys(names, 0)}
+json.dump(answer, open(sys.argv[2], "w"))
 """
 
 
@@ -81,6 +112,7 @@ def test_a_tool_runs_in_its_own_python(tmp_path: Path, monkeypatch: pytest.Monke
     tools = result["sets"]["set"]
     assert tools["rldk, as the trainer logs"]["found, any"].startswith("0 of 1")
     assert tools["rldk, names mapped by hand"]["healthy, serious"].startswith("1 of 1")
+    assert tools["rldk, names mapped by hand"]["ms a log"] == "250" and float(tools["holdfast"]["ms a log"]) > 0
     assert result["printed rows that rldk reads"] == {"set": "0 of 2 logs"}
     assert head_to_head.table(result).count("\n| ") == 4
 
@@ -126,12 +158,18 @@ def test_a_check_with_several_problems_is_told_apart_by_its_words(tmp_path: Path
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rldoctor\nVersion: 0\n")
     given, answer = tmp_path / "cases.jsonl", tmp_path / "alarms.json"
     given.write_text(json.dumps({"name": "a", "logged": [{"step": 1, "grad_norm": 1}], "mapped": [{"step": 1}]}) + "\n")
-    driver = Path(head_to_head.other_tools.__file__).parent / head_to_head.DRIVERS[head_to_head.RLDOCTOR]
+    driver = Path(head_to_head.other_tools.__file__).parent / head_to_head.DRIVERS[RLDOCTOR]
     subprocess.run([sys.executable, driver, given, answer], env={"PYTHONPATH": str(tmp_path)}, check=True)
     kinds = ["gradient_pathology: non-finite", "gradient_pathology: spike", "plateau"]
-    said = {"logged": [[kind, "CRITICAL"] for kind in kinds], "mapped": [[kind, "INFO"] for kind in kinds]}
-    assert json.loads(answer.read_text()) == {"version": "0", "alarms": {"a": said}}
-    assert set(kinds[:2]) < head_to_head.SAYS[head_to_head.RLDOCTOR].keys()
+    places = (0, 0, 1)  # two problems of one finding have its place
+    said = {
+        feed: [[kind, severity, place] for kind, place in zip(kinds, places, strict=True)]
+        for feed, severity in (("logged", "CRITICAL"), ("mapped", "INFO"))
+    }
+    written = json.loads(answer.read_text())
+    assert written["version"] == "0" and written["alarms"] == {"a": said}
+    assert written["seconds"]["a"].keys() == {"logged", "mapped"}
+    assert set(kinds[:2]) < head_to_head.SAYS[RLDOCTOR].keys()
 
 
 def test_every_alarm_of_a_tool_names_a_cause_that_exists() -> None:

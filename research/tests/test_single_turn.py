@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_research import collection
+from holdfast_research import collection, readings
 from holdfast_research.pages import single_turn as page
 from holdfast_research.recordings import fourth, outcomes, practice
 from holdfast_research.recordings.library import PACKED, Recording, folder_of, keep_logs, read_manifest
@@ -119,3 +119,29 @@ def test_the_held_out_set_is_small_and_follows_its_plan() -> None:
         assert recording.healthy or recording.cause in (*outcomes.CAUSES, outcomes.UNPLANNED)
     assert sum(r.healthy for r in recordings) >= 20
     assert sum(not r.healthy for r in recordings) >= 20
+
+
+def test_a_log_of_the_local_trainer_is_judged_whole_and_with_a_row_in_ten() -> None:
+    folder = folder_of("real-model")
+    recordings = read_manifest(folder)
+    assert len(recordings) == 8 and all(recording.healthy for recording in recordings)
+    assert set(collection.read(folder / PACKED)) == {recording.name for recording in recordings}
+    views = page.views(recordings[0], folder)
+    assert len(views["whole"].steps) == 24 and views["every 10"].steps.tolist() == [10, 20]
+    assert views["whole"].settings["train.group_size"] == 6
+
+
+def test_what_is_said_of_the_runs_of_a_real_model_is_published() -> None:
+    folder, kept = folder_of("real-model"), readings.kept("real-model")
+    assert kept is not None
+    verdicts = page.all_views(read_manifest(folder), folder)
+    assert len(verdicts) == 16
+    for v in verdicts:
+        assert kept["runs"][v.name][v.view] == page.said(v.findings, v.notes), "make accuracy"
+
+
+def test_the_set_says_nothing_of_the_machine_and_is_small() -> None:
+    folder = folder_of("real-model")
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 6e4
+    text = (folder / "manifest.json").read_text(encoding="utf-8") + str(collection.read(folder / PACKED))
+    assert "/work" not in text and "/root" not in text and "/tmp" not in text

@@ -1,16 +1,17 @@
 """holdfast beside other tools that judge such logs, on the same logs, each with its own defaults.
 
-    python -m holdfast_research.head_to_head --toolkit-python P --rldk-python P --public DIR --keep head_to_head
-    python -m holdfast_research.head_to_head --rldoctor-python P --rlprobe-python P --rlwatch-python P \\
-        --sets own fourth practice --null 40 --keep head_to_head_tools
+    python -m holdfast_research.head_to_head --tools DIR --public DIR --keep head_to_head
 
-Without the Python of a tool the command says how to install it. The logs are the stock logs of TRL in the library of
-recordings and of other sets of recordings, a folder of public logs (`public_logs`), and healthy runs of the null model.
+`--tools` is a folder with an environment for each tool, by its short name: DIR/rldoctor/bin/python. A tool that is not
+there is left out, and the command says how to install it. The logs are the stock logs of TRL in the library of
+recordings and of other sets of recordings, runs of a real model by TRL's names, a folder of public logs
+(`public_logs`), and healthy runs of the null model.
 
 Each tool is fed twice. `logged`: rows by the trainer's names, as the tool takes them from TRL (its callback, or the
 state that the trainer saves). `mapped`: every series that measures the same thing under the name that the tool's rules
 look for (`NAMES`), which is more than its documentation asks of a user. An alarm anywhere in a faulty run counts as
-found, whenever it comes. `SAYS` has the causes that each kind of alarm names, read generously.
+found, whenever it comes. `SAYS` has the causes that each kind of alarm names, read generously. The cause is first if an
+alarm that the tool shows or sends first names it, of any severity.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from holdfast.base.errors import HoldfastError
@@ -36,7 +39,7 @@ from holdfast.diagnose.readers.names import TRL
 from holdfast.diagnose.readers.text import Tally
 from holdfast_research import null_model, other_tools, public_logs, readings
 from holdfast_research.pages.diagnosis import RIGHT
-from holdfast_research.recordings.library import FOLDER, SETS, folder_of, load, read_manifest, unpack
+from holdfast_research.recordings.library import FOLDER, REAL_MODEL, SETS, folder_of, load, read_manifest, unpack
 from holdfast_research.recordings.outcomes import CAUSES, UNPLANNED
 
 Row = dict[str, float]
@@ -44,15 +47,15 @@ Row = dict[str, float]
 TOOLKIT, RLDK, OURS = "post-training-toolkit", "rldk", "holdfast"
 RLDOCTOR, RLPROBE, RLWATCH = "rldoctor", "rlprobe", "rlwatch"
 SHORT = {TOOLKIT: "toolkit", RLDK: "rldk", RLDOCTOR: "rldoctor", RLPROBE: "rlprobe", RLWATCH: "rlwatch"}
-"""Tool -> its word in the options and in the names of the drivers."""
+"""Tool -> the name of its environment and of its driver."""
 INSTALL = {
     TOOLKIT: "git clone https://github.com/microsoft/post-training-toolkit && cd post-training-toolkit && "
-    "git checkout 7ab9855 && python -m venv v && v/bin/pip install . torch transformers trl",
+    "git checkout 7ab9855 && python -m venv DIR/toolkit && DIR/toolkit/bin/pip install . torch transformers trl",
     RLDK: "git clone https://github.com/adityachallapally/rldk && cd rldk && git checkout de64283 && "
-    "python -m venv v && v/bin/pip install . torch transformers trl pandas scipy matplotlib",
-    RLDOCTOR: "python -m venv v && v/bin/pip install rldoctor==0.2.0",
-    RLPROBE: "python -m venv v && v/bin/pip install rlprobe==0.1.0",
-    RLWATCH: "python -m venv v && v/bin/pip install rlwatch==0.5.1",
+    "python -m venv DIR/rldk && DIR/rldk/bin/pip install . torch transformers trl pandas scipy matplotlib",
+    RLDOCTOR: "python -m venv DIR/rldoctor && DIR/rldoctor/bin/pip install rldoctor==0.2.0",
+    RLPROBE: "python -m venv DIR/rlprobe && DIR/rlprobe/bin/pip install rlprobe==0.1.0",
+    RLWATCH: "python -m venv DIR/rlwatch && DIR/rlwatch/bin/pip install rlwatch==0.5.1",
 }
 COMMITS = {TOOLKIT: "7ab9855 (2026-01-28)", RLDK: "de64283 (2025-10-08)"}
 """Of the tools that were installed from a repository: their versions do not say which code ran."""
@@ -222,8 +225,17 @@ SEVERE = {
 }
 """What each tool itself calls serious: it would stop the run."""
 
-Alarm = tuple[str, str]
-"""Its kind, its severity in the tool's words."""
+Alarm = tuple[str, str, int]
+"""Its kind, its severity in the tool's words, and its place in the order in which the tool shows or sends alarms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one tool said of every case, by name."""
+
+    alarms: Mapping[str, Sequence[Alarm]]
+    seconds: Mapping[str, float]
+    """Of processor time, with what the tool reads and writes, without starting Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +253,8 @@ class Case:
     log: Log
     rows: tuple[Row, ...]
     """By the trainer's names, with `step`."""
+    path: Path | None = None
+    """The file it was read from, if it is no state that TRL saved."""
 
 
 # ---- cases
@@ -273,6 +287,17 @@ def right_codes(cause: str) -> frozenset[str]:
     return CAUSES[cause].right if cause in CAUSES else RIGHT.get(cause, frozenset())
 
 
+def of_a_real_model(of: str) -> list[Case]:
+    """Runs of the local trainer with a real model, as TRL would have logged them."""
+    folder = folder_of(of)
+    logs = [(recording, load(recording, folder)) for recording in read_manifest(folder)]
+    truth: dict[str, Any] = {"of": of, "cause": "", "right": frozenset()}
+    return [
+        Case(name=f"{of}/{recording.name}", healthy=recording.healthy, log=log, rows=mapped(log, IN_TRL), **truth)
+        for recording, log in logs
+    ]
+
+
 def drawn(runs: int) -> list[Case]:
     """Healthy runs of the null model, so many of each of `NULL_CELLS`."""
     cases = []
@@ -297,7 +322,9 @@ def public(folder: Path) -> list[Case]:
             print(f"left out: {str(problem).split('. ')[0]}", file=sys.stderr)
             continue
         truth: dict[str, Any] = {"healthy": log.truth == "healthy", "cause": "", "right": frozenset()}
-        cases.append(Case(name=f"public/{log.number}", of="public", log=read, rows=raw_rows(log.path), **truth))
+        cases.append(
+            Case(name=f"public/{log.number}", of="public", log=read, rows=raw_rows(log.path), path=log.path, **truth)
+        )
     return cases
 
 
@@ -357,45 +384,66 @@ def of_tool(tool: str, python: Path, cases: Sequence[Case]) -> dict[str, Any]:
         return dict(json.loads(answer.read_text(encoding="utf-8")))
 
 
-def of_ours(cases: Iterable[Case]) -> dict[str, list[Alarm]]:
-    """Our findings and notes: (code, level)."""
-    diagnoses = {case.name: diagnose(case.log) for case in cases}
-    return {name: [(f.code, f.level) for f in (*d.findings, *d.notes)] for name, d in diagnoses.items()}
+def of_ours(cases: Iterable[Case]) -> Said:
+    """Our findings and then notes: (code, level, place)."""
+    alarms, seconds = {}, {}
+    for case in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            begun = time.process_time()
+            read_log(case.path or _state(case, Path(folder)))
+            diagnosis = diagnose(case.log)  # which has all that was recorded, also of drawn runs
+            seconds[case.name] = time.process_time() - begun
+        alarms[case.name] = [(f.code, str(f.level), k) for k, f in enumerate((*diagnosis.findings, *diagnosis.notes))]
+    return Said(alarms, seconds)
 
 
-def counted(tool: str, cases: Sequence[Case], alarms: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, str]:
+def _state(case: Case, folder: Path) -> Path:
+    """The rows, in the file that TRL saves."""
+    path = folder / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": case.rows}), encoding="utf-8")
+    return path
+
+
+def counted(tool: str, cases: Sequence[Case], said: Said) -> dict[str, str]:
     """The numbers of one tool on one set."""
 
     def names(case: Case, kind: str) -> bool:
         return kind in case.right if tool == OURS else case.cause in SAYS[tool].get(kind, frozenset())
 
-    def having(some: Sequence[Case], kinds: Mapping[str, Sequence[str]]) -> str:
-        return readings.share(sum(bool(kinds[case.name]) for case in some), len(some))
+    def having(some: Sequence[Case], true: Callable[[Case, Alarm], bool]) -> str:
+        return readings.share(sum(any(true(case, a) for a in said.alarms[case.name]) for case in some), len(some))
+
+    def serious(case: Case, alarm: Alarm) -> bool:
+        return alarm[1] in SEVERE[tool]
+
+    def first(case: Case, alarm: Alarm) -> bool:
+        return names(case, alarm[0]) and alarm[2] == min(place for _, _, place in said.alarms[case.name])
 
     healthy, faulty = [c for c in cases if c.healthy], [c for c in cases if not c.healthy]
     known = [c for c in faulty if c.cause]
-    numbers = {}
-    for label, severities in (("serious", SEVERE[tool]), ("any", None)):
-        kinds = {
-            name: [kind for kind, severity in raised if severities is None or severity in severities]
-            for name, raised in alarms.items()
-        }
-        named = {case.name: [kind for kind in kinds[case.name] if names(case, kind)] for case in known}
-        numbers[f"found, {label}"] = having(faulty, kinds)
-        numbers[f"healthy, {label}"] = having(healthy, kinds)
-        numbers[f"cause named, {label}"] = having(known, named)
-    return numbers
+    return {
+        "found, serious": having(faulty, serious),
+        "healthy, serious": having(healthy, serious),
+        "found, any": having(faulty, lambda _, alarm: True),
+        "healthy, any": having(healthy, lambda _, alarm: True),
+        "cause first": having(known, first),
+        "cause anywhere": having(known, lambda case, alarm: names(case, alarm[0])),
+        "ms a log": f"{1000 * median(said.seconds[case.name] for case in cases):.3g}",
+    }
 
 
 def compared(cases: Sequence[Case], pythons: Mapping[str, Path]) -> dict[str, Any]:
-    """Set -> tool -> numbers; the versions of the tools; and for each case its alarms."""
+    """Set -> tool -> numbers; the versions of the tools; and for each kind of alarm how many runs have it."""
     with ThreadPoolExecutor() as pool:
         running = {tool: pool.submit(of_tool, tool, python, cases) for tool, python in pythons.items()}
         answers = {tool: future.result() for tool, future in running.items()}
-    alarms = {OURS: of_ours(cases)}
+    said = {OURS: of_ours(cases)}
     for tool, answer in answers.items():
         for feed, how in FEEDS.items():
-            alarms[f"{tool}, {how}"] = {name: raised[feed] for name, raised in answer["alarms"].items()}
+            alarms, seconds = (
+                {name: by_feed[feed] for name, by_feed in answer[part].items()} for part in ("alarms", "seconds")
+            )
+            said[f"{tool}, {how}"] = Said(alarms, seconds)
     sets = {of: [c for c in cases if c.of == of] for of in dict.fromkeys(c.of for c in cases)}
     return {
         "versions": {
@@ -408,18 +456,17 @@ def compared(cases: Sequence[Case], pythons: Mapping[str, Path]) -> dict[str, An
             if RLDK in answers
         },
         "sets": {
-            of: {who: counted(who.split(",")[0], some, raised) for who, raised in alarms.items()}
-            for of, some in sets.items()
+            of: {who: counted(who.split(",")[0], some, s) for who, s in said.items()} for of, some in sets.items()
         },
-        "kinds": {who: _kinds(cases, raised) for who, raised in alarms.items()},
+        "kinds": {who: _kinds(cases, s.alarms) for who, s in said.items()},
     }
 
 
-def _kinds(cases: Sequence[Case], alarms: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, dict[str, int]]:
+def _kinds(cases: Sequence[Case], alarms: Mapping[str, Sequence[Alarm]]) -> dict[str, dict[str, int]]:
     """For each kind of alarm the healthy and the faulty runs that have it."""
     result: dict[str, dict[str, int]] = {}
     for case in cases:
-        for kind in {kind for kind, _ in alarms[case.name]}:
+        for kind in {kind for kind, _, _ in alarms[case.name]}:
             row = result.setdefault(kind, {"healthy": 0, "faulty": 0})
             row["healthy" if case.healthy else "faulty"] += 1
     return dict(sorted(result.items()))
@@ -438,25 +485,31 @@ def table(result: Mapping[str, Any]) -> str:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for tool, short in SHORT.items():
-        parser.add_argument(f"--{short}-python", type=Path, help=f"with {tool} installed: {INSTALL[tool]}")
-    parser.add_argument("--public", type=Path, help="a folder of public logs, as public_logs takes it")
-    parser.add_argument("--sets", choices=("own", *SETS), nargs="*", default=["own"], help="recordings")
-    parser.add_argument("--null", type=int, default=0, metavar="N", help="so many drawn healthy runs of each kind")
+    parser.add_argument("--tools", type=Path, metavar="DIR", help="a folder with an environment for each tool")
+    parser.add_argument("--public", type=Path, metavar="DIR", help="a folder of public logs, as public_logs takes it")
+    parser.add_argument("--sets", choices=("own", *SETS), nargs="*", default=["own", *SETS], help="recordings")
+    parser.add_argument("--null", type=int, default=40, metavar="N", help="so many drawn healthy runs of each kind")
     parser.add_argument("--keep", metavar="NAME", help="write research/data/readings/NAME.json")
     options = parser.parse_args()
-    given = {tool: python for tool, short in SHORT.items() if (python := vars(options)[f"{short}_python"]) is not None}
-    for tool in sorted(SHORT.keys() - given):
+    pythons = {}
+    for tool, short in SHORT.items() if options.tools else ():
+        python = options.tools.absolute() / short / "bin" / "python"
+        if python.exists():
+            pythons[tool] = python
+    for tool in sorted(SHORT.keys() - pythons):
         print(f"{tool} is left out. To have it: {INSTALL[tool]}", file=sys.stderr)
-    cases = [case for name in options.sets for case in recorded(FOLDER if name == "own" else folder_of(name), name)]
+    cases = []
+    for name in options.sets:
+        folder = FOLDER if name == "own" else folder_of(name)
+        cases += of_a_real_model(name) if name == REAL_MODEL else recorded(folder, name)
     cases += drawn(options.null)
     if options.public:
         cases += public(options.public)
-    result = compared(cases, {tool: python.absolute() for tool, python in given.items()})
+    result = compared(cases, pythons)
     print(table(result))
     if options.keep:
-        command = f"python -m holdfast_research.head_to_head {' '.join(f'--{SHORT[tool]}-python P' for tool in given)} "
-        command += f"--sets {' '.join(options.sets)} --null {options.null}{' --public DIR' if options.public else ''}"
+        command = "python -m holdfast_research.head_to_head --tools DIR"
+        command += f" --sets {' '.join(options.sets)} --null {options.null}{' --public DIR' if options.public else ''}"
         print(readings.keep(options.keep, command, result))
 
 

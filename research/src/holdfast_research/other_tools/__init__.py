@@ -1,4 +1,4 @@
 """Other programs that judge logs, each run by a Python of its own: `drive_*.py` are scripts and never imported.
 
-`feeding` is what the newer ones share.
+`feeding` is what they share.
 """

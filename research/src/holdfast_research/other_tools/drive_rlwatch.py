@@ -1,7 +1,8 @@
 """Run rlwatch on logs: `RLWATCH_PYTHON drive_rlwatch.py CASES.jsonl ALARMS.json` (`feeding` has the formats).
 
 It is the alerts that `rlwatch.attach` sends during a run: of rows that come through the package's callback for TRL, and
-of mapped names through `log_step`. Repeats within the default cooldown are not sent, as in a real run.
+of mapped names through `log_step`. Repeats within the default cooldown are not sent, as in a real run. The
+place of an alert is its step.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # where the Python of the tool finds it, too
 feeding: Any = importlib.import_module("feeding")
+Alarms = list[tuple[str, str, int]]
 
 
 def attached(folder: Path) -> Any:
@@ -23,12 +25,12 @@ def attached(folder: Path) -> Any:
     return rlwatch.attach(framework="manual", storage={"log_dir": str(folder)})
 
 
-def sent(alerts: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
+def sent(alerts: Iterable[dict[str, Any]]) -> Alarms:
     """Kind and severity of the alerts."""
-    return [(alert["detector"], alert["severity"]) for alert in alerts]
+    return [(alert["detector"], alert["severity"], alert["step"]) for alert in alerts]
 
 
-def as_logged(rows: list[dict[str, Any]], folder: Path) -> list[tuple[str, str]]:
+def as_logged(rows: list[dict[str, Any]], folder: Path) -> Alarms:
     """The alerts of a run with the callback."""
     monitor = attached(folder)
     callbacks: list[Any] = []
@@ -41,7 +43,7 @@ def as_logged(rows: list[dict[str, Any]], folder: Path) -> list[tuple[str, str]]
     return alerts
 
 
-def as_mapped(rows: list[dict[str, Any]], folder: Path) -> list[tuple[str, str]]:
+def as_mapped(rows: list[dict[str, Any]], folder: Path) -> Alarms:
     """The alerts of a run that logs by hand."""
     monitor = attached(folder)
     for row in rows:

@@ -1,10 +1,12 @@
-"""How well the rules do on single-turn runs in TRL: found, found in time, right cause first, healthy with a finding.
+"""How well the rules do on a set of runs: found, found in time, right cause first, healthy with a finding.
 
     python -m holdfast_research.pages.single_turn practice --each --json /tmp/practice.json
     python -m holdfast_research.pages.single_turn fourth       # held out: read once, after the rules are frozen
+    python -m holdfast_research.pages.single_turn real-model --each
 
-Every run is judged in several views. `observed` is its log, and `stock` leaves out what the observer adds. `every 4`
-and `every 10` are what `logging_steps` 4 and 10 would have written of the stock log of a run that logged every step.
+Every run is judged in several views. Of a run in TRL, `observed` is its log, and `stock` leaves out what the observer
+adds. `every 4` and `every 10` are what `logging_steps` 4 and 10 would have written of the stock log of a run that
+logged every step. Of a run of the local trainer, `whole` is its log, and `every 10` has one row in ten.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.base.run_folder import METRICS
+from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.readers import read_log
 from holdfast_research.pages.diagnosis import Case, judge
@@ -25,7 +29,9 @@ from holdfast_research.readings import wilson
 from holdfast_research.recordings.library import SETS, Recording, folder_of, read_manifest, unpack
 from holdfast_research.recordings.outcomes import CAUSES, UNPLANNED
 
-OBSERVED, STOCK = "observed", "stock"
+OBSERVED, STOCK, WHOLE = "observed", "stock", "whole"
+ROW_IN = 10
+"""Of the local trainer's rows, which are of one step each, `every 10` keeps the last of so many."""
 THINNED = (4, 10)
 """Values of `logging_steps` that a log of every step is thinned to."""
 _LAST = ("step", "epoch", "learning_rate", "grad_norm", "num_tokens")
@@ -55,6 +61,7 @@ class View:
     """A faulty run: a finding before the fault began."""
     findings: tuple[tuple[str, int], ...]
     """(code, step), by step."""
+    notes: tuple[tuple[str, int], ...]
 
 
 def relogged(history: Sequence[Row], every: int) -> list[Row]:
@@ -84,6 +91,12 @@ def _mean(values: Sequence[float]) -> float | None:
 def views(recording: Recording, folder: Path) -> dict[str, Log]:
     """The log of a run as different users would have it."""
     with tempfile.TemporaryDirectory() as temporary:
+        if recording.host == "holdfast":
+            run = unpack(recording, Path(temporary), folder)
+            logs = {WHOLE: read_log(run)}
+            rows = (run / METRICS).read_text(encoding="utf-8").splitlines(keepends=True)
+            (run / METRICS).write_text("".join(rows[ROW_IN - 1 :: ROW_IN]), encoding="utf-8")
+            return logs | {f"every {ROW_IN}": read_log(run)}
         logs = {OBSERVED: read_log(unpack(recording, Path(temporary), folder))}
         path = unpack(recording, Path(temporary), folder, stock=True)
         logs[STOCK] = read_log(path)
@@ -107,7 +120,8 @@ def can_tell(recording: Recording, name: str, log: Log) -> bool:
 def view(recording: Recording, name: str, log: Log) -> View:
     """The rules' verdict on one view."""
     right = frozenset[str]().union(*(CAUSES[c].right for c in (recording.cause, *recording.also) if c in CAUSES))
-    case: Case = judge(recording, log, name, right)
+    diagnosis = diagnose(log)
+    case: Case = judge(recording, log, name, right, diagnosis)
     return View(
         name=recording.name,
         view=name,
@@ -120,6 +134,7 @@ def view(recording: Recording, name: str, log: Log) -> View:
         right=case.right,
         early=case.early,
         findings=case.findings,
+        notes=tuple((note.code, int(note.step)) for note in diagnosis.notes),
     )
 
 
@@ -203,8 +218,13 @@ def _line(v: View) -> str:
     well = not v.has_finding if v.healthy else v.right and not v.early
     marks = {"fell": v.fell, "in time": v.in_time, "EARLY": v.early, "cannot tell": not v.can_tell}
     marked = ", ".join(mark for mark, true in marks.items() if true)
-    findings = " ".join(f"{code}@{step}" for code, step in v.findings)
-    return f"{'  ' if well else '!!'} {v.name:24} {v.view:8} {v.cause:22} {marked:22} {findings}"
+    return f"{'  ' if well else '!!'} {v.name:24} {v.view:8} {v.cause:22} {marked:22} {said(v.findings, v.notes)}"
+
+
+def said(findings: Iterable[Sequence[Any]], notes: Iterable[Sequence[Any]]) -> str:
+    """`RWD001@12; notes: ZER001@1`."""
+    found, noted = (" ".join(f"{code}@{step}" for code, step in some) for some in (findings, notes))
+    return (found or "no finding") + (f"; notes: {noted}" if noted else "")
 
 
 def main() -> None:

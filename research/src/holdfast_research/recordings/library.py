@@ -31,8 +31,11 @@ MANIFEST = "manifest.json"
 PACKED = "logs.json.xz"
 LOGS = {"holdfast": "metrics.jsonl", "trl": "trainer_state.json"}
 """Host -> the name of its log."""
-SETS = ("practice", "fourth")
+SINGLE_TURN = ("practice", "fourth")
 """Sets of single-turn runs in TRL, each in a folder of its own."""
+REAL_MODEL = "real-model"
+"""Search agents that are a pretrained language model: `recordings.real_model`."""
+SETS = (*SINGLE_TURN, REAL_MODEL)
 _DIGITS = 5
 _OBSERVED = "holdfast/"  # prefix of what the observer adds to TRL's log
 

@@ -74,12 +74,12 @@ def _row(planned: Planned, work: Path) -> Recording:
         start=arm.start,
         how=arm.how,
         recipe=testbed.recipe,
-        settings=_changed(resolved),
+        settings=changed(resolved),
         every=optimizer_steps if testbed.host == "trl" else 1,
     )
 
 
-def _changed(resolved: dict[str, Any]) -> dict[str, Any]:
+def changed(resolved: dict[str, Any]) -> dict[str, Any]:
     """The settings of a resolved recipe that differ from the defaults, without those of this machine."""
 
     def differing(values: Any, default: Any) -> Any:

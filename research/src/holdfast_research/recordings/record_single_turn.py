@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.base.collapse import halved
-from holdfast_research.recordings.library import SETS, Recording, folder_of, keep_logs, write_manifest
+from holdfast_research.recordings.library import SINGLE_TURN, Recording, folder_of, keep_logs, write_manifest
 from holdfast_research.recordings.outcomes import CAUSES, WINDOW, curve, outcome, series
 from holdfast_research.recordings.record import versions
 from holdfast_research.recordings.single_turn import Run, record
@@ -76,7 +76,7 @@ def _make(run: Run, work: Path) -> str:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("set", choices=SETS)
+    parser.add_argument("set", choices=SINGLE_TURN)
     parser.add_argument("--only", nargs="+", help="runs whose name contains one of these texts")
     parser.add_argument("--work", type=Path, default=Path("runs"), help="folder of the run folders")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
