@@ -10,10 +10,12 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))  # where the Python of the tool finds it, too
 feeding: Any = importlib.import_module("feeding")
 Alarms = list[tuple[str, str, int]]
 RULES = "grpo_safe"

@@ -131,6 +131,8 @@ def masked_leak(trainer: Trainer, start: int) -> Step:
         later = batch.attention_mask.bool() & (sampled.long().cumsum(-1) > 0)  # all after the first sampled token
         return replace(batch, loss_mask=sampled | later, action_ids=batch.action_ids.clamp(min=0))
 
+    old_pass = trainer.learner.old_pass
+    trainer.learner.old_pass = lambda batch, plan, _: old_pass(batch, plan)  # type: ignore[method-assign] # no control tokens: they are found in what was sampled
     return _changed_batches(trainer, start, leak)
 
 

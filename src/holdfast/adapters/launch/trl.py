@@ -56,6 +56,10 @@ SCRIPT: Mapping[str, str] = {
 }
 
 NOTED: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("train.per_sample_every", "train.per_sample_questions"),
+        "the displacement of each sample by itself is measured by `holdfast train` only",
+    ),
     "train.minibatches": "TRL draws the rollouts of each optimizer step at random",
     **dict.fromkeys(section("world.model"), "it sets the size of the tiny model, which is not made here"),
     **dict.fromkeys(

@@ -72,7 +72,10 @@ NOTED: Mapping[str, str] = {
     "retrieval.cache_size": "the server has its own cache",
     "run.max_failed_fraction": "verl continues however many rollouts fail. It leaves them out and logs that",
     "train.displacement_every": "a loss function of verl cannot see rollouts before and after a whole update",
-    "train.displacement_rows": "displacement is not measured in verl",
+    **dict.fromkeys(
+        ("train.displacement_rows", "train.per_sample_every", "train.per_sample_questions"),
+        "displacement is not measured in verl",
+    ),
     "track.trajectories": "verl writes all rollouts of a step or none; for all, add trainer.rollout_data_dir=rollouts",
     **dict.fromkeys(
         section("guard"), "verl has no callbacks while it trains; run `holdfast diagnose` on its log instead"
