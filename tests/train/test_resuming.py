@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from holdfast.data.factbook import load_questions
 from holdfast.model import models
 from holdfast.model.hf import HFPolicy
 from holdfast.recipe import BUNDLED, dump, load
-from holdfast.train import evaluate
+from holdfast.train import evaluate, run
 from holdfast.train.evaluate import Progress
 from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
@@ -116,9 +117,16 @@ def test_so_does_a_real_model(tmp_path: Path, told: Any, monkeypatch: pytest.Mon
         load_questions("factbook:test")
     except MissingExtra as error:
         pytest.skip(str(error))
+    load_all = run.load_questions
+
+    def load_few(*args: Any, **options: Any) -> Any:
+        loaded = load_all(*args, **options)
+        return replace(loaded, dev=loaded.dev[:2], test=loaded.test[:2])
+
+    monkeypatch.setattr(run, "load_questions", load_few)
     few = {
         "model.path": model,
-        "data.test": "none",
+        "eval.start": "false",
         "warm_start.steps": 12,
         "loss.penalty.name": "llds",
         "train.steps": 2,
@@ -424,7 +432,6 @@ def test_a_folder_is_a_runs_own_while_its_index_is_built(
     recipe: Recipe, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That takes minutes, in which the folder holds a recipe and looks as if nobody needed it."""
-    from holdfast.train import run
 
     def building(config: Any, **_: Any) -> Any:
         assert is_locked(tmp_path / name / "config.toml")
