@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,8 +32,8 @@ class Columns:
 
     def __init__(self, tally: Tally, *, null_is_nan: bool) -> None:
         self.tally, self.null_is_nan = tally, null_is_nan
-        self._steps: list[int] = []
-        self._columns: dict[str, tuple[list[int], list[float]]] = {}
+        self._steps = array("q")
+        self._columns: dict[str, tuple[array[int], array[float]]] = {}
 
     def __bool__(self) -> bool:
         """Whether there is any value."""
@@ -56,21 +57,21 @@ class Columns:
                 rows.append(at)
                 values.append(known)
 
-    def put(self, steps: list[int], columns: Mapping[str, tuple[list[int], list[float]]]) -> None:
+    def put(self, steps: Sequence[int], columns: Mapping[str, tuple[Sequence[int], Sequence[float]]]) -> None:
         """All rows at once: their steps [R]; for each name the numbers of its rows and their values, [N] each. Raises
         `DataError` for more names than a log can have."""
-        self._steps = steps
+        self._steps = array("q", steps)
         for name, (rows, values) in columns.items():
             self._begin(name)
-            self._columns[name] = rows, values
+            self._columns[name] = array("q", rows), array("d", values)
 
     def renumber(self, steps: Ints) -> None:
         """Replace the step of every row. [R]"""
-        self._steps = steps.tolist()
+        self._steps = array("q", steps.tobytes())
 
     def steps(self) -> Ints:
         """[R]: the step of every row."""
-        return np.array(self._steps, np.int64)
+        return np.frombuffer(self._steps.tobytes(), np.int64)
 
     def names(self) -> list[str]:
         """As the host wrote them."""
@@ -79,7 +80,7 @@ class Columns:
     def arrays(self) -> Arrays:
         """All values by name."""
         return {
-            name: (np.array(rows, np.int64), np.array(values, np.float64))
+            name: (np.frombuffer(rows.tobytes(), np.int64), np.frombuffer(values.tobytes(), np.float64))
             for name, (rows, values) in self._columns.items()
         }
 
@@ -104,13 +105,13 @@ class Columns:
             self.tally.add("left out {n values}: not a number", place, f"{name} is {_kind(value)}")
         return number
 
-    def _begin(self, name: str) -> tuple[list[int], list[float]]:
+    def _begin(self, name: str) -> tuple[array[int], array[float]]:
         if len(self._columns) == MOST_NAMES:
             raise DataError(
                 f"{self.tally.path} has more than {MOST_NAMES:,} different names, so it is not a log of metrics "
                 "by step. Give the file with one row of metrics per step"
             )
-        column: tuple[list[int], list[float]] = ([], [])
+        column = array("q"), array("d")
         self._columns[name] = column
         return column
 

@@ -17,7 +17,7 @@ from holdfast.base.errors import DataError
 from holdfast.base.files import UNWRITABLE
 
 _LONGEST_EXAMPLE = 60
-MOST_NUMBERS = 50_000_000
+MOST_NUMBERS = 100_000_000
 """Rows and numbers read from one file, which take about 4 GB. 100,000 steps of 300 series are 30 million."""
 
 
