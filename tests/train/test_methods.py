@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,29 +11,34 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Answer, Group, Invalid, Search, Trajectory, Turn
 from holdfast.base.errors import ConfigError, ModelError
-from holdfast.losses import nthr_weights, sampler_weights, token_influence
+from holdfast.base.run_folder import step_folder
+from holdfast.evaluate.probes import arms_of, open_run
+from holdfast.losses import llds_penalty, nthr_weights, token_influence
 from holdfast.methods.drop_first_actions import DropFirstActions
 from holdfast.methods.drop_void import DropVoid
+from holdfast.methods.interleaved_sft import InterleavedSFT
 from holdfast.methods.negative_weight import NegativeWeight
 from holdfast.methods.nthr import NTHR, check_logits, output_layer, rows_for_nthr
-from holdfast.methods.penalties import NoPenalty
+from holdfast.methods.penalties import LLDS
 from holdfast.methods.registry import Methods
 from holdfast.methods.sampler_weights import SamplerWeights
 from holdfast.model.language_model import LanguageModel
-from holdfast.recipe import Config, Loss, validate
+from holdfast.recipe import Loss, validate
+from holdfast.train.listener import Listener
 from holdfast.train.rollouts import training_batch
 from holdfast.train.run import train
+from holdfast.train.trainer import Trainer
 
 from .one_update import a_batch, learner_of
-from .whole_runs import a_trainer
+from .whole_runs import Recipe, a_trainer
 
-Recipe = Callable[..., Config]
 PLAN = [[[0, 3, 2], [1]], [[4, 6], [5]]]
 
 
@@ -114,48 +120,6 @@ def test_excluded_rows_train_as_if_they_were_not_there(make_model: Callable[...,
     _, others = updated(make_model(), bare, loss)
     _, all_rows = updated(make_model(), batch, loss)
     assert close(weights, others) and not close(weights, all_rows)
-
-
-@pytest.mark.parametrize("keep", ["truncate", "mask", "reject"])
-@pytest.mark.parametrize("level", ["token", "action", "sequence"])
-def test_sampler_weights_are_those_of_the_function(make_model: Callable[..., Any], keep: Any, level: Any) -> None:
-    g = torch.Generator().manual_seed(0)
-    batch, model = a_batch(), make_model()
-    policy = LanguageModel(model=model, tokenizer=None)
-    with torch.no_grad():
-        old, _ = policy.logprobs(batch.token_ids, batch.loss_mask)
-    batch = replace(batch, sampler_logprobs=old + 0.4 * torch.randn(old.shape, generator=g))
-    settings = SamplerWeights(level=level, keep=keep, low=0.7, high=1.4)
-    minis, _ = updated(model, batch, Loss(kl_coef=0.0, methods=Methods(sampler_weights=settings)))
-    assert batch.sampler_logprobs is not None
-    expected = sampler_weights(
-        old, batch.sampler_logprobs, batch.loss_mask, level=level, keep=keep, low=0.7, high=1.4,
-        action_ids=batch.action_ids,
-    )  # fmt: skip
-    seen = set()
-    for mini, rows_of in zip(minis, PLAN, strict=True):
-        for micro, rows in zip(mini, rows_of, strict=True):
-            width, seen = micro.loss_mask.shape[1], seen | set(rows)
-            want = expected[rows, :width]
-            if keep == "reject":
-                assert micro.policy_weights is None
-                assert torch.equal(micro.learned_mask, micro.loss_mask & (want > 0))
-            else:
-                assert micro.policy_weights is not None
-                torch.testing.assert_close(micro.policy_weights, want, atol=1e-5, rtol=1e-5)
-    assert seen == set(range(7))
-
-
-def test_a_weight_multiplies_the_policy_gradient_alone(make_model: Callable[..., Any]) -> None:
-    """Halved advantages give the same step, as long as the penalty is off."""
-    batch, loss = (
-        a_batch(),
-        Loss(kl_coef=0.0, penalty=NoPenalty(), methods=Methods(negative_weight=NegativeWeight(weight=0.5))),
-    )
-    _, weights = updated(make_model(), batch, loss)
-    halved = torch.where(batch.advantages < 0, batch.advantages / 2, batch.advantages)
-    _, others = updated(make_model(), replace(batch, advantages=halved), Loss(kl_coef=0.0, penalty=NoPenalty()))
-    assert close(weights, others)
 
 
 # ---- NTHR
@@ -411,3 +375,155 @@ def test_settings_that_cannot_work_are_refused(recipe: Recipe, changes: dict[str
 def test_nthr_with_lora_is_refused() -> None:
     with pytest.raises(ConfigError, match="which LoRA freezes"):
         validate({"loss": {"methods": {"nthr": {}}}, "model": {"path": "model", "lora_rank": 8}})
+
+
+# ---- supervised steps between those of reinforcement learning
+
+
+ON = {"loss.methods.interleaved_sft.every": 2}
+
+
+def test_a_supervised_step_makes_its_rollouts_likelier_and_returns_their_mean(recipe: Recipe) -> None:
+    trainer = a_trainer(recipe({"train.lr": 1e-3, "train.micro_batch_tokens": 400}))
+    batch = trainer.make_batch(trainer.roll_out(trainer.question_order.next(3))[0])
+    chosen = batch.select(torch.arange(len(batch)) % 3 == 0)
+    before = trainer.learner.logprobs(chosen.token_ids, chosen.loss_mask)[0].detach()
+    loss = trainer.learner.supervise(chosen)
+    torch.testing.assert_close(loss, -float(before[chosen.loss_mask].mean()), atol=1e-5, rtol=1e-5)
+    after = trainer.learner.logprobs(chosen.token_ids, chosen.loss_mask)[0].detach()
+    assert float(after.sum()) > float(before.sum())
+
+
+@pytest.mark.parametrize("correct", [True, False])
+def test_every_second_step_has_one_if_a_rollout_is_correct(correct: bool, recipe: Recipe) -> None:
+    trainer = a_trainer(recipe(ON))
+    make = trainer.make_batch
+    trainer.make_batch = lambda groups: replace(  # type: ignore[method-assign]
+        batch := make(groups), correct=torch.full((len(batch),), correct)
+    )
+    rows = [trainer.step().metrics for _ in range(4)]
+    assert [("loss/supervised" in row) for row in rows] == [False, correct, False, correct]
+
+
+def test_only_correct_rollouts_teach(recipe: Recipe) -> None:
+    trainer = a_trainer(recipe())
+    batch = trainer.make_batch(trainer.roll_out(trainer.question_order.next(2))[0])
+    method = InterleavedSFT(every=3)
+    assert method.lesson(batch, 4) is None
+    assert torch.equal(method.lesson(batch, 6), batch.correct)
+
+
+# ---- likelihoods of golden answers in the course of rollouts
+
+
+def test_means_are_of_the_continuation_alone_whatever_is_passed_together(recipe: Recipe) -> None:
+    learner = a_trainer(recipe({"train.micro_batch_tokens": 64})).learner
+    probes = [((5, 6, 7), (8, 9)), ((5, 6, 7, 8), (9,)), (tuple(range(5, 30)), (3, 4, 5))]
+    for (context, continuation), mean in zip(probes, learner.mean_logprobs(probes), strict=True):
+        with torch.no_grad():
+            logits = learner.language_model.model(torch.tensor([[*context, *continuation]])).logits[0]
+        logprobs = (logits / learner.sampling.temperature).log_softmax(-1)
+        wanted = [float(logprobs[len(context) - 1 + k, token]) for k, token in enumerate(continuation)]
+        assert mean == pytest.approx(sum(wanted) / len(wanted), abs=1e-4)
+
+
+def test_a_run_with_information_gains_learns_from_turns(recipe: Recipe) -> None:
+    trainer = a_trainer(recipe({"loss.methods.igpo.on": True, "loss.penalty.name": "none"}))
+    groups, _ = trainer.roll_out(trainer.question_order.next(4))
+    batch = trainer.make_batch(groups)
+    assert batch.advantages.shape == batch.token_ids.shape
+    several = [t for group in groups for t in group.trajectories if len(t.turns) > 1]
+    assert several and bool((batch.advantages != 0).any())
+    assert trainer.step().metrics["loss/policy"] != 0
+
+
+# ---- `train
+
+
+ONE_STEP = {"train.optimizer_steps_per_rollout": 1, "train.lr": 3e-3, "reward": {"em": 1.0, "format": 0.5}}
+
+
+def weights(trainer: Trainer) -> list[Tensor]:
+    return [p.detach().clone() for p in trainer.learner.language_model.model.parameters()]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_with_one_optimizer_step_it_acts_from_the_second_batch_on(recipe: Recipe) -> None:
+    trainer = a_trainer(recipe(ONE_STEP | {"train.anchor_every": 1, "train.micro_batch_tokens": 100_000}))
+    before = copy.deepcopy(trainer.learner.language_model.model)
+    first = trainer.step().metrics
+    assert first["loss/penalty"] == first["penalty/mean_decrease"] == first["penalty/active_fraction"] == 0
+
+    now = LanguageModel(model=copy.deepcopy(trainer.learner.language_model.model), tokenizer=None)
+    second = trainer.step()
+    batch = trainer.make_batch(second.groups)
+    inputs = (batch.token_ids, batch.loss_mask)
+    with torch.no_grad():
+        new, _ = now.logprobs(*inputs)
+        anchor, _ = LanguageModel(model=before, tokenizer=None).logprobs(*inputs)
+    penalty = llds_penalty(new, anchor, batch.advantages, batch.loss_mask, action_ids=batch.action_ids)
+    expected = 0.2 * float(penalty.sum() / (batch.loss_mask & (batch.advantages >= 0)).sum())
+    assert second.metrics["loss/penalty"] == pytest.approx(expected, rel=1e-3) and expected > 1e-5
+    assert second.metrics["penalty/active_fraction"] > 0
+    assert second.metrics["penalty/noise_floor"] == 0, "the ratio of the policy loss is to the sampling policy"
+    assert second.metrics["ratio/max"] == 1
+
+
+def test_the_anchor_is_one_to_n_batches_old(recipe: Recipe) -> None:
+    trainer = a_trainer(recipe(ONE_STEP | {"train.anchor_every": 2}))
+    policies = []
+    assert trainer.learner.anchor is None
+    for anchor in (0, 0, 2, 2, 4):  # the policy before that batch's update, after this one
+        policies.append(weights(trainer))
+        trainer.step()
+        assert trainer.learner.anchor is not None and same(trainer.learner.anchor.weights, policies[anchor])
+
+
+def test_an_anchor_that_is_the_sampling_policy_changes_nothing(make_model: Callable[..., Any]) -> None:
+    plan = [[[0, 3, 2], [1]], [[4, 6], [5]]]
+    found = []
+    for anchored in (False, True):
+        learner = learner_of(LanguageModel(model=make_model(), tokenizer=None), Loss(kl_coef=0.0), lr=1e-2)
+        if anchored:
+            learner.renew_anchor()
+        minibatches, _, _ = learner.old_pass(a_batch(), plan)
+        assert all((micro.anchor_logprobs is not None) == anchored for mini in minibatches for micro in mini)
+        found.append((learner.step(minibatches, mean_searches=0.0), learner.language_model.model.state_dict()))
+    (plain, one), (metrics, other) = found
+    assert metrics == plain and plain["loss/penalty"] > 0
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_policy_loss_and_its_statistics_keep_the_sampling_policy(make_model: Callable[..., Any]) -> None:
+    """Only the penalty sees an anchor, here one under which every token was likelier by 0.3 nats."""
+    learner = learner_of(LanguageModel(model=make_model(), tokenizer=None), Loss(kl_coef=0.0, penalty=LLDS(coef=1.0)))
+    minibatches, _, _ = learner.old_pass(a_batch(), [[[*range(7)]]])
+    assert minibatches[0][0].old_logprobs is not None
+    plain = learner.step(minibatches, mean_searches=0.0)
+    higher = [
+        [replace(m, anchor_logprobs=m.penalty_logprobs + 0.3 * m.loss_mask) for m in mini] for mini in minibatches
+    ]
+    learner = learner_of(LanguageModel(model=make_model(), tokenizer=None), Loss(kl_coef=0.0, penalty=LLDS(coef=1.0)))
+    metrics = learner.step(higher, mean_searches=0.0)
+    assert metrics["loss/penalty"] == pytest.approx(0.3, rel=1e-4)
+    assert metrics["penalty/mean_decrease"] == pytest.approx(0.3, rel=1e-4)
+    changed = {"loss/penalty", "penalty/mean_decrease", "penalty/active_fraction", "grad/norm", "grad/norm_max"}
+    assert {name for name in plain if metrics[name] != plain[name]} == changed
+
+
+def test_a_probe_of_a_checkpoint_compares_with_its_anchor(recipe: Recipe, tmp_path: Path) -> None:
+    config = recipe(ONE_STEP | {"train.anchor_every": 2, "checkpoint.every": 1, "train.steps": 3})
+    train(config, tmp_path / "run")
+    subject = open_run(tmp_path / "run", "last", (), Listener(), with_reference=False)
+    first = load_file(step_folder(tmp_path / "run", 2) / "anchor.safetensors")
+    last = load_file(step_folder(tmp_path / "run", 3) / "anchor.safetensors")
+    assert any(not torch.equal(first[name], last[name]) for name in first), "renewed at the third batch"
+    learner = subject.learner()
+    assert learner.anchor is not None
+    assert same(learner.anchor.weights, [last[str(i)] for i in range(len(last))])
+    arms = arms_of(config, ["none", "llds", "sapo"])
+    assert [arm.train.anchor_every for arm in arms.values()] == [0, 2, 2]
+    assert subject.learner(arms["none"]).anchor is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,13 @@ import pytest
 import torch
 
 from holdfast.base.environment import cache_dir
-from holdfast.base.errors import ConfigError
+from holdfast.cli.recipes import find
+from holdfast.recipe import Config, load
+from holdfast.train.checkpoint import find_damage
+from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.run import train
-from holdfast.train.start import warm_start_only
+from holdfast.train.start import starting_policy, warm_start_only
+from holdfast.train.start_cache import SHIPPED, settings_hash, shipped_start, start_folder
 from holdfast.train.threads import set_up_torch
 
 from .whole_runs import Recipe, assert_same_run, comparable
@@ -48,12 +52,6 @@ def test_a_warm_start_alone(recipe: Recipe, tmp_path: Path) -> None:
     assert comparable(tmp_path / "next") == comparable(tmp_path / "direct")
 
 
-def test_a_warm_start_of_no_steps_is_refused(recipe: Recipe, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"warm_start\.steps = 0"):
-        warm_start_only(recipe({"warm_start.steps": 0}), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_the_tiny_model_learns_from_a_file_too(whole: Path, recipe: Recipe, tmp_path: Path) -> None:
     """The sampled episodes of a run are such a file."""
     own = {"warm_start.data": str(whole / "trajectories.jsonl"), "warm_start.steps": 3, "train.steps": 1}
@@ -61,29 +59,6 @@ def test_the_tiny_model_learns_from_a_file_too(whole: Path, recipe: Recipe, tmp_
     learned = warm_start_only(recipe(own), tmp_path / "learned")
     assert (scripted / "tokenizer.json").read_bytes() == (learned / "tokenizer.json").read_bytes()
     assert (scripted / "model.safetensors").read_bytes() != (learned / "model.safetensors").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"model.lora_rank": 4}, "the tiny model is too small for LoRA"),
-        ({"data.train": "q.jsonl", "retrieval.corpus": "c.jsonl"}, "knows only the words of the bundled world"),
-        ({"warm_start.data": "nowhere.jsonl"}, r"warm_start\.data: nowhere\.jsonl does not exist"),
-    ],
-)
-def test_a_start_that_cannot_work_is_refused(
-    recipe: Recipe,
-    tmp_path: Path,
-    write_rows: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, Any],
-    problem: str,
-) -> None:
-    write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "golden_answers": "x"} for i in range(10)])
-    write_rows(tmp_path / "c.jsonl", [{"id": "1", "contents": "a\nb"}])
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=problem):
-        train(recipe(changes), tmp_path / "run")
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,3 +86,66 @@ def test_the_tiny_model_has_one_thread_unless_more_are_asked_for(
     torch.set_num_threads(3)  # the fixture of this folder puts back what was
     set_up_torch(recipe(changes))
     assert torch.get_num_threads() == threads
+
+
+# ---- the starts that come with holdfast belong to today's recipes
+
+
+RECIPES = ("quickstart", "flaky")
+LARGEST = 1_200_000
+
+
+def bundled(name: str, *changes: str) -> Config:
+    return load(find(name), changes)
+
+
+def start_of(config: Config) -> Path:
+    folder = shipped_start(config)
+    assert folder is not None
+    return folder
+
+
+def test_each_start_has_a_recipe() -> None:
+    assert sorted(path.name for path in SHIPPED.iterdir()) == sorted(RECIPES)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_start_is_whole_small_and_says_what_made_it(name: str) -> None:
+    folder = start_of(bundled(name))
+    assert folder.name == name and find_damage(folder) is None
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= LARGEST
+    state = json.loads((folder / "state.json").read_text())
+    assert state["settings"] == settings_hash(bundled(name)) and state["command"] == f"holdfast warm-start {name}"
+    assert state["made_by"]["holdfast"] and 0 <= state["scores"]["em_greedy"] <= 1
+
+
+def test_collapse_starts_like_flaky() -> None:
+    assert start_of(bundled("collapse")).name == "flaky"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "--world.seed=1",
+        "--warm_start.steps=10",
+        "--warm_start.seed=3",
+        "--warm_start.batches=mixed",
+        "--world.model.hidden=32",
+    ],
+)
+def test_other_settings_have_a_start_of_their_own(change: str) -> None:
+    assert shipped_start(bundled("flaky", change)) is None
+
+
+def test_what_a_start_does_not_depend_on_changes_nothing() -> None:
+    changed = bundled("flaky", "--run.seed=5", "--train.lr=1e-3", "--loss.penalty.name=sapo", "--sampling.top_p=1")
+    assert start_of(changed) == start_of(bundled("flaky"))
+
+
+def test_a_run_begins_with_it_and_fills_no_cache(told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+    config = bundled("flaky")
+    policy = starting_policy(config, load_questions(config), load_retrievers(config).train, told)
+    assert any("comes with holdfast" in note for note in told.notes)
+    assert sum(p.numel() for p in policy.model.parameters()) > 200_000
+    assert not start_folder(config).exists()

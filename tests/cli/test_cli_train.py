@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.base.errors import ConfigError, RolloutError
+from holdfast.base.files import locked
 from holdfast.cli import recipes
-from holdfast.cli.command import split
+from holdfast.cli.runs import claim
 from holdfast.methods.penalties import LLDS, SAPO
 from holdfast.recipe import dump, load, validate
+from holdfast.train.listener import Listener, StepResult
+
+from .conftest import then_raise
 
 Run = Callable[..., Any]
 
@@ -153,13 +160,127 @@ def test_errors_are_one_sentence_and_exit_code_2(
     assert trainer.calls == []
 
 
-def test_split_keeps_the_order_of_both() -> None:
-    arguments = ["--out", "DIR", "--train.lr=-1", "--run.seed", "-3", "my.toml", "--track.tensorboard", "--overwrite"]
-    assert split(arguments, {"--out", "--overwrite"}) == (
-        ["--train.lr=-1", "--run.seed", "-3", "--track.tensorboard"],
-        ["--out", "DIR", "my.toml", "--overwrite"],
-    )
+# ---- the run folders of `holdfast train`
 
 
-def test_two_recipes(trainer: Any, holdfast: Run) -> None:
-    assert "unexpected extra argument" in holdfast("train", "quickstart", "collapse", code=2).stderr
+def test_a_taken_name_gets_a_number(trainer: Any, holdfast: Run) -> None:
+    for expected in ("quickstart", "quickstart-2", "quickstart-3"):
+        holdfast("train")
+        assert trainer.config.run.name == expected  # so that config.toml and W&B say it too
+        assert Path("runs", expected, "config.toml").is_file()
+
+
+def test_a_name_given_by_hand_is_taken_as_it_is(trainer: Any, holdfast: Run) -> None:
+    holdfast("train", "--run.name", "night", "--run.dir", "elsewhere")
+    stderr = holdfast("train", "--run.name", "night", "--run.dir", "elsewhere", code=2).stderr
+    assert "elsewhere/night exists; replace it with --overwrite" in stderr
+    assert "hint: to continue it: holdfast resume elsewhere/night\n" in stderr
+    assert len(trainer.calls) == 1
+
+
+def test_overwrite_replaces_a_run(trainer: Any, holdfast: Run) -> None:
+    holdfast("train")
+    Path("runs/quickstart/metrics.jsonl").write_text("old")
+    holdfast("train", "--overwrite")
+    assert trainer.config.run.name == "quickstart"
+    assert not Path("runs/quickstart/metrics.jsonl").exists()
+    assert list(Path("runs").iterdir()) == [Path("runs/quickstart")]
+
+
+def test_overwrite_deletes_runs_only(trainer: Any, holdfast: Run) -> None:
+    Path("runs/thesis").mkdir(parents=True)
+    Path("runs/thesis/chapter.tex").write_text("years of work")
+    stderr = holdfast("train", "--run.name=thesis", "--overwrite", code=2).stderr
+    assert "--overwrite would delete runs/thesis, which is not a run folder" in stderr
+    assert Path("runs/thesis/chapter.tex").read_text() == "years of work"
+
+
+def test_an_unreadable_recipe_does_not_cost_the_old_run(trainer: Any, holdfast: Run) -> None:
+    holdfast("train")
+    holdfast("train", "--overwrite", "--train.steps", "0", code=2)
+    assert Path("runs/quickstart/config.toml").is_file()
+
+
+def test_a_run_that_never_began_leaves_no_folder(trainer: Any, holdfast: Run) -> None:
+    trainer.script = then_raise(RolloutError("the retriever is down"))
+    assert holdfast("train", code=2).stderr == "error: the retriever is down\n"
+    assert not Path("runs/quickstart").exists()
+
+
+def test_a_run_under_way_is_not_replaced(trainer: Any, holdfast: Run) -> None:
+    holdfast("train")
+    with locked(Path("runs/quickstart/config.toml")):
+        said = holdfast("train", "--overwrite", code=2).stderr
+    assert "--overwrite would replace runs/quickstart, in which another process is training" in said
+    assert Path("runs/quickstart/config.toml").is_file()
+
+
+def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load()
+    with ThreadPoolExecutor(8) as threads:
+        folders = list(threads.map(lambda _: claim(config, named=False, overwrite=False), range(32)))
+    assert len(set(folders)) == 32
+    Path("runs/empty").mkdir()
+    night = validate({"run": {"name": "empty"}})
+    assert claim(night, named=True, overwrite=False) == Path("runs/empty")
+    with pytest.raises(ConfigError, match="runs/empty exists"):
+        claim(night, named=True, overwrite=False)
+
+
+def test_a_file_in_the_way_of_the_run_folder(trainer: Any, holdfast: Run) -> None:
+    Path("runs").write_text("")
+    assert "the run folder runs/quickstart cannot be made" in holdfast("train", code=2).stderr
+
+
+# ---- what `holdfast train` says of a run that goes well
+
+
+def test_progress_is_plain_where_nobody_watches(trainer: Any, holdfast: Run) -> None:
+    def script(run_dir: Path, listener: Listener) -> None:
+        listener.stage("training", 2)
+        listener.step(StepResult(step=1, metrics={"reward/mean": 0.25}))
+
+    trainer.script = script
+    text = holdfast("train").stdout
+    assert text.startswith("holdfast · runs/quickstart\ntraining 0/2\nstep 1/2  reward 0.250")
+    assert "\x1b" not in text
+
+
+def test_closing(trainer: Any, holdfast: Run) -> None:
+    text = holdfast("train").stdout
+    assert "60 steps in 1 min 23 s\n" in text
+    assert "Learned and held. Reward rose from 0.24 to 0.48.\n" in text
+    rows = {line[:22].strip(): line[22:].split() for line in text.splitlines() if line.startswith("exact match")}
+    # 0.45 - 0.2 = 0.25; 0.39 - 0.4 = -0.01
+    assert rows["exact match, sampled"] == ["0.200", "0.450", "+0.250"]
+    assert rows["exact match, greedy"] == ["0.400", "0.390", "-0.010"]
+    assert text.endswith("  holdfast ask runs/quickstart 'Who is the mentor of Mira Tolvan?'\n")
+
+
+def test_closing_shows_rollouts_a_person_can_read(trainer: Any, holdfast: Run) -> None:
+    text = holdfast("train").stdout
+    assert (
+        "question  Who is the mentor of Mira Tolvan?\n"
+        "thinks    her mentor\n"
+        "searches  Mira Tolvan mentor\n"
+        "finds     1 Mira Tolvan · Mira Tolvan has teacher Kelan Orso.\n"
+        "          2 [bold] Zed · Zed has rival Bo.\n"  # no markup of ours
+        "answers   Kelan Orso\n"
+        "expected  Kelan Orso ✓\n"
+    ) in text
+    assert "says      hm\nexpected  A ✗ (no answer)\n" in text
+
+
+def test_commands_to_copy_name_the_program_as_it_can_be_found(
+    trainer: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Path(".venv/bin/holdfast")
+    script.parent.mkdir(parents=True)
+    script.write_text("#!/bin/sh")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("PATH", "")
+    assert "\n  .venv/bin/holdfast ask runs/quickstart " in holdfast("train").stdout
+    monkeypatch.setenv("PATH", str(script.parent.absolute()))
+    assert "\n  holdfast ask runs/quickstart-2 " in holdfast("train").stdout
