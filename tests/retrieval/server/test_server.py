@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+
+from holdfast.base.errors import MissingExtra
+from holdfast.retrieval import open_index
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.bm25_building import build_bm25
+from holdfast.retrieval.client import HTTPRetriever
+from holdfast.retrieval.dense_building import build_dense
+from holdfast.retrieval.encoder import spec_of
+from holdfast.retrieval.server import serve
 
 QUERIES = ["lake", "animal", "nothing at all"]
 
@@ -122,26 +141,6 @@ def test_an_answer_of_long_passages_is_limited(served: Any, index: Any) -> None:
     )
 
 
-def test_a_long_answer_is_put_together_in_turns_with_other_work(
-    served: Any, index: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from holdfast.retrieval.server import app
-
-    monkeypatch.setattr(app, "_TURN", 1000)
-
-    async def talk(client: Any) -> tuple[int, int]:
-        await client.post("/retrieve", json={"queries": ["lake"]})  # cached
-        long = asyncio.create_task(client.post("/retrieve", json={"queries": ["lake"] * 4000}))
-        turns = 0
-        while not long.done():
-            turns += 1
-            await asyncio.sleep(0)
-        return turns, len((await long).content)
-
-    turns, length = served(talk, index)
-    assert turns > length // 1100 > 100
-
-
 @pytest.mark.parametrize("token", [None, "secret"])
 def test_the_id_of_a_request_is_sent_back(served: Any, index: Any, token: str | None) -> None:
     async def talk(client: Any) -> list[str | None]:
@@ -154,28 +153,6 @@ def test_the_id_of_a_request_is_sent_back(served: Any, index: Any, token: str | 
         return [answer.headers.get("Holdfast-Request") for answer in answers]
 
     assert served(talk, index, token=token) == ["a", "b", "c", None]
-
-
-def test_a_caller_that_goes_away_is_one_line_in_the_log(index: Any, caplog: pytest.LogCaptureFixture) -> None:
-    from holdfast.retrieval.server.app import make_app
-
-    sent: list[Any] = []
-    parts = iter([{"type": "http.request", "body": b'{"que', "more_body": True}, {"type": "http.disconnect"}])
-
-    async def receive() -> Any:
-        return next(parts)
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "path": "/retrieve", "raw_path": b"/retrieve", "query_string": b""}
-    scope |= {"headers": [], "http_version": "1.1", "scheme": "http", "server": ("test", 80), "root_path": ""}
-    asyncio.run(make_app(index)(scope, receive, send))
-    assert [record.getMessage() for record in caplog.records] == [
-        "a client of /retrieve disconnected after 5 bytes of its request"
-    ]
-    assert caplog.records[0].exc_info is None
-    assert sent[0]["status"] == 400
 
 
 def test_one_bad_query_fails_alone(served: Any, index: Any) -> None:
@@ -242,3 +219,105 @@ def test_prometheus(served: Any, index: Any) -> None:
         "holdfast_waiting_queries 0.0",
     ):
         assert expected in lines
+
+
+# ---- `holdfast serve` as a process
+
+
+Start = Callable[..., Any]
+
+
+def test_from_start_to_stop(index_folder: Path, serve_process: Start) -> None:
+    process, address = serve_process(index_folder)
+    assert address.startswith("http://127.0.0.1:")
+    client = HTTPRetriever(address)
+    expected = BM25Retriever.load(index_folder).search(["lake", "zebra", "town"], 2)
+    assert client.search(["lake", "zebra", "town"], 2) == expected
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda i: client.search([f"lake {i % 50}"], 3), range(200)))
+    assert all(hits == found[0] for hits in found)
+    client.close()
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=20)
+    assert "Stopped, after answering every request" in rest
+    assert process.returncode == 0
+
+    process, address = serve_process(index_folder)  # remembers
+    assert "holdfast_cached_queries 53.0" in httpx.get(f"{address}/metrics", trust_env=False).text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+def test_what_was_accepted_is_answered(index_folder: Path, serve_process: Start, number: signal.Signals) -> None:
+    # Seconds in which the batch waits for others: all requests are inside when the signal comes.
+    process, address = serve_process(index_folder, "--wait-ms", "4000", "--batch", "500")
+    host, port = address.removeprefix("http://").split(":")
+    sockets = [socket.create_connection((host, int(port)), timeout=30) for _ in range(40)]
+    for i, connection in enumerate(sockets):
+        body = f'{{"query": "lake {i}"}}'
+        connection.sendall(f"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    while "holdfast_waiting_queries 40.0" not in httpx.get(f"{address}/metrics", trust_env=False).text:
+        time.sleep(0.05)
+    process.send_signal(number)
+    for connection in sockets:
+        with connection:
+            answer = b"".join(iter(lambda own=connection: own.recv(65536), b""))  # until the server closes
+            assert answer.startswith(b"HTTP/1.1 200 OK") and b"Orsa" in answer
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_a_token_from_the_environment(
+    index_folder: Path, serve_process: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, address = serve_process(index_folder, HOLDFAST_TOKEN="secret")
+    assert httpx.post(f"{address}/retrieve", json={"query": "x"}, trust_env=False).status_code == 401
+    monkeypatch.setenv("HOLDFAST_TOKEN", "secret")
+    client = HTTPRetriever(address)
+    assert client.search(["lake"], 1)
+    client.close()
+
+
+def test_without_the_extra_it_says_what_to_install(index_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(MissingExtra, match=r"uvicorn is not installed. Run: pip install 'holdfast-rl\[server\]'"):
+        serve(index_folder, port=0)
+
+
+def test_what_cannot_be_served_is_a_sentence(index_folder: Path, tmp_path: Path) -> None:
+    def refusal(*arguments: object, **environment: str) -> str:
+        command = [sys.executable, "-m", "holdfast", "serve", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | environment)
+        assert done.returncode == 2
+        return done.stderr
+
+    assert "is not an index" in refusal(tmp_path, "--port", 0)
+    assert "HOLDFAST_TOKEN has" in refusal(index_folder, "--port", 0, HOLDFAST_TOKEN="tokén")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in refusal(index_folder, "--port", port)
+
+
+# ---- two hundred callers at once against one batch
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense", "sq8"])
+def test_a_caller_among_many_gets_what_one_batch_gives(
+    write_corpus: Any, encoder: Any, served: Any, tmp_path: Path, kind: str
+) -> None:
+    corpus = write_corpus(400)
+    if kind == "bm25":
+        build_bm25(corpus, tmp_path / "index")
+    else:
+        build_dense(corpus, tmp_path / "index", spec_of(str(encoder())), sq8=kind == "sq8", device="cpu")
+    index = open_index(tmp_path / "index", device="cpu")
+    queries = [f"w{i} w{3 * i % 71} w{i % 5}" for i in range(200)]
+
+    async def talk(client: Any) -> list[Any]:
+        bodies = ({"queries": [query], "topk": 3, "return_scores": True} for query in queries)
+        answers = await asyncio.gather(*(client.post("/retrieve", json=body) for body in bodies))
+        return [answer.json()["result"][0] for answer in answers]
+
+    tolerance = 0.0 if kind == "bm25" else 1e-5
+    for hits, expected in zip(served(talk, index), index.search(queries, 3), strict=True):
+        assert [hit["document"]["id"] for hit in hits] == [hit.document.id for hit in expected]
+        assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected], abs=tolerance, rel=0)
