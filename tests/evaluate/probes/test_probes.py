@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,7 +13,9 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from holdfast.base.errors import ConfigError, RolloutError
+from holdfast.agent.metrics import tail_metrics
+from holdfast.agent.trajectory import Trajectory
+from holdfast.base.errors import RolloutError
 from holdfast.evaluate.probes import (
     PerSample,
     Rollouts,
@@ -22,12 +25,14 @@ from holdfast.evaluate.probes import (
     open_run,
     per_sample,
     roll_out_questions,
+    tail_leak,
 )
 from holdfast.evaluate.probes.per_sample import ArmChange, QuestionChange, Response, update_once
 from holdfast.evaluate.probes.subject import batch_of
 from holdfast.methods.penalties import LLDS, SAPO, NoPenalty
 from holdfast.model.language_model import load_model
 from holdfast.train.listener import Listener
+from holdfast.train.loading import load_questions
 from holdfast.train.trainer import make_trainer
 
 Make = Callable[..., Any]
@@ -73,15 +78,6 @@ def test_displacement_in_numbers(coin: Callable[..., Subject], asked: Rollouts, 
     assert wrong == Response(correct=False, tokens=3, change=pytest.approx(3 * down, abs=1e-6))
     assert up + down < 0
     assert arm.displaced == 1
-
-
-def test_a_question_is_not_touched_by_another(coin: Callable[..., Subject], asked: Rollouts, heard: Any) -> None:
-    subject = coin()
-    whole = per_sample(subject, asked, seed=0, listener=heard)
-    alone = per_sample(
-        subject, Rollouts(examples=asked.examples[1:2], groups=asked.groups[1:2]), seed=0, listener=heard
-    )
-    assert alone.arms[0].questions[0] == whole.arms[0].questions[1]
 
 
 def test_means_over_rollouts() -> None:
@@ -133,12 +129,6 @@ def test_the_weights_are_what_they_were(coin: Callable[..., Subject], asked: Rol
     assert not model.training
 
 
-def test_nothing_to_learn_is_refused(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
-    nothing = rolled([episode(False, [0]), episode(False, [1])], [episode(True, [0]), episode(False, [1], failed=True)])
-    with pytest.raises(RolloutError, match="1 of 4 rollouts on 2 questions are correct"):
-        per_sample(coin(), nothing, seed=0, listener=heard)
-
-
 def test_a_gradient_that_is_not_finite_is_told_of(coin: Callable[..., Subject], asked: Rollouts, heard: Any) -> None:
     subject = coin()
     weight = subject.language_model.model.logits
@@ -183,13 +173,6 @@ def test_arms_keep_the_recipes_own_penalty(coin: Callable[..., Subject]) -> None
     assert arms_of(config, []) == {"llds": config}
 
 
-def test_arms_that_cannot_be(coin: Callable[..., Subject]) -> None:
-    with pytest.raises(ConfigError, match="--compare lld: there is no such penalty; choose from none, llds, sapo, nll"):
-        arms_of(coin().config, ["lld"])
-    with pytest.raises(ConfigError, match="this penalty is always zero"):
-        arms_of(coin().config, ["none", "llds"])
-
-
 # ---- what a person reads
 
 
@@ -229,9 +212,111 @@ def test_the_table_and_the_figure(tmp_path: Path) -> None:
     json.dumps(PER_SAMPLE.to_json(), allow_nan=False)
 
 
-def test_json_numbers() -> None:
-    (plain, llds) = PER_SAMPLE.to_json()["arms"]  # type: ignore[misc]
-    assert (plain["displaced"], plain["displaced_share"], plain["questions_used"]) == (1, 0.5, 2)
-    assert (plain["correct_change"], plain["correct_change_per_token"]) == (0.5, pytest.approx(0.05))
-    assert (plain["incorrect_change"], plain["incorrect_change_per_token"]) == (-3.0, pytest.approx(-0.15))
-    assert llds["incorrect_change"] is None
+# ---- the policy of a run
+
+
+def test_the_weights_of_a_model_are_what_they_were(trained: Path) -> None:
+    subject = open_run(trained, "last", [], Listener(), with_reference=True)
+    assert subject.reference is not None  # the recipe has a KL to it
+    model = subject.language_model.model
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    first = roll_out_questions(subject, 6, 0, Listener())
+    one = per_sample(subject, first, seed=0, listener=Listener())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert one == per_sample(subject, roll_out_questions(subject, 6, 0, Listener()), seed=0, listener=Listener())
+
+
+def test_the_reference_is_the_policy_the_run_started_from(trained: Path) -> None:
+    subject = open_run(trained, "1", [], Listener(), with_reference=True)
+    assert subject.reference is not None
+    token_ids = torch.tensor([[5, 6, 7, 8]])
+    mask = torch.tensor([[False, True, True, True]])
+    with torch.no_grad():
+        now, _ = subject.language_model.logprobs(token_ids, mask)
+    start = subject.reference.logprobs(token_ids, mask)
+    assert not torch.allclose(now, start)
+    assert open_run(trained, "1", ["--loss.kl_coef", "0"], Listener(), with_reference=True).reference is None
+    assert open_run(trained, "1", [], Listener(), with_reference=False).reference is None
+
+
+def test_policies_are_asked_the_same_and_the_recipes_questions(trained: Path) -> None:
+    one = open_run(trained, "1", [], Listener(), with_reference=False)
+    two = open_run(trained, "2", [], Listener(), with_reference=False)
+    asked = [[e.id for e in roll_out_questions(s, 5, 3, Listener()).examples] for s in (one, two)]
+    assert asked[0] == asked[1]
+    assert set(asked[0]) <= {e.id for e in load_questions(one.config).train}
+    assert [e.id for e in roll_out_questions(two, 5, 4, Listener()).examples] != asked[0]
+
+
+def test_rollouts_do_not_depend_on_how_many_others_there_are(trained: Path, heard: Any) -> None:
+    subject = open_run(trained, "2", [], Listener(), with_reference=False)
+    few, many = (roll_out_questions(subject, n, 0, heard) for n in (3, 15))
+    assert [[t.token_ids for t in g.trajectories] for g in few.groups] == [
+        [t.token_ids for t in g.trajectories] for g in many.groups[:3]
+    ]
+    assert heard.totals["rollouts"] == heard.done == 15
+
+
+# ---- the leak
+
+
+PLAIN = {"loss.advantage": "dr_grpo"}
+
+
+def kept(trajectory: Trajectory, *masses: tuple[float, ...]) -> Trajectory:
+    turns = [replace(turn, mask_mass=own) for turn, own in zip(trajectory.turns, masses, strict=True)]
+    return replace(trajectory, turns=tuple(turns))
+
+
+def test_turn_by_turn(coin: Callable[..., Subject], episode: Make, rolled: Make) -> None:
+    right = kept(episode(True, [0, 1], [0]), (0.9, 0.8), (1.0,))
+    wrong = kept(episode(False, [1], [1, 0], [1]), (0.9,), (0.5, 0.7), (0.6,))
+    failed = episode(False, [0], [1], failed=True)
+    found = tail_leak(coin(changes=PLAIN), rolled([right, wrong, failed]))  # advantages of a half, and minus a half
+    first, second, third = found.turns
+    assert (first.rollouts, first.correct, first.tokens) == (2, 1, 3)
+    assert (first.advantage, first.mask_mass) == (pytest.approx((1 - 0.5) / 3), pytest.approx(2.6 / 3))
+    assert first.tail_advantage == pytest.approx((0.5 * 0.3 - 0.5 * 0.1) / 0.4)
+    assert (second.rollouts, second.tokens, second.advantage) == (2, 3, pytest.approx((0.5 - 1) / 3))
+    assert second.tail_advantage == pytest.approx(-0.5)  # the right one was sure of its token
+    assert (third.rollouts, third.correct, third.tail_advantage) == (1, 0, pytest.approx(-0.5))
+    assert found.whole.tokens == 7 and found.whole.advantage == pytest.approx((1.5 - 2) / 7)
+    assert found.whole.tail_advantage == pytest.approx((0.5 * 0.3 - 0.5 * (0.1 + 0.8 + 0.4)) / 1.6)
+
+
+def test_the_whole_is_the_trainers_metric(coin: Callable[..., Subject], episode: Make, rolled: Make) -> None:
+    failed = episode(False, [1], failed=True)
+    subject = coin()
+    rollouts = rolled([kept(episode(True, [0, 1]), (0.9, 0.8)), failed, kept(episode(False, [1]), (0.3,))])
+    metrics = tail_metrics(batch_of(subject, rollouts.groups).advantages, rollouts.groups)
+    assert metrics == {"advantage/tail_mean": tail_leak(subject, rollouts).whole.tail_advantage}
+    assert metrics["advantage/tail_mean"] < 0
+
+
+def test_a_sampler_that_cuts_nothing(coin: Callable[..., Subject], episode: Make, rolled: Make) -> None:
+    found = tail_leak(coin(), rolled([episode(True, [0]), episode(False, [1])]))
+    assert (found.whole.mask_mass, found.whole.tail_advantage) == (1.0, None)
+    assert "not truncated, so nothing can leak" in found.lines()[0]
+    assert found.lines()[-1].endswith("–")
+
+
+def test_a_loss_that_keeps_the_mask_is_named(coin: Callable[..., Subject], episode: Make, rolled: Make) -> None:
+    subject = coin(changes={"sampling.mask_logprobs": True, "sampling.top_p": 0.9, "sampling.top_k": 8})
+    found = tail_leak(subject, rolled([kept(episode(True, [0]), (0.9,)), kept(episode(False, [1]), (0.9,))]))
+    assert found.mask_in_loss and "nothing leaks" in found.lines()[0]
+
+
+@pytest.mark.parametrize("kinds", [(True, True), (False, False)])
+def test_without_contrast_there_is_nothing_to_push(
+    coin: Callable[..., Subject], episode: Make, rolled: Make, kinds: tuple[bool, bool]
+) -> None:
+    with pytest.raises(RolloutError, match=r"every advantage is 0\. Raise --questions"):
+        tail_leak(coin(), rolled([episode(kind, [0]) for kind in kinds]))
+
+
+def test_the_figure(coin: Callable[..., Subject], episode: Make, rolled: Make, tmp_path: Path) -> None:
+    for masses in ((0.9,), None):
+        pair = [episode(True, [0]), episode(False, [1])]
+        rollouts = rolled([kept(t, masses) if masses else t for t in pair])
+        draw(tail_leak(coin(), rollouts), "leak", tmp_path / "leak.svg")
+        assert ("advantage of the tail" in (tmp_path / "leak.svg").read_text()) == bool(masses)
