@@ -107,7 +107,7 @@ def test_mixed_groups_have_a_contrast_and_failures_are_none():
     assert not group().mixed
 
 
-# ---- tests/agent/test_batch.py
+# ---- batches
 
 
 PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "query_mask", "rollout_logprobs")

@@ -1,8 +1,6 @@
 """Questions from files, and the order in which the sampler deals them."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -136,7 +134,7 @@ def test_restore_continues_exactly(dealt):
     assert deal(other, 7) == expected
 
 
-def test_restore_refuses_other_questions_another_seed_and_nonsense():
+def test_restore_refuses_other_questions_and_another_seed():
     state = QuestionOrder(examples(8), seed=1).state()
     with pytest.raises(CheckpointError, match="has changed since this checkpoint"):
         QuestionOrder(examples(8, "What?"), seed=1).restore(state)
@@ -144,23 +142,11 @@ def test_restore_refuses_other_questions_another_seed_and_nonsense():
         QuestionOrder(examples(9), seed=1).restore(state)
     with pytest.raises(CheckpointError, match="seed 1, this run has seed 2"):
         QuestionOrder(examples(8), seed=2).restore(state)
-    with pytest.raises(CheckpointError, match="outside the 8 questions"):
-        QuestionOrder(examples(8), seed=1).restore({**state, "position": 9})
 
 
 def test_nothing_to_deal():
     with pytest.raises(DataError, match="no questions"):
         QuestionOrder([], seed=0)
-    with pytest.raises(ValueError, match="ask for 1 or more"):
-        QuestionOrder(examples(2), seed=0).next(0)
-
-
-def test_reading_data_and_scoring_imports_no_torch():
-    modules = "holdfast.data.questions, holdfast.base.scoring, holdfast.agent.rewards, holdfast.agent.env"
-    modules += ", holdfast.retrieval.bm25"
-    code = f"import {modules}, sys; print([m for m in ('torch', 'transformers', 'Stemmer') if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
 
 
 def test_every_tenth_question_is_held_out() -> None:
