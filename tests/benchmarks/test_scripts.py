@@ -42,7 +42,7 @@ def test_a_row_for_each_mode(run: Run, tmp_path: Path) -> None:
     assert all(row["per_second"] > 0 and row["plain_per_second"] > 0 for row in numbers.values())
 
 
-# ---- `benchmarks/reading
+# ---- reading logs
 
 
 @pytest.mark.long

@@ -347,6 +347,7 @@ def test_what_is_no_setting(argument: str) -> None:
 
 # ---- settings that contradict each other: each sentence names what to change
 
+OWN = ("--data.train=q.jsonl", "--retrieval.corpus=c.jsonl", "--model.path=model")
 CONTRADICTIONS = {
     "heavy answers": (
         ["--loss.penalty.answer_weight=5"],
@@ -422,6 +423,16 @@ CONTRADICTIONS = {
     "run name is a path": (["--run.name=a/b"], "set run.dir to choose the parent folder"),
     "run name is empty": (["--run.name= "], "is not a valid folder name"),
     "run name is the folder above": (["--run.name=.."], "is not a valid folder name"),
+    "run name is too long": ([f"--run.name={'a' * 300}"], "run.name has 300 bytes"),
+    "no such code": (["--guard.codes=XYZ"], "no finding's code begins with 'XYZ'"),
+    "no address": (["--data.train=q.jsonl", "--retrieval.url=localhost"], "is not the address of a retriever"),
+    "LoRA of the tiny model": (["--model.lora_rank=8"], "the tiny model is too small for LoRA"),
+    "an unbounded sampling mask": (["--sampling.mask_logprobs"], "Set sampling.top_k"),
+    "turns without search": (["--protocol.preset=r1", "--protocol.max_turns=2"], "Set protocol.max_turns = 1"),
+    "too many rollouts": (["--train.questions=999999"], "rollouts in a batch"),
+    "an index of the world": (["--retrieval.index=i"], "the bundled world is indexed in memory"),
+    "settings of the world": ([*OWN, "--world.people=99"], "world.people = 99 with data.train = 'q.jsonl'"),
+    "faults without the world": ([*OWN, "--faults.search_failure_rate=0.1"], "only the bundled world"),
 }
 
 

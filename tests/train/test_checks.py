@@ -126,44 +126,6 @@ SMALL = (
 )
 
 RECIPES: dict[str, tuple[str, str]] = {
-    # one setting
-    "below its limit": ("--train.steps=0", "must be 1 or more"),
-    "above its limit": ("--world.people=2305", "must be 2304 or less"),
-    "a text for a number": ("--train.lr=fast", "must be a number"),
-    "a fraction for a count": ("--train.steps=1.5", "must be a whole number"),
-    "no such setting": ("--train.stepz=5", "did you mean train.steps"),
-    "no such penalty": ("--loss.penalty.name=lld", "did you mean 'llds'"),
-    "no such device": ("--run.device=tpu", "must be 'auto', 'cpu' or 'cuda'"),
-    "no such code": ("--guard.codes=XYZ", "no finding's code begins with 'XYZ'"),
-    "a name with a slash": ("--run.name=a/b", "run.name = 'a/b' is not a valid folder name"),
-    "a name too long": (f"--run.name={'a' * 300}", "run.name has 300 bytes"),
-    "no address": ("--data.train=q.jsonl --retrieval.url=localhost", "is not the address of a retriever"),
-    # one section
-    "a setting of another penalty": ("--loss.penalty.tau=0.9", "which does not read it"),
-    "LoRA of the tiny model": ("--model.lora_rank=8", "the tiny model is too small for LoRA"),
-    "heads that do not divide": ("--world.model.heads=5", "Set world.model.hidden to a multiple of 10"),
-    "an unbounded sampling mask": ("--sampling.mask_logprobs", "Set sampling.top_k"),
-    "no reward": ("--reward.em=0", "set reward.em = 1.0"),
-    "a prompt without its question": ("--protocol.prompt=x", "must contain {question}"),
-    "turns without search": ("--protocol.preset=r1 --protocol.max_turns=2", "Set protocol.max_turns = 1"),
-    "a filler of too few words": ("--world.filler_words=5", "set 11 or more"),
-    "lengths the wrong way round": ("--world.filler_length=9,3", "give the shortest length first"),
-    "a baseline without an advantage": ("--loss.baseline=length --loss.advantage=reinforce", "Set loss.advantage"),
-    "not an import path": ("--reward.custom={'brevity.py'=1.0}", "is not an import path"),
-    # several sections
-    "a penalty that is always zero": ("--train.optimizer_steps_per_rollout=1", "this penalty is always zero"),
-    "more steps than rollouts": ("--train.optimizer_steps_per_rollout=999", "every optimizer step needs at least one"),
-    "too many rollouts": ("--train.questions=999999", "rollouts in a batch"),
-    "groups of one": ("--train.group_size=1", "with one rollout per group"),
-    "an index of the world": ("--retrieval.index=i", "the bundled world is indexed in memory"),
-    "own questions, bundled corpus": ("--data.train=q.jsonl", "Set both to your files, or neither"),
-    "bundled questions, own corpus": ("--retrieval.corpus=c.jsonl", "Set both to your files, or neither"),
-    "bundled questions, own dev": ("--data.dev=q.jsonl", "leave data.dev out"),
-    "bundled questions, a server": ("--retrieval.url=http://h:1", "leave retrieval.url out"),
-    "a server and a corpus": (f"{OWN} --retrieval.url=http://h:1", "the server searches its own passages"),
-    "settings of the world": (f"{OWN} --world.people=99", "world.people = 99 with data.train = 'q.jsonl'"),
-    "faults without the world": (f"{OWN} --faults.search_failure_rate=0.1", "only the bundled world"),
-    # what only training cannot do
     "the tiny model, own questions": (
         f"{OWN} --model.path=tiny",
         "the tiny model knows only the words of the bundled world",

@@ -132,7 +132,7 @@ def test_half_precision_is_float32_after_the_logits(make_model: Callable[..., An
     torch.testing.assert_close(rough, exact, atol=0.3, rtol=0.05)
 
 
-# ---- `sampling
+# ---- sampling masks
 
 
 Recipe = Callable[..., Config]

@@ -437,7 +437,7 @@ def test_a_run_with_information_gains_learns_from_turns(recipe: Recipe) -> None:
     assert trainer.step().metrics["loss/policy"] != 0
 
 
-# ---- `train
+# ---- an anchor
 
 
 ONE_STEP = {"train.optimizer_steps_per_rollout": 1, "train.lr": 3e-3, "reward": {"em": 1.0, "format": 0.5}}

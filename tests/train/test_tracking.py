@@ -320,7 +320,7 @@ def test_a_run_that_logged_nothing_has_no_report(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-# ---- test_listener.py
+# ---- listeners
 
 
 FINDING = Finding(code="GRD002", step=1, summary="", evidence={}, series=(), remedy="")

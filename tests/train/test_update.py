@@ -203,21 +203,6 @@ def test_a_term_that_is_off_is_absent(make_model: Callable[..., Any]) -> None:
     assert terms.penalty is terms.kl is terms.preserved is None
 
 
-@pytest.mark.parametrize(
-    ("setting", "searches", "expected"),
-    [
-        (0.3, 5.0, 0.3),
-        ("adaptive-paper", 1.0, 0.5),  # V / 2
-        ("adaptive-paper", 3.0, 1.0),
-        ("adaptive-code", 1.0, 0.0),  # V − 1
-        ("adaptive-code", 1.5, 0.5),
-    ],
-)
-def test_answer_weight(setting: float | str, searches: float, expected: float) -> None:
-    weight = LLDS(answer_weight=setting).weight_at(searches)  # type: ignore[arg-type]
-    assert weight == expected and type(weight) is float
-
-
 # ---- mini- and micro-batches of an update
 
 
