@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -116,6 +117,15 @@ def test_an_extending_recipe_changes_what_it_names(tmp_path: Path) -> None:
     assert (config.train.steps, config.train.lr, config.run.seed) == (8, 3e-6, 3)
     assert config.reward.custom == {"c:d": 0.5}, "a setting that holds a table is replaced, not joined"
     assert load(recipe(tmp_path, dump(config))) == config, "the resolved recipe stands alone"
+
+
+@pytest.mark.parametrize("extending", [True, False])
+def test_a_pipe_and_a_device_are_no_recipes(tmp_path: Path, extending: bool) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (str(tmp_path / "pipe"), "/dev/zero"):
+        path = recipe(tmp_path, f"extends = '{name}'\n") if extending else Path(name)
+        with pytest.raises(ConfigError, match=f"{name} is neither a file nor a folder"):
+            load(path)
 
 
 def test_an_extending_recipe_may_name_a_bundled_one_and_another_penalty(tmp_path: Path) -> None:

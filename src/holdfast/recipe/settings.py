@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 import typing
 from collections.abc import Iterator, Sequence
+from os.path import exists, isdir, isfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ from holdfast.base.section import Root, as_toml, kinds_of, setting
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises `ConfigError`."""
+    if exists(path) and not (isfile(path) or isdir(path)):  # a device may have no end, a pipe no writer
+        raise ConfigError(f"{path} is neither a file nor a folder, and a recipe is read twice; give a TOML file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
