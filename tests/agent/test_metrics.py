@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import fmean, median
+from typing import Any
 
 import pytest
 import torch
 
 from holdfast.agent.batch import TokenBatch
+from holdfast.agent.control import ControlTokens, TurnState, control_metrics, turn_metrics, turn_state
+from holdfast.agent.measures import (
+    centering_metrics,
+    long_and_unlikely,
+    mean_advantages,
+    negative_metrics,
+    observation_metrics,
+)
 from holdfast.agent.metrics import (
     advantage_metrics,
     displacement_metrics,
@@ -19,10 +29,12 @@ from holdfast.agent.metrics import (
     rollout_metrics,
     sampler_metrics,
 )
+from holdfast.agent.protocol import CLEAN, SAPO, parse_action
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Action, Answer, Group, Invalid, Search, Status, Trajectory, Turn
-from holdfast.base.glossary import METRICS, glossary_entry
+from holdfast.data.world.model import build_tokenizer
 from holdfast.model.sampling import SamplingMask
+from holdfast.model.tokens import decode, encode
 
 
 def turn(action: Action, said: int, heard: int = 0, **more: object) -> Turn:
@@ -202,7 +214,249 @@ def test_per_token_mean_ignores_what_is_masked() -> None:
     assert per_token_mean(values, mask).tolist() == [2.0, 0.0]
 
 
-def test_the_glossary_has_one_text_for_numbered_names() -> None:
-    assert glossary_entry("likelihood/incorrect/action_12") == METRICS["likelihood/incorrect/action_<k>"]
-    assert glossary_entry("likelihood/correct") == METRICS["likelihood/correct"]
-    assert glossary_entry("likelihood/corect") is None
+# ---- measures of the rival explanations against loops over plain numbers
+
+
+def a_group(seed: int, *, cut: bool) -> tuple[list[Group], TokenBatch]:
+    """Three questions of four rollouts of one to three actions, one of which failed; and their batch."""
+    g = torch.Generator().manual_seed(seed)
+
+    def number(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=g))
+
+    def turn(*, last: bool) -> Turn:
+        n = number(1, 5)
+        masses = tuple((0.5 + torch.rand(n, generator=g) / 2).tolist()) if cut else None
+        return Turn(
+            tokens=(7,) * n,
+            logprobs=(-1.0,) * n,
+            observation=() if last else (9,) * number(1, 3),
+            action=Answer("x") if last else Search("q"),
+            mask_mass=masses,
+        )
+
+    def rollout(failed: bool) -> Trajectory:
+        actions, right = number(1, 3), float(number(0, 1))
+        turns = tuple(turn(last=k == actions - 1) for k in range(actions))
+        status, reward = (Status.ERROR, None) if failed else (Status.OK, right)
+        return Trajectory(
+            example_id="q", prompt=(1, 2), turns=turns, status=status, reward=reward, reward_parts={"em": right}
+        )
+
+    groups = [Group(f"q{k}", tuple(rollout(failed=k == 1 and n == 2) for n in range(4))) for k in range(3)]
+    batch = TokenBatch.from_trajectories(groups, pad_token_id=0)
+    batch = batch.select(batch.loss_mask.any(-1))
+    shape = batch.loss_mask.shape
+    return groups, replace(
+        batch,
+        advantages=torch.randn(shape[0], 1, generator=g, dtype=torch.float64),
+        old_logprobs=-0.7 - torch.rand(shape, generator=g, dtype=torch.float64),
+        old_entropy=torch.rand(shape, generator=g, dtype=torch.float64),
+    )
+
+
+def sampled_places(batch: TokenBatch, row: int) -> list[int]:
+    return [t for t in range(batch.loss_mask.shape[1]) if batch.loss_mask[row, t]]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("cut", [True, False])
+def test_centering_against_loops(seed: int, cut: bool) -> None:
+    groups, batch = a_group(seed, cut=cut)
+    learned = [t for group in groups for t in group.trajectories if not t.status.is_failure]
+    cells: dict[tuple[int, int], list[float]] = {}
+    tokens = []
+    for row, trajectory in enumerate(learned):
+        masses = [mass for turn in trajectory.turns for mass in turn.mask_mass or [1.0] * len(turn.tokens or ())]
+        for t, mass in zip(sampled_places(batch, row), masses, strict=True):
+            cell = (int(batch.group_ids[row]), int(batch.action_ids[row, t]))
+            cells.setdefault(cell, []).append(float(batch.advantages[row]))
+            assert batch.old_logprobs is not None
+            tokens.append((cell, float(batch.advantages[row]), mass, math.exp(float(batch.old_logprobs[row, t]))))
+    drift = [2 * abs(fmean(cells[cell])) * (1 - mass) for cell, _, mass, _ in tokens]
+    covariance = [2 * abs(a - fmean(cells[cell])) * (1 - min(p / mass, 1)) for cell, a, mass, p in tokens]
+    found = centering_metrics(batch, groups)
+    assert found["centering/drift"] == pytest.approx(fmean(drift), abs=1e-6)
+    assert found["centering/covariance"] == pytest.approx(fmean(covariance), abs=1e-6)
+    assert (found["centering/drift"] > 0) is cut
+    by_token = replace(batch, advantages=batch.advantages.expand(batch.loss_mask.shape))
+    assert centering_metrics(by_token, groups) == pytest.approx(found, abs=1e-12)
+    means = mean_advantages(batch.advantages, batch.group_ids, batch.action_ids, batch.loss_mask)
+    assert means[0, sampled_places(batch, 0)[0]].item() == pytest.approx(fmean(cells[0, 1]), abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_before_and_after_the_first_observation_against_loops(seed: int) -> None:
+    _, batch = a_group(seed, cut=False)
+    assert batch.old_logprobs is not None and batch.old_entropy is not None
+    expected = {}
+    for name, values in (("entropy", batch.old_entropy), ("likelihood", batch.old_logprobs)):
+        for part, first in (("before", True), ("after", False)):
+            expected[f"{name}/{part}_observation"] = fmean(
+                float(values[row, t])
+                for row in range(len(batch))
+                for t in sampled_places(batch, row)
+                if (int(batch.action_ids[row, t]) == 1) is first
+            )
+    assert observation_metrics(batch) == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_a_second_action_nothing_is_said_about_it() -> None:
+    _, batch = a_group(0, cut=False)
+    found = observation_metrics(replace(batch, action_ids=batch.loss_mask.long()))
+    assert found.keys() == {"entropy/before_observation", "likelihood/before_observation"}
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("reduction", ["token-mean", "seq-mean-token-mean"])
+def test_the_push_on_long_unlikely_rollouts_against_loops(seed: int, weighted: bool, reduction: str) -> None:
+    _, batch = a_group(seed, cut=False)
+    g = torch.Generator().manual_seed(seed)
+    weights = torch.rand(batch.loss_mask.shape, generator=g, dtype=torch.float64) if weighted else None
+    excluded = torch.rand(batch.loss_mask.shape, generator=g) < 0.1
+    batch = replace(batch, policy_weights=weights, excluded=excluded, correct=torch.arange(len(batch)) % 3 == 0)
+    assert batch.old_logprobs is not None
+    lengths, logprobs, push = [], [], []
+    for row in range(len(batch)):
+        places = [t for t in sampled_places(batch, row) if not excluded[row, t]]
+        values = [float(batch.old_logprobs[row, t]) for t in places]
+        lengths.append(len(places))
+        logprobs.append(fmean(values) if values else 0.0)
+        push.append(
+            sum(
+                max(-float(batch.advantages[row]), 0) * (1 if weights is None else float(weights[row, t]))
+                for t in places
+            )
+        )
+    here = [
+        not batch.correct[row] and lengths[row] > median(lengths) and logprobs[row] < median(logprobs)
+        for row in range(len(batch))
+    ]
+    per = [x / max(n, 1) for x, n in zip(push, lengths, strict=True)]
+    own = per if reduction == "seq-mean-token-mean" else push
+
+    def share(values: list[float]) -> float:
+        return sum(x for x, mine in zip(values, here, strict=True) if mine) / sum(values)
+
+    found = negative_metrics([part.trim() for part in batch.split(4)], reduction=reduction)
+    assert found == pytest.approx(
+        {
+            "negative/long_unlikely_share": share(own),
+            "negative/long_unlikely_share_by_response": share(per),
+            "negative/long_unlikely_rollouts": share([float(x > 0) for x in push]),
+        },
+        abs=1e-6,
+    )
+
+
+def test_long_and_unlikely_by_hand() -> None:
+    lengths, logprobs = torch.tensor([1.0, 2.0, 8.0, 9.0, 9.0]), torch.tensor([-1.0, -2.0, -3.0, -9.0, -9.0])
+    correct = torch.tensor([False, False, False, False, True])
+    assert long_and_unlikely(lengths, logprobs, correct).tolist() == [False, False, False, True, False]
+
+
+def test_without_a_push_there_is_no_share() -> None:
+    _, batch = a_group(0, cut=False)
+    assert negative_metrics([replace(batch, advantages=batch.advantages.abs())], reduction="token-mean") == {}
+
+
+# ---- control tokens out of place
+
+
+CONTROL_TEXTS = [
+    "<think> Who? </think>\n<search> lake </search>\n\n",
+    "<answer> town </answer>\n",
+    "<documents> lake",
+] * 20
+TAGS = CLEAN.control_tags(None)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return build_tokenizer(CONTROL_TEXTS)
+
+
+def said(text: str, tokenizer: Any = None) -> Turn:
+    ids = None if tokenizer is None else tuple(encode(tokenizer, text))
+    return Turn(tokens=ids, logprobs=ids and (-1.0,) * len(ids), action=parse_action(text, CLEAN), text=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("<think> who? </think> <search> Orsa </search>\n\n", "call"),
+        ("It is <answer> Mira </answer>", "answer"),
+        ("<answer> Mira </answer><search>", "answer"),  # the overhang of the last token
+        ("<search> a <search> b </search>", "polluted"),
+        ("</information> <search> b </search>", "polluted"),
+        ("<answer> a <search> b </answer>", "polluted"),
+        ("<search>  </search>", "polluted"),
+        ("<search> a", "polluted"),
+        ("a </answer>", "polluted"),
+        ("<think> and </think> so", "collapsed"),
+        ("", "collapsed"),
+    ],
+)
+def test_states(text: str, state: str) -> None:
+    assert turn_state(said(text), TAGS) is TurnState(state)
+
+
+def test_the_states_of_all_turns_sum_to_one() -> None:
+    texts = ("<search> a </search>", "<search> a", "a", "<answer> a </answer>")
+    good = Trajectory(example_id="q", prompt=(1,), turns=tuple(map(said, texts)))
+    failed = Trajectory(example_id="q", prompt=(1,), turns=(said("a"),), status=Status.ERROR)
+    assert turn_metrics([Group("q", (good, failed))], TAGS) == {
+        f"turn/{state}_fraction": 0.25 for state in ("call", "answer", "polluted", "collapsed")
+    }
+    assert turn_metrics([Group("q", (failed,))], TAGS) == {}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_probabilities_against_loops(tokenizer: Any, seed: int) -> None:
+    end = tokenizer.eos_token_id
+    texts = ("Who? <think> lake </think>\n<search> lake town </search>\n\n", "so <answer> town", "lake town")
+    rollouts = [Trajectory(example_id="q", prompt=(1,), turns=(said(text, tokenizer),)) for text in texts]
+    mask = ControlTokens(TAGS, tokenizer, [end]).misplaced(rollouts)
+    g = torch.Generator().manual_seed(seed)
+    for text, rollout, row in zip(texts, rollouts, mask.rows, strict=True):
+        tokens = rollout.turns[0].tokens or ()
+        logits = torch.randn(len(tokens), len(tokenizer), generator=g, dtype=torch.float64)
+        got = (SamplingMask((row,)).logsumexp(logits) - logits.logsumexp(-1)).exp()
+        for place in range(len(tokens)):
+            before = decode(tokenizer, tokens[:place])
+            inside = any(before.count(f"<{tag}>") > before.count(f"</{tag}>") for tag in ("think", "search", "answer"))
+            opening, closing = ("<search>", "<answer>", "<think>"), ("</search>", "</answer>", "</think>")
+            wrong, right = (opening, closing) if inside else (closing, opening)
+            wrong += ("<information>", "</information>")
+            first = [{begin(tokenizer, x) for tag in tags for x in (tag, f" {tag}")} for tags in (wrong, right)]
+            total = sum(math.exp(float(logits[place, v])) for v in range(len(tokenizer)))
+            expected = sum(math.exp(float(logits[place, v])) for v in {*(first[0] - first[1]), end}) / total
+            assert got[place].item() == pytest.approx(expected, abs=1e-6), (text, before)
+
+
+def begin(tokenizer: Any, tag: str) -> int:
+    """The first token that is not a space."""
+    ids = encode(tokenizer, tag)
+    return ids[1] if decode(tokenizer, ids[:1]) == " " else ids[0]
+
+
+def test_tags_are_those_of_the_protocol(tokenizer: Any) -> None:
+    first = encode(tokenizer, "<documents>")[0]
+    assert first != encode(tokenizer, "<information>")[0]
+    rollout = Trajectory(example_id="q", prompt=(1,), turns=(said("lake", tokenizer),))
+    with_documents, without = (
+        first in ControlTokens(protocol.control_tags(tokenizer), tokenizer, [0]).misplaced([rollout]).rows[0]
+        for protocol in (SAPO, CLEAN)
+    )
+    assert with_documents and not without
+
+
+def test_mean_and_percentile() -> None:
+    g = torch.Generator().manual_seed(0)
+    values, mask = torch.rand(6, 50, generator=g, dtype=torch.float64), torch.rand(6, 50, generator=g) < 0.9
+    kept = sorted(float(values[i, j]) for i in range(6) for j in range(50) if mask[i, j])
+    found = control_metrics(values.log(), mask)
+    assert found["control/misplaced_mean"] == pytest.approx(sum(kept) / len(kept), abs=1e-6)
+    assert found["control/misplaced_p99"] == pytest.approx(kept[math.ceil(0.99 * len(kept)) - 1], abs=1e-6)
+    assert control_metrics(values.log(), torch.zeros_like(mask)) == {}

@@ -15,7 +15,7 @@ from holdfast.agent.agent import Task, lose_searches, run_rollouts
 from holdfast.agent.protocol import CLEAN
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Answer, Invalid, Search, Status
-from holdfast.base.errors import RetrievalError, RolloutError
+from holdfast.base.errors import RetrievalError
 from holdfast.model.hf import HFPolicy
 from holdfast.retrieval.types import Document, Hit
 
@@ -176,35 +176,6 @@ def test_a_broken_search_ends_its_episode_alone(run, in_process):
     assert set(policy.released) == {"a", "b", "c"}
 
 
-def test_a_flaky_search_is_retried(run):
-    retriever = Shelf({"town": 2})
-    (trajectory,), _, stats = run({"b": [SEARCH_TOWN, ANSWER]}, retriever=retriever, retries=2)
-    assert trajectory.status is Status.OK and trajectory.turns[0].hits == ("d1",)
-    assert (stats.retries, stats.calls, stats.failed_searches) == (2, 3, 0)
-    (trajectory,), _, _ = run({"b": [SEARCH_TOWN, ANSWER]}, retriever=Shelf({"town": 2}), retries=1)
-    assert trajectory.status is Status.RETRIEVAL_FAILED
-
-
-class AllAtOnce:
-    """Wraps a scripted policy: one poll answers everything."""
-
-    def __init__(self, policy):
-        self.policy, self.submit, self.release = policy, policy.submit, policy.release
-
-    def poll(self):
-        return [self.policy.answer(self.policy.queue.pop(0)) for _ in list(self.policy.queue)]
-
-
-@pytest.mark.parametrize("in_process", [True, False])
-def test_equal_queries_are_searched_once(run, scripted, in_process):
-    script = {"a": [SEARCH, ANSWER], "b": [SEARCH_TOWN, ANSWER], "c": [SEARCH, ANSWER]}
-    retriever = Shelf(in_process=in_process)
-    trajectories, _, stats = run(script, policy=AllAtOnce(scripted(script)), retriever=retriever)
-    assert retriever.calls == [["lake", "town"]]
-    assert (stats.searches, stats.unique_queries, stats.calls) == (3, 2, 1)
-    assert [trajectory.turns[0].hits for trajectory in trajectories] == [("d1",)] * 3
-
-
 def test_decoding_goes_on_while_a_search_is_out(run, scripted):
     # The search comes back only after the policy was polled three more times: with a barrier this would time out.
     script = {"a": [SEARCH, ANSWER], "b": ["x", "x", ANSWER], "c": [ANSWER]}
@@ -272,18 +243,6 @@ def test_statistics(run, tokenizer):
     assert stats.decode_seconds > 0 and stats.retrieval_seconds > 0
     run({"b": [SEARCH, ANSWER]}, stats=stats)
     assert stats.searches == 2, "adds up over calls"
-
-
-def test_no_tasks(run):
-    assert run({})[0] == []
-
-
-def test_a_policy_that_loses_requests_is_an_error(run, scripted):
-    policy = scripted({"a": [ANSWER]})
-    policy.poll = list
-    with pytest.raises(RolloutError, match="1 requests are unanswered"):
-        run({"a": [ANSWER]}, policy=policy)
-    assert policy.released == ["a"], "caches are dropped whatever happens"
 
 
 def test_bugs_of_a_retriever_are_not_swallowed(run):

@@ -1,13 +1,19 @@
-"""Trajectories derive everything flat from their turns; the flat arrays must say exactly what the model saw."""
+"""Trajectories, batches of them, and rewards: the flat arrays say exactly what the model saw."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 
 import pytest
+import torch
 
-from holdfast.agent.trajectory import Answer, Group, Invalid, Search, Status, Trajectory, Turn
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.rewards import PARTS, check_weights, score_trajectory
+from holdfast.agent.trajectory import Action, Answer, Group, Invalid, Search, Status, Trajectory, Turn
+from holdfast.base.errors import ConfigError
+from holdfast.model.sampling import SamplingMask
 
 
 def turn(n, observation=(), action=None, **fields):
@@ -89,17 +95,6 @@ def test_a_turn_without_token_ids_cannot_be_flattened():
     assert len(text_only) == 0
 
 
-def test_values_are_frozen():
-    for value, name in (
-        (GOLDEN, "reward"),
-        (GOLDEN.turns[0], "tokens"),
-        (Group("g", ()), "id"),
-        (Search("q"), "query"),
-    ):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(value, name, None)
-
-
 def test_mixed_groups_have_a_contrast_and_failures_are_none():
     def group(*rewards, failed=()):
         rows = [trajectory(reward=r) for r in rewards]
@@ -110,3 +105,291 @@ def test_mixed_groups_have_a_contrast_and_failures_are_none():
     assert not group(1.0, 1.0).mixed
     assert not group(1.0, failed=(0.0, None)).mixed
     assert not group().mixed
+
+
+# ---- batches
+
+
+PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "query_mask", "rollout_logprobs")
+OPTIONAL = (
+    *("old_logprobs", "old_entropy", "ref_logprobs", "anchor_logprobs", "sampler_logprobs"),
+    *("policy_weights", "log_mass", "old_log_mass", "misplaced"),
+)
+
+
+def episode(*lengths, reward=0.0, em=0.0, status=Status.OK, prompt=(1, 2), first=10):
+    """One turn for each (tokens, observation) pair of lengths; the last token of the last turn is the answer."""
+    turns, token = [], first
+    for k, (n, observed) in enumerate(lengths):
+        last = k == len(lengths) - 1
+        turns.append(
+            Turn(
+                tokens=tuple(range(token, token + n)),
+                logprobs=tuple(-0.5 * (j + 1) for j in range(n)),
+                observation=tuple(range(token + n, token + n + observed)),
+                action=Answer("x") if last else Search("q"),
+                answer_span=(n - 1, n) if last else None,
+            )
+        )
+        token += n + observed
+    return Trajectory(
+        example_id="world/train/1",
+        prompt=prompt,
+        turns=tuple(turns),
+        reward=reward,
+        reward_parts={"em": em},
+        status=status,
+    )
+
+
+LONG = episode((2, 3), (1, 0), (3, 0), reward=1.0, em=1.0)
+SHORT = episode((1, 0), reward=0.5, first=50)
+FAILED = episode((2, 0), reward=None, status=Status.RETRIEVAL_FAILED, first=70)
+GROUPS = [Group("world/train/1", (LONG, SHORT)), Group("other/train/1", (FAILED,))]
+
+
+@pytest.fixture
+def batch():
+    made = TokenBatch.from_trajectories(GROUPS, pad_token_id=99)
+    width = made.token_ids.shape[1]
+    optional = {name: torch.randn(3, width) for name in OPTIONAL}
+    ids = torch.arange(2 * int(made.loss_mask.sum()), dtype=torch.int32).view(-1, 2)
+    optional["excluded"] = made.loss_mask & (torch.arange(width) % 2 == 0)
+    optional["sampling_mask"] = SamplingMask(ids.split(made.loss_mask.sum(-1).tolist()))
+    return dataclasses.replace(made, advantages=torch.tensor([[1.0], [-1.0], [0.0]]), **optional)
+
+
+def test_rows_are_the_trajectories_padded_on_the_right():
+    batch = TokenBatch.from_trajectories(GROUPS, pad_token_id=99)
+    rows = [LONG, SHORT, FAILED]
+    assert len(batch) == 3 and batch.lengths.tolist() == [11, 3, 4]
+    fill = {"token_ids": 99}
+    for name in PER_TOKEN:
+        got = getattr(batch, name)
+        for row, t in zip(got.tolist(), rows, strict=True):
+            want = [1] * len(t.token_ids) if name == "attention_mask" else list(getattr(t, name))
+            assert row == want + [fill.get(name, 0)] * (11 - len(want)), name
+    assert batch.advantages.tolist() == [[0.0], [0.0], [0.0]]
+    assert batch.correct.tolist() == [True, False, False]
+    assert batch.group_ids.tolist() == [0, 0, 1]
+    assert all(getattr(batch, name) is None for name in OPTIONAL)
+
+
+def test_an_outage_is_not_a_wrong_answer():
+    batch = TokenBatch.from_trajectories(GROUPS, pad_token_id=0)
+    assert batch.valid.tolist() == [True, True, False]
+    assert batch.rewards.tolist()[:2] == [1.0, 0.5] and math.isnan(batch.rewards[2])
+    assert not batch.loss_mask[2].any() and batch.action_ids[2].any()
+
+
+def test_a_question_drawn_twice_is_one_group_and_equal_indices_of_two_data_sets_are_two():
+    groups = [Group(name, (SHORT,)) for name in ("nq/train/7", "hotpotqa/train/7", "nq/train/7")]
+    assert TokenBatch.from_trajectories(groups, pad_token_id=0).group_ids.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (dataclasses.replace(SHORT, reward=None), "has no reward; score it before batching"),
+        (episode((1, 0), prompt=()), "empty prompt"),
+        (
+            dataclasses.replace(SHORT, turns=(dataclasses.replace(SHORT.turns[0], logprobs=(-1.0, -1.0)),)),
+            "turn 1: 1 tokens but 2 log-probs",
+        ),
+        (
+            dataclasses.replace(SHORT, turns=(dataclasses.replace(SHORT.turns[0], tokens=None, logprobs=None),)),
+            "turns without token ids",
+        ),
+    ],
+)
+def test_trajectories_that_cannot_be_trained_on_are_refused(bad, message):
+    with pytest.raises(ValueError, match=message):
+        TokenBatch.from_trajectories([Group("g", (LONG, bad))], pad_token_id=0)
+
+
+@pytest.mark.parametrize("groups", [[], [Group("g", ())]])
+def test_nothing_to_batch_is_refused(groups):
+    with pytest.raises(ValueError, match="no trajectories"):
+        TokenBatch.from_trajectories(groups, pad_token_id=0)
+
+
+def assert_rows(part, whole, rows):
+    for f in dataclasses.fields(TokenBatch):
+        got, want = getattr(part, f.name), getattr(whole, f.name)
+        if f.name == "sampling_mask":
+            assert [row.tolist() for row in got.rows] == [want.rows[row].tolist() for row in rows]
+            continue
+        assert torch.equal(got.nan_to_num(-7), want[rows].nan_to_num(-7)), f.name
+
+
+def test_every_field_travels_through_select_split_trim_and_to(batch):
+    assert_rows(batch.select([2, 0]), batch, [2, 0])
+    assert_rows(batch.select(torch.tensor([True, False, True])), batch, [0, 2])
+    assert_rows(batch.select([]), batch, [])
+    assert [len(part) for part in batch.split(2)] == [2, 1]
+    assert_rows(batch.split(2)[1], batch, [2])
+    assert_rows(batch.split([[2, 0], [1]])[0], batch, [2, 0])
+    assert_rows(batch.to("cpu"), batch, [0, 1, 2])
+    moved = batch.to("meta")
+    tensors = [getattr(moved, f.name) for f in dataclasses.fields(TokenBatch) if f.name != "sampling_mask"]
+    assert all(tensor.device.type == "meta" for tensor in (*tensors, *moved.sampling_mask.rows))
+
+
+def test_the_loss_reads_sampled_tokens_that_are_not_excluded(batch):
+    assert torch.equal(batch.learned_mask, batch.loss_mask & ~batch.excluded)
+    assert 0 < batch.learned_mask.sum() < batch.loss_mask.sum()
+    assert torch.equal(dataclasses.replace(batch, excluded=None).learned_mask, batch.loss_mask)
+
+
+def test_trim_drops_columns_that_are_padding_everywhere(batch):
+    part = batch.select([1, 2]).trim()
+    assert part.token_ids.shape == (2, 4) and part.advantages.shape == (2, 1)
+    assert torch.equal(part.token_ids, batch.token_ids[1:, :4])
+    assert torch.equal(part.old_logprobs, batch.old_logprobs[1:, :4])
+    assert batch.trim() is batch
+    per_token = dataclasses.replace(batch, advantages=torch.randn(3, 11))
+    assert torch.equal(per_token.select([1]).trim().advantages, per_token.advantages[1:2, :3])
+
+
+@pytest.mark.parametrize("parts", [[[0, 1]], [[0, 1], [1, 2]], [[0, 1, 2], [0]], [[0, 1, 3]]])
+def test_split_refuses_to_skip_or_repeat_rows(batch, parts):
+    with pytest.raises(ValueError, match="each of the 3 rows once"):
+        batch.split(parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"loss_mask": torch.zeros(3, 11)}, TypeError, "loss_mask must be bool"),
+        ({"loss_mask": torch.zeros(3, 4).bool()}, ValueError, r"loss_mask has shape \[3, 4\]"),
+        ({"advantages": torch.zeros(3)}, ValueError, r"advantages has shape \[3\].*\[3, 1\] or \[3, 11\]"),
+        ({"rewards": torch.zeros(3, 1)}, ValueError, r"rewards has shape \[3, 1\]"),
+        ({"rewards": torch.tensor(1.0)}, ValueError, r"rewards has shape \[\]"),
+        ({"old_logprobs": torch.zeros(3, 1)}, ValueError, "old_logprobs has shape"),
+        ({"group_ids": torch.zeros(3)}, TypeError, "group_ids must be integer"),
+        ({"rollout_logprobs": torch.zeros(3, 11).long()}, TypeError, "rollout_logprobs must be floating point"),
+        ({"sampling_mask": SamplingMask(())}, ValueError, "sampling_mask has 0 rows, but this batch needs 3"),
+        ({"token_ids": torch.zeros(11).long()}, ValueError, r"token_ids must have shape \[B, T\]"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused(batch, change, error, message):
+    with pytest.raises(error, match=message):
+        dataclasses.replace(batch, **change)
+
+
+# ---- reward parts of hand-made episodes
+
+
+GOLDS = ("Lake Orsa", "Orsa")
+ALL = {"em": 1.0, "f1": 0.5, "format": 0.25, "retrieval": 0.125}
+
+
+def said(action: Action, text: str = "", observation: str = "", hits: tuple[str, ...] = ()) -> Turn:
+    return Turn(tokens=(1, 2), logprobs=(-0.1, -0.2), action=action, text=text, observation_text=observation, hits=hits)
+
+
+def scored_episode(*turns: Turn, status: Status = Status.OK) -> Trajectory:
+    return Trajectory(example_id="s/train/0", prompt=(9,), turns=turns, status=status)
+
+
+FOUND = said(Search("lake"), observation="<information>Doc 1(Title: X) The lake, Orsa.</information>", hits=("d1",))
+MISSED = said(Search("lake"), observation="<information>Doc 1(Title: X) Mora.</information>", hits=("d2",))
+
+
+def test_parts_and_their_weighted_sum():
+    # em 1, f1 1, format 1, retrieval 1: 1 + .5 + .25 + .125
+    scored = score_trajectory(scored_episode(FOUND, said(Answer("the orsa"))), GOLDS, ALL)
+    assert scored.reward_parts == {"em": 1.0, "f1": 1.0, "format": 1.0, "retrieval": 1.0}
+    assert scored.reward == 1.875
+    assert scored.correct
+    # "Orsa town": em 0; f1 against "Orsa" 2·1/(2+1) = 2/3, against "Lake Orsa" 2·1/(2+2) = 1/2; nothing retrieved
+    scored = score_trajectory(scored_episode(MISSED, said(Answer("Orsa town"))), GOLDS, ALL)
+    assert scored.reward == pytest.approx(0.5 * 2 / 3 + 0.25)
+    assert not scored.correct
+
+
+def test_em_and_f1_are_recorded_whatever_the_weights():
+    scored = score_trajectory(scored_episode(said(Answer("Orsa"))), GOLDS, {"format": 1.0})
+    assert scored.reward_parts == {"em": 1.0, "f1": 1.0, "format": 1.0}
+    assert scored.reward == 1.0  # em and f1 have no weight
+    assert score_trajectory(scored_episode(said(Answer("Orsa"))), GOLDS).reward == 1.0  # the default is EM
+
+
+def test_format_wants_every_turn_valid_and_an_answer_at_the_end():
+    bad = said(Invalid("neither a search nor an answer"))
+    answer = said(Answer("Orsa"))
+    for trajectory, value in [
+        (scored_episode(answer), 1.0),
+        (scored_episode(FOUND, MISSED, answer), 1.0),
+        (scored_episode(bad, answer), 0.0),
+        (scored_episode(FOUND, status=Status.TRUNCATED), 0.0),
+        (scored_episode(FOUND, bad, status=Status.TRUNCATED), 0.0),
+        (scored_episode(), 0.0),
+    ]:
+        assert score_trajectory(trajectory, GOLDS, {"format": 1.0}).reward_parts["format"] == value
+
+
+def test_thrift_is_for_correct_answers_alone():
+    right, wrong = said(Answer("Orsa")), said(Answer("Mora"))
+    for trajectory, value in [
+        (scored_episode(right), 1.0),
+        (scored_episode(FOUND, right), 1.0),
+        (scored_episode(MISSED, MISSED, FOUND, right), 1 / 3),
+        (scored_episode(wrong), 0.0),
+        (scored_episode(FOUND, wrong), 0.0),
+        (scored_episode(FOUND, status=Status.TRUNCATED), 0.0),
+    ]:
+        assert score_trajectory(trajectory, GOLDS, {"thrift": 0.1}).reward == pytest.approx(0.1 * value)
+
+
+def test_only_what_the_model_answered_is_scored():
+    # An answer tag in a passage, in the note after an invalid said, or in an unfinished thought is no answer.
+    quoting = said(Search("x"), observation="<information><answer> Orsa </answer></information>", hits=("d",))
+    note = said(Invalid("neither"), text="Orsa", observation="write <answer> Orsa </answer>")
+    for turns in [(quoting,), (note,), (quoting, note)]:
+        scored = score_trajectory(scored_episode(*turns, status=Status.TRUNCATED), GOLDS, ALL)
+        assert scored.reward_parts["em"] == scored.reward_parts["f1"] == 0.0
+
+
+def test_retrieval_reads_what_the_model_saw_of_its_searches():
+    weights = {"retrieval": 1.0}
+    assert score_trajectory(scored_episode(MISSED, FOUND), GOLDS, weights).reward == 1.0
+    assert score_trajectory(scored_episode(MISSED), GOLDS, weights).reward == 0.0
+    # the note after an invalid said, and the text of a search without hits, are no retrieval
+    note = said(Invalid("x"), observation="Orsa")
+    nothing = said(Search("x"), observation="<information>Orsa was not found</information>")
+    assert score_trajectory(scored_episode(note, nothing), GOLDS, weights).reward == 0.0
+    # a golden answer of which nothing is left is not found in every passage
+    assert score_trajectory(scored_episode(MISSED), ("The", "Orsa"), weights).reward == 0.0
+
+
+@pytest.mark.parametrize("status", [Status.RETRIEVAL_FAILED, Status.ERROR])
+def test_an_outage_is_no_wrong_answer(status):
+    scored = score_trajectory(scored_episode(said(Answer("Orsa")), status=status), GOLDS, ALL)
+    assert scored.reward is None
+    assert scored.reward_parts == {}
+    # while an scored_episode that ran out of turns earns its zero
+    assert score_trajectory(scored_episode(MISSED, status=Status.TRUNCATED), GOLDS).reward == 0.0
+
+
+def test_weights_that_cannot_work():
+    with pytest.raises(ConfigError, match="'fromat' does not exist; did you mean 'format'"):
+        check_weights({"fromat": 1.0})
+    with pytest.raises(ConfigError, match=f"the parts are {', '.join(PARTS)}"):
+        check_weights({"bleu!": 1.0})
+    with pytest.raises(ConfigError, match="finite"):
+        check_weights({"em": float("nan")})
+    with pytest.raises(ConfigError, match="every reward weight is 0"):
+        check_weights({"em": 0.0, "f1": 0.0})
+    with pytest.raises(ConfigError, match="every reward weight is 0"):
+        score_trajectory(scored_episode(), GOLDS, {})
+
+
+@pytest.mark.parametrize("weight", [1e15, -1e15])
+def test_a_reward_has_a_size_that_advantages_can_square(weight: float):
+    right = scored_episode(said(Answer("Orsa")))
+    assert score_trajectory(right, GOLDS, {"em": weight}).reward == weight
+    with pytest.raises(ConfigError, match=r"reward weight em = -?11\d+\.1; a weight must be a finite number, at most"):
+        score_trajectory(right, GOLDS, {"em": 1.1 * weight})
+    with pytest.raises(ConfigError, match=r"the reward of a rollout is -?2e\+15; it must be a finite number, at most"):
+        score_trajectory(right, GOLDS, {"em": weight, "f1": weight})

@@ -14,7 +14,6 @@ from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log, Series
 
 Rewards = np.ndarray
-Draw = Callable[[np.random.Generator], Rewards]
 
 
 def by_steps(*parts: tuple[float, int]) -> Rewards:

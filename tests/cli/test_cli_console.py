@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from holdfast.base.glossary import METRICS
-from holdfast.cli.console import COLUMNS, Lines, LiveTable, columns_for, legend, open_console
-from holdfast.cli.terminal import duration, is_live, spark
+from holdfast.cli.console import Lines, LiveTable, columns_for, open_console
+from holdfast.cli.terminal import is_live
 from holdfast.diagnose.finding import Finding
 from holdfast.train.listener import StepResult
 
@@ -71,14 +71,6 @@ FINDING = Finding(
 )
 
 
-def test_an_alarm_is_a_line_of_its_own() -> None:
-    console, lines, _ = lines_console()
-    lines.step(StepResult(step=2, metrics=STEP))
-    lines.finding(FINDING)
-    *_, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert last == "LLD002 step 2: Correct rollouts are being made unlikely."
-
-
 def test_an_alarm_stands_above_the_table_and_marks_its_row() -> None:
     screen = Screen()
     table = LiveTable(screen, Clock())
@@ -107,6 +99,7 @@ def test_plain_lines_of_a_run() -> None:
     clock.now += 20
     lines.step(StepResult(step=2, metrics=STEP | {"eval/em": 0.3}))
     lines.note("a sentence")
+    lines.finding(FINDING)
     lines.finish()
     step = (
         "reward 0.250  EM 0.200  lp(correct) -0.910  lp(incorrect) -10.13  Δlp -0.0123  entropy 0.800  search 1.60  "
@@ -123,17 +116,9 @@ def test_plain_lines_of_a_run() -> None:
         f"step 1/4  {step}\n"  # of one step the time is not known
         f"step 2/4  {step}  dev EM 0.300  40 s left\n"
         "note: a sentence\n"
+        "LLD002 step 2: Correct rollouts are being made unlikely.\n"
         "training: done in 30 s\n"
     )
-
-
-def test_a_stage_of_unknown_length() -> None:
-    console, lines, clock = lines_console()
-    lines.stage("questions and index")
-    clock.now += 1.5
-    lines.advance(3)
-    lines.finish()
-    assert console.file.getvalue() == "questions and index\nquestions and index: done in 1.5 s\n"  # type: ignore[attr-defined]
 
 
 def test_plain_lines_are_never_wrapped_or_styled() -> None:
@@ -179,22 +164,8 @@ def test_the_table_fits_its_terminal(width: int) -> None:
     assert "-0.0123" in rows[1]
 
 
-def test_80_columns_show_all_main_metrics_but_one() -> None:
-    assert set(COLUMNS) - set(columns_for(80)) == {column for column in COLUMNS if column.title == "EM"}
-    assert columns_for(84) == COLUMNS
-    assert columns_for(83) != COLUMNS
-    assert columns_for(120)[: len(COLUMNS)] == COLUMNS
-    assert len(columns_for(120)) > len(COLUMNS)
-
-
 def test_the_metrics_shown_exist() -> None:
     assert {column.metric for column in columns_for(1000)} <= set(METRICS)
-
-
-def test_the_legend_explains_only_what_is_shown() -> None:
-    assert "lp(incorrect): " in legend(columns_for(80))
-    assert "lp(incorrect)" not in legend(columns_for(50))
-    assert "Δlp: " in legend(columns_for(50))
 
 
 def test_the_table_keeps_the_last_steps_and_dashes_for_what_is_missing() -> None:
@@ -263,9 +234,3 @@ def test_a_run_that_fails_leaves_its_table_and_the_cursor() -> None:
 
 
 # ---- words and drawings
-
-
-def test_sparks_and_durations() -> None:
-    assert [spark(values, 2) for values in ([], [1.0], [0.0, 1.0], [0.0, 0.0, 1.0, 1.0])] == ["", "▄", "▁█", "▁█"]
-    assert spark([5.0] * 7, 3) == "▄▄▄"
-    assert not [s for s in (9.96, 59.4, 59.6, 3599.4, 3599.6, 86400.0) if re.search(r"\b60\b", duration(s))]

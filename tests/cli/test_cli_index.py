@@ -46,13 +46,6 @@ def test_what_cannot_be_done_is_a_sentence(corpus: Path, holdfast: Run, argument
     assert message in holdfast(*arguments, code=2).stderr
 
 
-def test_help_lists_the_commands(holdfast: Run) -> None:
-    text = holdfast("index", "--help").stdout
-    assert "build" in text and "plan" in text and "show" in text
-    assert holdfast("index", code=2).output.strip() == text.strip()
-    assert "--replace-invalid" in holdfast("index", "build", "--help").stdout
-
-
 def test_a_plan_is_printed_and_nothing_done(corpus: Path, holdfast: Run, encoder: Any) -> None:
     text = holdfast("index", "plan").stdout
     assert "21,015,324 passages of" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import sys
@@ -74,15 +73,6 @@ def test_the_warm_start_alone_needs_steps(trainer: Any, holdfast: Run) -> None:
     stderr = holdfast("warm-start", "--warm_start.steps=0", "--world.scripts.plain_steps=0", code=2).stderr
     assert "there is no warm start to make; set warm_start.steps" in stderr
     assert not Path("runs").exists()
-
-
-def test_the_real_trainer_is_what_the_command_expects() -> None:
-    functions = {"train": "run", "resume": "run", "warm_start_only": "start"}
-    for name, module in functions.items():
-        trainer = pytest.importorskip(f"holdfast.train.{module}", exc_type=ModuleNotFoundError)
-        parameters = inspect.signature(getattr(trainer, name)).parameters
-        expected = ["run_dir", "listener"] if name == "resume" else ["config", "run_dir", "listener"]
-        assert list(parameters) == expected
 
 
 # ---- stops

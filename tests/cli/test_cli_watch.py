@@ -89,12 +89,6 @@ def test_a_resumed_run_goes_back(log: Path, meanwhile: Any, holdfast: Run) -> No
     assert [int(line.split()[1]) for line in stdout.splitlines() if line.startswith("step ")] == [15, 10, 11]
 
 
-def test_a_file_that_is_cut_off_for_a_moment_is_read_again(log: Path, meanwhile: Any, holdfast: Run) -> None:
-    log.write_text(rows(1, 4))
-    meanwhile(lambda: log.write_text(""), lambda: log.write_text(rows(1, 6)))
-    assert "step 6" in holdfast("watch", str(log)).stdout
-
-
 def test_what_cannot_be_watched(log: Path, tmp_path: Path, holdfast: Run) -> None:
     assert "does not exist" in holdfast("watch", str(tmp_path / "gone"), code=2).stderr
     other = tmp_path / "other" / "metrics.jsonl"
@@ -191,18 +185,6 @@ def test_the_commands_of_the_page(
 
 def test_the_page_has_three_services() -> None:
     assert [service for _, service in SERVICES] == ["SLACK", "DISCORD", "sendmail"]
-
-
-def test_a_run_of_runs_is_found_by_its_name(
-    tmp_path: Path, meanwhile: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "runs" / "mine"
-    run.mkdir(parents=True)
-    (run / "config.toml").write_text("")
-    (run / "metrics.jsonl").write_text(rows(1, 5))
-    monkeypatch.chdir(tmp_path)
-    meanwhile()
-    assert "step 5" in holdfast("watch", "mine").stdout
 
 
 def live_of(page: Path) -> tuple[bool, int]:

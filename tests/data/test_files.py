@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import json
 
 import pytest
 
 from holdfast.base.errors import DataError
+from holdfast.base.jsonl import BadField
 from holdfast.data.catalogue import FORMS
+from holdfast.data.check import SHOWN, check_files, size_lines
 from holdfast.data.files import iter_examples, place_of, read_examples, write_examples
-from holdfast.data.questions import Example, read_questions
+from holdfast.data.questions import Example
+from holdfast.data.rows import example_of, light, row_of
 
 
 def made(n: int = 5, source: str = "nq", split: str = "test") -> list[Example]:
@@ -40,18 +42,6 @@ def test_a_chain_of_two_forms_loses_nothing(tmp_path, first, second):
     assert write_examples(a, examples, first) == 2500
     write_examples(b, iter_examples(a), second)
     assert read_examples(b) == tuple(examples)
-
-
-@pytest.mark.parametrize("form", ["searchr1", "verl", "skyrl"])
-def test_parquet_as_others_write_it(tmp_path, form, published, put):
-    path = put(tmp_path / "test.parquet", [published(form, i, "musique") for i in range(3)])
-    examples = read_examples(path)
-    assert [e.id for e in examples] == [f"musique/test/{i}" for i in range(3)]
-    back = tmp_path / "back.jsonl"
-    write_examples(back, examples, "jsonl")
-    assert read_examples(back) == examples
-    # and `holdfast train` reads that file
-    assert [e.golden_answers for e in read_questions(back).examples] == [e.golden_answers for e in examples]
 
 
 def test_flashrag_files_are_placed_by_their_names(tmp_path, published, put):
@@ -90,34 +80,22 @@ def test_two_questions_with_one_id_are_refused(tmp_path, published, put):
         read_examples(path)
 
 
-def test_text_that_is_not_utf8_is_named(tmp_path):
-    path = tmp_path / "x.jsonl"
-    good = json.dumps({"question": "a?", "golden_answers": ["x"]}).encode()
-    path.write_bytes(good + b'\n{"question": "caf\xe9?", "golden_answers": ["x"]}\n' + good + b"\n")
-    with pytest.raises(DataError, match=r"x\.jsonl:2: row: is not UTF-8 at byte 18"):
-        read_examples(path)
-
-
-def test_parquet_text_that_is_not_utf8_is_named(tmp_path):
+def test_parquet_text_that_is_not_utf8_is_a_sentence(tmp_path):
     import pyarrow
     from pyarrow import parquet
 
     questions = pyarrow.array([b"a?", b"caf\xe9?", b"c?"]).cast(pyarrow.binary()).view(pyarrow.string())
     golds = pyarrow.array([["x"]] * 3)
     parquet.write_table(pyarrow.table({"question": questions, "golden_answers": golds}), tmp_path / "x.parquet")
-    with pytest.raises(DataError, match=r"x\.parquet:2: question: is not UTF-8"):
+    with pytest.raises(DataError, match=r"x\.parquet cannot be read as parquet: 'utf-8' codec"):
         read_examples(tmp_path / "x.parquet")
-    assert [e.question for e in iter_examples(tmp_path / "x.parquet", on_bad=lambda bad: None)] == ["a?", "c?"]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("no.jsonl", None, "does not exist"),
         ("no.parquet", None, "does not exist"),
-        ("empty.jsonl", b"", "is empty"),
         ("cut.parquet", b"PAR1 and nothing else", "cannot be read as parquet"),
-        ("cut.jsonl", b'{"question": "a?", "golden_answers": ["x"]}\n{"quest', "the file was cut off here"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, name, content, message):
@@ -125,12 +103,6 @@ def test_files_that_cannot_be_read(tmp_path, name, content, message):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_examples(tmp_path / name)
-
-
-def test_an_empty_parquet_file(tmp_path):
-    write_examples(tmp_path / "x.parquet", [], "searchr1")
-    with pytest.raises(DataError, match="is empty"):
-        read_examples(tmp_path / "x.parquet")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -165,3 +137,197 @@ def test_huggingface_datasets_reads_what_we_write(tmp_path):
         assert table[3]["prompt"] == [{"role": "user", "content": "3"}]
         truth = table[3]["reward_spec" if form == "skyrl" else "reward_model"]["ground_truth"]
         assert truth == {"target": ["éééx", "b"]}
+
+
+# ---- one row in each form
+
+
+def read_row(row, **place):
+    return example_of(row, **({"source": "file", "split": "test", "index": 9} | place))
+
+
+@pytest.mark.parametrize("form", ["searchr1", "verl", "skyrl"])
+def test_the_forms_of_others_mean_the_same(form, published):
+    example = read_row(published(form, 3, "hotpotqa", "train"))
+    assert (example.id, example.question) == ("hotpotqa/train/3", "hotpotqa 3?")
+    assert example.golden_answers == ("G 3", "h")
+    assert [message["role"] for message in example.metadata["prompt"]][-1] == "user"
+    assert not {"reward_model", "reward_spec", "extra_info", "ability", "env_class"} & set(example.metadata)
+
+
+def test_a_flashrag_row_is_placed_by_its_file(published):
+    row = published("flashrag", 0)
+    example = read_row(row, source="nq", split="dev", index=4)
+    assert example.id == "nq/dev/4"
+    assert example.metadata == {"id": "test_0", "metadata": row["metadata"]}
+
+
+EXAMPLES = [
+    Example(source="nq", split="test", index=0, question="Who?", golden_answers=("x", "")),
+    Example(
+        source="hotpotqa",
+        split="train",
+        index=7,
+        question="Wer “war” es?",
+        golden_answers=("é", "e\u0301"),
+        metadata={
+            "id": "q7",
+            "metadata": {"type": "bridge", "n": None, "context": [["a", 1], []]},
+            "prompt": [{"role": "user", "content": "Wer?\n"}],
+            "level": 3,
+            "fields": "mine",
+            "extra_info": {"origin": "elsewhere"},
+        },
+    ),
+    Example(
+        source="a b", split="x", index=1, question="?", golden_answers=("x",), metadata={"metadata": "a note", "id": 5}
+    ),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.id)
+def test_a_row_of_any_form_comes_back_equal(example, form):
+    back = read_row(row_of(example, form))
+    if "prompt" not in example.metadata and form != "jsonl":
+        (message,) = back.metadata.pop("prompt")
+        assert example.question in message["content"]
+    assert back == example
+
+
+@pytest.mark.parametrize(("form", "tag"), [("searchr1", "<search>"), ("skyrl", "<search>"), ("verl", "<tool_call>")])
+def test_a_prompt_is_kept_unless_it_is_to_be_worded_anew(form, tag, published):
+    example = read_row(published("searchr1", 1))
+    assert row_of(example, form)["prompt"] == published("searchr1", 1)["prompt"]
+    (message,) = row_of(example, form, reword=True)["prompt"]
+    assert tag in message["content"]
+    assert "nq 1?" in message["content"]
+    assert "prompt" not in row_of(example, "jsonl", reword=True)
+
+
+def test_what_each_trainer_looks_for(published):
+    example = read_row(published("searchr1", 2))
+    assert row_of(example, "searchr1")["data_source"] == "nq"
+    verl, skyrl = row_of(example, "verl"), row_of(example, "skyrl")
+    assert verl["data_source"] == skyrl["data_source"] == "searchR1_nq"
+    assert verl["agent_name"] == "tool_agent"
+    assert verl["reward_model"] == skyrl["reward_spec"] == {"style": "rule", "ground_truth": {"target": ["G 2", "h"]}}
+    assert skyrl["env_class"] == "search"
+    assert "reward_model" not in skyrl
+    arguments = verl["extra_info"]["tools_kwargs"]["search"]["create_kwargs"]
+    assert arguments == {
+        "question": "nq 2?",
+        "ground_truth": {"target": ["G 2", "h"]},
+        "data_source": "searchR1_nq",
+    }
+
+
+def test_an_agent_of_the_rows_own_is_kept():
+    example = read_row({"question": "Who?", "golden_answers": ["x"], "agent_name": "holdfast_search"})
+    assert row_of(example, "verl")["agent_name"] == "holdfast_search"
+    assert read_row(row_of(example, "searchr1")).metadata["agent_name"] == "holdfast_search"
+
+
+GOOD = {"question": "Who?", "golden_answers": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "reason"),
+    [
+        ({"golden_answers": ["x"]}, "question", "missing; the row has 'golden_answers'"),
+        ({**GOOD, "question": " "}, "question", "is empty"),
+        ({**GOOD, "question": 3}, "question", "must be a string, is a number"),
+        ({"question": "Who?"}, "golden_answers", "missing; the row has 'question'"),
+        ({**GOOD, "golden_answers": []}, "golden_answers", "is an empty list"),
+        ({**GOOD, "golden_answers": ["", " "]}, "golden_answers", "contains only '', ' '"),
+        ({**GOOD, "golden_answers": ["x", 7]}, "golden_answers[1]", "must be a string, is a number"),
+        ({**GOOD, "golden_answers": {"a": 1}}, "golden_answers", "must be a string or a list of strings, is an object"),
+        ({**GOOD, "reward_model": {"ground_truth": {"target": ["y"]}}}, "reward_model.ground_truth.target", "differs"),
+        ({"question": "Who?", "reward_model": {"ground_truth": {}}}, "reward_model.ground_truth.target", "missing"),
+        ({"question": "Who?", "reward_spec": "x"}, "reward_spec", "must be an object, is a string"),
+        ({**GOOD, "extra_info": []}, "extra_info", "must be an object, is a list"),
+        ({**GOOD, "extra_info": {"index": -1}}, "extra_info.index", "must be a row number, is -1"),
+        ({**GOOD, "index": "7"}, "index", "must be a row number, is '7'"),
+        ({**GOOD, "data_source": ""}, "data_source", "is empty"),
+        ({**GOOD, "prompt": "Who?"}, "prompt", "must be a list of messages, is a string"),
+        ({**GOOD, "prompt": []}, "prompt", "must be a list of messages"),
+        ({**GOOD, "prompt": [{"content": "x"}]}, "prompt[0].role", "missing"),
+        ({**GOOD, "question": "\ud800"}, "question", "half of a surrogate pair"),
+    ],
+)
+def test_a_wrong_row_is_named_by_its_field(row, field, reason):
+    with pytest.raises(BadField) as caught:
+        read_row(row)
+    assert caught.value.field == field
+    assert reason in caught.value.reason
+
+
+def test_an_answer_that_scoring_erases_is_kept():
+    # `The The` is a band. Training skips such a question, an evaluation must count it.
+    assert read_row({"question": "Who?", "golden_answers": ["The The"]}).golden_answers == ("The The",)
+
+
+def test_light_rows_keep_what_is_small(published):
+    example = light(read_row(published("flashrag", 0)))
+    assert example.metadata == {"id": "test_0", "metadata": {"type": "bridge"}}
+    heavy = read_row({**GOOD, "metadata": {"context": []}})
+    assert light(heavy).metadata == {}
+    assert light(read_row(GOOD)) == read_row(GOOD)
+
+
+def test_what_json_has_not_is_told_by_question_and_column():
+    nan = float("nan")
+    assert read_row({"question": "Who?", "golden_answers": ["x"], "score": nan}).metadata == {}  # pandas' null
+    bad = Example(source="s", split="t", index=3, question="?", golden_answers=("x",), metadata={"when": b"\x00"})
+    with pytest.raises(DataError, match=r"s/t/3: when cannot be written as JSON .* drop that column"):
+        row_of(bad, "jsonl")
+
+
+# ---- what `holdfast data validate` says about files
+
+
+def test_sound_files_have_sizes_and_no_problems(tmp_path, published, put):
+    a = put(tmp_path / "test.parquet", [published("searchr1", i, name) for name in ("nq", "own") for i in range(3)])
+    b = put(tmp_path / "bamboogle" / "test.jsonl", [published("flashrag", i) for i in range(125)])
+    first, second = check_files([a, b])
+    assert (first.problems, first.bad, first.notes) == ([], 0, [])
+    assert size_lines(first) == [("nq/test", 3, "published: 3,610"), ("own/test", 3, "")]
+    assert size_lines(second) == [("bamboogle/test", 125, "as published")]
+
+
+def test_every_bad_row_is_counted_and_the_first_are_named(tmp_path, put):
+    rows = [{"question": f"{i}?", "golden_answers": [] if i % 2 else ["x"]} for i in range(60)]
+    (report,) = check_files([put(tmp_path / "x.jsonl", rows)])
+    assert report.problems[0] == "line 2: golden_answers: is an empty list"
+    assert (len(report.problems), report.bad) == (SHOWN, 30)
+    assert report.counts == {("x", "test"): 30}
+
+
+def test_ids_are_compared_within_and_between_files(tmp_path, published, put):
+    a = put(tmp_path / "a.parquet", [published("verl", i) for i in (0, 1, 0)])
+    changed = published("searchr1", 1) | {"question": "Another?"}
+    b = put(tmp_path / "b.jsonl", [changed, published("searchr1", 5)])
+    first, second = check_files([a, b])
+    assert first.problems == [f"question 3: nq/test/0 is also question 1 of {a}"]
+    expected = f"question 1: nq/test/1 is also question 2 of {a}, with another question or other golden answers"
+    assert second.problems == [expected]
+
+
+def test_files_that_cannot_be_read_are_problems_and_the_others_are_checked(tmp_path, published, put):
+    good = put(tmp_path / "good.jsonl", [published("searchr1", 0)])
+    mostly_bad = put(tmp_path / "bad.jsonl", [{"question": "a?"}] * 3)
+    gone, bad, fine = check_files([tmp_path / "gone.parquet", mostly_bad, good])
+    assert "does not exist" in gone.problems[0]
+    assert bad.problems[-1].endswith("none of 3 rows can be used as a question. The first that cannot:")
+    assert fine.bad == 0
+
+
+def test_a_question_that_no_answer_can_be_right_to_is_a_note(tmp_path, put):
+    rows = [
+        {"question": "Which band?", "golden_answers": ["The The"]},
+        {"question": "b?", "golden_answers": ["A", "x"]},
+    ]
+    (report,) = check_files([put(tmp_path / "x.jsonl", rows)])
+    assert report.bad == 0
+    (note,) = report.notes
+    assert note.startswith("1 question(s) have no golden answer that scoring can match, such as x/test/0")

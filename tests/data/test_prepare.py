@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.base.errors import DataError
 from holdfast.base.scoring import MODES, normalize_answer
-from holdfast.data.catalogue import GENERAL, MULTI_HOP, SETS, TEST_SIZE, set_named
+from holdfast.data.catalogue import GENERAL, MULTI_HOP, SETS, TEST_SIZE
 from holdfast.data.files import read_examples
 from holdfast.data.prepare import (
     Folder,
@@ -243,9 +243,3 @@ def test_a_search_finds_where_to_begin(tmp_path):
         if len(about) > 1:
             complete.append(set(about) <= found)
     assert 0 < sum(complete) < len(complete)  # some questions need a second search
-
-
-def test_unknown_names_are_answered_with_the_nearest():
-    assert set_named("nq").title == "Natural Questions (open)"
-    with pytest.raises(DataError, match="did you mean '2wikimultihopqa'"):
-        set_named("2wiki")

@@ -1,8 +1,6 @@
 """Questions from files, and the order in which the sampler deals them."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -42,17 +40,6 @@ def test_one_answer_may_be_a_text_and_is_not_split_into_letters(tmp_path):
     ("row", "field", "reason"),
     [
         ({"golden_answers": ["x"]}, "question", "missing"),
-        ({"question": "", "golden_answers": ["x"]}, "question", "is empty"),
-        ({"question": ["Who?"], "golden_answers": ["x"]}, "question", "must be a string, is a list"),
-        ({"question": "Who?"}, "golden_answers", "missing; the row has 'question'"),
-        ({"question": "Who?", "golden_answers": []}, "golden_answers", "is an empty list"),
-        (
-            {"question": "Who?", "golden_answers": None},
-            "golden_answers",
-            "must be a string or a list of strings, is null",
-        ),
-        ({"question": "Who?", "golden_answers": {"a": 1}}, "golden_answers", "must be a string or a list of strings"),
-        ({"question": "Who?", "golden_answers": ["x", 1912]}, "golden_answers[1]", "must be a string, is a number"),
         (
             {"question": "Who?", "golden_answers": "The"},
             "golden_answers",
@@ -114,12 +101,6 @@ def test_every_epoch_deals_each_question_once_and_the_rest_is_a_short_batch():
     assert first != second
 
 
-def test_a_batch_as_large_as_the_data_or_larger_is_one_epoch():
-    sampler = QuestionOrder(examples(4), seed=0)
-    assert [sorted(batch) for batch in deal(sampler, 3, n=4)] == [[0, 1, 2, 3]] * 3
-    assert [sorted(batch) for batch in deal(sampler, 2, n=9)] == [[0, 1, 2, 3]] * 2
-
-
 def test_order_depends_on_seed_and_epoch_alone():
     assert deal(QuestionOrder(examples(8), seed=3), 5) == deal(QuestionOrder(examples(8), seed=3), 5)
     assert deal(QuestionOrder(examples(8), seed=3), 3) != deal(QuestionOrder(examples(8), seed=4), 3)
@@ -153,7 +134,7 @@ def test_restore_continues_exactly(dealt):
     assert deal(other, 7) == expected
 
 
-def test_restore_refuses_other_questions_another_seed_and_nonsense():
+def test_restore_refuses_other_questions_and_another_seed():
     state = QuestionOrder(examples(8), seed=1).state()
     with pytest.raises(CheckpointError, match="has changed since this checkpoint"):
         QuestionOrder(examples(8, "What?"), seed=1).restore(state)
@@ -161,23 +142,11 @@ def test_restore_refuses_other_questions_another_seed_and_nonsense():
         QuestionOrder(examples(9), seed=1).restore(state)
     with pytest.raises(CheckpointError, match="seed 1, this run has seed 2"):
         QuestionOrder(examples(8), seed=2).restore(state)
-    with pytest.raises(CheckpointError, match="outside the 8 questions"):
-        QuestionOrder(examples(8), seed=1).restore({**state, "position": 9})
 
 
 def test_nothing_to_deal():
     with pytest.raises(DataError, match="no questions"):
         QuestionOrder([], seed=0)
-    with pytest.raises(ValueError, match="ask for 1 or more"):
-        QuestionOrder(examples(2), seed=0).next(0)
-
-
-def test_reading_data_and_scoring_imports_no_torch():
-    modules = "holdfast.data.questions, holdfast.base.scoring, holdfast.agent.rewards, holdfast.agent.env"
-    modules += ", holdfast.retrieval.bm25"
-    code = f"import {modules}, sys; print([m for m in ('torch', 'transformers', 'Stemmer') if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
 
 
 def test_every_tenth_question_is_held_out() -> None:

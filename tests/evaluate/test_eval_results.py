@@ -69,10 +69,6 @@ def test_an_interval_is_that_of_the_binomial() -> None:
     assert (high - low) / 2 == pytest.approx(1.96 * error, rel=0.05)
 
 
-def test_results_depend_on_nothing_but_the_rows() -> None:
-    assert json.dumps(results_of(ROWS, {})) == json.dumps(results_of(list(ROWS), {}))
-
-
 def saved(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> Path:
     folder.mkdir()
     settings = {"row": folder.name, "scorer": "table", "decoding": "greedy", "samples": 1} | settings

@@ -198,15 +198,6 @@ def test_other_settings_are_refused(words: Any, tmp_path: Path) -> None:
         Evaluation(evaluated_model(echo(words)), DIRECT, changed, None).run(tmp_path, Told())
 
 
-def test_a_damaged_file_is_named_with_its_line(words: Any, tmp_path: Path) -> None:
-    Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told())
-    rows = (tmp_path / "questions.jsonl").read_text().splitlines()
-    rows[3] = rows[3][:50]
-    (tmp_path / "questions.jsonl").write_text("\n".join(rows) + "\n")
-    with pytest.raises(DataError, match=r"questions\.jsonl:4 is not an answer"):
-        Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told())
-
-
 def test_results_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="give a folder of eval"):
         read_results(tmp_path)

@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.agent.protocol import R1
+from holdfast.base.errors import CheckpointError, ConfigError
+from holdfast.cli.main import app
 from holdfast.evaluate import methods
-from holdfast.evaluate.methods import METHODS
+from holdfast.evaluate.methods import METHODS, Conversation, Limits, Method, Outcome, Prompt, method_named, search
+from holdfast.evaluate.model import agent_protocol, open_model, retriever_for, run_of, settings_of
 from holdfast.evaluate.run import Evaluation
-from holdfast.evaluate.state import read_whole_rows
+from holdfast.evaluate.servers import Server
+from holdfast.evaluate.state import read_results, read_whole_rows
+from holdfast.recipe import dump, load
 
 from .conftest import ScriptedPolicy, Shelf, Told, evaluated_model, example
 
@@ -20,7 +27,6 @@ ORSA = '"Orsa"\nOrsa lies on the Lomme.'
 LOMME = '"Lomme"\nThe Lomme flows into lake Tarn.'
 TARN = '"Tarn"\nTarn is a lake. It is deep.'
 WHERE = example(0, "Into which lake does the river of Orsa flow?", "Tarn", "Lake Tarn")
-Turns = dict[str, list[Any]]
 
 
 def asked(
@@ -248,3 +254,119 @@ def test_a_long_reasoning_is_shortened_to_its_ends_and_its_searches() -> None:
     kept = methods.shortened("\n\n".join(steps))
     assert kept.split("\n\n") == ["step 0", "...", steps[3], "...", "step 6", "step 7", "step 8", "step 9"]
     assert methods.shortened("one\n\ntwo") == "one\n\ntwo"
+
+
+# ---- the table of methods
+
+
+def test_searches_allowed() -> None:
+    protocol = agent_protocol(METHODS["search-r1"], load(None))
+    assert {name: method.searches_allowed(protocol) for name, method in METHODS.items()} == {
+        "direct": "none",
+        "cot": "none",
+        "rag": "1",
+        "ircot": "11",
+        "search-o1": "5 (multi-hop 10)",
+        "r1": "none",
+        "search-r1": "3",
+    }
+
+
+def test_every_method_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "evaluate.md").read_text(encoding="utf-8")
+    rows = page.partition("## Methods")[2].partition("\n\n`search-r1`")[0].strip().splitlines()[2:]
+    assert [row.split("`")[1] for row in rows] == list(METHODS)
+
+
+def twice(question: str, limits: Limits) -> Conversation:
+    """A toy: asks, searches with the answer, and asks again."""
+    guess = yield Prompt(user=question, max_tokens=limits.answer_tokens)
+    hits = yield search(guess.text)
+    final = yield Prompt(user=f"{hits[0].document.contents} {question}", max_tokens=limits.answer_tokens)
+    return Outcome(final.text, final.text)
+
+
+def test_a_new_method_is_its_definition_and_one_entry(words: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(METHODS, "twice", Method(name="twice", conversation=twice, searches=True, most_searches="1"))
+    answers = ["Orsa", "Tarn"]
+    policy = ScriptedPolicy(words, lambda context, request: answers.pop(0))
+    shelf = Shelf({"Orsa": ["Orsa lies on lake Tarn."]})
+    evaluation = Evaluation(evaluated_model(policy), method_named("twice"), [example(0, "Which lake?", "Tarn")], shelf)
+    evaluation.run(tmp_path, Told())
+    (row,) = read_whole_rows(tmp_path / "questions.jsonl")
+    assert (row["em"], row["hit"], row["searches"], row["calls"], row["status"]) == (1.0, 1.0, 1, 2, "ok")
+    results = read_results(tmp_path)
+    assert (results["method"], results["searches"], results["prompt"]) == ("twice", "1", "instructed")
+    world = load(None, ["--world.people", "60"])
+    assert retriever_for(method_named("twice"), world, ["world"]) is not None
+    refused = CliRunner().invoke(app, ["eval", "run", "nowhere", "--method", "twic"])
+    assert "did you mean twice?" in refused.output + str(refused.exception)
+
+
+# ---- which recipe
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "mine"
+    (folder / "checkpoints" / "step-000010" / "model").mkdir(parents=True)
+    settings = ["--data.train", "t.jsonl", "--retrieval.corpus", "c.jsonl", "--retrieval.index", "i"]
+    settings += ["--protocol.max_turns", "7", "--sampling.top_p", "0.9"]
+    (folder / "config.toml").write_text(dump(load(None, settings)))
+    return folder
+
+
+def test_a_run_its_checkpoints_and_its_model(run: Path, tmp_path: Path) -> None:
+    inside = run / "checkpoints" / "step-000010"
+    for path in (run, inside, inside / "model"):
+        assert run_of(path) is not None and run_of(path).resolve() == run.resolve()  # type: ignore[union-attr]
+    (tmp_path / "config.toml").write_text("[other]\ntool = 1\n")
+    (tmp_path / "hub-model").mkdir()
+    assert run_of(tmp_path / "hub-model") is None, "somebody else's config.toml above it makes no run"
+
+
+def test_settings_stand_above_a_runs_own(run: Path) -> None:
+    config, folder = settings_of(str(run), ["--protocol.max_turns", "3"], [])
+    assert folder == run and config.protocol.max_turns == 3 and config.retrieval.index == "i"
+    config, _ = settings_of(str(run), ["--retrieval.url", "http://127.0.0.1:1"], ["seven"])
+    assert (config.retrieval.url, config.retrieval.index, config.retrieval.corpus) == (
+        "http://127.0.0.1:1",
+        None,
+        "world",
+    )
+    config, folder = settings_of("some/model", [], ["nq"])
+    assert folder is None and config.model.path == "some/model"
+
+
+def test_a_server_is_asked_without_the_runs_truncation(run: Path) -> None:
+    config, folder = settings_of(str(run), [], [])
+    server = Server(url="http://127.0.0.1:1/v1/completions", model="m")
+    subject = open_model(str(run), config, folder, samples=1, server=server, tokenizer="none")
+    assert subject.policy.top_p == 1.0 and subject.decoding == "sampled at temperature 1"
+    subject.policy.close()
+
+
+def test_a_run_without_a_whole_checkpoint(run: Path) -> None:
+    config, folder = settings_of(str(run), [], [])
+    with pytest.raises(CheckpointError, match="no complete checkpoint"):
+        open_model(str(run), config, folder, samples=None)
+
+
+def test_passages_must_answer_the_questions(run: Path) -> None:
+    own, _ = settings_of(str(run), [], [])
+    world, _ = settings_of("some/model", [], ["nq"])
+    with pytest.raises(ConfigError, match="no passages are given for --data nq"):
+        retriever_for(METHODS["rag"], world, ["nq"])
+    with pytest.raises(ConfigError, match="--data world asks about the bundled world, but the retriever has other"):
+        retriever_for(METHODS["search-r1"], own, ["test", "world"])
+    assert retriever_for(METHODS["cot"], world, ["nq"]) is None
+    small = load(None, ["--world.people", "60"])
+    assert retriever_for(METHODS["rag"], small, ["world"]).search(["mentor"], 2)[0]
+
+
+def test_without_search_there_is_one_turn_and_no_word_of_it() -> None:
+    protocol = agent_protocol(METHODS["r1"], load(None, ["--protocol.topk", "5"]))
+    assert (protocol.prompt, protocol.max_turns, protocol.topk) == (R1.prompt, 1, 5)
+    own = agent_protocol(METHODS["r1"], load(None, ["--protocol.prompt", "Q: {question}"]))
+    assert (own.prompt, own.max_turns) == ("Q: {question}", 1), "a recipe's own prompt is kept"
+    assert agent_protocol(METHODS["search-r1"], load(None)).max_turns == 4

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from typer.testing import CliRunner
 from holdfast.base.errors import ConfigError, ModelError, RolloutError
 from holdfast.cli.main import app
 from holdfast.evaluate import methods
+from holdfast.evaluate.chat import ANSWER_BEGINS, ChatPolicy, ChatWords
 from holdfast.evaluate.methods import METHODS
 from holdfast.evaluate.model import open_model, settings_of
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer, parse_completion
 from holdfast.evaluate.run import Evaluation
-from holdfast.evaluate.servers import Server, completions_url
+from holdfast.evaluate.servers import Server, completions_url, find_server, key_in
 from holdfast.evaluate.state import read_whole_rows
 from holdfast.model.policy import Request, generate
 
@@ -205,59 +207,6 @@ def test_methods_through_a_server(completion_server: CompletionServer, words: An
     assert sum("<information>Doc 1(Title: Orsa) Orsa lies on the Lomme.</information>" in text for text in asked) == 12
 
 
-Q = methods.QUERY_OPEN, methods.QUERY_CLOSE
-SEQUENCES: dict[str, tuple[list[str], list[str]]] = {
-    # method: what the server says call by call, closing texts left out as servers do; the queries that follow from it
-    "direct": ([" Mira"], []),
-    "cot": (["She is <answer> Mira"], []),
-    "rag": ([" Mira"], ["Who wrote it?"]),
-    "ircot": (["It is a book. And more.", "So the answer is: Mira.", " Mira"], ["wrote it?", "It is a book."]),
-    "search-o1": (
-        [f"Hm {Q[0]}it", f"{methods.FINDINGS} Mira did.", f"And {Q[0]}it", r"So \boxed{Mira}"],
-        ["it"],
-    ),
-    "r1": (["<think> m </think> <answer> Mira"], []),
-    "search-r1": (["<search> it", "hm", "<search> more", "<answer> Mira"], ["it", "more"]),
-}
-
-
-@pytest.mark.parametrize("method", SEQUENCES)
-def test_every_method_makes_exactly_its_calls(
-    method: str, completion_server: CompletionServer, words: Any, tmp_path: Path
-) -> None:
-    turns, queries = SEQUENCES[method]
-    left = list(turns)
-    completion_server.saying = lambda body: choice(left.pop(0))
-    shelf = Shelf({query: [ORSA] for query in queries})
-    policy = policy_of(completion_server, words, concurrency=1)
-    question = [example(0, "Who wrote it?", "Mira")]
-    results = Evaluation(evaluated_model(policy, local=False), METHODS[method], question, shelf).run(tmp_path, Told())
-    policy.close()
-    assert left == [] and len(completion_server.bodies) == len(turns)
-    assert shelf.queries == queries
-    assert results["micro"]["em"] == 1.0 and results["micro"]["calls"] == len(turns)
-    assert results["micro"]["searches"] == len(queries)
-    contexts = [body["prompt"] for body in completion_server.bodies]
-    if method in ("search-o1", "search-r1"):  # one text that only grows, but for the reading of documents
-        own = [text for text in contexts if not text.startswith("Read the documents")]
-        assert all(after.startswith(before) for before, after in itertools.pairwise(own)) and len(own) > 1
-
-
-def test_one_bad_question_does_not_fail_the_others(
-    completion_server: CompletionServer, words: Any, tmp_path: Path
-) -> None:
-    completion_server.saying = lambda body: choice("half", "abort") if "number 3?" in body["prompt"] else choice("Mira")
-    questions = [example(i, f"Who is number {i}?", "Mira") for i in range(6)]
-    policy = policy_of(completion_server, words, retries=1)
-    results = Evaluation(evaluated_model(policy, local=False), METHODS["search-r1"], questions, Shelf({})).run(
-        tmp_path, Told()
-    )
-    policy.close()
-    assert results["micro"]["failed"] == 1
-    (row,) = [row for row in read_whole_rows(tmp_path / "questions.jsonl") if row["status"] == "error"]
-    assert row["id"] == "nq/test/3#0" and "may be half a turn" in row["error"] and row["em"] is None
-
-
 def test_a_server_is_opened_with_a_tokenizer_or_without(completion_server: CompletionServer) -> None:
     config, run = settings_of("some/model", ["--sampling.temperature", "0.7", "--sampling.top_p", "0.9"], [])
     given = ["--sampling.top_p", "0.9"]
@@ -277,31 +226,6 @@ def test_a_server_is_opened_with_a_tokenizer_or_without(completion_server: Compl
         open_model("some/model", config, run, samples=None, tokenizer="none")
 
 
-def test_the_command_asks_a_server(
-    completion_server: CompletionServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OPENAI_API_KEY", "key")
-    completion_server.saying = lambda body: choice(" Mira")
-    (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["Mira"]}\n' * 3)
-    words = [
-        "eval",
-        "run",
-        "some/model",
-        "--server",
-        completion_server.url,
-        "--tokenizer",
-        "none",
-        "--method",
-        "direct",
-    ]
-    result = CliRunner().invoke(app, [*words, "--data", "q.jsonl"])
-    assert result.exit_code == 0, result.output
-    assert "1.000 (1.000–1.000)" in result.output
-    assert {headers["Authorization"] for headers in completion_server.headers} == {"Bearer key"}
-    assert (tmp_path / "runs" / "evals" / "model-direct-q" / "results.json").is_file()
-
-
 @pytest.mark.parametrize("address", ["localhost:8000", "ftp://h", "http://", "http://h:x"])
 def test_no_address(address: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a server"):
@@ -311,3 +235,423 @@ def test_no_address(address: str) -> None:
 @pytest.mark.parametrize("text", ["a  b\n\nc-d, 'é' ", "<search> x </search>\n", methods.QUERY_OPEN, "\t1,000.5"])
 def test_words_are_read_back_as_they_were(text: str, words: Any) -> None:
     assert words.decode(words(text)["input_ids"]) == text
+
+
+# ---- what a server says of itself
+
+
+TINY = {"id": "tiny", "object": "model"}
+
+
+def serve(server: CompletionServer, *entries: dict[str, Any], **more: Any) -> None:
+    server.pages["/v1/models"] = (200, {"object": "list", "data": list(entries), **more})
+
+
+# ---- models and contexts
+
+
+@pytest.mark.parametrize(
+    ("entry", "pages", "context"),
+    [
+        ({"max_model_len": 1024}, {}, 1024),
+        ({"meta": {"n_ctx": 2048, "n_ctx_train": 32768}}, {}, 2048),
+        ({"context_length": 131072}, {}, 131072),
+        ({"context_window": 8192}, {}, 8192),
+        ({"meta": {"n_ctx_train": 32768}}, {}, None),
+        ({"max_model_len": 0}, {}, None),
+        ({}, {}, None),
+        (
+            {},
+            {
+                "/api/v0/models": {
+                    "data": [{"id": "x", "loaded_context_length": 9}, TINY | {"loaded_context_length": 7}]
+                }
+            },
+            7,
+        ),
+        ({}, {"/info": {"max_input_tokens": 1024, "max_total_tokens": 2048}}, 2048),
+        ({}, {"/props": {"default_generation_settings": {"n_ctx": 4096}}}, 4096),
+    ],
+    ids=[
+        "vllm",
+        "llama.cpp",
+        "openrouter",
+        "groq",
+        "trained-on",
+        "zero",
+        "openai",
+        "lm-studio",
+        "tgi",
+        "llama.cpp-old",
+    ],
+)
+def test_the_length_of_a_context(
+    entry: dict[str, Any], pages: dict[str, Any], context: int | None, completion_server: CompletionServer
+) -> None:
+    serve(completion_server, TINY | entry)
+    completion_server.pages |= {path: (200, page) for path, page in pages.items()}
+    server = find_server(completion_server.url, "tiny")
+    assert (server.model, server.context, server.source) == ("tiny", context, None)
+    assert server.url == f"{completion_server.url}/v1/completions" and not server.is_chat
+
+
+def test_one_model_needs_no_name(completion_server: CompletionServer) -> None:
+    serve(completion_server, TINY | {"root": "Qwen/Qwen2.5-3B", "max_model_len": 64})
+    server = find_server(f"{completion_server.url}/v1/chat/completions", None)
+    assert (server.model, server.source, server.context, server.is_chat) == ("tiny", "Qwen/Qwen2.5-3B", 64, True)
+
+
+@pytest.mark.parametrize(
+    ("entries", "model", "sentence"),
+    [
+        ([TINY], "tin", "it does not serve 'tin' but tiny; give that name"),
+        ([TINY], "Qwen/Qwen2.5-3B", "it does not serve 'Qwen/Qwen2.5-3B' but tiny; give that name"),
+        ([TINY, {"id": "other"}], None, "it serves tiny, other; give MODEL, one of these names"),
+        ([{"id": f"m-{i}"} for i in range(30)], "zz", "but m-0, m-1, m-2, m-3, m-4, m-5, m-6, m-7 and 22 more; give"),
+    ],
+)
+def test_a_model_that_the_server_lacks(
+    entries: list[dict[str, Any]], model: str | None, sentence: str, completion_server: CompletionServer
+) -> None:
+    serve(completion_server, *entries)
+    with pytest.raises(ConfigError, match=r"--server http://127.0.0.1:\d+: it ") as raised:
+        find_server(completion_server.url, model)
+    assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "model"), [({"id": "llama3.2:latest"}, "llama3.2"), ({"id": "a.gguf", "aliases": ["qwen"]}, "qwen")]
+)
+def test_other_names_of_a_model(entry: dict[str, Any], model: str, completion_server: CompletionServer) -> None:
+    serve(completion_server, entry)
+    assert find_server(completion_server.url, model).model == model
+
+
+def test_a_server_that_lists_nothing_or_a_page_of_many(completion_server: CompletionServer) -> None:
+    assert find_server(completion_server.url, "gpt").model == "gpt"
+    with pytest.raises(ConfigError, match=r"does not list its models \(404: .*\); give MODEL"):
+        find_server(completion_server.url, None)
+    serve(completion_server, TINY, has_more=True)
+    assert find_server(completion_server.url, "on-the-next-page").model == "on-the-next-page"
+
+
+def test_no_server_there() -> None:
+    with pytest.raises(ConfigError, match=r"--server http://127.0.0.1:9: it cannot be reached .*; is it running there"):
+        find_server("http://127.0.0.1:9", "tiny")
+
+
+def test_a_context_that_is_shorter_than_the_protocols(completion_server: CompletionServer, tmp_path: Path) -> None:
+    """The request asks for what fits, the answer counts as cut, and one note says so."""
+    serve(completion_server, TINY | {"max_model_len": 150})
+    server = find_server(completion_server.url, None)
+    config, run = settings_of("tiny", [], [])
+    completion_server.saying = lambda body: choice("word " * body["max_tokens"], "length")
+    model = open_model("tiny", config, run, samples=None, server=server, tokenizer="none")
+    told = Told()
+    results = Evaluation(model, METHODS["search-r1"], [example(0, "Who?", "Mira")], Shelf({})).run(tmp_path, told)
+    model.policy.close()
+    (body,) = completion_server.bodies
+    assert body["max_tokens"] + len(model.tokenizer(body["prompt"])["input_ids"]) == 150
+    assert (results["micro"]["truncated"], results["micro"]["failed"]) == (1.0, 0)
+    (note,) = told.notes
+    assert "has 150 tokens, fewer than protocol.max_total_tokens = 4096" in note
+    assert "--protocol.max_total_tokens 150" in note
+    assert json.loads((tmp_path / "settings.json").read_text())["protocol"]["max_total_tokens"] == 150
+
+
+# ---- refusals
+
+
+FULL = [
+    "This model's maximum context length is 64 tokens. However, you requested 90 tokens",
+    "The input (70 tokens) is longer than the model's context length (64 tokens).",
+    "the request exceeds the available context size, try increasing it",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 64. Given: 60 and 16",
+    "prompt is too long: 70 tokens > 64 maximum",
+    '{"error": {"code": "context_length_exceeded"}}',
+]
+
+
+@pytest.mark.parametrize("message", FULL)
+def test_a_turn_is_shortened_until_it_fits(message: str, completion_server: CompletionServer, words: Any) -> None:
+    completion_server.saying = lambda body: choice("cut", "length")
+    completion_server.replies = [(400, message.encode())] * 2
+    policy = policy_of(completion_server, words)
+    (completion,) = generate(policy, [request(words)])
+    policy.close()
+    assert [body["max_tokens"] for body in completion_server.bodies] == [16, 8, 4]
+    assert (completion.text, completion.stop_reason, completion.error) == ("cut", "length", None)
+
+
+@pytest.mark.parametrize("method", ["search-r1", "direct", "cot", "ircot", "search-o1"])
+def test_a_context_without_any_room_is_cut_and_not_failed(
+    method: str, completion_server: CompletionServer, words: Any, tmp_path: Path
+) -> None:
+    completion_server.replies = [(400, FULL[0].encode())] * 100
+    policy = policy_of(completion_server, words)
+    results = Evaluation(evaluated_model(policy, local=False), METHODS[method], [example(0, "Q?", "a")], Shelf({})).run(
+        tmp_path, Told()
+    )
+    policy.close()
+    assert (results["micro"]["truncated"], results["micro"]["failed"]) == (1.0, 0)
+
+
+def test_fields_that_a_server_does_not_know_are_left_out(completion_server: CompletionServer, words: Any) -> None:
+    completion_server.saying = lambda body: choice("Mira</answer> and more")
+    completion_server.replies = [
+        (400, b"Unrecognized request arguments supplied: include_stop_str_in_output, repetition_penalty, top_k"),
+        (422, b'{"detail": [{"type": "extra_forbidden", "loc": ["body", "seed"]}]}'),
+        (400, b"Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens'"),
+        (400, b"Unsupported parameter: 'stop' is not supported with this model."),
+    ]
+    policy = policy_of(completion_server, words)
+    stop = ("</answer>",)
+    first, second = (generate(policy, [request(words, id=id, stop=stop)])[0] for id in "ab")
+    policy.close()
+    assert first.text == second.text == "Mira</answer>" and first.stop_reason == "stop"
+    assert len(completion_server.bodies) == 6, "the second request is sent once"
+    assert {*completion_server.bodies[-1]} == {
+        "path",
+        "model",
+        "prompt",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+    }
+
+
+def test_a_temperature_of_its_own(completion_server: CompletionServer, words: Any) -> None:
+    completion_server.replies = [(400, b"Unsupported value: 'temperature' does not support 0 with this model.")]
+    policy = policy_of(completion_server, words)
+    (completion,) = generate(policy, [request(words)])
+    policy.close()
+    assert completion.error is not None and completion.error.endswith("give --samples 1 --sampling.temperature 1")
+
+
+# ---- keys
+
+
+def test_the_variable_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert key_in(None) is None
+    monkeypatch.setenv("OPENAI_API_KEY", "a")
+    monkeypatch.setenv("GROQ_KEY", "b ")
+    assert (key_in(None), key_in("GROQ_KEY")) == ("a", "b")
+    with pytest.raises(ConfigError, match="--api-key-env NO_SUCH: this environment variable is not set"):
+        key_in("NO_SUCH")
+    monkeypatch.setenv("GROQ_KEY", "secret\nline")
+    with pytest.raises(ConfigError, match="GROQ_KEY has a blank") as raised:
+        key_in("GROQ_KEY")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_server_that_requires_a_key(completion_server: CompletionServer) -> None:
+    completion_server.pages["/v1/models"] = (401, {"error": "Unauthorized"})
+    with pytest.raises(ConfigError, match="requires an API key; put it into the environment variable OPENAI_API_KEY"):
+        find_server(completion_server.url, "tiny")
+    assert find_server(completion_server.url, "tiny", api_key="k").model == "tiny", "the first call decides"
+
+
+def test_a_key_is_neither_shown_nor_stored(
+    completion_server: CompletionServer, words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(url=completions_url(completion_server.url), model="m", api_key="sk-secret")
+    assert "sk-secret" not in repr(server)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINE", "sk-secret")
+    (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["Mira"]}\n')
+    completion_server.replies = [(401, b"Incorrect API key provided: sk-secret")]
+    arguments = ["eval", "run", "m", "--server", completion_server.url, "--api-key-env", "MINE", "--tokenizer", "none"]
+    result = CliRunner().invoke(app, [*arguments, "--method", "direct", "--data", "q.jsonl"])
+    assert completion_server.headers[0]["Authorization"] == "Bearer sk-secret"
+    assert "1 answer(s) failed" in result.output, result.output
+    stored = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    assert "Incorrect API key provided: ***. Check the API key" in stored
+    assert "sk-secret" not in stored + result.output + str(result.exception)
+
+
+def test_an_address_with_a_password() -> None:
+    with pytest.raises(ConfigError, match="has a user or a password in it") as raised:
+        completions_url("http://me:hidden@h:8000")
+    assert "hidden" not in str(raised.value)
+
+
+# ---- patience
+
+
+def test_retry_after_is_waited_for(completion_server: CompletionServer, words: Any) -> None:
+    completion_server.saying = lambda body: choice("Mira")
+    completion_server.replies, completion_server.retry_after = [(429, b"slow down")] * 2, "0.4"
+    policy = policy_of(completion_server, words, retries=0, patience=30)
+    started = time.monotonic()
+    (completion,) = generate(policy, [request(words)])
+    policy.close()
+    assert completion.text == "Mira" and time.monotonic() - started >= 0.8
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "body", "sentence"),
+    [
+        ("3600", b"daily limit", "It asks to wait 3600 seconds; repeat the command then"),
+        (None, b'{"error": {"code": "insufficient_quota"}}', "insufficient_quota"),
+    ],
+)
+def test_what_waiting_does_not_help(
+    retry_after: str | None, body: bytes, sentence: str, completion_server: CompletionServer, words: Any
+) -> None:
+    completion_server.replies, completion_server.retry_after = [(429, body)] * 9, retry_after
+    policy = policy_of(completion_server, words, patience=60)
+    (completion,) = generate(policy, [request(words)])
+    policy.close()
+    assert completion.error is not None and sentence in completion.error
+    assert len(completion_server.bodies) == 1
+
+
+def test_a_server_that_goes_away_for_a_while(
+    completion_server: CompletionServer, words: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    completion_server.saying = lambda body: choice("Mira")
+    completion_server.replies = [(503, b"loading")] * 30
+    policy = policy_of(completion_server, words, retries=1, patience=30, backoff=0.01, concurrency=4)
+    with caplog.at_level(logging.WARNING):
+        completions = generate(policy, [request(words, id=str(i)) for i in range(12)])
+    policy.close()
+    assert {completion.text for completion in completions} == {"Mira"}
+    assert any("it is tried for another 30 seconds" in record.message for record in caplog.records)
+
+
+# ---- chat endpoints
+
+
+def said(text: str | None, finish: str = "stop", **more: Any) -> dict[str, Any]:
+    return {"message": {"role": "assistant", "content": text}, "finish_reason": finish, **more}
+
+
+def chat_policy(server: CompletionServer, **more: Any) -> ChatPolicy:
+    endpoint = Server(url=f"{server.url}/v1/chat/completions", model="m")
+    return ChatPolicy(endpoint, ChatWords(), backoff=0.001, timeout=5, patience=0, **more)
+
+
+def test_a_baseline_on_a_chat_endpoint(
+    completion_server: CompletionServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`direct` with the command, no tokenizer, and the one model that is served."""
+    monkeypatch.chdir(tmp_path)
+    serve(completion_server, TINY)
+    completion_server.saying = lambda body: said("Mira.")
+    (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["Mira"]}\n')
+    url = f"{completion_server.url}/v1/chat/completions"
+    result = CliRunner().invoke(app, ["eval", "run", "--server", url, "--method", "direct", "--data", "q.jsonl"])
+    assert result.exit_code == 0, result.output
+    (body,) = completion_server.bodies
+    assert body["path"] == "/v1/chat/completions" and body["model"] == "tiny"
+    (message,) = body["messages"]
+    assert message["role"] == "user" and message["content"].endswith("\n\nQuestion: Who?\nAnswer:")
+    results = json.loads((tmp_path / "runs" / "evals" / "tiny-direct-q" / "results.json").read_text())
+    assert (results["micro"]["em"], results["model"], results["tokenizer"]) == (1.0, "tiny", "none")
+
+
+@pytest.mark.parametrize("method", ["cot", "rag", "r1"])
+def test_methods_of_one_call(method: str, completion_server: CompletionServer, tmp_path: Path) -> None:
+    completion_server.saying = lambda body: said("Mira" if method == "rag" else "So <answer> Mira")
+    policy = chat_policy(completion_server)
+    model = evaluated_model(policy, local=False)
+    question = example(0, "Who?", "Mira")
+    results = Evaluation(model, METHODS[method], [question], Shelf({question.question: [ORSA]})).run(tmp_path, Told())
+    policy.close()
+    assert results["micro"]["em"] == 1.0 and len(completion_server.bodies) == 1
+    assert all(ANSWER_BEGINS not in json.dumps(body, ensure_ascii=False) for body in completion_server.bodies)
+
+
+def test_a_model_that_spends_its_tokens_on_reasoning(completion_server: CompletionServer, tmp_path: Path) -> None:
+    completion_server.saying = lambda body: said(None, "length")
+    policy = chat_policy(completion_server)
+    results = Evaluation(
+        evaluated_model(policy, local=False), METHODS["direct"], [example(0, "Who?", "Mira")], None
+    ).run(tmp_path, Told())
+    policy.close()
+    assert (results["micro"]["truncated"], results["micro"]["failed"]) == (1.0, 0)
+
+
+def continuing(server: CompletionServer, count: Callable[[str, str], int]) -> Callable[[dict[str, Any]], Any]:
+    """What the server says; `count` gives the tokens of a prompt from its user message and the begun answer."""
+
+    def say(body: dict[str, Any]) -> dict[str, Any]:
+        user, *begun = (message["content"] for message in body["messages"])
+        server.usage["prompt_tokens"] = count(user, begun[0] if begun else "")
+        if body["max_tokens"] == 1:
+            return said("x", "length")
+        return said("<answer> Mira" if "information>" in str(begun) else "<search> it")
+
+    return say
+
+
+def test_an_answer_is_continued_where_that_is_exact(completion_server: CompletionServer, tmp_path: Path) -> None:
+    completion_server.saying = continuing(completion_server, lambda user, begun: 9 + len(user) + len(begun))
+    policy = chat_policy(completion_server)
+    shelf = Shelf({"it": [ORSA]})
+    results = Evaluation(
+        evaluated_model(policy, local=False), METHODS["search-r1"], [example(0, "Who?", "Mira")], shelf
+    ).run(tmp_path, Told())
+    policy.close()
+    assert results["micro"]["em"] == 1.0 and shelf.queries == ["it"]
+    first, second = completion_server.bodies[-2:]
+    assert [message["role"] for message in first["messages"]] == ["user"]
+    assert "continue_final_message" not in first
+    assert second["continue_final_message"] is True and second["add_generation_prompt"] is False
+    user, begun = second["messages"]
+    assert user == first["messages"][0] and begun["role"] == "assistant"
+    assert begun["content"] == (
+        "<search> it</search>\n\n<information>Doc 1(Title: Orsa) Orsa lies on the Lomme.</information>\n\n"
+    )
+
+
+@pytest.mark.parametrize("method", ["search-r1", "ircot", "search-o1"])
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda user, begun: len(user) + (len(begun) + 5 if begun else 0),  # another message begins after it
+        lambda user, begun: len(user) + len(begun.rstrip()),  # the template strips blanks
+        lambda user, begun: len(user) + len(begun.rpartition("</think>")[2]),  # it drops thoughts
+        lambda user, begun: len(user),  # the server ignores the last message
+    ],
+    ids=["begins-another", "strips", "drops-thoughts", "ignores"],
+)
+def test_an_inexact_continuation_is_refused(
+    count: Callable[[str, str], int], method: str, completion_server: CompletionServer, tmp_path: Path
+) -> None:
+    completion_server.saying = continuing(completion_server, count)
+    policy = chat_policy(completion_server)
+    evaluation = Evaluation(evaluated_model(policy, local=False), METHODS[method], [example(0, "Q?", "a")], Shelf({}))
+    with pytest.raises(
+        ConfigError, match=f"--method {method} needs a server that continues .* use --method direct, cot, rag"
+    ):
+        evaluation.run(tmp_path / "out", Told())
+    policy.close()
+    assert len(completion_server.bodies) == 3
+    assert not (tmp_path / "out").exists() or not read_whole_rows(tmp_path / "out" / "questions.jsonl")
+
+
+def test_a_completions_address_of_a_chat_server(completion_server: CompletionServer, words: Any) -> None:
+    completion_server.replies = [(404, b"This is a chat model and not supported in the v1/completions endpoint.")]
+    policy = policy_of(completion_server, words)
+    (completion,) = generate(policy, [request(words)])
+    policy.close()
+    assert completion.error is not None
+    assert completion.error.endswith(f"give --server {completion_server.url}/v1/chat/completions")
+
+
+def test_a_tokenizer_for_a_chat_endpoint() -> None:
+    config, run = settings_of("some/model", [], [])
+    server = Server(url="http://h/v1/chat/completions", model="m")
+    with pytest.raises(ConfigError, match="applies the chat template itself; leave --tokenizer out"):
+        open_model("some/model", config, run, samples=None, server=server, tokenizer="gpt2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [(["m", "--api-key-env", "X"], "--api-key-env X has no effect without --server"), ([], "MODEL is missing")],
+)
+def test_options_that_go_with_a_server(arguments: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(app, ["eval", "run", *arguments])
+    assert result.exit_code == 2 and sentence in result.output

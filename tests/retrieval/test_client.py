@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import math
 import os
 import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,6 +30,7 @@ from holdfast.retrieval import client as module
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.client import AsyncHTTPRetriever, ClientStats, HTTPRetriever
 from holdfast.retrieval.types import Document, Hit
+from holdfast.retrieval.wire import environment_token, parse_answer, request_body, retrieve_url
 
 Start = Callable[..., Any]
 Search = Callable[..., list[list[Hit]]]
@@ -140,12 +143,6 @@ def test_a_server_that_restarts_is_waited_for(
     assert sum(pauses[6:]) == pytest.approx(20), "after the retry"
 
 
-@pytest.mark.parametrize("host", ["xn--axn--a", "xn--a", "999.1.1.1"])
-def test_a_host_that_no_name_server_may_be_asked_for(search: Search, host: str) -> None:
-    with pytest.raises(ConfigError, match=f"http://{host}:80/retrieve' is not the address of a retriever"):
-        search(f"http://{host}:80", ["lake"], 1)
-
-
 def test_proxy_variables_are_not_read(
     search: Search, retrieve_server: Start, bm25: BM25Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,13 +151,6 @@ def test_proxy_variables_are_not_read(
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     assert search(retrieve_server(bm25).url, ["lake"], 1)
-
-
-@pytest.mark.parametrize("settings", [{"timeout": 0.0}, {"retries": -1}, {"backoff": -0.1}, {"patience": -1.0}])
-@pytest.mark.parametrize("client", [HTTPRetriever, AsyncHTTPRetriever])
-def test_numbers_that_cannot_work(client: Any, settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="the timeout must be above 0 seconds, the others 0 or more"):
-        client("http://127.0.0.1:8000", **settings)
 
 
 def test_a_slow_drip_is_a_timeout(search: Search) -> None:
@@ -280,5 +270,270 @@ def test_a_fork_searches_on(retrieve_server: Start, bm25: BM25Retriever) -> None
     client.close()
 
 
-def test_the_client_is_not_in_process() -> None:
-    assert HTTPRetriever("http://127.0.0.1:8000").in_process is False
+# ---- what a `/retrieve` server may answer
+
+
+URL = "http://127.0.0.1:8000/retrieve"
+
+
+def parsed(result: Any, *, queries: int = 1, k: int = 3) -> list[list[Hit]]:
+    return parse_answer(200, json.dumps({"result": result}).encode(), queries=queries, k=k, url=URL)
+
+
+def test_a_request_asks_for_scores() -> None:
+    assert request_body(("a", "b"), 5) == {"queries": ["a", "b"], "topk": 5, "return_scores": True}
+
+
+@pytest.mark.parametrize("address", ["http://h:1", "http://h:1/", "https://h", "http://h:1/retrieve", "http://h/x/y"])
+def test_an_address_without_a_path_gets_one(address: str) -> None:
+    expected = address if address.count("/") > 3 or address.endswith("retrieve") else address.rstrip("/") + "/retrieve"
+    assert retrieve_url(address) == expected
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", "localhost:8000", "ftp://h", "http://", "http://h:port", "http://h:99999", "http://h/a b", "http://h\n"),
+        *(f"http://{'h' * 300}", "http://a..b", "http://h/ü", "http://h\x00"),
+    ],
+)
+def test_what_is_not_an_address(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not the address of a retriever; write one like http://") as caught:
+        retrieve_url(address)
+    assert len(str(caught.value)) < 300
+
+
+def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
+    assert environment_token() is None
+    monkeypatch.setenv("HOLDFAST_TOKEN", "")
+    assert environment_token() is None
+    monkeypatch.setenv("HOLDFAST_TOKEN", "a-Z09._~+/=!")
+    assert environment_token() == "a-Z09._~+/=!"
+    for bad in ("hushé", "hush hush", " ", "hush\n", "hush\x7f"):
+        monkeypatch.setenv("HOLDFAST_TOKEN", bad)
+        with pytest.raises(ConfigError, match="HOLDFAST_TOKEN has a blank, a line break or a character") as caught:
+            environment_token()
+        assert "hush" not in str(caught.value)
+
+
+def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
+    for address in ("http://alice:hush@h:1/retrieve", "ftp://alice:hush@h", "http://alice:hu/hush@x@h:port"):
+        with pytest.raises(ConfigError) as caught:
+            retrieve_url(address)
+        assert "alice" not in str(caught.value) and "hu" not in str(caught.value)
+    with pytest.raises(ConfigError, match="a user or a password in it, which are not sent; leave them out"):
+        retrieve_url("http://alice:hush@h:1")
+    assert retrieve_url("http://h:1/a@b") == "http://h:1/a@b"
+
+
+@pytest.mark.parametrize(
+    ("item", "identity", "title", "text", "score"),
+    [
+        ({"document": {"id": "7", "contents": '"Orsa"\nA town.'}, "score": 1.5}, "7", "Orsa", "A town.", 1.5),
+        ({"document": {"id": 7, "contents": "Orsa\nA town."}, "score": 2}, "7", "Orsa", "A town.", 2.0),
+        (
+            {"document": {"title": "Orsa", "text": "A town.", "contents": "Orsa\nA town."}},
+            None,
+            "Orsa",
+            "A town.",
+            None,
+        ),
+        ({"document": {"title": "Orsa", "text": "A town."}, "score": None}, None, "Orsa", "A town.", None),
+        ({"document": "Orsa\nA town.", "score": 0.0}, None, "Orsa", "A town.", 0.0),
+        ({"id": "7", "contents": "Orsa\nA town."}, "7", "Orsa", "A town.", None),
+        ({"text": "A town."}, None, "", "A town.", None),
+        ("Orsa\nA town.", None, "Orsa", "A town.", None),
+    ],
+)
+def test_every_known_shape_of_a_hit(
+    item: Any, identity: str | None, title: str, text: str, score: float | None
+) -> None:
+    ((hit,),) = parsed([[item]])
+    assert (hit.document.title, hit.document.text) == (title, text)
+    assert hit.score == score if score is not None else math.isnan(hit.score)
+    if identity is not None:
+        assert hit.document.id == identity
+    else:  # the same text is the same document, another is another
+        assert hit.document.id == parsed([[item]])[0][0].document.id
+        assert hit.document.id != parsed([["other"]])[0][0].document.id
+
+
+@pytest.mark.parametrize("queries", [1, 2, 3])
+def test_one_list_per_query_possibly_empty_and_never_more_than_k(queries: int) -> None:
+    hits = parsed([["a", "b", "c"], [], ["d"]][:queries], queries=queries, k=2)
+    assert [[h.document.contents for h in row] for row in hits] == [["a", "b"], [], ["d"]][:queries]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "sentence"),
+    [
+        (500, b"<html>Internal  Server\nError</html>", "answered 500 to 2 queries: <html>Internal Server Error</html>"),
+        (404, b"", "answered 404 to 2 queries: an empty answer"),
+        (200, b"upstream died", "answered with something that is not JSON: upstream died"),
+        (200, b"\xff\xfe", "answered with something that is not JSON"),
+        (200, b"[]", "without a `result` of one list per query: []"),
+        (200, b'{"error": "busy"}', 'without a `result` of one list per query: {"error": "busy"}'),
+        (200, b'{"result": ["a", "b"]}', "without a `result` of one list per query"),
+        (200, b'{"result": [[]]}', "answered 1 of 2 queries; a /retrieve server gives one list per query"),
+        (200, b'{"result": [[], [], []]}', "answered 3 of 2 queries"),
+        (200, b'{"result": [[], [{"body": "x"}]]}', "neither `contents` nor `text`: it is the fields body"),
+        (200, b'{"result": [[], [{"document": null}]]}', "neither `contents` nor `text`: it is NoneType"),
+        (200, b'{"result": [[3], []]}', "neither `contents` nor `text`: it is int"),
+        (200, b'{"result": [[], []], "errors": [null, "\\ud800"]}', "failed on 1 of 2 queries; the first: ?"),
+        (200, b'{"result": [[{"\\ud800": 1}], []]}', "it is the fields ?"),
+    ],
+)
+def test_every_bad_answer_is_a_sentence_with_the_address(status: int, body: bytes, sentence: str) -> None:
+    with pytest.raises(RetrievalError) as caught:
+        parse_answer(status, body, queries=2, k=3, url=URL)
+    assert URL in str(caught.value) and sentence in str(caught.value)
+    str(caught.value).encode()  # a terminal or a log can hold it
+
+
+def test_a_long_answer_is_quoted_in_part() -> None:
+    with pytest.raises(RetrievalError) as caught:
+        parse_answer(502, b"x" * 10_000, queries=1, k=1, url=URL)
+    assert len(str(caught.value)) < 300 and str(caught.value).endswith("x …")
+
+
+# ---- hTTP as servers write it
+
+
+BODY = b'{"result": [["a\\nb"]]}'
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+ECHO = OK.replace(b"\r\n", b"\r\nHoldfast-Request: ID\r\n", 1)
+Use = Callable[[AsyncHTTPRetriever], Awaitable[Any]]
+
+
+def against(answers: list[bytes | None], use: Use, **settings: Any) -> tuple[Any, list[int]]:
+    """What `use` returns against a server that sends these bytes, one after each request; None closes after what was
+    sent before. `Holdfast-Request: ID` becomes the id of the request. Also, per request, the number of its
+    connection."""
+    connection_of_request: list[int] = []
+    heads: list[bytes] = []
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        connection = connections
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                heads.append(head)
+                await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+                connection_of_request.append(connection)
+                request_id = head.lower().split(b"holdfast-request: ")[1].split(b"\r\n")[0]
+                answer = answers.pop(0)
+                writer.write((answer or b"").replace(b"Request: ID", b"Request: " + request_id))
+                await writer.drain()
+                if answers[:1] == [None]:
+                    answers.pop(0)
+                    break
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        writer.close()
+
+    async def main() -> Any:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = AsyncHTTPRetriever(address, **{"retries": 0, "backoff": 0.001, **settings})
+        try:
+            return await asyncio.wait_for(use(client), 10)
+        finally:
+            server.close()
+            await asyncio.sleep(0.01)  # its connections end
+            assert all(head.startswith(b"POST /retrieve HTTP/1.1\r\n") for head in heads)
+
+    return asyncio.run(main()), connection_of_request
+
+
+async def once(client: AsyncHTTPRetriever) -> str:
+    ((hit,),) = await client.search(["q"], 1)
+    return hit.document.contents
+
+
+async def twice(client: AsyncHTTPRetriever) -> list[str]:
+    return [await once(client), await once(client)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [OK],
+        [ECHO],
+        [
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n"
+            % (BODY[:2], len(BODY) - 2, BODY[2:])
+        ],
+        [b"HTTP/1.0 200 OK\r\n\r\n" + BODY, None],
+        [b"HTTP/1.1 100 Continue\r\n\r\n" + OK],
+    ],
+)
+def test_what_is_an_answer(answer: list[bytes | None]) -> None:
+    assert against(answer, once)[0] == "a\nb"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [b"", None],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", None],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nha", None],
+        [b"SSH-2.0-OpenSSH\r\n\r\n", None],
+        [b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000, None],
+        [b"HTTP/1.1 200", None],
+    ],
+)
+def test_what_is_not_an_answer(answer: list[bytes | None]) -> None:
+    with pytest.raises(RetrieverUnreachable, match=r"http://127.*/retrieve cannot be reached \(.+\); is the retriever"):
+        against(answer, once)
+
+
+@pytest.mark.parametrize("answer", [OK, ECHO])
+@pytest.mark.parametrize("surplus", [b"", b"x", b"\r\n", OK, b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"])
+def test_every_attempt_has_its_own_connection(answer: bytes, surplus: bytes) -> None:
+    found, connections = against([answer + surplus, OK], twice)
+    assert found == ["a\nb", "a\nb"]
+    assert connections == [1, 2]
+
+
+def test_a_content_length_that_is_too_small_is_not_an_answer() -> None:
+    short = OK.replace(b"Length: %d" % len(BODY), b"Length: %d" % (len(BODY) - 3))
+    with pytest.raises(RetrieverGarbled, match="not JSON"):
+        against([short], once)
+
+
+def test_the_answer_to_another_request_is_tried_again() -> None:
+    other = ECHO.replace(b"ID", b"0123")
+    assert against([other, ECHO], once, retries=1) == ("a\nb", [1, 2])
+    with pytest.raises(RetrieverGarbled, match=r"status 200\) of another request"):
+        against([other, other], once, retries=1)
+
+
+def test_an_answer_that_is_too_long_is_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 2**20)
+    endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (2**20 + 1)  # nobody closes: without a limit this waits for ever
+
+    async def refused(client: AsyncHTTPRetriever) -> RetrievalError:
+        with pytest.raises(RetrieverRefused, match="more than 1 MiB; ask for fewer passages") as caught:
+            await once(client)
+        assert client.stats.retries == 0
+        return caught.value
+
+    error, connections = against([endless, OK], refused, retries=2)
+    assert error.status == 200 and connections == [1]
+    body = json.dumps({"result": [["x" * (2**20 - 20)]]}).encode()
+    body += b" " * (2**20 - len(body))
+    assert len(against([b"HTTP/1.1 200 OK\r\n\r\n" + body, None], once)[0]) == 2**20 - 20
+
+
+def test_a_cancelled_attempt_takes_its_connection_with_it() -> None:
+    async def use(client: AsyncHTTPRetriever) -> str:
+        with pytest.raises(RetrieverTimeout):
+            await once(client)
+        return await once(client)
+
+    late = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nlate"
+    assert against([late, OK], use, timeout=0.2) == ("a\nb", [1, 2])

@@ -1,10 +1,14 @@
+from __future__ import annotations
+
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
 from holdfast.base.errors import DataError
 from holdfast.retrieval.corpus import corpus_hash, count_rows, passages
+from holdfast.retrieval.storage import StoredDocuments, write_documents
 from holdfast.retrieval.types import Document
 
 
@@ -51,12 +55,6 @@ def test_rows_that_cannot_be_used(tmp_path, row, field, reason):
     (skipped,) = heard
     assert (skipped.line, skipped.field) == (2, field)
     assert reason in skipped.reason
-
-
-def test_a_number_and_its_text_are_the_same_id(tmp_path):
-    heard = []
-    tuple(passages(put(tmp_path, {"id": 1, "contents": "x"}, {"id": "1", "contents": "y"}), on_skip=heard.append))
-    assert "occurred on an earlier line" in heard[0].reason
 
 
 def test_an_empty_corpus(tmp_path):
@@ -161,6 +159,42 @@ def test_a_paragraph_that_is_the_title_is_no_passage(tmp_path):
     ]
 
 
-def test_a_folder_without_texts(tmp_path):
-    with pytest.raises(DataError, match=r"contains no \.md or \.txt file"):
-        all_of(tmp_path)
+# ---- test_retrieval_types.py
+
+
+@pytest.mark.parametrize(
+    ("contents", "title", "text"),
+    [
+        ('"Orsa"\nA town.\nOld.', "Orsa", "A town.\nOld."),
+        ("Orsa\nA town.", "Orsa", "A town."),
+        ('"Weird Al" Yankovic\nA singer.', '"Weird Al" Yankovic', "A singer."),  # inner quotes are part of the title
+        ('""Heroes""\nAn album.', '"Heroes"', "An album."),  # one pair goes, as the corpus put it there
+        ('"\nx', '"', "x"),
+        ("one line", "one line", ""),
+        ("", "", ""),
+    ],
+)
+def test_title_and_text(contents, title, text):
+    document = Document("1", contents)
+    assert (document.title, document.text) == (title, text)
+
+
+# ---- test_storage.py
+
+
+PASSAGES = [
+    Document("1", '"Ö"\nline\u2028separator'),
+    Document("é", ""),
+    Document("3", "漢字 " * 40),
+    Document("4", "x"),
+]
+
+
+def test_passages_come_back(tmp_path: Path) -> None:
+    assert write_documents(tmp_path, iter(PASSAGES)) == corpus_hash(PASSAGES)
+    stored = StoredDocuments(tmp_path)
+    assert list(stored) == PASSAGES
+    assert (stored[-1], stored[1:3]) == (PASSAGES[3], tuple(PASSAGES[1:3]))
+    for row in (4, -5):
+        with pytest.raises(IndexError, match="the index has 4"):
+            stored[row]

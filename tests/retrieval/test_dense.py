@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModel, AutoTokenizer
 
-from holdfast.base.errors import DataError
+from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.progress import Progress
-from holdfast.retrieval import open_index
+from holdfast.retrieval import open_index, plan
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense import DenseRetriever, ExactSearch, SQ8Search
 from holdfast.retrieval.dense_building import build_dense, write_sq8
-from holdfast.retrieval.encoder import Encoder, spec_of
+from holdfast.retrieval.encoder import Encoder, EncoderSpec, pool, spec_of
 
 Write = Callable[..., Path]
 CPU = torch.device("cpu")
@@ -258,3 +260,161 @@ def test_an_sq8_index(write_corpus: Write, encoder: Any, tmp_path: Path) -> None
     pairs = zip(small.rank(queries, 3), exact.rank(queries, 3), strict=True)
     assert np.mean([len({*a.rows} & {*b.rows}) / 3 for a, b in pairs]) > 0.95
     assert len(small.search(["w1"], 500)[0]) == 200
+
+
+# ---- what a model's files and name say
+
+
+TEXTS = ["w1 w2", "w3", "w4 w5 w6 w7 " * 20, "", "w1 w2"]
+
+
+def changed(files: dict[str, Any], name: str, content: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(files), name: content}
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "passage", "pooling"),
+    [
+        ("intfloat/e5-base-v2", "query: ", "passage: ", "mean"),
+        ("/models/E5-small", "query: ", "passage: ", "mean"),
+        ("intfloat/multilingual-e5-large", "query: ", "passage: ", "mean"),
+        ("BAAI/bge-base-en-v1.5", "Represent this sentence for searching relevant passages: ", "", "cls"),
+        ("BAAI/bge-m3", "", "", "cls"),
+        ("thenlper/gte-base", "", "", "mean"),
+        ("facebook/contriever", "", "", "mean"),
+    ],
+)
+def test_the_table(monkeypatch: pytest.MonkeyPatch, name: str, query: str, passage: str, pooling: str) -> None:
+    monkeypatch.setattr("holdfast.retrieval.encoder._read", lambda model, file: None)
+    spec = spec_of(name)
+    assert (spec.query_prefix, spec.passage_prefix, spec.pooling) == (query, passage, pooling)
+    given = spec_of(name, query_prefix="q ", passage_prefix="")
+    assert (given.query_prefix, given.passage_prefix) == ("q ", "")
+
+
+def test_an_instruction_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.retrieval.encoder._read", lambda model, file: None)
+    with pytest.raises(ConfigError, match=r"needs an instruction before each query.*--query-prefix"):
+        spec_of("intfloat/e5-mistral-7b-instruct")
+    assert spec_of("intfloat/e5-mistral-7b-instruct", query_prefix="Instruct: find\nQuery: ").pooling == "last"
+
+
+def test_the_files_beside_a_model_beat_the_table(encoder: Any, files: dict[str, Any]) -> None:
+    spec = spec_of(str(encoder("a-bge-model", files)))
+    assert (spec.query_prefix, spec.passage_prefix, spec.pooling, spec.normalise, spec.max_length) == (
+        "query: ",
+        "passage: ",
+        "mean",
+        True,
+        24,
+    )
+    without = changed(files, "modules.json", files["modules.json"][:2])
+    without["1_Pooling/config.json"] = {"pooling_mode": "lasttoken", "include_prompt": True}
+    spec = spec_of(str(encoder("other", without)))
+    assert (spec.pooling, spec.normalise) == ("last", False)
+    assert spec_of(str(encoder("plain", {}))) == EncoderSpec(model=str(encoder("plain", {})))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("modules.json", [{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}], "has the steps Dense"),
+        ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}, "pools in a way that holdfast does not"),
+        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, "pools in"),
+        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "include_prompt": False}, "pools in a way"),
+    ],
+)
+def test_what_is_not_computed_is_refused(
+    encoder: Any, files: dict[str, Any], name: str, content: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        spec_of(str(encoder("strange", changed(files, name, content))))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last", "max"])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_vectors_are_those_of_a_plain_forward(encoder: Any, pooling: Any, normalise: bool) -> None:
+    folder = encoder("plain", {})
+    spec = EncoderSpec(model=str(folder), query_prefix="query: ", pooling=pooling, normalise=normalise, max_length=24)
+    found = Encoder(spec, "cpu", batch=2).queries(TEXTS)
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    for text, vector in zip(TEXTS, found, strict=True):
+        inputs = tokenizer("query: " + text, truncation=True, max_length=24, return_tensors="pt")
+        with torch.no_grad():
+            states = model(**inputs).last_hidden_state[0]
+        expected = {"mean": states.mean(0), "cls": states[0], "last": states[-1], "max": states.amax(0)}[pooling]
+        expected = torch.nn.functional.normalize(expected, dim=0) if normalise else expected
+        assert vector == pytest.approx(expected.numpy(), abs=1e-5)
+    # The prefix counts: passages of the same text have other vectors.
+    assert np.abs(Encoder(spec, "cpu").passages(TEXTS) - found).max() > 1e-3
+
+
+def test_padding_on_the_left_pools_the_same() -> None:
+    states = torch.randn(2, 5, 3)
+    right = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    shifted = torch.stack([states[0].roll(2, 0), states[1]])
+    left = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    for pooling in ("mean", "cls", "last", "max"):
+        assert torch.allclose(pool(states, right, pooling), pool(shifted, left, pooling))
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda"])
+def test_a_device_that_is_not_there(encoder: Any, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=f"--device {device}"):
+        Encoder(EncoderSpec(model=str(encoder())), device)
+    assert Encoder(EncoderSpec(model=str(encoder())), "auto").device.type == "cpu"
+
+
+# ---- sizes against what indexes really take
+
+
+def bytes_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("sq8", [False, True])
+def test_disk_is_what_an_index_takes(write_corpus: Write, encoder: Any, tmp_path: Path, sq8: bool) -> None:
+    corpus = write_corpus(1500)
+    sample, count = plan.sample_of(corpus, None)
+    assert (len(sample), count) == (1500, 1500)
+    size = plan.size_of(sample, count)
+    build_bm25(corpus, tmp_path / "bm25")
+    words = ("vocabulary.json", "largest.f4", "starts.i8")  # Heaps' law is for larger vocabularies
+    without_words = bytes_of(tmp_path / "bm25") - sum((tmp_path / "bm25" / word).stat().st_size for word in words)
+    needs = plan.bm25_needs(size, 1000)
+    assert needs.disk - 12 * size.vocabulary == pytest.approx(without_words, rel=0.05)
+    build_dense(corpus, tmp_path / "dense", spec_of(str(encoder())), sq8=sq8, device="cpu")
+    needs = plan.dense_needs(size, 32, 10.0, 1e-6, sq8=sq8)
+    assert needs.disk == pytest.approx(bytes_of(tmp_path / "dense"), rel=0.05)
+    assert needs.build_seconds == 150
+
+
+def test_wiki_18() -> None:
+    size = plan.size_of(*plan.sample_of(None, None))
+    assert 0.9 < size.text * size.passages / 14e9 < 1.1
+    assert 0.85 < size.pairs / 57 < 1.15
+    halves, bytes_ = (plan.dense_needs(size, 768, None, 1e-6, sq8=sq8) for sq8 in (False, True))
+    documents = (size.text + 8) * size.passages
+    assert halves.disk - documents == pytest.approx(2 * 768 * 21_015_324)  # 32.3 GB
+    assert bytes_.disk - halves.disk == pytest.approx(768 * 21_015_324)  # 16.1 GB
+    assert bytes_.memory - documents == pytest.approx(768 * 21_015_324)
+    assert halves.building_memory < 3 * 2**30  # the vectors are never held, the codes are
+    assert bytes_.building_memory == pytest.approx(768 * 21_015_324, rel=0.02)
+    assert halves.build_seconds is None
+
+
+def test_rates_are_measured(encoder: Any) -> None:
+    sample, _ = plan.sample_of(None, 100)
+    assert plan.bm25_rate(sample[:200]) > 0
+    rate, dimensions = plan.encoding_rate(str(encoder()), sample[:50], "cpu")
+    assert rate > 0 and dimensions == 32
+    assert plan.row_seconds(8, "cpu") > 0
+
+
+def test_of_a_folder_passages_are_counted_and_not_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        text = "\n\n".join(f"# Part {i}\n\n" + f"word{i} " * 400 for i in range(3))
+        (tmp_path / f"{name}.md").write_text(text)
+    sample, count = plan.sample_of(tmp_path, None)
+    assert count == len(sample) > 2

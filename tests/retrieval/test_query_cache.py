@@ -1,10 +1,21 @@
-import threading
+"""Two caches of queries: that of a run, in memory, and that of a server, which outlives it."""
 
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 
-from holdfast.base.errors import ConfigError, RetrievalError
+from holdfast.base.errors import RetrievalError
 from holdfast.retrieval.cache import CachedRetriever
-from holdfast.retrieval.types import Document, Hit
+from holdfast.retrieval.server import query_cache as module
+from holdfast.retrieval.server.query_cache import QueryCache
+from holdfast.retrieval.types import Document, Hit, Ranked
 
 
 class Recording:
@@ -42,13 +53,6 @@ def test_another_k_is_another_search():
     assert len(inner.calls) == 2
 
 
-def test_nothing_asked_asks_nothing():
-    inner = Recording()
-    cached = CachedRetriever(inner)
-    assert cached.search([], 3) == []
-    assert inner.calls == []
-
-
 def test_the_least_recently_used_is_forgotten():
     inner = Recording()
     cached = CachedRetriever(inner, size=2)
@@ -73,8 +77,6 @@ def test_size_zero_keeps_nothing_but_still_asks_once_per_call():
     cached.search(["a", "a"], 1)
     cached.search(["a"], 1)
     assert inner.calls == [(("a",), 1), (("a",), 1)]
-    with pytest.raises(ConfigError, match="-1"):
-        CachedRetriever(inner, size=-1)
 
 
 def test_empty_results_are_remembered_and_failures_are_not():
@@ -106,13 +108,6 @@ def test_results_are_the_callers_own():
     assert ids([second, *cached.search(["a"], 1)]) == [["a-0"], ["a-0"]]
 
 
-def test_in_process_is_the_retrievers():
-    inner = Recording()
-    assert CachedRetriever(inner).in_process is False
-    inner.in_process = True
-    assert CachedRetriever(inner).in_process is True
-
-
 def test_a_slow_search_does_not_hold_up_a_cached_one():
     inner = Recording()
     cached = CachedRetriever(inner)
@@ -133,3 +128,143 @@ def test_a_slow_search_does_not_hold_up_a_cached_one():
     release.set()
     thread.join(10)
     assert not thread.is_alive()
+
+
+# ---- the cache that outlives its server
+
+
+def found(*rows: int) -> Ranked:
+    return Ranked(np.array(rows, np.int64), np.array([1 / (row + 3) for row in rows], np.float32))
+
+
+def same(one: Ranked | None, other: Ranked) -> bool:
+    return (
+        one is not None and one.rows.tolist() == other.rows.tolist() and one.scores.tobytes() == other.scores.tobytes()
+    )
+
+
+def fill(path: Path, size: int = 10, index: str = "x") -> QueryCache:
+    kept = QueryCache(size, path, index)
+    kept.put(("a", 3), found(1, 2))
+    kept.put(("line\nbreak\ud800", 3), found())
+    kept.flush()
+    return kept
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_it_is_there_after_a_restart(tmp_path: Path, killed: bool) -> None:
+    path = tmp_path / "queries.jsonl"
+    first = fill(path)
+    if killed:
+        first._lock.close()  # as the system does
+        with open(path, "a") as file:
+            file.write('{"query": "cut o')
+    else:
+        first.close()
+    again = QueryCache(10, path, "x")
+    assert same(again.get(("a", 3)), found(1, 2))
+    assert same(again.get(("line\nbreak\ud800", 3)), found())
+    assert again.get(("a", 2)) is None
+    again.close()
+
+
+def test_another_index_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "queries.jsonl"
+    fill(path).close()
+    assert len(QueryCache(10, path, "y")) == 0
+    path.write_text('{"index": "z"}\n[[[')
+    assert len(QueryCache(10, path, "y")) == 0
+
+
+@pytest.mark.parametrize("line", ["[[[", "{}", "\xff"])
+def test_a_damaged_file_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str) -> None:
+    path = tmp_path / "queries.jsonl"
+    fill(path).close()
+    path.write_bytes(path.read_bytes() + line.encode("latin-1") + b"\n")
+    kept = QueryCache(10, path, "x")
+    assert len(kept) == 0 and "the cache starts empty" in caplog.text
+    kept.put(("a", 3), found(5))
+    kept.close()
+    assert same(QueryCache(10, path, "x").get(("a", 3)), found(5))
+
+
+def test_bytes_are_limited_in_memory_and_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 100_000)
+    path = tmp_path / "queries.jsonl"
+    kept = QueryCache(10**6, path, "x")
+    for i in range(100):  # about 30 KB each
+        kept.put((f"{i} " + "x" * 2000, 1000), found(*range(1000)))
+        kept.flush()
+        assert path.stat().st_size < 2 * 100_000 + 40_000
+    assert 1 <= len(kept) <= 4
+    newest = kept.get(("99 " + "x" * 2000, 1000))
+    assert newest is not None
+    for _ in range(10):  # the same again takes no more room
+        kept.put(("99 " + "x" * 2000, 1000), newest)
+    assert 1 <= len(kept) <= 4
+    count = len(kept)
+    kept.close()
+    again = QueryCache(10**6, path, "x")
+    assert len(again) == count
+    monkeypatch.setattr(module, "MOST_BYTES", 50_000)
+    again.put(("small", 1), found(1))
+    assert again.get(("small", 1)) is not None and again._bytes <= 50_000
+    again.close()
+
+
+def test_the_least_recently_used_goes_and_the_file_stays_small(tmp_path: Path) -> None:
+    path = tmp_path / "queries.jsonl"
+    kept = QueryCache(3, path, "x")
+    for i in range(100):
+        kept.put((str(i), 1), found(i))
+        kept.get(("0", 1))
+        kept.flush()
+        assert len(path.read_text().splitlines()) <= 1 + 2 * 3 + 1
+    kept.close()
+    again = QueryCache(2, path, "x")  # a smaller cache keeps the newest
+    assert again.get(("0", 1)) is not None and again.get(("99", 1)) is not None and len(again) == 2
+    again.close()
+
+
+def test_a_second_server_keeps_its_own_in_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "queries.jsonl"
+    first = fill(path)
+    text = path.read_text()
+    second = QueryCache(10, path, "x")
+    assert "belongs to another server" in caplog.text
+    second.put(("b", 1), found(1))
+    second.flush()
+    second.close()
+    assert path.read_text() == text
+    first.close()
+
+
+def test_without_a_place_to_write_it_still_remembers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = QueryCache(10, tmp_path / "absent" / "queries.jsonl", "x")
+    kept.put(("a", 1), found(1))
+    assert kept.get(("a", 1)) is not None
+    kept = QueryCache(10, tmp_path / "queries.jsonl", "x")
+
+    class Full:
+        def write(self, text: str) -> Any:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None:
+            self.write("")
+
+    kept._file = Full()  # type: ignore[assignment]
+    with caplog.at_level(logging.WARNING):
+        kept.put(("a", 1), found(1))
+    assert "No space left on device): the cache is in memory only" in caplog.text
+    kept.flush()
+    kept.close()
+    assert kept.get(("a", 1)) is not None
+
+
+def test_size_zero_keeps_nothing(tmp_path: Path) -> None:
+    kept = QueryCache(0, tmp_path / "queries.jsonl", "x")
+    kept.put(("a", 1), found(1))
+    assert kept.get(("a", 1)) is None
+    assert list(tmp_path.iterdir()) == []

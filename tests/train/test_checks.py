@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import PreTrainedTokenizerFast
+import torch
 
 from holdfast.agent.protocol import render_prompt
-from holdfast.base.errors import ConfigError, ModelError
+from holdfast.base.errors import ConfigError, HoldfastError
 from holdfast.data.questions import Example
 from holdfast.model.language_model import LanguageModel
-from holdfast.recipe import Config
-from holdfast.train.checks import config_warnings, cut_passages, overlap_warnings, validate_model_and_prompts
+from holdfast.recipe import Config, load
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.corpus import passages
+from holdfast.train import checks, run, start
+from holdfast.train.checks import (
+    config_warnings,
+    cut_passages,
+    overlap_warnings,
+    validate_before_training,
+    validate_model_and_prompts,
+)
 from holdfast.train.loading import Questions, load_protocol, load_questions
 
 Recipe = Callable[..., Config]
@@ -28,20 +41,6 @@ def an_example(question: str, split: str = "train", index: int = 0) -> Example:
 def validate(config: Config, language_model: LanguageModel, **questions: tuple[Example, ...]) -> None:
     asked = replace(load_questions(config), **questions)
     validate_model_and_prompts(language_model, asked, load_protocol(config), config.model.chat_template)
-
-
-# ---- models and prompts
-
-
-def test_what_fits_is_let_pass(recipe: Recipe, language_model: LanguageModel) -> None:
-    validate(recipe(), language_model)
-
-
-def test_a_prompt_longer_than_an_episode_is_refused(recipe: Recipe, language_model: LanguageModel) -> None:
-    with pytest.raises(
-        ConfigError, match=r"prompt of test question mine/test/7 takes \d{3,} tokens, which leaves no ro"
-    ):
-        validate(recipe(), language_model, test=(an_example("why " * 300, "test", 7),))
 
 
 def test_a_question_of_few_characters_and_many_tokens_is_refused(recipe: Recipe, language_model: LanguageModel) -> None:
@@ -62,29 +61,6 @@ def test_a_prompt_must_leave_room_for_one_token(recipe: Recipe, language_model: 
     validate(recipe(limits | {"protocol.max_total_tokens": longest + 1}), language_model)
     with pytest.raises(ConfigError, match="leaves no room"):
         validate(recipe(limits | {"protocol.max_total_tokens": longest}), language_model)
-
-
-def test_an_episode_longer_than_the_model_is_refused_at_the_start(
-    recipe: Recipe, make_model: Callable[..., Any], tokenizer: PreTrainedTokenizerFast
-) -> None:
-    """Not at step 37, when an episode first grows that long."""
-    for positions, fits in ((220, True), (219, False)):
-        made = LanguageModel(
-            model=make_model(max_position_embeddings=positions), tokenizer=tokenizer, autocast_dtype=None
-        )
-        if fits:
-            validate(recipe(), made)
-        else:
-            with pytest.raises(ConfigError, match=r"has 219 positions.*set protocol\.max_total_tokens to 219 or less"):
-                validate(recipe(), made)
-
-
-def test_a_tokenizer_of_another_model_is_refused(
-    recipe: Recipe, make_model: Callable[..., Any], tokenizer: PreTrainedTokenizerFast
-) -> None:
-    small = LanguageModel(model=make_model(vocab_size=60), tokenizer=tokenizer, autocast_dtype=None)
-    with pytest.raises(ModelError, match=r"only 60 embeddings, so they do not fit"):
-        validate(recipe(), small)
 
 
 # ---- warnings
@@ -137,3 +113,183 @@ def test_passages_that_an_observation_cannot_show_are_counted(recipe: Recipe, ow
     assert long is not None and re.match(r"[1-9]\d* of \d+ passages do not fit into an observation of ", long)
     assert cut_passages(own("raw", {"protocol.max_observation_tokens": 400, "protocol.max_total_tokens": 500})) is None
     assert cut_passages(recipe()) is None
+
+
+# ---- what a run would refuse before its first step
+
+
+CUSTOM = "--loss.penalty.name=custom --loss.penalty.path="
+OWN = "--data.train=q.jsonl --retrieval.corpus=c.jsonl --model.path=model --train.questions=8"
+SMALL = (
+    *("--warm_start.steps=0", "--protocol.max_total_tokens=200", "--protocol.max_observation_tokens=70"),
+    *("--protocol.prompt=Question: {question}\n", "--run.device=cpu"),
+)
+
+RECIPES: dict[str, tuple[str, str]] = {
+    "the tiny model, own questions": (
+        f"{OWN} --model.path=tiny",
+        "the tiny model knows only the words of the bundled world",
+    ),
+    "plain scripts without the world": (
+        f"{OWN} --world.scripts.plain_steps=5",
+        "world.scripts.plain_steps = 5 with data.train = 'q.jsonl': not used",
+    ),
+    "no scripts to learn from": (f"{OWN} --warm_start.steps=5", "warm_start.data is not set"),
+    # code
+    "no such module": (f"{CUSTOM}no_such_module:Hinge", "the module no_such_module cannot be imported"),
+    "no such class": (f"{CUSTOM}holdfast.methods.penalties:LLD", "did you mean LLDS?"),
+    "not a penalty": (f"{CUSTOM}holdfast.methods.penalties:Section", "is not a penalty"),
+    "an abstract class": (f"{CUSTOM}holdfast.methods.penalties:Penalty", "lacks the method per_token"),
+    "a class that is always zero": (
+        f"{CUSTOM}holdfast.methods.penalties:LLDS --train.optimizer_steps_per_rollout=1",
+        "loss.penalty.name = 'custom' with train.optimizer_steps_per_rollout = 1",
+    ),
+    "no such argument": (
+        f"{CUSTOM}holdfast.methods.penalties:LLDS --loss.penalty.settings=gat='token'",
+        "did you mean gate?",
+    ),
+    "no such reward": ("--reward.custom={'no_such_module:f'=1.0}", "cannot be imported"),
+    "not a reward": ("--reward.custom={'operator:itemgetter'=1.0}", "must return a finite number"),
+}
+
+FILES: dict[str, tuple[str, str]] = {
+    "no questions": (f"{OWN} --data.train=gone.jsonl", "gone.jsonl"),
+    "questions without answers": (f"{OWN} --data.train=unanswered.jsonl", "none of 3 rows can be used as a question"),
+    "a batch of more questions than there are": (
+        f"{OWN} --train.questions=19",
+        "train.questions = 19, but there are only 18 training questions",
+    ),
+    "one question": (f"{OWN} --data.train=one.jsonl", "too few to keep some"),
+    "no test questions": (f"{OWN} --data.test=gone.jsonl", "gone.jsonl"),
+    "no corpus": (f"{OWN} --retrieval.corpus=gone.jsonl", "gone.jsonl"),
+    "a corpus of nothing": (f"{OWN} --retrieval.corpus=empty.jsonl", "is empty"),
+    "no index": (f"{OWN} --retrieval.corpus=world --retrieval.index=gone", "gone is not an index"),
+    "an index of another corpus": (f"{OWN} --retrieval.index=other", "was built from another corpus"),
+    "an index stemmed otherwise": (f"{OWN} --retrieval.index=index --retrieval.stem=false", "retrieval.stem = false"),
+    "a damaged index": (f"{OWN} --retrieval.index=damaged", "is damaged"),
+    "no script file": (f"{OWN} --warm_start.steps=5 --warm_start.data=gone.jsonl", "gone.jsonl"),
+    "demonstrations with other tags": (
+        f"{OWN} --warm_start.steps=5 --warm_start.data=tags.jsonl",
+        "tags.jsonl:1: turns[0].text: is not a search, but an observation follows: write <search> query </search>",
+    ),
+    "no such model": (f"{OWN} --model.path=some/model", "is not a folder here"),
+    "a quantized model": (f"{OWN} --model.path=model.gguf", "is a GGUF file, a quantized model for llama.cpp"),
+    "a folder without a model": (f"{OWN} --model.path=nothing", "is a folder without config.json"),
+    "a model without weights": (f"{OWN} --model.path=weightless", "no causal language model can be loaded"),
+    "a model without a tokenizer": (f"{OWN} --model.path=speechless", "tokenizer"),
+    "another model's tokenizer": (f"{OWN} --model.path=stranger", "so they do not fit"),
+    "more tokens than positions": (f"{OWN} --protocol.max_total_tokens=99999", "the model has"),
+    "a prompt too long": (
+        f"{OWN} --protocol.max_total_tokens=32 --protocol.prompt={'xyz' * 40}{{question}}",
+        "no room",
+    ),
+    "no such chat template": (f"{OWN} --model.chat_template=gone.jinja", "chat template 'gone.jinja' cannot be read"),
+    "a chat template that fails": (f"{OWN} --model.chat_template=bad.jinja", "drops the user's message"),
+}
+
+
+@pytest.fixture(scope="module")
+def place(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of files to train on, and of their broken neighbours."""
+    folder = tmp_path_factory.mktemp("place")
+    for name, source in (("q.jsonl", "train.jsonl"), ("c.jsonl", "corpus.jsonl")):
+        shutil.copy(home / source, folder / name)
+    (folder / "one.jsonl").write_text('{"question": "Who?", "golden_answers": ["x"]}\n')
+    (folder / "unanswered.jsonl").write_text('{"question": "Who?", "golden_answers": []}\n' * 3)
+    (folder / "empty.jsonl").write_text("")
+    (folder / "model.gguf").write_bytes(b"GGUF")
+    turns = [{"text": "<query> a </query>", "observation": "<docs>b</docs>"}, {"text": "<answer> c </answer>"}]
+    (folder / "tags.jsonl").write_text(json.dumps({"question": "Who?", "turns": turns}) + "\n")
+    (folder / "bad.jinja").write_text("nothing")
+    (folder / "nothing").mkdir()
+    index = BM25Retriever.build(tuple(passages(folder / "c.jsonl", on_skip=lambda _: None)))
+    for name in ("index", "damaged"):
+        index.save(folder / name)
+    next(path for path in (folder / "damaged").iterdir() if path.name != "manifest.json").write_bytes(b"?")
+    (folder / "d.jsonl").write_text(json.dumps({"id": "1", "contents": "a\nb"}) + "\n")
+    BM25Retriever.build(tuple(passages(folder / "d.jsonl", on_skip=lambda _: None))).save(folder / "other")
+    for name in ("model", "weightless", "speechless", "stranger"):
+        shutil.copytree(home / "raw", folder / name)
+    (folder / "weightless" / "model.safetensors").unlink()
+    for path in [*(folder / "speechless").glob("tokenizer*"), *(folder / "speechless").glob("special*")]:
+        path.unlink()
+    config = json.loads((folder / "stranger" / "config.json").read_text())
+    (folder / "stranger" / "config.json").write_text(json.dumps(config | {"vocab_size": 20}))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+
+
+def refusal(words: str, then: Callable[[Config], Any]) -> str:
+    with pytest.raises(HoldfastError) as caught:
+        then(load(None, [*SMALL, *words.split(" ")]))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("case", [*RECIPES, *FILES])
+def test_the_dry_run_and_the_run_refuse_the_same(case: str, tmp_path: Path) -> None:
+    words, sentence = (RECIPES | FILES)[case]
+    dry = refusal(words, validate_before_training)
+    assert sentence in dry
+    assert refusal(words, lambda config: run.train(config, tmp_path / "run")) == dry
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_nothing_is_refused_that_a_run_would_accept(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the check, the run fails as well, later."""
+    monkeypatch.setattr(run, "validate_before_training", lambda config: None)
+    with pytest.raises((HoldfastError, RuntimeError)):
+        run.train(load(None, [*SMALL, *FILES[case][0].split(" ")]), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--train.steps=5",
+        f"{CUSTOM}holdfast.methods.penalties:NLL --train.optimizer_steps_per_rollout=1",
+        OWN,
+        f"{OWN} --retrieval.index=index",
+        f"{OWN} --retrieval.index=new",
+        f"{OWN} --retrieval.corpus=world --retrieval.index=index",
+        f"{OWN} --retrieval.corpus=world --retrieval.url=http://127.0.0.1:9/retrieve",
+        f"{OWN} --protocol.max_total_tokens=190",
+    ],
+)
+def test_what_works_is_not_refused(words: str) -> None:
+    validate_before_training(load(None, [*SMALL, *words.split(" ")]))
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "extra"),
+    [
+        ("--train.steps=5", "Stemmer", "train"),
+        (f"{OWN} --model.lora_rank=4", "peft", "peft"),
+        ("--track.tensorboard", "tensorboard", "track"),
+        ("--track.wandb=p", "wandb", "track"),
+    ],
+)
+def test_a_package_that_is_missing_is_named(
+    words: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(name: str) -> Any:
+        return None if name == package else SimpleNamespace()
+
+    monkeypatch.setattr(checks, "find_spec", find)
+    monkeypatch.setattr("holdfast.base.importing.find_spec", find)
+    assert f"{package} is not installed" in refusal(words, validate_before_training)
+    assert f"[{extra}]" in refusal(words, validate_before_training)
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "PyTorch sees no GPU here" in refusal("--run.device=cuda", validate_before_training)
+
+
+def test_a_warm_start_without_steps_is_refused(tmp_path: Path) -> None:
+    said = refusal("--train.steps=5", lambda config: validate_before_training(config, stage="warm-start"))
+    assert "there is no warm start to make" in said
+    assert refusal("--train.steps=5", lambda config: start.warm_start_only(config, tmp_path / "run")) == said

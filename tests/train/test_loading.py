@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -83,14 +82,6 @@ def test_files_for_dev_and_test_leave_the_training_file_whole(
     assert splits.test[0].id == "test/test/0"
 
 
-def test_one_question_is_too_few_to_hold_some_out(
-    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
-) -> None:
-    own_files["data.train"] = write_rows(tmp_path / "one.jsonl", questions(1))
-    with pytest.raises(ConfigError, match=r"has only 1 question\(s\), too few.*data\.dev"):
-        load_questions(recipe(own_files))
-
-
 def test_bad_rows_are_counted_and_said(
     recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
 ) -> None:
@@ -109,39 +100,6 @@ def test_bad_rows_are_counted_and_said(
         and "q.jsonl:11: golden_answers: 'the' is empty without" in notes[0]
     )
     assert "retrieval.corpus" in notes[1] and "c.jsonl:6: id: '3' occurred on an earlier line" in notes[1]
-
-
-def load(setting: str, config: Config, **options: Any) -> object:
-    """What the setting is read for."""
-    return (load_retriever if setting.startswith("retrieval.") else load_questions)(config, **options)
-
-
-@pytest.mark.parametrize(
-    ("setting", "content", "problem"),
-    [
-        ("data.train", "", "is empty"),
-        ("data.train", '{"question": "?", "golden_answers": []}\n' * 3, "none of 3 rows can be used as a question"),
-        ("data.test", "not json\n", r"test\.jsonl:1: row: is not JSON"),
-        ("retrieval.corpus", "", "is empty; it needs one JSON object per line, at least one passage"),
-        ("retrieval.corpus", '{"id": "1", "contents": "?!"}\n', "none of the 1 documents contains a word"),
-    ],
-)
-def test_a_file_that_cannot_be_used_is_an_error(
-    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, setting: str, content: str, problem: str
-) -> None:
-    path = tmp_path / f"{setting.partition('.')[2]}.jsonl"
-    path.write_text(content)
-    with pytest.raises(DataError, match=problem):
-        load(setting, recipe(own_files | {setting: str(path)}), note=lambda _: None)
-    path.unlink()
-    with pytest.raises(DataError, match="does not exist"):
-        load(setting, recipe(own_files | {setting: str(path)}))
-
-
-def test_compressed_files_are_read(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
-    with gzip.open(tmp_path / "train.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(row) + "\n" for row in questions(10))
-    assert len(load_questions(recipe(own_files | {"data.train": str(tmp_path / "train.jsonl.gz")})).train) == 9
 
 
 # ---- indexes
@@ -176,20 +134,6 @@ def test_an_index_brings_its_own_passages(
         load_retriever(recipe(with_corpus))
 
 
-def test_an_index_that_is_not_there_is_said(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
-    del own_files["retrieval.corpus"]
-    with pytest.raises(DataError, match="is not an index"):
-        load_retriever(recipe(own_files | {"retrieval.index": str(tmp_path / "absent")}))
-
-
-def test_an_index_with_another_stemming_is_refused(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
-    """It would rank by the old setting, and the recipe in the run folder would tell a lie."""
-    own_files["retrieval.index"] = str(tmp_path / "index")
-    load_retriever(recipe(own_files))
-    with pytest.raises(ConfigError, match=r"retrieval\.stem = false, but the index .* built with stem = true"):
-        load_retriever(recipe(own_files | {"retrieval.stem": False}))
-
-
 def test_skipped_passages_are_never_silent(
     recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str], caplog: Any
 ) -> None:
@@ -197,29 +141,6 @@ def test_skipped_passages_are_never_silent(
     own_files["retrieval.corpus"] = write_rows(tmp_path / "c.jsonl", [*passages(5), {"id": "3", "contents": "again"}])
     load_retriever(recipe(own_files))
     assert "c.jsonl': skipped 1 row(s) that cannot be used; the first: " in caplog.text
-
-
-def test_a_folder_of_texts_is_a_corpus(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "orsa.md").write_text("# Orsa\nOrsa is a town on the river Lomme.\n")
-    own_files["retrieval.corpus"] = str(tmp_path / "notes")
-    (hits,) = load_retriever(recipe(own_files)).search(["river Lomme"], 1)
-    assert "Orsa is a town" in hits[0].document.contents
-
-
-def test_an_index_of_another_corpus_is_refused(
-    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
-) -> None:
-    own_files["retrieval.index"] = str(tmp_path / "index")
-    load_retriever(recipe(own_files))
-    own_files["retrieval.corpus"] = write_rows(tmp_path / "more.jsonl", passages(21))
-    with pytest.raises(DataError, match="built from another corpus"):
-        load_retriever(recipe(own_files))
-
-
-def test_the_world_takes_no_index(recipe: Recipe, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the bundled world is indexed in memory"):
-        load_retriever(recipe({"retrieval.index": str(tmp_path)}))
 
 
 def test_an_index_that_cannot_be_written_is_an_error(recipe: Recipe, own_files: dict[str, Any]) -> None:

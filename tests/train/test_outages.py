@@ -13,12 +13,14 @@ import torch
 
 from holdfast.agent.agent import lose_searches
 from holdfast.agent.searching import RolloutStats
-from holdfast.base.errors import RetrievalError, RolloutError
+from holdfast.base.errors import CheckpointError, ConfigError, RetrievalError, RolloutError
 from holdfast.recipe import Config
 from holdfast.retrieval.cache import CachedRetriever
 from holdfast.train import run
 from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.rollouts import roll_out
+from holdfast.train.run import resume, train
+from holdfast.train.start import warm_start_only
 from holdfast.train.tracking import MetricsFile
 from holdfast.train.trainer import Trainer
 
@@ -136,3 +138,36 @@ def test_a_step_of_failures_alone_changes_nothing(trainer: Trainer, monkeypatch:
     assert "reward/mean" not in metrics and "loss/policy" not in metrics and metrics["rollout/failed_fraction"] == 1
     assert trainer.completed_steps == 1
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.learner.parameters, strict=True))
+
+
+# ---- disks that are full or closed
+
+
+def test_a_full_disk_is_a_sentence(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", str(tmp_path / "run" / "metrics.jsonl"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.train.tracking.MetricsFile.step", full)
+        with pytest.raises(CheckpointError, match=r"metrics\.jsonl cannot be written: the disk is full"):
+            train(recipe(), tmp_path / "run")
+    assert resume(tmp_path / "run").steps == 2  # once there is room
+
+
+def test_a_run_folder_that_cannot_be_made_is_refused_before_anything_is_done(
+    recipe: Recipe, tmp_path: Path, told: Any
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"run folder .* cannot be written \(.*run\.dir"):
+        train(recipe(), tmp_path / "file" / "run", listener=told)
+    assert told.stages == []
+
+
+def test_a_cache_that_cannot_be_written_costs_the_cache_alone(
+    recipe: Recipe, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "file" / "cache"))
+    made = warm_start_only(recipe({"warm_start.steps": 2}), tmp_path / "run", listener=told)
+    assert (made / "model.safetensors").is_file()
+    assert any("could not be cached for later runs" in note and "HOLDFAST_CACHE" in note for note in told.notes)

@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.errors import DataError, MissingExtra
+from holdfast.base.errors import DataError
+from holdfast.diagnose.finding import Finding
 from holdfast.recipe import load
-from holdfast.train.listener import Listener, StepResult
+from holdfast.train import live_report, trajectory_files
+from holdfast.train.listener import Displacement, Listener, Listeners, StepResult
+from holdfast.train.live_report import SHARE, LiveReport
 from holdfast.train.tracking import MetricsFile, WandB, open_trackers
+from holdfast.train.trajectory_files import TrajectoryFiles, forget_trajectories_after
 
 
 @pytest.fixture
@@ -130,21 +134,6 @@ def test_the_file_alone_is_written_by_default(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "module", "package"),
-    [
-        (["--track.wandb", "project"], "wandb", "wandb"),
-        (["--track.tensorboard"], "torch.utils.tensorboard", "tensorboard"),
-    ],
-)
-def test_a_missing_package_is_said_with_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], module: str, package: str
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
-    with pytest.raises(MissingExtra, match=rf"{package} is not installed.*holdfast-rl\[track\]"):
-        opened(tmp_path, *overrides)
-
-
 def test_tensorboard_holds_the_numbers_of_a_resumed_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     first = opened(tmp_path, "--track.tensorboard")
@@ -199,3 +188,167 @@ def test_wandb_continues_the_same_run_after_a_resume(tmp_path: Path, monkeypatch
     assert first["config"]["run"]["name"] == "night"
     WandB("searchers", tmp_path / "other", settings={}, name="other")
     assert fake.started[2]["id"] != first["id"]
+
+
+# ---- the two files of sampled rollouts stay below their largest size
+
+
+LARGEST = 4000
+STEPS = 1000
+
+
+def write(run_dir: Path, first: int, last: int) -> None:
+    run_dir.mkdir(exist_ok=True)
+    listener = TrajectoryFiles(run_dir, 4)
+    for step in range(first, last + 1):
+        changes = Displacement(correct=(0.001 * step,), incorrect=(-0.5, 0.25), by_turn={})
+        listener.step(StepResult(step=step, metrics={}, displacement=changes))
+
+
+def steps_of(run_dir: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (run_dir / "displacement.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trajectory_files, "LARGEST", LARGEST)
+
+
+def test_a_file_is_bounded_and_keeps_evenly_spaced_steps(tmp_path: Path) -> None:
+    write(tmp_path, 1, 50)
+    assert steps_of(tmp_path) == list(range(1, 51))  # nothing is lost before it is full
+    write(tmp_path, 51, STEPS)
+    steps = steps_of(tmp_path)
+    stride = steps[0]
+    assert steps == list(range(stride, STEPS + 1, stride)) and stride == 16
+    assert LARGEST / 3 < (tmp_path / "displacement.jsonl").stat().st_size <= LARGEST
+
+
+@pytest.mark.parametrize("stopped", [40, 130, 500, 999])
+def test_a_resumed_run_continues_it_alike(tmp_path: Path, stopped: int) -> None:
+    write(tmp_path / "whole", 1, STEPS)
+    write(tmp_path / "run", 1, stopped + 7)
+    forget_trajectories_after(tmp_path / "run", stopped)
+    write(tmp_path / "run", stopped + 1, STEPS)
+    whole, run = (tmp_path / name / "displacement.jsonl" for name in ("whole", "run"))
+    assert run.read_bytes() == whole.read_bytes()
+
+
+def test_a_small_file_keeps_every_step(tmp_path: Path) -> None:
+    """Steps that happen to be even are not taken for a thinned file."""
+    for step in (2, 4):
+        write(tmp_path / "run", step, step)
+    write(tmp_path / "run", 5, 6)
+    assert steps_of(tmp_path / "run") == [2, 4, 5, 6]
+
+
+# ---- the report of a run under way
+
+
+A_STEP = StepResult(step=1, metrics={})
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    rows = [{"step": step, "time": 0.0, "reward/mean": step / 10} for step in range(8)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+@pytest.mark.parametrize("cost", [0.02, 0.4, 3.0])
+def test_it_takes_a_hundredth_of_the_time(run_dir: Path, monkeypatch: pytest.MonkeyPatch, cost: float) -> None:
+    clock, spent = Clock(), []
+
+    def slow(_: Path, live: bool) -> None:
+        clock.now += cost
+        spent.append(cost)
+
+    monkeypatch.setattr(live_report, "_write", slow)
+    report = LiveReport(run_dir, pytest.fail, clock)
+    shares = []
+    for _ in range(20_000):
+        clock.now += 0.2
+        report.step(A_STEP)
+        if spent and not shares:  # the first one cannot be known before
+            shares.append(0.0)
+            spent.clear()
+            clock_started = clock.now
+    assert len(spent) > 5
+    assert 0.5 * SHARE < sum(spent) / (clock.now - clock_started) <= SHARE
+
+
+def test_it_is_not_written_at_once(run_dir: Path) -> None:
+    clock = Clock()
+    report = LiveReport(run_dir, pytest.fail, clock)
+    report.step(A_STEP)
+    assert not (run_dir / "report.html").exists()
+    clock.now += 51
+    report.step(A_STEP)
+    assert (run_dir / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_it_is_live_until_the_run_ends(run_dir: Path) -> None:
+    report = LiveReport(run_dir, pytest.fail)
+    report.write(live=True)
+    assert '"live":5' in (run_dir / "report.html").read_text()
+    report.close()
+    assert '"live":null' in (run_dir / "report.html").read_text()
+
+
+def test_what_goes_wrong_is_said_once(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Path, live: bool) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(live_report, "_write", broken)
+    said: list[str] = []
+    report = LiveReport(run_dir, said.append)
+    report.write(live=True)
+    report.write(live=True)
+    assert said == ["report.html was not written: by zero"]
+
+
+def test_a_run_that_logged_nothing_has_no_report(tmp_path: Path) -> None:
+    LiveReport(tmp_path, pytest.fail).write(live=True)
+    assert not any(tmp_path.iterdir())
+
+
+# ---- listeners
+
+
+FINDING = Finding(code="GRD002", step=1, summary="", evidence={}, series=(), remedy="")
+
+
+def calls() -> list[tuple[str, tuple[Any, ...]]]:
+    """Every method of a listener, and arguments for it."""
+    return [
+        ("stage", ("training", 3)),
+        ("advance", (1, {"loss": 0.5})),
+        ("note", ("a sentence",)),
+        ("step", (StepResult(step=1, metrics={"reward/mean": 0.5}),)),
+        ("finding", (FINDING,)),
+        ("close", ()),
+    ]
+
+
+def test_listeners_are_told_everything_in_their_order() -> None:
+    told: list[tuple[str, str, tuple[Any, ...]]] = []
+
+    class Named(Listener):
+        def __init__(self, name: str) -> None:
+            for method in methods:
+                setattr(self, method, lambda *args, method=method: told.append((name, method, args)))
+
+    methods = [name for name in dir(Listener) if not name.startswith("_")]
+    assert sorted(methods) == sorted(method for method, _ in calls())
+    both = Listeners(Named("a"), Listener(), Named("b"))
+    for method, arguments in calls():
+        getattr(both, method)(*arguments)
+    assert told == [(name, method, arguments) for method, arguments in calls() for name in "ab"]

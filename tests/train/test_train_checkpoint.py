@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,24 +86,6 @@ def test_an_optimizer_goes_on_where_it_is_fused_and_where_it_is_not(
     load_optimizer(tmp_path / "c", second)
     second.step()
     assert {float(second.state[p]["step"]) for p in parameters} == {2.0}
-
-
-def test_an_optimizer_that_never_stepped_is_empty(tmp_path: Path, language_model: LanguageModel) -> None:
-    optimizer = torch.optim.AdamW(language_model.model.parameters())
-    save_checkpoint(tmp_path / "c", language_model, optimizer=optimizer, state={})
-    load_optimizer(tmp_path / "c", optimizer)
-    assert not optimizer.state
-
-
-def test_the_optimizer_of_another_model_is_refused(
-    tmp_path: Path, language_model: LanguageModel, make_model: Callable[..., Any]
-) -> None:
-    folder = save(tmp_path, 1, language_model)
-    with pytest.raises(CheckpointError, match=r"has shape \[.*another model's checkpoint"):
-        load_optimizer(folder, torch.optim.AdamW(make_model(hidden_size=64).parameters()))
-    few = list(language_model.model.parameters())[:2]
-    with pytest.raises(CheckpointError, match="parameters this model does not train"):
-        load_optimizer(folder, torch.optim.AdamW(few))
 
 
 @pytest.mark.parametrize("name", ["model/model.safetensors", "optimizer.safetensors", "state.json", "checksums.json"])
@@ -235,21 +215,6 @@ def test_two_processes_may_save_the_same_folder(tmp_path: Path, language_model: 
     other.mkdir(parents=True)
     save_checkpoint(tmp_path / "start", language_model, state={})
     assert find_damage(tmp_path / "start") is None and other.is_dir()
-
-
-def test_a_half_that_a_killed_process_left_goes_when_nobody_has_written_to_it_for_an_hour(
-    tmp_path: Path, language_model: LanguageModel
-) -> None:
-    names = (".start.1.partial", ".other.1.partial")
-    abandoned, active = (tmp_path / name for name in names)
-    for folder in (abandoned, active):
-        folder.mkdir()
-        (folder / "model.safetensors").write_text("half")
-    long_ago = time.time() - 3700
-    for path in (abandoned / "model.safetensors", abandoned, active):
-        os.utime(path, (long_ago, long_ago))
-    save_checkpoint(tmp_path / "start", language_model, state={})
-    assert {path.name for path in tmp_path.iterdir()} == {"start", active.name}
 
 
 def test_state_is_plain_json(tmp_path: Path, language_model: LanguageModel) -> None:

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from holdfast.agent.env import make_observation
 from holdfast.agent.protocol import CLEAN
-from holdfast.base.errors import DataError, ModelError
+from holdfast.base.errors import ModelError
 from holdfast.base.jsonl import Skipped
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.logprobs import token_logprobs
@@ -170,13 +170,6 @@ def test_it_repeats_exactly_and_another_seed_does_not(make_model: Callable[..., 
     assert not all(torch.equal(a, b) for a, b in zip(ends[0], ends[2], strict=True))
 
 
-def test_no_steps_change_nothing(make_model: Callable[..., Any]) -> None:
-    model = make_model()
-    before = weights(model)
-    assert train(model, episodes(), steps=0) == []
-    assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
-
-
 def test_gradients_that_are_never_finite_are_an_error_and_touch_nothing(make_model: Callable[..., Any]) -> None:
     model = make_model()
     with torch.no_grad():
@@ -272,11 +265,3 @@ def test_a_bad_episode_is_skipped_and_said(
     read = read_demonstrations(Path(path), CLEAN, on_skip=skipped.append)
     assert read == [("?", [("hm", NOTE), (TURNS[0][0], "")])]
     assert f"e.jsonl:2: {problem}" in str(skipped[0])
-
-
-def test_a_file_without_episodes_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(DataError, match="is empty"):
-        read_demonstrations(tmp_path / "empty.jsonl", CLEAN)
-    with pytest.raises(DataError, match="does not exist"):
-        read_demonstrations(tmp_path / "none.jsonl", CLEAN)

@@ -118,39 +118,18 @@ def _parquet_rows(
     try:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=_ROWS):
-                for row in _python_rows(batch):
+                for row in batch.to_pylist():
                     number += 1
                     try:
-                        if isinstance(row, BadField):
-                            raise row
                         example = parse(row, number)
                     except BadField as bad:
                         judge.skip(number, bad)
                     else:
                         judge.good += 1
                         yield example
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{path} cannot be read as parquet: {error}") from error
     judge.verdict()
-
-
-def _python_rows(batch: Any) -> list[dict[str, Any] | BadField]:
-    """The rows of a batch. A row with bytes that are not UTF-8, which pyarrow can write, becomes a `BadField`."""
-    try:
-        return list(batch.to_pylist())
-    except UnicodeDecodeError:
-        pass
-    rows: list[dict[str, Any] | BadField] = []
-    for i in range(batch.num_rows):
-        row: dict[str, Any] = {}
-        bad: BadField | None = None
-        for name in batch.schema.names:
-            try:
-                row[name] = batch.column(name)[i].as_py()
-            except UnicodeDecodeError:
-                bad = bad or BadField(name, "is not UTF-8")
-        rows.append(bad or row)
-    return rows
 
 
 def _write_parquet(path: Path, rows: Iterator[dict[str, Any]], form: Form) -> int:

@@ -94,18 +94,22 @@ def read_questions(
 
 def _golden_answers(row: Mapping[str, Any]) -> tuple[str, ...]:
     key = "golden_answers"
-    if isinstance(row.get(key), list):
-        # An empty answer among others does no harm: it never scores.
-        answers = tuple(clean_text(answer, f"{key}[{i}]", empty=True) for i, answer in enumerate(row[key]))
-        if not answers:
-            raise BadField(key, "is an empty list")
-    elif isinstance(row.get(key), str) or key not in row:
-        answers = (text_field(row, key),)
-    else:
-        raise BadField(key, f"must be a string or a list of strings, is {json_kind(row[key])}")
+    answers = texts_of(row[key], key) if key in row else (text_field(row, key),)
     if not any(map(normalize_answer, answers)):
         raise BadField(key, f"{', '.join(map(repr, answers))} is empty without punctuation and articles")
     return answers
+
+
+def texts_of(value: Any, field: str) -> tuple[str, ...]:
+    """A list of texts, or one text; at least one of them must not be empty. Raises `BadField`."""
+    if isinstance(value, str):
+        return (clean_text(value, field),)
+    if not isinstance(value, list):
+        raise BadField(field, f"must be a string or a list of strings, is {json_kind(value)}")
+    texts = tuple(clean_text(text, f"{field}[{i}]", empty=True) for i, text in enumerate(value))
+    if not any(text.strip() for text in texts):
+        raise BadField(field, "is an empty list" if not texts else f"contains only {', '.join(map(repr, texts))}")
+    return texts
 
 
 MOST_HELD_OUT = 1000
@@ -153,9 +157,7 @@ class QuestionOrder:
         self._start(epoch=0)
 
     def next(self, n: int) -> list[Example]:
-        """The next `n` questions, fewer at the end of an epoch, never none. Raises `ValueError` for `n` below 1."""
-        if n < 1:
-            raise ValueError(f"a batch of {n} questions is empty; ask for 1 or more")
+        """The next `n` questions, 1 or more; fewer at the end of an epoch, never none."""
         if self._position == len(self._order):
             self._start(self._epoch + 1)
         batch = self._order[self._position : self._position + n]
@@ -178,14 +180,8 @@ class QuestionOrder:
                 f"the checkpoint was made with seed {state['seed']}, this run has seed {self._seed}; resume with the "
                 "same seed"
             )
-        epoch, position = int(state["epoch"]), int(state["position"])
-        if epoch < 0 or not 0 <= position <= len(self._examples):
-            raise CheckpointError(
-                f"the checkpoint's position, epoch {epoch} question {position}, is outside the {len(self._examples)} "
-                "questions"
-            )
-        self._start(epoch)
-        self._position = position
+        self._start(int(state["epoch"]))
+        self._position = int(state["position"])
 
     def _start(self, epoch: int) -> None:
         self._epoch, self._position = epoch, 0

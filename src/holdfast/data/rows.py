@@ -19,7 +19,7 @@ from holdfast.agent.protocol import SEARCH_R1, prompt_text
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField, clean_text, json_kind
 from holdfast.data.catalogue import Form
-from holdfast.data.questions import Example
+from holdfast.data.questions import Example, texts_of
 
 PREFIX = "searchR1_"
 """verl and SkyRL prefix the name of the set with it, and choose the reward by it."""
@@ -163,7 +163,7 @@ def _golds(row: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[str, ...]:
     """Every place that holds golden answers must hold the same ones."""
     places: dict[str, tuple[str, ...]] = {}
     if "golden_answers" in row:
-        places["golden_answers"] = _texts(row["golden_answers"], "golden_answers")
+        places["golden_answers"] = texts_of(row["golden_answers"], "golden_answers")
     for key in ("reward_model", "reward_spec"):
         truth = _mapping(row, key).get("ground_truth")
         if truth is not None:
@@ -184,20 +184,8 @@ def _target(truth: Any, field: str) -> dict[str, tuple[str, ...]]:
     if isinstance(truth, dict):
         if "target" not in truth:
             raise BadField(f"{field}.target", f"missing; {field} has {', '.join(map(repr, truth)) or 'no fields'}")
-        return {f"{field}.target": _texts(truth["target"], f"{field}.target")}
-    return {field: _texts(truth, field)}
-
-
-def _texts(value: Any, field: str) -> tuple[str, ...]:
-    """A list of texts, or one text; at least one of them must not be empty."""
-    if isinstance(value, str):
-        return (clean_text(value, field),)
-    if not isinstance(value, list):
-        raise BadField(field, f"must be a string or a list of strings, is {json_kind(value)}")
-    texts = tuple(clean_text(text, f"{field}[{i}]", empty=True) for i, text in enumerate(value))
-    if not any(text.strip() for text in texts):
-        raise BadField(field, "is an empty list" if not texts else f"contains only {', '.join(map(repr, texts))}")
-    return texts
+        return {f"{field}.target": texts_of(truth["target"], f"{field}.target")}
+    return {field: texts_of(truth, field)}
 
 
 def _search_arguments(extra: Mapping[str, Any]) -> Mapping[str, Any]:

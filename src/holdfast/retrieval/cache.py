@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from holdfast.base.errors import ConfigError, RetrievalError
+from holdfast.base.errors import RetrievalError
 from holdfast.retrieval.types import Hit, Retriever
 
 
@@ -18,8 +18,6 @@ class CachedRetriever:
     """
 
     def __init__(self, retriever: Retriever, size: int = 100_000) -> None:
-        if size < 0:
-            raise ConfigError(f"the cache size is {size}; give 0 (no cache) or more")
         self._retriever = retriever
         self._size = size
         self._cache: OrderedDict[tuple[str, int], tuple[Hit, ...]] = OrderedDict()

@@ -15,9 +15,8 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,6 @@ _OPTIMIZER = "optimizer.safetensors"
 _ANCHOR = "anchor.safetensors"
 _CRITIC = "critic.safetensors"
 CRITIC_OPTIMIZER = "critic_optimizer.safetensors"
-_ABANDONED = 3600.0
-"""Seconds without a write after which a partial folder counts as left by a killed process."""
 
 
 def save_checkpoint(
@@ -89,7 +86,6 @@ def _whole(folder: Path) -> Iterator[Path]:
     """
     from safetensors import SafetensorError
 
-    _sweep(folder.parent)
     try:
         with partial_folder(folder) as partial:
             yield partial
@@ -111,15 +107,6 @@ def _whole(folder: Path) -> Iterator[Path]:
             "writable",
             hint="once it can, continue from the newest checkpoint: holdfast resume RUN",
         ) from error
-
-
-def _sweep(parent: Path) -> None:
-    """Delete old partial folders in `parent`, which killed processes left. Other processes may be writing newer
-    ones."""
-    for partial in parent.glob(".*.partial"):
-        with suppress(OSError):  # its owner has renamed it
-            if time.time() - max(p.stat().st_mtime for p in (partial, *partial.rglob("*"))) > _ABANDONED:
-                shutil.rmtree(partial)
 
 
 def prune(run_dir: Path, keep: int) -> None:
@@ -221,7 +208,7 @@ def has_optimizer(folder: Path) -> bool:
 
 
 def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, file: str = _OPTIMIZER) -> None:
-    """Restore what `save_checkpoint` wrote. Raises `CheckpointError` if the parameters differ."""
+    """Restore what `save_checkpoint` wrote, for the same parameters."""
     from safetensors.torch import load_file
 
     saved: dict[str, dict[str, torch.Tensor]] = {}
@@ -229,20 +216,13 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, file: str = _
         name, _, part = key.rpartition("/")
         saved.setdefault(name, {})[part] = value
     for parameter, name in _parameter_names(optimizer).items():
-        moments = saved.pop(name, {})
+        moments = saved.get(name, {})
         for part, value in moments.items():
-            if value.dim() and value.shape != parameter.shape:
-                raise CheckpointError(
-                    f"{folder}: the optimizer state of parameter {name} has shape {list(value.shape)}, but the model's "
-                    f"parameter has {list(parameter.shape)}: this is another model's checkpoint"
-                )
             # A fused optimizer reads the count of steps where the parameter is, any other on the CPU.
             moves = value.dim() or optimizer.defaults.get("fused")
             moments[part] = value.to(parameter.device) if moves else value
         if moments:
             optimizer.state[parameter] = moments
-    if saved:
-        raise CheckpointError(f"{folder}: the optimizer state names {len(saved)} parameters this model does not train")
 
 
 def load_anchor(folder: Path) -> list[torch.Tensor]:

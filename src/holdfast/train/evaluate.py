@@ -109,13 +109,9 @@ class Progress:
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         """`settings`: what the evaluations depend on. A file with others is not read."""
         self._path, self._settings = path, dict(settings)
-        self._kept: dict[str, Any] = {}
-        try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept.pop("settings") == self._settings:
-                self._kept = {name: _evaluation(values) for name, values in kept.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass  # none yet, or one that cannot be read: everything is made again
+        kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        same = kept.pop("settings", None) == self._settings
+        self._kept = {name: _evaluation(values) for name, values in kept.items()} if same else {}
 
     def run(self, name: str, evaluator: Evaluator, questions: Sequence[Example]) -> Evaluation:
         """The evaluation of this name, as far as it is missing."""

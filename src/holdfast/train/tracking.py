@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from holdfast.base.errors import DataError, MissingExtra
+from holdfast.base.errors import DataError
 from holdfast.base.jsonl import write_jsonl
 from holdfast.base.run_folder import METRICS
 from holdfast.recipe import Track
@@ -25,18 +25,14 @@ def open_trackers(track: Track, run_dir: Path, *, name: str, settings: Mapping[s
     """`metrics.jsonl`, and the trackers of the [track] section.
 
     A resumed run continues where its truncated `metrics.jsonl` ends, and as the same run in W&B, where it has `name`
-    and `settings`. Raises `MissingExtra` for a package that is not installed.
+    and `settings`. `validate_before_training` has made sure that their packages are installed.
     """
     file = MetricsFile(run_dir / METRICS)
     trackers: list[Listener] = [file]
-    try:
-        if track.tensorboard:
-            trackers.append(TensorBoard(run_dir / "tensorboard", purge_step=file.last_step() + 1))
-        if track.wandb is not None:
-            trackers.append(WandB(track.wandb, run_dir, settings=settings, name=name))
-    except BaseException:
-        Listeners(*trackers).close()
-        raise
+    if track.tensorboard:
+        trackers.append(TensorBoard(run_dir / "tensorboard", purge_step=file.last_step() + 1))
+    if track.wandb is not None:
+        trackers.append(WandB(track.wandb, run_dir, settings=settings, name=name))
     return Listeners(*trackers)
 
 
@@ -118,10 +114,8 @@ class TensorBoard(Listener):
     """Event files for `tensorboard --logdir RUN`. `purge_step` hides what a stopped run logged from that step on."""
 
     def __init__(self, folder: Path, *, purge_step: int = 0) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise MissingExtra("tensorboard", "track") from None
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer = SummaryWriter(str(folder), purge_step=purge_step or None)
 
     def step(self, result: StepResult) -> None:
@@ -139,10 +133,8 @@ class WandB(Listener):
     """A W&B run. Its id is in the run folder, so that a resumed run continues it."""
 
     def __init__(self, project: str, run_dir: Path, *, settings: Mapping[str, Any], name: str) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise MissingExtra("wandb", "track") from None
+        import wandb
+
         known = run_dir / "wandb-id"
         if not known.is_file():
             run_dir.mkdir(parents=True, exist_ok=True)

@@ -196,13 +196,6 @@ def test_a_habit_is_as_frequent_as_its_probability(play: Play) -> None:
     assert abs(share - 0.3) < 0.05  # 4.2 standard errors
 
 
-def test_a_seed_is_a_play(play: Play) -> None:
-    habits = Habits(vague_query=0.5, misread=0.5)
-    one = play(habits, seed=1)
-    assert one == play(habits, seed=1)
-    assert one != play(habits, seed=2)
-
-
 def test_turns_run_out(play: Play) -> None:
     """An episode cut by `max_turns` ends with a search that nobody answers, and is wrong."""
     episodes = play(PERFECT, protocol=replace(CLEAN, max_turns=2), hops=2)

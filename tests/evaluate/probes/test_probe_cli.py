@@ -174,21 +174,6 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
     assert not Path("out", "per-sample-step-000002-seed-0.json").exists()
 
 
-def test_a_run_without_a_checkpoint(probe: Probe, trained: Path) -> None:
-    Path("begun").mkdir()
-    shutil.copy(trained / "config.toml", "begun")
-    for what in ("per-sample", "tail-leak"):
-        stderr = probe("begun", "--what", what, code=2).stderr
-        assert "begun has no complete checkpoint; let the run reach one (checkpoint.every) or finish" in stderr
-
-
-def test_a_damaged_checkpoint(probe: Probe, trained: Path) -> None:
-    shutil.copytree(trained, "hurt")
-    Path("hurt/checkpoints/step-000001/model/config.json").write_text("{}")
-    stderr = " ".join(probe("hurt", "--what", "per-sample", "--checkpoint", 1, code=2).stderr.split())
-    assert "step-000001 cannot be used: model/config.json does not match its checksum" in stderr
-
-
 def test_a_policy_that_is_never_right(probe: Probe, home: Path) -> None:
     arguments = (home / "raw", "--recipe", home / "recipe.toml", "--loss.kl_coef", 0)
     stderr = " ".join(probe(*arguments, "--what", "per-sample", code=2).stderr.split())

@@ -58,7 +58,7 @@ def serve(
         retriever.rank(["warm up"], topk)
         fingerprint = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
         path = folder / QUERY_CACHE if keep_cache else None
-        cache = QueryCache(cache_size, path, fingerprint, len(retriever.documents))
+        cache = QueryCache(cache_size, path, fingerprint)
         app = make_app(retriever, topk=topk, token=token, batching=batching, cache=cache)
         config = uvicorn.Config(
             app,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -13,7 +11,6 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect
 
 from holdfast import __version__
 from holdfast.retrieval.server import formats
@@ -23,9 +20,7 @@ from holdfast.retrieval.server.query_cache import QueryCache
 from holdfast.retrieval.types import IndexedRetriever, Ranked
 from holdfast.retrieval.wire import MOST_BYTES, REQUEST_ID
 
-_log = logging.getLogger("holdfast")
 _REQUEST_ID = REQUEST_ID.encode()
-_TURN = 2**20  # bytes of an answer that are joined before other work gets a turn
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -115,7 +110,7 @@ def make_app(
         """Search-R1's protocol: `queries`, or one `query`."""
         body = await _read(request, formats.RetrieveRequest, limits.body)
         results = await outcomes(body.queries, body.topk or topk)
-        return await _answer(formats.retrieve_answer(passages, results, scores=body.return_scores), limits.answer)
+        return _answer(formats.retrieve_answer(passages, results, scores=body.return_scores), limits.answer)
 
     @app.post("/search", openapi_extra=_body_schema(formats.SearchRequest))
     async def search(request: Request) -> Response:
@@ -124,14 +119,14 @@ def make_app(
         if not body.query.strip():
             raise HTTPException(400, "the query is blank")
         (result,) = await passages_only([body.query], body.top_n)
-        return await _answer(formats.search_answer(passages, result, scores=body.return_score), limits.answer)
+        return _answer(formats.search_answer(passages, result, scores=body.return_score), limits.answer)
 
     @app.post("/batch_search", openapi_extra=_body_schema(formats.BatchSearchRequest))
     async def batch_search(request: Request) -> Response:
         """ReCall's protocol, several queries."""
         body = await _read(request, formats.BatchSearchRequest, limits.body)
         results = await passages_only(body.query, body.top_n)
-        return await _answer(formats.batch_search_answer(passages, results, scores=body.return_score), limits.answer)
+        return _answer(formats.batch_search_answer(passages, results, scores=body.return_score), limits.answer)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -190,14 +185,10 @@ class _Middleware:
 async def _read(request: Request, kind: type[Body], most: int) -> Body:
     """Read and check the body. Raises 413 before a body that is too long is read, 422 for one of another shape."""
     body = bytearray()
-    try:
-        async for part in request.stream():
-            body += part
-            if len(body) > most:
-                raise HTTPException(413, f"the body is longer than {most} bytes")
-    except ClientDisconnect:
-        _log.warning("a client of %s disconnected after %d bytes of its request", request.url.path, len(body))
-        raise HTTPException(400, "the request ended before its body was complete") from None
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise HTTPException(413, f"the body is longer than {most} bytes")
     try:
         return kind.model_validate_json(bytes(body))
     except ValidationError as error:
@@ -210,17 +201,10 @@ def _body_schema(kind: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": kind.model_json_schema()}}}}
 
 
-async def _answer(pieces: Iterator[bytes], most: int) -> Response:
-    """Join the pieces to one body. A long one is joined in turns with the other work of the event loop."""
-    body, turn = bytearray(), _TURN
-    for piece in pieces:
-        body += piece
-        if len(body) > most:
-            raise HTTPException(413, f"the answer is longer than {most} bytes; ask for fewer passages at once")
-        if len(body) > turn:
-            turn = len(body) + _TURN
-            await asyncio.sleep(0)
-    return _json(bytes(body))
+def _answer(body: bytes, most: int) -> Response:
+    if len(body) > most:
+        raise HTTPException(413, f"the answer is longer than {most} bytes; ask for fewer passages at once")
+    return _json(body)
 
 
 def _json(body: bytes, status: int = 200) -> Response:

@@ -13,14 +13,12 @@
 
 Other fields are ignored. When some queries of a `/retrieve` request fail, their lists are empty, and a field `errors`
 has one sentence or null per query.
-
-Answers are generated passage by passage, so that a long one can be joined in turns with other work.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
@@ -87,53 +85,39 @@ class Passages:
     def __init__(self, documents: Sequence[Document]) -> None:
         self._documents = documents
 
-    def bare(self, result: Ranked) -> Iterator[bytes]:
+    def bare(self, result: Ranked) -> bytes:
         """`[{"id", "contents"}]`."""
         return _list(as_json(self._documents, row) for row in result.rows.tolist())
 
-    def scored(self, result: Ranked) -> Iterator[bytes]:
+    def scored(self, result: Ranked) -> bytes:
         """`[{"document": {"id", "contents"}, "score"}]`."""
         pairs = zip(result.rows.tolist(), result.scores.tolist(), strict=True)
         return _list(b'{"document": %b, "score": %a}' % (as_json(self._documents, row), score) for row, score in pairs)
 
 
-def retrieve_answer(passages: Passages, outcomes: Sequence[Ranked | str], *, scores: bool) -> Iterator[bytes]:
+def retrieve_answer(passages: Passages, outcomes: Sequence[Ranked | str], *, scores: bool) -> bytes:
     """The body of an answer of `/retrieve`. An outcome that is a string says why that query failed."""
     write = passages.scored if scores else passages.bare
-    yield b'{"result": '
-    yield from _lists(iter((b"[]",)) if isinstance(outcome, str) else write(outcome) for outcome in outcomes)
-    if any(isinstance(outcome, str) for outcome in outcomes):
-        errors = [outcome if isinstance(outcome, str) else None for outcome in outcomes]
-        yield b', "errors": ' + json.dumps(errors).encode()
-    yield b"}"
+    errors = [outcome if isinstance(outcome, str) else None for outcome in outcomes]
+    result = _list(b"[]" if isinstance(outcome, str) else write(outcome) for outcome in outcomes)
+    return b'{"result": ' + result + (b', "errors": ' + json.dumps(errors).encode() if any(errors) else b"") + b"}"
 
 
-def search_answer(passages: Passages, result: Ranked, *, scores: bool) -> Iterator[bytes]:
+def search_answer(passages: Passages, result: Ranked, *, scores: bool) -> bytes:
     """The body of an answer of `/search`."""
     documents = passages.bare(result)
-    return _lists((documents, _scores(result))) if scores else documents
+    return _list((documents, _scores(result))) if scores else documents
 
 
-def batch_search_answer(passages: Passages, results: Sequence[Ranked], *, scores: bool) -> Iterator[bytes]:
+def batch_search_answer(passages: Passages, results: Sequence[Ranked], *, scores: bool) -> bytes:
     """The body of an answer of `/batch_search`."""
-    documents = _lists(map(passages.bare, results))
-    return _lists((documents, _lists(map(_scores, results)))) if scores else documents
+    documents = _list(map(passages.bare, results))
+    return _list((documents, _list(map(_scores, results)))) if scores else documents
 
 
-def _scores(result: Ranked) -> Iterator[bytes]:
+def _scores(result: Ranked) -> bytes:
     return _list(b"%a" % score for score in result.scores.tolist())
 
 
-def _list(items: Iterable[bytes]) -> Iterator[bytes]:
-    """A JSON list, an item at a time."""
-    return _lists((item,) for item in items)
-
-
-def _lists(items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """`_list` for items that come in pieces."""
-    opening = b"["
-    for pieces in items:
-        yield opening
-        yield from pieces
-        opening = b", "
-    yield b"[]" if opening == b"[" else b"]"
+def _list(items: Iterable[bytes]) -> bytes:
+    return b"[" + b", ".join(items) + b"]"

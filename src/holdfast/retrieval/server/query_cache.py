@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -22,7 +22,6 @@ _log = logging.getLogger("holdfast")
 
 MOST_BYTES = 256 * 2**20
 """The most bytes of all entries, in memory and in the file together: about 1 KB per entry of 10 passages."""
-_LARGEST = float(np.finfo(np.float32).max)
 _OVERHEAD = 500  # bytes in memory that an entry takes besides its text and its numbers
 
 Key = tuple[str, int]
@@ -38,14 +37,13 @@ class QueryCache:
     """An LRU cache (query, k) → rows and scores, and a file to which every new entry is appended.
 
     It has at most `size` entries and `MOST_BYTES` bytes. The file begins with the fingerprint of the index; entries of
-    another index are not used. A last line that a kill cut off is skipped. A file with any other line that cannot be an
-    entry of an index of `passages` passages is renamed, and nothing of it is used: nothing says which lines are right.
-    The file is rewritten on opening, and when it has twice the lines or bytes it needs. If the file cannot be written,
-    or another server holds it, the cache is in memory only. All of this is logged.
+    another index are not used. A last line that a kill cut off is skipped. A file with another line that cannot be read
+    is not used. The file is rewritten on opening, and when it has twice the lines or bytes it needs. If the file cannot
+    be written, or another server holds it, the cache is in memory only. All of this is logged.
     """
 
-    def __init__(self, size: int, path: Path | None = None, fingerprint: str = "", passages: int = 0) -> None:
-        self._size, self._path, self._fingerprint, self._passages = size, path, fingerprint, passages
+    def __init__(self, size: int, path: Path | None = None, fingerprint: str = "") -> None:
+        self._size, self._path, self._fingerprint = size, path, fingerprint
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._bytes = 0  # of the entries
         self._file: IO[str] | None = None
@@ -124,16 +122,10 @@ class QueryCache:
             return
         if path.is_file():
             try:
-                for entry in _read(path, self._fingerprint, self._passages):
+                for entry in list(_read(path, self._fingerprint)):
                     self._remember(*entry)
-            except ValueError as error:
-                self._entries.clear()
-                self._bytes = 0
-                aside = path.with_suffix(".damaged.jsonl")
-                os.replace(path, aside)
-                _log.warning(
-                    "%s is damaged (%s): it was renamed to %s, and the cache starts empty", path, error, aside.name
-                )
+            except (ValueError, KeyError, TypeError) as error:
+                _log.warning("%s is damaged (%s): the cache starts empty", path, error)
         self._rewrite()
 
     def _rewrite(self) -> None:
@@ -165,38 +157,14 @@ def _line(key: Key, result: Ranked) -> str:
     return json.dumps(row) + "\n"
 
 
-def _read(path: Path, fingerprint: str, passages: int) -> Iterator[tuple[Key, Ranked, int]]:
-    """Entries of this index, and the bytes of their lines. Raises `ValueError` for a damaged line."""
+def _read(path: Path, fingerprint: str) -> Iterator[tuple[Key, Ranked, int]]:
+    """Entries of this index, and the bytes of their lines."""
     with open(path, "rb") as file:
-        head = _object(file.readline(), 1)
-        if head.get("index") != fingerprint:
+        if json.loads(file.readline())["index"] != fingerprint:
             return
-        for number, line in enumerate(file, start=2):
+        for line in file:
             if not line.endswith(b"\n"):
                 return  # cut off by a kill
-            yield *_entry(_object(line, number), number, passages), len(line)
-
-
-def _object(line: bytes, number: int) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        raise ValueError(f"line {number} is not JSON") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"line {number} is not an object")
-    return value
-
-
-def _entry(entry: dict[str, Any], number: int, passages: int) -> tuple[Key, Ranked]:
-    query, k, rows, scores = (entry.get(name) for name in ("query", "k", "rows", "scores"))
-    if not (
-        isinstance(query, str)
-        and type(k) is int
-        and isinstance(rows, list)
-        and isinstance(scores, list)
-        and len(rows) == len(scores) <= k
-        and all(type(row) is int and 0 <= row < passages for row in rows)
-        and all(type(score) is float and abs(score) <= _LARGEST for score in scores)  # JSON has no NaN, no infinity
-    ):
-        raise ValueError(f"line {number} is not a query with rows of this index and their scores")
-    return (query, k), Ranked(np.array(rows, np.int64), np.array(scores, np.float32))
+            entry = json.loads(line)
+            result = Ranked(np.array(entry["rows"], np.int64), np.array(entry["scores"], np.float32))
+            yield (entry["query"], entry["k"]), result, len(line)

@@ -1,0 +1,518 @@
+"""A real byte-level BPE tokenizer, learned in memory. As in Qwen's, punctuation takes the newlines after it."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import PreTrainedTokenizerFast
+
+from holdfast.agent.env import allot, format_hits, make_observation
+from holdfast.agent.protocol import (
+    CLEAN,
+    R1,
+    SAPO,
+    SEARCH_R1,
+    parse_action,
+    parse_turn,
+    render_prompt,
+)
+from holdfast.agent.tools import PRESETS
+from holdfast.agent.trajectory import Answer, Invalid, Search
+from holdfast.base.errors import ConfigError, DataError
+from holdfast.model.tokens import REPLACEMENT, char_lengths, cut_ids, decode, encode, token_span
+from holdfast.retrieval.types import Document, Hit
+
+TEXTS = [
+    "<search> the lake of Orsa </search>\n\n",
+    "<search> Orsa </search>\n",
+    "<answer> Orsa </answer>\n\n",
+    "<answer> a town </answer>.\n",
+    "\n\n<information>Doc 1(Title: Orsa) the lake, the town.\n</information>\n\n",
+    "<think> 漢字 café </think>\n",
+    "so <answer> or <search>",
+] * 30
+
+
+@pytest.fixture
+def own_tokenizer(learn_tokenizer: Callable[..., Any]) -> PreTrainedTokenizerFast:
+    """A tokenizer that a test may change."""
+    return learn_tokenizer(TEXTS, 400, ["<|end|>", "<|begin|>"], eos_token="<|end|>")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(learn_tokenizer: Callable[..., Any]) -> PreTrainedTokenizerFast:
+    return learn_tokenizer(TEXTS, 400, ["<|end|>", "<|begin|>"], eos_token="<|end|>")
+
+
+# ---- the action parser
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("<search> lake of Orsa </search>", Search("lake of Orsa")),
+        ("<search>\n two\nlines \n</search>", Search("two\nlines")),
+        ("<think> t </think>\n<answer> Orsa </answer>", Answer("Orsa")),
+        ("<answer>Orsa</answer>\n\n", Answer("Orsa")),
+        # The overhang of the token that closed the tag is not read.
+        ("<search> a </search><answer> b </answer>", Search("a")),
+        ("<answer> a </answer><search> b </search>", Answer("a")),
+        # A tag that is only mentioned does no harm.
+        ("I use <search> now: <search> a </search>", Search("a")),
+        ("no <search> needed: <answer> a </answer>", Answer("a")),
+        ("<answer> not yet <search> a </search>", Search("a")),
+        ("<search> 鰐 & <b>x</b> </search>", Search("鰐 & <b>x</b>")),
+        ("<information> <answer> </information> <search> a </search>", Search("a")),
+        # Nothing that can be acted on.
+        ("", Invalid("neither a search nor an answer")),
+        ("just words", Invalid("neither a search nor an answer")),
+        ("<search> cut", Invalid("a tag is not closed")),
+        ("<answer> cut", Invalid("a tag is not closed")),
+        ("a </search>", Invalid("</search> without <search>")),
+        ("<search> a </answer>", Invalid("</answer> without <answer>")),
+        ("</answer> <answer> a </answer>", Invalid("</answer> without <answer>")),
+        ("<search></search>", Invalid("empty query")),
+        ("<answer> \n </answer>", Invalid("empty answer")),
+        ("<SEARCH> a </SEARCH>", Invalid("neither a search nor an answer")),
+        ("<search > a </search>", Invalid("</search> without <search>")),
+    ],
+)
+def test_parse_action(text, action):
+    assert parse_action(text, CLEAN) == action
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("ab<answer> Orsa </answer>\n", "<answer> Orsa </answer>"),
+        ("<answer> x <answer> Orsa </answer> y </answer>", "<answer> Orsa </answer>"),
+        ("<answer>  </answer>", None),
+        ("<search> a </search><answer> b </answer>", "<search> a </search>"),
+        ("<search>  </search>", None),
+        ("no", None),
+    ],
+)
+def test_characters_of_an_action(text, span):
+    found = parse_turn(text, CLEAN)[1]
+    assert (None if found is None else text[slice(*found)]) == span
+
+
+def test_tags_are_the_protocols_own():
+    own = replace(CLEAN, search_open="[[", search_close="]]", answer_open="{", answer_close="}")
+    assert parse_action("so [[ a ]] {b}", own) == Search("a")
+    assert parse_action("so {b}", own) == Answer("b")
+    assert parse_action("<search> a </search>", own) == Invalid("neither a search nor an answer")
+    assert own.stop == ("]]", "}")
+
+
+def test_one_closing_tag_may_begin_like_the_other():
+    own = replace(CLEAN, search_close="</s>", answer_close="</s>!")
+    assert parse_action("<answer> a </s>!", own) == Answer("a")
+    assert parse_action("<search> a </s>", own) == Search("a")
+
+
+def test_passages_are_written_as_search_r1_writes_them():
+    hits = [Hit(Document("a", '"Orsa"\nA town. \nOld.'), 2.0), Hit(Document("b", "Mora"), 1.0)]
+    assert format_hits(hits) == ["Doc 1(Title: Orsa) A town. \nOld.\n", "Doc 2(Title: Mora)\n"]
+    assert format_hits(hits, title_quotes=True)[0] == 'Doc 1(Title: "Orsa") A town. \nOld.\n'
+    assert format_hits([]) == []
+
+
+def test_the_preset_without_search_never_names_one(tokenizer):
+    text = decode(tokenizer, render_prompt("Who?", R1, tokenizer))
+    assert text.endswith("Question: Who?\n") and R1.max_turns == 1
+    assert all(tag in text for tag in R1.answer_tags)
+    assert "search" not in text.lower() and R1.information_open not in text
+    assert PRESETS["r1"] is R1
+
+
+@pytest.mark.parametrize("protocol", [CLEAN, SEARCH_R1, SAPO])
+def test_presets(protocol, tokenizer):
+    text = decode(tokenizer, render_prompt("Who?", protocol, tokenizer))
+    assert text.count("Who?") == 1
+    assert text.endswith("Question: Who?\n")
+    for tag in (*protocol.search_tags, *protocol.answer_tags, *protocol.information_tags):
+        assert tag in text
+    for tag in (*protocol.search_tags, *protocol.answer_tags):
+        assert tag in protocol.invalid_note
+    assert PRESETS[protocol.name] is protocol
+
+
+def test_questions_are_put_in_as_they_are(tokenizer):
+    own = replace(CLEAN, prompt="{a} {question} {}")  # braces around it are plain text
+    assert decode(tokenizer, render_prompt(" {b} % {question} ", own, tokenizer)) == "{a} {b} % {question} {}"
+
+
+def test_search_r1_ends_a_question_with_a_mark(tokenizer):
+    for question in ("Who", "Who?"):
+        assert decode(tokenizer, render_prompt(question, SEARCH_R1, tokenizer)).endswith(" Who?\n")
+    assert decode(tokenizer, render_prompt("Name it", CLEAN, tokenizer)).endswith(" Name it\n")
+
+
+def test_an_empty_question(tokenizer):
+    with pytest.raises(DataError, match="question is empty"):
+        render_prompt(" \n", CLEAN, tokenizer)
+
+
+def test_a_base_model_gets_plain_text(tokenizer):
+    assert tokenizer.chat_template is None
+    plain = render_prompt("Who?", CLEAN, tokenizer)
+    assert plain == render_prompt("Who?", CLEAN, tokenizer, "none")
+    assert decode(tokenizer, plain) == CLEAN.prompt.replace("{question}", "Who?")
+
+
+def test_an_instruct_model_gets_its_template(own_tokenizer):
+    own_tokenizer.chat_template = CHATML
+    text = decode(own_tokenizer, render_prompt("Who?", CLEAN, own_tokenizer))
+    prompt = CLEAN.prompt.replace("{question}", "Who?")
+    assert text == f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    assert decode(own_tokenizer, render_prompt("Who?", CLEAN, own_tokenizer, "none")) == prompt
+
+
+def test_a_template_that_prints_the_date_prints_one_date(own_tokenizer):
+    own_tokenizer.chat_template = (
+        "{% if date_string is not defined %}{% set date_string = strftime_now('%H:%M:%S.%f') %}{% endif %}"
+        "{{ date_string }} {{ messages[0]['content'] }}"
+    )
+    assert render_prompt("Who?", CLEAN, own_tokenizer) == render_prompt("Who?", CLEAN, own_tokenizer)
+
+
+def test_a_template_file_wins_over_the_tokenizers(own_tokenizer, tmp_path):
+    own_tokenizer.chat_template = CHATML
+    file = tmp_path / "own.jinja"
+    file.write_text("[{{ messages[0]['content'] }}]", encoding="utf-8")
+    prompt = CLEAN.prompt.replace("{question}", "Who?")
+    for path in (file, str(file)):
+        assert decode(own_tokenizer, render_prompt("Who?", CLEAN, own_tokenizer, path)) == f"[{prompt}]"
+
+
+def test_several_named_templates_mean_the_default_one(own_tokenizer):
+    own_tokenizer.chat_template = {"default": "D {{ messages[0]['content'] }}", "rag": "R {{ messages[0]['content'] }}"}
+    assert decode(own_tokenizer, render_prompt("Who?", CLEAN, own_tokenizer)).startswith("D ")
+
+
+def test_templates_that_cannot_work(own_tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match=r"missing\.jinja' cannot be read .*give 'auto', 'none'"):
+        render_prompt("Who?", CLEAN, own_tokenizer, tmp_path / "missing.jinja")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        render_prompt("Who?", CLEAN, own_tokenizer, tmp_path)
+    for name, template, message in [
+        ("broken", "{% for %}", "cannot render one user message"),
+        ("refuses", "{{ raise_exception('system first') }}", "system first"),
+        ("drops", "{{ message }} hello", "drops the user's message"),
+    ]:
+        (tmp_path / name).write_text(template)
+        with pytest.raises(ConfigError, match=message):
+            render_prompt("Who?", CLEAN, own_tokenizer, tmp_path / name)
+    (tmp_path / "latin").write_bytes(b"caf\xe9")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        render_prompt("Who?", CLEAN, own_tokenizer, tmp_path / "latin")
+    own_tokenizer.chat_template = "{{ nothing }}"
+    with pytest.raises(ConfigError, match="the tokenizer's chat template drops"):
+        render_prompt("Who?", CLEAN, own_tokenizer)
+
+
+def test_bos_is_kept_once_and_a_final_eos_is_not(own_tokenizer):
+    from tokenizers.processors import TemplateProcessing
+
+    own_tokenizer.bos_token = "<|begin|>"
+    bos, eos = own_tokenizer.bos_token_id, own_tokenizer.eos_token_id
+    own_tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|begin|> $A <|end|>", special_tokens=[("<|begin|>", bos), ("<|end|>", eos)]
+    )
+    plain = render_prompt("Who?", CLEAN, own_tokenizer)
+    assert (plain[0], plain.count(bos), plain.count(eos)) == (bos, 1, 0)
+    # A template writes its own BOS; another one in front would double it.
+    own_tokenizer.chat_template = "{{ bos_token }}{{ messages[0]['content'] }}"
+    assert render_prompt("Who?", CLEAN, own_tokenizer) == plain
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompt": "no place"}, r"prompt must contain \{question\}"),
+        ({"answer_close": "</search>"}, "six different texts"),
+        ({"information_open": ""}, "six different texts"),
+        ({"max_turns": 0}, "max_turns = 0"),
+        ({"topk": -1}, "topk = -1"),
+        ({"max_observation_tokens": 0}, "max_observation_tokens = 0"),
+    ],
+)
+def test_protocols_that_cannot_work(change, message):
+    with pytest.raises(ConfigError, match=message):
+        replace(CLEAN, **change)
+
+
+# ---- observations
+
+
+def hits(*texts: str) -> list[Hit]:
+    return [Hit(Document(str(i), f'"T{i}"\n{text}'), 1.0) for i, text in enumerate(texts)]
+
+
+def test_passages_that_fit_are_shown_whole(tokenizer):
+    seen = make_observation(hits("the lake", "漢字"), CLEAN, tokenizer)
+    assert seen.text == "\n\n<information>Doc 1(Title: T0) the lake\nDoc 2(Title: T1) 漢字</information>\n\n"
+    assert not seen.truncated
+    assert decode(tokenizer, seen.token_ids) == seen.text
+
+
+def test_no_hits_say_so_and_an_invalid_turn_gets_the_note(tokenizer):
+    assert make_observation([], CLEAN, tokenizer).text == "\n\n<information>Nothing was found.</information>\n\n"
+    assert make_observation([], SEARCH_R1, tokenizer).text == "\n\n<information></information>\n\n"
+    note = make_observation(None, CLEAN, tokenizer)
+    assert note.text == f"\n\n{CLEAN.invalid_note}\n\n"
+    assert "<information>" not in note.text
+    assert not note.truncated
+
+
+def test_the_budget_is_exact_at_the_boundary(tokenizer):
+    whole = make_observation(hits("the lake " * 9), CLEAN, tokenizer)
+    n = len(whole.token_ids)
+    assert make_observation(hits("the lake " * 9), replace(CLEAN, max_observation_tokens=n), tokenizer) == whole
+    less = make_observation(hits("the lake " * 9), replace(CLEAN, max_observation_tokens=n - 1), tokenizer)
+    assert less.truncated
+    assert len(less.token_ids) == n - 1
+
+
+def test_the_longest_passage_is_cut_first(tokenizer):
+    texts = ("town", "lake " * 60, "Orsa")
+    whole = len(make_observation(hits(*texts), CLEAN, tokenizer).token_ids)
+    seen = make_observation(hits(*texts), replace(CLEAN, max_observation_tokens=whole - 20), tokenizer)
+    first, second, third = seen.text.removeprefix("\n\n<information>").removesuffix("</information>\n\n").split("\n")
+    assert (first, third) == ("Doc 1(Title: T0) town", "Doc 3(Title: T2) Orsa")
+    assert "Doc 2(Title: T1) lake lake" in second
+    assert second.count("lake") < 60
+
+
+def test_any_passages_any_budget(tokenizer):
+    rng = random.Random(0)
+    pieces = ["lake ", "漢字", "🦊", "<|end|>", "\n", "Orsa. ", "é"]
+    tags = len(encode(tokenizer, "\n\n<information>")) + len(encode(tokenizer, "</information>\n\n"))
+    cuts = 0
+    for _ in range(200):
+        found = hits(*("".join(rng.choices(pieces, k=rng.randint(0, 80))) for _ in range(rng.randint(1, 5))))
+        limit = rng.randint(tags + 1, 250)
+        seen = make_observation(found, replace(CLEAN, max_observation_tokens=limit), tokenizer)
+        assert len(seen.token_ids) <= limit
+        assert seen.text == decode(tokenizer, seen.token_ids)
+        assert seen.text.startswith("\n\n<information>")
+        assert seen.text.endswith("</information>\n\n")  # the closing tag survives every cut
+        assert REPLACEMENT not in seen.text  # and no character is halved
+        assert tokenizer.eos_token_id not in seen.token_ids
+        if seen.truncated:
+            cuts += 1
+            # A halved character is up to three tokens per passage; otherwise a cut wastes nothing.
+            assert len(seen.token_ids) >= limit - 3 * len(found) - 2
+    assert 20 < cuts < 180
+
+
+def test_a_tiny_budget_keeps_the_best_passage(tokenizer):
+    tags = len(encode(tokenizer, "\n\n<information>")) + len(encode(tokenizer, "</information>\n\n"))
+    seen = make_observation(hits("a", "b", "c"), replace(CLEAN, max_observation_tokens=tags + 1), tokenizer)
+    assert seen.text.startswith("\n\n<information>D")
+    assert len(seen.token_ids) == tags + 1
+    with pytest.raises(ConfigError, match=f"information tags alone take {tags} tokens"):
+        make_observation(hits("a"), replace(CLEAN, max_observation_tokens=tags), tokenizer)
+
+
+def test_a_note_that_does_not_fit_is_cut(tokenizer):
+    note = make_observation(None, replace(CLEAN, invalid_note="Orsa " * 50, max_observation_tokens=10), tokenizer)
+    assert note.truncated
+    assert len(note.token_ids) == 10
+
+
+@pytest.mark.parametrize(
+    ("lengths", "room", "shares"),
+    [
+        ([10, 3, 8], 15, [6, 3, 6]),  # 3 fits; 12 are left for two: 6 each
+        ([10, 3, 8], 21, [10, 3, 8]),
+        ([10, 3, 8], 20, [9, 3, 8]),  # the longest pays alone
+        ([5, 5], 9, [5, 4]),  # of equals the better-ranked gets the odd token
+        ([5, 5, 5], 1, [1, 0, 0]),
+        ([5, 0], 3, [3, 0]),
+        ([4], -2, [0]),
+        ([], 7, []),
+    ],
+)
+def test_shares(lengths, room, shares):
+    assert allot(lengths, room) == shares
+
+
+# ---- spans of text as spans of tokens
+
+
+def slow_span(tokens, char_span, tokenizer):
+    """By bytes: in byte-level BPE the bytes of a text are the bytes of its tokens, one after the other."""
+    from tokenizers.pre_tokenizers import ByteLevel  # the alphabet has one character per byte
+
+    width = [len(tokenizer.convert_ids_to_tokens(token)) for token in tokens]
+    assert set("".join(tokenizer.convert_ids_to_tokens(list(tokens)))) <= set(ByteLevel.alphabet())
+    text = decode(tokenizer, tokens)
+    first, last = len(text[: char_span[0]].encode()), len(text[: char_span[1]].encode())
+    starts = [sum(width[:i]) for i in range(len(tokens))]
+    inside = [i for i, start in enumerate(starts) if start < last and start + width[i] > first]
+    return inside[0], inside[-1] + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("<answer> Orsa </answer>", "<answer> Orsa </answer>"),
+        ("so <answer> Orsa </answer>\n\n", " <answer> Orsa </answer>\n\n"),  # ` <` and `>\n\n` are single tokens
+        ("鰐 <answer> 鰐 </answer>.\n", " <answer> 鰐 </answer>.\n"),
+        ("\n<answer>🦊</answer>", "<answer>🦊</answer>"),
+    ],
+)
+def test_every_token_of_the_answer_counts_and_no_other(tokenizer, text, pieces):
+    ids = encode(tokenizer, text)
+    span = parse_turn(text, CLEAN)[1]
+    start, end = token_span(ids, span, tokenizer)
+    assert decode(tokenizer, ids[start:end]) == pieces
+    assert (start, end) == slow_span(ids, span, tokenizer)
+    # one token less on either side would lose a character of the answer
+    answer = text[span[0] : span[1]]
+    assert answer not in decode(tokenizer, ids[start + 1 : end])
+    assert answer not in decode(tokenizer, ids[start : end - 1])
+
+
+def test_against_the_slow_count_on_random_texts(tokenizer):
+    rng = random.Random(0)
+    pieces = ["<answer>", "</answer>", ">\n\n", " Orsa", "鰐", "é", "🦊🦊", "x", "\n", " ", "漢字", "’", "👩‍👩‍👧"]
+    for _ in range(300):
+        text = "".join(rng.choices(pieces, k=rng.randint(1, 9)))
+        ids = encode(tokenizer, text)
+        assert decode(tokenizer, ids) == text
+        start = rng.randrange(len(text))
+        span = (start, rng.randint(start + 1, len(text)))
+        assert token_span(ids, span, tokenizer) == slow_span(ids, span, tokenizer), (text, span)
+
+
+def test_tokens_that_are_not_a_canonical_encoding(tokenizer):
+    # A model may sample `>` and `\n\n` apart, or one byte at a time: what counts is the text of the tokens there are.
+    ids = [i for character in "鰐<answer>é</answer>\n" for i in encode(tokenizer, character)]
+    start, end = token_span(ids, (1, 19), tokenizer)
+    assert (start, decode(tokenizer, ids[start:end])) == (3, "<answer>é</answer>")
+
+
+def test_a_text_that_ends_inside_a_character(tokenizer):
+    ids = [*encode(tokenizer, "<answer> x </answer>"), *encode(tokenizer, "鰐")[:1]]
+    start, end = token_span(ids, (0, 20), tokenizer)
+    assert decode(tokenizer, ids[start:end]) == "<answer> x </answer>"
+
+
+def test_a_sentencepiece_tokenizer_with_byte_fallback():
+    # Llama's and Gemma's kind: blanks are ▁, characters outside the vocabulary are bytes, decoded run by run, and a run
+    # that ends early decodes to one replacement character per byte.
+    tokenizer = byte_fallback()
+    text = "so 鰐鰐<answer> 鰐🦊 Orsa </answer>\n鰐"
+    ids = encode(tokenizer, text)
+    assert decode(tokenizer, ids) == text
+    span = parse_turn(text, CLEAN)[1]
+    for tail in range(4):  # whole, and cut inside the last character
+        tokens = ids[: len(ids) - tail]
+        start, end = token_span(tokens, span, tokenizer)
+        assert decode(tokenizer, tokens[start:end]).strip() == "<answer> 鰐🦊 Orsa </answer>"
+        assert tokenizer.convert_ids_to_tokens(tokens[start]) == "<"
+        assert tokenizer.convert_ids_to_tokens(tokens[end - 1]) == ">"
+    for limit in range(len(ids)):
+        assert REPLACEMENT not in decode(tokenizer, cut_ids(tokenizer, ids, limit))
+
+
+def byte_fallback() -> PreTrainedTokenizerFast:
+    characters = ["▁", "\n", *"<>/abcdefghijklmnopqrstuvwxyzO"]
+    vocabulary = {piece: i for i, piece in enumerate(["<unk>", *(f"<0x{b:02X}>" for b in range(256)), *characters])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def test_special_tokens_inside_the_text_are_characters_too(tokenizer):
+    assert decode(tokenizer, [tokenizer.eos_token_id]) == "<|end|>"
+    ids = [tokenizer.eos_token_id, *encode(tokenizer, "<answer> x </answer>"), tokenizer.eos_token_id]
+    span = parse_turn(decode(tokenizer, ids), CLEAN)[1]
+    assert token_span(ids, span, tokenizer) == (1, len(ids) - 1)
+
+
+@pytest.mark.parametrize("span", [(0, 0), (2, 1), (-1, 2), (0, 99)])
+def test_spans_outside_the_text_are_refused(tokenizer, span):
+    with pytest.raises(ValueError, match="is not a part of the 4 characters"):
+        token_span(encode(tokenizer, "Orsa"), span, tokenizer)
+
+
+def test_a_cut_never_ends_inside_a_character(tokenizer):
+    text = "Orsa 鰐鰐 🦊"
+    ids = encode(tokenizer, text)
+    seen = set()
+    for limit in range(len(ids) + 2):
+        kept = cut_ids(tokenizer, ids, limit)
+        assert kept == ids[: len(kept)]
+        assert max(0, limit - 3) <= len(kept) <= limit  # a character has four bytes: at most three tokens are lost
+        assert text.startswith(decode(tokenizer, kept))
+        seen.add(decode(tokenizer, kept))
+    assert {"", "Orsa", "Orsa 鰐", "Orsa 鰐鰐", text} <= seen
+    assert cut_ids(tokenizer, ids, -1) == []
+
+
+def test_foreign_text_cannot_write_a_special_token(tokenizer):
+    assert tokenizer.eos_token_id in encode(tokenizer, "a <|end|> b")
+    ids = encode(tokenizer, "a <|end|> b", foreign=True)
+    assert tokenizer.eos_token_id not in ids
+    assert decode(tokenizer, ids) == "a <|end|> b"
+    assert tokenizer.eos_token_id in encode(tokenizer, "a <|end|> b")  # and the setting does not stick
+
+
+# ---- the text, token by token
+
+
+def slow_lengths(tokens, text, tokenizer):
+    """By bytes: a token completes the characters whose last byte is one of its own."""
+    ends, length = [], 0
+    for token in tokens:
+        if token != tokenizer.eos_token_id:
+            length += len(tokenizer.convert_ids_to_tokens(token))
+        ends.append(length)
+    character_ends = [len(text[: i + 1].encode()) for i in range(len(text))]
+    completed = [sum(at <= end for at in character_ends) for end in ends]
+    return [b - a for a, b in zip([0, *completed], completed, strict=False)]
+
+
+def test_the_characters_of_each_token_on_random_texts(tokenizer):
+    rng = random.Random(0)
+    pieces = ["<answer>", "</answer>", ">\n\n", " Orsa", "鰐", "é", "🦊🦊", "x", "\n", " ", "漢字", "’", "👩‍👩‍👧"]
+    for _ in range(200):
+        text = "".join(rng.choices(pieces, k=rng.randint(1, 9)))
+        ids = encode(tokenizer, text)
+        if rng.random() < 0.5:  # the end of the sequence is sampled, and stands in no text
+            ids.append(tokenizer.eos_token_id)
+        found = char_lengths(ids, text, tokenizer)
+        assert found == slow_lengths(ids, text, tokenizer) and sum(found) == len(text)
+
+
+def test_the_characters_of_tokens_that_decode_otherwise_alone():
+    """A first token without a space before it, as SentencePiece's have: tokens alone do not give the text."""
+    own = Tokenizer(models.WordLevel({"▁the": 0, "▁lake": 1, "s": 2}, unk_token="s"))
+    own.decoder = decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=own)
+    assert decode(tokenizer, [0, 1, 2]) == "the lakes" and decode(tokenizer, [1]) == "lake"
+    assert char_lengths([0, 1, 2], "the lakes", tokenizer) == [3, 5, 1]
+
+
+def test_no_token_no_character(tokenizer):
+    assert char_lengths([], "", tokenizer) == []
+    assert char_lengths([tokenizer.eos_token_id], "", tokenizer) == [0]
+    # bytes that are no character: whatever the text shows for them is shared out and nothing is lost
+    broken = encode(tokenizer, "鰐")[:2]
+    assert sum(char_lengths(broken, decode(tokenizer, broken), tokenizer)) == len(decode(tokenizer, broken))

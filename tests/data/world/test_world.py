@@ -1,0 +1,395 @@
+"""Facts, passages and questions: closed splits, distinct questions, answers that score, any size."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import subprocess
+import sys
+import unicodedata
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from holdfast.agent.protocol import CLEAN
+from holdfast.base.errors import ConfigError
+from holdfast.base.scoring import exact_match
+from holdfast.data.world.bundle import filler_of, interchangeable_tokens, scripted_rollouts, world_of, world_tokenizer
+from holdfast.data.world.facts import (
+    ATTRIBUTES,
+    INTERCHANGEABLE,
+    RELATIONS,
+    SPLITS,
+    World,
+    build_world,
+    golden_answers,
+    other_name,
+)
+from holdfast.data.world.language import build_filler
+from holdfast.data.world.model import build_model, build_tokenizer
+from holdfast.data.world.scripted import stated
+from holdfast.data.world.settings import Scripts
+from holdfast.model.tokens import decode, encode
+from holdfast.recipe import World as WorldConfig
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.train.warm_start import Demonstration, augment_by_renaming, encode_demonstration
+
+
+def digest(world: World) -> str:
+    return hashlib.sha256(repr(world).encode()).hexdigest()[:16]
+
+
+def test_the_default_world_is_what_it_was() -> None:
+    """docs/ has numbers measured on it, and a cached warm start is found by settings, which do not know its text."""
+    assert digest(build_world(0)) == "b7c25c4fd5b876c7"
+
+
+def test_seeds_differ_in_everything() -> None:
+    one, two = build_world(0, people=60), build_world(1, people=60)
+    assert not {d.contents for d in one.documents()} & {d.contents for d in two.documents()}
+    assert not {q.example.question for q in one.questions["test"]} & {q.example.question for q in two.questions["test"]}
+    assert digest(one) == digest(build_world(0, people=60))
+
+
+@pytest.mark.parametrize("people", [40, 41, 97, 2304])
+def test_any_size(people: int) -> None:
+    world = build_world(0, people=people, train_questions=50, dev_questions=10, test_questions=20)
+    for split, share in zip(SPLITS, (0.6, 0.15, 0.25), strict=True):
+        persons = {fact.subject for fact in world.facts[split]}
+        assert abs(len(persons) - share * people) <= 1
+        assert len(world.facts[split]) == 6 * len(persons)
+        assert Counter(len(q.hops) for q in world.questions[split]) == {
+            1: len(world.questions[split]) / 2,
+            2: len(world.questions[split]) / 2,
+        }
+    assert len({fact.subject for facts in world.facts.values() for fact in facts}) == people
+    assert len({d.id for d in world.documents()}) == 6 * people
+
+
+@pytest.mark.parametrize("people", [39, 2305])
+def test_a_size_without_names_is_refused(people: int) -> None:
+    with pytest.raises(ConfigError, match=rf"world\.people = {people}.*between 40 and 2304"):
+        build_world(0, people=people)
+
+
+def test_a_small_world_gives_all_the_questions_it_has() -> None:
+    questions = build_world(0, people=40, train_questions=100_000).questions["train"]
+    # 24 people in the training split: 6 facts each; 4 relations each lead to a person with 6 facts, less those facts
+    # that lead straight back.
+    assert sum(len(q.hops) == 1 for q in questions) == 24 * 6
+    back = 24 * 4 * 6 - sum(len(q.hops) == 2 for q in questions)
+    assert 0 <= back < 30
+
+
+def test_regions_are_closed(world: World) -> None:
+    """Who is in one split is named in no passage of another, so an index without the split knows nothing of it."""
+    persons = {split: {fact.subject for fact in world.facts[split]} for split in SPLITS}
+    for split in SPLITS:
+        strangers = set().union(*(persons[other] for other in SPLITS if other != split))
+        for document in world.documents(split):
+            assert not any(stranger in document.contents for stranger in strangers)
+        for question in world.questions[split]:
+            assert {hop.fact.subject for hop in question.hops} <= persons[split]
+            assert not any(stranger in question.example.question for stranger in strangers)
+
+
+def test_regions_share_their_words() -> None:
+    """A name does not tell where it belongs: 252 training people use 96 words nearly up."""
+    facts = build_world(0).facts
+    train, test = ({word for f in facts[split] for word in f.subject.split()} for split in ("train", "test"))
+    assert len(test - train) <= 2
+
+
+def test_a_word_is_of_one_kind() -> None:
+    """A name that were also a town could not be exchanged for another name. Seeds 2 and 9 once had such words."""
+    for seed in range(12):
+        pools = (*build_world(seed, people=40).name_pools, *INTERCHANGEABLE, *RELATIONS, *ATTRIBUTES)
+        words = [word for pool in pools for word in pool]
+        assert len(words) == len(set(words))
+
+
+def test_questions_are_distinct_and_chained(world: World) -> None:
+    for split in SPLITS:
+        questions = world.questions[split]
+        assert len({q.example.question for q in questions}) == len(questions)
+        assert [q.example.index for q in questions] == list(range(len(questions)))
+        for q in questions:
+            facts = [hop.fact for hop in q.hops]
+            assert all(hop.asked in (RELATIONS + ATTRIBUTES)[hop.fact.relation] for hop in q.hops)
+            assert all(fact.written in (RELATIONS + ATTRIBUTES)[fact.relation] for fact in facts)
+            assert facts[0].value == facts[-1].subject or len(facts) == 1
+            assert q.example.golden_answers[0] == facts[-1].value != facts[0].subject
+            assert q.example.metadata == {"hops": len(facts), "documents": [fact.doc_id for fact in facts]}
+
+
+def test_a_question_reads_from_the_last_hop_to_the_first(world: World) -> None:
+    question = next(q for q in world.questions["test"] if len(q.hops) == 2)
+    one, two = question.hops
+    assert question.example.question == f"What is the {two.asked} of the {one.asked} of {one.fact.subject}?"
+
+
+def test_a_passage_states_its_fact_after_its_title(world: World) -> None:
+    fact = world.facts["dev"][0]
+    document = fact.document
+    assert document.title == fact.subject
+    assert document.text == f"{fact.subject} has {fact.written} {fact.value}."
+    assert document in world.documents("dev") and document not in world.documents("train")
+
+
+def test_the_share_of_two_hops_and_of_other_names() -> None:
+    world = build_world(5, two_hop=0.25, mismatch=0.25, train_questions=800)
+    questions = world.questions["train"]
+    assert sum(len(q.hops) == 2 for q in questions) == 200
+    other = [hop.asked != hop.fact.written for q in questions for hop in q.hops]
+    assert abs(sum(other) / len(other) - 0.25) < 0.06  # 1000 draws: 4 standard errors
+
+    for share in (0.0, 1.0):
+        world = build_world(5, people=60, two_hop=share, mismatch=share, train_questions=100)
+        assert all(len(q.hops) == 1 + share for q in world.questions["train"])
+        assert all((hop.asked != hop.fact.written) == share for q in world.questions["train"] for hop in q.hops)
+
+
+def test_both_names_of_a_relation_are_written() -> None:
+    written = Counter(fact.written for fact in build_world(0).facts["train"])  # 252 of each kind
+    for pair in RELATIONS + ATTRIBUTES:
+        assert sum(written[name] for name in pair) == 252
+        assert all(abs(written[name] - 126) < 40 for name in pair)  # 5 standard deviations
+        assert [other_name(name) for name in pair] == [pair[1], pair[0]]
+    with pytest.raises(KeyError):
+        other_name("capital")
+
+
+@pytest.mark.parametrize(
+    ("relation", "value", "right", "wrong"),
+    [
+        (1, "Kelan Orso", ["Kelan Orso", "Orso, Kelan", "orso kelan"], ["Kelan", "Orso", "Kelan Mira"]),
+        (4, "Velm Bay", ["Velm Bay", "the Velm"], ["Bay", "Velm Hill"]),
+        (5, "amber fox", ["amber fox", "a fox in amber"], ["fox", "amber", "fox in black"]),
+    ],
+)
+def test_aliases_score(relation: int, value: str, right: list[str], wrong: list[str]) -> None:
+    golds = golden_answers(relation, value)
+    assert [exact_match(answer, golds) for answer in right] == [1.0] * len(right)
+    assert [exact_match(answer, golds) for answer in wrong] == [0.0] * len(wrong)
+
+
+# ---- the filler language
+
+
+def test_a_word_is_followed_as_the_chain_says() -> None:
+    filler = build_filler(0, words=100)
+    words = filler.text(random.Random(1), 60_000).split()
+    number = {word: i for i, word in enumerate(filler.words)}
+    ranks = Counter(
+        filler.successors[number[word]].index(number[after]) if number[after] in filler.successors[number[word]] else -1
+        for word, after in pairwise(words)
+    )
+    # Weights 1, 1/2 … 1/10 sum to H = 2.929. A jump (3 %) lands on each of 100 words alike: 10 of them are successors.
+    for rank in (0, 1, 9):
+        expected = 0.97 / (rank + 1) / 2.929 + 0.03 / 100
+        assert abs(ranks[rank] / len(words) - expected) < 0.01
+    assert abs(ranks[-1] / len(words) - 0.03 * 0.9) < 0.005
+
+
+def test_no_filler_word_means_something() -> None:
+    """Among the words of seeds 35 and 90 were `heron` and `falcon`."""
+    meaning = {word for group in (*RELATIONS, *ATTRIBUTES, *INTERCHANGEABLE) for word in group}
+    for seed in (0, 35, 90):
+        assert not meaning & set(build_filler(seed).words)
+
+
+@pytest.mark.parametrize("words", [10, 41_473])
+def test_a_language_that_cannot_be_made_is_refused(words: int) -> None:
+    # 16 onsets × 18 rimes, squared, is 82 944 words; half of them may be used.
+    with pytest.raises(ConfigError, match=rf"world\.filler_words = {words}.*between 11 and 41472"):
+        build_filler(0, words=words)
+    assert len(build_filler(0, words=11).words) == 11
+
+
+# ---- the tokenizer and the model made on the spot
+
+
+RANGES = ((0x20, 0x7F), (0xA0, 0x24F), (0x370, 0x5FF), (0x3040, 0x30FF), (0x4E00, 0x4FFF), (0x1F300, 0x1F64F))
+
+
+def test_any_text_survives(kit: SimpleNamespace) -> None:
+    """Up to the composed form (NFC), which Qwen2's tokenizers give too."""
+    rng = random.Random(0)
+    texts = ["", " ", "\n\n \t", "e\u0301 u\u0308", "<|pad|", "a" * 300, "</search></search>", "\u202eabc\u0000\r\n"]
+    texts += ["".join(chr(rng.randrange(*rng.choice(RANGES))) for _ in range(rng.randint(1, 40))) for _ in range(300)]
+    for text in texts:
+        assert decode(kit.tokenizer, encode(kit.tokenizer, text)) == unicodedata.normalize("NFC", text)
+
+
+def test_tags_are_ordinary_text(kit: SimpleNamespace) -> None:
+    tags = (*CLEAN.search_tags, *CLEAN.answer_tags, *CLEAN.information_tags, CLEAN.think_open, CLEAN.think_close)
+    for tag in tags:
+        ids = encode(kit.tokenizer, tag)
+        assert len(ids) > 1
+        assert not set(ids) & set(kit.tokenizer.all_special_ids)
+
+
+@pytest.mark.parametrize("closing", ["</think>\n", "</search>\n\n", "</answer>\n", "</information>\n\n"])
+def test_a_closing_bracket_merges_with_the_newline(kit: SimpleNamespace, closing: str) -> None:
+    """Real tokenizers do it, so masks and stops must cope with it here already."""
+    ids = encode(kit.tokenizer, f" x {closing}")
+    spanning = [decode(kit.tokenizer, [i]) for i in ids]
+    if closing in ("</think>\n", "</search>\n\n"):  # what scripts write
+        assert re.fullmatch(r">\n+", spanning[-1])
+    assert "".join(spanning) == f" x {closing}"
+
+
+def test_a_name_is_one_token(kit: SimpleNamespace, world: World) -> None:
+    words = [*world.names, *kit.filler.words, *(name for pair in RELATIONS + ATTRIBUTES for name in pair)]
+    words += [word for pool in INTERCHANGEABLE for word in pool]
+    several = [word for word in words if len(encode(kit.tokenizer, f" {word}")) != 1]
+    assert several == []
+    assert encode(kit.tokenizer, " Mira Zq") != encode(kit.tokenizer, " Zq Mira")
+
+
+def test_what_is_saved_is_what_is_loaded(kit: SimpleNamespace, tmp_path: Path) -> None:
+    """By the Auto classes, which take a Qwen2 model's tokenizer for Qwen2's own and once added a token to it."""
+    model = build_model(kit.tokenizer, hidden=16, layers=2, heads=2)
+    model.save_pretrained(tmp_path)
+    kit.tokenizer.save_pretrained(tmp_path)
+    loaded, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert type(loaded).__name__ == "Qwen2ForCausalLM" and loaded.config.model_type == "qwen2"
+    assert tokenizer.get_vocab() == kit.tokenizer.get_vocab()
+    assert len(tokenizer) == loaded.get_input_embeddings().num_embeddings
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (loaded.config.eos_token_id, loaded.config.pad_token_id)
+    texts = [said + heard for episode in kit.episodes[:20] for said, heard in episode.turns]
+    for text in [*texts, "e\u0301 <|endoftext|> <|im_end|> ſ\r\n"]:
+        assert encode(tokenizer, text) == encode(kit.tokenizer, text)
+    ids = torch.tensor([encode(kit.tokenizer, texts[0])])
+    torch.testing.assert_close(loaded(ids).logits, model.eval()(ids).logits)
+
+
+def test_weights_come_from_the_seed_alone(kit: SimpleNamespace) -> None:
+    state = torch.get_rng_state()
+    one, again, other = (build_model(kit.tokenizer, seed=s, hidden=16, layers=1, heads=2) for s in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(one.get_input_embeddings().weight, other.get_input_embeddings().weight)
+    assert one.get_input_embeddings().weight is one.get_output_embeddings().weight
+
+
+def test_the_vocabulary_ends_with_the_words() -> None:
+    tokenizer = build_tokenizer(["so it is so"] * 3, ("Kelan", "Orso"))
+    assert [len(encode(tokenizer, word)) for word in (" Kelan", " Orso", " is")] == [1, 1, 1]
+    assert len(encode(tokenizer, " Korso")) > 1
+    assert len(tokenizer) < 300
+
+
+# ---- renamed episodes say the same about other people
+
+
+@pytest.fixture(scope="module")
+def encoded(kit: SimpleNamespace) -> list[Demonstration]:
+    return [
+        encode_demonstration(
+            encode(kit.tokenizer, f"Question: {e.question.example.question}\n"), e.turns, CLEAN, kit.tokenizer
+        )
+        for e in kit.episodes
+    ]
+
+
+@pytest.fixture(scope="module")
+def pools(kit: SimpleNamespace, world: World) -> list[list[int]]:
+    return interchangeable_tokens(world, kit.tokenizer)
+
+
+def test_pools_hold_every_word_once(kit: SimpleNamespace, world: World, pools: list[list[int]]) -> None:
+    assert [len(pool) for pool in pools] == [len(words) for words in (*world.name_pools, *INTERCHANGEABLE)]
+    ids = [i for pool in pools for i in pool]
+    assert len(ids) == len(set(ids))
+    assert decode(kit.tokenizer, pools[0]).split() == list(world.name_pools[0])
+
+
+def test_a_disguise_keeps_masks_and_structure(kit: SimpleNamespace, encoded: list[Demonstration], pools) -> None:
+    pool_of = {i: number for number, pool in enumerate(pools) for i in pool}
+    renamed = 0
+    for plain, hidden in zip(encoded, augment_by_renaming(encoded, pools, len(encoded), seed=1), strict=True):
+        assert hidden.loss_mask == plain.loss_mask
+        pairs = set(zip(plain.token_ids, hidden.token_ids, strict=True))
+        # One new name for each old one and the other way round, of the same kind; everything else is untouched.
+        assert len({old for old, _ in pairs}) == len({new for _, new in pairs}) == len(pairs)
+        assert all(pool_of.get(old) == pool_of.get(new) for old, new in pairs)
+        assert all(old == new for old, new in pairs if old not in pool_of)
+        renamed += sum(old != new for old, new in pairs)
+    assert renamed > 5 * len(encoded)
+
+
+def test_a_disguise_renames_every_mention(
+    kit: SimpleNamespace, encoded: list[Demonstration], world: World, pools
+) -> None:
+    """A name spelled by other tokens somewhere would keep the old fact in sight."""
+    gone = {i for pool in pools for i in pool}
+    names = re.compile("|".join(rf"\b{word}\b" for word in world.names))
+    assert names.search(decode(kit.tokenizer, encoded[0].token_ids))
+    for episode in encoded:
+        left = decode(kit.tokenizer, [i for i in episode.token_ids if i not in gone])
+        assert not names.search(left)
+
+
+def test_a_right_episode_stays_right(kit: SimpleNamespace, encoded: list[Demonstration], pools) -> None:
+    """What a right episode answers is what a passage it read states, also under other names."""
+    seen = 0
+    for script, hidden in zip(kit.episodes, augment_by_renaming(encoded, pools, len(encoded), seed=2), strict=True):
+        if script.correct and len(script.turns) > 1:
+            text = decode(kit.tokenizer, [int(i) for i in hidden.token_ids])
+            given = re.findall(r"<answer> (.*?) </answer>", text)[-1]
+            assert given in [value for _, _, value in stated(text)]
+            seen += 1
+    assert seen > 30
+
+
+def test_training_reads_of_nobody_else(kit: SimpleNamespace, world: World) -> None:
+    """Scripts over the training index state no fact about a person of dev or test."""
+    strangers = {fact.subject for split in ("dev", "test") for fact in world.facts[split]}
+    facts = [fact for e in kit.episodes for said, heard in e.turns for fact in stated(said + heard)]
+    assert len(facts) > 500
+    assert not {subject for subject, _, _ in facts} & strangers
+
+
+def fingerprint() -> str:
+    """Everything a warm start is made of."""
+    world_config = WorldConfig(people=60, train_questions=80, dev_questions=10, test_questions=10, filler_words=40)
+    world, filler, own = world_of(world_config), filler_of(world_config), Scripts(count=40, ramble=0.2)
+    episodes = scripted_rollouts(world, filler, BM25Retriever.build(world.documents("train")), CLEAN, own, seed=0)
+    tokenizer = world_tokenizer(world, filler, episodes, CLEAN)
+    model = build_model(tokenizer, hidden=16, layers=1, heads=2)
+    encoded = [encode_demonstration((5,), episode.turns, CLEAN, tokenizer) for episode in episodes]
+    parts = (
+        world,
+        filler,
+        [episode.turns for episode in episodes],
+        sorted(tokenizer.get_vocab().items()),
+        [weight.tolist() for weight in model.parameters()],
+        [
+            list(map(int, e.token_ids))
+            for e in augment_by_renaming(encoded, interchangeable_tokens(world, tokenizer), 50, seed=0)
+        ],
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@pytest.mark.long
+def test_every_process_makes_the_same() -> None:
+    """String hashes, and with them the order of sets, differ between processes."""
+    other = str((int(os.environ.get("PYTHONHASHSEED", "0").replace("random", "0")) + 1) % 1000)
+    code = f"import runpy; print(runpy.run_path({__file__!r})['fingerprint']())"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": other},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.strip() == fingerprint()

@@ -1,0 +1,229 @@
+import math
+import random
+
+import pytest
+import torch
+
+from holdfast.losses import (
+    drift_stats,
+    llds_penalty,
+    logged_stats,
+    merge_stats,
+    penalty_stats,
+    preserved_mask,
+    ratio_stats,
+)
+
+OLD = torch.zeros(3, 4)
+MASK = torch.tensor([[True, True, True, False], [True, True, False, False], [True, False, False, False]])
+A = torch.tensor([[1.0], [0.0], [-1.0]])
+# drops .2 −.1 .4 | −.3 .1 | .5
+# preserved: the first five; gates: row 1 open (.5), row 2 closed (−.2), row 3 not kept
+LP = -torch.tensor([[0.2, -0.1, 0.4, 7.0], [-0.3, 0.1, 7.0, 7.0], [0.5, 7.0, 7.0, 7.0]])
+
+
+def stats(rows=slice(None)):
+    lp, old, a, mask = LP[rows], OLD[rows], A[rows], MASK[rows]
+    preserve = preserved_mask(a, mask)
+    penalty = llds_penalty(lp, old, a, mask)
+    return {k: v.item() for k, v in penalty_stats(penalty, lp, old, mask, preserved=preserve).items()}
+
+
+def test_penalty_stats_golden():
+    assert stats() == pytest.approx({
+        "penalty/preserved_fraction": 5 / 6,
+        "penalty/active_fraction": 2 / 5,  # tokens .2 and .4
+        "penalty/mean_decrease": (0.2 + 0.4 + 0.1) / 5,  # the drop behind the closed gate is a drop all the same
+        "count/tokens": 6,
+        "count/preserved": 5,
+    })  # fmt: skip
+
+
+def test_active_fraction_counts_preserved_tokens_only():
+    preserve = preserved_mask(A, MASK, rule="positive")  # the first three
+    got = penalty_stats(torch.ones(3, 4), LP, OLD, MASK, preserved=preserve)  # a pull everywhere, even outside the mask
+    assert got["penalty/active_fraction"].item() == 1 and got["count/preserved"].item() == 3
+
+
+def test_ratio_stats_golden():
+    got = {k: v.item() for k, v in ratio_stats(LP, OLD, A, MASK).items()}
+    ratios = [math.exp(x) for x in (-0.2, 0.1, -0.4, 0.3, -0.1, -0.5)]
+    assert got == pytest.approx({
+        "ratio/mean": sum(ratios) / 6,
+        "ratio/max": math.exp(0.3),
+        "ratio/p01": math.exp(-0.5),
+        "ratio/log_product": (-0.5 + 0.2 - 0.5) / 3,
+        "clip/fraction": 1 / 6,  # A = 1 is clipped above 1.2 only; A = 0 never; A = −1 at e^−.5 < .8
+        "count/tokens": 6,
+        "count/sequences": 3,
+    })  # fmt: skip
+    assert ratio_stats(LP, OLD, A, MASK, clip_low=0.5)["clip/fraction"].item() == 0
+    assert ratio_stats(LP, OLD, -A, MASK, clip_low=0.3)["clip/fraction"].item() == pytest.approx(1 / 6)
+
+
+def test_sequence_ratio_stats():
+    # log s: −.5/3, .1, −.5
+    got = ratio_stats(LP, OLD, A, MASK, ratio="sequence")
+    mean = (3 * math.exp(-0.5 / 3) + 2 * math.exp(0.1) + math.exp(-0.5)) / 6
+    assert got["ratio/mean"].item() == pytest.approx(mean)
+    assert got["ratio/log_product"].item() == pytest.approx((-0.5 + 0.2 - 0.5) / 3)  # a property of the tokens
+
+
+def test_p01_is_the_low_percentile_of_the_mask_only():
+    lp = -torch.arange(1000.0).view(1, -1) / 1000
+    mask = torch.ones(1, 1000, dtype=torch.bool)
+    mask[:, 500:] = False  # 500 tokens, ranks 0 … 499: the value at rank 4 from below
+    got = ratio_stats(lp, torch.zeros(1, 1000), torch.ones(1, 1), mask)["ratio/p01"].item()
+    assert got == pytest.approx(math.exp(-0.495))
+    assert got != pytest.approx(math.exp(-0.496), rel=1e-6)
+
+
+def test_merged_micro_batches_equal_one_batch_but_for_the_percentile():
+    def both(rows):
+        preserve = preserved_mask(A[rows], MASK[rows])
+        penalty = llds_penalty(LP[rows], OLD[rows], A[rows], MASK[rows])
+        return penalty_stats(penalty, LP[rows], OLD[rows], MASK[rows], preserved=preserve) | ratio_stats(
+            LP[rows], OLD[rows], A[rows], MASK[rows]
+        )
+
+    whole, parts = both(slice(None)), [both(slice(0, 1)), both(slice(1, 3))]
+    merged = merge_stats(parts)
+    assert merged.keys() == whole.keys()
+    for name in whole.keys() - {"ratio/p01"}:
+        assert merged[name].item() == pytest.approx(whole[name].item()), name
+    plain = (parts[0]["penalty/mean_decrease"] + parts[1]["penalty/mean_decrease"]) / 2
+    assert plain.item() != pytest.approx(whole["penalty/mean_decrease"].item())
+    # p01: (3 · e^−.4 + 3 · e^−.5) / 6
+    assert merged["ratio/p01"].item() == pytest.approx((math.exp(-0.4) + math.exp(-0.5)) / 2)
+
+
+def test_an_empty_batch_gives_zeros_and_merges_without_weight():
+    empty = ratio_stats(LP, OLD, A, torch.zeros_like(MASK))
+    assert all(v.item() == 0 for v in empty.values())
+    full = ratio_stats(LP, OLD, A, MASK)
+    merged = merge_stats([empty, full])
+    assert all(merged[k].item() == pytest.approx(full[k].item()) for k in full)
+
+
+def test_statistics_carry_no_graph():
+    lp = LP.clone().requires_grad_()
+    penalty = llds_penalty(lp, OLD, A, MASK)
+    got = penalty_stats(penalty, lp, OLD, MASK, preserved=preserved_mask(A, MASK)) | ratio_stats(lp, OLD, A, MASK)
+    assert not any(v.requires_grad for v in got.values())
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="ratio_stats sums over each sequence"):
+        ratio_stats(LP[0], OLD[0], A[0], MASK[0])
+    with pytest.raises(TypeError, match="preserved must be bool"):
+        penalty_stats(LP, LP, OLD, MASK, preserved=A)
+    with pytest.raises(ValueError, match="penalty has shape"):
+        penalty_stats(LP[:, :2], LP, OLD, MASK, preserved=A >= 0)
+    with pytest.raises(ValueError, match="at least one dict"):
+        merge_stats([])
+    with pytest.raises(ValueError, match="same keys"):
+        merge_stats([{"count/tokens": torch.tensor(1)}, {}])
+    with pytest.raises(ValueError, match="'reward/mean'"):
+        merge_stats([{"reward/mean": torch.tensor(1.0)}])
+
+
+# ---- drift by the sign of the advantage and by kind of token
+
+
+KINDS = ("thought", "query", "answer")
+EPSILONS = {"half": 0.5, "tenth": 0.1, "hundredth": 0.01}
+
+
+def random_batch(seed, rows=9, width=14):
+    """Tensors of `drift_stats`, float64: rows with and without tokens, every sign, all kinds."""
+    g = torch.Generator().manual_seed(seed)
+    mask = torch.rand(rows, width, generator=g) < 0.7
+    mask[seed % rows] = False
+    kind = torch.randint(0, 3, (rows, width), generator=g)
+    new, old = (torch.randn(rows, width, generator=g, dtype=torch.float64) * 0.9 - 2 for _ in range(2))
+    advantages = torch.randint(-1, 2, (rows, 1), generator=g).double() * 1.3
+    return new, old, advantages, mask, kind == 1, kind == 2
+
+
+def loops(new, old, advantages, mask, query, answer):
+    """The same series from lists of numbers."""
+    found = {}
+    for sign, of in (("positive", lambda a: a > 0), ("negative", lambda a: a < 0)):
+        rollouts = []
+        for row in range(len(mask)):
+            places = [t for t in range(mask.shape[1]) if mask[row, t]]
+            a = float(advantages[row, 0])
+            if places and of(a):
+                kinds = [2 if answer[row, t] else 1 if query[row, t] else 0 for t in places]
+                rollouts.append(([float(new[row, t]) - float(old[row, t]) for t in places], kinds))
+        n = len(rollouts)
+        found[f"count/{sign}"] = n
+        found[f"drift/{sign}"] = sum(sum(x) / len(x) for x, _ in rollouts) / max(n, 1)
+        found[f"ratio/log_product/{sign}"] = sum(sum(x) for x, _ in rollouts) / max(n, 1)
+        for name, epsilon in EPSILONS.items():
+            low = [math.prod(map(math.exp, x)) < epsilon for x, _ in rollouts]
+            found[f"isdd/{sign}/below_{name}"] = sum(low) / max(n, 1)
+        every = [change for x, _ in rollouts for change in x]
+        found[f"count/{sign}_tokens"] = len(every)
+        found[f"ratio/below_one/{sign}"] = sum(math.exp(change) < 1 for change in every) / max(len(every), 1)
+        for k, kind in enumerate(KINDS):
+            tokens = [change for x, kinds in rollouts for change, mine in zip(x, kinds, strict=True) if mine == k]
+            found[f"count/{sign}_{kind}"] = len(tokens)
+            found[f"drift/{sign}/{kind}"] = sum(tokens) / max(len(tokens), 1)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_against_loops(seed):
+    new, old, advantages, mask, query, answer = batch = random_batch(seed)
+    expected = loops(*batch)
+    shown = advantages if seed % 2 else advantages.expand_as(new)
+    got = drift_stats(new.requires_grad_(), old, shown, mask, query_mask=query, answer_mask=answer)
+    assert got.keys() == expected.keys()
+    for name, value in got.items():
+        assert value.dim() == 0 and not value.requires_grad
+        assert value.item() == pytest.approx(expected[name], abs=1e-12), name
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kinds_add_up_to_the_rollouts(seed):
+    new, old, advantages, mask, query, answer = random_batch(seed)
+    got = drift_stats(new, old, advantages, mask, query_mask=query, answer_mask=answer)
+    for sign in ("positive", "negative"):
+        parts = sum(got[f"drift/{sign}/{kind}"] * got[f"count/{sign}_{kind}"] for kind in KINDS)
+        whole = got[f"ratio/log_product/{sign}"] * got[f"count/{sign}"]
+        assert parts.item() == pytest.approx(whole.item(), abs=1e-12)
+
+
+def test_micro_batches_add_up():
+    batch = random_batch(3)
+    names = ("query_mask", "answer_mask")
+
+    def of(rows):
+        *tensors, query, answer = (x[rows] for x in batch)
+        return drift_stats(*tensors, **dict(zip(names, (query, answer), strict=True)))
+
+    whole, merged = of(slice(None)), merge_stats([of(slice(0, 2)), of(slice(2, 7)), of(slice(7, 9))])
+    assert all(merged[name].item() == pytest.approx(whole[name].item(), abs=1e-12) for name in whole)
+
+
+def test_what_counts_nothing_is_not_logged():
+    new, old, _, mask, query, _ = random_batch(0)
+    got = drift_stats(new, old, torch.ones(9, 1), mask, query_mask=query, answer_mask=torch.zeros_like(mask))
+    logged = logged_stats(merge_stats([got]))
+    assert logged.keys() == {
+        "drift/positive", "drift/positive/thought", "drift/positive/query", "ratio/log_product/positive",
+        "ratio/below_one/positive",
+        "isdd/positive/below_half", "isdd/positive/below_tenth", "isdd/positive/below_hundredth",
+    }  # fmt: skip
+    assert "drift/positive/thought" not in drift_stats(new, old, torch.ones(9, 1), mask)
+
+
+def test_nothing_leaks_from_under_the_mask():
+    rng = random.Random(1)
+    new, old, advantages, mask, query, answer = random_batch(1)
+    expected = drift_stats(new, old, advantages, mask, query_mask=query, answer_mask=answer)
+    for x in (new, old):
+        x[~mask] = rng.choice([math.nan, math.inf, -math.inf])
+    got = drift_stats(new, old, advantages, mask, query_mask=query, answer_mask=answer)
+    assert all(got[name].item() == expected[name].item() for name in expected)

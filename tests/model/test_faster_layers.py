@@ -1,0 +1,376 @@
+"""Faster layers give the same numbers: weights cast once, oneDNN, and a last layer where it is read."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from holdfast.methods.nthr import output_layer
+from holdfast.model import last_layer, logprobs, onednn
+from holdfast.model.casting import CastWeights
+from holdfast.model.hf import HFPolicy
+from holdfast.model.language_model import LanguageModel, prepare
+from holdfast.model.logprobs import token_logprobs
+from holdfast.model.onednn import OneDNNLinear
+from holdfast.model.sampling import _ranked_by_key
+from holdfast.recipe import Model
+
+from .conftest import request
+
+
+class Operations(TorchDispatchMode):
+    """Counts casts of weights, and what a GPU would have to be waited for."""
+
+    # Under inference mode an operation is seen before it is taken apart into others, else after.
+    WAITS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal")
+    CASTS = ("_to_copy", "to")
+
+    def __init__(self, weights: set[torch.Size]) -> None:
+        super().__init__()
+        self.weight_casts, self.waits, self._weights = 0, 0, weights
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        if name in self.CASTS and args[0].shape in self._weights:
+            self.weight_casts += result.dtype != args[0].dtype
+        by_mask = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
+        self.waits += name in self.WAITS or by_mask
+        return result
+
+
+@pytest.mark.parametrize("inference", [True, False])
+def test_waits_are_counted(inference: bool) -> None:
+    x = torch.tensor([1.0, 0.0])
+    for read in (
+        lambda: bool(x.any()),
+        lambda: float(x[0]),
+        lambda: x[0].item(),
+        lambda: x.nonzero(),
+        lambda: x[x > 0],
+    ):
+        with torch.inference_mode(inference), Operations(set()) as counter:
+            read()
+        assert counter.waits >= 1
+
+
+def run_rollouts(policy: HFPolicy, rows: int = 5, new: int = 12) -> dict[str, Any]:
+    policy.submit([request(str(i), range(3 + i, 20), new, seed=i) for i in range(rows)])
+    done = {}
+    while completions := policy.poll():
+        done |= {c.id: (c.token_ids, c.logprobs) for c in completions}
+    policy.release(list(done))
+    return done
+
+
+def with_adapters(model: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)).eval()
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "adapters"),
+    [("Qwen2", {}, False), ("Qwen2", {"tie_word_embeddings": True}, False), ("Llama", {}, True), ("Qwen3", {}, False)],
+)
+def test_the_same_bits_as_autocast(make_model, tokenizer, monkeypatch, family, settings, adapters) -> None:
+    model = make_model(family, initializer_range=0.1, **settings)
+    model = with_adapters(model) if adapters else model
+    cast = run_rollouts(HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16))
+    monkeypatch.setattr("holdfast.model.hf.CastWeights", lambda *_: None)
+    assert cast == run_rollouts(HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16))
+    exact = run_rollouts(HFPolicy(model, tokenizer))
+    assert cast != exact, "bfloat16 must be seen in the log-probs"
+
+
+def test_the_model_is_as_it_was_between_polls_and_after(make_model, tokenizer) -> None:
+    model = make_model()
+    before = {name: (id(p), p.dtype) for name, p in model.named_parameters()}
+    policy = HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16)
+    policy.submit([request("a", range(3, 20), 4), request("b", range(3, 20), 9)])
+    for _ in range(2):
+        policy.poll()
+        assert {name: (id(p), p.dtype) for name, p in model.named_parameters()} == before
+    assert policy._cast is not None
+    policy.release(["a", "b"])
+    assert policy._cast is None, "the optimizer needs the memory"
+
+
+def test_new_weights_are_seen_by_the_next_batch_of_rollouts(make_model, tokenizer) -> None:
+    model = make_model(initializer_range=0.1)
+    policy = HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16)
+    first = run_rollouts(policy)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.5)
+    second = run_rollouts(policy)
+    assert second != first
+    assert second == run_rollouts(HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16))
+
+
+def test_an_exception_leaves_the_original_weights(make_model) -> None:
+    model = make_model()
+    weight = model.lm_head.weight
+    with pytest.raises(KeyError), CastWeights(model, torch.bfloat16).in_place():
+        assert model.lm_head.weight.dtype == torch.bfloat16
+        raise KeyError
+    assert model.lm_head.weight is weight
+
+
+def step_counts(model: Any, tokenizer: Any, **settings: Any) -> Operations:
+    """Operations of four decoding steps, in which no row enters or leaves."""
+    policy = HFPolicy(model, tokenizer, **settings)
+    policy.submit([request(str(i), range(3 + i, 20), 20, seed=i) for i in range(4)])
+    finished: list[Any] = []
+    with policy._ready_to_sample():
+        policy._prefill(policy._choose_prefill(), finished)
+        policy._step(finished)
+        counter = Operations({p.shape for p in model.parameters() if p.dim() == 2})
+        with counter:
+            for _ in range(4):
+                policy._step(finished)
+    assert not finished
+    return counter
+
+
+def test_no_weight_is_cast_while_decoding(make_model, tokenizer, monkeypatch) -> None:
+    model = make_model()
+    assert step_counts(model, tokenizer, autocast_dtype=torch.bfloat16).weight_casts == 0
+    monkeypatch.setattr("holdfast.model.hf.CastWeights", lambda *_: None)
+    linear = sum(type(module) is torch.nn.Linear for module in model.modules())
+    assert step_counts(model, tokenizer, autocast_dtype=torch.bfloat16).weight_casts == 4 * linear
+
+
+@pytest.mark.parametrize("sampling", [{}, {"top_k": 8}, {"top_p": 0.8}, {"top_p": 0.9, "top_k": 8}, {"greedy": True}])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_step_waits_for_the_device_once(make_model, tokenizer, monkeypatch, sampling, dtype) -> None:
+    """Once: for the sampled tokens, as a list. With the ranking of a GPU, for on a CPU nothing waits."""
+    monkeypatch.setattr("holdfast.model.sampling._ranked_by_branch", _ranked_by_key)
+    lists = Counter()
+    to_list = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: lists.update(["tolist"]) or to_list(self))
+    policy_steps = step_counts(make_model(), tokenizer, autocast_dtype=dtype, **sampling)
+    assert policy_steps.waits == 0
+    assert lists["tolist"] == 1 + 4 + 1  # the prefill, four steps counted, and one before
+
+
+# ---- linear layers by oneDNN
+
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
+
+
+def twins(bias: bool) -> tuple[torch.nn.Linear, torch.nn.Linear]:
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(33, 17, bias=bias)
+    other = copy.deepcopy(plain)
+    other.__class__ = OneDNNLinear
+    return plain, other
+
+
+def passed(layer: torch.nn.Linear, shape: tuple[int, ...]) -> list[torch.Tensor | None]:
+    rows = torch.randn(*shape, 33, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    result = layer(rows)
+    result.square().sum().backward()
+    return [result.detach(), rows.grad, *(p.grad for p in layer.parameters())]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(7,), (2, 5), (1, 1), (0,), (2, 0)])
+def test_results_and_gradients_are_those_of_linear(shape: tuple[int, ...], bias: bool) -> None:
+    plain, other = twins(bias)
+    for one, two in zip(passed(plain, shape), passed(other, shape), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+
+
+def test_a_frozen_layer_passes_gradients_on_and_gets_none() -> None:
+    _, layer = twins(bias=True)
+    layer.requires_grad_(False)
+    _, gradient, *own = passed(layer, (4,))
+    assert gradient is not None and gradient.abs().sum() > 0
+    assert own == [None, None]
+
+
+def test_a_second_derivative_is_refused() -> None:
+    _, layer = twins(bias=False)
+    rows = torch.randn(3, 33, requires_grad=True)
+    (gradient,) = torch.autograd.grad(layer(rows).square().sum(), rows, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_under_autocast_it_is_linear() -> None:
+    plain, other = twins(bias=True)
+    rows = torch.randn(3, 33)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(plain(rows), other(rows))
+        assert other(rows).dtype == torch.bfloat16
+
+
+def prepared(hidden: int, autocast: str = "none") -> LanguageModel:
+    config = LlamaConfig(
+        vocab_size=40, hidden_size=hidden, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4
+    )
+    tokenizer: Any = None
+    return prepare(LlamaForCausalLM(config), tokenizer, Model(autocast=autocast), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("slow", "hidden", "autocast", "used"),
+    [(True, 256, "none", True), (False, 256, "none", False), (True, 64, "none", False), (True, 256, "bf16", False)],
+)
+def test_where_it_is_used(monkeypatch: pytest.MonkeyPatch, slow: bool, hidden: int, autocast: str, used: bool) -> None:
+    """Not in a tiny model, whose recorded runs could not be replayed."""
+    monkeypatch.setattr(onednn, "mkl_is_slow", lambda: slow)
+    model = prepared(hidden, autocast).model
+    linear = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    assert linear and {type(module) is OneDNNLinear for module in linear} == {used}
+
+
+def test_nthr_can_score_its_output_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "mkl_is_slow", lambda: True)
+    assert output_layer(prepared(256)).shape == (40, 256)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "slow"),
+    [
+        ("vendor_id : AuthenticAMD\nflags : avx2 avx512f", True),
+        ("vendor_id : AuthenticAMD\nflags : avx2", False),
+        ("vendor_id : GenuineIntel\nflags : avx2 avx512f", False),
+    ],
+)
+def test_on_which_cpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, cpu: str, slow: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(cpu)
+    monkeypatch.setattr(onednn, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(onednn.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert onednn.mkl_is_slow.__wrapped__() is slow
+
+
+# ---- the last layer where it is read
+
+
+ROWS, WIDTH = 4, 48
+
+
+def a_model(kind: str) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    config, model = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}[kind]
+    torch.manual_seed(0)
+    return model(
+        config(
+            vocab_size=60,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2 if kind == "llama" else 4,
+        )
+    ).double()
+
+
+def a_batch(per_row: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Token ids and a loss mask with so many sampled tokens in each row."""
+    generator = torch.Generator().manual_seed(1)
+    mask = torch.zeros(ROWS, WIDTH, dtype=torch.bool)
+    for row, count in enumerate(per_row):
+        mask[row, 1 + torch.randperm(WIDTH - 1, generator=generator)[:count]] = True
+    return torch.randint(0, 60, (ROWS, WIDTH), generator=generator), mask
+
+
+def results(model: Any, per_row: tuple[int, ...]) -> list[Tensor]:
+    """Log-probs, then the gradient of each weight."""
+    model.zero_grad()
+    found, entropy = token_logprobs(model, *a_batch(per_row), entropy=True)
+    assert entropy is not None
+    (found.sum() + entropy.sum()).backward()
+    return [found.detach(), *(p.grad.clone() for p in model.parameters())]
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+@pytest.mark.parametrize("per_row", [(3, 12, 0, 7), (40, 2, 1, 0), (1, 1, 1, 1)])
+def test_what_is_read_and_its_gradient_are_those_of_the_whole_layer(
+    kind: str, per_row: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = a_model(kind)
+    picked = results(model, per_row)
+    monkeypatch.setattr(logprobs, "last_layer_where", lambda *_: nullcontext())
+    for ours, whole in zip(picked, results(model, per_row), strict=True):
+        torch.testing.assert_close(ours, whole, atol=1e-5, rtol=1e-6)  # the model rounds norms to float32
+    assert picked[0].abs().sum() > 1
+
+
+def test_only_what_is_read_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (ids, mask) = a_model("qwen2"), a_batch((3, 12, 0, 7))
+    queries, tokens = [], []
+    attention = last_layer.sdpa_attention_forward
+    monkeypatch.setattr(
+        last_layer,
+        "sdpa_attention_forward",
+        lambda module, query, *args, **kwargs: (
+            queries.append(query.shape[2]) or attention(module, query, *args, **kwargs)
+        ),
+    )
+    layers = model.model.layers
+    for layer in layers:
+        layer.mlp.down_proj.register_forward_hook(lambda _, args, __: tokens.append(args[0][..., 0].numel()))
+    token_logprobs(model, ids, mask)
+    assert queries == [12] and tokens == [ROWS * WIDTH, 3 + 12 + 7]
+
+    queries.clear()
+    token_logprobs(model, *a_batch((40, 2, 1, 0)))  # most of a row is read: causal attention over all is cheaper
+    assert queries == [] and tokens[2:] == [ROWS * WIDTH, 43]
+
+
+def test_a_mixture_of_experts_is_computed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
+
+    torch.manual_seed(0)
+    model = Qwen2MoeForCausalLM(
+        Qwen2MoeConfig(
+            vocab_size=60,
+            hidden_size=32,
+            intermediate_size=48,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=16,
+            num_experts=4,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+        )
+    )
+    picked, _ = token_logprobs(model, *a_batch((3, 12, 0, 7)))
+    monkeypatch.setattr(logprobs, "last_layer_where", lambda *_: nullcontext())
+    torch.testing.assert_close(picked, token_logprobs(model, *a_batch((3, 12, 0, 7)))[0], atol=0, rtol=0)
+
+
+def test_a_batch_in_which_nothing_is_read() -> None:
+    found, _ = token_logprobs(a_model("qwen2"), *a_batch((0, 0, 0, 0)))
+    assert found.abs().sum() == 0
+
+
+def test_the_model_is_as_before_also_after_an_error() -> None:
+    model = a_model("qwen2")
+    layer = model.model.layers[-1]
+    config = layer.self_attn.config
+    with pytest.raises(RuntimeError, match="in between"), last_layer.last_layer_where(model, a_batch((1, 1, 1, 1))[1]):
+        assert layer.self_attn.config is not config and layer.mlp._forward_hooks
+        raise RuntimeError("in between")
+    assert layer.self_attn.config is config and not layer.mlp._forward_hooks and not layer.mlp._forward_pre_hooks
+
+
+def test_layers_that_are_computed_again_in_the_backward_pass_are_computed_whole() -> None:
+    model = a_model("qwen2")
+    expected = results(model, (3, 12, 0, 7))
+    model.enable_input_require_grads()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for ours, whole in zip(results(model.train(), (3, 12, 0, 7)), expected, strict=True):
+        torch.testing.assert_close(ours, whole, atol=1e-5, rtol=1e-6)

@@ -1,0 +1,323 @@
+"""Every shape that clients of Search-R1, verl, SkyRL and ReCall send, and what they must get."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from holdfast.base.errors import MissingExtra
+from holdfast.retrieval import open_index
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.bm25_building import build_bm25
+from holdfast.retrieval.client import HTTPRetriever
+from holdfast.retrieval.dense_building import build_dense
+from holdfast.retrieval.encoder import spec_of
+from holdfast.retrieval.server import serve
+
+QUERIES = ["lake", "animal", "nothing at all"]
+
+
+def post(served: Any, index: Any, path: str, body: Any, **settings: Any) -> Any:
+    async def talk(client: Any) -> Any:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await client.post(path, content=content)
+
+    return served(talk, index, **settings)
+
+
+def as_json(document: Any) -> dict[str, str]:
+    return {"id": document.id, "contents": document.contents}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+@pytest.mark.parametrize("scores", [True, False, None])
+@pytest.mark.parametrize("topk", [0, None, 1, 3, 50, "absent"])
+def test_search_r1(served: Any, index: Any, count: int, scores: bool | None, topk: Any) -> None:
+    body: dict[str, Any] = {"queries": QUERIES[:count], "unknown": 1}
+    if topk != "absent":
+        body["topk"] = topk
+    if scores is not None:
+        body["return_scores"] = scores
+    answer = post(served, index, "/retrieve", body, topk=2)
+    expected = index.search(QUERIES[:count], topk if isinstance(topk, int) and topk else 2)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    if scores:
+        lists = [[{"document": as_json(h.document), "score": h.score} for h in hits] for hits in expected]
+    else:
+        lists = [[as_json(h.document) for h in hits] for hits in expected]
+    assert answer.json() == {"result": lists}
+
+
+@pytest.mark.parametrize("name", ["query", "queries"])
+def test_skyrl_sends_one_query_and_gets_one_list(served: Any, index: Any, name: str) -> None:
+    answer = post(served, index, "/retrieve", {name: "lake", "topk": 2, "return_scores": True})
+    (hits,) = index.search(["lake"], 2)
+    assert answer.json() == {"result": [[{"document": as_json(h.document), "score": h.score} for h in hits]]}
+
+
+def test_recall(served: Any, index: Any) -> None:
+    (hits,) = index.search(["lake"], 2)
+    documents, scores = [as_json(h.document) for h in hits], [h.score for h in hits]
+    for score, expected in ((False, documents), (True, [documents, scores])):
+        body = {"query": "lake", "top_n": 2, "return_score": score}
+        assert post(served, index, "/search", body).json() == expected
+    for score, expected in ((False, [documents, []]), (True, [[documents, []], [scores, []]])):
+        body = {"query": ["lake", "zebra"], "top_n": 2, "return_score": score}
+        assert post(served, index, "/batch_search", body).json() == expected
+    blank = post(served, index, "/search", {"query": " "})
+    assert (blank.status_code, blank.json()) == (400, {"detail": "the query is blank"})
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ({"topk": 3}, "`queries` (a list of strings) or `query` (one string) is required"),
+        ({"queries": [1]}, "queries.0"),
+        ({"queries": None}, "queries"),
+        ({"queries": ["x"], "topk": -1}, "topk"),
+        ({"queries": ["x"], "topk": 1001}, "less than or equal to 1000"),
+        ({"queries": ["x"], "topk": True}, "a number is required, not true or false"),
+        (["x"], "should be an object"),
+        (b"not json", "Invalid JSON"),
+        (b"", "Invalid JSON"),
+        (b'{"queries": ["\xff"]}', "Invalid JSON"),
+    ],
+)
+def test_what_is_no_request_is_422_and_says_why(served: Any, index: Any, body: Any, problem: str) -> None:
+    answer = post(served, index, "/retrieve", body)
+    assert answer.status_code == 422
+    assert problem in answer.text
+
+
+def test_limits(served: Any, index: Any) -> None:
+    from holdfast.retrieval.server.app import Limits
+
+    limits = Limits(body=1000, queries=2, characters=10)
+    answer = post(served, index, "/retrieve", {"queries": ["x" * 2000]}, limits=limits)
+    assert (answer.status_code, answer.json()["detail"]) == (413, "the body is longer than 1000 bytes")
+    answer = post(served, index, "/retrieve", {"queries": ["a", "b", "c"]}, limits=limits)
+    assert (answer.status_code, answer.json()["detail"]) == (413, "3 queries; a request may have 2")
+    answer = post(served, index, "/retrieve", {"query": "x" * 11}, limits=limits)
+    assert (answer.status_code, answer.json()["detail"]) == (422, "the query has 11 characters; it may have 10")
+
+
+def test_queries_times_passages_are_limited(served: Any, index: Any) -> None:
+    from holdfast.retrieval.server.app import Limits
+
+    for queries, topk, status in ((50, 1000, 200), (51, 1000, 413), (4096, 12, 200), (4096, 13, 413)):
+        answer = post(served, index, "/retrieve", {"queries": ["lake"] * queries, "topk": topk})
+        assert answer.status_code == status
+    assert answer.json()["detail"].startswith("4096 queries of 13 passages each; a request may ask for 50000 passages")
+    answer = post(served, index, "/retrieve", {"queries": ["lake"] * 4}, topk=3, limits=Limits(passages=11))
+    assert answer.status_code == 413  # the server's own topk counts as well
+    answer = post(served, index, "/batch_search", {"query": ["lake"] * 4, "top_n": 3}, limits=Limits(passages=11))
+    assert answer.status_code == 413
+
+
+def test_an_answer_of_long_passages_is_limited(served: Any, index: Any) -> None:
+    from holdfast.retrieval.server.app import Limits
+
+    body = {"queries": ["lake"] * 100, "return_scores": True}
+    length = len(post(served, index, "/retrieve", body).content)
+    assert post(served, index, "/retrieve", body, limits=Limits(answer=length)).status_code == 200
+    answer = post(served, index, "/retrieve", body, limits=Limits(answer=length - 1))
+    assert (answer.status_code, answer.json()["detail"]) == (
+        413,
+        f"the answer is longer than {length - 1} bytes; ask for fewer passages at once",
+    )
+
+
+@pytest.mark.parametrize("token", [None, "secret"])
+def test_the_id_of_a_request_is_sent_back(served: Any, index: Any, token: str | None) -> None:
+    async def talk(client: Any) -> list[str | None]:
+        answers = [
+            await client.post("/retrieve", json={"query": "lake"}, headers={"Holdfast-Request": "a"}),
+            await client.post("/retrieve", content=b"garbage", headers={"Holdfast-Request": "b"}),
+            await client.post("/nowhere", headers={"Holdfast-Request": "c"}),
+            await client.post("/retrieve", json={"query": "lake"}),
+        ]
+        return [answer.headers.get("Holdfast-Request") for answer in answers]
+
+    assert served(talk, index, token=token) == ["a", "b", "c", None]
+
+
+def test_one_bad_query_fails_alone(served: Any, index: Any) -> None:
+    from holdfast.retrieval.server.app import Limits
+
+    body = {"queries": ["lake", "poison", "x" * 99], "return_scores": True, "topk": 1}
+    answer = post(served, index, "/retrieve", body, limits=Limits(characters=50))
+    assert answer.status_code == 200
+    assert [len(hits) for hits in answer.json()["result"]] == [1, 0, 0]
+    problems = [None, "the search failed: poisoned", "the query has 99 characters; it may have 50"]
+    assert answer.json()["errors"] == problems
+    alone = post(served, index, "/retrieve", {"query": "poison"})
+    assert (alone.status_code, alone.json()["detail"]) == (500, "the search failed: poisoned")
+
+
+@pytest.mark.parametrize("query", ["", "  ", "?!", "漢字", "\ud800", 'quote " and \\ and \x00'])
+def test_any_text_is_a_query(served: Any, index: Any, query: str) -> None:
+    answer = post(served, index, "/retrieve", {"queries": [query, "lake"]})
+    if query == "\ud800":  # half a character, which no UTF-8 can hold
+        assert answer.status_code == 422
+    else:
+        assert [len(hits) for hits in answer.json()["result"]] == [0, 3]
+
+
+def test_the_token_is_asked_for_where_something_is_to_be_had(served: Any, index: Any) -> None:
+    async def talk(client: Any) -> list[int]:
+        paths = ["/health", "/ready", "/metrics", "/docs", "/retrieve"]
+        without = [(await client.get(path)).status_code for path in paths]
+        with_it = {"Authorization": "Bearer secret"}
+        allowed = await client.post("/retrieve", json={"query": "lake"}, headers=with_it)
+        wrong = await client.post("/retrieve", json={"query": "lake"}, headers={"Authorization": "Bearer secres"})
+        return [*without, allowed.status_code, wrong.status_code]
+
+    assert served(talk, index, token="secret") == [200, 200, 401, 401, 401, 200, 401]
+
+
+def test_openapi_names_what_is_sent(served: Any, index: Any) -> None:
+    async def talk(client: Any) -> Any:
+        return (await client.get("/openapi.json")).json()
+
+    paths = served(talk, index)["paths"]
+    schema = paths["/retrieve"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert set(schema["properties"]) == {"queries", "topk", "return_scores"}
+    assert {"/retrieve", "/search", "/batch_search", "/health", "/ready", "/metrics"} == set(paths)
+
+
+def test_prometheus(served: Any, index: Any) -> None:
+    async def talk(client: Any) -> str:
+        await client.post("/retrieve", json={"queries": ["lake", "lake", "animal"]})
+        await client.post("/retrieve", json={"queries": ["lake"]})
+        await client.post("/nowhere/else", json={})
+        return (await client.get("/metrics")).text
+
+    lines = served(talk, index).splitlines()
+    for expected in (
+        'holdfast_requests_total{path="/retrieve",status="200"} 2.0',
+        'holdfast_requests_total{path="other",status="404"} 1.0',
+        'holdfast_queries_total{outcome="searched"} 2.0',
+        'holdfast_queries_total{outcome="joined"} 1.0',
+        'holdfast_queries_total{outcome="cached"} 1.0',
+        "holdfast_batch_queries_sum 2.0",
+        "holdfast_passages 4.0",
+        "holdfast_cached_queries 2.0",
+        "holdfast_waiting_queries 0.0",
+    ):
+        assert expected in lines
+
+
+# ---- `holdfast serve` as a process
+
+
+Start = Callable[..., Any]
+
+
+def test_from_start_to_stop(index_folder: Path, serve_process: Start) -> None:
+    process, address = serve_process(index_folder)
+    assert address.startswith("http://127.0.0.1:")
+    client = HTTPRetriever(address)
+    expected = BM25Retriever.load(index_folder).search(["lake", "zebra", "town"], 2)
+    assert client.search(["lake", "zebra", "town"], 2) == expected
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda i: client.search([f"lake {i % 50}"], 3), range(200)))
+    assert all(hits == found[0] for hits in found)
+    client.close()
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=20)
+    assert "Stopped, after answering every request" in rest
+    assert process.returncode == 0
+
+    process, address = serve_process(index_folder)  # remembers
+    assert "holdfast_cached_queries 53.0" in httpx.get(f"{address}/metrics", trust_env=False).text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+def test_what_was_accepted_is_answered(index_folder: Path, serve_process: Start, number: signal.Signals) -> None:
+    # Seconds in which the batch waits for others: all requests are inside when the signal comes.
+    process, address = serve_process(index_folder, "--wait-ms", "4000", "--batch", "500")
+    host, port = address.removeprefix("http://").split(":")
+    sockets = [socket.create_connection((host, int(port)), timeout=30) for _ in range(40)]
+    for i, connection in enumerate(sockets):
+        body = f'{{"query": "lake {i}"}}'
+        connection.sendall(f"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    while "holdfast_waiting_queries 40.0" not in httpx.get(f"{address}/metrics", trust_env=False).text:
+        time.sleep(0.05)
+    process.send_signal(number)
+    for connection in sockets:
+        with connection:
+            answer = b"".join(iter(lambda own=connection: own.recv(65536), b""))  # until the server closes
+            assert answer.startswith(b"HTTP/1.1 200 OK") and b"Orsa" in answer
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_a_token_from_the_environment(
+    index_folder: Path, serve_process: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, address = serve_process(index_folder, HOLDFAST_TOKEN="secret")
+    assert httpx.post(f"{address}/retrieve", json={"query": "x"}, trust_env=False).status_code == 401
+    monkeypatch.setenv("HOLDFAST_TOKEN", "secret")
+    client = HTTPRetriever(address)
+    assert client.search(["lake"], 1)
+    client.close()
+
+
+def test_without_the_extra_it_says_what_to_install(index_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(MissingExtra, match=r"uvicorn is not installed. Run: pip install 'holdfast-rl\[server\]'"):
+        serve(index_folder, port=0)
+
+
+def test_what_cannot_be_served_is_a_sentence(index_folder: Path, tmp_path: Path) -> None:
+    def refusal(*arguments: object, **environment: str) -> str:
+        command = [sys.executable, "-m", "holdfast", "serve", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | environment)
+        assert done.returncode == 2
+        return done.stderr
+
+    assert "is not an index" in refusal(tmp_path, "--port", 0)
+    assert "HOLDFAST_TOKEN has" in refusal(index_folder, "--port", 0, HOLDFAST_TOKEN="tokén")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in refusal(index_folder, "--port", port)
+
+
+# ---- two hundred callers at once against one batch
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense", "sq8"])
+def test_a_caller_among_many_gets_what_one_batch_gives(
+    write_corpus: Any, encoder: Any, served: Any, tmp_path: Path, kind: str
+) -> None:
+    corpus = write_corpus(400)
+    if kind == "bm25":
+        build_bm25(corpus, tmp_path / "index")
+    else:
+        build_dense(corpus, tmp_path / "index", spec_of(str(encoder())), sq8=kind == "sq8", device="cpu")
+    index = open_index(tmp_path / "index", device="cpu")
+    queries = [f"w{i} w{3 * i % 71} w{i % 5}" for i in range(200)]
+
+    async def talk(client: Any) -> list[Any]:
+        bodies = ({"queries": [query], "topk": 3, "return_scores": True} for query in queries)
+        answers = await asyncio.gather(*(client.post("/retrieve", json=body) for body in bodies))
+        return [answer.json()["result"][0] for answer in answers]
+
+    tolerance = 0.0 if kind == "bm25" else 1e-5
+    for hits, expected in zip(served(talk, index), index.search(queries, 3), strict=True):
+        assert [hit["document"]["id"] for hit in hits] == [hit.document.id for hit in expected]
+        assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected], abs=tolerance, rel=0)

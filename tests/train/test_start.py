@@ -1,0 +1,151 @@
+"""What a run starts from: the warm start, watched, kept, shared, made alone; and starts that cannot work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.base.environment import cache_dir
+from holdfast.cli.recipes import find
+from holdfast.recipe import Config, load
+from holdfast.train.checkpoint import find_damage
+from holdfast.train.loading import load_questions, load_retrievers
+from holdfast.train.run import train
+from holdfast.train.start import starting_policy, warm_start_only
+from holdfast.train.start_cache import SHIPPED, settings_hash, shipped_start, start_folder
+from holdfast.train.threads import set_up_torch
+
+from .whole_runs import Recipe, assert_same_run, comparable
+
+
+def test_a_warm_start_is_watched_and_kept(recipe: Recipe, tmp_path: Path, told: Any) -> None:
+    config = recipe({"warm_start.seed": 5, "warm_start.steps": 6, "train.steps": 1})
+    train(config, tmp_path / "one", listener=told)
+    assert ("warm start", 6) in told.stages
+    assert [done for done, _ in told.advanced][:6] == [*range(1, 7)] and told.advanced[0][1]["loss"] > 3
+    train(config, tmp_path / "two")
+    # From the cache it is the same policy.
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+
+
+def test_two_seeds_of_a_run_share_a_start_and_differ(recipe: Recipe, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        train(recipe({"run.seed": seed, "eval.every": 1, "train.steps": 1}), tmp_path / str(seed))
+    one, two = comparable(tmp_path / "1"), comparable(tmp_path / "2")
+    assert one[0]["eval/em_greedy"] == two[0]["eval/em_greedy"]
+    assert one[0]["eval/f1_greedy"] == two[0]["eval/f1_greedy"]
+    assert one[1] != two[1]
+
+
+def test_a_warm_start_alone(recipe: Recipe, tmp_path: Path) -> None:
+    made = warm_start_only(recipe(), tmp_path / "run")
+    assert made == tmp_path / "run" / "model"
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= {path.name for path in made.iterdir()}
+    # And a run may start from it as from any model.
+    start = {"model.path": str(made), "warm_start.steps": 0, "train.steps": 1, "eval.every": 1}
+    train(recipe(start), tmp_path / "next")
+    train(recipe({"train.steps": 1, "eval.every": 1}), tmp_path / "direct")
+    assert comparable(tmp_path / "next") == comparable(tmp_path / "direct")
+
+
+def test_the_tiny_model_learns_from_a_file_too(whole: Path, recipe: Recipe, tmp_path: Path) -> None:
+    """The sampled episodes of a run are such a file."""
+    own = {"warm_start.data": str(whole / "trajectories.jsonl"), "warm_start.steps": 3, "train.steps": 1}
+    scripted = warm_start_only(recipe({"warm_start.steps": 3}), tmp_path / "scripted")
+    learned = warm_start_only(recipe(own), tmp_path / "learned")
+    assert (scripted / "tokenizer.json").read_bytes() == (learned / "tokenizer.json").read_bytes()
+    assert (scripted / "model.safetensors").read_bytes() != (learned / "model.safetensors").read_bytes()
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", "/a")
+    assert cache_dir() == Path("/a")
+    monkeypatch.delenv("HOLDFAST_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert cache_dir() == Path("/b/holdfast")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/c")
+    assert cache_dir() == Path("/c/.cache/holdfast")
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads"),
+    [
+        ({"run.threads": 0}, 1),
+        ({"run.threads": 2}, 2),
+        ({"run.threads": 0, "model.path": "some/model"}, 3),  # PyTorch's choice
+    ],
+)
+def test_the_tiny_model_has_one_thread_unless_more_are_asked_for(
+    recipe: Recipe, changes: dict[str, Any], threads: int
+) -> None:
+    torch.set_num_threads(3)  # the fixture of this folder puts back what was
+    set_up_torch(recipe(changes))
+    assert torch.get_num_threads() == threads
+
+
+# ---- the starts that come with holdfast belong to today's recipes
+
+
+RECIPES = ("quickstart", "flaky")
+LARGEST = 1_200_000
+
+
+def bundled(name: str, *changes: str) -> Config:
+    return load(find(name), changes)
+
+
+def start_of(config: Config) -> Path:
+    folder = shipped_start(config)
+    assert folder is not None
+    return folder
+
+
+def test_each_start_has_a_recipe() -> None:
+    assert sorted(path.name for path in SHIPPED.iterdir()) == sorted(RECIPES)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_start_is_whole_small_and_says_what_made_it(name: str) -> None:
+    folder = start_of(bundled(name))
+    assert folder.name == name and find_damage(folder) is None
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= LARGEST
+    state = json.loads((folder / "state.json").read_text())
+    assert state["settings"] == settings_hash(bundled(name)) and state["command"] == f"holdfast warm-start {name}"
+    assert state["made_by"]["holdfast"] and 0 <= state["scores"]["em_greedy"] <= 1
+
+
+def test_collapse_starts_like_flaky() -> None:
+    assert start_of(bundled("collapse")).name == "flaky"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "--world.seed=1",
+        "--warm_start.steps=10",
+        "--warm_start.seed=3",
+        "--warm_start.batches=mixed",
+        "--world.model.hidden=32",
+    ],
+)
+def test_other_settings_have_a_start_of_their_own(change: str) -> None:
+    assert shipped_start(bundled("flaky", change)) is None
+
+
+def test_what_a_start_does_not_depend_on_changes_nothing() -> None:
+    changed = bundled("flaky", "--run.seed=5", "--train.lr=1e-3", "--loss.penalty.name=sapo", "--sampling.top_p=1")
+    assert start_of(changed) == start_of(bundled("flaky"))
+
+
+def test_a_run_begins_with_it_and_fills_no_cache(told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+    config = bundled("flaky")
+    policy = starting_policy(config, load_questions(config), load_retrievers(config).train, told)
+    assert any("comes with holdfast" in note for note in told.notes)
+    assert sum(p.numel() for p in policy.model.parameters()) > 200_000
+    assert not start_folder(config).exists()

@@ -1,0 +1,452 @@
+"""A model of one's own, base and instruct, whole and LoRA: it trains with any index, is saved, goes on and answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from holdfast.agent.protocol import CLEAN, render_prompt
+from holdfast.base.errors import CheckpointError, ConfigError, ModelError
+from holdfast.base.run_folder import list_checkpoints
+from holdfast.model.language_model import load_model, take_weights
+from holdfast.model.logprobs import token_logprobs
+from holdfast.recipe import Config, Model
+from holdfast.retrieval import open_index
+from holdfast.retrieval.bm25_building import build_bm25
+from holdfast.retrieval.dense_building import build_dense
+from holdfast.retrieval.encoder import spec_of
+from holdfast.train.learner import Reference
+from holdfast.train.loading import load_agent
+from holdfast.train.run import resume, train
+from holdfast.train.saving import refuse_other_shape
+from holdfast.train.start import warm_start_only
+
+from .whole_runs import Recipe, a_start
+from .whole_runs import comparable as rows_of
+
+CPU = torch.device("cpu")
+
+
+NO_PENALTY = {"loss.penalty": {"name": "none"}}
+
+
+def brevity(example: Any, trajectory: Any) -> float:
+    """A reward that does not ask for an action."""
+    return 1.0
+
+
+class Killed(BaseException):
+    """Nothing in holdfast catches it."""
+
+
+@pytest.fixture(scope="module")
+def instruct(own: Callable[..., Config], lesson: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return warm_start_only(own("raw-chat", lesson), tmp_path_factory.mktemp("instruct") / "run")
+
+
+@pytest.mark.parametrize("reward", [{"em": 1.0}, {"em": 1.0, "custom": {f"{__name__}:brevity": 0.1}}])
+@pytest.mark.parametrize("model", ["raw", "base"])
+def test_a_model_that_never_searches_or_answers_is_stopped_while_no_reward_says_otherwise(
+    own: Callable[..., Config], base: Path, tmp_path: Path, told: Any, model: str, reward: dict[str, Any]
+) -> None:
+    changes = {"reward": reward, "train": {"steps": 3, "questions": 8, "optimizer_steps_per_rollout": 1}, **NO_PENALTY}
+    config = own(base if model == "base" else model, {**changes, "train.group_size": 4})
+    if model == "base" or "custom" in reward:
+        train(config, tmp_path / "run", listener=told)
+        return
+    with pytest.raises(ModelError, match=r"none of the first 64 rollouts searched or answered.*warm_start\.data"):
+        train(config, tmp_path / "run", listener=told)
+    assert [step for step, _ in told.steps] == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["dense index", "served index"])
+def test_it_trains_with_an_index_of_any_kind(
+    own: Callable[..., Config],
+    base: Path,
+    home: Path,
+    tmp_path: Path,
+    encoder: Any,
+    retrieve_server: Callable[..., Any],
+    how: str,
+) -> None:
+    folder = tmp_path / "index"
+    changes: dict[str, Any] = {"retrieval.corpus": "world", "train.steps": 1}
+    if how == "dense index":
+        build_dense(home / "corpus.jsonl", folder, spec_of(str(encoder())), device="cpu")
+        changes["retrieval.index"] = str(folder)
+    else:
+        build_bm25(home / "corpus.jsonl", folder)
+        changes["retrieval.url"] = retrieve_server(open_index(folder)).url
+    train(own(base, changes), tmp_path / "run")
+    (row,) = rows_of(tmp_path / "run")
+    assert row["rollout/searches"] > 0
+    assert row["retrieval/error_fraction"] == 0
+    assert load_agent(tmp_path / "run").retriever.search(["place"], 3)[0]
+
+
+RECOMPUTED_BF16 = {"model.gradient_checkpointing": True, "model.autocast": "bf16"}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "base": ("base", {}),
+    "instruct, recomputed, bf16": ("instruct", RECOMPUTED_BF16 | {"loss.penalty.name": "sapo"}),
+    "LoRA": ("base", {"model.lora_rank": 4, "train.lr": 2e-2}),
+    "LoRA, instruct, recomputed, bf16": ("instruct", RECOMPUTED_BF16 | {"model.lora_rank": 2, "train.lr": 2e-2}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_trains_is_saved_goes_on_and_answers(
+    own: Callable[..., Config], request: pytest.FixtureRequest, tmp_path: Path, told: Any, kind: str
+) -> None:
+    model, changes = KINDS[kind]
+    start = request.getfixturevalue(model)
+    config = own(start, changes)
+    summary = train(config, tmp_path / "run", listener=told)
+    rows = rows_of(tmp_path / "run")
+    assert len(rows) == 2 and summary.split == "test"
+    # There were right answers and wrong ones, some searched, and the update did something.
+    assert 0 < sum(row["reward/em"] for row in rows) / 2 < 1
+    assert sum(row["rollout/searches"] for row in rows) > 0
+    assert any("displacement/correct" in row for row in rows) and any(
+        "likelihood/correct/action_1" in row for row in rows
+    )
+    assert all(row["penalty/noise_floor"] == 0 for row in rows)
+    assert any(row["grad/norm"] > 0 for row in rows) and rows[-1]["loss/kl"] > 0
+
+    # Stopped and continued it is the same run.
+    told.step = lambda result: (_ for _ in ()).throw(Killed) if result.step == 2 else None
+    with pytest.raises(Killed):
+        train(config, tmp_path / "again", listener=told)
+    resume(tmp_path / "again")
+    assert rows_of(tmp_path / "again") == rows
+
+    # What it saved loads anywhere, and is what the agent runs on.
+    saved = list_checkpoints(tmp_path / "run")[0] / "model"
+    agent = load_agent(tmp_path / "run")
+    plain = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32).eval()
+    ids = torch.tensor([render_prompt("What is place 3?", agent.protocol, agent.tokenizer)])
+    with torch.no_grad():
+        torch.testing.assert_close(agent.policy.model(ids).logits, plain(ids).logits, atol=1e-5, rtol=1e-5)
+    assert AutoTokenizer.from_pretrained(saved)("a lake")["input_ids"] == agent.tokenizer("a lake")["input_ids"]
+    fresh = load_model(Model(path="x"), start, CPU).model
+    with torch.no_grad():
+        assert not torch.allclose(agent.policy.model(ids).logits, fresh(ids).logits, atol=1e-3)
+    if "LoRA" in kind:
+        names = set(load_file(saved / "adapter_model.safetensors"))
+        assert names and all("lora_" in name for name in names) and not (saved / "model.safetensors").exists()
+        assert Path(json.loads((saved / "adapter_config.json").read_text())["base_model_name_or_path"]).is_absolute()
+
+
+def test_base_and_instruct_see_their_own_prompts(base: Path, instruct: Path) -> None:
+    """Also after the tokenizer was saved and loaded again."""
+    tokenizers = [load_model(Model(path="x"), folder, CPU).tokenizer for folder in (base, instruct)]
+    plain, chat = (tokenizer.decode(render_prompt("Where?", CLEAN, tokenizer)) for tokenizer in tokenizers)
+    assert "Where?" in plain and chat == f"<|user|>{plain}<|agent|>"
+
+
+# ---- what becomes of a model in a folder
+
+
+# ---- the weights
+
+
+def test_a_weight_begins_where_torch_would_begin_it(home: Path, tmp_path: Path) -> None:
+    """On a CPU the address decides how sums are rounded, and in a file it depends on the length of the header."""
+    shutil.copytree(home / "raw", tmp_path / "raw")
+    weights = load_file(tmp_path / "raw" / "model.safetensors")
+    begins = []
+    for longer in (0, 8, 24):
+        metadata = {"format": "pt", "note": "x" * longer}
+        save_file(weights, tmp_path / "raw" / "model.safetensors", metadata=metadata)
+        mapped = AutoModelForCausalLM.from_pretrained(tmp_path / "raw")
+        loaded = load_model(Model(path="x"), tmp_path / "raw", CPU).model
+        begins += [weight.data_ptr() % 64 for weight in mapped.parameters()]
+        assert not any(weight.data_ptr() % 64 for weight in loaded.parameters())
+        assert all(torch.equal(a, b) for a, b in zip(mapped.parameters(), loaded.parameters(), strict=True))
+    assert any(begins)
+
+
+# ---- the reference
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_the_reference_stays_where_the_policy_started(home: Path, rank: int) -> None:
+    made = load_model(Model(path="x", lora_rank=rank), home / "raw", CPU)
+    ids = torch.arange(2, 14)[None]
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    reference = Reference(made)
+
+    def policy() -> torch.Tensor:
+        return made.logprobs(ids, mask, temperature=0.7)[0]
+
+    with torch.no_grad():
+        start = policy()
+        for p in made.model.parameters():
+            if p.requires_grad:
+                p.add_(0.05)
+        moved = policy()
+        kept = reference.logprobs(ids, mask, temperature=0.7)
+        again = policy()
+        if rank:
+            with made.model.disable_adapter():
+                off = policy()
+            torch.testing.assert_close(kept, off, atol=1e-6, rtol=1e-6)
+    assert torch.equal(kept, start) and not torch.allclose(moved, start, atol=1e-2)
+    assert torch.equal(again, moved)  # and the policy is itself again afterwards
+
+
+def test_the_reference_of_warm_started_adapters_is_the_warm_started_policy(
+    own: Callable[..., Config], lesson: dict[str, Any]
+) -> None:
+    """Switching the adapters off would compare with a model that cannot even answer."""
+    config = own("raw", lesson | {"model.lora_rank": 4})
+    a_start(config)
+    made = a_start(config)  # from the cache
+    ids = torch.arange(2, 14)[None]
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    with torch.no_grad():
+        kept = Reference(made).logprobs(ids, mask)
+        assert torch.equal(kept, made.logprobs(ids, mask)[0])
+        with made.model.disable_adapter():
+            assert not torch.allclose(made.logprobs(ids, mask)[0], kept, atol=1e-2)
+
+
+def test_padding_is_an_id_that_the_model_embeds(home: Path) -> None:
+    made = load_model(Model(path="x"), home / "raw", CPU)
+    rows = made.model.get_input_embeddings().weight.shape[0]
+    made.tokenizer.add_tokens([f"<more {i}>" for i in range(rows)])
+    made.tokenizer.pad_token = f"<more {rows - 1}>"
+    assert made.tokenizer.pad_token_id >= rows and made.pad_token_id == made.tokenizer.eos_token_id
+
+
+# ---- precision and dropout
+
+
+def test_weights_are_fp32_and_dropout_is_off(tmp_path: Path, make_model: Callable[..., Any], home: Path) -> None:
+    shutil.copytree(home / "raw", tmp_path / "half")
+    make_model(attention_dropout=0.5).to(torch.bfloat16).save_pretrained(tmp_path / "half")
+    made = load_model(Model(path="x"), tmp_path / "half", CPU)
+    assert {p.dtype for p in made.model.parameters()} == {torch.float32} and made.autocast_dtype is None
+    ids = torch.arange(2, 14)[None]
+    made.model.train()
+    with torch.no_grad():
+        assert torch.equal(made.model(ids).logits, made.model(ids).logits)
+    assert load_model(Model(path="x", autocast="bf16"), tmp_path / "half", CPU).autocast_dtype is torch.bfloat16
+
+
+def test_dropout_that_is_a_number_of_the_layer_is_off_too(
+    tmp_path: Path, make_model: Callable[..., Any], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    opt = make_model("OPT", word_embed_proj_dim=32, ffn_dim=48, dropout=0.5, init_std=0.2)
+    opt.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    made = load_model(Model(path="x"), tmp_path, CPU)
+    made.model.train()
+    ids = torch.arange(2, 14)[None]
+    with torch.no_grad():
+        assert torch.equal(made.model(ids).logits, made.model(ids).logits)
+
+
+def test_the_tokenizer_is_the_one_that_was_saved(home: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    """`AutoTokenizer` reads a Qwen2 folder by Qwen2's own rules, whatever the folder says."""
+    made = load_model(Model(path="x"), home / "raw", CPU)
+    assert json.loads(made.tokenizer.backend_tokenizer.to_str()) == json.loads(tokenizer.backend_tokenizer.to_str())
+
+
+# ---- models that are refused
+
+
+def broken(home: Path, folder: Path, change: Callable[[Path], Any]) -> Path:
+    shutil.copytree(home / "raw", folder)
+    change(folder)
+    return folder
+
+
+def without_a_layer(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.0.mlp.down_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def cut(folder: Path) -> None:
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
+
+
+def remove(*names: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (remove("tokenizer.json", "tokenizer_config.json"), "cannot encode the word 'search'.*tokenizer.json"),
+        (remove("model.safetensors"), "no causal language model can be loaded from this folder"),
+        (remove("config.json"), "is a folder without config.json"),
+        (cut, "no causal language model can be loaded"),
+        (without_a_layer, r"lack 1 of the weights of a Qwen2ForCausalLM, such as model\.layers\.0\.mlp\.down_proj"),
+        (lambda folder: (folder / "config.json").write_text("{"), "no tokenizer can be loaded|no causal language"),
+        (lambda folder: (folder / "tokenizer_config.json").write_text("{"), "no tokenizer can be loaded"),
+    ],
+)
+def test_a_folder_that_is_not_whole_is_refused(
+    home: Path, tmp_path: Path, change: Callable[[Path], Any], problem: str
+) -> None:
+    folder = broken(home, tmp_path / "broken", change)
+    with pytest.raises(ModelError, match=problem) as caught:
+        load_model(Model(path=str(folder)), folder, CPU)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["Qwen/Qwen2.5-0.5B", "no such thing", "/no/such/folder"])
+def test_a_hub_id_without_network_is_refused(own: Callable[..., Config], tmp_path: Path, path: str) -> None:
+    with pytest.raises(
+        ModelError, match=r"is not a folder here.* (not in the hub's cache|could be fetched from the hub|be a hub id)"
+    ):
+        train(own("raw", {"model.path": path}), tmp_path / "run")
+
+
+def test_a_model_that_is_no_causal_one_is_refused(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="Give a causal language model with all its weights"):
+        load_model(Model(path=str(tmp_path)), tmp_path, CPU)
+
+
+def test_adapters_of_another_rank_are_refused(
+    own: Callable[..., Config], lesson: dict[str, Any], tmp_path: Path
+) -> None:
+    short = {"model.lora_rank": 2, "warm_start": lesson["warm_start"] | {"steps": 1}}
+    made = warm_start_only(own("raw", short), tmp_path / "run")
+    assert load_model(Model(path=str(made)), made, CPU).model.peft_config["default"].r == 2
+    refuse_other_shape(Config(model=Model(path="x", lora_rank=2)), made)
+    refuse_other_shape(Config(model=Model(path=str(made))), made)
+    with pytest.raises(CheckpointError, match=r"model\.lora_rank = 0, but .* was trained with 2"):
+        refuse_other_shape(Config(model=Model(path="x")), made)
+    with pytest.raises(ConfigError, match=r"model\.lora_rank = 3, but the adapters .* have rank 2"):
+        load_model(Model(path=str(made), lora_rank=3), made, CPU)
+    settings = json.loads((made / "adapter_config.json").read_text())
+    (made / "adapter_config.json").write_text(json.dumps(settings | {"base_model_name_or_path": "/gone"}))
+    with pytest.raises(ModelError, match="base_model_name_or_path = '/gone' is not a folder here"):
+        load_model(Model(path=str(made)), made, CPU)
+    (made / "adapter_config.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"adapter_config\.json cannot be read"):
+        load_model(Model(path=str(made)), made, CPU)
+
+
+def test_weights_of_another_model_are_refused(home: Path, tmp_path: Path, make_model: Callable[..., Any]) -> None:
+    shutil.copytree(home / "raw", tmp_path / "wide")
+    make_model(hidden_size=64).save_pretrained(tmp_path / "wide")
+    config = Model(path=str(home / "raw"))
+    with pytest.raises(CheckpointError, match=r"whose hidden_size = 32, but .*wide was trained with 64"):
+        refuse_other_shape(Config(model=config), tmp_path / "wide")
+    with pytest.raises(CheckpointError, match=r"contains the weights of another model .*start a new run"):
+        take_weights(load_model(config, home / "raw", CPU), config, tmp_path / "wide")
+
+
+# ---- the warm start of a model of one's own
+
+
+def test_a_warm_start_teaches_what_the_episodes_say(base: Path, home: Path) -> None:
+    tokenizer = load_model(Model(path="x"), base, CPU).tokenizer
+    prompt, answer = (
+        tokenizer(text)["input_ids"] for text in ("Question: What is place 0?\n", "<answer> town </answer>")
+    )
+    ids = torch.tensor([prompt + answer])
+    mask = torch.tensor([[False] * len(prompt) + [True] * len(answer)])
+    with torch.no_grad():
+        after, before = (
+            token_logprobs(load_model(Model(path="x"), folder, CPU).model, ids, mask)[0].sum()
+            for folder in (base, home / "raw")
+        )
+    assert after > before + 20
+
+
+def test_a_run_does_its_warm_start_first(own: Callable[..., Config], lesson: dict[str, Any], tmp_path: Path) -> None:
+    """In one go or in two stages it is the same start."""
+    start = warm_start_only(own("raw", lesson), tmp_path / "start")
+    train(own("raw", lesson | {"train.steps": 1}), tmp_path / "one")
+    train(own(start, {"train.steps": 1}), tmp_path / "two")
+    assert rows_of(tmp_path / "one") == rows_of(tmp_path / "two")
+
+
+def test_adapters_are_warm_started_and_trained_on(
+    own: Callable[..., Config], lesson: dict[str, Any], base: Path, tmp_path: Path
+) -> None:
+    few = {"warm_start": lesson["warm_start"] | {"steps": 2}, "model.lora_rank": 4, "train.steps": 1}
+    train(own(base, few), tmp_path / "run")
+    assert rows_of(tmp_path / "run")[0]["penalty/noise_floor"] == 0
+    start, saved = (
+        load_model(own(base, few).model, folder, CPU).model
+        for folder in (base, list_checkpoints(tmp_path / "run")[0] / "model")
+    )
+    ids = torch.arange(2, 14)[None]
+    with torch.no_grad(), saved.disable_adapter():
+        torch.testing.assert_close(saved(ids).logits, start(ids).logits)
+
+
+def test_a_changed_model_folder_is_started_from_anew(
+    own: Callable[..., Config],
+    lesson: dict[str, Any],
+    tmp_path: Path,
+    home: Path,
+    told: Any,
+    make_model: Callable[..., Any],
+) -> None:
+    """The cache goes by what the folder holds, not by its name."""
+    shutil.copytree(home / "raw", tmp_path / "mine")
+    config = own(tmp_path / "mine", {"warm_start": lesson["warm_start"] | {"steps": 1}})
+    one = warm_start_only(config, tmp_path / "one")
+    make_model(seed=9).save_pretrained(tmp_path / "mine")
+    two = warm_start_only(config, tmp_path / "two", listener=told)
+    assert ("warm start", 1) in told.stages
+    assert (one / "model.safetensors").read_bytes() != (two / "model.safetensors").read_bytes()
+
+
+def test_trajectories_of_a_run_are_episodes_to_start_from(
+    own: Callable[..., Config], base: Path, tmp_path: Path, told: Any
+) -> None:
+    train(own(base, {"train.steps": 1}), tmp_path / "run")
+    episodes = {"warm_start": {"data": str(tmp_path / "run" / "trajectories.jsonl"), "steps": 2}}
+    warm_start_only(own("raw", episodes), tmp_path / "start", listener=told)
+    assert ("warm start", 2) in told.stages and not any("skipped" in note for note in told.notes)
+    with pytest.raises(CheckpointError, match=r"is a finished warm start, .*--model\.path .*start/model"):
+        resume(tmp_path / "start")
+
+
+def test_bad_and_overlong_episodes_are_left_out_and_said(
+    own: Callable[..., Config], tmp_path: Path, told: Any, write_rows: Callable[..., str]
+) -> None:
+    good = {"question": "What?", "turns": [{"text": "<answer> a </answer>"}]}
+    endless = {"question": "What?", "turns": [{"text": "why " * 300 + "<answer> a </answer>"}]}
+    path = write_rows(tmp_path / "e.jsonl", [good, good, endless, {"question": "What?"}])
+    warm_start_only(own("raw", {"warm_start": {"data": path, "steps": 1}}), tmp_path / "run", listener=told)
+    assert any("1 row(s)" in note and "e.jsonl:4: turns" in note for note in told.notes)
+    assert any("1 of 3 demonstrations" in note and "max_total_tokens = 200" in note for note in told.notes)
+    path = write_rows(tmp_path / "long.jsonl", [endless])
+    with pytest.raises(ConfigError, match=r"1 of 1 demonstrations .* longer than protocol\.max_total_tokens = 200"):
+        warm_start_only(own("raw", {"warm_start": {"data": path, "steps": 1}}), tmp_path / "next")
+
+
+def test_a_model_of_ones_own_learns_the_worlds_scripts_too(
+    recipe: Recipe, home: Path, tmp_path: Path, told: Any
+) -> None:
+    config = recipe({"model": {"path": str(home / "raw")}, "warm_start.steps": 2, "protocol.max_total_tokens": 512})
+    warm_start_only(config, tmp_path / "run", listener=told)
+    assert ("warm start", 2) in told.stages and told.advanced[-1][0] == 2
