@@ -5,7 +5,7 @@
     Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0, gate="action"))
     trainer = Trainer(model, reward_funcs, args=GRPOConfig(..., steps_per_generation=8), train_dataset=questions)
 
-With `with_penalties(GRPOTrainer)` and no penalty, the loss and its gradient stay as they are, bit for bit, and the log
+With `with_penalties(GRPOTrainer)` and nothing else, loss and gradient stay as they are, bit for bit, and the log
 gains `holdfast/...`: the likelihood of correct and incorrect rollouts, displacement, the importance ratio.
 
 How it works. The subclass calls `super()` everywhere and copies nothing of the trainer. It reads the log-probs of the
@@ -22,6 +22,7 @@ from importlib.metadata import version
 from typing import TypeVar
 
 from holdfast.adapters.trl_mask import MaskMixin
+from holdfast.adapters.trl_nthr import NthrMixin
 from holdfast.adapters.trl_penalty import PenaltyMixin, Settings
 from holdfast.base.errors import ConfigError
 from holdfast.methods.custom_penalty import try_out
@@ -42,6 +43,7 @@ def with_penalties(
     displacement_every: int = 10,
     displacement_rows: int = 64,
     mask_logprobs: bool = False,
+    nthr: bool = False,
 ) -> T:
     """A subclass of a `GRPOTrainer` that adds `penalty` to the loss and `holdfast/...` to the log.
 
@@ -57,6 +59,7 @@ def with_penalties(
         displacement_rows: on at most this many rollouts, over all processes.
         mask_logprobs: take the log-probs of the loss over the tokens that the sampler can draw. For a sampler that
             `top_p`, `top_k` or `min_p` truncates; see `holdfast.adapters.trl_mask`.
+        nthr: lower the weight of tokens in negative rollouts that hurt positive ones; see `holdfast.adapters.trl_nthr`.
 
     Returns:
         A class to use in place of the given one: same arguments, same checkpoints.
@@ -96,13 +99,19 @@ def with_penalties(
             "for the first and at least 1 for the second"
         )
     settings = Settings(penalty, correct_above, displacement_every, displacement_rows, mask_logprobs)
-    name = f"{trainer_class.__name__}With{type(penalty).__name__}" if penalty else f"Observed{trainer_class.__name__}"
+    added = [*([type(penalty).__name__] if penalty else []), *["NTHR"] * nthr]
+    name = f"{trainer_class.__name__}With{'And'.join(added)}" if added else f"Observed{trainer_class.__name__}"
     if mask_logprobs and _is_unsloth(trainer_class):
         raise ConfigError(
             "mask_logprobs=True with an Unsloth trainer: Unsloth does not keep the logits that a mask needs. Leave "
             "it out, and sample without truncation: top_p=1, top_k=0, min_p=None"
         )
-    bases: tuple[type, ...] = (_mixin(trainer_class), *[MaskMixin] * mask_logprobs, trainer_class)
+    if nthr and (mask_logprobs or _is_unsloth(trainer_class)):
+        other = "mask_logprobs=True" if mask_logprobs else "an Unsloth trainer"
+        why = "a loss over the whole vocabulary" if mask_logprobs else "TRL's own forward pass"
+        raise ConfigError(f"nthr=True with {other}: NTHR needs {why}. Leave one out")
+    mixins = (_mixin(trainer_class), *[MaskMixin] * mask_logprobs, *[NthrMixin] * nthr)
+    bases: tuple[type, ...] = (*mixins, trainer_class)
     return type(name, bases, {"holdfast_settings": settings})  # type: ignore[return-value]
 
 

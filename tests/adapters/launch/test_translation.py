@@ -360,11 +360,15 @@ def test_remedies_in_verl(recipe: MakeRecipe, changes: tuple[str, ...], expected
     holds(plan("verl", recipe(*changes), Machines(gpus=2)).values, expected)
 
 
+def test_nthr_is_an_argument_in_trl(recipe: MakeRecipe) -> None:
+    assert "    nthr=True,\n" in plan("trl", recipe("--loss.methods.nthr.on=true")).files["train.py"]
+    assert "nthr" not in plan("trl", recipe()).files["train.py"]
+
+
 @pytest.mark.parametrize(
     ("host", "changes", "words"),
     [
         *((host, (change,), words) for host in ("trl", "verl") for change, words in (
-            ("--loss.methods.nthr.on=true", "hidden states"),
             ("--loss.methods.drop_void.on=true", "which turns are invalid"),
             ("--loss.methods.drop_first_actions.on=true", "the same passages"),
             ("--loss.methods.negative_weight.weight=0", "all rollouts the same weight"),
@@ -377,6 +381,7 @@ def test_remedies_in_verl(recipe: MakeRecipe, changes: tuple[str, ...], expected
         ("trl", ("--loss.surrogate=cispo", "--loss.clip_low=1", "--loss.reduction=seq-mean-token-mean"), "over tokens"),
         ("trl", (f"{WEIGHTS}level=sequence", f"{WEIGHTS}keep=reject"), "also weights the tokens"),
         ("verl", ("--loss.methods.off_policy_mask.threshold=0.5",), "does not have this mask"),
+        ("verl", ("--loss.methods.nthr.on=true",), "hidden states"),
         ("verl", (f"{WEIGHTS}level=token", f"{WEIGHTS}low=0.5"), "no lower bound"),
         ("verl", (f"{WEIGHTS}level=token", f"{WEIGHTS}keep=mask"), "two bounds"),
         ("verl", (f"{WEIGHTS}level=sequence", f"{WEIGHTS}aggregate=mean"), "product of its ratios"),
