@@ -21,6 +21,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TypeVar
 
+from holdfast.adapters.host_losses import unsupported
+from holdfast.adapters.trl_async import NAME, OLDEST, AsyncMixin
 from holdfast.adapters.trl_mask import MaskMixin
 from holdfast.adapters.trl_nthr import NthrMixin
 from holdfast.adapters.trl_penalty import PenaltyMixin, Settings
@@ -48,7 +50,8 @@ def with_penalties(
     """A subclass of a `GRPOTrainer` that adds `penalty` to the loss and `holdfast/...` to the log.
 
     Args:
-        trainer_class: TRL's GRPOTrainer, or a subclass of it that keeps its `_compute_loss`.
+        trainer_class: TRL's GRPOTrainer, or a subclass of it that keeps its `_compute_loss`; or AsyncGRPOTrainer, see
+            `holdfast.adapters.trl_async`, which measures no displacement and does not know what is correct.
         penalty: `LLDS(...)`, `SAPO(...)`, `NLL(...)`, or a class of yours derived from `holdfast.penalties.Penalty`;
             None observes only.
         correct_above: a rollout is correct when its reward, weighted and summed as TRL does, exceeds this; or, where a
@@ -75,7 +78,8 @@ def with_penalties(
     numbers = tuple(int(part) for part in installed.split(".")[:2])
     if not _SUPPORTED[0] <= numbers < _SUPPORTED[1]:
         raise ConfigError(f"trl {installed} is installed, but this adapter needs 1.15 or newer, below 2: {_INSTALL}")
-    if not (isinstance(trainer_class, type) and issubclass(trainer_class, GRPOTrainer)):
+    is_async = isinstance(trainer_class, type) and any(base.__name__ == NAME for base in trainer_class.__mro__)
+    if not is_async and not (isinstance(trainer_class, type) and issubclass(trainer_class, GRPOTrainer)):
         given = f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r})"
         if _is_unsloth(GRPOTrainer):
             raise ConfigError(
@@ -83,8 +87,8 @@ def with_penalties(
                 "unsloth` before every import of trl"
             )
         raise ConfigError(
-            f"{given}: this function needs TRL's GRPOTrainer or a subclass of it. Other trainers have no per-token "
-            "loss to which a penalty could be added"
+            f"{given}: this function needs TRL's GRPOTrainer, its AsyncGRPOTrainer, or a subclass of one. Other "
+            "trainers have no per-token loss to which a penalty could be added"
         )
     if penalty is not None and not isinstance(penalty, Penalty):
         raise ConfigError(
@@ -110,9 +114,24 @@ def with_penalties(
         other = "mask_logprobs=True" if mask_logprobs else "an Unsloth trainer"
         why = "a loss over the whole vocabulary" if mask_logprobs else "TRL's own forward pass"
         raise ConfigError(f"nthr=True with {other}: NTHR needs {why}. Leave one out")
+    if is_async:
+        _check_async(penalty, numbers, mask_logprobs=mask_logprobs, nthr=nthr)
+        return type(name, (AsyncMixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
     mixins = (_mixin(trainer_class), *[MaskMixin] * mask_logprobs, *[NthrMixin] * nthr)
     bases: tuple[type, ...] = (*mixins, trainer_class)
     return type(name, bases, {"holdfast_settings": settings})  # type: ignore[return-value]
+
+
+def _check_async(penalty: Penalty | None, numbers: tuple[int, ...], *, mask_logprobs: bool, nthr: bool) -> None:
+    """Raise `ConfigError` for what AsyncGRPOTrainer cannot honour."""
+    host = f"TRL's {NAME}"
+    problems = [] if penalty is None else list(unsupported(penalty, host))
+    problems += [f"mask_logprobs=True: {host} has no pass of its own for old log-probs. Leave it out"] * mask_logprobs
+    problems += [f"nthr=True: {host} trains on parts of groups, and NTHR compares whole ones. Leave it out"] * nthr
+    if numbers < OLDEST:
+        problems.append(f"with_penalties({NAME}) needs trl 1.16 or newer, whose loss gets packed rollouts: {_INSTALL}")
+    for problem in problems:
+        raise ConfigError(problem)
 
 
 def _is_unsloth(trainer_class: type) -> bool:

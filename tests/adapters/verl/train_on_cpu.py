@@ -147,7 +147,7 @@ def rollouts(**settings: Any) -> TensorDict:
 def train(folder: str, spec: str) -> dict[str, Any]:
     loss, _, answer = spec.partition(":")
     if loss in LOSSES:
-        core_algos.POLICY_LOSS_REGISTRY[loss] = _Loss(loss)  # which has seen no rollouts yet, as in a process of its own
+        core_algos.POLICY_LOSS_REGISTRY[loss] = _Loss(loss)  # it has seen no rollouts, as in a process of its own
     worker = make_worker(folder, loss, answer)
     before = worker.infer_batch(rollouts(compute_loss=False, calculate_entropy=False))
     old = no_padding_2_padding(before["log_probs"], rollouts())
