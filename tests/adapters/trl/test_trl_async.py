@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import warnings
 from collections import defaultdict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +16,12 @@ import torch
 
 trl = pytest.importorskip("trl")
 
+from datasets import Dataset  # noqa: E402
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # `trl.experimental` is experimental, we know
-    from trl.experimental.async_grpo import AsyncGRPOTrainer
-    from trl.experimental.async_grpo.async_grpo_trainer import DataCollatorForRollout
-    from trl.experimental.async_grpo.packing import TreeRow
+    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
+    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
 from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
 from holdfast.base.errors import ConfigError  # noqa: E402
@@ -64,10 +67,10 @@ def bare(trainer_class: Any) -> Any:
 
 
 def loss_and_gradient(trainer: Any) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
-    row = TreeRow()
+    row = packing.TreeRow()
     for number in range(len(SAMPLES)):
         row.add(sample(number))
-    inputs = DataCollatorForRollout(pad_token_id=0)([[row]])
+    inputs = async_grpo_trainer.DataCollatorForRollout(pad_token_id=0)([[row]])
     count = inputs["input_ids"].numel()
     logprobs = (-torch.rand(1, count, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) - 0.1).detach()
     logprobs.requires_grad_()
@@ -159,3 +162,84 @@ def test_in_evaluation_the_loss_is_trls() -> None:
 def test_what_it_cannot_honour_is_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         with_penalties(AsyncGRPOTrainer, **arguments)
+
+
+# ---- a whole training, with stand-ins for vLLM and for the kernel of the GPU
+
+
+class Sampler:
+    """Fills the queue with what TRL's worker would: the model's own log-probs, if `SAMPLES` were its rollouts."""
+
+    def __init__(self, model: Any) -> None:
+        self.rollout_buffer: queue.Queue[Any] = queue.Queue()
+        self.metrics_queue: queue.Queue[Any] = queue.Queue()
+        for number in [*range(len(SAMPLES))] * 5:  # 3 steps, and what is fetched ahead
+            made = sample(number)
+            ids = torch.tensor(made["input_ids"])
+            with torch.no_grad():
+                every = model(input_ids=ids[None]).logits[0].log_softmax(-1)
+            own = torch.cat([torch.zeros(1), every[:-1].gather(1, ids[1:, None])[:, 0]]) * torch.tensor(
+                made["completion_mask"]
+            )
+            self.rollout_buffer.put(
+                RolloutSample(
+                    prompt=[],
+                    completion=[],
+                    **{k: made[k] for k in ("input_ids", "completion_mask", "advantage")},
+                    old_log_probs=own.numpy(),
+                    model_version=0,
+                    group_id=made["group_id"],
+                    metrics={},
+                )
+            )
+
+    def nothing(self, *_: Any, **__: Any) -> None:
+        """No server, no weights to send."""
+
+    def check_health(self, _: float) -> None:
+        raise AssertionError("the trainer waits for rollouts that do not come")
+
+    start = stop = update_model_version = nothing
+    init_weight_transfer = pause = send_weights = resume = destroy = nothing
+
+
+def varlen_attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *_: Any, softmax_scale: float, **__: Any) -> Any:
+    """What the kernel computes: causal attention of each segment to its path, aligned at the end."""
+    k, v = (x.repeat_interleave(q.size(1) // k.size(1), 1) for x in (k, v))
+    out = []
+    for (a, b), (c, d) in zip(itertools.pairwise(cu_q.tolist()), itertools.pairwise(cu_k.tolist()), strict=True):
+        scores = torch.einsum("qhd,khd->hqk", q[a:b], k[c:d]) * softmax_scale
+        seen = torch.ones(b - a, d - c).tril(d - c - (b - a)).bool()
+        out.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), v[c:d]))
+    return torch.cat(out)
+
+
+def test_a_training(tmp_path: Path, tiny_model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first step every ratio is 1: log-probs, unpacked, are those of the rollouts passed one by one."""
+    monkeypatch.setattr(packing, "_flash_attn", lambda: SimpleNamespace(flash_attn_varlen_func=varlen_attention))
+    monkeypatch.setattr(packing, "get_target_dtype", lambda query, module: None)
+    monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None)
+    tiny_model.save_pretrained(tmp_path / "model")
+    sampler = Sampler(tiny_model)
+    trainer = with_penalties(AsyncGRPOTrainer, LLDS(coef=1.0, threshold=1e-4))(
+        model=str(tmp_path / "model"),
+        reward_funcs=lambda completions, **_: [0.0 for _ in completions],
+        args=AsyncGRPOConfig(
+            output_dir=str(tmp_path / "run"), use_cpu=True, bf16=False, gradient_checkpointing=False, max_steps=3,
+            per_device_train_batch_size=len(SAMPLES), gradient_accumulation_steps=1, token_budget=0, logging_steps=1,
+            learning_rate=1e-2, lr_scheduler_type="constant", report_to=[], save_strategy="no", disable_tqdm=True,
+            max_staleness=10, dtype="float32",
+        ),
+        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "?"}]}] * 4),
+        processing_class=tokenizer,
+        rollout_worker=sampler,
+        weight_transfer=sampler,
+    )  # fmt: skip
+    trainer.train()
+    first, second, third = [row for row in trainer.state.log_history if "holdfast/ratio/max" in row]
+    assert first["holdfast/ratio/max"] == pytest.approx(1.0, abs=1e-4)
+    assert first["holdfast/penalty/active_fraction"] == 0.0 == first["holdfast/loss/penalty"]
+    assert (
+        second["holdfast/ratio/max"] > 1.001
+        and max(row["holdfast/penalty/active_fraction"] for row in (second, third)) > 0
+    )
