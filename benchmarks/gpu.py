@@ -1,12 +1,13 @@
-"""What a GPU makes of holdfast: its tests, rollouts, updates, a whole step beside TRL's, and the recipe `flaky`.
+"""What a GPU makes of holdfast: its tests, rollouts, updates, a whole step beside TRL's, and SmolLM2's training.
 
     make gpu                                       # everything: at most 25 minutes on one card, without a network
-    python benchmarks/gpu.py --parts limits rollouts-0.5b update-0.5b
+    python benchmarks/gpu.py --parts limits rollouts-smollm2 update-smollm2 factbook
     python benchmarks/gpu.py --toy                 # the same code on a CPU, at sizes that mean nothing
 
 Each part is a process of its own with a limit of seconds. One that fails, runs out of memory or takes too long is
-reported, keeps what it had measured, and the next part goes on. Weights are random: no model is needed. Written into
---folder, after every part:
+reported, keeps what it had measured, and the next part goes on. Only the part `factbook` needs a model, which
+`holdfast model get smollm2` stores, or --model names; the other weights are random. Written into --folder, after every
+part:
 
     results.json     all that was measured
     results.md       the same as tables
@@ -75,6 +76,7 @@ class Kit:
         options = self.options
         command = [sys.executable, __file__, "--part", name, "--folder", str(self.folder), "--device", options.device]
         command += ["--seconds", str(budget), *["--toy"] * options.toy]
+        command += ["--model", options.model] if options.model else []
         started = time.monotonic()
         with (self.folder / "logs" / f"{name}.log").open("w", encoding="utf-8") as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -135,6 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", default="build/gpu")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="of all parts together")
     parser.add_argument("--docs", metavar="PAGE", help="put the tables into this page too")
+    parser.add_argument("--model", metavar="DIR", default="", help="SmolLM2, if it is not in holdfast's cache")
     parser.add_argument("--toy", action="store_true", help="on the CPU, at sizes that mean nothing")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=60.0, help=argparse.SUPPRESS)
@@ -149,8 +152,8 @@ def main(arguments: list[str] | None = None) -> int:
         raise SystemExit("PyTorch sees no GPU here. On a machine without one, --toy runs the same code on the CPU")
     if options.part:
         deadline = time.monotonic() + options.seconds
-        folder = Path(options.folder)
-        gpu_parts.run_part(gpu_parts.Bench(options.part, folder, torch.device(options.device), options.toy, deadline))
+        where = Path(options.folder), torch.device(options.device)
+        gpu_parts.run_part(gpu_parts.Bench(options.part, *where, options.toy, deadline, options.model))
         return 0
     budgets = {name: seconds for name, (seconds, _) in gpu_parts.PARTS.items()}
     kit = Kit(options)

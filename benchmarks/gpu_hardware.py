@@ -32,7 +32,7 @@ BF16_PEAKS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The sizes of a Qwen2 model."""
+    """The sizes of a model."""
 
     hidden: int
     layers: int
@@ -40,6 +40,8 @@ class Shape:
     kv_heads: int
     intermediate: int
     vocabulary: int
+    family: str = "Qwen2"
+    """Or `Llama`, which has no biases."""
 
     @property
     def dim(self) -> int:
@@ -48,14 +50,16 @@ class Shape:
 
     def build(self, seed: int = 0) -> Any:
         """The model with random float32 weights, on the CPU; it knows no token that ends a text."""
-        from transformers import Qwen2Config, Qwen2ForCausalLM
+        import transformers
 
         torch.manual_seed(seed)
-        return Qwen2ForCausalLM(self.config(Qwen2Config)).eval()
+        return getattr(transformers, f"{self.family}ForCausalLM")(self.config()).eval()
 
-    def config(self, make: Callable[..., Any]) -> Any:
-        """`make(...)` with these sizes, as `Qwen2Config` names them."""
-        return make(
+    def config(self) -> Any:
+        """For transformers."""
+        import transformers
+
+        return getattr(transformers, f"{self.family}Config")(
             vocab_size=self.vocabulary,
             hidden_size=self.hidden,
             intermediate_size=self.intermediate,
@@ -73,17 +77,17 @@ class Shape:
 
 SHAPES = {
     "toy": Shape(hidden=64, layers=2, heads=2, kv_heads=1, intermediate=96, vocabulary=4000),
-    "50m": Shape(hidden=512, layers=12, heads=8, kv_heads=2, intermediate=1536, vocabulary=32_000),
+    "smollm2": Shape(hidden=576, layers=30, heads=9, kv_heads=3, intermediate=1536, vocabulary=49_152, family="Llama"),
     "0.5b": Shape(hidden=896, layers=24, heads=14, kv_heads=2, intermediate=4864, vocabulary=151_936),
     "1.5b": Shape(hidden=1536, layers=28, heads=12, kv_heads=2, intermediate=8960, vocabulary=151_936),
 }
-"""The two largest are those of Qwen2.5."""
+"""SmolLM2-135M, and the two smallest of Qwen2.5."""
 
 
 def parameters_of(shape: Shape) -> tuple[int, int]:
     """Parameters of the embedding, which is the projection to the vocabulary too, and of everything else."""
     attention = 2 * shape.hidden * shape.hidden + 2 * shape.hidden * shape.kv_heads * shape.dim
-    biases = shape.hidden + 2 * shape.kv_heads * shape.dim
+    biases = (shape.hidden + 2 * shape.kv_heads * shape.dim) * (shape.family == "Qwen2")
     layer = attention + biases + 3 * shape.hidden * shape.intermediate + 2 * shape.hidden
     return shape.vocabulary * shape.hidden, shape.layers * layer + shape.hidden
 

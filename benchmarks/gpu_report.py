@@ -67,15 +67,18 @@ STEP: tuple[Column, ...] = (
     ("optimizer steps", number("optimizer steps", ".2f")),
     ("peak GB", number("gpu_peak_gb", ".1f")),
 )
-FLAKY: tuple[Column, ...] = (
-    ("width", number("hidden")),
-    ("loss", text("arm")),
-    ("seed", text("seed")),
+FACTBOOK: tuple[Column, ...] = (
+    ("arm", text("arm")),
     ("steps", number("steps")),
     ("s a step", number("step_s", ".2f")),
+    ("rollouts, s", number("rollout_s", ".2f")),
+    ("old pass and update, s", number("update_s", ".2f")),
+    ("sampled tokens/s, whole step", number("step_tokens_per_s")),
+    ("in rollouts", number("rollout_tokens_per_s")),
+    ("share of the floor", percent("share_of_floor")),
+    ("MFU", percent("mfu")),
     ("reward, first 5", number("first_reward", ".2f")),
     ("reward, last 5", number("last_reward", ".2f")),
-    ("collapsed", text("collapsed")),
 )
 
 
@@ -119,14 +122,21 @@ def markdown(results: dict[str, Any]) -> str:
             lines += ["", f"TRL / holdfast: {row['trl_over_holdfast']:.2f}"]
         if "error" in row:
             lines += ["", row["error"]]
-    if runs := [row for row in kinds.get("flaky", []) if row["arm"] != "warm start"]:
-        lines += ["", "### `flaky`", "", *table(FLAKY, runs)]
+    if runs := kinds.get("factbook"):
+        lines += ["", "### SmolLM2-135M on the Factbook", "", *table(FACTBOOK, [_named(row) for row in runs])]
     for row in kinds.get("tests", []):
         counts = ", ".join(f"{n} {word}" for word, n in row.get("counts", {}).items()) or row.get("error", "none ran")
         lines += ["", f"Tests marked `gpu`: {counts}. {' '.join(row.get('failed', []))}".rstrip()]
     lines += ["", "| part | seconds | end |", "|---|---|---|"]
     lines += [f"| {name} | {part['seconds']:.0f} | {part['status']} |" for name, part in parts.items()]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _named(row: Row) -> Row:
+    """With TRL's sampler in its name."""
+    if "sampler" in row:
+        return row | {"arm": f"{row['arm']}, rollouts by {row['sampler']}"}
+    return row
 
 
 def _limits(row: Row) -> str:

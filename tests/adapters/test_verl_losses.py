@@ -90,7 +90,7 @@ def test_errors_of_a_custom_penalty_name_verls_settings(given: dict[str, object]
         ("holdfast_llds", {"penalty_path": "a:B"}, "penalty_path = a:B with loss_mode"),
         ("holdfast_llds", {"penalty_preserve": "correct"}, "does not tell a loss which rollouts are correct"),
         ("holdfast_llds", {"penalty_coef": -0.1}, r"LLDS\(coef=-0.1\) must be 0 or more"),
-        ("holdfast_llds", {"penalty_answer_weight": 0}, r"Set policy_loss\.penalty_answer = 'last-action'"),
+        ("holdfast_llds", {"penalty_answer_weight": 0}, r"Set policy_loss\.penalty_answer = 'answer-span'"),
         ("holdfast_llds", LAST, r"penalty_answer = 'last-action' with a penalty that gives all tokens the same weight"),
         ("holdfast_search_sapo", {"penalty_answer_weight": 0}, "penalty_answer_weight = 0 with loss_mode"),
         ("holdfast_observe", LAST, "gives all tokens the same weight"),

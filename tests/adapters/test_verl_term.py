@@ -13,6 +13,7 @@ from torch import Tensor
 from holdfast.adapters import verl_term
 from holdfast.adapters.verl_losses import LOSSES
 from holdfast.adapters.verl_term import (
+    Answers,
     Log,
     PreservedShare,
     base_name,
@@ -110,8 +111,45 @@ def test_searches_are_the_actions_less_one_of_recent_rollouts(monkeypatch: pytes
     searches = verl_term.Searches()
     rows = [[0, 0, 0, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0]]
     mask = torch.tensor(rows, dtype=torch.bool)
-    assert searches.mean(mask[:1]) == 0.0
-    assert searches.mean(mask) == 1.0  # (2 + 0) / 2: the empty row is no rollout
-    assert searches.mean(mask[2:]) == 2 / 3
-    assert searches.mean(mask[2:]) == 0.0  # the first has left the window
+
+    def mean(mask: Tensor) -> float:
+        return searches.mean(Answers.by_last_action(mask).searches)
+
+    assert mean(mask[:1]) == 0.0
+    assert mean(mask) == 1.0  # (2 + 0) / 2: the empty row is no rollout
+    assert mean(mask[2:]) == 2 / 3
+    assert mean(mask[2:]) == 0.0  # the first has left the window
     assert verl_term.last_action(mask).int().tolist() == [[0, 0, 0, 0, 0], [0, 0, 0, 0, 1], [1, 1, 1, 0, 0]]
+
+
+class _Stack:
+    """As much of tensordict's NonTensorStack as is read."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def tolist(self) -> list[Any]:
+        return self.rows
+
+
+@pytest.mark.parametrize("nested", [True, False], ids=["current trainer", "older trainers"])
+def test_the_answer_is_the_span_of_the_agent_loop(nested: bool) -> None:
+    spans, searches = [[3, 5], None, [0, 2], [1, 2]], [1, 2, 0, 7]
+    mask = torch.tensor([[1, 0, 1, 1, 1], [1, 1, 0, 1, 1], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0]], dtype=torch.bool)
+    rows = [{"answer_span": s, "searches": n, "status": "ok"} for s, n in zip(spans, searches, strict=True)]
+    fields = {"answer_span": _Stack(spans), "searches": _Stack(searches)}
+    answers = Answers.of_agent({"extra_fields": _Stack(rows)} if nested else fields, mask)
+    assert answers.mask.int().tolist() == [[0, 0, 0, 1, 1], [0] * 5, [0, 1, 0, 0, 0], [0] * 5]
+    assert answers.searches == [1, 2, 0], "a row without a sampled token has no part in the loss"
+    for data in (None, {}, {"extra_fields": _Stack([{"searches": 1}] * 4)}, {"answer_span": _Stack(spans)}):
+        with pytest.raises(ConfigError, match="'answer-span', but these rollouts have no answer_span and searches"):
+            Answers.of_agent(data, mask)
+
+
+def test_rejected_tokens_do_not_move_a_span() -> None:
+    penalty, rejecting = LLDS(gate="response", answer_weight=0.0), {"rollout_rs": "token_k1"}
+    refuse_split_actions(penalty, rejecting, "answer-span")
+    with pytest.raises(ConfigError, match=r"or policy_loss\.penalty_answer = 'answer-span'"):
+        refuse_split_actions(penalty, rejecting, "last-action")
+    with pytest.raises(ConfigError, match="the gate of an action"):
+        refuse_split_actions(LLDS(answer_weight=0.0), rejecting, "answer-span")

@@ -54,6 +54,8 @@ def in_host(kind: type[Method], host: str) -> Iterator[str]:
     made = kind().translated(host, load())
     if made.problems:
         yield f"no: {kind.hosts.get(host, 'the host does not have it')}"
+    elif not made.options:
+        yield "yes"
     yield from (f"`{option.name}`" for option in made.options)
 
 

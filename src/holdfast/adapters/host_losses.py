@@ -34,12 +34,13 @@ def penalty_of(section: Mapping[str, Any] | None, host: str) -> Penalty | None:
         raise ConfigError(f"penalty.name = {name!r} is not a penalty; use {' or '.join(map(repr, near))}")
     chosen: Any = PENALTIES[name](**settings)
     penalty: Penalty | None = chosen.term
-    for problem in () if penalty is None else _unsupported(penalty, host):
+    for problem in () if penalty is None else unsupported(penalty, host):
         raise ConfigError(problem)
     return penalty
 
 
-def _unsupported(penalty: Penalty, host: str) -> Iterator[str]:
+def unsupported(penalty: Penalty, host: str) -> Iterator[str]:
+    """A sentence for each setting that a loss without rewards and answers cannot honour."""
     if getattr(penalty, "preserve", None) == "correct":
         yield (
             f"penalty.preserve = 'correct': {host} does not tell a loss which rollouts are correct; use 'positive' "
@@ -49,5 +50,5 @@ def _unsupported(penalty: Penalty, host: str) -> Iterator[str]:
         setting = "penalty.answer_weight" if isinstance(penalty, LLDS) else repr(penalty)
         yield (
             f"{setting}: this needs the mask of the answer, which {host} does not pass to a loss. Leave it out, or "
-            "train with TRL or `holdfast train`"
+            "train with TRL's GRPOTrainer or `holdfast train`"
         )

@@ -5,7 +5,7 @@
     Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0, gate="action"))
     trainer = Trainer(model, reward_funcs, args=GRPOConfig(..., steps_per_generation=8), train_dataset=questions)
 
-With `with_penalties(GRPOTrainer)` and no penalty, the loss and its gradient stay as they are, bit for bit, and the log
+With `with_penalties(GRPOTrainer)` and nothing else, loss and gradient stay as they are, bit for bit, and the log
 gains `holdfast/...`: the likelihood of correct and incorrect rollouts, displacement, the importance ratio.
 
 How it works. The subclass calls `super()` everywhere and copies nothing of the trainer. It reads the log-probs of the
@@ -21,7 +21,10 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TypeVar
 
+from holdfast.adapters.host_losses import unsupported
+from holdfast.adapters.trl_async import NAME, OLDEST, AsyncMixin
 from holdfast.adapters.trl_mask import MaskMixin
+from holdfast.adapters.trl_nthr import NthrMixin
 from holdfast.adapters.trl_penalty import PenaltyMixin, Settings
 from holdfast.base.errors import ConfigError
 from holdfast.methods.custom_penalty import try_out
@@ -42,11 +45,13 @@ def with_penalties(
     displacement_every: int = 10,
     displacement_rows: int = 64,
     mask_logprobs: bool = False,
+    nthr: bool = False,
 ) -> T:
     """A subclass of a `GRPOTrainer` that adds `penalty` to the loss and `holdfast/...` to the log.
 
     Args:
-        trainer_class: TRL's GRPOTrainer, or a subclass of it that keeps its `_compute_loss`.
+        trainer_class: TRL's GRPOTrainer, or a subclass of it that keeps its `_compute_loss`; or AsyncGRPOTrainer, see
+            `holdfast.adapters.trl_async`, which measures no displacement and does not know what is correct.
         penalty: `LLDS(...)`, `SAPO(...)`, `NLL(...)`, or a class of yours derived from `holdfast.penalties.Penalty`;
             None observes only.
         correct_above: a rollout is correct when its reward, weighted and summed as TRL does, exceeds this; or, where a
@@ -57,6 +62,7 @@ def with_penalties(
         displacement_rows: on at most this many rollouts, over all processes.
         mask_logprobs: take the log-probs of the loss over the tokens that the sampler can draw. For a sampler that
             `top_p`, `top_k` or `min_p` truncates; see `holdfast.adapters.trl_mask`.
+        nthr: lower the weight of tokens in negative rollouts that hurt positive ones; see `holdfast.adapters.trl_nthr`.
 
     Returns:
         A class to use in place of the given one: same arguments, same checkpoints.
@@ -72,7 +78,8 @@ def with_penalties(
     numbers = tuple(int(part) for part in installed.split(".")[:2])
     if not _SUPPORTED[0] <= numbers < _SUPPORTED[1]:
         raise ConfigError(f"trl {installed} is installed, but this adapter needs 1.15 or newer, below 2: {_INSTALL}")
-    if not (isinstance(trainer_class, type) and issubclass(trainer_class, GRPOTrainer)):
+    is_async = isinstance(trainer_class, type) and any(base.__name__ == NAME for base in trainer_class.__mro__)
+    if not is_async and not (isinstance(trainer_class, type) and issubclass(trainer_class, GRPOTrainer)):
         given = f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r})"
         if _is_unsloth(GRPOTrainer):
             raise ConfigError(
@@ -80,8 +87,8 @@ def with_penalties(
                 "unsloth` before every import of trl"
             )
         raise ConfigError(
-            f"{given}: this function needs TRL's GRPOTrainer or a subclass of it. Other trainers have no per-token "
-            "loss to which a penalty could be added"
+            f"{given}: this function needs TRL's GRPOTrainer, its AsyncGRPOTrainer, or a subclass of one. Other "
+            "trainers have no per-token loss to which a penalty could be added"
         )
     if penalty is not None and not isinstance(penalty, Penalty):
         raise ConfigError(
@@ -96,14 +103,35 @@ def with_penalties(
             "for the first and at least 1 for the second"
         )
     settings = Settings(penalty, correct_above, displacement_every, displacement_rows, mask_logprobs)
-    name = f"{trainer_class.__name__}With{type(penalty).__name__}" if penalty else f"Observed{trainer_class.__name__}"
+    added = [*([type(penalty).__name__] if penalty else []), *["NTHR"] * nthr]
+    name = f"{trainer_class.__name__}With{'And'.join(added)}" if added else f"Observed{trainer_class.__name__}"
     if mask_logprobs and _is_unsloth(trainer_class):
         raise ConfigError(
             "mask_logprobs=True with an Unsloth trainer: Unsloth does not keep the logits that a mask needs. Leave "
             "it out, and sample without truncation: top_p=1, top_k=0, min_p=None"
         )
-    bases: tuple[type, ...] = (_mixin(trainer_class), *[MaskMixin] * mask_logprobs, trainer_class)
+    if nthr and (mask_logprobs or _is_unsloth(trainer_class)):
+        other = "mask_logprobs=True" if mask_logprobs else "an Unsloth trainer"
+        why = "a loss over the whole vocabulary" if mask_logprobs else "TRL's own forward pass"
+        raise ConfigError(f"nthr=True with {other}: NTHR needs {why}. Leave one out")
+    if is_async:
+        _check_async(penalty, numbers, mask_logprobs=mask_logprobs, nthr=nthr)
+        return type(name, (AsyncMixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
+    mixins = (_mixin(trainer_class), *[MaskMixin] * mask_logprobs, *[NthrMixin] * nthr)
+    bases: tuple[type, ...] = (*mixins, trainer_class)
     return type(name, bases, {"holdfast_settings": settings})  # type: ignore[return-value]
+
+
+def _check_async(penalty: Penalty | None, numbers: tuple[int, ...], *, mask_logprobs: bool, nthr: bool) -> None:
+    """Raise `ConfigError` for what AsyncGRPOTrainer cannot honour."""
+    host = f"TRL's {NAME}"
+    problems = [] if penalty is None else list(unsupported(penalty, host))
+    problems += [f"mask_logprobs=True: {host} has no pass of its own for old log-probs. Leave it out"] * mask_logprobs
+    problems += [f"nthr=True: {host} trains on parts of groups, and NTHR compares whole ones. Leave it out"] * nthr
+    if numbers < OLDEST:
+        problems.append(f"with_penalties({NAME}) needs trl 1.16 or newer, whose loss gets packed rollouts: {_INSTALL}")
+    for problem in problems:
+        raise ConfigError(problem)
 
 
 def _is_unsloth(trainer_class: type) -> bool:

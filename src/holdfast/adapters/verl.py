@@ -13,15 +13,19 @@ are, bit for bit. The hyper-parameters are fields of `HoldfastPolicyLossConfig`:
     +actor_rollout_ref.actor.policy_loss.penalty_coef=1.0
 
 A loss in verl cannot see token ids, which rollouts are correct, or how many optimizer steps a rollout batch is used
-for. `holdfast doctor verl` reads the last one from the configuration. Nor can it see where the answer is. With
-`penalty_answer=last-action`, the last action of a rollout, which the mask shows, counts as its answer.
+for. `holdfast doctor verl` reads the last one from the configuration. Nor can it see where the answer is, but verl's
+`ppo_loss`, which calls it, can: it gets what the agent loop wrote into `extra_fields`. So `ppo_loss` is wrapped, to
+remember its micro-batch for as long as it runs. `penalty_answer=answer-span` reads the answer there;
+`penalty_answer=last-action` takes the last action of a rollout, which the mask shows.
 """
 
 from __future__ import annotations
 
 import platform
 import sys
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
@@ -29,10 +33,12 @@ import verl
 from torch import Tensor
 from verl.trainer.ppo import core_algos
 from verl.workers.config import PolicyLossConfig
+from verl.workers.utils import losses as verl_losses
 
 from holdfast import __version__
-from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
+from holdfast.adapters.verl_losses import ANSWER_SPAN, LOSSES, PENALTY_FIELDS, penalty_for
 from holdfast.adapters.verl_term import (
+    Answers,
     CountedMean,
     Log,
     PreservedShare,
@@ -67,7 +73,8 @@ class HoldfastPolicyLossConfig(PolicyLossConfig):
     penalty_threshold: float | None = None
     """LLDS, with or without a gate: nats per token that a decrease must exceed to count."""
     penalty_answer: str | None = None
-    """What counts as the answer: `last-action`, the last action of a rollout. Needed by a weight of the answer."""
+    """What counts as the answer: `answer-span`, that of holdfast's agent loop, or `last-action`, the last action of a
+    rollout. Needed by a weight of the answer."""
     penalty_answer_weight: Any = None
     """LLDS-MA: weight of the answer's tokens, from 0 to 1, or a schedule, `adaptive-paper` or `adaptive-code`."""
     penalty_answer_base: float | None = None
@@ -104,8 +111,30 @@ def _plan(name: str, settings: Any) -> tuple[Penalty | None, str]:
     """The penalty and the name of the base loss; `ConfigError` for what cannot work."""
     penalty = penalty_for(name, settings)
     base = base_name(settings, core_algos.POLICY_LOSS_REGISTRY)
-    refuse_split_actions(penalty, settings.get("rollout_correction"))
+    refuse_split_actions(penalty, settings.get("rollout_correction"), settings.get("penalty_answer"))
     return penalty, base
+
+
+_micro_batch: ContextVar[Any] = ContextVar("micro_batch", default=None)
+"""The TensorDict of verl's `ppo_loss` while it runs."""
+
+
+def _wrap_ppo_loss() -> None:
+    """Let `_micro_batch` have what verl's `ppo_loss` gets; it hides that from a policy loss."""
+    original = verl_losses.ppo_loss
+
+    @wraps(original)
+    def ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:
+        token = _micro_batch.set(data)
+        try:
+            return original(config, model_output, data, dp_group)
+        finally:
+            _micro_batch.reset(token)
+
+    for name in ("verl.workers.utils.losses", "verl.workers.engine_workers", "verl.trainer.distillation.losses"):
+        module = sys.modules.get(name)  # the last two have a name of their own for it, if they are imported already
+        if getattr(module, "ppo_loss", None) is original:
+            module.ppo_loss = ppo_loss  # type: ignore[union-attr]
 
 
 class _Loss:
@@ -143,11 +172,14 @@ class _Loss:
             rollout_is_weights=rollout_is_weights,
         )
         mask = response_mask.bool()
-        weight = None if penalty is None else self._answer_weight(penalty, mask)
-        term = None
+        term = weight = None
         if penalty is not None:
-            answer_weight = 1.0 if weight is None else weight
-            term = per_token(penalty, log_prob, old_log_prob, advantages, mask, answer_weight=answer_weight)
+            answers: dict[str, Any] = {}
+            if penalty.uses_answer_mask:
+                where = self._answers(mask)
+                weight = penalty.weight_at(self._searches.mean(where.searches) if penalty.uses_search_count else 0.0)
+                answers = {"answer_mask": where.mask, "answer_weight": 1.0 if weight is None else weight}
+            term = per_token(penalty, log_prob, old_log_prob, advantages, mask, **answers)
         series = measure(penalty, term, log_prob, old_log_prob, advantages, mask)
         if weight is not None:
             series["penalty/answer_weight"] = CountedMean(log_prob.new_tensor(weight), mask.sum(), weight)
@@ -167,11 +199,10 @@ class _Loss:
                 series["loss/penalty"] = CountedMean(coef * logged, mask.sum(), 0.0)
         return loss, {**metrics, **self._log.numbers(self.name, series)}
 
-    def _answer_weight(self, penalty: Penalty, mask: Tensor) -> float | None:
-        """The weight of answer tokens; None for a penalty that has none."""
-        if not penalty.uses_answer_mask:
-            return None
-        return penalty.weight_at(self._searches.mean(mask) if penalty.uses_search_count else 0.0)
+    def _answers(self, mask: Tensor) -> Answers:
+        if self._settings.get("penalty_answer") == ANSWER_SPAN:
+            return Answers.of_agent(_micro_batch.get(), mask)
+        return Answers.by_last_action(mask)
 
 
 def _register() -> None:
@@ -186,6 +217,7 @@ def _register() -> None:
         return
     for name in LOSSES:
         core_algos.register_policy_loss(name)(_Loss(name))
+    _wrap_ppo_loss()
     print(f"holdfast: policy losses registered with verl {version}: {', '.join(LOSSES)}", file=sys.stderr)
 
 

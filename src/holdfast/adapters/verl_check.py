@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.adapters.verl import HoldfastPolicyLossConfig
+from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION, penalty_for
 from holdfast.adapters.verl_losses import LOSSES as LOSSES
-from holdfast.adapters.verl_losses import penalty_for
 from holdfast.adapters.verl_term import refuse_split_actions
 from holdfast.base.errors import ConfigError
 
 TARGET = f"{HoldfastPolicyLossConfig.__module__}.{HoldfastPolicyLossConfig.__qualname__}"
 _LOSS = "actor_rollout_ref.actor.policy_loss"
+AGENT_LOOP = "holdfast_search"
 
 EXAMPLE = (
     f"{_LOSS}._target_={TARGET}",
@@ -29,10 +30,12 @@ EXAMPLE = (
 """Overrides that are enough for `holdfast_llds`; the third lets the loss see what is done to its mask."""
 
 
-_SCHEDULE = (
-    "; its weight depends on the number of actions minus one in the last 256 rollouts of a process, not on the valid "
-    "searches of the rollout batch"
-)
+_ANSWERS = {
+    ANSWER_SPAN: "note: the answer is the answer_span that holdfast's agent loop reports",
+    LAST_ACTION: "note: the last action of a rollout counts as its answer, even if the rollout was truncated before it "
+    "answered, and a rollout searches once less than it acts",
+}
+_SCHEDULE = "; the weight depends on the searches in the last 256 rollouts of a process, not in the rollout batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def checks(config: Any) -> Iterator[Check]:
     try:
         omega_conf_to_dataclass(config.actor_rollout_ref.actor)
         penalty = penalty_for(name, settings)
-        refuse_split_actions(penalty, config.algorithm.get("rollout_correction"))
+        refuse_split_actions(penalty, config.algorithm.get("rollout_correction"), settings.get("penalty_answer"))
     except Exception as error:  # verl's dataclasses assert, Hydra wraps what ours raise
         yield Check(False, str(_innermost(error)))
         return
@@ -98,11 +101,14 @@ def checks(config: Any) -> Iterator[Check]:
             "took 10 steps), or ppo_epochs to 2",
         )
     if penalty is not None and penalty.uses_answer_mask:
-        yield Check(
-            True,
-            "note: the last action of a rollout counts as its answer, even if the rollout was truncated before it "
-            "answered" + (_SCHEDULE if penalty.uses_search_count else ""),
-        )
+        answer = settings.get("penalty_answer")
+        yield Check(True, _ANSWERS[answer] + (_SCHEDULE if penalty.uses_search_count else ""))
+        if answer == ANSWER_SPAN and config.actor_rollout_ref.rollout.agent.default_agent_loop != AGENT_LOOP:
+            yield Check(
+                True,
+                f"note: rollout.agent.default_agent_loop is not {AGENT_LOOP!r}; your agent loop must write answer_span "
+                "and searches into extra_fields, or the first step stops",
+            )
     correction = config.algorithm.get("rollout_correction") or {}
     if correction.get("bypass_mode") and penalty is not None:
         yield Check(
@@ -125,7 +131,7 @@ def checks(config: Any) -> Iterator[Check]:
             "mismatch alone can make a run collapse: set actor_rollout_ref.rollout.top_p=1 and "
             "actor_rollout_ref.rollout.top_k=-1",
         )
-    if rollout.agent.default_agent_loop == "holdfast_search" and not rollout.agent.agent_loop_config_path:
+    if rollout.agent.default_agent_loop == AGENT_LOOP and not rollout.agent.agent_loop_config_path:
         yield Check(
             False,
             "rollout.agent.default_agent_loop = 'holdfast_search' without rollout.agent.agent_loop_config_path; set "

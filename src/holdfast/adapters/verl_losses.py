@@ -13,8 +13,9 @@ from holdfast.base.errors import ConfigError
 from holdfast.methods.custom_penalty import custom_problems
 from holdfast.methods.penalties import LLDS, NLL, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty
 
-LAST_ACTION = "last-action"
-"""The value of `penalty_answer`: the last action of a rollout counts as its answer. A verl loss sees no other."""
+ANSWER_SPAN, LAST_ACTION = "answer-span", "last-action"
+"""Values of `penalty_answer`. The answer is the `answer_span` of a rollout's `extra_fields`, as holdfast's agent loop
+fills them; or the last action, which the mask shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +117,13 @@ def _unsupported(penalty: Penalty) -> Iterator[str]:
 
 def _answer_problems(penalty: Penalty | None, answer: str | None) -> Iterator[str]:
     key = "policy_loss.penalty_answer"
-    if answer not in (None, LAST_ACTION):
-        yield f"{key} = {answer!r} does not exist; the only one is {LAST_ACTION!r}"
+    if answer not in (None, ANSWER_SPAN, LAST_ACTION):
+        yield f"{key} = {answer!r} does not exist; use {ANSWER_SPAN!r} or {LAST_ACTION!r}"
     uses = penalty is not None and penalty.uses_answer_mask
     if uses and answer is None:
         yield (
-            f"{penalty!r}: this penalty needs the tokens of the answer, which verl does not pass to a loss. Set "
-            f"{key} = {LAST_ACTION!r}, which treats the last action of each rollout as its answer, or train with TRL "
-            "or `holdfast train`"
+            f"{penalty!r}: this penalty needs the tokens of the answer. Set {key} = {ANSWER_SPAN!r} with the agent "
+            f"loop holdfast_search, which knows them, or {LAST_ACTION!r}, which takes the last action of each rollout"
         )
     if answer and not uses:
         yield (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.adapters.verl_losses import LOSSES
+from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION, LOSSES
 from holdfast.agent.metrics import per_token_mean
 from holdfast.base.errors import ConfigError
 from holdfast.losses import action_ids_from_mask, drift_stats, penalty_stats, ratio_stats
@@ -43,17 +43,17 @@ def base_name(settings: Any, registered: Iterable[str]) -> str:
     return base
 
 
-def refuse_split_actions(penalty: Penalty | None, correction: Any) -> None:
+def refuse_split_actions(penalty: Penalty | None, correction: Any, answer: str | None = None) -> None:
     """Raise `ConfigError` for token-level rejection with the action gate, or with a weight of the last action.
 
     Rejection removes tokens from `response_mask` before any loss sees it. That splits an action into pieces. The gate
     would open for each piece separately, and the last piece would pass for the last action.
 
-    `correction` is verl's `rollout_correction`, or None if unknown. In bypass mode the rejection happens in the base
-    loss, after the penalty, and does no harm.
+    `correction` is verl's `rollout_correction`, or None if unknown; `answer` is `penalty_answer`. In bypass mode the
+    rejection happens in the base loss, after the penalty, and does no harm.
     """
     by_gate = isinstance(penalty, LLDS) and penalty.gate == "action"
-    by_answer = penalty is not None and penalty.uses_answer_mask
+    by_answer = answer == LAST_ACTION and penalty is not None and penalty.uses_answer_mask
     if not (by_gate or by_answer) or not correction or correction.get("bypass_mode"):
         return
     levels = [level.strip() for level in str(correction.get("rollout_rs") or "").split(",")]
@@ -62,7 +62,7 @@ def refuse_split_actions(penalty: Penalty | None, correction: Any) -> None:
             raise ConfigError(
                 f"rollout_correction.rollout_rs = {token_levels[0]!r} with {penalty!r}: rejecting tokens splits "
                 "actions before the loss sees them, and a piece would count as the last action. Use sequence-level "
-                "rejection (seq_…), or leave out the weight of the answer"
+                f"rejection (seq_…), or policy_loss.penalty_answer = {ANSWER_SPAN!r}"
             )
         raise ConfigError(
             f"rollout_correction.rollout_rs = {token_levels[0]!r} with loss_mode = 'holdfast_llds': rejecting tokens "
@@ -82,21 +82,70 @@ def last_action(response_mask: Tensor) -> Tensor:
     return response_mask & (actions == actions.amax(-1, keepdim=True))
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Where the answers of a micro-batch are, and how often each rollout searched."""
+
+    mask: Tensor
+    """bool [B, T]"""
+    searches: Sequence[int]
+    """Of the rows with a sampled token."""
+
+    @classmethod
+    def by_last_action(cls, response_mask: Tensor) -> Answers:
+        """A rollout with n actions counts as n - 1 searches, which is right where each turn but the last searches."""
+        actions = action_ids_from_mask(response_mask).amax(-1).tolist()
+        return cls(last_action(response_mask), [n - 1 for n in actions if n])
+
+    @classmethod
+    def of_agent(cls, data: Any, response_mask: Tensor) -> Answers:
+        """As the agent loop has written them into `extra_fields`.
+
+        Args:
+            data: the TensorDict of verl's `ppo_loss`; None outside of it. The current trainer has a dict for each
+                rollout under `extra_fields`, older ones a field for each of its keys.
+            response_mask: bool [B, T].
+
+        Raises:
+            ConfigError: an agent loop that writes no `answer_span` or no `searches`.
+        """
+        spans, searches = (_extra(data, name) for name in ("answer_span", "searches"))
+        if spans is None or searches is None:
+            raise ConfigError(
+                f"policy_loss.penalty_answer = {ANSWER_SPAN!r}, but these rollouts have no answer_span and searches in "
+                "their extra_fields. Use the agent loop holdfast_search, or let yours write both (answer_span: [start, "
+                f"end) in the response, or None), or set penalty_answer to {LAST_ACTION!r}"
+            )
+        mask = torch.zeros_like(response_mask)
+        for row, span in zip(mask, spans, strict=True):
+            if span is not None:
+                row[span[0] : span[1]] = True
+        counted = response_mask.any(-1).tolist()
+        return cls(mask & response_mask, [n for n, counts in zip(searches, counted, strict=True) if counts])
+
+
+def _extra(data: Any, name: str) -> list[Any] | None:
+    """A field of the agent loop's `extra_fields`, for each rollout of a micro-batch; None if none has it."""
+    rows = None if data is None else data.get("extra_fields", None)
+    if rows is not None:
+        fields = rows.tolist()
+        return [row[name] for row in fields] if all(name in row for row in fields) else None
+    values = None if data is None else data.get(name, None)
+    return None if values is None else values.tolist()
+
+
 class Searches:
     """Searches per rollout over the rollouts that a process saw last, for a schedule of the answer's weight.
 
-    A loss of verl sees a micro-batch, and the published schedules read the whole rollout batch. A rollout with n
-    actions counts as n - 1 searches, which is right where each turn but the last searches.
+    A loss of verl sees a micro-batch, and the published schedules read the whole rollout batch.
     """
 
     def __init__(self) -> None:
         self._recent: deque[int] = deque(maxlen=_WINDOW)
 
-    def mean(self, response_mask: Tensor) -> float:
-        """The mean after the rollouts of this micro-batch, bool [B, T]; 0 before the first. Rows without a token do not
-        count."""
-        actions = action_ids_from_mask(response_mask).amax(-1).tolist()
-        self._recent.extend(n - 1 for n in actions if n)
+    def mean(self, searches: Sequence[int]) -> float:
+        """The mean after these rollouts; 0 before the first."""
+        self._recent.extend(searches)
         return fmean(self._recent) if self._recent else 0.0
 
 
@@ -137,16 +186,17 @@ def per_token(
     advantages: Tensor,
     response_mask: Tensor,
     *,
+    answer_mask: Tensor | None = None,
     answer_weight: float = 1.0,
 ) -> Tensor:
-    """The penalty, float [B, T], unreduced and not yet times its coefficient; `response_mask` is bool."""
+    """The penalty, float [B, T], unreduced and not yet times its coefficient; the masks are bool [B, T]."""
     return penalty.per_token(
         log_prob,
         old_log_prob,
         advantages,
         response_mask,
         preserved=penalty.preserved(advantages, response_mask),
-        answer_mask=last_action(response_mask) if penalty.uses_answer_mask else None,
+        answer_mask=answer_mask,
         answer_weight=answer_weight,
     )
 

@@ -127,9 +127,9 @@ def test_what_a_setting_becomes_in_trl(overrides: list[str], expected: dict[str,
      {f"{LOSS}.loss_mode": "holdfast_nll", f"+{LOSS}.penalty_coef": 0.1, f"+{LOSS}.penalty_preserve": "absent"}),
     ([], {f"+{LOSS}.penalty_answer": "absent", f"+{LOSS}.penalty_answer_weight": "absent"}),
     (["--loss.penalty.answer_weight=0"],
-     {f"+{LOSS}.penalty_answer": "last-action", f"+{LOSS}.penalty_answer_weight": 0.0}),
+     {f"+{LOSS}.penalty_answer": "answer-span", f"+{LOSS}.penalty_answer_weight": 0.0}),
     (["--loss.penalty.answer_weight=adaptive-paper", "--loss.penalty.answer_target=3"],
-     {f"+{LOSS}.penalty_answer": "last-action", f"+{LOSS}.penalty_answer_weight": "adaptive-paper",
+     {f"+{LOSS}.penalty_answer": "answer-span", f"+{LOSS}.penalty_answer_weight": "adaptive-paper",
       f"+{LOSS}.penalty_answer_base": 1.0, f"+{LOSS}.penalty_answer_target": 3.0}),
     (["--loss.ratio=sequence"], {f"+{LOSS}.base_loss_mode": "gspo"}),
     (["--loss.reduction=seq-mean-token-sum-norm"],
@@ -212,12 +212,12 @@ def test_what_verl_refuses(overrides: list[str], says: list[str], recipe: MakeRe
         assert words in str(raised.value)
 
 
-def test_what_counts_as_the_answer_in_verl_is_noted(recipe: MakeRecipe) -> None:
+def test_whose_searches_a_schedule_counts_in_verl_is_noted(recipe: MakeRecipe) -> None:
     def notes(*overrides: str) -> list[str]:
-        return [note for note in plan("verl", recipe(*overrides)).notes if "the answer" in note]
+        return [note for note in plan("verl", recipe(*overrides)).notes if "256 rollouts" in note]
 
-    assert (notes(), len(notes("--loss.penalty.answer_weight=0"))) == ([], 1)
-    assert len(notes("--loss.penalty.answer_weight=adaptive-paper")) == 2
+    assert (notes(), notes("--loss.penalty.answer_weight=0")) == ([], [])
+    assert len(notes("--loss.penalty.answer_weight=adaptive-paper")) == 1
 
 
 def test_all_problems_are_told_together(recipe: MakeRecipe) -> None:
@@ -360,11 +360,15 @@ def test_remedies_in_verl(recipe: MakeRecipe, changes: tuple[str, ...], expected
     holds(plan("verl", recipe(*changes), Machines(gpus=2)).values, expected)
 
 
+def test_nthr_is_an_argument_in_trl(recipe: MakeRecipe) -> None:
+    assert "    nthr=True,\n" in plan("trl", recipe("--loss.methods.nthr.on=true")).files["train.py"]
+    assert "nthr" not in plan("trl", recipe()).files["train.py"]
+
+
 @pytest.mark.parametrize(
     ("host", "changes", "words"),
     [
         *((host, (change,), words) for host in ("trl", "verl") for change, words in (
-            ("--loss.methods.nthr.on=true", "hidden states"),
             ("--loss.methods.drop_void.on=true", "which turns are invalid"),
             ("--loss.methods.drop_first_actions.on=true", "the same passages"),
             ("--loss.methods.negative_weight.weight=0", "all rollouts the same weight"),
@@ -377,6 +381,7 @@ def test_remedies_in_verl(recipe: MakeRecipe, changes: tuple[str, ...], expected
         ("trl", ("--loss.surrogate=cispo", "--loss.clip_low=1", "--loss.reduction=seq-mean-token-mean"), "over tokens"),
         ("trl", (f"{WEIGHTS}level=sequence", f"{WEIGHTS}keep=reject"), "also weights the tokens"),
         ("verl", ("--loss.methods.off_policy_mask.threshold=0.5",), "does not have this mask"),
+        ("verl", ("--loss.methods.nthr.on=true",), "hidden states"),
         ("verl", (f"{WEIGHTS}level=token", f"{WEIGHTS}low=0.5"), "no lower bound"),
         ("verl", (f"{WEIGHTS}level=token", f"{WEIGHTS}keep=mask"), "two bounds"),
         ("verl", (f"{WEIGHTS}level=sequence", f"{WEIGHTS}aggregate=mean"), "product of its ratios"),

@@ -54,11 +54,26 @@ def test_equal_weights_over_the_sampling_mask(
         compare(make_trainer, talking_model, monkeypatch, loss, masked, in_trl=unmasked, loss_type="dapo", **sampling)
 
 
-def loss_of(reduction: str, penalty: str) -> Loss:
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+@pytest.mark.parametrize("temperature", [1.0, 1.4])
+def test_equal_weights_with_nthr(
+    make_trainer: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, loss_type: str, temperature: float
+) -> None:
+    """NTHR beside LLDS; without it in TRL, the weights would differ."""
+    reduction = {"dapo": "token-mean", "grpo": "seq-mean-token-mean"}[loss_type]
+    loss = loss_of(reduction, "llds", methods={"nthr": {}})
+    more = {"loss_type": loss_type, "temperature": temperature}
+    sampling = Sampling(temperature=temperature)
+    compare(make_trainer, talking_model, monkeypatch, loss, sampling, **more)
+    with pytest.raises(AssertionError):
+        compare(make_trainer, talking_model, monkeypatch, loss, sampling, nthr=False, **more)
+
+
+def loss_of(reduction: str, penalty: str, **others: Any) -> Loss:
     """A threshold, so that what rounding does to a log-prob opens no gate on the first step."""
     more = {"none": {}, "llds": {"coef": 0.5, "threshold": 1e-6}}
     settings = {"name": penalty, **more.get(penalty, {"coef": 0.5})}
-    return Loss.model_validate({"kl_coef": 0.0, "reduction": reduction, "penalty": settings})
+    return Loss.model_validate({"kl_coef": 0.0, "reduction": reduction, "penalty": settings, **others})
 
 
 def compare(
@@ -69,6 +84,7 @@ def compare(
     sampling: Sampling,
     *,
     in_trl: Sampling | None = None,
+    nthr: bool = True,
     **more: Any,
 ) -> None:
     """Train in both, and assert equal weights.
@@ -90,6 +106,7 @@ def compare(
             loss.penalty.term,
             displacement_every=0,
             mask_logprobs=(in_trl or sampling).mask_logprobs,
+            nthr=nthr and loss.methods.nthr.on,
         ),
         model=talking_model,
         rollout_func=SearchRollouts(
@@ -121,7 +138,8 @@ def compare(
     trainer.train()
 
     ((rows, trls),) = batches
-    groups = [Group(str(i), (replace(row["trajectory"], reward=0.0),)) for i, row in enumerate(rows)]
+    rollouts = [replace(row["trajectory"], reward=0.0) for row in rows]
+    groups = [Group(str(i), tuple(rollouts[i : i + 4])) for i in range(0, len(rollouts), 4)]
     batch = TokenBatch.from_trajectories(groups, pad_token_id=0)
     batch = replace(batch, advantages=trls["advantages"][:, None])
     assert float(batch.advantages.std()) > 0.1  # there is something to learn

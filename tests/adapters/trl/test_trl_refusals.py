@@ -64,7 +64,7 @@ def test_an_unknown_loss_type(make_trainer: Any) -> None:
 
 @pytest.mark.parametrize("trainer_class", [Trainer, trl.RLOOTrainer, "GRPOTrainer", object()])
 def test_another_trainer(trainer_class: Any) -> None:
-    with pytest.raises(ConfigError, match="needs TRL's GRPOTrainer or a subclass"):
+    with pytest.raises(ConfigError, match="needs TRL's GRPOTrainer, its AsyncGRPOTrainer, or a subclass"):
         with_penalties(trainer_class, LLDS())
 
 

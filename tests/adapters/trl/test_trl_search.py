@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +69,7 @@ def searching(make_trainer: Any, talking_model: Any) -> Any:
             reward_funcs=functions,
             reward_weights=weights,
             train_dataset=question_dataset(QUESTIONS),
-            model=talking_model,
+            model=more.pop("model", talking_model),
             **({"learning_rate": 1e-3} | more),
         )
 
@@ -295,3 +296,59 @@ def test_a_resumed_run_goes_on(searching: Any, tmp_path: Path) -> None:
     resumed.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2"))
     pairs = zip(whole.model.parameters(), resumed.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_sampled_pad_token_stays_in_mask_and_loss(
+    searching: Any, talking_model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mask is by position, never by id: TRL fills the ends of rows with the same token."""
+    model, pad = copy.deepcopy(talking_model).double(), talking_model.config.pad_token_id
+    (lake,) = tokenizer(" lake")["input_ids"]
+    with torch.no_grad():  # on purpose: it is now as likely as a word that the model says often
+        model.get_output_embeddings().weight[pad] = model.get_output_embeddings().weight[lake]
+    trainer = searching(LLDS(), model=model, loss_type="bnpo", max_steps=1, learning_rate=0.0)
+    batches, losses = [], []
+    generate, compute = type(trainer)._generate_and_score_completions, type(trainer)._compute_loss
+
+    def keep_batch(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batches.append((inputs, generate(self, inputs)))
+        return dict(batches[-1][1])
+
+    def keep_loss(self: Any, model: Any, inputs: dict[str, Any]) -> Any:
+        loss = compute(self, model, inputs)
+        (slope,) = torch.autograd.grad(loss, model.get_output_embeddings().weight, retain_graph=True)
+        losses.append((inputs, slope))
+        return loss
+
+    monkeypatch.setattr(type(trainer), "_generate_and_score_completions", keep_batch)
+    monkeypatch.setattr(type(trainer), "_compute_loss", keep_loss)
+    trainer.train()
+    ((inputs, batch),) = batches
+    mask, pads = (batch["completion_mask"] * batch["tool_mask"]).bool(), 0
+    for i, row in enumerate(inputs):
+        t: Trajectory = row["trajectory"]
+        ids, sampled = t.token_ids[len(t.prompt) :], t.loss_mask[len(t.prompt) :]
+        assert batch["completion_ids"][i, : len(ids)].tolist() == list(ids)
+        assert mask[i, : len(ids)].tolist() == list(sampled)
+        pads += sum(a == pad and inside and later for a, inside, later in zip(ids, sampled, sampled[1:], strict=False))
+    assert pads > 3 and bool((batch["completion_ids"][batch["completion_mask"] == 0] == pad).all())
+
+    assert len(losses) == 2
+    for micro, slope in losses:
+        expected, without = (slope_by_loops(trainer.model, micro, skip) for skip in (None, pad))
+        torch.testing.assert_close(slope.double(), expected / 2, rtol=0, atol=1e-6)  # 2 micro-batches a step
+        assert float((expected - without).norm()) > 0.1 * float(expected.norm())
+
+
+def slope_by_loops(model: Any, batch: dict[str, Any], skip: int | None) -> torch.Tensor:
+    """The gradient of −Σ A log π / tokens by the output layer, each row alone and without padding."""
+    total, tokens = torch.zeros((), dtype=torch.float64), 0
+    for i, advantage in enumerate(batch["advantages"].tolist()):
+        prompt = batch["prompt_ids"][i][batch["prompt_mask"][i].bool()].tolist()
+        completion = batch["completion_ids"][i, : int(batch["completion_mask"][i].sum())].tolist()
+        logprobs = model(input_ids=torch.tensor([prompt + completion])).logits[0].double().log_softmax(-1)
+        for t, token in enumerate(completion):
+            if batch["tool_mask"][i, t] and token != skip:
+                total, tokens = total - advantage * logprobs[len(prompt) + t - 1, token], tokens + 1
+    (slope,) = torch.autograd.grad(total / tokens, model.get_output_embeddings().weight)
+    return slope.double()

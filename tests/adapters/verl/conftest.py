@@ -87,10 +87,16 @@ def call(name: str, config: Any, batch: Batch, **changed: Any) -> tuple[Tensor, 
 
 
 def naive_penalty(
-    name: str, batch: Batch, *, threshold: float = 0.0, tau: float = 1.0, answer_weight: float = 1.0
+    name: str,
+    batch: Batch,
+    *,
+    threshold: float = 0.0,
+    tau: float = 1.0,
+    answer_weight: float = 1.0,
+    spans: list[list[int] | None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(penalty, its derivative by the new log-prob) per token, in Python numbers, from the papers. The answer is the
-    last action."""
+    last action, or the tokens of `spans`."""
     old, new, advantages, mask = (
         batch[k].tolist() for k in ("old_log_prob", "log_prob", "advantages", "response_mask")
     )
@@ -98,6 +104,8 @@ def naive_penalty(
     for i in range(5):
         actions = [list(run) for inside, run in itertools.groupby(range(7), key=lambda t: mask[i][t]) if inside]
         answer = actions[-1] if actions else []
+        if spans is not None:
+            answer = list(range(*(spans[i] or [0, 0])))
         if name == "holdfast_llds_response":
             actions = [[t for action in actions for t in action]]
         if name == "holdfast_lld":

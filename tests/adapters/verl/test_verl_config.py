@@ -187,10 +187,11 @@ def test_bypass_mode_gets_a_note() -> None:
 
 
 def test_the_doctor_says_what_counts_as_the_answer() -> None:
-    answer = [f"+{LOSS}.penalty_answer=last-action"]
-    for weight, words in (("0.5", False), ("adaptive-paper", True)):
-        (note,) = [f.text for f in check(*answer, f"+{LOSS}.penalty_answer_weight={weight}") if "its answer" in f.text]
-        assert ("256 rollouts" in note) is words
+    for answer, says in (("last-action", "as its answer"), ("answer-span", "the answer is the answer_span")):
+        for weight, words in (("0.5", False), ("adaptive-paper", True)):
+            set_to = f"+{LOSS}.penalty_answer={answer}", f"+{LOSS}.penalty_answer_weight={weight}"
+            (note,) = [f.text for f in check(*set_to) if says in f.text]
+            assert ("256 rollouts" in note) is words
 
 
 def test_the_doctor_prints_it_all(capsys: pytest.CaptureFixture[str]) -> None:

@@ -268,7 +268,7 @@ def test_shipped_recipes_take_the_published_steps(name: str, gpus: int, composed
     coefficients = {"qwen2.5-3b": 0.2, "qwen2.5-7b-instruct": 0.3}
     loss = config.actor_rollout_ref.actor.policy_loss
     assert loss.penalty_coef == coefficients.get(name, 0.1)
-    masked = ("last-action", "adaptive-paper") if name == "qwen2.5-3b" else (None, None)
+    masked = ("answer-span", "adaptive-paper") if name == "qwen2.5-3b" else (None, None)
     assert (loss.get("penalty_answer"), loss.get("penalty_answer_weight")) == masked
 
 

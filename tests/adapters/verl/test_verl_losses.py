@@ -14,9 +14,12 @@ from torch import Tensor
 
 pytest.importorskip("verl")
 
+from tensordict import TensorDict
 from verl.trainer.ppo import core_algos
+from verl.utils import tensordict_utils as tu
 
-from holdfast.adapters.verl import LOSSES, _Loss
+from holdfast.adapters.verl import LOSSES, _Loss, _micro_batch
+from holdfast.base.errors import ConfigError
 
 from .conftest import GLOBAL, Batch, MakeConfig, call, naive_penalty
 
@@ -85,6 +88,40 @@ def test_the_last_action_weighs_what_is_set(
         torch.testing.assert_close(loss, plain + 0.7 * (value * weights).sum(), rtol=0, atol=1e-6)
         torch.testing.assert_close(gradient, plain_gradient + 0.7 * slope * weights, rtol=0, atol=1e-6)
         assert metrics["holdfast/penalty/answer_weight"] == weight
+
+
+SPANS: list[list[int] | None] = [[5, 6], [0, 3], None, [2, 4], None]
+
+
+@pytest.mark.parametrize("name", ["holdfast_llds", "holdfast_llds_response", "holdfast_lld"])
+def test_the_span_of_the_agent_loop_weighs_what_is_set(actor_config: MakeConfig, batch: Batch, name: str) -> None:
+    """Through the field that verl's current trainer has, and those of its older ones."""
+    fields = {"penalty_answer": "answer-span", "penalty_answer_weight": 0.25, "penalty_coef": 0.7}
+    config = actor_config(loss_mode=name, **fields)
+    plain, plain_gradient, _ = call("vanilla", config, batch)
+    weights = token_weights("token-mean", batch["response_mask"], {})
+    value, slope = naive_penalty(name, batch, answer_weight=0.25, spans=SPANS)
+    assert not torch.equal(value, naive_penalty(name, batch, answer_weight=0.25)[0])
+    for data in micro_batches(SPANS, [1] * 5):
+        token = _micro_batch.set(data)
+        loss, gradient, _ = call(name, config, batch)
+        _micro_batch.reset(token)
+        torch.testing.assert_close(loss, plain + 0.7 * (value * weights).sum(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(gradient, plain_gradient + 0.7 * slope * weights, rtol=0, atol=1e-6)
+    with pytest.raises(ConfigError, match="these rollouts have no answer_span"):
+        call(name, config, batch)
+
+
+def micro_batches(spans: list[Any], searches: list[int]) -> list[TensorDict]:
+    """As `ppo_loss` gets them, after a selection of rows."""
+    rows = [{"answer_span": s, "searches": n} for s, n in zip(spans, searches, strict=True)]
+    made = []
+    for fields in ({"extra_fields": rows}, {"answer_span": spans, "searches": searches}):
+        batch = TensorDict({"responses": torch.zeros(10, 7)}, batch_size=[10])
+        for name, values in fields.items():
+            tu.assign_non_tensor_stack(batch, name, [*values, *values])
+        made.append(tu.index_select_tensor_dict(batch, [5, 1, 2, 8, 9]))
+    return made
 
 
 def test_a_schedule_follows_the_searches_of_recent_rollouts(

@@ -33,7 +33,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"loss_mode": "vanilla", "penalty_coef": 0.1},
         "set loss_mode to one of holdfast_observe",
     ),
-    "answer of nothing": ({"penalty_answer_weight": 0.0}, "Set policy_loss.penalty_answer = 'last-action'"),
+    "answer of nothing": ({"penalty_answer_weight": 0.0}, "Set policy_loss.penalty_answer = 'answer-span'"),
     "tokens of a last action rejected": (
         {
             "loss_mode": "holdfast_lld",

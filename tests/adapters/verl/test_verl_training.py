@@ -22,6 +22,7 @@ def runs(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     import os
 
     names = ["vanilla", "holdfast_observe", "holdfast_llds", "holdfast_search_sapo"]
+    names += ["holdfast_llds:all", "holdfast_llds:none"]
     command = [sys.executable, "-W", "ignore", str(SCRIPT), str(tmp_path_factory.mktemp("run")), str(model_folder)]
     environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
     done = subprocess.run([*command, *names], env=environment, capture_output=True, text=True, timeout=600)
@@ -51,3 +52,10 @@ def test_a_penalty_is_silent_on_the_first_step_and_at_work_later(runs: dict[str,
     # the same rollouts in both passes: their old likelihood stands, what moves is the drift
     assert run["holdfast/likelihood/positive"][:2] == run["holdfast/likelihood/positive"][2:]
     assert run["holdfast/drift/positive"][2] != 0.0
+
+
+@pytest.mark.slow
+def test_what_the_agent_loop_says_of_the_answer_reaches_the_loss(runs: dict[str, dict[str, Any]]) -> None:
+    """A weight of 0 on every token is no penalty, and one on no token is the whole penalty."""
+    assert runs["holdfast_llds:all"]["weights"] == runs["vanilla"]["weights"]
+    assert runs["holdfast_llds:none"]["weights"] == runs["holdfast_llds"]["weights"] != runs["vanilla"]["weights"]

@@ -60,6 +60,7 @@ class Cpu(PlatformCUDA):
 set_platform(Cpu())
 
 from tensordict import TensorDict
+from verl.trainer.ppo import core_algos
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config.engine import TrainingWorkerConfig
@@ -69,6 +70,7 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
+from holdfast.adapters.verl import LOSSES, _Loss
 from holdfast.adapters.verl_check import EXAMPLE, compose
 
 EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device=["cpu"])(FSDPEngineWithLMHead)
@@ -77,11 +79,17 @@ LENGTHS = [9, 12, 7, 10, 12, 8, 11, 9]
 ADVANTAGES = [1.0, -1.0, 1.0, -1.0, 0.5, -0.5, 1.0, -1.0]
 
 
-def make_worker(folder: str, loss: str) -> TrainingWorker:
+SPANS = {"all": [[0, n] for n in LENGTHS], "none": [None for _ in LENGTHS], "": [None for _ in LENGTHS]}
+"""What the agent loop says of the answer. `LOSS:all` and `LOSS:none` give its tokens the weight 0."""
+
+
+def make_worker(folder: str, loss: str, answer: str) -> TrainingWorker:
     actor_of, model_of = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+    weighted = [f"+{actor_of}.policy_loss.penalty_{key}" for key in ("answer=answer-span", "answer_weight=0.0")]
     config = compose(
         [
             *EXAMPLE,
+            *(weighted if answer else []),
             f"{actor_of}.policy_loss.loss_mode={loss}",
             f"{actor_of}.strategy=fsdp2",
             f"{actor_of}.optim.lr=1e-3",
@@ -136,17 +144,21 @@ def rollouts(**settings: Any) -> TensorDict:
     return batch
 
 
-def train(folder: str, loss: str) -> dict[str, Any]:
-    worker = make_worker(folder, loss)
+def train(folder: str, spec: str) -> dict[str, Any]:
+    loss, _, answer = spec.partition(":")
+    if loss in LOSSES:
+        core_algos.POLICY_LOSS_REGISTRY[loss] = _Loss(loss)  # it has seen no rollouts, as in a process of its own
+    worker = make_worker(folder, loss, answer)
     before = worker.infer_batch(rollouts(compute_loss=False, calculate_entropy=False))
     old = no_padding_2_padding(before["log_probs"], rollouts())
     batch = rollouts(mini_batch_size=4, epochs=2, seed=0, dataloader_kwargs={"shuffle": False})
     rows = [old[i, :n] for i, n in enumerate(LENGTHS)]
+    tu.assign_non_tensor_stack(batch, "extra_fields", [{"answer_span": s, "searches": 1} for s in SPANS[answer]])
     batch["old_log_probs"] = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
     metrics = tu.get(worker.train_mini_batch(batch), "metrics")
     weights = torch.cat([p.detach().full_tensor().flatten() for p in worker.engine.module.parameters()])
     series = {k: [float(x) for x in v] for k, v in metrics.items() if k.startswith(("holdfast/", "actor/"))}
-    return {"loss": loss, "weights": hashlib.sha256(weights.numpy().tobytes()).hexdigest(), **series}
+    return {"loss": spec, "weights": hashlib.sha256(weights.numpy().tobytes()).hexdigest(), **series}
 
 
 if __name__ == "__main__":

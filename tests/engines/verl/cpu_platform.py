@@ -107,11 +107,14 @@ def register_engine() -> None:
 
 
 def _record(folder: Path, micro_batch: Any) -> None:
-    """A line of JSON per rollout: token ids of the prompt and of the response, the mask of the response."""
+    """A line of JSON per rollout: token ids of the prompt and of the response, the mask of the response, and what the
+    agent loop says of the response."""
     fields = [micro_batch[name].unbind() for name in ("prompts", "responses", "response_mask", "advantages")]
+    said = micro_batch["extra_fields"].tolist()
     with (folder / f"{os.getpid()}.jsonl").open("a") as file:
-        for prompt, response, mask, advantages in zip(*fields, strict=True):
+        for prompt, response, mask, advantages, extra in zip(*fields, said, strict=True):
             row = {"prompt": prompt.tolist(), "response": response.tolist(), "mask": mask.tolist()}
+            row |= {"action_ids": extra["action_ids"], "answer_span": extra["answer_span"]}
             file.write(json.dumps({**row, "advantage": float(advantages.max())}) + "\n")
 
 

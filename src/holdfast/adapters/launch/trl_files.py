@@ -239,6 +239,8 @@ def _observing(config: Config) -> Iterator[str]:
     yield f"displacement_rows={config.train.displacement_rows}"
     if config.sampling.mask_logprobs:
         yield "mask_logprobs=True"
+    if config.loss.methods.nthr.on:
+        yield "nthr=True"
 
 
 def correct_above(reward: Reward) -> float | None:

@@ -22,7 +22,7 @@ from holdfast.adapters.launch.plan import (
     value_of,
 )
 from holdfast.adapters.launch.schedule import verl_mini_batch, verl_schedule_problem
-from holdfast.adapters.verl_losses import LAST_ACTION, LOSSES, loss_name
+from holdfast.adapters.verl_losses import ANSWER_SPAN, LOSSES, loss_name
 from holdfast.methods.method import Option
 from holdfast.methods.surrogates import SURROGATES
 from holdfast.recipe import Config
@@ -202,15 +202,8 @@ def _differences(config: Config) -> Iterator[str]:
     if config.loss.advantage == "gae":
         yield "the value head of verl's critic begins at random, not at zero"
     penalty = config.loss.penalty.term
-    if penalty is not None and penalty.uses_answer_mask:
-        yield (
-            "a loss in verl does not see the answer, so the last action of a rollout counts as its answer, even if "
-            "it was truncated"
-        )
     if penalty is not None and penalty.uses_search_count:
-        yield (
-            "the weight of the answer depends on the searches (actions minus one) in the last 256 rollouts of a process"
-        )
+        yield "the weight of the answer depends on the searches in the last 256 rollouts of a process"
     if config.train.warmup:
         yield "verl's warm-up begins at a learning rate of 0, so the first rollout batch changes nothing"
 
@@ -354,7 +347,7 @@ def _policy_loss(config: Config) -> Iterator[Option]:
     yield Option(f"+{prefix}.rollout_correction", correction, "a loss must know what is done to its mask")
     uses_answer = penalty.term is not None and penalty.term.uses_answer_mask
     if uses_answer:
-        yield Option(f"+{prefix}.penalty_answer", LAST_ACTION, "the answer, which verl does not tell a loss")
+        yield Option(f"+{prefix}.penalty_answer", ANSWER_SPAN, "the answer, as holdfast's agent loop reports it")
     for key in LOSSES[mode].settings:
         if (value := getattr(penalty, key)) not in (None, {}) and (uses_answer or not key.startswith("answer_")):
             yield Option(f"+{prefix}.penalty_{key}", value, f"loss.penalty.{key}")
