@@ -132,7 +132,12 @@ def masked_leak(trainer: Trainer, start: int) -> Step:
         return replace(batch, loss_mask=sampled | later, action_ids=batch.action_ids.clamp(min=0))
 
     old_pass = trainer.learner.old_pass
-    trainer.learner.old_pass = lambda batch, plan, _: old_pass(batch, plan)  # type: ignore[method-assign] # no control tokens: they are found in what was sampled
+
+    def unwatched(batch: Any, plan: Any, _: Any = None) -> Any:
+        """Without control tokens: they are looked for in what was sampled, and this mask has more."""
+        return old_pass(batch, plan)
+
+    trainer.learner.old_pass = unwatched  # type: ignore[method-assign]
     return _changed_batches(trainer, start, leak)
 
 
