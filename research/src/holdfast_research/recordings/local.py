@@ -137,7 +137,7 @@ def masked_leak(trainer: Trainer, start: int) -> Step:
         """Without control tokens: they are looked for in what was sampled, and this mask has more."""
         return old_pass(batch, plan)
 
-    trainer.learner.old_pass = unwatched  # type: ignore[method-assign]
+    trainer.learner.old_pass = unwatched  # type: ignore[method-assign, assignment]
     return _changed_batches(trainer, start, leak)
 
 
