@@ -249,9 +249,9 @@ def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage
         with TemporaryDirectory(prefix="holdfast-") as folder:
             path, ended = Path(folder) / "pipe", Event()  # a file, because a log is read more than once
             path.touch()
+            pause, seen = every, _size(path)  # before the first part may come
             Thread(target=_copy, args=(stream, path, ended), daemon=True).start()
             follower = Follower(_Alarms(), on_finding, live=live)
-            pause, seen = every, _size(path)
             while not ended.wait(pause):
                 began, size = perf_counter(), _size(path)
                 if size != seen:
