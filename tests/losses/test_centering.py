@@ -10,6 +10,7 @@ from torch import Tensor
 from holdfast.losses import (
     clipped_policy_loss,
     drift_and_covariance,
+    llds_penalty,
     score_centering_loss,
     topk_score_centering_loss,
 )
@@ -45,6 +46,67 @@ def test_it_is_the_expected_weighted_score_of_the_truncated_sampler(seed: int) -
     p, p_old = now.detach().softmax(-1), old.softmax(-1)
     expected = sum(advantage * p_old[v] / p_old[drawable].sum() * (p[v] / p_old[v]) * score(now, v) for v in drawable)
     torch.testing.assert_close(gradient(loss, now), expected, atol=1e-12, rtol=0)
+
+
+@seeds
+def test_the_expected_score_is_the_gradient_of_minus_the_divergence_from_the_sampler(seed: int) -> None:
+    """For any q; for a truncated one the divergence is −log P(S)."""
+    now, other, drawable, _ = draw(seed)
+    q = other.softmax(-1)
+    divergence = (q * (q.log() - now.log_softmax(-1))).sum()
+    torch.testing.assert_close(sum(q[v] * score(now, v) for v in range(VOCABULARY)), -gradient(divergence, now))
+    p, mass = now.detach().softmax(-1), log_mass(now, drawable)
+    truncated = torch.zeros_like(p)
+    truncated[drawable] = p[drawable] / mass.detach().exp()[0]
+    torch.testing.assert_close(sum(truncated[v] * score(now, v) for v in drawable), gradient(mass, now))
+    torch.testing.assert_close(truncated.xlogy(truncated / p).sum(), -mass.detach()[0, 0])
+
+
+def drift(logits: Tensor, drawable: list[int], mean_advantage: float, size: float) -> Tensor:
+    """The logits after a step along the first term."""
+    return logits.detach() + size * mean_advantage * gradient(log_mass(logits, drawable), logits)
+
+
+@seeds
+def test_advantages_that_sum_to_zero_still_leak_at_a_prefix(seed: int) -> None:
+    here, there, drawable, _ = draw(seed)
+    for logits, mean_advantage in ((here, -0.5), (there.requires_grad_(), 0.5)):  # equally frequent prefixes
+        after = log_mass(drift(logits, drawable, mean_advantage, 1e-3), drawable)
+        moved = float(after - log_mass(logits, drawable).detach())
+        assert moved * mean_advantage > 0
+        expected = 1e-3 * mean_advantage * float(gradient(log_mass(logits, drawable), logits).square().sum())
+        assert moved == pytest.approx(expected, rel=1e-2)
+
+
+@seeds
+def test_what_is_sampled_loses_the_likelihood_that_leaks(seed: int) -> None:
+    now, _, drawable, _ = draw(seed)
+    q = now.detach()[drawable].softmax(-1)
+    change = (drift(now, drawable, -0.5, 1e-4).log_softmax(-1) - now.detach().log_softmax(-1))[drawable]
+    lost = -0.5 * 1e-4 * float(gradient(log_mass(now, drawable), now).square().sum())
+    assert float(q @ change) == pytest.approx(lost, rel=1e-3) and lost < 0
+
+
+@seeds
+def test_ratios_sink_at_least_as_fast_as_the_mass_of_the_sampler(seed: int) -> None:
+    after, before, drawable, _ = (each.detach() if isinstance(each, Tensor) else each for each in draw(seed))
+    q, q_after = before[drawable].softmax(-1), after[drawable].softmax(-1)
+    log_ratio = float(q @ (after.log_softmax(-1) - before.log_softmax(-1))[drawable])
+    lost, within = float(log_mass(after, drawable) - log_mass(before, drawable)), float(q.xlogy(q / q_after).sum())
+    assert log_ratio == pytest.approx(lost - within) and within > 0
+
+
+@seeds
+def test_a_penalty_on_all_sampled_tokens_pulls_the_mass_back(seed: int) -> None:
+    before, _, drawable, _ = draw(seed)
+    now = before.detach().clone()
+    now[[v for v in range(VOCABULARY) if v not in drawable]] += 0.5  # the tail gained, S lost alike
+    now.requires_grad_()
+    q, pull = now.detach()[drawable].softmax(-1), torch.zeros_like(now)
+    for share, v in zip(q, drawable, strict=True):
+        new, old = (each.log_softmax(-1)[v].reshape(1, 1) for each in (now, before.detach()))
+        pull -= share * gradient(llds_penalty(new, old, torch.zeros(1, 1), ONE, gate="token"), now)
+    torch.testing.assert_close(pull, gradient(log_mass(now, drawable), now))
 
 
 @seeds

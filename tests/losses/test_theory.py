@@ -30,7 +30,7 @@ def logprobs_of(hidden: Tensor, unembedding: Tensor, tokens: Tensor) -> Tensor:
 
 
 def test_every_test_of_the_page_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", PAGE.read_text(encoding="utf-8"))
+    named = re.findall(r"`((?:research/)?tests/[\w/]+\.py)::(test_\w+)`", PAGE.read_text(encoding="utf-8"))
     assert len(named) >= 12
     assert [(p, n) for p, n in named if f"def {n}(" not in (ROOT / p).read_text(encoding="utf-8")] == []
 
@@ -46,12 +46,13 @@ def test_rewards_of_zero_and_one_have_two_advantages(size: int, correct: int) ->
     assert float(found.sum()) == pytest.approx(0, abs=1e-5)
 
 
-def test_on_the_first_step_the_gradient_is_minus_the_advantage() -> None:
+@pytest.mark.parametrize("clip", [0.2, 3e-4, 1e-9])
+def test_on_the_first_step_the_gradient_is_minus_the_advantage(clip: float) -> None:
     g = torch.Generator().manual_seed(0)
     old = -torch.rand(3, 7, generator=g, dtype=torch.float64)
     mask = torch.rand(3, 7, generator=g) < 0.6
     logprobs, advantages = old.clone().requires_grad_(), torch.tensor([[1.5], [-0.5], [0.0]], dtype=torch.float64)
-    reduce_loss(clipped_policy_loss(logprobs, old, advantages, mask), mask).backward()
+    reduce_loss(clipped_policy_loss(logprobs, old, advantages, mask, clip_low=clip, clip_high=clip), mask).backward()
     assert logprobs.grad is not None
     torch.testing.assert_close(logprobs.grad, torch.where(mask, -advantages / mask.sum(), 0.0))
 

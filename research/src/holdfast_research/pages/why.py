@@ -1,27 +1,38 @@
 """Rival explanations of the same fall, beside the runs: the tables of research/docs/why.md.
 
-    python -m holdfast_research.pages.why     # writes the tables into the page, from the runs in research/data
+    python -m holdfast_research.pages.why     # writes them into the page, from the runs in research/data/laboratory
 
-An explanation names a cause. An arm that removes it should hold where plain GRPO falls, and an arm that leaves it
+An explanation names a cause. An arm that removes it should stay sound where plain GRPO falls, and an arm that leaves it
 should fall. So each explanation makes a statement on each arm, and the runs answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.files import write_whole
+from holdfast_research.pages.arms import Method, methods
+from holdfast_research.pages.claims import kept_runs
 from holdfast_research.pages.kept_runs import KEPT
-from holdfast_research.pages.methods import SURGE, Method, methods
 from holdfast_research.paths import DOCS
-from holdfast_research.series import surge_step
-from holdfast_research.signals import warnings_of
+from holdfast_research.series import RunSeries
+from holdfast_research.signals import SIGNALS, warnings_of
 
 PAGE = DOCS / "why.md"
 ONE_STEP = "GRPO at K = 1"
 """Plain GRPO of `anchor`: one optimizer step per rollout batch, so every ratio is 1."""
+LEFT_OUT = ("GRPO", "GRPO, reliable search")
+"""The controls: what every explanation explains, and what takes away the failed searches."""
+ENOUGH = 2 / 3
+"""Of seeds, or of arms, that do what an explanation says: more than chance where half would, and one seed of three may
+be an exception."""
+
+DISPLACED = "displacement of correct rollouts below 0"
+DRIFTED = "ratios of a rollout multiply to below one half"
+LEAKED = "the sampler keeps 0.02 less than at its most"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,44 +41,89 @@ class Explanation:
 
     name: str
     source: str
+    word: str
+    """For the table of arms."""
+    says: str
+    measure: str | None
+    """The signal of `signals.py` that should turn; None where the kept runs have no such series."""
     removes: tuple[str, ...]
-    """Beginnings of the names, as in methods.md, of the arms that remove the cause or work against it: they should
-    hold. Every other arm leaves it, and should fall as plain GRPO does."""
+    """Beginnings of the names of the arms that remove the cause or work against it: they should stay sound. Every other
+    arm leaves it, and should fall as plain GRPO does."""
 
 
 EXPLANATIONS = (
     Explanation(
-        "A truncated sampler leaks, or: the drift towards a sampler that differs",
-        "DeepSeek-V3.2, arXiv 2512.02556; score centering, arXiv 2609.20807",
+        "Sampler drift",
+        "DeepSeek-V3.2, arXiv 2512.02556; score centering, 2609.20807",
+        "sampler",
+        "a truncated sampler under a loss over all tokens moves probability to what is never sampled",
+        LEAKED,
         ("GRPO, untruncated", "GRPO, sampling mask", "score centering"),
     ),
     Explanation(
-        "Lazy likelihood displacement",
-        "arXiv 2512.04220, arXiv 2505.18830",
+        "Displacement",
+        "LLDS, 2512.04220; NTHR, 2505.18830",
+        "displacement",
+        "incorrect rollouts that resemble correct ones push these down",
+        DISPLACED,
         ("NTHR", "LLD", "GSPO + LLDS", "GSPO, clip 0.2, LLDS"),
     ),
-    Explanation("Importance sampling distribution drift", "arXiv 2603.10069", ("SAPO", ONE_STEP)),
     Explanation(
-        "Ratios beyond the trust region",
-        "arXiv 2507.18071, arXiv 2602.04879, arXiv 2506.13585",
+        "Ratio drift",
+        "SAPO, 2603.10069",
+        "ratios",
+        "ratios of correct rollouts sink to 0, and their gradients with them",
+        DRIFTED,
+        ("SAPO", ONE_STEP),
+    ),
+    Explanation(
+        "Trust region",
+        "GSPO, 2507.18071; DPPO, 2602.04879; CISPO, 2506.13585",
+        "trust",
+        "the clip lets updates through that go too far",
+        DRIFTED,
         ("GSPO", "DPPO", "CISPO", "Geo-RS", "off-policy mask", ONE_STEP),
     ),
-    Explanation("Spikes of control tokens", "arXiv 2606.26027", ("interleaved SFT",)),
-    Explanation("Credit of turns", "GiGPO, arXiv 2505.10978", ("GiGPO",)),
-    Explanation("Entropy lost to a few tokens", "arXiv 2505.22617", ("Clip-Cov",)),
-    Explanation("Groups without contrast", "RAGEN-2", ("variance filter",)),
+    Explanation(
+        "Control tokens",
+        "2606.26027",
+        "tokens",
+        "spikes of a few control tokens break the format",
+        "gradient norm 1 above its lowest",
+        ("interleaved SFT",),
+    ),
+    Explanation("Credit", "GiGPO, 2505.10978", "credit", "good turns of bad rollouts are punished", None, ("GiGPO",)),
+    Explanation(
+        "Lost entropy",
+        "2505.22617",
+        "entropy",
+        "a few tokens of high covariance use up the entropy",
+        None,
+        ("Clip-Cov",),
+    ),
+    Explanation(
+        "No contrast",
+        "RAGEN-2",
+        "contrast",
+        "groups of equal rewards leave noise alone",
+        None,
+        ("variance filter",),
+    ),
 )
 
 MEASURES: Mapping[str, str] = {
-    "advantage where the sampler cuts below -0.05": "truncated sampler",
-    "the sampler keeps 0.02 less than at its most": "truncated sampler",
-    "displacement of correct rollouts below 0": "displacement",
+    "advantage where the sampler cuts below -0.05": "sampler drift",
+    LEAKED: "sampler drift",
+    DISPLACED: "displacement",
     "displacement below -0.002 nats": "displacement",
-    "ratios of a rollout multiply to below one half": "ratio drift",
-    "entropy 0.1 nats above its lowest": "all of them",
-    "gradient norm 1 above its lowest": "spikes",
+    DRIFTED: "ratio drift, trust region",
+    "entropy 0.1 nats above its lowest": "all but lost entropy",
+    "gradient norm 1 above its lowest": "control tokens",
 }
 """A signal of `signals.py` -> whose measure it is."""
+
+ELSEWHERE: Mapping[str, str] = {"testbeds": "drawn worlds", "factbook": "135 M, Factbook"}
+"""An experiment on another start -> what it is."""
 
 
 def runs_by_name(kept: Path = KEPT) -> dict[str, Method]:
@@ -80,117 +136,134 @@ def runs_by_name(kept: Path = KEPT) -> dict[str, Method]:
     return found
 
 
-LEFT_OUT = ("GRPO", "GRPO, reliable search")
-"""The controls: what every explanation explains, and what takes away the failed searches."""
-
-
 def fell(method: Method) -> int:
     """The seeds on which the reward fell."""
     return method.fell
 
 
-def fell_or_surged(method: Method) -> int:
-    """The seeds on which the reward fell, or entropy surged where the sampler does not look."""
-    return sum(run.fell or surge_step(run, "entropy/mean", SURGE) is not None for run in method.runs.values())
+def failed(method: Method) -> int:
+    """The seeds on which the reward fell or entropy surged."""
+    return method.failed
 
 
 def judged(
-    explanation: Explanation, found: Mapping[str, Method], failed: Callable[[Method], int], *, removes: bool
+    explanation: Explanation, found: Mapping[str, Method], bad: Callable[[Method], int], *, removes: bool
 ) -> dict[str, bool]:
-    """Arm -> whether it does what the explanation says, on at least two thirds of its seeds: not to fail where it
-    `removes` the cause, to fail where it does not."""
+    """Arm -> whether it does what the explanation says, on at least two thirds of its seeds: no `bad` end where it
+    `removes` the cause, a bad end where it does not."""
     shares = {
-        name: failed(method) / len(method.runs)
+        name: bad(method) / len(method.runs)
         for name, method in found.items()
         if name not in LEFT_OUT and name.startswith(explanation.removes) is removes
     }
-    return {name: (share <= 1 / 3) if removes else (share >= 2 / 3) for name, share in shares.items()}
+    return {name: (share <= 1 - ENOUGH) if removes else (share >= ENOUGH) for name, share in shares.items()}
 
 
-def summary_table(found: Mapping[str, Method]) -> str:
-    """One row for each explanation: who should hold and does, who should fail and does; by the reward alone, and by
-    reward and entropy."""
+def turned(signal: str, runs: Sequence[RunSeries]) -> int:
+    """In how many runs a signal turned at all."""
+    (turns,) = (each.turns for each in SIGNALS if each.says == signal)
+    return sum(turns(run) is not None for run in runs)
+
+
+def verdict(method: Method) -> str:
+    """How the runs of a method end, on at least two thirds of its seeds."""
+    if method.failed / len(method.runs) <= 1 - ENOUGH:
+        return "**sound**"
+    return "falls" if method.fell / len(method.runs) >= ENOUGH else "surges"
+
+
+def explanations_table(found: Mapping[str, Method]) -> str:
+    """One row for each explanation: what it says, whether the arms and its measure agree, and the verdict."""
+    runs = [(run, verdict(Method("", "", {0: run})) != "**sound**") for m in found.values() for run in m.runs.values()]
+    bad, good = ([run for run, failed in runs if failed is kind] for kind in (True, False))
     lines = [
-        "| explanation | removes it, held | leaves it, fell | right | removes it, sound | leaves it, failed | right |"
+        "| explanation | a run fails because | removes it: sound | leaves it: failed | right "
+        f"| its measure turned in {len(bad)} failed runs | in {len(good)} sound runs | holds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    lines.append("|---|---|---|---|---|---|---|")
-    for explanation in EXPLANATIONS:
-        cells = []
-        for failed in (fell, fell_or_surged):
-            holds, falls = (judged(explanation, found, failed, removes=removes) for removes in (True, False))
-            cells += [f"{sum(part.values())} of {len(part)}" for part in (holds, falls, holds | falls)]
-        lines.append(f"| **{explanation.name}** ({explanation.source}) | {' | '.join(cells)} |")
+    for one in EXPLANATIONS:
+        sound, fails = (judged(one, found, failed, removes=removes) for removes in (True, False))
+        arms = [f"{sum(part.values())}/{len(part)}" for part in (sound, fails, sound | fails)]
+        seen = [str(turned(one.measure, part)) if one.measure else "–" for part in (bad, good)]
+        word = "**yes**" if sum(sound.values()) / len(sound) >= ENOUGH else "no"
+        lines.append(f"| **{one.name}** ({one.source}) | {one.says} | {' | '.join((*arms, *seen))} | {word} |")
     return "\n".join(lines)
 
 
-def removers_table(found: Mapping[str, Method]) -> str:
-    """What removes the cause that an explanation names, arm by arm."""
-    lines = ["| explanation | what removes its cause: fell, entropy surged |", "|---|---|"]
-    for explanation in EXPLANATIONS:
-        arms = [
-            f"[{name}]({found[name].experiment}.md) {found[name].fell}, {found[name].surged} of {len(found[name].runs)}"
-            for name in judged(explanation, found, fell, removes=True)
-        ]
-        lines.append(f"| {explanation.name} | {'; '.join(arms)} |")
-    return "\n".join(lines)
+def cells(method: Method) -> Iterator[str]:
+    """How often a method fell and surged, how often each measure turned, and what it ends with."""
+    runs = list(method.runs.values())
+    for count in (method.fell, method.surged, *(turned(signal, runs) for signal in (LEAKED, DISPLACED, DRIFTED))):
+        yield f"{count}/{len(runs)}"
+    yield f"{method.mean_of(lambda summary: summary.last):.2f}"
+    yield f"{method.mean_of(lambda summary: summary.em_after):.2f}"
 
 
-def held_table(found: Mapping[str, Method]) -> str:
-    """What held although it leaves the mismatch of sampler and loss, with the surges of entropy."""
-    (sampler, *_) = EXPLANATIONS
-    exceptions = [found[name] for name, right in judged(sampler, found, fell, removes=False).items() if not right]
-    lines = ["| held, and leaves the mismatch | fell | entropy surged | test EM |", "|---|---|---|---|"]
-    for method in sorted(exceptions, key=lambda method: (method.surged / len(method.runs), method.name)):
-        n, em = len(method.runs), method.mean_of(lambda summary: summary.em_after)
-        lines.append(
-            f"| [{method.name}]({method.experiment}.md) | {method.fell} of {n} | {method.surged} of {n} | {em:.2f} |"
-        )
+CELLS = "fell | entropy surged | mass leaked | displaced | ratios halved | reward, last | test EM"
+
+
+def arms_table(found: Mapping[str, Method]) -> str:
+    """Explanation x measure x arm: whose cause each arm removes, which measures turned, and how it ends."""
+    lines = [f"| arm | removes | ends | {CELLS} |", "|---" * 10 + "|"]
+
+    def order(name: str) -> tuple[bool, float, float, float]:
+        n = len(found[name].runs)
+        em = found[name].mean_of(lambda summary: summary.em_after)
+        return name not in LEFT_OUT, found[name].failed / n, found[name].fell / n, -em
+
+    for name in sorted(found, key=order):
+        method = found[name]
+        whose = ", ".join(one.word for one in EXPLANATIONS if name.startswith(one.removes))
+        shown = re.sub(r"\.0(?!\d)", "", name.replace(" = ", " "))
+        row = (f"[{shown}]({method.experiment}.md)", whose or "–", verdict(method), *cells(method))
+        lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
 
 def measures_table(found: Mapping[str, Method]) -> str:
     """Which measure turned before the reward dropped, how long before, and how often without a drop."""
     rows = {row["signal"]: row for row in warnings_of({name: tuple(m.runs.values()) for name, m in found.items()})}
-    ordered = sorted(MEASURES, key=lambda signal: -(rows[signal]["median"] or 0))
-    lines = ["| measure | of | turned before the drop | steps before, median | in runs that never dropped |"]
-    lines.append("|---|---|---|---|---|")
-    for signal in ordered:
+    real = [run for seeds in kept_runs("factbook", KEPT).values() for run in seeds]
+    lines = [
+        f"| measure | of | before a drop | steps before, median | no drop | {len(real)} runs of the real model |",
+        "|---|---|---|---|---|---|",
+    ]
+    for signal in sorted(MEASURES, key=lambda signal: -(rows[signal]["median"] or 0)):
         row = rows[signal]
         median = "–" if row["median"] is None else f"{row['median']:g}"
-        lines.append(
-            f"| {signal} | {MEASURES[signal]} | {row['before']} of {row['dropped']} | {median} "
-            f"| {row['false']} of {row['held']} |"
-        )
+        counts = f"{row['before']}/{row['dropped']} | {median} | {row['false']}/{row['held']}"
+        there = "–" if MEASURES[signal] == "sampler drift" else turned(signal, real)  # sampled untruncated
+        lines.append(f"| {signal} | {MEASURES[signal]} | {counts} | {there} |")
     return "\n".join(lines)
 
 
-def with_tables(text: str, tables: Mapping[str, str]) -> str:
+def elsewhere_table(kept: Path = KEPT) -> str:
+    """The same of other worlds, and of a pretrained model."""
+    lines = [f"| where | arm | {CELLS} |", "|---" * 9 + "|"]
+    for experiment, where in ELSEWHERE.items():
+        for arm, seeds in kept_runs(experiment, kept).items():
+            method = Method(arm, experiment, {run.seed: run for run in seeds})
+            lines.append(f"| [{where}]({experiment}.md) | {arm} | {' | '.join(cells(method))} |")
+    return "\n".join(lines)
+
+
+def page(text: str, found: Mapping[str, Method]) -> str:
     """The page with each table between its two marks, `<!-- NAME -->` and `<!-- end -->`."""
+    tables = {
+        "explanations": explanations_table(found),
+        "arms": arms_table(found),
+        "measures": measures_table(found),
+        "elsewhere": elsewhere_table(),
+    }
     for name, table in tables.items():
-        before, begin, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        assert begin and end, name
-        text = f"{before}{begin}\n{table}\n\n{end}{after}"
+        text, n = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", rf"\1\n{table}\n\n\2", text, flags=re.DOTALL)
+        assert n == 1, name
     return text
 
 
-def page(text: str, kept: Path = KEPT) -> str:
-    """The page, its tables made again."""
-    found = runs_by_name(kept)
-    return with_tables(
-        text,
-        {
-            "explanations": summary_table(found),
-            "removers": removers_table(found),
-            "held": held_table(found),
-            "measures": measures_table(found),
-        },
-    )
-
-
-def main(_: Sequence[str] | None = None) -> None:
-    """Write the page."""
-    write_whole(PAGE, page(PAGE.read_text(encoding="utf-8")))
+def main() -> None:
+    """Write the page's tables."""
+    write_whole(PAGE, page(PAGE.read_text(encoding="utf-8"), runs_by_name()))
     print(PAGE)
 
 
