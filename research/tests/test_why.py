@@ -209,3 +209,14 @@ def test_equal_settings_are_one_method_and_other_starts_are_left_out(tmp_path: P
     assert {"LLDS, λ = 0.2", "SAPO, no condition, γ = 1.0", "KL to the reference, 0.1"} <= set(found)
     # One start: the warm start's greedy score, which no seed bears on, is the same everywhere.
     assert {run.results["before"]["em_greedy"] for method in found.values() for run in of(method)} == {0.025}
+
+
+def test_the_long_runs_end_as_the_page_says() -> None:
+    runs = {arm: of_arm[0] for arm, of_arm in kept("long-runs").items()}
+    rewards = {arm: [row["reward/mean"] for row in run.rows] for arm, run in runs.items()}
+    falls = {arm: curve.steps[curve.fallen.argmax()] for arm in runs if (curve := curve_of(rewards[arm])).fallen.any()}
+    assert {len(of_run) for of_run in rewards.values()} == {300}
+    assert falls == {"GRPO": 36, "GRPO, reliable search": 162}
+    assert all(curve_of(rewards[arm]).back[-60:].any() for arm in falls)
+    assert "falls at step 36, and with reliable searches at step 162; both come back late." in SAID
+    assert max(set(runs) - set(falls), key=lambda arm: mean(rewards[arm][-5:])) == "GRPO, sampling mask kept"
