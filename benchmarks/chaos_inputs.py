@@ -198,7 +198,7 @@ Input = tuple[str, dict[str, bytes], list[str]]
 
 def inputs(bench: Bench, _: Runs) -> list[Case]:
     """Files broken at random, for the commands that read them. Many commands in one process, none of which trains."""
-    sizes = {logs: 300, stores: 60, recipes: 200, settings: 100, questions: 150, passages: 50}
+    sizes = {logs: 500, stores: 60, recipes: 200, settings: 100, questions: 150, passages: 50}
     return [
         (f"broken {make.__name__}", partial(read, bench, make, 4 if bench.small else count))
         for make, count in sizes.items()
