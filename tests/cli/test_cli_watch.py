@@ -12,9 +12,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
+
+from holdfast.cli import watch
 
 Run = Callable[..., Any]
 
@@ -304,3 +307,32 @@ def test_a_named_pipe_is_followed(tmp_path: Path) -> None:
     pipe.write_text(rows(1, 30))
     stdout, stderr = process.communicate(timeout=30)
     assert stdout.decode() == rows(1, 30) and process.returncode == 1 and b"RET001  step 21" in stderr
+
+
+def test_what_came_before_the_first_look_is_read_before_the_pipe_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holdfast: Run
+) -> None:
+    """On a loaded machine the copy may be ahead of the command."""
+    pipe, taken, in_time = tmp_path / "pipe", Event(), []
+    os.mkfifo(pipe)
+
+    class Ahead(Thread):
+        def start(self) -> None:
+            copied: Path = self._args[1]  # type: ignore[attr-defined]
+            super().start()
+            while not copied.stat().st_size:
+                time.sleep(0.001)
+
+    def write() -> None:
+        with pipe.open("w") as file:
+            file.write(rows(1, 30))
+            file.flush()
+            in_time.append(taken.wait(10))
+
+    monkeypatch.setattr(watch, "Thread", Ahead)
+    monkeypatch.setattr(watch.Follower, "take", lambda *_: taken.set())
+    writer = Thread(target=write)
+    writer.start()
+    holdfast("watch", str(pipe), "--every", "0.1")
+    writer.join()
+    assert in_time == [True]

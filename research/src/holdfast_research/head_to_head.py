@@ -254,7 +254,7 @@ class Case:
     rows: tuple[Row, ...]
     """By the trainer's names, with `step`."""
     path: Path | None = None
-    """The file it was read from, if it is no state that TRL saved."""
+    """The file it was read from, unless that is a state that TRL saved."""
 
 
 # ---- cases

@@ -18,7 +18,7 @@ from holdfast.base.files import UNWRITABLE
 
 _LONGEST_EXAMPLE = 60
 MOST_NUMBERS = 100_000_000
-"""Rows and numbers read from one file, which take about 4 GB. 100,000 steps of 300 series are 30 million."""
+"""Rows and numbers read from one file, which take about 5 GB. 100,000 steps of 300 series are 30 million."""
 
 
 @dataclass(slots=True)
