@@ -14,7 +14,8 @@ part:
     log.txt          what was printed
     logs/PART.log    what the part printed
 
-With --docs PAGE the tables also replace what stands between the markers of that page; not with --toy.
+What the folder has of other parts, from the same day and machine, stays. With --docs PAGE the tables also replace what
+stands between the markers of that page; not with --toy.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ class Kit:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         self.started = time.monotonic()
         self.results: dict[str, Any] = {"machine": machine(options), "parts": {}}
+        before = self.folder / "results.json"
+        if before.is_file() and (kept := json.loads(before.read_text()))["machine"] == self.results["machine"]:
+            self.results = kept
 
     def say(self, text: str) -> None:
         minutes, seconds = divmod(int(time.monotonic() - self.started), 60)

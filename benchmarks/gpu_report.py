@@ -1,12 +1,21 @@
-"""The results of gpu.py as tables, and their place in a page."""
+"""The results of gpu.py as tables, and their place in a page.
+
+python benchmarks/gpu_report.py    # docs/reference/gpu.md again, from the results that are kept
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- results of make gpu -->", "<!-- end of the results -->"
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, KEPT = ROOT / "docs/reference/gpu.md", ROOT / "benchmarks/gpu_h200.json"
+RUNS = ("First run: attention by cuDNN, as PyTorch prefers", "Second run: without cuDNN, as holdfast does since")
+"""What was different between the kept runs."""
 
 Row = dict[str, Any]
 Column = tuple[str, Callable[[Row], str]]
@@ -114,16 +123,16 @@ def markdown(results: dict[str, Any]) -> str:
     )
     for kind, title, columns in sections:
         if kind in kinds:
-            lines += ["", f"### {title}", "", *table(columns, kinds[kind])]
+            lines += ["", f"#### {title}", "", *table(columns, kinds[kind])]
     for row in kinds.get("step", []):
         arms = [{"arm": arm, **row[arm]} for arm in ("holdfast", "trl") if arm in row]
-        lines += ["", "### A whole step", "", *table(STEP, arms)]
+        lines += ["", "#### A whole step", "", *table(STEP, arms)]
         if "trl_over_holdfast" in row:
             lines += ["", f"TRL / holdfast: {row['trl_over_holdfast']:.2f}"]
         if "error" in row:
             lines += ["", row["error"]]
     if runs := kinds.get("factbook"):
-        lines += ["", "### SmolLM2-135M on the Factbook", "", *table(FACTBOOK, [_named(row) for row in runs])]
+        lines += ["", "#### SmolLM2-135M on the Factbook", "", *table(FACTBOOK, [_named(row) for row in runs])]
     for row in kinds.get("tests", []):
         counts = ", ".join(f"{n} {word}" for word, n in row.get("counts", {}).items()) or row.get("error", "none ran")
         lines += ["", f"Tests marked `gpu`: {counts}. {' '.join(row.get('failed', []))}".rstrip()]
@@ -153,3 +162,13 @@ def fill(page: Path, tables: str) -> None:
     if not begin or not end:
         raise SystemExit(f"{page} lacks the lines {BEGIN} and {END}; the tables go between them")
     page.write_text(f"{before}{BEGIN}\n\n{tables}\n{END}{after}", encoding="utf-8")
+
+
+def kept() -> str:
+    """The tables of the kept runs."""
+    runs = json.loads(KEPT.read_text(encoding="utf-8"))
+    return "\n".join(f"### {title}\n\n{markdown(run)}" for title, run in zip(RUNS, runs, strict=True))
+
+
+if __name__ == "__main__":
+    fill(PAGE, kept())

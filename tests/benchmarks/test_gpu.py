@@ -42,12 +42,12 @@ def test_rollouts_are_measured_by_every_sampler(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(gpu_parts.importlib.util, "find_spec", lambda name: None if name == "vllm" else find(name))
     rows = rows_of("rollouts-0.5b", tmp_path)
     decode, rollouts = ([row for row in rows if row["kind"] == kind] for kind in ("decode", "rollouts"))
-    assert [row["arm"].split(",")[0] for row in decode] == ["holdfast", "holdfast", "transformers generate"]
-    assert len(rollouts) == 3 and {row["sampled"] for row in rollouts} == {rollouts[0]["sampled"]}
+    assert [row["arm"].split(",")[0] for row in decode] == ["holdfast"] * 3 + ["transformers generate"]
+    assert len(rollouts) == 4 and {row["sampled"] for row in rollouts} == {rollouts[0]["sampled"]}
     for row in decode:
         assert row["tokens_per_s"] == pytest.approx(4 / row["step_s"])
         assert row["share_of_floor"] == pytest.approx(row["floor_s"] / row["step_s"])
-    ours, bf16, _ = decode
+    ours, _, bf16, _ = decode
     assert ours["operations_per_step"] > 50
     layers = gpu_hardware.SHAPES["toy"].layers
     assert 0 < ours["casts_per_step"] - bf16["casts_per_step"] < 20 * layers, "activations are cast, weights are not"
@@ -258,3 +258,7 @@ def test_a_report_has_every_table() -> None:
         and "| GRPO | 30 | 4.20 | – | – | – | – | – | 12.5% |" in text
         and "19 passed" in text
     )
+
+
+def test_the_page_has_the_results_that_are_kept() -> None:
+    assert gpu_report.kept() in gpu_report.PAGE.read_text(encoding="utf-8")

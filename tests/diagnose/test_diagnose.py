@@ -333,7 +333,7 @@ def test_json_has_no_nan(make_log: MakeLog) -> None:
     log = make_log(grad__norm=[0.3] * 20 + [np.nan] * 40)
     value = as_json(log, diagnose(log))
     assert value["findings"][0]["evidence"] == {"grad/norm": None}
-    assert "NaN" not in to_text(value)
+    assert ": NaN" not in to_text(value)
     assert set(value) >= {"format", "steps", "findings", "cannot_tell"}
     assert set(value["findings"][0]) >= {"code", "step", "lead", "summary", "evidence", "remedy"}
 

@@ -39,6 +39,7 @@ CALLS = {
     "holdfast train",
     "holdfast resume",
     "requires_grad",
+    "torch.backends.cuda.enable_cudnn_sdp(False)",
     "with_penalties(..., correct_above=X)",
     "model.enable_input_require_grads()",
 }

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from holdfast.model import hf
+from holdfast.model.graphs import StepGraphs
 from holdfast.model.hf import HFPolicy
 from holdfast.model.policy import Completion, Request
 from holdfast.model.sampling import counter_uniform, seed_key
@@ -58,6 +59,52 @@ def test_log_probs_of_what_was_sampled(device, model, tokenizer, autocast, sampl
             assert (sampled - torch.tensor(done.logprobs)).abs().max() < PRECISION[autocast]
             if "greedy" in sampling:
                 assert (rows.amax(-1) - sampled).max() < 2 * PRECISION[autocast]
+
+
+def test_graphs_change_nothing(device, model, tokenizer) -> None:
+    """On the CPU a capture only notes what to call."""
+    with_graphs, without = HFPolicy(model, tokenizer, device=device), HFPolicy(model, tokenizer, device=device)
+    graphs = with_graphs._graphs = StepGraphs() if device.type == "cuda" else NotedGraphs()
+    without._graphs = None
+    captured = []
+    with_graphs.on_token = lambda *_: captured.append(graphs.captured)
+    expected, found = play(without, rows=20, turns=6), play(with_graphs, rows=20, turns=6)
+    assert max(captured) >= 3
+    for id, (context, spans) in expected.items():
+        assert found[id][0] == context
+        for (_, there), (_, here) in zip(found[id][1], spans, strict=True):
+            assert there.logprobs == pytest.approx(here.logprobs, abs=1e-4)
+
+
+class NotedGraphs(StepGraphs):
+    """A graph of these calls `decode` on the tensors of its capture, as a CUDA graph would."""
+
+    def _capture(self, decode: Any, state: Any, length: int) -> Any:
+        inputs = tuple(tensor.clone() for tensor in state)
+
+        def replay(*values: torch.Tensor) -> Any:
+            for kept, value in zip(inputs, values, strict=True):
+                kept.copy_(value)
+            return decode(*inputs, length)
+
+        return replay
+
+
+def test_a_model_that_waits_for_the_device_decodes_without_graphs(device, model, tokenizer) -> None:
+    expected = play(HFPolicy(model, tokenizer, device=device))
+
+    def wait(*_: Any) -> None:
+        torch.zeros(1, device=device).item()
+
+    waits = model.model.layers[0].register_forward_hook(wait)
+    policy = HFPolicy(model, tokenizer, device=device)
+    if device.type == "cuda":
+        with pytest.warns(UserWarning, match="without CUDA graphs"):
+            found = play(policy)
+    else:
+        found = play(policy)
+    waits.remove()
+    assert {id: context for id, (context, _) in found.items()} == {id: c for id, (c, _) in expected.items()}
 
 
 def test_uniforms_are_the_same_numbers_everywhere(device) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import transformers
@@ -103,6 +105,24 @@ def test_a_model_that_takes_no_positions_from_us_is_found_out(make_model, tokeni
 
     model.model.forward = forgetful
     with pytest.raises(ModelError, match="other log-probs with the rollout cache"):
+        HFPolicy(model, tokenizer)
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+def test_rounding_is_allowed_as_the_output_layer_computes(make_model, tokenizer, bf16):
+    """accelerate wraps `forward`: inside it is bfloat16, outside weights and logits are float32."""
+    model = make_model()
+    forward = model.forward
+
+    def rounded(*args, use_cache, **kwargs):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            output = forward(*args, use_cache=use_cache, **kwargs)
+        output.logits = output.logits.float()
+        output.logits[..., 5] += 0.15 * use_cache  # what bfloat16 did on a GPU
+        return output
+
+    model.forward = rounded
+    with nullcontext() if bf16 else pytest.raises(ModelError, match="other log-probs with the rollout cache"):
         HFPolicy(model, tokenizer)
 
 

@@ -22,11 +22,13 @@ from torch import Tensor
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.model.cache import Row, SlotCache, SlotTable
 from holdfast.model.casting import CastWeights
+from holdfast.model.graphs import StepGraphs, rounded_length, rounded_slots
 from holdfast.model.last_layer import last_layer_where
 from holdfast.model.policy import Completion, Request, StopReason
 from holdfast.model.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
 from holdfast.model.support import (
     accepts_logits_to_keep,
+    avoid_cudnn_attention,
     check_exact,
     diverged,
     end_ids,
@@ -118,6 +120,8 @@ class HFPolicy:
         self.temperature, self.top_p, self.top_k, self.greedy = temperature, top_p, top_k, greedy
         self.autocast_dtype, self.on_token = autocast_dtype, on_token
         self.device = next(self.model.parameters()).device
+        if self.device.type == "cuda":
+            avoid_cudnn_attention()
         self.max_rows, self._most_rows, self._max_tokens = max_rows, max_rows, max_tokens
         self._max_positions = positions_of(model)
         self._stops = StopTable(tokenizer, end_ids(model, tokenizer), text_config(model).vocab_size)
@@ -148,6 +152,7 @@ class HFPolicy:
         self._decoding = 0
         self._batch: _Batch | None = None
         self._cast: CastWeights | None = None
+        self._graphs = StepGraphs() if self.device.type == "cuda" else None
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; computing starts at the next `poll`.
@@ -288,16 +293,26 @@ class HFPolicy:
     def _step(self, finished: list[Completion]) -> None:
         """One token for every decoding row."""
         batch = self._batch = self._batch or self._assemble()
-        self._table.reserve(batch.length)
-        mask = self._table.cache.plan_step(batch.positions, length=batch.length)
-        logits = self._forward(batch.tokens.unsqueeze(1), batch.positions.unsqueeze(1), mask)
+        state = batch.tokens, batch.positions, batch.keys
+        if self._graphs is None:
+            self._table.reserve(batch.length)
+            sampled = self._decode(*state, batch.length)
+        else:
+            length, cache = rounded_length(batch.length), self._table.cache
+            cache.reserve(len(batch.tokens), length)
+            sampled = self._graphs.step(self._decode, state, length, (cache.slots, cache.capacity))
         for _, row in batch.rows:
             row.cached += 1
         batch.positions = batch.positions + batch.advance
         batch.length += 1
-        sampled = self._sample(logits, batch.keys, batch.positions)
         batch.tokens = sampled.tokens
         self._accept(batch.rows, sampled, finished)
+
+    def _decode(self, tokens: Tensor, positions: Tensor, keys: Tensor, length: int) -> Sampled:
+        """The next token of slots 0..n-1, which see `length` positions at most. Does not wait for the device."""
+        mask = self._table.cache.plan_step(positions, length=length)
+        logits = self._forward(tokens.unsqueeze(1), positions.unsqueeze(1), mask)
+        return self._sample(logits, keys, positions + 1)
 
     def _assemble(self) -> _Batch:
         """The device-side state, from the rows."""
@@ -309,6 +324,8 @@ class HFPolicy:
             else (0, row.cached if row is not None else 0, 0, 0)
             for row in slots
         ]
+        if self._graphs is not None:
+            table += [(0, 0, 0, 0)] * (min(rounded_slots(len(table)), self.max_rows) - len(table))
         rows = [(slot, row) for slot, row in enumerate(slots) if row is not None and row.decoding]
         self._table.reserve(1 + max(entry[1] for entry in table))
         tokens, positions, keys, advance = self._columns(table)

@@ -21,7 +21,7 @@ from holdfast.model.logprobs import logprobs_and_mass, masked_logprobs, token_lo
 from holdfast.model.onednn import use_onednn
 from holdfast.model.sampling import SamplingMask
 from holdfast.model.settings import Model, Sampling
-from holdfast.model.support import worth_sharing
+from holdfast.model.support import avoid_cudnn_attention, worth_sharing
 from holdfast.model.tokens import decode, encode
 
 ADAPTERS_FILE = "adapter_config.json"
@@ -186,6 +186,8 @@ def prepare(model: Any, tokenizer: Any, config: Model, device: torch.device) -> 
     bf16 = config.autocast == "bf16" or (config.autocast == "auto" and device.type == "cuda")
     if device.type == "cpu" and not bf16 and worth_sharing(model):
         use_onednn(model)
+    if device.type == "cuda":
+        avoid_cudnn_attention()
     return LanguageModel(
         model=_aligned(model.to(device)).eval(),
         tokenizer=tokenizer,

@@ -54,6 +54,15 @@ def worth_sharing(model: CausalLM) -> bool:
     return bool(text_config(model).hidden_size >= SHARING_FROM)
 
 
+def avoid_cudnn_attention() -> None:
+    """Keep sdpa attention in this process from cuDNN, which PyTorch 2.11 and newer prefer on an H100 and its like.
+
+    cuDNN plans for every new length of rows, which takes longer than the pass, and rollouts have all lengths. With a
+    mask its gradients can be NaN (github.com/pytorch/pytorch/issues/196678).
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 class OtherAttention:
     """The configuration of an attention layer, with another implementation of attention and what that one reads."""
 
@@ -148,6 +157,8 @@ def check_exact(model: CausalLM, device: torch.device) -> None:
     Catches what no config field shows: positions taken from the mask (ALiBi), state kept outside the cache, token
     shifts. Costs three forward passes of a few tokens.
     """
+    dtypes = []  # of the logits as computed: a trainer's autocast inside `forward` shows nowhere else
+    watched = model.get_output_embeddings().register_forward_hook(lambda _, __, logits: dtypes.append(logits.dtype))
     vocabulary = text_config(model).vocab_size
     rows = [[1, 2, 3, 4, 5, 6], [3, 5, 7]]
     ids = [[token % vocabulary for token in row] for row in rows]
@@ -164,11 +175,12 @@ def check_exact(model: CausalLM, device: torch.device) -> None:
     last = torch.tensor([[ids[0][5]], [ids[1][2]]], device=device)
     cached = planned_forward(model, cache, last, positions.unsqueeze(1), mask)[:, -1].float().log_softmax(-1)
     plain = [model(input_ids=torch.tensor([row], device=device), use_cache=False).logits[0, -1] for row in ids]
+    watched.remove()
     whole = torch.stack(plain).float().log_softmax(-1)
     if whole.isnan().any():
         raise diverged(model)
     gap = (cached - whole).abs().max().item()
-    allowed = 0.5 if model.dtype in (torch.float16, torch.bfloat16) else 0.05
+    allowed = 0.5 if dtypes[-1] in (torch.float16, torch.bfloat16) else 0.05
     if not gap <= allowed:
         raise ModelError(
             f"{type(model).__name__} gives other log-probs with the rollout cache than without (by {gap:.2g} nats): it "

@@ -108,7 +108,8 @@ _SCRIPT = '''\
 """{title}, with TRL. Made by `holdfast launch trl`, yours to edit. Start: ./run.sh. Continue: ./run.sh --resume."""
 
 import sys
-{torch}{peft}
+
+import torch{peft}
 from trl import GRPOConfig, GRPOTrainer
 
 from holdfast.adapters.trl import {adapter}
@@ -118,6 +119,10 @@ from holdfast.data.questions import dev_questions
 from holdfast.loading import load_protocol, load_questions, load_retrievers
 from holdfast.recipe import load
 {custom}
+# On an H100 and its like, PyTorch 2.11 and newer have cuDNN compute attention. Its gradients can be NaN, and every new
+# length of the rows makes it plan again: https://github.com/pytorch/pytorch/issues/196678
+torch.backends.cuda.enable_cudnn_sdp(False)
+
 recipe = load("recipe.toml")
 questions, retrievers = load_questions(recipe), load_retrievers(recipe)
 functions, weights = reward_functions({rewards})
@@ -172,7 +177,6 @@ def script(config: Config, options: Sequence[Option]) -> str:
         chat_template = str(Path(chat_template).resolve())
     text = _SCRIPT.format(
         title=config.run.name,
-        torch="\nimport torch" if any(isinstance(option.value, Code) for option in options) else "",
         peft="\nfrom peft import LoraConfig" if lora else "",
         adapter=", ".join([*([name] if ours else []), "with_penalties"]),
         custom=f"\nfrom {module} import {name}\n" if penalty and not ours else "",

@@ -262,6 +262,12 @@ GRD001 = Rule(
     limitations="Single spikes are ignored. If the trainer logs the norm after clipping, the rule finds nothing.",
 )
 
+CUDNN = (
+    "With PyTorch 2.11 or newer on an H100 and its like, first switch off attention by cuDNN, whose gradients can be "
+    "NaN: `torch.backends.cuda.enable_cudnn_sdp(False)`."
+)
+"""github.com/pytorch/pytorch/issues/196678. holdfast's own trainer does so, and verl has another attention."""
+
 GRD002 = Rule(
     code="GRD002",
     title="non-finite gradient, loss or reward",
@@ -299,7 +305,7 @@ GRD002 = Rule(
     remedy=advise(
         "Lower the [learning rate], clip the [norm of the gradient] at 1, train in [full precision], and bound the "
         "[importance ratio]. Mask tokens before the arithmetic, not after it.",
-        also={"trl": "`with_penalties(GRPOTrainer)` does so."},
+        also={"trl": f"`with_penalties(GRPOTrainer)` does so. {CUDNN}", "unknown": CUDNN},
     ),
     limitations="The rule misses a NaN that the trainer leaves out of its log or writes as 0. If the reward is "
     "infinite, none of these settings helps: look for a division by 0 in the reward function.",
