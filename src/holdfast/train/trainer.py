@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ from holdfast.train.listener import StepResult
 from holdfast.train.loading import make_agent
 from holdfast.train.optimizer import warmed_up
 from holdfast.train.rollouts import roll_out, score, training_batch
+from holdfast.train.sampler_faults import SamplerWeights
 
 
 class Trainer:
@@ -64,6 +65,7 @@ class Trainer:
         model = learner.language_model
         self._tags = agent.protocol.control_tags(model.tokenizer)
         self._control = ControlTokens(self._tags, model.tokenizer, end_ids(model.model, model.tokenizer))
+        self._sampler = SamplerWeights(config.faults, model.model) if config.faults.of_sampler else None
         self._rounds = max((method.further_rounds for method in self._methods), default=0)
         self.question_order = QuestionOrder(questions, seed=config.run.seed)
         self._answers = {example.id: example.golden_answers for example in questions}
@@ -161,13 +163,14 @@ class Trainer:
     def roll_out(self, examples: Sequence[Example]) -> tuple[list[Group], RolloutStats]:
         """A scored group for each question, sampled with this step's seed."""
         config = self.config
-        groups, stats = roll_out(
-            self.agent,
-            examples,
-            size=config.train.group_size,
-            seed=(config.run.seed, self.completed_steps),
-            max_failed=config.run.max_failed_fraction,
-        )
+        with self._sampler.in_place(self.completed_steps) if self._sampler else nullcontext():
+            groups, stats = roll_out(
+                self.agent,
+                examples,
+                size=config.train.group_size,
+                seed=(config.run.seed, self.completed_steps),
+                max_failed=config.run.max_failed_fraction,
+            )
         return score(groups, examples, config.reward.weights()), stats
 
     def make_batch(self, groups: Sequence[Group]) -> TokenBatch:

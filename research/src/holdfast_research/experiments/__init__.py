@@ -14,6 +14,7 @@ from holdfast_research.experiments import (
     first_action,
     long_runs,
     masking,
+    mismatch,
     per_sample,
     preserving,
     remedies,
@@ -42,6 +43,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         sapo,
         remedies,
         rivals,
+        mismatch,
         long_runs,
         factors,
     )

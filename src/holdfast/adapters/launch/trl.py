@@ -57,6 +57,9 @@ SCRIPT: Mapping[str, str] = {
 
 NOTED: Mapping[str, str] = {
     **dict.fromkeys(
+        ("faults.stale_batches", "faults.sampler_8_bits"), "in TRL rollouts come from the weights that are trained"
+    ),
+    **dict.fromkeys(
         ("train.per_sample_every", "train.per_sample_questions"),
         "the displacement of each sample by itself is measured by `holdfast train` only",
     ),
