@@ -182,14 +182,26 @@ def seconds_per_token(device: torch.device, generate: Callable[[int], None], new
     return {"step_s": max(statistics.median(steps), TINY), "prefill_s": statistics.median(prefills)}
 
 
+def profiled(device: torch.device) -> Any:
+    """PyTorch's profiler, of the host and the device."""
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    return torch.profiler.profile(activities=kinds)
+
+
+def print_costs(device: torch.device, profile: Any) -> None:
+    """Into the log of the part: what took the device longest, and what the host."""
+    for where in ("cuda", "cpu") if device.type == "cuda" else ("cpu",):
+        column = "self_device_time_total" if where == "cuda" else "self_cpu_time_total"
+        print(profile.key_averages().table(sort_by=column, row_limit=15, max_name_column_width=60), flush=True)
+
+
 def work_per_token(device: torch.device, generate: Callable[[int], None], new: int = 8) -> dict[str, float]:
     """What a decoding step asks of PyTorch and of the device, by its profiler."""
     totals = []
     for tokens in (1, 1 + new):
-        kinds = [torch.profiler.ProfilerActivity.CPU]
-        if device.type == "cuda":
-            kinds.append(torch.profiler.ProfilerActivity.CUDA)
-        with torch.profiler.profile(activities=kinds) as profile:
+        with profiled(device) as profile:
             generate(tokens)
             wait_for(device)
         counts: Counter[str] = Counter()
@@ -200,6 +212,7 @@ def work_per_token(device: torch.device, generate: Callable[[int], None], new: i
             counts["waits"] += event.count * ("StreamSynchronize" in event.key)
             counts["device_us"] += getattr(event, "self_device_time_total", 0)
         totals.append(counts)
+    print_costs(device, profile)
     before, after = totals
     return {f"{name}_per_step": (after[name] - before[name]) / new for name in after}
 
@@ -321,7 +334,10 @@ def random_batch(rows: int, length: int, vocabulary: int) -> TokenBatch:
 
 
 def measure_update(bench: Bench, size: str) -> None:
-    """Two optimizer steps of 4,096 tokens each, in one micro-batch each, with LLDS and all statistics."""
+    """Two optimizer steps of 4,096 tokens each, in one micro-batch each, with LLDS and all statistics.
+
+    Once with rows of the same length in every update, and once with a new length in each, as rollouts have.
+    """
     shape = SHAPES["toy" if bench.toy else size]
     rows, length, steps = (4, 64, 2) if bench.toy else (8, 1024, 2)
     config = validate(
@@ -335,35 +351,40 @@ def measure_update(bench: Bench, size: str) -> None:
             },
         }
     )
-    tokens = rows * length // steps
-    with bench.arm(
-        kind="update", arm="holdfast", size=size, tokens=tokens, parameters=sum(parameters_of(shape))
-    ) as row:
-        limits = bench.limits()
-        learner = make_learner(config, prepare(shape.build(), silent_tokenizer(), config.model, bench.device))
-        batch = random_batch(rows, length, shape.vocabulary).to(bench.device)
-        generator = torch.Generator().manual_seed(0)
-        spent: Counter[str] = Counter()
+    learner = make_learner(config, prepare(shape.build(), silent_tokenizer(), config.model, bench.device))
+    generator, spent = torch.Generator().manual_seed(0), Counter[str]()
 
-        def clocked_step(*arguments: Any) -> float:
-            norm: list[float] = []
-            spent["optimizer"] += seconds_of(bench.device, lambda: norm.append(clipped_step(*arguments)))
-            return norm[0]
+    def clocked_step(*arguments: Any) -> float:
+        norm: list[float] = []
+        spent["optimizer"] += seconds_of(bench.device, lambda: norm.append(clipped_step(*arguments)))
+        return norm[0]
 
-        measured = []
-        for _ in range(4):
-            spent.clear()
-            plan = learner.plan(batch, generator)
-            old: list[Any] = []
-            old_s = seconds_of(bench.device, lambda plan=plan, old=old: old.append(learner.old_pass(batch, plan)))
-            with patch("holdfast.train.learner.clipped_step", clocked_step):
-                step_s = seconds_of(bench.device, lambda old=old: learner.step(old[0].minibatches, mean_searches=1.0))
-            measured.append((step_s / steps, spent["optimizer"] / steps, old_s / steps))
-        step_s, optimizer_s, old_s = (statistics.median(values) for values in zip(*measured[1:], strict=True))
-        usual, needed = update_flops(shape, [length] * (rows // steps), int(batch.loss_mask.sum()) // steps)
-        peak = limits["peak_tflop_s"] * 1e12
-        row |= {"step_s": step_s, "optimizer_s": optimizer_s, "old_pass_s": old_s, "tokens_per_s": tokens / step_s}
-        row |= {"mfu": usual / step_s / peak, "needed_share_of_peak": needed / step_s / peak}
+    def update(batch: TokenBatch) -> tuple[float, float, float]:
+        """Seconds of an optimizer step, of AdamW and clipping in it, and of its old pass."""
+        spent.clear()
+        plan = learner.plan(batch, generator)
+        old: list[Any] = []
+        old_s = seconds_of(bench.device, lambda: old.append(learner.old_pass(batch, plan)))
+        with patch("holdfast.train.learner.clipped_step", clocked_step):
+            step_s = seconds_of(bench.device, lambda: learner.step(old[0].minibatches, mean_searches=1.0))
+        return step_s / steps, spent["optimizer"] / steps, old_s / steps
+
+    for arm, shorter in (("rows of one length", 0), ("a new length in each update", 5)):
+        labels = {"kind": "update", "arm": arm, "size": size, "tokens": rows * length // steps}
+        with bench.arm(**labels, parameters=sum(parameters_of(shape))) as row:
+            limits = bench.limits()
+            batches = [random_batch(rows, length - n * shorter, shape.vocabulary).to(bench.device) for n in range(4)]
+            measured = [update(batch) for batch in batches][1:]
+            step_s, optimizer_s, old_s = (statistics.median(values) for values in zip(*measured, strict=True))
+            sampled = int(batches[0].loss_mask.sum()) // steps
+            usual, needed = update_flops(shape, [length] * (rows // steps), sampled)
+            peak = limits["peak_tflop_s"] * 1e12
+            row |= {"step_s": step_s, "optimizer_s": optimizer_s, "old_pass_s": old_s}
+            row |= {"tokens_per_s": labels["tokens"] / step_s}
+            row |= {"mfu": usual / step_s / peak, "needed_share_of_peak": needed / step_s / peak}
+    with profiled(bench.device) as profile:
+        update(batches[0])
+    print_costs(bench.device, profile)
 
 
 # ---- a whole step, beside TRL
@@ -559,11 +580,11 @@ PARTS: dict[str, tuple[float, Callable[[Bench], None]]] = {
     "rollouts-smollm2": (180, partial(measure_size, size="smollm2")),
     "rollouts-0.5b": (150, partial(measure_size, size="0.5b")),
     "rollouts-1.5b": (180, partial(measure_size, size="1.5b")),
-    "update-smollm2": (45, partial(measure_update, size="smollm2")),
+    "update-smollm2": (60, partial(measure_update, size="smollm2")),
     "update-0.5b": (60, partial(measure_update, size="0.5b")),
     "update-1.5b": (90, partial(measure_update, size="1.5b")),
     "step": (180, measure_step),
-    "factbook": (420, measure_factbook),
+    "factbook": (405, measure_factbook),
 }
 """Name -> seconds it may take at most, and what it does. 1,500 seconds together."""
 

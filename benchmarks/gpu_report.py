@@ -58,6 +58,7 @@ ROLLOUTS: tuple[Column, ...] = (
 )
 UPDATE: tuple[Column, ...] = (
     ("parameters", text("size")),
+    ("rows", text("arm")),
     ("tokens", number("tokens")),
     ("ms an optimizer step", number("step_s", ".1f", 1e3)),
     ("of it AdamW and clipping", number("optimizer_s", ".1f", 1e3)),
