@@ -10,8 +10,8 @@ from holdfast_research.values import Arm, Claim, Experiment, Figure
 EIGHT_BITS = Arm("8-bit sampler", {**NO_PENALTY, **UNTRUNCATED, "faults.sampler_8_bits": True})
 FOUR_OLD = Arm("4 batches old", {**NO_PENALTY, **UNTRUNCATED, "faults.stale_batches": 4})
 SIXTEEN_OLD = Arm("16 batches old", {**NO_PENALTY, **UNTRUNCATED, "faults.stale_batches": 16})
-ARMS = (a.PLAIN_SAMPLER, EIGHT_BITS, FOUR_OLD, SIXTEEN_OLD)
-NAMES = tuple(arm.name for arm in ARMS)
+TRIED = (a.PLAIN_SAMPLER, EIGHT_BITS, FOUR_OLD, SIXTEEN_OLD)
+NAMES = tuple(arm.name for arm in TRIED)
 WHERE = "an untruncated sampler whose weights are not those that learn"
 
 
@@ -20,7 +20,7 @@ EXPERIMENT = Experiment(
     title="A sampler that differs by age or rounding",
     shows="whether a stale sampler, or one of 8 bits, makes plain GRPO fall without truncation",
     recipe="flaky",
-    arms=ARMS,
+    arms=(a.GRPO, a.RELIABLE, *TRIED),
     minutes=8,
     notes=(
         "Rollouts are sampled from the whole vocabulary, by the weights of some batches ago or by weights rounded to "
