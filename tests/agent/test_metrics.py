@@ -25,6 +25,7 @@ from holdfast.agent.metrics import (
     likelihood_metrics,
     likelihood_rows,
     per_token_mean,
+    repetition,
     retrieval_metrics,
     rollout_metrics,
     sampler_metrics,
@@ -86,6 +87,39 @@ def test_rollout_metrics() -> None:
             "retrieval/duplicate_fraction": 1 - 2 / 4,  # a, a, b, a
         }
     )
+
+
+def repeated_by_pairs(actions: list[tuple[int, ...]], length: int) -> float | None:
+    """Each place beside every earlier place, token by token."""
+    places = [(k, i) for k, ids in enumerate(actions) for i in range(len(ids) - length + 1)]
+    repeats = sum(
+        any(all(actions[k][i + d] == actions[j][h + d] for d in range(length)) for j, h in places[:n])
+        for n, (k, i) in enumerate(places)
+    )
+    return repeats / len(places) if places else None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_repetition(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    actions = [tuple(torch.randint(2, (9,), generator=draw).tolist()) for _ in range(3)]
+    for length in (1, 2, 3, 5, 9, 10):
+        assert repetition(actions, length) == repeated_by_pairs(actions, length)
+
+
+def test_repetition_is_of_sampled_tokens_within_an_action() -> None:
+    """Observations do not count, nor what spans one; a repeated search does, and failed rollouts do not."""
+    search = Turn(tokens=tuple(range(12)), logprobs=(-1.0,) * 12, observation=(9,) * 50, action=Search("a"))
+    half = Turn(tokens=tuple(range(6)), logprobs=(-1.0,) * 6, observation=(9,) * 50, action=Search("a"))
+
+    def of(*rollouts: Trajectory) -> float | None:
+        return rollout_metrics([Group("q", rollouts)]).get("rollout/repetition")
+
+    assert of(rollout(search, search, search)) == 2 / 3
+    assert of(rollout(search)) == 0.0
+    assert of(rollout(half, half, half, half)) is None  # no action has an n-gram
+    failed = rollout(search, search, status=Status.RETRIEVAL_FAILED)
+    assert of(rollout(search, search), rollout(search), rollout(half), failed) == (1 / 2 + 0) / 2
 
 
 def test_a_first_search_that_found_nothing_matches_nothing() -> None:

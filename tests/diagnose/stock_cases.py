@@ -57,6 +57,7 @@ SCORE, CALLS, TURNS, CALLS_FAIL = (
     "rollout__failed_call_fraction",
 )
 AGE, CLIP, WRONG = "rollout__staleness", "clip__fraction", "rollout__invalid_fraction"
+REPEATED, LOOPING = "rollout__repetition", "rollout__looping_fraction"
 RATIO, SIGNED = "sampler__importance_ratio", "sampler__logprob_gap"
 FLAT = {"reward__mean": noisy(0.5, 0.02)}
 FOLLOWS = then(noisy(0.35, 0.01), ramp(0, 0.6, 20))
@@ -122,6 +123,23 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     ],
     "KLD002": [
         ({KL: then(noisy(0.03, 0.003), ramp(20, 0.0005, 15)), "reward__mean": ramp(22, 0.3, 15)}, (30, 45)),
+    ],
+    "REP001": [
+        ({REPEATED: then(noisy(0.02, 0.005), ramp(25, 0.7, 12)), "reward__mean": ramp(28, 0.2)}, (30, 42)),
+        ({REPEATED: then(noisy(0.2, 0.02), ramp(25, 0.7, 12)), "reward__mean": ramp(28, 0.2)}, (30, 42)),
+        # What loops is cut off.
+        (
+            {
+                REPEATED: then(noisy(0.02, 0.005), ramp(25, 0.7, 12)),
+                "reward__mean": ramp(26, 0.2),
+                CUT: ramp(27, 0.7, 12),
+            },
+            (30, 42),
+        ),
+        (
+            ELSEWHERE | {LOOPING: then(noisy(0.01, 0.004), ramp(25, 0.6, 12)), "reward__mean": ramp(28, 0.2)},
+            (30, 42),
+        ),
     ],
     "FMT001": [({WRONG: recurring(12, 0.6), "reward__mean": without_form(12)}, (40, 60))],
     "TRN001": [
@@ -192,6 +210,13 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {KL: then(noisy(0.03, 0.003), ramp(20, 0.0005, 15))},  # and the reward holds
         {KL: from_row(30, noisy(0.0005, 0.0001), noisy(0.03, 0.003)), "reward__mean": ramp(22, 0.3, 15)},  # set anew
         {KL: noisy(0.03, 0.003), "reward__mean": ramp(22, 0.3, 15)},
+    ],
+    "REP001": [
+        {REPEATED: noisy(0.4, 0.03), "reward__mean": ramp(28, 0.2)},  # as it began
+        {REPEATED: then(noisy(0.02, 0.005), ramp(25, 0.12)), "reward__mean": ramp(28, 0.2)},  # some searches twice
+        {REPEATED: then(noisy(0.02, 0.005), spike(30, 0.9)), "reward__mean": ramp(28, 0.2)},  # one batch
+        {REPEATED: then(noisy(0.02, 0.005), ramp(25, 0.7, 12))},  # and it costs nothing: a note
+        {REPEATED: then(noisy(0.02, 0.005), ramp(0, 0.5, 50)), "reward__mean": ramp(0, 1.5, 50)},  # it pays
     ],
     "FMT001": [
         {WRONG: noisy(0.2, 0.03)},

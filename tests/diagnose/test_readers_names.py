@@ -144,6 +144,7 @@ def test_the_changes() -> None:
         ("trl", "rollout_correction/is_weight_mean", "sampler/importance_ratio"),
         ("tinker", "env/all/reward/total", "reward/mean"),
         ("slime", "train/kl_loss", "kl/reference"),
+        ("slime", "rollout/repetition_frac", "rollout/looping_fraction"),
         ("skyrl", "policy/ppo_clip_ratio", "clip/fraction"),
         ("openrlhf", "train/actor_grad_norm", "grad/norm"),
         ("verl", "completion_length", "completion_length"),

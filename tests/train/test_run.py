@@ -49,6 +49,7 @@ def test_the_metrics(whole: Path) -> None:
     assert set(rows[0]) == {"step", "eval/em", "eval/f1", "eval/em_greedy", "eval/f1_greedy", "eval/searches"}
     assert all(glossary_entry(name) for row in rows for name in row if name != "step")
     for step, row in enumerate(rows[1:], start=1):
+        assert 0 <= row["rollout/repetition"] < 1
         assert row["penalty/noise_floor"] == 0.0 and row["optimizer_steps_per_rollout"] == 3
         assert row["lr"] == pytest.approx(3e-3 * min(1, step / 4))  # three steps of warm-up
         assert row["loss/kl"] >= 0 and abs(row["sampler/logprob_gap"]) < 1e-4

@@ -12,6 +12,12 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group, Invalid, Search, Status, Trajectory, with_tokens
 
+REPEATED_TOKENS = 12
+"""Tokens of an n-gram that counts as repeated. Shorter ones occur again in sound text: `</think>`, a line break and
+`<search>` are 8 tokens of SmolLM2, and a model that restates the question repeats a quarter of its 4-grams, 9 % of its
+8-grams and 2 % of its 12-grams (Search-R1 3B instruct, 125 rollouts on Bamboogle, by that tokenizer). Longer ones miss
+a search of a few words that is repeated word for word, tags included."""
+
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """The metrics of trajectories alone. Failed rollouts count in `rollout/failed_fraction` only.
@@ -29,6 +35,9 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/length": [sum(len(turn.tokens or ()) for turn in t.turns) for t in rows],
         "rollout/searches": [t.searches for t in rows],
         "rollout/invalid_fraction": [isinstance(turn.action, Invalid) for turn in turns],
+        "rollout/repetition": [
+            share for t in rows if (share := repetition([turn.tokens or () for turn in t.turns])) is not None
+        ],
         "rollout/truncated_fraction": [t.status is Status.TRUNCATED for t in rows],
         "rollout/answered_fraction": [t.answer is not None for t in rows],
         "rollout/failed_fraction": [t.status.is_failure for t in attempts],
@@ -44,6 +53,24 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     if queries:
         result["retrieval/duplicate_fraction"] = 1 - len(set(queries)) / len(queries)
     return result
+
+
+def repetition(actions: Sequence[tuple[int, ...]], length: int = REPEATED_TOKENS) -> float | None:
+    """The share of a rollout's n-grams of sampled tokens that occurred before in the rollout; None if it has none.
+
+    An n-gram lies within one action, so it never spans an observation. It is compared with those of all actions so far,
+    because a search that is repeated word for word is a loop as much as a sentence is. A name that a query and the
+    answer share is shorter than an n-gram.
+
+    Args:
+        actions: the sampled token ids of each action.
+        length: tokens of an n-gram.
+
+    >>> repetition([(1, 2, 3, 4), (1, 2, 3)], length=3), repetition([(7,) * 10], length=3), repetition([(1, 2)])
+    (0.3333333333333333, 0.875, None)
+    """
+    grams = [ids[i : i + length] for ids in actions for i in range(len(ids) - length + 1)]
+    return (len(grams) - len(set(grams))) / len(grams) if grams else None
 
 
 def retrieval_metrics(stats: RolloutStats) -> dict[str, float]:

@@ -137,6 +137,11 @@ METRICS: dict[str, str] = {
     "rollout/staleness": "Updates between sampling a rollout and training on it, mean over rollouts, from asynchronous "
     "trainers.",
     "rollout/invalid_fraction": "Share of turns that were neither a search nor an answer.",
+    "rollout/repetition": "Share of the sequences of 12 sampled tokens that occurred before in the same rollout, in "
+    "the same action or an earlier one: mean over rollouts. Near 0 in sound text, near 1 in a rollout that only "
+    "repeats itself. Absent if no action has 12 tokens.",
+    "rollout/looping_fraction": "Share of rollouts that mostly repeat themselves, from slime: they have more than "
+    "10,000 characters, and the last 10,000 compress to less than a tenth.",
     "rollout/truncated_fraction": "Share of rollouts that ran out of turns or tokens.",
     "rollout/answered_fraction": "Share of rollouts that end with an answer.",
     "rollout/failed_fraction": "Share of rollouts that failed for reasons outside the policy.",

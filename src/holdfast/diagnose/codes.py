@@ -33,6 +33,7 @@ CODES: dict[str, str] = {
     "ENT001": "likelihood",
     "ENT002": "likelihood",
     "GRD001": "updates",
+    "REP001": "repetition",
     "TRN001": "rollouts",
     "FMT001": "form",
     "RWD002": "reward",
