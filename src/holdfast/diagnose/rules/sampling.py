@@ -183,6 +183,12 @@ MSK001 = Rule(
     "hides the fault. The logs of verl and of stock TRL cannot show it.",
 )
 
+SAME_POLICY = (
+    "Sample at the training temperature, [without top-p and top-k]. Or compute log-probs over the [tokens that the "
+    "sampler can draw], as prime-rl and slime do. Use the [importance weights of the sampler]. Check that the sampler "
+    "gets the new weights after every update."
+)
+
 SMP001 = Rule(
     code="SMP001",
     title="sampler and trainer disagree",
@@ -194,6 +200,13 @@ SMP001 = Rule(
             message="Sampler and trainer disagree: their log-probs of sampled tokens differ by "
             "{sampler/logprob_gap:.2g} nats.",
             rows_running=2,
+            remedy=advise(  # holdfast's log has the mass of the mask, so truncation is not the cause
+                SAME_POLICY,
+                instead={
+                    "holdfast": "Rollouts come from other weights than those that learn: set `faults.stale_batches` "
+                    "and `faults.sampler_8_bits` back, or use the [importance weights of the sampler]."
+                },
+            ),
         ),
         *level_checks(),
         Check(
@@ -228,9 +241,7 @@ SMP001 = Rule(
     "ratio is wrong. If top-p or top-k truncates the sampler while log-probs are over the whole vocabulary, "
     "probability leaks to tokens that are never sampled (a tail leak).",
     remedy=advise(
-        "Sample at the training temperature, [without top-p and top-k]. Or compute log-probs over the [tokens that "
-        "the sampler can draw], as prime-rl and slime do. Use the [importance weights of the sampler]. Check that the "
-        "sampler gets the new weights after every update.",
+        SAME_POLICY,
         instead={
             "holdfast": "Sample [without top-p and top-k]. Or compute log-probs over the [tokens that the sampler can "
             "draw], or use [score centering]."
