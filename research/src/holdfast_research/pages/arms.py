@@ -66,7 +66,8 @@ def surged(run: RunSeries) -> bool:
 def methods(kept: Path = KEPT) -> dict[str, list[Method]]:
     """Methods by what their experiments set for all arms, as JSON: `{}` for those that train the recipe as it is.
 
-    Left out are testbeds drawn with the seed, and runs that start from another policy than the recipe's.
+    Left out are testbeds drawn with the seed, runs that start from another policy than the recipe's, and runs with a
+    fault of the sampler.
     """
     groups: dict[str, dict[str, Method]] = {}
     for experiment in EXPERIMENTS.values():
@@ -88,7 +89,7 @@ def _methods_of(plan: Plan, out: Path) -> Iterator[tuple[str, Method]]:
     runs, start = finished(plan.jobs(out)), load(plan.recipe).start_parts()
     for arm, seeds in runs.items():
         job = jobs[arm]
-        if job.config.start_parts() == start:
+        if job.config.start_parts() == start and not job.config.faults.of_sampler:
             name = _name(plan.experiment.name, job)
             yield config_hash(job), Method(name, plan.experiment.name, {run.seed: run for run in seeds})
 
