@@ -173,12 +173,59 @@ def test_other_worlds_and_the_real_model() -> None:
     assert "SMP001" not in first[False] and first[False]
     penalised = [run for arm in ("LLDS action", "SAPO") for run in kept("testbeds")[arm]]
     assert (sum(map(surged, penalised)), len(penalised)) == (7, 8)
-    grpo, llds = kept("factbook")["GRPO"], kept("factbook")["LLDS action"]
-    assert turned(DISPLACED, [*grpo, *llds]) == 3
-    assert turned("displacement below -0.002 nats", [*grpo, *llds]) == 2
+    real = kept("factbook")
+    every = [run for seeds in real.values() for run in seeds]
+    assert (turned(DISPLACED, every), turned("displacement below -0.002 nats", every), len(every)) == (4, 3, 8)
+    grpo, llds, papers = real["GRPO"], real["LLDS action"], real["LLDS action, 0.2"]
+    signs = [
+        run.results["after"]["em"] > plain.results["after"]["em"] for plain, run in zip(grpo, papers, strict=False)
+    ]
+    assert sorted(signs) == [False, True] and [run.seed for run in papers] == [run.seed for run in grpo[:2]]
+    greedy = [run.results["after"]["em_greedy"] for run in papers]
+    assert min(greedy) > max(run.results["after"]["em_greedy"] for run in grpo[:2])
     for plain, theirs in zip(grpo, llds, strict=True):
         assert theirs.results["after"]["em"] < plain.results["after"]["em"]
         assert theirs.results["after"]["em_greedy"] > plain.results["after"]["em_greedy"]
+
+
+def test_a_sampler_with_other_weights() -> None:
+    runs = kept("mismatch")
+    falls = {arm: sorted(steps) for arm, seeds in runs.items() if (steps := [*filter(None, map(fall_step, seeds))])}
+    old = ("1 batch old", "4 batches old", "16 batches old")
+    assert all(len(falls[arm]) == len(runs[arm]) for arm in old) and "8-bit sampler" not in falls
+    assert f"one batch old it falls at steps {in_words(falls[old[0]])}, four at {in_words(falls[old[1]])}" in SAID
+    assert not any(fall_step(run) for run in runs["GRPO, untruncated sampler"])
+    with tempfile.TemporaryDirectory() as folder:
+        restore("mismatch", Path(folder))
+        first: dict[bool, list[tuple[str, int]]] = {True: [], False: []}
+        for job in load_plan(Path(folder)).jobs(Path(folder)):
+            if job.arm in (*old, "8-bit sampler") and job.folder.exists():
+                codes = [(f.code, f.step) for f in diagnose(read_log(job.folder)).findings]
+                fallen = fall_step(next(run for run in runs[job.arm] if run.seed == job.seed))
+                first[fallen is not None] += [(code, (fallen or 0) - (step or 0)) for code, step in codes[:1]]
+    assert {code for code, _ in first[True]} == {"SMP001"} and "SMP001" not in dict(first[False])
+    leads = [lead for _, lead in first[True]]
+    said = f"first finding in all {len(leads)} runs that fall uncured, {min(leads)} to {max(leads)} steps before"
+    assert said in SAID
+    cured = {arm: runs[f"4 batches old, {arm}"] for arm in ("LLDS action", "SAPO", "TIS")}
+    assert not any(fall_step(run) or surged(run) for run in cured["LLDS action"])
+    assert not any(map(fall_step, cured["SAPO"])) and f"SAPO keeps {last_of(cured['SAPO']):.2f}" in SAID
+    assert min(falls["4 batches old, TIS"]) > max(falls[old[1]])
+    eight, control = (last_of(runs[arm]) for arm in ("8-bit sampler", "GRPO, untruncated sampler"))
+    assert f"the reward ends at {eight:.2f}, not {control:.2f}" in SAID
+
+
+def last_of(runs: tuple[RunSeries, ...]) -> float:
+    return mean(summarise(run).last for run in runs)
+
+
+def fall_step(run: RunSeries) -> int | None:
+    curve = curve_of([row["reward/mean"] for row in run.rows])
+    return int(curve.steps[curve.fallen.argmax()]) if curve.fallen.any() else None
+
+
+def in_words(numbers: list[int]) -> str:
+    return " and ".join(filter(None, [", ".join(map(str, numbers[:-1])), str(numbers[-1])]))
 
 
 def test_a_question_alone_displaces_few() -> None:

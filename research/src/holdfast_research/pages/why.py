@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.files import write_whole
-from holdfast_research.experiments import find
 from holdfast_research.pages.arms import Method, methods
 from holdfast_research.pages.claims import kept_runs
 from holdfast_research.pages.kept_runs import KEPT
@@ -125,7 +124,6 @@ MEASURES: Mapping[str, str] = {
 
 ELSEWHERE: Mapping[str, str] = {"testbeds": "drawn worlds", "factbook": "135 M, Factbook"}
 """An experiment on another start -> what it is."""
-MISMATCH = "mismatch"
 
 
 def runs_by_name(kept: Path = KEPT) -> dict[str, Method]:
@@ -249,16 +247,6 @@ def elsewhere_table(kept: Path = KEPT) -> str:
     return "\n".join(lines)
 
 
-def other_sampler_table(kept: Path = KEPT) -> str:
-    """The same of a sampler with other weights than the learner's, untruncated; the control is in the table of arms."""
-    lines = [f"| sampler, and cure | {CELLS} |", "|---" * 8 + "|"]
-    for arm, seeds in kept_runs(MISMATCH, kept).items():
-        if not find(MISMATCH).arm(arm).control:
-            method = Method(arm, MISMATCH, {run.seed: run for run in seeds})
-            lines.append(f"| {arm} | {' | '.join(cells(method))} |")
-    return "\n".join(lines)
-
-
 def page(text: str, found: Mapping[str, Method]) -> str:
     """The page with each table between its two marks, `<!-- NAME -->` and `<!-- end -->`."""
     tables = {
@@ -266,7 +254,6 @@ def page(text: str, found: Mapping[str, Method]) -> str:
         "arms": arms_table(found),
         "measures": measures_table(found),
         "elsewhere": elsewhere_table(),
-        "other sampler": other_sampler_table(),
     }
     for name, table in tables.items():
         text, n = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", rf"\1\n{table}\n\n\2", text, flags=re.DOTALL)
