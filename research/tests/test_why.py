@@ -208,7 +208,8 @@ def test_a_sampler_with_other_weights() -> None:
     said = f"first finding in all {len(leads)} runs that fall uncured, {min(leads)} to {max(leads)} steps before"
     assert said in SAID
     cured = {arm: runs[f"4 batches old, {arm}"] for arm in ("LLDS action", "SAPO", "TIS")}
-    assert not any(fall_step(run) or surged(run) for run in cured["LLDS action"])
+    with_llds = [*cured["LLDS action"], *runs["1 batch old, LLDS action"]]
+    assert len(with_llds) == 6 and not any(fall_step(run) or surged(run) for run in with_llds)
     assert not any(map(fall_step, cured["SAPO"])) and f"SAPO keeps {last_of(cured['SAPO']):.2f}" in SAID
     assert min(falls["4 batches old, TIS"]) > max(falls[old[1]])
     eight, control = (last_of(runs[arm]) for arm in ("8-bit sampler", "GRPO, untruncated sampler"))

@@ -26,7 +26,7 @@ SHOWN = (
     *("reward/mean", "displacement/correct", "likelihood/correct", "entropy/mean"),
     *("advantage/token_mean", "advantage/tail_mean", "sampler/mask_mass", "rollout/searches", "ratio/log_product"),
     *("rollout/first_action_match_fraction", "likelihood/correct/action_1", "likelihood/correct/action_2"),
-    *("displacement/fraction", "displacement/incorrect"),
+    *("displacement/fraction", "displacement/incorrect", "sampler/logprob_gap"),
     *("isdd/positive/below_half", "clip/fraction", "rollout/invalid_fraction"),
 )
 """The others are in the experiment's own index.html."""
