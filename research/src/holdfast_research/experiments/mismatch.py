@@ -27,6 +27,10 @@ AGED = tuple(tuple(arm.name for arm in (old, *cured)) for old, cured in ((ONE_OL
 WHERE = "an untruncated sampler whose weights are not those that learn"
 
 
+def _holds(arm: Arm, says: str) -> Claim:
+    return Claim(where=WHERE, says=says, asks="it rises and never falls", test=judge.holds(arm.name))
+
+
 def _cured(arm: Arm, old: Arm, why: str) -> Claim:
     return Claim(
         where=WHERE,
@@ -68,30 +72,15 @@ EXPERIMENT = Experiment(
             asks="it rises and never falls",
             test=judge.holds(a.PLAIN_SAMPLER.name),
         ),
-        Claim(
-            where=WHERE,
-            says="A sampler of 8 bits does not make it fall.",
-            asks="it rises and never falls",
-            test=judge.holds(EIGHT_BITS.name),
-        ),
-        Claim(
-            where=WHERE,
-            says="Rollouts four batches old do not make it fall.",
-            asks="it rises and never falls",
-            test=judge.holds(FOUR_OLD.name),
-        ),
+        _holds(EIGHT_BITS, "A sampler of 8 bits does not make it fall."),
+        _holds(FOUR_OLD, "Rollouts four batches old do not make it fall."),
         Claim(
             where=WHERE,
             says="Rollouts sixteen batches old do: wrong rollouts that the policy has given up keep being punished.",
             asks="the reward falls",
             test=judge.falls(SIXTEEN_OLD.name),
         ),
-        Claim(
-            where=WHERE,
-            says="Rollouts one batch old do not make it fall.",
-            asks="it rises and never falls",
-            test=judge.holds(ONE_OLD.name),
-        ),
+        _holds(ONE_OLD, "Rollouts one batch old do not make it fall."),
         *(_cured(arm, FOUR_OLD, why) for arm, why in zip(OF_FOUR, WHYS, strict=True)),
         *(_cured(arm, ONE_OLD, why) for arm, why in zip(OF_ONE, WHYS, strict=True)),
     ),
