@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,6 +75,30 @@ def test_graphs_change_nothing(device, model, tokenizer) -> None:
         assert found[id][0] == context
         for (_, there), (_, here) in zip(found[id][1], spans, strict=True):
             assert there.logprobs == pytest.approx(here.logprobs, abs=1e-4)
+
+
+def test_a_rollout_that_waits_keeps_its_keys(device, model, tokenizer) -> None:
+    """Graphs round the slots up, here to 12 of 10 rollouts, and the last of these waits while the others decode."""
+    contexts = {str(i): list(range(5 + i, 25 + i)) for i in range(10)}
+
+    def second_turn(graphs: StepGraphs | None) -> Completion:
+        policy = HFPolicy(model, tokenizer, device=device)
+        policy._graphs = graphs
+        requests = [Request(id=i, token_ids=tuple(c), max_new_tokens=40, stop=(), seed=0) for i, c in contexts.items()]
+        policy.submit([*requests[:-1], replace(requests[-1], max_new_tokens=2)])
+        (first,) = policy.poll()
+        others: list[Completion] = []
+        while len(others) < 9:
+            others += policy.poll()
+        context = (*contexts[first.id], *first.token_ids, 31, 32, 33)
+        policy.submit([Request(id=first.id, token_ids=context, max_new_tokens=5, stop=(), seed=0)])
+        (second,) = policy.poll()
+        return second
+
+    expected = second_turn(None)
+    found = second_turn(StepGraphs() if device.type == "cuda" else NotedGraphs())
+    assert found.id == expected.id == "9" and found.token_ids == expected.token_ids
+    assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
 class NotedGraphs(StepGraphs):

@@ -316,7 +316,11 @@ class HFPolicy:
 
     def _assemble(self) -> _Batch:
         """The device-side state, from the rows."""
-        slots = self._table.rows[: self._table.gather()]
+        count = self._table.gather()
+        if self._graphs is not None:
+            count = min(rounded_slots(count), self.max_rows)
+        slots = self._table.rows[:count]
+        slots += [None] * (count - len(slots))
         # What an idle slot computes is stored after its row's end, where no query reads.
         table = [
             (row.context[-1], row.cached, row.key, 1)
@@ -324,8 +328,6 @@ class HFPolicy:
             else (0, row.cached if row is not None else 0, 0, 0)
             for row in slots
         ]
-        if self._graphs is not None:
-            table += [(0, 0, 0, 0)] * (min(rounded_slots(len(table)), self.max_rows) - len(table))
         rows = [(slot, row) for slot, row in enumerate(slots) if row is not None and row.decoding]
         self._table.reserve(1 + max(entry[1] for entry in table))
         tokens, positions, keys, advance = self._columns(table)
