@@ -142,6 +142,8 @@ def test_each_part_survives_the_others(tmp_path: Path, monkeypatch: pytest.Monke
     assert results["slow"]["rows"] == [{"a": 1}] and results["slow"]["seconds"] < 20
     assert "good: ok" in (tmp_path / "log.txt").read_text()
     assert "| dead |" in (tmp_path / "results.md").read_text()
+    gpu.Kit(kit.options).run({"good": 20.0})
+    assert set(json.loads((tmp_path / "results.json").read_text())["parts"]) == set(parts), "the other parts stay"
 
 
 def test_the_whole_time_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ def check_exact(model: CausalLM, device: torch.device) -> None:
     Catches what no config field shows: positions taken from the mask (ALiBi), state kept outside the cache, token
     shifts. Costs three forward passes of a few tokens.
     """
-    dtypes = []  # of the logits as computed: a trainer's autocast inside `forward` shows nowhere else
+    dtypes = [model.dtype]  # and of the logits as computed: a trainer's autocast inside `forward` shows nowhere else
     watched = model.get_output_embeddings().register_forward_hook(lambda _, __, logits: dtypes.append(logits.dtype))
     vocabulary = text_config(model).vocab_size
     rows = [[1, 2, 3, 4, 5, 6], [3, 5, 7]]

@@ -102,7 +102,8 @@ class Faults(Section):
     search_failure_rate: float = Field(0.0, ge=0, lt=1)
     """Fault injection: probability that a search of a training rollout returns nothing."""
     stale_batches: int = Field(0, ge=0)
-    """Fault injection: training rollouts come from the weights of this many batches ago."""
+    """Fault injection: training rollouts come from the weights of this many batches ago. After a resume the first ones
+    are newer."""
     sampler_8_bits: bool = False
     """Fault injection: training rollouts come from weights rounded to 8 bits (E4M3), as in an inference engine."""
 

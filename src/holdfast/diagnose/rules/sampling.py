@@ -203,8 +203,9 @@ SMP001 = Rule(
             remedy=advise(  # holdfast's log has the mass of the mask, so truncation is not the cause
                 SAME_POLICY,
                 instead={
-                    "holdfast": "Rollouts come from other weights than those that learn: set `faults.stale_batches` "
-                    "and `faults.sampler_8_bits` back, or use the [importance weights of the sampler]."
+                    "holdfast": "Leave out `faults.stale_batches` and `faults.sampler_8_bits`. To study them, use a "
+                    "[penalty on lost likelihood]; [importance weights of the sampler] only delayed a fall. Without "
+                    "these faults, report a bug."
                 },
             ),
         ),
