@@ -1,4 +1,4 @@
-"""The same recipe on the local trainer and in TRL, with and without a penalty: the curves, over several seeds.
+"""The same recipe on the local trainer and in TRL, with and without a cure: the curves, over several seeds.
 
     pip install -c constraints.txt -e '.[train,trl]'
     python benchmarks/trainers.py
@@ -7,8 +7,8 @@
 
 Every run starts from the same warm-started model. The local arms are `holdfast train`; TRL's are the script that
 `holdfast launch trl` writes from the same recipe. `trl-vllm` is that script with `use_vllm=True`, on a CPU. It
-needs the environment of `make contracts-vllm`, and heads of 32 dimensions. The penalty has the policy loss's
-denominator, the one that both trainers have. A finished run is read, not repeated, so a stopped experiment continues
+needs the environment of `make contracts-vllm`, and heads of 32 dimensions. `mask` is plain GRPO with log-probs over the
+tokens that the sampler could draw. A finished run is read, not repeated, so a stopped experiment continues
 where it was. A run that takes longer than `--minutes` is stopped and read up to there. Settings after `--` go to every
 run.
 """
@@ -26,7 +26,11 @@ from pathlib import Path
 from statistics import mean
 
 NAMES = {"local": "holdfast train", "trl": "TRL", "trl-vllm": "TRL, vLLM"}
-PENALTIES = {"GRPO": ["--loss.penalty.name", "none"], "LLDS": ["--loss.penalty.name", "llds"]}
+ARMS = {
+    "GRPO": ["--loss.penalty.name", "none"],
+    "LLDS": ["--loss.penalty.name", "llds"],
+    "mask": ["--loss.penalty.name", "none", "--sampling.mask_logprobs", "true"],
+}
 WINDOW = 5
 ON_CPU = Path(__file__).parents[1] / "tests" / "engines" / "vllm" / "on_cpu.py"
 
@@ -45,10 +49,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One trainer, one penalty, one seed."""
+    """One trainer, one arm, one seed."""
 
     trainer: str
-    penalty: str
+    arm: str
     seed: int
     folder: Path
 
@@ -92,8 +96,8 @@ def train(planned: Run, plan: Plan, model: Path) -> None:
     if planned.done:
         return
     seconds = plan.minutes and 60 * plan.minutes
-    settings = [*plan.settings, *PENALTIES[planned.penalty], "--model.path", str(model.resolve())]
-    settings += ["--loss.penalty.coef", str(plan.coef)] if planned.penalty != "GRPO" else []
+    settings = [*plan.settings, *ARMS[planned.arm], "--model.path", str(model.resolve())]
+    settings += ["--loss.penalty.coef", str(plan.coef)] if planned.arm == "LLDS" else []
     settings += ["--warm_start.steps", "0", "--world.scripts.plain_steps", "0", "--run.device", "cpu"]
     settings += ["--run.seed", str(planned.seed), "--train.steps", str(plan.steps), "--run.threads", "1"]
     settings += ["--checkpoint.every", str(min(plan.steps, 2) if seconds else plan.steps)]
@@ -137,7 +141,7 @@ def describe(planned: Run) -> str:
     moved = [row["displacement"] for row in rows if "displacement" in row]
     entropy = mean(row["entropy"] for row in rows[-WINDOW:])
     return (
-        f"| {NAMES[planned.trainer]} | {planned.penalty} | {planned.seed} | {curve} | {max(means):.2f} | "
+        f"| {NAMES[planned.trainer]} | {planned.arm} | {planned.seed} | {curve} | {max(means):.2f} | "
         f"{lowest:.2f} | "
         f"{rows[0]['entropy']:.2f} → {entropy:.2f} | {mean(moved) if moved else float('nan'):+.4f} |"
     )
@@ -148,6 +152,7 @@ def main() -> None:
     parser.add_argument("--recipe", default="collapse", help="a shipped recipe, or a file")
     parser.add_argument("--steps", type=int, default=60, help="rollout batches")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["GRPO", "LLDS"])
     parser.add_argument("--trainers", nargs="+", choices=NAMES, default=["local", "trl"])
     parser.add_argument("--model", type=Path, help="a warm-started model; else one is made")
     parser.add_argument("--coef", type=float, default=0.5, help="of LLDS")
@@ -159,9 +164,9 @@ def main() -> None:
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     runs = [
-        Run(trainer, penalty, seed, out / f"{trainer}-{penalty.lower()}-s{seed}")
+        Run(trainer, arm, seed, out / f"{trainer}-{arm.lower()}-s{seed}")
         for seed in options.seeds
-        for penalty in PENALTIES
+        for arm in options.arms
         for trainer in options.trainers
     ]
     plan = Plan(
@@ -175,12 +180,12 @@ def main() -> None:
     model = options.model or warm_start(plan)
     with ThreadPoolExecutor(options.jobs) as pool:
         for finished, _ in zip(runs, pool.map(lambda r: train(r, plan, model), runs), strict=True):
-            print(f"{finished.trainer}, {finished.penalty}, seed {finished.seed}: done", flush=True)
+            print(f"{finished.trainer}, {finished.arm}, seed {finished.seed}: done", flush=True)
     columns = ["trainer", "loss", "seed", "reward, 5-step means", "peak", "lowest after", "entropy", "displacement"]
     lines = [
         f"| {' | '.join(columns)} |",
         "|---" * len(columns) + "|",
-        *(describe(r) for r in sorted(runs, key=lambda r: (r.penalty, r.trainer, r.seed))),
+        *(describe(r) for r in sorted(runs, key=lambda r: (r.arm, r.trainer, r.seed))),
     ]
     (out / "trainers.md").write_text("\n".join(lines) + "\n")
     curves = {r.folder.name: series(r) for r in runs}

@@ -2,11 +2,12 @@
 
     make contracts-verl ARGS='-m "not long"'    # makes the environment
     .venv-verl/bin/python benchmarks/verl_flaky.py --minutes 25
+    .venv-verl/bin/python benchmarks/verl_flaky.py --seeds 11 12 --steps 45 -- --train.questions=20 --train.lr=6e-4
 
 A run is the folder that `holdfast launch verl` writes; `tests/engines/verl` appends what a CPU needs. The model gets
 heads that vLLM's CPU kernels know (wide_heads.py). A rollout batch has 30 questions instead of 32, which cut into ten
-equal optimizer steps. The passages are behind a server that loses a fifth of the searches. The penalty has the policy
-loss's denominator, the one that verl has. A run ends after `--minutes` or `--steps`.
+equal optimizer steps. The passages are behind a server that loses a fifth of the searches. Settings after `--` go to
+every run. A run ends after `--minutes` or `--steps`; a run that got as far is read, not repeated.
 """
 
 from __future__ import annotations
@@ -37,10 +38,7 @@ ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "src/holdfast/recipe/bundled/flaky.toml"
 START = ROOT / "src/holdfast/recipe/bundled/starts/flaky/model"
 SETTINGS = ["--train.questions=30", "--model.autocast=none", "--warm_start.steps=0", "--world.scripts.plain_steps=0"]
-PENALTIES = {
-    "GRPO": ["--loss.penalty.name=none"],
-    "LLDS": ["--loss.penalty.name=llds", "--loss.penalty.coef=0.5"],
-}
+PENALTIES = {"GRPO": ["--loss.penalty.name=none"], "LLDS": ["--loss.penalty.name=llds"]}
 VERL = ["actor_rollout_ref.rollout.max_num_seqs=160", "actor_rollout_ref.rollout.max_num_batched_tokens=4096"]
 SERIES = {
     "reward": "critic/score/mean",
@@ -88,8 +86,11 @@ def losing_server(documents: list[Document], lost: float) -> Iterator[str]:
         server.shutdown()
 
 
-def train(name: str, steps: int, seed: int, minutes: float, out: Path) -> None:
-    """A run of verl, ended after `minutes`."""
+def train(name: str, penalty: str, seed: int, options: argparse.Namespace, out: Path) -> None:
+    """A run of verl, ended after `--minutes`; nothing where it ended before."""
+    if (out / name / "done").is_file():
+        return
+    steps, minutes = options.steps, options.minutes
     config = load(RECIPE)
     world = world_of(config.world)
     for split in ("train", "dev"):
@@ -99,7 +100,8 @@ def train(name: str, steps: int, seed: int, minutes: float, out: Path) -> None:
             ({"question": row.question, "golden_answers": list(row.golden_answers)} for row in rows),
         )
     with losing_server(list(world.documents("train")), config.faults.search_failure_rate) as url:
-        settings = [*SETTINGS, *PENALTIES[name], f"--train.steps={steps}", f"--run.seed={seed}"]
+        settings = [*SETTINGS, *PENALTIES[penalty], *options.settings, f"--train.steps={steps}", f"--run.seed={seed}"]
+        settings += [f"--loss.penalty.coef={options.coef}"] if penalty == "LLDS" else []
         places = [f"--data.train={out}/train.jsonl", f"--data.dev={out}/dev.jsonl", f"--retrieval.url={url}"]
         places += [f"--model.path={out}/wide", "--faults.search_failure_rate=0", "--eval.questions=4"]
         folder = out / name
@@ -111,6 +113,7 @@ def train(name: str, steps: int, seed: int, minutes: float, out: Path) -> None:
             print(f"{name}: ended after {minutes:g} minutes", flush=True)
         finally:
             run.kill()
+    (out / name / "done").touch()
 
 
 def series(name: str, out: Path) -> list[dict[str, float]]:
@@ -135,19 +138,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=80, help="rollout batches at most")
     parser.add_argument("--minutes", type=float, default=25.0, help="of a run")
-    parser.add_argument("--seed", type=int, default=11)
-    parser.add_argument("--runs", nargs="*", choices=list(PENALTIES), default=list(PENALTIES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[11])
+    parser.add_argument("--runs", nargs="+", choices=PENALTIES, default=list(PENALTIES))
+    parser.add_argument("--coef", type=float, default=0.5, help="of LLDS")
     parser.add_argument("--out", type=Path, default=Path("runs/verl-flaky"), help="folder of the runs")
+    parser.add_argument("settings", nargs="*", help="settings of every run, after --")
     options = parser.parse_args()
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "wide/config.json").is_file():
         widen(START, out / "wide")
-    for name in options.runs:
-        train(name, options.steps, options.seed, options.minutes, out)
-    found = {name: series(name, out) for name in options.runs}
+    names = {f"{penalty.lower()}-s{seed}": (penalty, seed) for seed in options.seeds for penalty in options.runs}
+    for name, (penalty, seed) in names.items():
+        train(name, penalty, seed, options, out)
+    found = {name: series(name, out) for name in names}
     (out / "series.json").write_text(json.dumps(found))
-    lines = ["| loss | steps | reward, 5-step means, every tenth | peak | lowest after | entropy |", "|---" * 6 + "|"]
+    lines = ["| run | steps | reward, 5-step means, every tenth | peak | lowest after | entropy |", "|---" * 6 + "|"]
     lines += [describe(name, rows) for name, rows in found.items()]
     (out / "verl_flaky.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))

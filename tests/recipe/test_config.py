@@ -442,7 +442,6 @@ CONTRADICTIONS = {
     "too many rollouts": (["--train.questions=999999"], "rollouts in a batch"),
     "an index of the world": (["--retrieval.index=i"], "the bundled world is indexed in memory"),
     "settings of the world": ([*OWN, "--world.people=99"], "world.people = 99 with data.train = 'q.jsonl'"),
-    "faults without the world": ([*OWN, "--faults.search_failure_rate=0.1"], "only the bundled world"),
 }
 
 

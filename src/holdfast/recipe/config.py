@@ -62,9 +62,9 @@ class Config(Section):
         return parts
 
     def unused(self) -> set[str]:
-        """The sections that a run does not read: those of the bundled world, when it trains on other questions, and
+        """The sections that a run does not read: that of the bundled world, when it trains on other questions, and
         that of the critic, when it has none."""
-        world = set() if self.data.train == "world" else {"world", "faults"}
+        world = set() if self.data.train == "world" else {"world"}
         return world if self.loss.advantage == "gae" else {*world, "critic"}
 
     def problems(self) -> Iterator[str]:

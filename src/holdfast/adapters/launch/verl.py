@@ -61,12 +61,13 @@ AGENT_LOOP = frozenset([
 DATA = frozenset({"data.train", "data.dev", "data.test", "eval.questions", "protocol.preset", "protocol.prompt"})
 
 # These belong to the bundled world, which verl cannot train on. A recipe that verl can run has none of them.
-WORLD = frozenset(dotted for name in ("world", "world.model", "world.scripts", "faults") for dotted in section(name))
+WORLD = frozenset(dotted for name in ("world", "world.model", "world.scripts") for dotted in section(name))
 
 # `_problems` refuses some values of these; the others need no option.
 CHECKED = frozenset({"run.device", "model.chat_template"})
 
 NOTED: Mapping[str, str] = {
+    **dict.fromkeys(section("faults"), "verl's rollouts have no faults on purpose"),
     "run.threads": "Ray gives every worker its threads",
     "retrieval.stem": "the server of the index has its own",
     "retrieval.cache_size": "the server has its own cache",
