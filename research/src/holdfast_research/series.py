@@ -109,6 +109,7 @@ class RunSummary:
     displacement: float
     """Mean over training, nats per token of correct rollouts."""
     em_before: float
+    """NaN where the start was not evaluated, likewise `greedy_before`."""
     em_after: float
     greedy_before: float
     greedy_after: float
@@ -140,9 +141,9 @@ def summarise(run: RunSeries) -> RunSummary:
         invalid_last=_last(run, "rollout/invalid_fraction"),
         clipped_last=_last(run, "clip/fraction"),
         displacement=mean(displacement) if displacement else math.nan,
-        em_before=before["em"],
+        em_before=before.get("em", math.nan),
         em_after=after["em"],
-        greedy_before=before["em_greedy"],
+        greedy_before=before.get("em_greedy", math.nan),
         greedy_after=after["em_greedy"],
         seconds=run.results["seconds"],
     )

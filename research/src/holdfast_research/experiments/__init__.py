@@ -17,6 +17,7 @@ from holdfast_research.experiments import (
     mismatch,
     per_sample,
     preserving,
+    real_fall,
     remedies,
     rivals,
     sapo,
@@ -30,6 +31,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
         factbook,
+        real_fall,
         death_spiral,
         testbeds,
         steps_per_rollout,

@@ -73,13 +73,13 @@ def row(trainer: str, run: RunSeries) -> str:
 def table(runs: Runs) -> str:
     """All runs, and how many of each arm fell."""
     lines = [
-        "| trainer | loss | seed | reward first → peak (batch) → last (lowest after peak) | fell at | entropy | batches |",
+        "| trainer | loss | seed | reward first → peak (at) → last (lowest after) | fell at | entropy | batches |",
         "|---|---|---|---|---|---|---|",
         *(row(trainer, run) for trainer, arms in runs.items() for seeds in arms.values() for run in seeds),
         "",
         "| fell | " + " | ".join(ARMS.values()) + " |",
         "|---" * (1 + len(ARMS)) + "|",
-        *(f"| {trainer} | " + " | ".join(_tally(arms, arm) for arm in ARMS.values()) + " |" for trainer, arms in runs.items()),
+        *(f"| {name} | {' | '.join(_tally(arms, arm) for arm in ARMS.values())} |" for name, arms in runs.items()),
     ]
     return "\n".join(lines) + "\n"
 
