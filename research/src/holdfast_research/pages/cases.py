@@ -58,8 +58,8 @@ def page(out: Path, arms: list[str], seed: int, steps: list[int]) -> str:
         f"# Cases of {name}",
         "",
         f"What the agents of [{name}]({name}.md) wrote in training, seed {seed}. Both runs meet the same questions at "
-        "the same step. Of each step this is the first question of which both logged a rollout, and its first rollout. An "
-        "arrow is what the search brought, shortened.",
+        "the same step. Of each step this is the first question of which both logged a rollout, and its first rollout. "
+        "An arrow is what the search brought, shortened.",
         "",
         *(line for step in steps for line in case(out, arms, seed, step)),
     ]
