@@ -394,6 +394,16 @@ def test_a_reward_function_that_breaks_is_no_collapse(make_log: MakeLog) -> None
     assert "RWD001" in codes(make_log(**BROKEN | {"entropy__mean": step(30, 3.0)}))
 
 
+@pytest.mark.parametrize("change", [{"rollout__truncated_fraction": 1.0}, {"rollout__answered_fraction": 0.0}])
+def test_an_agent_that_answers_no_more_is_no_broken_reward_function(
+    make_log: MakeLog, change: dict[str, float]
+) -> None:
+    """A pretrained model under plain GRPO searched to its limit from one step on, at the entropy it had."""
+    (name, level) = *change, *change.values()
+    found = codes(make_log(**BROKEN | {name: step(30, level)}))
+    assert "RWD001" in found and "GRP001" not in found
+
+
 @pytest.mark.parametrize(("code", "number"), [(code, i) for code, cases in CASES.items() for i in range(len(cases))])
 def test_the_cause_comes_first(make_log: MakeLog, code: str, number: int) -> None:
     """A failure made here has one cause; whatever else its series show comes with it or later."""

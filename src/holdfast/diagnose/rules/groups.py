@@ -30,6 +30,7 @@ Rank = NDArray[np.int64]
 
 REWARD, MIXED = "reward/mean", "rollout/mixed_group_fraction"
 ENTROPY, LENGTH, TRUNCATED = "entropy/mean", "rollout/length", "rollout/truncated_fraction"
+ANSWERED = "rollout/answered_fraction"
 
 CONTRAST: Mapping[tuple[str, ...], Callable[..., Values]] = {
     (MIXED,): lambda mixed: mixed,
@@ -53,7 +54,8 @@ LONG_ROWS = 20
 CORRECT_REWARD = 0.9
 """Mean reward from which on groups without contrast are all correct. They are all incorrect below 1 minus that."""
 
-ALL_TRUNCATED = 0.95
+ALL_TRUNCATED, NONE_ANSWERED = 0.95, 0.05
+"""Shares of the rollouts from which on, and up to which, a reward of 0 needs no other explanation."""
 BROKEN_ROWS = 3
 BROKEN_LOST_SHARE = 0.5
 """Share of the range that the reward loses when it becomes constant."""
@@ -146,7 +148,7 @@ def break_of(rows: Rows) -> Break:
     peak, level = highest(mean)[before], mean[before]
     height = reward_range(peak, np.minimum(lowest(reward)[before], reward))
     low = (level - reward >= BROKEN_LOST_SHARE * height) & (peak - level <= BEFORE_LOST_SHARE * height)
-    suspected = flat & low & (begins >= ROWS) & same_text(rows, begins, before)
+    suspected = flat & low & (begins >= ROWS) & same_text(rows, begins, before) & ~without_answers(rows)[begins]
     return Break(stretch, suspected, level)
 
 
@@ -177,6 +179,11 @@ def may_be_broken(rows: Rows) -> Truths:
     """[N]: where GRP001 reports a broken reward function, or may still do so. RWD001 is silent there."""
     seen = break_of(rows)
     return seen.suspected & (is_unlikely(seen.stretch) | (seen.stretch.running <= ROWS_TO_DECIDE))
+
+
+def without_answers(rows: Rows) -> Truths:
+    """[N]: where no rollout comes to an answer, which TRN001 or RWD002 reports."""
+    return (rows.latest(TRUNCATED) >= ALL_TRUNCATED) | (rows.latest(ANSWERED) <= NONE_ANSWERED)
 
 
 def same_text(rows: Rows, begins: Rank, before: Rank) -> Truths:
@@ -341,5 +348,5 @@ GRP001 = Rule(
     "rewards in small batches may be equal by chance. If the log has only the largest and smallest "
     "rewards, the rule needs all rewards to be equal. It finds a broken reward function only if that "
     "fails for every rollout and the log has entropy or length. If all rollouts are truncated, TRN001 "
-    "reports that instead.",
+    "reports that instead, and RWD002 if none answers.",
 )
