@@ -113,6 +113,8 @@ def train(name: str, penalty: str, seed: int, options: argparse.Namespace, out: 
             print(f"{name}: ended after {minutes:g} minutes", flush=True)
         finally:
             run.kill()
+    if not series(name, out):
+        raise SystemExit(f"{name}: verl ended before its first step, see {out / name}.log")
     (out / name / "done").touch()
 
 

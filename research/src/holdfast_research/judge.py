@@ -164,12 +164,13 @@ def holds(arm: str) -> Test:
 
 
 def prevents_where(arm: str, other: str) -> Test:
-    """Whether the run does not fall, on the seeds on which `other` fell."""
+    """Whether the run does not fall, on the seeds on which `other` fell, in as many steps if they are few."""
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
         fell, _ = _fell(control)
-        too, numbers = _fell(run)
-        return (None if not fell or too is None else not too), numbers
+        _, numbers = _fell(run)
+        known = run.fell or len(run.rows) >= min(MIN_STEPS, len(control.rows))
+        return (not run.fell if fell and known else None), numbers
 
     return each_pair(arm, other, ask, f"{arm} did not lose 40 % of its peak where {other} did", f"{other} did not")
 
@@ -319,7 +320,8 @@ def _collapsed(run: RunSeries) -> Answer:
 def _fell(run: RunSeries) -> Answer:
     r = summarise(run)
     numbers: Numbers = {"peak": r.peak, "lowest after": r.lowest_after, "last": r.last}
-    return (run.fell if len(run.rows) >= MIN_STEPS else None), numbers
+    # A short run that fell has fallen. That a run did not fall takes enough steps.
+    return (run.fell or (False if len(run.rows) >= MIN_STEPS else None)), numbers
 
 
 def _held(run: RunSeries) -> Answer:

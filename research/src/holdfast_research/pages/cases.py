@@ -1,8 +1,9 @@
 """Rollouts of two arms side by side, question by question, as the papers' case studies: research/docs/NAME-cases.md.
 
-    python -m holdfast_research.pages.cases runs/lab/real-fall GRPO 'LLDS action' --seed 13 --steps 4 10 13 17
+    python -m holdfast_research.pages.cases runs/lab/real-fall GRPO 'LLDS action' --at 13:4 13:13 14:22
 
-The runs meet the same questions at the same step. Of each step it shows the first question that both logged.
+`--at` has seeds and steps. The runs of a seed meet the same questions at the same step. Of each step it shows the first
+question that both logged.
 """
 
 from __future__ import annotations
@@ -46,22 +47,27 @@ def case(out: Path, arms: list[str], seed: int, step: int) -> Iterator[str]:
     found = {arm: rollouts(out, arm, seed, step) for arm in arms}
     first = next(key for key in found[arms[0]] if all(key in by_id for by_id in found.values()))
     question = found[arms[0]][first]
-    yield from (f"## Step {step}", "", f"{question['question']} **{' / '.join(question['golden_answers'])}**", "")
+    yield from (
+        f"## Seed {seed}, step {step}",
+        "",
+        f"{question['question']} **{' / '.join(question['golden_answers'])}**",
+        "",
+    )
     for arm in arms:
         yield from (f"{arm}:", "", "```text", *shown(found[arm][first]), "```", "")
 
 
-def page(out: Path, arms: list[str], seed: int, steps: list[int]) -> str:
+def page(out: Path, arms: list[str], places: list[tuple[int, int]]) -> str:
     """The page."""
     name = out.name
     lines = [
         f"# Cases of {name}",
         "",
-        f"What the agents of [{name}]({name}.md) wrote in training, seed {seed}. Both runs meet the same questions at "
-        "the same step. Of each step this is the first question of which both logged a rollout, and its first rollout. "
-        "An arrow is what the search brought, shortened.",
+        f"What the agents of [{name}]({name}.md) wrote in training. The runs of a seed meet the same questions at the "
+        "same step. Of each step this is the first question of which both logged a rollout, and its first rollout. An "
+        "arrow is what the search brought, shortened.",
         "",
-        *(line for step in steps for line in case(out, arms, seed, step)),
+        *(line for seed, step in places for line in case(out, arms, seed, step)),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -71,11 +77,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="of `holdfast reproduce run`, named as the experiment")
     parser.add_argument("arms", nargs=2)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--steps", type=int, nargs="+", required=True)
+    parser.add_argument("--at", nargs="+", required=True, metavar="SEED:STEP")
     options = parser.parse_args()
+    places = [(int(seed), int(step)) for seed, _, step in (place.partition(":") for place in options.at)]
     target = DOCS / f"{options.folder.name}-cases.md"
-    write_whole(target, page(options.folder, options.arms, options.seed, options.steps))
+    write_whole(target, page(options.folder, options.arms, places))
     print(target)
 
 

@@ -122,7 +122,11 @@ MEASURES: Mapping[str, str] = {
 }
 """A signal of `signals.py` -> whose measure it is."""
 
-ELSEWHERE: Mapping[str, str] = {"testbeds": "drawn worlds", "factbook": "135 M, Factbook"}
+ELSEWHERE: Mapping[str, str] = {
+    "testbeds": "drawn worlds",
+    "factbook": "135 M, Factbook",
+    "real-fall": "135 M, larger step, truncated",
+}
 """An experiment on another start -> what it is."""
 
 
