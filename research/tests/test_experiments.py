@@ -47,7 +47,7 @@ def test_every_arm_and_coefficient_is_a_recipe(experiment: Experiment) -> None:
         plan.check()
     for arm in experiment.arms:
         for settings in variants(arm):
-            load(find_recipe(experiment.recipe), words({**experiment.short, **settings}))
+            load(find_recipe(experiment.recipe), words({**experiment.settings, **experiment.short, **settings}))
 
 
 @ALL
@@ -56,7 +56,7 @@ def test_arms_differ(experiment: Experiment) -> None:
     names = defaultdict(list)
     for arm in experiment.arms:
         for settings in variants(arm):
-            names[load(path, words(settings)).model_dump_json()].append(arm.name)
+            names[load(path, words({**experiment.settings, **settings})).model_dump_json()].append(arm.name)
     assert {len(same) for same in names.values()} == {1}, names.values()
     assert len({slug(arm.name) for arm in experiment.arms}) == len(experiment.arms)
 

@@ -125,7 +125,7 @@ MEASURES: Mapping[str, str] = {
 ELSEWHERE: Mapping[str, str] = {
     "testbeds": "drawn worlds",
     "factbook": "135 M, Factbook",
-    "real-fall": "135 M, larger step, truncated",
+    "real-fall": "135 M, large step",
 }
 """An experiment on another start -> what it is."""
 
