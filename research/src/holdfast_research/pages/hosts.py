@@ -62,7 +62,8 @@ def row(trainer: str, run: RunSeries) -> str:
     """A run in the table: means of five batches."""
     steps, rewards = run.means("reward/mean")
     _, entropy = run.means("entropy/mean")
-    peak, fall = max(rewards), fell(run.reward)
+    fall = fell(run.reward)
+    peak = max(reward for step, reward in zip(steps, rewards, strict=True) if fall is None or step <= fall.step)
     return (
         f"| {trainer} | {run.arm} | {run.seed} | {rewards[0]:.2f} → {peak:.2f} ({steps[rewards.index(peak)]}) → "
         f"{rewards[-1]:.2f} ({min(rewards[rewards.index(peak) :]):.2f}) | {fall.step if fall else '–'} | "
