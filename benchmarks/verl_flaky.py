@@ -7,7 +7,7 @@
 A run is the folder that `holdfast launch verl` writes; `tests/engines/verl` appends what a CPU needs. The model gets
 heads that vLLM's CPU kernels know (wide_heads.py). A rollout batch has 30 questions instead of 32, which cut into ten
 equal optimizer steps. The passages are behind a server that loses a fifth of the searches. Settings after `--` go to
-every run. A run ends after `--minutes` or `--steps`; a run that got as far is read, not repeated.
+every run. A run ends after `--minutes` or `--steps`. A finished run is read, not repeated.
 """
 
 from __future__ import annotations

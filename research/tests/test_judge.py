@@ -18,6 +18,7 @@ SPIRAL = [*RISE, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 25]  # drops at step 34
 LATE = [*RISE, *[0.8] * 10, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 15]  # at step 44
 SHALLOW = [*RISE, *[0.65] * 30]
 N = len(SPIRAL)
+SHORT_FALL = [*[0.5] * 8, *[0.0] * 16]
 DRIFT = {"drift/positive/thought": -0.1, "drift/positive/answer": -0.05}
 
 
@@ -44,6 +45,8 @@ ONE_ARM = [
     (judge.collapses("A"), {}, SPIRAL[:39], Status.CANNOT_TELL),
     (judge.falls("A"), {}, SPIRAL, Status.SHOWN),
     (judge.falls("A"), {}, SHALLOW, Status.NOT_SHOWN),
+    (judge.falls("A"), {}, SHORT_FALL, Status.SHOWN),  # a short run that fell has fallen
+    (judge.falls("A"), {}, HOLD[:24], Status.CANNOT_TELL),
     (judge.stays_down("A"), {}, SPIRAL, Status.SHOWN),
     (judge.stays_down("A"), {}, [*SPIRAL, *[0.8] * 10], Status.NOT_SHOWN),  # it came back
     (judge.stays_down("A"), {}, HOLD, Status.CANNOT_TELL),
@@ -263,6 +266,8 @@ TWO_ARMS = [
     (judge.holds_where("A", "B"), SHALLOW, SPIRAL, Status.NOT_SHOWN),
     (judge.prevents_where("A", "B"), SPIRAL, SPIRAL, Status.NOT_SHOWN),
     (judge.prevents_where("A", "B"), HOLD, HOLD, Status.CANNOT_TELL),
+    (judge.prevents_where("A", "B"), HOLD[:24], SHORT_FALL, Status.SHOWN),
+    (judge.prevents_where("A", "B"), HOLD[:23], SHORT_FALL, Status.CANNOT_TELL),  # it may have fallen at the next step
     (judge.delays("A", "B"), LATE, SPIRAL, Status.SHOWN),
     (judge.delays("A", "B"), HOLD, SPIRAL, Status.SHOWN),
     (judge.delays("A", "B"), SPIRAL, SPIRAL, Status.NOT_SHOWN),

@@ -165,7 +165,7 @@ def test_the_leak_is_named_where_there_is_one(name: str, tmp_path: Path) -> None
         whole = config.sampling.top_p == 1 or config.sampling.mask_logprobs
         if config.faults.stale_batches:  # another sampler, but no leak: test_why.py
             continue
-        if config.data.train != "world" and not whole:  # too few rows, and other ways to fall: test_why.py
+        if config.data.train != "world" and not whole:  # few rows, and several ways to fall: test_why.py
             seen.add(whole)
             continue
         if whole or (config.faults.search_failure_rate == 0 and half_step is None):

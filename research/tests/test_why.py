@@ -18,6 +18,7 @@ from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.readers import read_log
 from holdfast_research.experiments import find
 from holdfast_research.judge import MIN_STEPS
+from holdfast_research.pages import hosts
 from holdfast_research.pages.arms import Method, methods, surged
 from holdfast_research.pages.claims import kept_runs
 from holdfast_research.pages.curves import figures
@@ -186,6 +187,28 @@ def test_other_worlds_and_the_real_model() -> None:
     for plain, theirs in zip(grpo, llds, strict=True):
         assert theirs.results["after"]["em"] < plain.results["after"]["em"]
         assert theirs.results["after"]["em_greedy"] > plain.results["after"]["em_greedy"]
+
+
+def test_the_real_model_that_falls() -> None:
+    runs = kept("real-fall")
+    assert [run.fell for run in runs["GRPO"]] == [True] * 3 and "plain GRPO falls on three of three" in SAID
+    assert [run.fell for run in runs["LLDS action"]] == [False] * 3 and "LLDS falls on none" in SAID
+    starts = [run.results["before"]["em"] for run in kept("factbook")["GRPO"]]  # the same warm starts, on test
+    ends = [run.results["after"]["em"] for run in runs["LLDS action"]]
+    assert max(ends) < min(starts) and "learns nothing" in SAID
+    assert [run.results["after"]["em"] for run in runs["GRPO"]] == [0.0] * 3
+
+
+def test_the_three_trainers() -> None:
+    """The words of hosts.md, and that its table is that of the kept runs."""
+    runs, text = hosts.kept_runs(), " ".join(hosts.PAGE.read_text(encoding="utf-8").split())
+    assert hosts.table(runs) in hosts.PAGE.read_text(encoding="utf-8")
+    grpo, llds = ([run for arms in runs.values() for run in arms[arm]] for arm in ("GRPO", "LLDS"))
+    falls = [fall.step for run in grpo if (fall := fall_of(run.reward))]
+    assert len(falls) == len(grpo) == 7 and f"at batches {min(falls)} to {max(falls)}" in text
+    assert len(llds) == 7 and not any(run.fell for run in llds)
+    last = [run.means("entropy/mean")[1][-1] for run in llds]
+    assert f"to {min(last):.1f} to {max(last):.1f} nats by batch 45" in text
 
 
 def test_a_sampler_with_other_weights() -> None:

@@ -395,7 +395,7 @@ def test_a_reward_function_that_breaks_is_no_collapse(make_log: MakeLog) -> None
 
 
 @pytest.mark.parametrize("change", [{"rollout__truncated_fraction": 1.0}, {"rollout__answered_fraction": 0.0}])
-def test_an_agent_that_answers_no_more_is_no_broken_reward_function(
+def test_an_agent_that_stops_answering_does_not_look_like_a_broken_reward(
     make_log: MakeLog, change: dict[str, float]
 ) -> None:
     """A pretrained model under plain GRPO searched to its limit from one step on, at the entropy it had."""

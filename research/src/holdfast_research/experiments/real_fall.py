@@ -55,9 +55,9 @@ EXPERIMENT = Experiment(
         "control has no runs yet, so how much of the fall is the sampler's, and how much the step's, is open.",
         "Each seed has the warm start that it has in `factbook`. The scores at the end are of the 200 dev questions. "
         "On the 400 test questions the starts have .44 to .48 sampled.",
-        "Plain GRPO falls in three ways. On seed 13 it searches to its limit and answers no more. On 14 it babbles, "
-        "and the truncated sampler keeps .37 of the probability instead of .99. On 15 it stops to search, and then "
-        "to write turns.",
+        "Plain GRPO falls in three ways. On seed 13 it searches up to its limit and stops answering. On 14 it babbles, "
+        "and the truncated sampler keeps .37 of the probability instead of .99. On 15 it stops searching, and then "
+        "writes no valid turns.",
         "LLDS does not fall, but it does not learn either: it ends a little below the warm starts.",
     ),
     claims=(
