@@ -1,4 +1,4 @@
-"""Chat templates with tools: two written here in the two common styles, and real ones from the package of TRL."""
+"""Chat templates with tools: ours in the two common styles, and real ones from the package of TRL."""
 
 from __future__ import annotations
 
@@ -10,25 +10,7 @@ from typing import Any
 
 import pytest
 
-HERMES = """
-{%- if tools %}<|im_start|>system
-Call a function as <tool_call>{"name": …, "arguments": {…}}</tool_call>. Functions:{% for tool in tools %}
-{{ tool | tojson }}{% endfor %}<|im_end|>
-{% endif %}
-{%- for m in messages %}
-{%- if m.role == 'tool' %}<|im_start|>tool
-<tool_response>
-{{ m.content }}
-</tool_response><|im_end|>
-{% else %}<|im_start|>{{ m.role }}
-{{ m.content }}
-{%- for call in m.tool_calls or [] %}{{ '\\n' if m.content else '' }}<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>{% endfor %}<|im_end|>
-{% endif %}{% endfor %}
-{%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
-
+HERMES = (Path(__file__).parents[1] / "examples" / "chatml_tools.jinja").read_text(encoding="utf-8").removesuffix("\n")
 LLAMA = """
 {{- bos_token }}
 {%- if tools %}<|start_header_id|>system<|end_header_id|>
