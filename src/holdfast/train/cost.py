@@ -34,6 +34,7 @@ from holdfast.model.onednn import use_onednn
 from holdfast.model.support import SHARING_FROM, text_config
 from holdfast.recipe import Config
 from holdfast.train.loading import Questions
+from holdfast.train.start_cache import start_folder
 
 _LIBRARIES = 2**29
 _USABLE = 0.9
@@ -190,8 +191,9 @@ def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int 
         )
     a_second = _EFFICIENCY * speed(shape)
     step = operations(shape, config) / a_second
+    made = start_folder(config).is_dir()
     more = {
-        "the warm start": warm_start_operations(shape, config) / a_second,
+        "the warm start": 0.0 if made else warm_start_operations(shape, config) / a_second,
         "evaluations": evaluation_operations(shape, config, questions) / a_second,
     }
     of_it = " and ".join(f"{_time_text(seconds)} for {what}" for what, seconds in more.items() if seconds)
