@@ -50,6 +50,7 @@ def verdict(rewards: list[float], em: float = 0.5, moved: float | None = 0.01) -
         ([-1.0] * 5 + [0.5] * 9 + [-0.5] * 5, 0.5, "Fell."),
         ([-0.2] * 5 + [-1.0] * 5, 0.5, "Fell."),
         ([-1.0] * 5 + [0.5] * 9 + [-0.5] * 5 + [0.5] * 9, 0.5, "Fell and came back. Reward fell from 0.50 to -0.50"),
+        ([0.6, 0.2] * 6 + [0.7, 0.1, 0.2, 0.3, 0.0], 0.2, "Ended lower, which may be chance. Reward fell from 0.44 to"),
         ([0.0] * 9, 0.2, "Nothing was learned: the reward was 0 in every step."),
         ([0.2, 0.4], 0.5, "Too few steps to judge. Reward was 0.30 on average, in 2 steps."),
     ],

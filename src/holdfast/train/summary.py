@@ -10,7 +10,7 @@ from statistics import mean
 from typing import Any
 
 from holdfast.agent.trajectory import Trajectory
-from holdfast.base.collapse import WINDOW, Curve, collapsed, curve_of, fell
+from holdfast.base.collapse import DROPPED_SHARE, WINDOW, Curve, collapsed, curve_of, fell
 from holdfast.base.environment import versions
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import RESULTS
@@ -148,5 +148,10 @@ def _reward(curve: Curve, gain: float | None) -> str:
     if len(means) == 1:
         return f"Too few steps to judge. Reward was {last:.2f} on average, in {window} step{'s' * (window > 1)}."
     went = f"{'fell' if last < first else 'rose'} from {first:.2f} to {last:.2f}"
-    held = "Learned and held." if (last - first if gain is None else gain) > 0.02 else "Held, but learned little."
-    return f"{held} Reward {went} (peak {peak:.2f}, means of {window} steps)."
+    if (last - first if gain is None else gain) > 0.02:
+        ended = "Learned and held."
+    elif curve.short.lost[-1] >= DROPPED_SHARE:
+        ended = "Ended lower, which may be chance."
+    else:
+        ended = "Held, but learned little."
+    return f"{ended} Reward {went} (peak {peak:.2f}, means of {window} steps)."
