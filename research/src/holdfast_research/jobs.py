@@ -259,7 +259,7 @@ class Progress:
     steps_done: int = 0
     """Steps that all jobs have logged, in this session or before."""
     left_s: float | None = None
-    """Seconds to go; None while nothing is known."""
+    """Seconds of training to go; None while nothing is known."""
 
 
 def run_jobs(jobs: Sequence[Job], at_once: int, logs: Path, watch: Callable[[Progress], None]) -> list[Failure]:
@@ -340,6 +340,8 @@ class _Meter:
         self.made: dict[Path, int] = dict.fromkeys(self._planned, 0)
         self.total = sum(self._planned.values())
         self.look(jobs)
+        self._before = dict(self._seconds)
+        """Those of earlier sessions, perhaps on another machine."""
 
     def look(self, jobs: Iterable[Job]) -> None:
         """Read what these jobs have logged."""
@@ -352,12 +354,14 @@ class _Meter:
                 self._seconds[job.folder] = mean(seconds)
 
     def left(self, lost: Sequence[Job], lanes: int) -> float | None:
-        """Seconds to go without the lost jobs, evaluations and warm starts not counted. None when nothing is known."""
-        if not self._seconds:
+        """Seconds of training to go without the lost jobs, at the pace of this session if there is one. Evaluations and
+        warm starts are not counted. None when nothing is known."""
+        now = [seconds for folder, seconds in self._seconds.items() if self._before.get(folder) != seconds]
+        if not (paces := now or list(self._before.values())):
             return None
         gone = {job.folder for job in lost}
         steps = sum(max(n - self.made[folder], 0) for folder, n in self._planned.items() if folder not in gone)
-        return median(self._seconds.values()) * steps / lanes
+        return median(paces) * steps / lanes
 
 
 def _rows(folder: Path) -> list[dict[str, float]]:

@@ -107,5 +107,5 @@ def describe(progress: Progress) -> str:
     if progress.waiting:
         parts.append(f"{progress.waiting} waiting")
     if progress.left_s:
-        parts.append(f"about {duration(progress.left_s)} left")
+        parts.append(f"about {duration(progress.left_s)} of training left")
     return " · ".join(part for part in parts if part)
