@@ -58,16 +58,16 @@ EXPERIMENT = Experiment(
         "at .29 over the last five of 16 steps.",
         "The sentences are predictions, written before the runs of the seeds that are reported. The last one was added "
         "when two runs of the untruncated control were at 0, before any run of its own arm.",
-        "Each seed has the warm start that it has in `factbook`. Made again on another kind of CPU, that of seed 13 gave "
-        "the same first step, to the five digits that are kept. The scores at the end are of the 200 dev questions. On "
-        "the 400 test questions the starts have .44 to .48 sampled.",
+        "Each seed has the warm start that it has in `factbook`. Made again on another kind of CPU, that of seed 13 "
+        "gave the same first step, to the five digits that are kept. The scores at the end are of the 200 dev "
+        "questions. On the 400 test questions the starts have .44 to .48 sampled.",
         "Plain GRPO falls in three ways. On seed 13 it searches up to its limit and stops answering. On 14 it babbles, "
         "and the truncated sampler keeps .37 of the probability instead of .99. On 15 it stops searching, and then "
         "writes no valid turns.",
         "LLDS does not fall, but it does not learn either: it ends a little below the warm starts.",
-        "The step is too large by itself, and the faults make it worse. Without truncation and lost searches plain GRPO "
-        "ends at .21, .00 and .57. On seed 14 it falls: it searches up to its limit, with an entropy of .1. On 13 its "
-        "reward ends at .16 after .47, which 24 steps cannot tell from noise. On 15 it falls by less, and ends well.",
+        "The step is too large by itself, and the faults make it worse. Without truncation and lost searches plain "
+        "GRPO ends at .21, .00 and .57. On seed 14 it falls: it searches up to its limit, with an entropy of .1. On 13 "
+        "its reward ends at .16 after .47, which 24 steps cannot tell from noise. On 15 it falls by less.",
     ),
     claims=(
         Claim(where=WHERE, says="Plain GRPO falls.", asks="the reward falls", test=judge.falls(a.GRPO.name)),
