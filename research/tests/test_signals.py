@@ -52,6 +52,10 @@ def test_nothing_turned(make_run: MakeRun) -> None:
     assert {row[1:] for row in rows} == {("0 of 1", "–", "0 of 0")}
 
 
+def test_short_runs_have_no_table_of_warnings(make_run: MakeRun) -> None:
+    assert warning_rows({"warnings": warnings_of({"A": (make_run("A", 1, SPIRAL[:20]),)})}) == []
+
+
 @pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal.says)
 def test_every_signal_reads_a_metric_that_exists_and_can_turn(signal: Any) -> None:
     asked: list[str] = []

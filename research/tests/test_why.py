@@ -37,7 +37,7 @@ from holdfast_research.pages.why import (
     turned,
     verdict,
 )
-from holdfast_research.paths import READINGS
+from holdfast_research.paths import READINGS, REPOSITORY
 from holdfast_research.plan import PLAN_FILE, load_plan
 from holdfast_research.series import RunSeries, below_step, between, drop_step, summarise, surge_step
 
@@ -198,6 +198,17 @@ def test_the_real_model_that_falls() -> None:
     ends = [run.results["after"]["em"] for run in runs["LLDS action"]]
     assert max(ends) < min(starts) and "learns nothing" in SAID
     assert [run.results["after"]["em"] for run in runs["GRPO"]] == [0.0] * 3
+    assert [turned("the sampler keeps 0.02 less than at its most", [run]) for run in runs["GRPO"]] == [0, 1, 0]
+    sound = runs["GRPO, untruncated, reliable search"]
+    assert [run.fell for run in sound] == [False, True, False] and "one of three falls too, to nothing" in SAID
+    entropy = sound[1].means("entropy/mean")[1][-1]
+    assert "one of its three falls leaks" in SAID and f"an entropy of {entropy:.1f} nats" in SAID
+    cured = runs["LLDS action, untruncated, reliable search"]
+    assert sum(run.fell for run in cured) == 1 and "With LLDS one falls there, not to nothing" in SAID
+    assert min(run.results["after"]["em"] for run in cured) > 0.2
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    for arm in ("LLDS action", "LLDS action, untruncated, reliable search", "GRPO, untruncated, reliable search"):
+        assert ", ".join(f"{run.results['after']['em']:.3f}" for run in runs[arm]) in readme
 
 
 def test_the_three_trainers() -> None:

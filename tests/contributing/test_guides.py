@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "contributing").glob("add-a-*.md"))
-COPIED = ("src", "tests", "docs", "pyproject.toml")
+COPIED = ("src", "tests", "docs", "examples", "pyproject.toml")
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 PATH = re.compile(r"`([\w./-]+\.(?:py|md|minilog))`")

@@ -51,6 +51,7 @@ def write_report(experiment: Experiment, results: Mapping[str, Any], runs: Runs,
 
 def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None]]) -> str:
     """The page; `drawings` are the experiment's figures as SVG, None where no run has the metric."""
+    warnings = r.warning_rows(results)
     parts = [
         f"<h1>{escape(results['title'])}</h1>",
         f"<p>{escape(results['shows'])}</p>",
@@ -67,8 +68,7 @@ def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None
         f"<p>{escape(r.left_out_line(left_out))}</p>" if (left_out := results["claims_left_out"]) else "",
         "<h2>Arms</h2>",
         _table(r.ARM_COLUMNS, map(r.arm_row, results["arms"]), r.ARMS_NOTE),
-        "<h2>Early warnings</h2>",
-        _table(r.WARNING_COLUMNS, r.warning_rows(results), r.WARNINGS_NOTE),
+        "<h2>Early warnings</h2>" + _table(r.WARNING_COLUMNS, warnings, r.WARNINGS_NOTE) if warnings else "",
         "<h2>Coefficients</h2>",
         _list(r.sweep_lines(results)),
         "<h2>Every run</h2>",

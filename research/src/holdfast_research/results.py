@@ -92,9 +92,17 @@ def markdown(results: Mapping[str, Any]) -> str:
         lines += ["", left_out_line(left_out)]
     lines += ["", "## Arms", "", f"| {' | '.join(ARM_COLUMNS)} |", f"|{'---|' * len(ARM_COLUMNS)}"]
     lines += [f"| {' | '.join(arm_row(arm))} |" for arm in results["arms"]]
-    lines += ["", ARMS_NOTE, "", "## Early warnings", "", f"| {' | '.join(WARNING_COLUMNS)} |"]
-    lines += [f"|{'---|' * len(WARNING_COLUMNS)}", *(f"| {' | '.join(row)} |" for row in warning_rows(results))]
-    lines += ["", WARNINGS_NOTE, "", "## Coefficients", "", *[f"* {line}" for line in sweep_lines(results)], ""]
+    lines += ["", ARMS_NOTE]
+    if warnings := warning_rows(results):
+        lines += [
+            "",
+            "## Early warnings",
+            "",
+            f"| {' | '.join(WARNING_COLUMNS)} |",
+            f"|{'---|' * len(WARNING_COLUMNS)}",
+        ]
+        lines += [*(f"| {' | '.join(row)} |" for row in warnings), "", WARNINGS_NOTE]
+    lines += ["", "## Coefficients", "", *[f"* {line}" for line in sweep_lines(results)], ""]
     lines += ["## Every run", "", f"| {' | '.join(RUN_COLUMNS)} |", f"|{'---|' * len(RUN_COLUMNS)}"]
     lines += [f"| {' | '.join(row)} |" for row in run_rows(results)]
     if missing := missing_lines(results):
@@ -193,7 +201,7 @@ def run_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def warning_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The cells of `WARNING_COLUMNS`, a row a signal."""
+    """The cells of `WARNING_COLUMNS`, a row a signal. None if no run was long enough to count."""
     return [
         (
             row["signal"],
@@ -202,6 +210,7 @@ def warning_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
             f"{row['false']} of {row['held']}",
         )
         for row in results["warnings"]
+        if row["dropped"] + row["held"]
     ]
 
 
