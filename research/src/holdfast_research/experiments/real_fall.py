@@ -68,8 +68,8 @@ EXPERIMENT = Experiment(
         "The step is too large by itself, and the faults make it worse. Without truncation and lost searches plain "
         "GRPO ends at .210, .000 and .570. On seed 14 it falls: it searches up to its limit, with an entropy of .1. On "
         "13 its reward ends at .16 after .47, which 24 steps cannot tell from noise. On 15 the reward loses less.",
-        "LLDS in its place ends at .240, .325 and .365. Its reward falls on seed 14 too, but not to nothing: it goes on "
-        "answering. So the last prediction did not come true where it could be tested.",
+        "LLDS in its place ends at .240, .325 and .365. Its reward falls on seed 14 too, but not to nothing: it goes "
+        "on answering. So the last prediction did not come true where it could be tested.",
     ),
     claims=(
         Claim(where=WHERE, says="Plain GRPO falls.", asks="the reward falls", test=judge.falls(a.GRPO.name)),
