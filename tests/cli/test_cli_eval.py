@@ -122,6 +122,23 @@ def test_a_model_is_evaluated_resumed_and_compared(model: str, questions: Callab
     assert "mine 4 0.000 0.000" in text and "decoding differs: greedy and sampled at temperature 0.5" in text
 
 
+def test_a_model_from_elsewhere_is_evaluated_as_a_recipe_says(
+    model: str, questions: Callable[[str, int], str], tmp_path: Path
+) -> None:
+    questions("dev.jsonl", 3)
+    (tmp_path / "corpus.jsonl").write_text('{"id": "1", "title": "One", "text": "One is 1."}\n')
+    (tmp_path / "recipe.toml").write_text(
+        '[data]\ntrain = "dev.jsonl"\ndev = "dev.jsonl"\n[retrieval]\ncorpus = "corpus.jsonl"\n'
+        "[protocol]\nmax_turns = 2\nmax_turn_tokens = 8\n"
+    )
+    holdfast("eval", "run", model, "--recipe", "recipe.toml", "--data", "dev", "--out", "e")
+    rows = [json.loads(line) for line in Path("e/questions.jsonl").read_text().splitlines()]
+    assert len(rows) == 3 and all(row["calls"] <= 2 for row in rows)
+    assert "no recipe 'quickstat'; did you mean quickstart?" in holdfast(
+        "eval", "run", model, "--recipe", "quickstat", code=2
+    )
+
+
 def test_a_setting_may_have_a_value_like_the_name_of_an_argument() -> None:
     """`world` is one letter from `words`, which is what the command calls its arguments."""
     assert "no option" not in holdfast("eval", "run", "gone", "--retrieval.corpus", "world", code=2)

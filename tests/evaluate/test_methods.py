@@ -338,6 +338,16 @@ def test_settings_stand_above_a_runs_own(run: Path) -> None:
     assert folder is None and config.model.path == "some/model"
 
 
+def test_a_named_recipe_takes_the_place_of_a_runs_own(run: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[protocol]\nmax_turns = 2\n[model]\npath = "what/it/began/from"\n')
+    config, folder = settings_of("some/model", [], [], recipe)
+    assert folder is None and (config.protocol.max_turns, config.model.path) == (2, "some/model")
+    config, folder = settings_of(str(run), ["--protocol.topk", "1"], [], recipe)
+    assert folder == run and (config.protocol.max_turns, config.protocol.topk) == (2, 1)
+    assert config.retrieval.index is None
+
+
 def test_a_server_is_asked_without_the_runs_truncation(run: Path) -> None:
     config, folder = settings_of(str(run), [], [])
     server = Server(url="http://127.0.0.1:1/v1/completions", model="m")

@@ -10,6 +10,7 @@ import typer
 
 from holdfast.base.errors import ConfigError
 from holdfast.cli.command import SettingsCommand
+from holdfast.cli.recipes import find
 from holdfast.cli.runs import in_runs
 from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
 
@@ -53,6 +54,14 @@ def run(
             metavar="MODEL",
             help="A run folder, a checkpoint, a model folder or a hub id. With --server: the name of its model, or a "
             "run whose recipe to use. Default: the only model of the server.",
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE",
+            help="Evaluate as this recipe says: a TOML file, or the name of a bundled one. Default: the recipe of the "
+            "run; for a model folder or a hub id, the defaults.",
         ),
     ] = None,
     method: Annotated[
@@ -132,11 +141,14 @@ def run(
       search-r1  the search agent of Search-R1: think, search, answer, in turns
 
     Answers are greedy unless --samples is given. A run is evaluated with its own
-    recipe. Settings on the command line replace those of the recipe. Writes the
-    answers and results.json to the output folder. If it stops, run the same
-    command again: it continues.
+    recipe; a model that TRL or verl trained, with the recipe.toml that
+    `holdfast launch` wrote. Settings on the command line replace those of the
+    recipe. Writes the answers and results.json to the output folder. If it stops,
+    run the same command again: it continues.
 
     [cyan]holdfast eval run runs/quickstart[/cyan]
+
+    [cyan]holdfast eval run run --recipe recipe.toml --data dev[/cyan]
 
     [cyan]holdfast eval run Qwen/Qwen2.5-3B-Instruct --method rag --data nq.jsonl --retrieval.url http://127.0.0.1:8000[/cyan]
     """
@@ -162,7 +174,7 @@ def run(
     elif api_key_env is not None:
         raise ConfigError(f"--api-key-env {api_key_env} has no effect without --server; leave it out")
     model = in_runs(model)
-    config, run_dir = settings_of(model, settings, data or [])
+    config, run_dir = settings_of(model, settings, data or [], find(recipe) if recipe else None)
     data = data or (["world"] if config.data.train == "world" else ["test"])
     every = checkpoint == EVERY
     checkpoints = _steps_of(model, run_dir, server) if every else [checkpoint]

@@ -1,6 +1,7 @@
 """Open the model to evaluate, with its settings: a run folder, a model folder, a hub id, or a server.
 
-Settings come from the run's recipe, or are the defaults. Settings that the user gives override both.
+Settings come from a recipe that the user names, else from the run's own, else they are the defaults. Settings that the
+user gives override all of them.
 """
 
 from __future__ import annotations
@@ -63,8 +64,11 @@ def run_at(model: str) -> Path | None:
     return run_of(Path(model)) if Path(model).exists() else None
 
 
-def settings_of(model: str, settings: Sequence[str], data: Sequence[str]) -> tuple[Config, Path | None]:
-    """The recipe under which a model is evaluated, and its run folder if it has one.
+def settings_of(
+    model: str, settings: Sequence[str], data: Sequence[str], recipe: Path | None = None
+) -> tuple[Config, Path | None]:
+    """The recipe under which a model is evaluated, and its run folder if it has one. `recipe` takes the place of the
+    run's own.
 
     Raises `ConfigError` for settings that cannot work together.
     """
@@ -78,7 +82,7 @@ def settings_of(model: str, settings: Sequence[str], data: Sequence[str]) -> tup
         words += [] if "retrieval.url" in passages else ["--retrieval.url", "none"]
         words += ["--data.train", next(iter(data), "questions")]
     words += settings
-    return load_recipe(run, words) if run else load(None, words), run
+    return load_recipe(run, words) if run and not recipe else load(recipe, words), run
 
 
 def open_model(
