@@ -445,6 +445,19 @@ CONTRADICTIONS = {
 }
 
 
+def test_other_passages_replace_those_of_the_recipe(tmp_path: Path) -> None:
+    base = tmp_path / "base.toml"
+    base.write_text('[data]\ntrain = "q.jsonl"\n[retrieval]\ncorpus = "c.jsonl"\nindex = "i"\n')
+    served = load(base, ["--retrieval.url=http://h:1"]).retrieval
+    assert (served.url, served.corpus, served.index) == ("http://h:1", "world", None)
+    assert load(base, ["--retrieval.corpus=d.jsonl"]).retrieval.index is None
+    assert load(base, ["--retrieval.index=j"]).retrieval.corpus == "c.jsonl"
+    served_base = tmp_path / "served.toml"
+    served_base.write_text('extends = "base.toml"\n[retrieval]\nurl = "http://h:1"\n')
+    own = load(served_base, ["--retrieval.corpus=d.jsonl", "--retrieval.index=j"]).retrieval
+    assert (own.url, own.corpus, own.index) == (None, "d.jsonl", "j")
+
+
 @pytest.mark.parametrize("case", CONTRADICTIONS)
 def test_contradictions(case: str) -> None:
     overrides, sentence = CONTRADICTIONS[case]

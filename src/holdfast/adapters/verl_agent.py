@@ -32,7 +32,7 @@ from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from holdfast.agent.protocol import SearchProtocol, plain_prompt, render_prompt
+from holdfast.agent.protocol import SearchProtocol, plain_prompt, render_prompt, template_of
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import PRESETS, ToolProtocol
@@ -62,6 +62,7 @@ class SearchAgentLoop(AgentLoopBase):
         tool_names: with `tools`, the tools of the model, `search` and `read`; None is `search` alone.
         prompt: `data` takes the messages of the data set's prompt column; `protocol` writes the preset's prompt around
             the row's `question` (or `extra_info.question`).
+        chat_template: `auto`, `none`, or a Jinja file; see `render_prompt`.
         max_turns, max_turn_tokens, max_observation_tokens, topk: as in a recipe's `[protocol]`; None is the preset's.
             The rollout as a whole ends with verl's `response_length`.
         reward: weights of reward parts (`em`, `f1`, `format`, `retrieval`); None leaves scoring to verl.
@@ -79,6 +80,7 @@ class SearchAgentLoop(AgentLoopBase):
         preset: str = "clean",
         tool_names: Sequence[str] | None = None,
         prompt: str = "data",
+        chat_template: str = "auto",
         max_turns: int | None = None,
         max_turn_tokens: int | None = None,
         max_observation_tokens: int | None = None,
@@ -109,6 +111,7 @@ class SearchAgentLoop(AgentLoopBase):
                     "tools; set `preset: tools`, or leave tool_names out"
                 )
             protocol = replace(protocol, tools=tuple(tool_names))
+        protocol = protocol.with_template(chat_template)
         protocol.check_template(self.tokenizer)
         backend = self.rollout_config.get("name")
         if protocol.stop and backend != "vllm" and self.rollout_config.get("skip_tokenizer_init", False):
@@ -123,7 +126,7 @@ class SearchAgentLoop(AgentLoopBase):
             "topk": topk,
         }
         self._protocol = replace(protocol, **{key: value for key, value in limits.items() if value is not None})
-        self._from_data = prompt == "data"
+        self._from_data, self._chat_template = prompt == "data", chat_template
         self._weights = None if reward is None else dict(reward)
         if self._weights is not None:
             check_weights(self._weights)
@@ -165,19 +168,20 @@ class SearchAgentLoop(AgentLoopBase):
         """Not in an executor, as verl's own loops do it: encoding a passage switches the tokenizer to plain characters
         for a moment, and a prompt encoded by another thread in that moment would lose its special tokens."""
         messages = [dict(message) for message in row["raw_prompt"]]
-        if self._from_data and not self.tokenizer.chat_template:  # verl would fail; a base model reads plain text
+        template = template_of(self.tokenizer, self._chat_template, self._protocol.schemas)
+        if self._from_data and template is None:  # verl would fail without one; a base model reads plain text
             return plain_prompt("\n".join(message["content"] for message in messages), self.tokenizer)
-        if self._from_data and self._protocol.schemas is None:
+        if self._from_data and self._protocol.schemas is None and self._chat_template == "auto":
             builder = getattr(self, "continuous_token_builder", None)
             if builder is not None:
                 return list(builder.build_initial_tokens(messages))
-        if self._from_data:  # with tools, or verl 0.8, whose own method would cut a long prompt from the left
-            options = {"tools": self._protocol.schemas, **self.apply_chat_template_kwargs}
+        if self._from_data:  # verl 0.8's own method would cut a long prompt from the left
+            options = {"tools": self._protocol.schemas, "chat_template": template, **self.apply_chat_template_kwargs}
             text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options)
             return encode(self.tokenizer, text)
         extra = row.get("extra_info") or {}
         question = row.get("question") or extra.get("question") or messages[-1]["content"]
-        return render_prompt(str(question), self._protocol, self.tokenizer)
+        return render_prompt(str(question), self._protocol, self.tokenizer, self._chat_template)
 
     async def _search(self, query: str) -> Any:
         address, timeout, retries, patience = self._retriever

@@ -75,12 +75,9 @@ def settings_of(
     run = run_at(model)
     words = [] if run else ["--model.path", model]
     given = set(parse_overrides(settings, Config))
-    if passages := given & {"retrieval.url", "retrieval.corpus", "retrieval.index"}:
-        # Given passages replace all of the run's.
-        words += [] if "retrieval.corpus" in passages else ["--retrieval.corpus", "world"]
-        words += [] if "retrieval.index" in passages else ["--retrieval.index", "none"]
-        words += [] if "retrieval.url" in passages else ["--retrieval.url", "none"]
+    if given & {"retrieval.url", "retrieval.corpus", "retrieval.index"}:  # given passages replace all of the run's
         words += ["--data.train", next(iter(data), "questions")]
+        words += [] if given & {"retrieval.url", "retrieval.corpus"} else ["--retrieval.corpus", "world"]
     words += settings
     return load_recipe(run, words) if run and not recipe else load(recipe, words), run
 

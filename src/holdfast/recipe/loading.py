@@ -106,6 +106,12 @@ def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
         data.pop("faults", None)
     if "data.train" in values:
         _drop_other_questions(data, str(values["data.train"]))
+    if values.get("retrieval.url") is not None:  # whose server has its own passages
+        settings.table(data, "retrieval").pop("corpus", None)
+        settings.table(data, "retrieval").pop("index", None)
+    if "retrieval.corpus" in values:
+        settings.table(data, "retrieval").pop("url", None)
+        settings.table(data, "retrieval").pop("index", None)  # of other passages
     if values.get("loss.advantage", "gae") != "gae":
         data.pop("critic", None)  # the recipe has no critic now, whose alone these are
         settings.table(data, "reward").pop("kl", None)

@@ -186,8 +186,8 @@ def test_the_questions_of_the_factbook_go_to_verl(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     train = [Example(source="factbook", split="train", index=i, question="?", golden_answers=("x",)) for i in range(20)]
     monkeypatch.setattr(factbook, "load_questions", lambda name: tuple(train))
-    words = ("--retrieval.url=http://h/retrieve", "--retrieval.corpus=world", "--model.chat_template=auto")
-    typed("verl", "factbook", "--warm_start.steps=0", *words, "--out", "x")
+    typed("verl", "factbook", "--warm_start.steps=0", "--retrieval.url=http://h/retrieve", "--out", "x")
+    assert '\n  chat_template: "none"\n' in Path("x/agent_loops.yaml").read_text()
     assert pq.read_table("x/train.parquet").column("id").to_pylist() == [example.id for example in train]
 
 

@@ -201,7 +201,6 @@ def test_what_trl_refuses(overrides: list[str], says: list[str], recipe: MakeRec
     (["--loss.advantage=gae", "--loss.penalty.name=none", "--critic.path=c"], ["critic.path = 'c'", "Leave it out"]),
     (["--loss.ratio=sequence", "--loss.dual_clip=3"], ["loss.dual_clip = 3.0", "leave it out"]),
     (["--train.micro_batch_tokens=2048"], ["train.micro_batch_tokens = 2048", "4096"]),
-    (["--model.chat_template=none"], ["model.chat_template = 'none'", "'auto'"]),
     (["--run.device=cpu"], ["run.device = 'cpu'", "TRL"]),
 ])  # fmt: skip
 def test_what_verl_refuses(overrides: list[str], says: list[str], recipe: MakeRecipe) -> None:

@@ -385,6 +385,17 @@ def test_a_tokenizer_without_a_chat_template_is_asked_in_plain_text(make_worker:
     assert server.calls[0][1] == worker.tokenizer(QUESTION)["input_ids"]
 
 
+def test_the_chat_template_of_a_recipe_replaces_the_tokenizers(make_worker: Callable[..., Any], tmp_path: Path) -> None:
+    worker, server, _ = make_worker({QUESTION: [ANSWER]}, chat_template="none")
+    assert one(worker).reward_score == 1.0
+    assert server.calls[0][1] == worker.tokenizer(QUESTION)["input_ids"]
+    shout = tmp_path / "shout.jinja"
+    shout.write_text("{{ messages[0].content }} !")
+    worker, server, _ = make_worker({QUESTION: [ANSWER]}, chat_template=str(shout))
+    one(worker)
+    assert server.calls[0][1] == worker.tokenizer(f"{QUESTION} !")["input_ids"]
+
+
 def test_without_log_probs(make_worker: Callable[..., Any]) -> None:
     worker, _, _ = make_worker({QUESTION: [SEARCH, ANSWER]}, server={"logprobs": False})
     output = one(worker)

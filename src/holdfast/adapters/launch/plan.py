@@ -147,6 +147,12 @@ def model_path(config: Config) -> str:
     return str(path.resolve()) if path.is_dir() else config.model.path
 
 
+def chat_template(config: Config) -> str:
+    """`model.chat_template`: a Jinja file with its full path."""
+    named = config.model.chat_template
+    return named if named in ("auto", "none") else str(Path(named).resolve())
+
+
 def trackers(config: Config) -> list[str]:
     """The trackers of the recipe, by the names that both hosts use."""
     track = config.track

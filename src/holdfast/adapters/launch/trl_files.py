@@ -10,7 +10,7 @@ from shlex import quote
 from textwrap import indent
 from typing import Any
 
-from holdfast.adapters.launch.plan import Machines, model_path, train_and_dev
+from holdfast.adapters.launch.plan import Machines, chat_template, model_path, train_and_dev
 from holdfast.base.errors import DataError
 from holdfast.data.factbook import is_factbook
 from holdfast.data.prepare import write_factbook
@@ -172,9 +172,6 @@ def script(config: Config, options: Sequence[Option]) -> str:
     name = penalty.partition("(")[0]
     arguments = [*([penalty] if penalty else []), *_observing(config)]
     lora, lost = config.model.lora_rank, config.faults.search_failure_rate
-    chat_template = config.model.chat_template
-    if chat_template not in ("auto", "none"):
-        chat_template = str(Path(chat_template).resolve())
     text = _SCRIPT.format(
         title=config.run.name,
         peft="\nfrom peft import LoraConfig" if lora else "",
@@ -186,7 +183,7 @@ def script(config: Config, options: Sequence[Option]) -> str:
         penalty=indent("\n".join(f"{line}," for line in arguments), " " * 4),
         model=literal(model_path(config)),
         eval_questions=config.eval.questions,
-        chat_template=literal(chat_template),
+        chat_template=literal(chat_template(config)),
         max_failed=config.run.max_failed_fraction,
         faults=f"        search_failure_rate={lost},  # on purpose\n" if lost else "",
         last_eval=""

@@ -53,7 +53,7 @@ DIRECT: Mapping[str, str] = {
 # These are in agent_loops.yaml.
 AGENT_LOOP = frozenset([
     *("retrieval.url", "protocol.preset", "protocol.tools", "protocol.max_turns", "protocol.max_turn_tokens"),
-    *("protocol.max_observation_tokens", "protocol.topk"),
+    *("protocol.max_observation_tokens", "protocol.topk", "model.chat_template"),
     *section("reward", but=("kl",)),
 ])  # fmt: skip
 
@@ -64,7 +64,7 @@ DATA = frozenset({"data.train", "data.dev", "data.test", "eval.questions", "prot
 WORLD = frozenset(dotted for name in ("world", "world.model", "world.scripts") for dotted in section(name))
 
 # `_problems` refuses some values of these; the others need no option.
-CHECKED = frozenset({"run.device", "model.chat_template"})
+CHECKED = frozenset({"run.device"})
 
 NOTED: Mapping[str, str] = {
     **dict.fromkeys(section("faults"), "verl's rollouts have no faults on purpose"),
@@ -145,11 +145,6 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         yield (
             "model.path = 'tiny': verl's rollout servers load a model from a folder or the hub, but the tiny one is "
             "made by holdfast. Set model.path, for example to 'Qwen/Qwen2.5-0.5B-Instruct'"
-        )
-    if config.model.chat_template != "auto":
-        yield (
-            f"model.chat_template = {config.model.chat_template!r}: verl uses the tokenizer's own. Save a tokenizer "
-            "with the template you want in the model's folder, and leave this at 'auto'"
         )
     if config.run.device == "cpu":
         yield "run.device = 'cpu': verl's rollout servers need GPUs. Leave it at 'auto', or use TRL"

@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from holdfast.adapters.launch.plan import Machines, questions_of, train_and_dev
+from holdfast.adapters.launch.plan import Machines, chat_template, questions_of, train_and_dev
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import MissingExtra
@@ -60,6 +60,7 @@ def agent_loops(config: Config) -> str:
         "retriever": config.retrieval.url,
         "preset": limits.preset,
         "prompt": "data",  # the parquet files hold the protocol's prompt
+        **({} if config.model.chat_template == "auto" else {"chat_template": chat_template(config)}),
         "max_turns": limits.max_turns,
         "max_turn_tokens": limits.max_turn_tokens,
         "max_observation_tokens": limits.max_observation_tokens,
