@@ -3,7 +3,7 @@
     python -m holdfast_research.pages.hosts keep TRAINERS.JSON VERL/SERIES.JSON     # what the benchmarks wrote
     python -m holdfast_research.pages.hosts                                         # the page again
 
-`benchmarks/trainers.py` and `benchmarks/verl_flaky.py` make the runs. The words of the page are between its tables.
+`benchmarks/trainers.py` and `benchmarks/verl_runs.py` make the runs. The words of the page are between its tables.
 """
 
 from __future__ import annotations

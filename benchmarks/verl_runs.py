@@ -1,13 +1,18 @@
-"""The recipe `flaky` in verl with vLLM on a CPU: plain GRPO and LLDS from the policy that the laboratory starts from.
+"""A recipe in verl with vLLM on a CPU, plain GRPO and LLDS: the curves, over several seeds.
 
     make contracts-verl ARGS='-m "not long"'    # makes the environment
-    .venv-verl/bin/python benchmarks/verl_flaky.py --minutes 25
-    .venv-verl/bin/python benchmarks/verl_flaky.py --seeds 11 12 --steps 45 -- --train.questions=20 --train.lr=6e-4
+    .venv-verl/bin/python benchmarks/verl_runs.py --minutes 25
+    .venv-verl/bin/python benchmarks/verl_runs.py --seeds 11 12 --steps 45 -- --train.questions=20 --train.lr=6e-4
+    .venv-verl/bin/pip install -c constraints.txt -e '.[factbook]'
+    .venv-verl/bin/python benchmarks/verl_runs.py --recipe factbook --model START --seeds 13 -- --train.questions=4
 
-A run is the folder that `holdfast launch verl` writes; `tests/engines/verl` appends what a CPU needs. The model gets
-heads that vLLM's CPU kernels know (wide_heads.py). A rollout batch has 30 questions instead of 32, which cut into ten
-equal optimizer steps. The passages are behind a server that loses a fifth of the searches. Settings after `--` go to
-every run. A run ends after `--minutes` or `--steps`. A finished run is read, not repeated.
+A run is the folder that `holdfast launch verl` writes; `tests/engines/verl` appends what a CPU needs. The passages are
+behind a server. Settings after `--` go to every run. A run ends after `--minutes` or `--steps`. A finished run is read,
+not repeated.
+
+`flaky` starts from its own model, with heads that vLLM's CPU kernels know (wide_heads.py). Its server loses a fifth of
+the searches. A rollout batch has 30 questions instead of 32, which cut into ten equal optimizer steps. `factbook`
+starts from `--model`, a warm start of `holdfast warm-start factbook`.
 """
 
 from __future__ import annotations
@@ -18,13 +23,15 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import mean
 
 from holdfast.base.jsonl import write_jsonl
+from holdfast.data import factbook
 from holdfast.data.world.bundle import world_of
 from holdfast.recipe import load
 from holdfast.retrieval.bm25 import BM25Retriever
@@ -37,7 +44,7 @@ from running import holdfast, start
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "src/holdfast/recipe/bundled/flaky.toml"
 START = ROOT / "src/holdfast/recipe/bundled/starts/flaky/model"
-SETTINGS = ["--train.questions=30", "--model.autocast=none", "--warm_start.steps=0", "--world.scripts.plain_steps=0"]
+SETTINGS = ["--model.autocast=none", "--warm_start.steps=0", "--eval.questions=4"]
 PENALTIES = {"GRPO": ["--loss.penalty.name=none"], "LLDS": ["--loss.penalty.name=llds"]}
 VERL = ["actor_rollout_ref.rollout.max_num_seqs=160", "actor_rollout_ref.rollout.max_num_batched_tokens=4096"]
 SERIES = {
@@ -51,8 +58,46 @@ SERIES = {
 WINDOW = 5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What the runs of a recipe share."""
+
+    recipe: str | Path
+    documents: Sequence[Document]
+    lost: float
+    """Share of the searches that find nothing."""
+    settings: list[str]
+
+
+def flaky(out: Path) -> Task:
+    """The bundled world as files, and its model with heads that vLLM has on a CPU."""
+    config = load(RECIPE)
+    world = world_of(config.world)
+    for split in ("train", "dev"):
+        rows = [question.example for question in world.questions[split]]
+        write_jsonl(
+            out / f"{split}.jsonl",
+            ({"question": row.question, "golden_answers": list(row.golden_answers)} for row in rows),
+        )
+    if not (out / "wide/config.json").is_file():
+        widen(START, out / "wide")
+    places = [f"--data.train={out}/train.jsonl", f"--data.dev={out}/dev.jsonl", f"--model.path={out}/wide"]
+    return Task(
+        recipe=RECIPE,
+        documents=list(world.documents("train")),
+        lost=config.faults.search_failure_rate,
+        settings=[*places, "--train.questions=30", "--world.scripts.plain_steps=0", "--faults.search_failure_rate=0"],
+    )
+
+
+def of_factbook(model: Path) -> Task:
+    """The World Factbook, from a warm-started model."""
+    settings = [f"--model.path={model.resolve()}", "--data.test=none"]
+    return Task(recipe="factbook", documents=factbook.load_passages("factbook:corpus"), lost=0.0, settings=settings)
+
+
 @contextmanager
-def losing_server(documents: list[Document], lost: float) -> Iterator[str]:
+def losing_server(documents: Sequence[Document], lost: float) -> Iterator[str]:
     """The address of a `/retrieve` server that answers a share of the queries with no passage."""
     index, rng = BM25Retriever.build(documents), random.Random(0)
 
@@ -86,26 +131,17 @@ def losing_server(documents: list[Document], lost: float) -> Iterator[str]:
         server.shutdown()
 
 
-def train(name: str, penalty: str, seed: int, options: argparse.Namespace, out: Path) -> None:
+def train(name: str, penalty: str, seed: int, options: argparse.Namespace, task: Task, out: Path) -> None:
     """A run of verl, ended after `--minutes`; nothing where it ended before."""
     if (out / name / "done").is_file():
         return
     steps, minutes = options.steps, options.minutes
-    config = load(RECIPE)
-    world = world_of(config.world)
-    for split in ("train", "dev"):
-        rows = [question.example for question in world.questions[split]]
-        write_jsonl(
-            out / f"{split}.jsonl",
-            ({"question": row.question, "golden_answers": list(row.golden_answers)} for row in rows),
-        )
-    with losing_server(list(world.documents("train")), config.faults.search_failure_rate) as url:
-        settings = [*SETTINGS, *PENALTIES[penalty], *options.settings, f"--train.steps={steps}", f"--run.seed={seed}"]
+    with losing_server(task.documents, task.lost) as url:
+        settings = [*SETTINGS, *task.settings, *PENALTIES[penalty], *options.settings, f"--retrieval.url={url}"]
+        settings += [f"--train.steps={steps}", f"--run.seed={seed}"]
         settings += [f"--loss.penalty.coef={options.coef}"] if penalty == "LLDS" else []
-        places = [f"--data.train={out}/train.jsonl", f"--data.dev={out}/dev.jsonl", f"--retrieval.url={url}"]
-        places += [f"--model.path={out}/wide", "--faults.search_failure_rate=0", "--eval.questions=4"]
         folder = out / name
-        holdfast("launch", "verl", RECIPE, *settings, *places, "--out", folder, "--overwrite", cwd=out)
+        holdfast("launch", "verl", task.recipe, *settings, "--out", folder, "--overwrite", cwd=out)
         run = start(folder, out / f"{name}.log", *VERL, f"trainer.save_freq={steps}")
         try:
             run.process.wait(minutes * 60)
@@ -138,26 +174,29 @@ def describe(name: str, rows: list[dict[str, float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", choices=["flaky", "factbook"], default="flaky")
+    parser.add_argument("--model", type=Path, help="of factbook: a warm-started model")
     parser.add_argument("--steps", type=int, default=80, help="rollout batches at most")
     parser.add_argument("--minutes", type=float, default=25.0, help="of a run")
     parser.add_argument("--seeds", type=int, nargs="+", default=[11])
     parser.add_argument("--runs", nargs="+", choices=PENALTIES, default=list(PENALTIES))
     parser.add_argument("--coef", type=float, default=0.5, help="of LLDS")
-    parser.add_argument("--out", type=Path, default=Path("runs/verl-flaky"), help="folder of the runs")
+    parser.add_argument("--out", type=Path, default=Path("runs/verl"), help="folder of the runs")
     parser.add_argument("settings", nargs="*", help="settings of every run, after --")
     options = parser.parse_args()
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    if not (out / "wide/config.json").is_file():
-        widen(START, out / "wide")
+    if options.recipe == "factbook" and options.model is None:
+        parser.error("--recipe factbook needs --model")
+    task = flaky(out) if options.recipe == "flaky" else of_factbook(options.model)
     names = {f"{penalty.lower()}-s{seed}": (penalty, seed) for seed in options.seeds for penalty in options.runs}
     for name, (penalty, seed) in names.items():
-        train(name, penalty, seed, options, out)
+        train(name, penalty, seed, options, task, out)
     found = {name: series(name, out) for name in names}
     (out / "series.json").write_text(json.dumps(found))
     lines = ["| run | steps | reward, 5-step means, every tenth | peak | lowest after | entropy |", "|---" * 6 + "|"]
     lines += [describe(name, rows) for name, rows in found.items()]
-    (out / "verl_flaky.md").write_text("\n".join(lines) + "\n")
+    (out / "verl_runs.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
 
