@@ -375,3 +375,12 @@ def test_a_folder_of_more_logs_than_are_read_says_how_many_it_leaves_out(
         jsonl(tmp_path / f"{number}.jsonl", {"step": 1, "reward/mean": 0.5})
     assert len(read_logs(tmp_path)) == 3
     assert caplog.messages == [f"left out: 2 files and folders of {tmp_path}; 3 are looked at"]
+
+
+def test_questions_beside_a_log_are_left_out_in_one_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As in a folder of `holdfast launch trl`."""
+    (tmp_path / "run").mkdir()
+    jsonl(tmp_path / "run" / "metrics.jsonl", {"step": 1, "reward/mean": 0.5})
+    jsonl(tmp_path / "train.jsonl", {"question": "Who?", "golden_answers": ["I"]})
+    assert len(read_logs(tmp_path)) == 1
+    assert caplog.messages == [f"left out: {tmp_path}/train.jsonl has no row of metrics with a step"]

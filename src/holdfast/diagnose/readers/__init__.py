@@ -90,8 +90,8 @@ def _logs_at(path: Path) -> tuple[Log, ...]:
     logs = with_unique_names(deduplicate_runs(read))
     if not logs:
         raise unread[0]
-    for problem in unread:
-        _logger.warning("left out: %s", problem)
+    for problem in unread:  # of which one sentence is enough, beside logs that can be read
+        _logger.warning("left out: %s", str(problem).removesuffix(f". {READABLE}"))
     return tuple(logs)
 
 
