@@ -15,10 +15,8 @@ Source: unsloth 2026.10.9 and unsloth_zoo 2026.10.9, `rl_replacements.py` of bot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -61,34 +59,6 @@ def _namespace_of(trainer_class: type) -> dict[str, Any]:
         f"with_penalties({trainer_class.__name__}): the loss of unsloth_zoo {installed} cannot be extended; 2026.10 or "
         f"newer is needed. Run `{_INSTALL}`, or train without `import unsloth`"
     )
-
-
-_Extend = Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
-"""extend(loss, logprobs, old_logprobs, mask): the loss to use instead. All but the loss [B, W], as Unsloth has them."""
-
-
-@contextmanager
-def _extended_loss(namespace: dict[str, Any], extend: _Extend) -> Iterator[None]:
-    """Within this context Unsloth's loss goes through `extend`."""
-    original = namespace[_LOSS]
-    namespace[_LOSS] = _Loss(original, extend)
-    try:
-        yield
-    finally:
-        namespace[_LOSS] = original
-
-
-@dataclass(frozen=True, slots=True)
-class _Loss:
-    """Replaces `UnslothEfficientGRPO` while a loss is computed."""
-
-    original: Any
-    extend: _Extend
-
-    def apply(self, logprobs: Tensor, old: Tensor | None, *arguments: Any) -> tuple[Any, ...]:
-        """As the original, whose first value is the loss. Its seventh argument is the mask."""
-        loss, *more = self.original.apply(logprobs, old, *arguments)
-        return self.extend(loss, logprobs, old, arguments[4]), *more
 
 
 def completion_columns(ids: Tensor, completion: int, width: int, pad: int) -> Tensor:
@@ -156,12 +126,19 @@ class _UnslothMixin(PenaltyMixin):
             )
         pad = self.processing_class.pad_token_id
 
-        def extend(loss: Tensor, logprobs: Tensor, old: Tensor | None, mask: Tensor) -> Tensor:
+        original = self._namespace[_LOSS]
+
+        def apply(logprobs: Tensor, old: Tensor | None, *arguments: Any) -> tuple[Any, ...]:
+            """As the original, whose first value is the loss. Its seventh argument is the mask; all are [B, W]."""
+            loss, *more = original.apply(logprobs, old, *arguments)
             self._loss_watch.on_compute_loss()
-            inside = _of_completion(mask, inputs, pad).bool()
+            inside = _of_completion(arguments[4], inputs, pad).bool()
             old = None if old is None else torch.where(inside, _of_completion(old, inputs, pad), 0.0)
             logprobs = torch.where(inside, _of_completion(logprobs, inputs, pad), 0.0)
-            return self._extended(loss, inputs | {"old_per_token_logps": old}, logprobs, inside)
+            return self._extended(loss, inputs | {"old_per_token_logps": old}, logprobs, inside), *more
 
-        with _extended_loss(self._namespace, extend):
+        self._namespace[_LOSS] = SimpleNamespace(apply=apply)
+        try:
             return super().compute_loss(model, inputs, *args, **kwargs)
+        finally:
+            self._namespace[_LOSS] = original
