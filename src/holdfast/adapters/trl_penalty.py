@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +9,14 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.trl_mask import warning
-from holdfast.adapters.trl_observe import Observer
+from holdfast.adapters.trl_observe import Observer, action_ids_of
 from holdfast.adapters.trl_watch import LossWatch, RewardWatch, warn
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import ConfigError
-from holdfast.losses import action_ids_from_mask, reduce_loss
+from holdfast.losses import reduce_loss
 from holdfast.methods.penalties import Penalty
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     _Trainer = Any  # the trainer class that follows the mixin
 else:
     _Trainer = object
@@ -67,7 +64,10 @@ class PenaltyMixin(_Trainer):
         self._loss_watch = LossWatch()
         self._reward_watch = RewardWatch(self.holdfast_settings.correct_above)
         self._rewards: Tensor | None = None
-        self._host_pass: _HostPass | None = None
+        self._loss_mask: Tensor | None = None
+        """Of the micro-batch whose loss TRL is computing; None at other times."""
+        self._host_logprobs: Tensor | None = None
+        """Of the host's forward pass for that loss."""
 
     # ---- a rollout batch
 
@@ -127,19 +127,10 @@ class PenaltyMixin(_Trainer):
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         logprobs, entropies, *more = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        if self._host_pass is not None:
-            logprobs = self._host_pass.logprobs = torch.where(self._host_pass.mask, logprobs, 0.0)
-            entropies = None if entropies is None else torch.where(self._host_pass.mask, entropies, 0.0)
+        if self._loss_mask is not None:
+            logprobs = self._host_logprobs = torch.where(self._loss_mask, logprobs, 0.0)
+            entropies = None if entropies is None else torch.where(self._loss_mask, entropies, 0.0)
         return logprobs, entropies, *more
-
-    @contextmanager
-    def _recording(self, mask: Tensor) -> Iterator[_HostPass]:
-        """Within this context the log-probs of the host's forward pass are recorded, and 0 outside the mask."""
-        self._host_pass = _HostPass(mask)
-        try:
-            yield self._host_pass
-        finally:
-            self._host_pass = None
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
@@ -151,10 +142,14 @@ class PenaltyMixin(_Trainer):
             for name in ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
             if inputs.get(name) is not None
         }
-        with self._recording(mask) as host_pass:
+        self._loss_mask = mask
+        try:
             loss = super()._compute_loss(model, inputs)
-        assert host_pass.logprobs is not None
-        return self._extended(loss, inputs, host_pass.logprobs, mask)
+        finally:
+            self._loss_mask = None
+        logprobs, self._host_logprobs = self._host_logprobs, None
+        assert logprobs is not None
+        return self._extended(loss, inputs, logprobs, mask)
 
     def _extended(self, loss: Tensor, inputs: dict[str, Any], logprobs: Tensor, mask: Tensor) -> Tensor:
         """The host's loss plus the penalty. `logprobs` float [B, T] with gradient, `mask` bool [B, T]."""
@@ -164,12 +159,11 @@ class PenaltyMixin(_Trainer):
         arguments = (logprobs, old, per_token_advantages(inputs), mask)
         self._observer.micro_batch(inputs, *arguments, host=loss)
         if penalty is not None:
-            action_ids = inputs.get("holdfast_action_ids")
             preserved = preserved_tokens(penalty, inputs, mask)
             per_token = penalty.per_token(
                 *arguments,
                 preserved=preserved,
-                action_ids=action_ids_from_mask(mask) if action_ids is None else action_ids,
+                action_ids=action_ids_of(inputs, mask),
                 answer_mask=inputs.get("holdfast_answer_mask"),
                 answer_weight=inputs.get("holdfast_answer_weight", 1.0),
             )
@@ -180,14 +174,6 @@ class PenaltyMixin(_Trainer):
             self._observer.penalised(term, per_token, *arguments, preserved=preserved)
         self._observer.micro_batch_done()
         return loss
-
-
-@dataclass(slots=True)
-class _HostPass:
-    """A forward pass of the host."""
-
-    mask: Tensor
-    logprobs: Tensor | None = None
 
 
 def loss_mask(batch: dict[str, Any]) -> Tensor:
