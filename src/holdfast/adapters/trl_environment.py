@@ -12,15 +12,16 @@ limits by the turn, and exact spans of actions and answers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from holdfast.adapters.trl_search import reward_functions
+from holdfast.adapters.trl_search import dataset_of, reward_functions
 from holdfast.agent.env import format_hits
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.rewards import EM
 from holdfast.agent.tools import NATIVE, TOOLS, ToolProtocol, final_answer
 from holdfast.agent.trajectory import Action, Answer, Invalid, Status, Trajectory, Turn
-from holdfast.base.errors import MissingExtra, RetrievalError
+from holdfast.base.errors import RetrievalError
 from holdfast.data.questions import Example
 from holdfast.retrieval.types import Hit, Retriever
 
@@ -95,20 +96,7 @@ def environment_rewards(
 
 def tool_dataset(examples: Sequence[Example], protocol: SearchProtocol = NATIVE) -> Any:
     """A `datasets.Dataset` with `prompt` (a conversation), `golden_answers` and `example_id`."""
-    try:
-        from datasets import Dataset
-    except ModuleNotFoundError:
-        raise MissingExtra("datasets", "trl") from None
-    return Dataset.from_list(
-        [
-            {
-                "prompt": [{"role": "user", "content": prompt_text(example.question, protocol)}],
-                "golden_answers": list(example.golden_answers),
-                "example_id": example.id,
-            }
-            for example in examples
-        ]
-    )
+    return dataset_of(examples, lambda question: [{"role": "user", "content": prompt_text(question, protocol)}])
 
 
 def rollout_of(messages: Sequence[Mapping[str, Any]], environment: Any) -> Trajectory:
@@ -119,12 +107,8 @@ def rollout_of(messages: Sequence[Mapping[str, Any]], environment: Any) -> Traje
         if message["role"] == "assistant":
             turns.append(Turn(tokens=(), logprobs=(), action=_action(message), text=str(message.get("content") or "")))
         elif turns:
-            call = turns.pop()
-            hits = next(seen, ()) if not isinstance(call.action, Invalid) else ()
-            turns.append(
-                Turn(tokens=(), logprobs=(), action=call.action, text=call.text,
-                     observation_text=str(message["content"]), hits=hits)
-            )  # fmt: skip
+            hits = next(seen, ()) if not isinstance(turns[-1].action, Invalid) else ()
+            turns[-1] = replace(turns[-1], observation_text=str(message["content"]), hits=hits)
     answered = bool(turns) and isinstance(turns[-1].action, Answer)
     failure = environment._failure
     status = Status.RETRIEVAL_FAILED if failure else Status.OK if answered else Status.TRUNCATED

@@ -49,12 +49,17 @@ __all__ = ["SearchRollouts", "question_dataset", "reward_functions"]
 
 def question_dataset(examples: Sequence[Example]) -> Any:
     """A `datasets.Dataset` with `prompt` (the question), `golden_answers` and `example_id`."""
+    return dataset_of(examples, lambda question: question)
+
+
+def dataset_of(examples: Sequence[Example], prompt: Callable[[str], Any]) -> Any:
+    """As `question_dataset`, with what `prompt` makes of the question."""
     try:
         from datasets import Dataset
     except ModuleNotFoundError:
         raise MissingExtra("datasets", "trl") from None
     return Dataset.from_list(
-        [{"prompt": e.question, "golden_answers": list(e.golden_answers), "example_id": e.id} for e in examples]
+        [{"prompt": prompt(e.question), "golden_answers": list(e.golden_answers), "example_id": e.id} for e in examples]
     )
 
 
