@@ -53,14 +53,11 @@ def results_of(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -
     results: dict[str, Any] = {"format": FORMAT, **settings, "sets": sets}
     kinds = {"macro": tuple(by_set), "general": GENERAL_SETS, "multi_hop": MULTI_HOP_SETS}
     for kind, members in kinds.items():
-        results[kind] = _weighted(
-            [name for name in by_set if name in members], sets, draws, weigh=lambda name, score: 1.0
-        )
-    results["micro"] = _counts(rows) | _weighted(
-        # Weighted by the number of questions with the score: not every scored question searched, so not all have a hit.
-        *(list(by_set), sets, draws),
-        weigh=lambda name, score: len(question_means(by_set[name], score)),
-    )
+        named = [name for name in by_set if name in members]
+        results[kind] = _weighted(named, sets, draws, weigh=lambda name, score: 1.0)
+    # Weighted by the number of questions with the score: not every scored question searched, so not all have a hit.
+    micro = _weighted(list(by_set), sets, draws, weigh=lambda name, score: len(question_means(by_set[name], score)))
+    results["micro"] = _counts(rows) | micro
     results["made_by"] = versions()
     return results
 

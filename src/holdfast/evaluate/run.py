@@ -110,30 +110,28 @@ class Evaluation:
                 f"--protocol.max_total_tokens {fits}"
             )
         settings = self.settings() | {"batch": batch if self.model.local else None}
-        done = folder.begin(settings)
+        folder.begin(settings)
         count = self.samples or 1
         total = len(self.examples) * count
-        if done:
-            listener.note(f"{len(done)} of {total} answers exist already, in {out}")
-        existing = len(done)
+        existing = len(folder.rows)
+        if existing:
+            listener.note(f"{existing} of {total} answers exist already, in {out}")
         listener.stage(f"evaluating {self.method.name}", total - existing)
-        listener.advance(0, _running(done))
+        listener.advance(0, _running(folder.rows))
         size = max(batch // count, 1)
         for start in range(0, len(self.examples), size):
             part = self.examples[start : start + size]
             batch_answers = [(example, k) for example in part for k in range(count)]
-            missing = [(example, k) for example, k in batch_answers if _id(example, k) not in done]
+            missing = [(example, k) for example, k in batch_answers if _id(example, k) not in folder.rows]
             if not missing:
                 continue
-            ended = partial(_advance, listener, len(done) - existing, len(missing), _running(done))
+            ended = partial(_advance, listener, len(folder.rows) - existing, len(missing), _running(folder.rows))
             rows = self._answer(batch_answers if self.model.local else missing, ended)
             self._refuse_outage(rows, folder)
             folder.add(rows)
-            done = folder.rows
-            listener.advance(len(done) - existing, _running(done))
+            listener.advance(len(folder.rows) - existing, _running(folder.rows))
         ids = [_id(example, k) for example in self.examples for k in range(count)]
-        rows_by_id = folder.rows
-        results = results_of([rows_by_id[id] for id in ids], settings)
+        results = results_of([folder.rows[id] for id in ids], settings)
         folder.finish(ids, results)
         return results
 

@@ -32,10 +32,11 @@ class EvalFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._rows: dict[str, Row] = {}
+        self.rows: dict[str, Row] = {}
+        """The answers by id: rows of questions that did not fail."""
 
-    def begin(self, settings: Mapping[str, Any]) -> dict[str, Row]:
-        """The answers that the folder has already, by id: rows of questions that did not fail.
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        """Read the answers that the folder has already.
 
         Raises `ConfigError` when the folder was made under other settings, except for the size of a batch, or cannot be
         written.
@@ -58,15 +59,14 @@ class EvalFolder:
                 f"{self.path} cannot be written ({error.strerror}); give --out a folder that can"
             ) from error
         rows, ends_whole = _read_rows(self.path / ROWS)
-        self._rows = {row["id"]: row for row in rows if row["status"] not in FAILED}
+        self.rows = {row["id"]: row for row in rows if row["status"] not in FAILED}
         self.failed_before = {row["id"] for row in rows if row["status"] in FAILED}
-        if len(self._rows) < len(rows) or not ends_whole:
-            write_jsonl(self.path / ROWS, self._rows.values())
-        return dict(self._rows)
+        if len(self.rows) < len(rows) or not ends_whole:
+            write_jsonl(self.path / ROWS, self.rows.values())
 
     def add(self, rows: Iterable[Row]) -> None:
         """Append answers with new ids, in one write."""
-        new = [row for row in rows if row["id"] not in self._rows]
+        new = [row for row in rows if row["id"] not in self.rows]
         if not new:
             return
         text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in new)
@@ -74,19 +74,14 @@ class EvalFolder:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        self._rows.update((row["id"], row) for row in new)
+        self.rows.update((row["id"], row) for row in new)
 
     def finish(self, ids: Sequence[str], results: Mapping[str, Any]) -> None:
         """Sort the rows into the order of the questions, and write the results."""
-        ordered = [self._rows[id] for id in ids]
+        ordered = [self.rows[id] for id in ids]
         if [row["id"] for row in read_whole_rows(self.path / ROWS)] != list(ids):
             write_jsonl(self.path / ROWS, ordered)
         write_json(self.path / RESULTS, results)
-
-    @property
-    def rows(self) -> dict[str, Row]:
-        """A copy of the finished rows, by key."""
-        return dict(self._rows)
 
     def _settings(self) -> dict[str, Any] | None:
         try:
