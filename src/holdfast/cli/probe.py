@@ -138,6 +138,7 @@ def measure(
 
     with train_extra(err(), "loading PyTorch and transformers"):
         import holdfast.evaluate.probes as probes
+        from holdfast.evaluate.state import write_json
 
     console = out()
     source = _source(asked)
@@ -160,8 +161,7 @@ def measure(
     document = probes.document(result, subject, what=what, questions=count, seed=seed, command=command)
     stem = _free(folder, f"{what}-{tag}{'-optimizer-state' * asked.optimizer_state}-seed-{seed}", document)
     written = [folder / f"{stem}.json", folder / f"{stem}.svg"]
-    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
-    written[0].write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+    write_json(written[0], document)
     try:
         probes.draw(result, title, written[1])
     except MissingExtra as missing:

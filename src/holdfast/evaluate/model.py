@@ -116,12 +116,11 @@ def open_model(
         if top_k:
             raise ConfigError("--sampling.top_k does not go with --server: OpenAI's API does not have this setting")
         name, server_tokenizer = _tokenizer_for(server, tokenizer, folder, config)
+        kind = ChatPolicy if server.is_chat else OpenAIPolicy
         return EvaluatedModel(
             name=server.model,
             config=config,
-            policy=policy_of(
-                server, server_tokenizer, temperature=0.0 if samples is None else temperature, top_p=top_p
-            ),
+            policy=kind(server, server_tokenizer, temperature=0.0 if samples is None else temperature, top_p=top_p),
             tokenizer=server_tokenizer,
             positions=server.context or math.inf,
             local=False,
@@ -176,12 +175,6 @@ def load_served_agent(run: Path, server: Server, checkpoint: str, *, greedy: boo
 def within(protocol: SearchProtocol, positions: float) -> SearchProtocol:
     """The protocol, with rollouts no longer than the contexts of the model."""
     return replace(protocol, max_total_tokens=int(min(protocol.max_total_tokens, positions)))
-
-
-def policy_of(server: Server, tokenizer: Any, **sampling: Any) -> OpenAIPolicy:
-    """The policy for a server's kind of endpoint."""
-    kind = ChatPolicy if server.is_chat else OpenAIPolicy
-    return kind(server, tokenizer, **sampling)
 
 
 def refuse_unfit(model: EvaluatedModel, method: Method, protocol: SearchProtocol) -> None:
