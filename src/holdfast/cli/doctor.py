@@ -11,12 +11,10 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.doctor_losses import prime_rl_checks, slime_checks
+from holdfast.cli.doctor_losses import Line, prime_rl_checks, slime_checks
 from holdfast.cli.terminal import HELP_OPTIONS, out
 
 app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True, context_settings=HELP_OPTIONS)
-
-Line = tuple[bool, str]
 
 _VERL_NEEDS = {name: name for name in ("cachetools", "uvicorn", "fastapi", "httpx")}
 _VERL_NEEDS["transfer_queue"] = "TransferQueue"
@@ -137,10 +135,8 @@ def trl_lines() -> Iterator[Line]:
     yield True, _TRL_SCHEDULE
     yield (
         True,
-        (
-            "if top_p, top_k or min_p truncates the sampler: set top_k=512 or less, and pass with_penalties(..., "
-            "mask_logprobs=True), or the loss will move probability to tokens that are never sampled"
-        ),
+        "if top_p, top_k or min_p truncates the sampler: set top_k=512 or less, and pass with_penalties(..., "
+        "mask_logprobs=True), or the loss will move probability to tokens that are never sampled",
     )
 
 
@@ -163,7 +159,7 @@ def unsloth_lines() -> Iterator[Line]:
     yield True, _TRL_SCHEDULE
     yield (
         True,
-        ("sample without truncation (top_p=1, top_k=0, min_p=None), because Unsloth does not support a sampling mask"),
+        "sample without truncation (top_p=1, top_k=0, min_p=None), because Unsloth does not support a sampling mask",
     )
 
 
@@ -172,10 +168,8 @@ def prime_rl_lines(config: Path | None) -> Iterator[Line]:
     if (installed := _version("prime-rl")) is None:
         yield (
             False,
-            (
-                "prime-rl is not installed in this environment. Install it as its README says, and holdfast in "
-                "the same environment"
-            ),
+            "prime-rl is not installed in this environment. Install it as its README says, and holdfast in the same "
+            "environment",
         )
         return
     if not _between(installed, (0, 8), (1, 0)):

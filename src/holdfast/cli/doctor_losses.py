@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.methods.penalties import Penalty
 
 Line = tuple[bool, str]
+"""Whether it is fine; what was checked, and what to do."""
 
 _PRIME_RL_PATH = "holdfast.adapters.prime_rl.loss"
 _SLIME_PATH = "holdfast.adapters.slime.loss"
@@ -48,13 +49,14 @@ def prime_rl_checks(path: Path | None) -> Iterator[Line]:
     if unread := sorted(set(kwargs) - {"penalty", "base"}):
         yield False, f"trainer.loss.kwargs.{unread[0]}: only penalty and base are read; put it into one of them"
         return
+    from holdfast.adapters.host_losses import penalty_of
+    from holdfast.adapters.prime_rl import base_config
+
     try:
-        penalty = _penalty(kwargs.get("penalty"), "prime-rl")
+        penalty = penalty_of(kwargs.get("penalty"), "prime-rl")
     except ConfigError as error:
         yield False, f"trainer.loss.kwargs: {error}"
         return
-    from holdfast.adapters.prime_rl import base_config
-
     try:
         base_config(kwargs.get("base"))
     except ConfigError as error:
@@ -92,14 +94,15 @@ def slime_checks(options: list[str]) -> Iterator[Line]:
             f"this is not holdfast's loss. Set --loss-type custom_loss --custom-loss-function-path {_SLIME_PATH}",
         )
         return
+    from holdfast.adapters.host_losses import penalty_of
+    from holdfast.adapters.slime import problems, steps_per_rollout
+
     try:
-        penalty = _penalty(_section(args.custom_config_path), "slime")
+        penalty = penalty_of(_section(args.custom_config_path), "slime")
     except ConfigError as error:
         yield False, f"holdfast_penalty: {error}"
         return
     yield True, f"the loss is valid: {_shown(penalty)}"
-    from holdfast.adapters.slime import problems, steps_per_rollout
-
     refusals = list(problems(args, penalty))
     yield from ((False, problem) for problem in refusals)
     known = args.num_steps_per_rollout or (args.rollout_batch_size and args.global_batch_size)
@@ -139,12 +142,6 @@ def _section(path: str | None) -> Any:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
     return content.get("holdfast_penalty") if isinstance(content, dict) else None
-
-
-def _penalty(section: Any, host: str) -> Penalty | None:
-    from holdfast.adapters.host_losses import penalty_of
-
-    return penalty_of(section, host)
 
 
 def _shown(penalty: Penalty | None) -> str:

@@ -18,32 +18,32 @@ if TYPE_CHECKING:
 ROOT = Path("runs")
 
 
-def newest_run(root: Path = ROOT) -> Path:
-    """The run folder in `root` that was started last. Raises `ConfigError`."""
-    if runs := _runs(root):
+def newest_run() -> Path:
+    """The run folder in `ROOT` that was started last. Raises `ConfigError`."""
+    if runs := _runs():
         return runs[0]
-    raise ConfigError(f"there is no run in {root}/", hint=f"train one with: {program()} train")
+    raise ConfigError(f"there is no run in {ROOT}/", hint=f"train one with: {program()} train")
 
 
-def find_run(name: str, root: Path = ROOT) -> Path:
-    """The run folder for a path, or for a name in `root`. Raises `ConfigError`."""
-    for folder in (Path(name), root / name):
+def find_run(name: str) -> Path:
+    """The run folder for a path, or for a name in `ROOT`. Raises `ConfigError`."""
+    for folder in (Path(name), ROOT / name):
         if is_run(folder):
             return folder
-    listed = ", ".join(str(path) for path in _runs(root)[:5])
+    listed = ", ".join(str(path) for path in _runs()[:5])
     hint = f"newest runs here: {listed}" if listed else f"train one with: {program()} train"
     problem = f"has no {CONFIG}, so it is not a run folder" if Path(name).is_dir() else "is not a run folder"
     raise ConfigError(f"{name} {problem}", hint=hint)
 
 
-def in_runs(name: str, root: Path = ROOT) -> str:
-    """The run folder for the name of a run in `root`; any other text unchanged."""
-    return str(root / name) if not Path(name).exists() and is_run(root / name) else name
+def in_runs(name: str) -> str:
+    """The run folder for the name of a run in `ROOT`; any other text unchanged."""
+    return str(ROOT / name) if not Path(name).exists() and is_run(ROOT / name) else name
 
 
-def _runs(root: Path) -> list[Path]:
+def _runs() -> list[Path]:
     """Newest first."""
-    return sorted((path for path in root.glob("[!.]*") if is_run(path)), key=lambda p: -(p / CONFIG).stat().st_mtime)
+    return sorted((path for path in ROOT.glob("[!.]*") if is_run(path)), key=lambda p: -(p / CONFIG).stat().st_mtime)
 
 
 def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
