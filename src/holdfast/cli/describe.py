@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel
 
 from holdfast.base.section import Root, choice_of, field_of, field_values, join_or, kind_of, sections
-from holdfast.recipe import Config
+from holdfast.recipe import Config, setting_values
 
 WIDTH = 88
 _TYPES = {"a string": "string", "a number": "number"}
@@ -56,9 +56,7 @@ def annotated(config: Config) -> str:
 
 def default_of(dotted: str) -> str:
     """A setting's default, without quotes. An empty selection is shown as `all`."""
-    value: Any = Config()
-    for part in dotted.split("."):
-        value = getattr(value, part)
+    value = setting_values(Config())[dotted]
     return "none" if value is None else str(value) or "all"
 
 

@@ -110,7 +110,7 @@ def _refuse(bad: Skipped) -> None:
 def _parquet_rows(
     path: Path, parse: Callable[[dict[str, Any], int], Example], on_bad: Callable[[Skipped], None]
 ) -> Iterator[Example]:
-    pyarrow, parquet = _pyarrow()
+    pyarrow, parquet = import_pyarrow()
     if not path.is_file():
         raise DataError(f"{path} does not exist" if not path.exists() else f"{path} is a folder; name a file in it")
     judge = Judge(str(path), "question", on_bad, form="rows")
@@ -133,7 +133,7 @@ def _parquet_rows(
 
 
 def _write_parquet(path: Path, rows: Iterator[dict[str, Any]], form: Form) -> int:
-    pyarrow, parquet = _pyarrow()
+    pyarrow, parquet = import_pyarrow()
     schema = _schema(pyarrow, form)
     path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
@@ -164,7 +164,8 @@ def _schema(pa: Any, form: Form) -> Any:
     return pa.schema([*columns, ("extra_info", pa.struct(extra)), ("metadata", text), ("fields", text)])
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def import_pyarrow() -> tuple[Any, Any]:
+    """The modules `pyarrow` and `pyarrow.parquet`. Raises `MissingExtra`."""
     try:
         import pyarrow
         from pyarrow import parquet

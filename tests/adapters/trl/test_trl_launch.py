@@ -178,9 +178,11 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Config]:
 
 
 def _words(config: Config, model: Path) -> list[str]:
-    from holdfast.adapters.launch.plan import changed, value_of
+    from holdfast.adapters.launch.plan import changed
+    from holdfast.recipe import setting_values
 
-    own = {name: value_of(config, name) for name in changed(config)} | {"model.path": str(model), "warm_start.steps": 0}
+    values = setting_values(config)
+    own = {name: values[name] for name in changed(config)} | {"model.path": str(model), "warm_start.steps": 0}
     return [f"--{name}={value}" for name, value in own.items()]
 
 

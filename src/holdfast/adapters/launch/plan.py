@@ -98,10 +98,9 @@ def write_plan(plan: Plan, folder: Path, *, overwrite: bool = False) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder} is a file; name a folder")
-    in_use = folder.is_dir() and any(folder.iterdir())
-    if in_use and not overwrite:
-        raise ConfigError(f"the folder {folder} is not empty; add --overwrite, or name another with --out")
     existed = folder.is_dir()
+    if existed and any(folder.iterdir()) and not overwrite:
+        raise ConfigError(f"the folder {folder} is not empty; add --overwrite, or name another with --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         plan.write_data(folder)
@@ -116,18 +115,6 @@ def write_plan(plan: Plan, folder: Path, *, overwrite: bool = False) -> None:
     finally:
         if not existed and folder.is_dir() and not any(folder.iterdir()):
             shutil.rmtree(folder)  # after an error before the first file
-
-
-def value_of(config: Config, setting: str) -> Any:
-    """The value behind a dotted name.
-
-    >>> value_of(Config(), "train.group_size")
-    5
-    """
-    value: Any = config
-    for part in setting.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def section(name: str, *, but: tuple[str, ...] = ()) -> list[str]:
@@ -167,8 +154,8 @@ def changed(config: Config) -> list[str]:
 
 def noted(config: Config, table: Mapping[str, str]) -> list[str]:
     """A sentence for each setting of the table that the recipe changes."""
-    names = changed(config)
-    return [f"{name} = {value_of(config, name)!r}: {why}" for name, why in table.items() if name in names]
+    values, names = setting_values(config), changed(config)
+    return [f"{name} = {values[name]!r}: {why}" for name, why in table.items() if name in names]
 
 
 def truncation(config: Config, remedy: str = "Set") -> Iterator[str]:

@@ -19,13 +19,12 @@ from holdfast.adapters.launch.plan import (
     section,
     trackers,
     truncation,
-    value_of,
 )
 from holdfast.adapters.launch.schedule import verl_mini_batch, verl_schedule_problem
 from holdfast.adapters.verl_losses import ANSWER_SPAN, LOSSES, loss_name
 from holdfast.methods.method import Option
 from holdfast.methods.surrogates import SURROGATES
-from holdfast.recipe import Config
+from holdfast.recipe import Config, setting_values
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -236,8 +235,9 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
         yield Option(f"{MODEL}.lora_alpha", config.model.lora_alpha, "model.lora_alpha")
         yield Option(f"{MODEL}.target_modules", "all-linear", "model.lora_rank")
         yield Option(f"{ROLLOUT}.load_format", "safetensors", "model.lora_rank: the server needs the base weights")
+    values = setting_values(config)
     for setting, name in DIRECT.items():
-        yield Option(name, value_of(config, setting), setting)
+        yield Option(name, values[setting], setting)
 
     yield Option(f"{ACTOR}.ppo_mini_batch_size", verl_mini_batch(train), f"{k}: questions in a step, times rollout.n")
     yield Option(f"{ACTOR}.ppo_epochs", 1, "every rollout is used once")

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.adapters.launch.plan import Machines, chat_template, questions_of, train_and_dev
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
-from holdfast.base.errors import MissingExtra
+from holdfast.data.files import import_pyarrow
 from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions
 from holdfast.methods.method import Option
 from holdfast.recipe import Config, dump
@@ -158,18 +158,6 @@ def _escaped(text: str) -> str:
 # ---- questions, as the parquet files of Search-R1, which verl reads
 
 
-def read_splits(config: Config) -> dict[str, list[Example]]:
-    """train, dev and, if the recipe names one, test. dev has the questions of evaluations while training.
-
-    Raises `DataError` for a file that is missing or cannot be used, and for fewer questions than a rollout batch has.
-    """
-    train, dev = train_and_dev(config, "verl")
-    splits = {"train": list(train), "dev": dev_questions(dev, config.eval.questions)}
-    if config.data.test is not None:
-        splits["test"] = list(questions_of(config.data.test, "test"))
-    return splits
-
-
 def prompt_protocol(config: Config) -> SearchProtocol:
     """The protocol with the prompt of the recipe; its limits are those of the preset."""
     preset = PRESETS[config.protocol.preset]
@@ -198,16 +186,19 @@ def rows(examples: Iterable[Example], protocol: SearchProtocol) -> list[dict[str
 
 
 def write_splits(config: Config, folder: Path) -> None:
-    """Write `train.parquet`, `dev.parquet` and, if there is one, `test.parquet`. Raises `DataError`, or `MissingExtra`
-    for pyarrow."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError:
-        raise MissingExtra("pyarrow", "data") from None
+    """Write `train.parquet`, `dev.parquet` and, if the recipe names one, `test.parquet`. dev has the questions of
+    evaluations while training.
+
+    Raises `DataError` for a file that is missing or cannot be used, and for fewer questions than a rollout batch has;
+    `MissingExtra` for pyarrow.
+    """
+    pyarrow, parquet = import_pyarrow()
+    train, dev = train_and_dev(config, "verl")
+    splits = {"train": train, "dev": dev_questions(dev, config.eval.questions)}
+    if config.data.test is not None:
+        splits["test"] = questions_of(config.data.test, "test")
     protocol = prompt_protocol(config)
-    for split, examples in read_splits(config).items():
-        folder.mkdir(parents=True, exist_ok=True)
+    for split, examples in splits.items():
         parquet.write_table(pyarrow.Table.from_pylist(rows(examples, protocol)), folder / f"{split}.parquet")
 
 
