@@ -46,11 +46,11 @@ def _runs() -> list[Path]:
     return sorted((path for path in ROOT.glob("[!.]*") if is_run(path)), key=lambda p: -(p / CONFIG).stat().st_mtime)
 
 
-def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
-    """Make the folder of a new run, write its recipe there and return it: two processes never get the same.
+def claim(config: Config, *, named: bool, overwrite: bool) -> tuple[Config, Path]:
+    """Make the folder of a new run and write its recipe there: two processes never get the same.
 
-    `named`: the user chose the name, so it is not changed; otherwise a taken name gets a number. `overwrite` deletes an
-    existing run. Raises `ConfigError`.
+    Returns the config with the name that the run got, and the folder. `named`: the user chose the name, so it is not
+    changed; otherwise a taken name gets a number. `overwrite` deletes an existing run. Raises `ConfigError`.
     """
     from holdfast.recipe import dump
 
@@ -65,7 +65,7 @@ def claim(config: Config, *, named: bool, overwrite: bool) -> Path:
         return claim(config, named=named, overwrite=overwrite)
     except OSError as error:
         raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror or error}; set run.dir") from None
-    return folder
+    return config.model_copy(update={"run": config.run.model_copy(update={"name": folder.name})}), folder
 
 
 def free_folder(config: Config, *, named: bool, overwrite: bool) -> Path:

@@ -67,7 +67,7 @@ def train(
             out().print(f"{cut}.", soft_wrap=True)
         return
     trainer = load_trainer("run")
-    config, run_dir = claim(config, named=named, overwrite=overwrite)
+    config, run_dir = runs.claim(config, named=named, overwrite=overwrite)
     _close(on_console(run_dir, lambda listener: trainer.train_checked(config, run_dir, listener=listener)))
 
 
@@ -112,25 +112,16 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
 
     config, named, _ = _read(recipe, ctx.meta["settings"], stage="warm-start")
     trainer = load_trainer("start")
-    config, run_dir = claim(config, named=named, overwrite=overwrite)
+    config, run_dir = runs.claim(config, named=named, overwrite=overwrite)
     model = on_console(run_dir, lambda listener: trainer.warm_start_only(config, run_dir, listener=listener))
     command = f"{program()} train {quote(recipe) + ' ' if recipe else ''}{from_model(config, model)}"
     out().print(f"\nThe model is in {model}. Train from it with:\n  {command}")
-
-
-# ---- shared with commands of other packages
 
 
 def load_trainer(module: str) -> Any:
     """`holdfast.train.MODULE`, which takes seconds to import. Raises `MissingExtra` without the [train] extra."""
     with train_extra(err(), "loading PyTorch and transformers"):
         return import_module(f"holdfast.train.{module}")
-
-
-def claim(config: Config, *, named: bool, overwrite: bool) -> tuple[Config, Path]:
-    """Make the run folder; the config with the name that the run got, and the folder. Raises `ConfigError`."""
-    run_dir = runs.claim(config, named=named, overwrite=overwrite)
-    return config.model_copy(update={"run": config.run.model_copy(update={"name": run_dir.name})}), run_dir
 
 
 def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = True) -> T:
@@ -166,9 +157,6 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
         sys.unraisablehook = previous_hook
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
             signal.signal(signal.SIGTERM, previous)
-
-
-# ---- details
 
 
 def _read(recipe: str | None, settings: list[str], *, stage: str | None = None) -> tuple[Config, bool, str | None]:
