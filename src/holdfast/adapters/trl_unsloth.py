@@ -36,12 +36,7 @@ _INSTALL = "pip install -U unsloth unsloth_zoo"
 
 
 def unsloth_mixin(trainer_class: type) -> type[PenaltyMixin]:
-    """What `with_penalties` adds to a class of Unsloth. Raises `ConfigError` as `_namespace_of`."""
-    return type("UnslothMixin", (_UnslothMixin,), {"_namespace": _namespace_of(trainer_class)})
-
-
-def _namespace_of(trainer_class: type) -> dict[str, Any]:
-    """The globals in which Unsloth's `compute_loss` finds its loss.
+    """What `with_penalties` adds to a class of Unsloth.
 
     Raises:
         ConfigError: this Unsloth computes its loss in another way, or divides it by another number.
@@ -54,7 +49,7 @@ def _namespace_of(trainer_class: type) -> dict[str, Any]:
     for base in trainer_class.__mro__:
         namespace: dict[str, Any] = getattr(vars(base).get("compute_loss"), "__globals__", {})
         if hasattr(namespace.get(_LOSS), "apply") and numbers >= _OLDEST:
-            return namespace
+            return type("UnslothMixin", (_UnslothMixin,), {"_namespace": namespace})
     raise ConfigError(
         f"with_penalties({trainer_class.__name__}): the loss of unsloth_zoo {installed} cannot be extended; 2026.10 or "
         f"newer is needed. Run `{_INSTALL}`, or train without `import unsloth`"
@@ -113,6 +108,7 @@ class _UnslothMixin(PenaltyMixin):
     """The methods that `with_penalties` adds to Unsloth's trainer."""
 
     _namespace: dict[str, Any]
+    """The globals in which Unsloth's `compute_loss` finds its loss."""
     _observer_class = _Observer
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:

@@ -35,9 +35,9 @@ class LossWatch:
     def __init__(self) -> None:
         self._expected = self._computed = False
 
-    def on_inputs(self, inputs: Any) -> None:
+    def on_inputs(self, inputs: dict[str, Any]) -> None:
         """The loss of a training micro-batch is due. One without a sampled token needs no loss."""
-        self._expected = self._expected or self._computed or _has_tokens(inputs)
+        self._expected = self._expected or self._computed or bool(inputs["completion_mask"].any())
 
     def on_compute_loss(self) -> None:
         """`_compute_loss` ran."""
@@ -57,11 +57,6 @@ class LossWatch:
                 "class is yours, let its compute_loss return `self._compute_loss(model, inputs)`; else remove "
                 "with_penalties"
             )
-
-
-def _has_tokens(inputs: Any) -> bool:
-    mask = inputs.get("completion_mask") if isinstance(inputs, dict) else None
-    return bool(mask.any()) if isinstance(mask, Tensor) else bool(inputs)
 
 
 def _where(method: Any) -> str:

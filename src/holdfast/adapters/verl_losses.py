@@ -82,9 +82,7 @@ def penalty_for(name: str, settings: Any) -> Penalty | None:
             "choose the loss it belongs to (for a control run with everything else in place, set penalty_coef = 0)"
         )
     penalty = _custom(values) if loss.kind is CustomPenalty else _published(loss, values)
-    for problem in _answer_problems(penalty, settings.get("penalty_answer")):
-        raise ConfigError(problem)
-    for problem in () if penalty is None else _unsupported(penalty):
+    for problem in _problems(penalty, settings.get("penalty_answer")):
         raise ConfigError(problem)
     return penalty
 
@@ -107,15 +105,7 @@ def _custom(values: Mapping[str, Any]) -> Penalty:
         raise ConfigError(f"policy_loss.penalty_path: {error}") from error
 
 
-def _unsupported(penalty: Penalty) -> Iterator[str]:
-    if getattr(penalty, "preserve", None) == "correct":
-        yield (
-            "policy_loss.penalty_preserve = 'correct': verl does not tell a loss which rollouts are correct; use "
-            "'positive' (A > 0) or 'nonnegative' (A ≥ 0)"
-        )
-
-
-def _answer_problems(penalty: Penalty | None, answer: str | None) -> Iterator[str]:
+def _problems(penalty: Penalty | None, answer: str | None) -> Iterator[str]:
     key = "policy_loss.penalty_answer"
     if answer not in (None, ANSWER_SPAN, LAST_ACTION):
         yield f"{key} = {answer!r} does not exist; use {ANSWER_SPAN!r} or {LAST_ACTION!r}"
@@ -129,6 +119,11 @@ def _answer_problems(penalty: Penalty | None, answer: str | None) -> Iterator[st
         yield (
             f"{key} = {answer!r} with a penalty that gives all tokens the same weight; set "
             "policy_loss.penalty_answer_weight to a number below 1 or to a schedule, or leave it out"
+        )
+    if getattr(penalty, "preserve", None) == "correct":
+        yield (
+            "policy_loss.penalty_preserve = 'correct': verl does not tell a loss which rollouts are correct; use "
+            "'positive' (A > 0) or 'nonnegative' (A ≥ 0)"
         )
 
 

@@ -153,7 +153,7 @@ class OpenAIPolicy:
                 else:
                     if self._adapt(answer, body):
                         continue
-                    if _refuses_with(answer, _CONTEXT_FULL):
+                    if answer.status in _REFUSED and _CONTEXT_FULL.search(answer.body.decode("utf-8", "replace")):
                         if most == 1:
                             return Completion(
                                 id=request.id, token_ids=None, logprobs=None, stop_reason="length", text=""
@@ -242,10 +242,6 @@ class OpenAIPolicy:
     def _text(self, choice: Mapping[str, Any]) -> Any:
         """The text of a choice."""
         return choice["text"]
-
-
-def _refuses_with(answer: Answer, what: re.Pattern[str]) -> bool:
-    return answer.status in _REFUSED and what.search(answer.body.decode("utf-8", "replace")) is not None
 
 
 def parse_completion(

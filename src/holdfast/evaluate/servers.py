@@ -46,12 +46,7 @@ class Server:
     @property
     def is_chat(self) -> bool:
         """Whether the server writes the chat template."""
-        return is_chat(self.url)
-
-
-def is_chat(url: str) -> bool:
-    """Whether an address is that of a chat endpoint."""
-    return url.endswith("/chat/completions")
+        return self.url.endswith("/chat/completions")
 
 
 def completions_url(address: str) -> str:

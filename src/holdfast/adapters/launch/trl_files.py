@@ -172,6 +172,7 @@ def script(config: Config, options: Sequence[Option]) -> str:
     name = penalty.partition("(")[0]
     arguments = [*([penalty] if penalty else []), *_observing(config)]
     lora, lost = config.model.lora_rank, config.faults.search_failure_rate
+    uneven = config.eval.every and config.train.steps % config.eval.every
     text = _SCRIPT.format(
         title=config.run.name,
         peft="\nfrom peft import LoraConfig" if lora else "",
@@ -179,16 +180,14 @@ def script(config: Config, options: Sequence[Option]) -> str:
         custom=f"\nfrom {module} import {name}\n" if penalty and not ours else "",
         rewards=literal({name: weight for name, weight in config.reward.weights().items() if weight}),
         guard=f"on={literal(config.guard.codes)}, action={literal(config.guard.action)}",
-        options=indent("\n".join(_argument(option) for option in options), " " * 4),
+        options=indent("\n".join(f"{o.name}={literal(o.value)},  # {o.why}" for o in options), " " * 4),
         penalty=indent("\n".join(f"{line}," for line in arguments), " " * 4),
         model=literal(model_path(config)),
         eval_questions=config.eval.questions,
         chat_template=literal(chat_template(config)),
         max_failed=config.run.max_failed_fraction,
         faults=f"        search_failure_rate={lost},  # on purpose\n" if lost else "",
-        last_eval=""
-        if _ends_evaluated(config)
-        else "trainer.evaluate()  # max_steps is not a multiple of eval_steps\n",
+        last_eval="trainer.evaluate()  # max_steps is not a multiple of eval_steps\n" if uneven else "",
         lora=f"    peft_config=LoraConfig(\n"
         f'        r={lora}, lora_alpha={config.model.lora_alpha}, lora_dropout=0.0, target_modules="all-linear"\n'
         f"    ),\n"
@@ -196,14 +195,6 @@ def script(config: Config, options: Sequence[Option]) -> str:
         else "",
     )
     return text.replace("    GRPOTrainer,\n\n)", "    GRPOTrainer,\n)")
-
-
-def _ends_evaluated(config: Config) -> bool:
-    return not config.eval.every or config.train.steps % config.eval.every == 0
-
-
-def _argument(option: Option) -> str:
-    return f"{option.name}={literal(option.value)},  # {option.why}"
 
 
 def literal(value: Any) -> str:
