@@ -16,7 +16,6 @@ Source: trl 1.16, `experimental/async_grpo`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,37 +33,32 @@ _LARGEST = "ratio/max"
 NAME, OLDEST = "AsyncGRPOTrainer", (1, 16)
 
 
-@dataclass(frozen=True, slots=True)
-class Rollouts:
-    """The sampled tokens of a process's packed row, a row for each of its S rollouts, W columns from the first one."""
+def unpacked(inputs: dict[str, Any], logprobs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Log-probs with gradient, those of the sampler, advantages and mask of the sampled tokens of a packed row.
 
-    logprobs: Tensor
-    """float [S, W], with gradient."""
-    old_logprobs: Tensor
-    """float [S, W]: the sampler's."""
-    advantages: Tensor
-    mask: Tensor
-    """bool [S, W]: False on observations and padding."""
+    Each is [S, W]: a row for each of the process's S rollouts, W columns from its first sampled token. The mask is
+    False on observations and padding.
 
-    @classmethod
-    def unpacked(cls, inputs: dict[str, Any], logprobs: Tensor) -> Rollouts:
-        """From the inputs of `compute_loss`, and the log-probs [1, N] of the N tokens that it passed on."""
-        selected = inputs["token_index"] >= 0
-        places, row = inputs["token_index"][selected], inputs["segment_id"][selected]
-        at = inputs["position_ids"][inputs["attention_mask"].bool()][places]  # where it stands in its rollout
-        first = at.new_full((int(row.max()) + 1,), int(at.max())).scatter_reduce(0, row, at, "amin")
-        column = at - first[row]
-        empty = logprobs.new_zeros(len(first), int(column.max()) + 1)
+    Args:
+        inputs: of `compute_loss`.
+        logprobs: float [1, N], of the N tokens that it passed on.
+    """
+    selected = inputs["token_index"] >= 0
+    places, row = inputs["token_index"][selected], inputs["segment_id"][selected]
+    at = inputs["position_ids"][inputs["attention_mask"].bool()][places]  # where it stands in its rollout
+    first = at.new_full((int(row.max()) + 1,), int(at.max())).scatter_reduce(0, row, at, "amin")
+    column = at - first[row]
+    empty = logprobs.new_zeros(len(first), int(column.max()) + 1)
 
-        def spread(values: Tensor) -> Tensor:
-            return empty.to(values.dtype).index_put((row, column), values)
+    def spread(values: Tensor) -> Tensor:
+        return empty.to(values.dtype).index_put((row, column), values)
 
-        return cls(
-            spread(logprobs.flatten()[places]),
-            spread(inputs["old_log_probs"][selected]),
-            spread(inputs["advantages"][selected]),
-            spread(torch.ones_like(row, dtype=torch.bool)),
-        )
+    return (
+        spread(logprobs.flatten()[places]),
+        spread(inputs["old_log_probs"][selected]),
+        spread(inputs["advantages"][selected]),
+        spread(torch.ones_like(row, dtype=torch.bool)),
+    )
 
 
 class AsyncMixin(_Trainer):
@@ -83,14 +77,14 @@ class AsyncMixin(_Trainer):
             return outputs[-1]
 
         loss: Tensor = super().compute_loss(forward, inputs, *args, **kwargs)
-        batch = Rollouts.unpacked(inputs, outputs[0].log_probs)
-        arguments = batch.logprobs, batch.old_logprobs, batch.advantages, batch.mask
+        arguments = unpacked(inputs, outputs[0].log_probs)
+        _, _, advantages, mask = arguments
         penalty, term = self.holdfast_settings.penalty, None
         sums: dict[str, tuple[Tensor, Tensor]] = {}
         if penalty is not None:
             term = per_token(penalty, *arguments)
-            counted = penalty.preserved(batch.advantages, batch.mask) & batch.mask
-            count = (counted if penalty.normalizer == "preserved" else batch.mask).sum().float()
+            counted = penalty.preserved(advantages, mask) & mask
+            count = (counted if penalty.normalizer == "preserved" else mask).sum().float()
             share = self.accelerator.reduce(count, reduction="sum").clamp(min=1) / self.accelerator.num_processes
             total = penalty.coef * term.sum()
             loss = loss + total / share / self.current_gradient_accumulation_steps
