@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.adapters.verl import HoldfastPolicyLossConfig
 from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION, penalty_for
@@ -38,8 +37,7 @@ _ANSWERS = {
 _SCHEDULE = "; the weight depends on the searches in the last 256 rollouts of a process, not in the rollout batch"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """The result of one check."""
 
     passed: bool

@@ -14,7 +14,7 @@ import typer
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import TRAJECTORIES, checkpoints_of, is_run, list_checkpoints
 from holdfast.cli.runs import ROOT, find_run, newest_run
-from holdfast.cli.terminal import err, is_live, out, train_extra
+from holdfast.cli.terminal import is_live, out, train_extra
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -136,7 +136,7 @@ def _checkpoint(folder: Path, which: str) -> str:
 
 
 def _load(folder: Path, checkpoint: str, *, greedy: bool) -> SearchAgent:
-    with train_extra(err(), "loading the agent"):
+    with train_extra("loading the agent"):
         from holdfast.train.loading import load_agent
 
         return load_agent(folder, checkpoint, greedy=greedy)
@@ -145,7 +145,7 @@ def _load(folder: Path, checkpoint: str, *, greedy: bool) -> SearchAgent:
 def _load_served(
     folder: Path, checkpoint: str, address: str, model: str | None, key_variable: str | None, *, greedy: bool
 ) -> SearchAgent:
-    with train_extra(err(), "loading the agent"):
+    with train_extra("loading the agent"):
         from holdfast.evaluate.model import load_served_agent
         from holdfast.evaluate.servers import find_server, key_in
 

@@ -231,8 +231,7 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
         return
     yield True, f"policy losses in verl's registry: {', '.join(verl_check.LOSSES)}"
     config = verl_check.compose(overrides or verl_check.EXAMPLE)
-    for check in verl_check.checks(config):
-        yield check.passed, check.text
+    yield from verl_check.checks(config)
     if not overrides:
         yield True, "checked with the overrides\n    " + "\n    ".join(verl_check.EXAMPLE)
         yield True, "to check the overrides of your run, give them after `holdfast doctor verl`"

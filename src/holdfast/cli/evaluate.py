@@ -157,7 +157,7 @@ def run(
 
     settings: list[str] = ctx.meta["settings"]
     chosen = method_named(method)
-    with train_extra(err(), "loading PyTorch and transformers"):
+    with train_extra("loading PyTorch and transformers"):
         from holdfast.evaluate.model import open_model, retriever_for, run_at, settings_of
         from holdfast.evaluate.questions import load_questions
         from holdfast.evaluate.run import Evaluation

@@ -78,7 +78,7 @@ def build(
         raise ConfigError("--no-stem is for BM25; an encoder reads whole texts. Leave out --no-stem or --dense")
     from holdfast.cli.console import open_console
 
-    with train_extra(err(), "loading"):
+    with train_extra("loading"):
         if not dense:  # BM25 needs no torch
             from holdfast.retrieval.bm25_building import build_bm25
 
@@ -116,7 +116,7 @@ def plan(
 
     [cyan]holdfast index plan corpus.jsonl --dense intfloat/e5-base-v2[/cyan]
     """
-    with train_extra(err(), "measuring"):
+    with train_extra("measuring"):
         from holdfast.retrieval import plan as planning
 
         sample, count = planning.sample_of(corpus, passages)
@@ -166,7 +166,7 @@ def show(
 
     [cyan]holdfast index show my-index "Which river flows through Orsa?"[/cyan]
     """
-    with train_extra(err(), "loading"):
+    with train_extra("loading"):
         from holdfast.agent.env import format_hits
         from holdfast.agent.tools import PRESETS
         from holdfast.retrieval import open_index

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.terminal import HELP_OPTIONS, duration, err, out, train_extra
+from holdfast.cli.terminal import HELP_OPTIONS, duration, out, train_extra
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
@@ -32,7 +32,7 @@ def get(name: Annotated[str, typer.Argument(metavar="NAME", help="`smollm2`: Smo
     """
     from holdfast.model import models
 
-    with train_extra(err(), f"getting {name}"):
+    with train_extra(f"getting {name}"):
         place = models.get(name)
     took = f" in {duration(place.seconds)}" if place.seconds else ", which was there already"
     out().print(f"{place.folder}: {place.bytes / 2**20:.0f} MiB{took}")

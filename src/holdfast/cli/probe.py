@@ -18,7 +18,7 @@ from holdfast.base.errors import ConfigError, MissingExtra
 from holdfast.base.run_folder import is_run
 from holdfast.cli.recipes import read_recipe
 from holdfast.cli.runs import ROOT, find_run
-from holdfast.cli.terminal import err, out, program, train_extra
+from holdfast.cli.terminal import out, program, train_extra
 
 if TYPE_CHECKING:
     from holdfast.evaluate.probes import Result, Rollouts, Subject
@@ -136,7 +136,7 @@ def measure(
     """
     from holdfast.cli.console import open_console
 
-    with train_extra(err(), "loading PyTorch and transformers"):
+    with train_extra("loading PyTorch and transformers"):
         import holdfast.evaluate.probes as probes
         from holdfast.evaluate.state import write_json
 

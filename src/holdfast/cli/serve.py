@@ -50,7 +50,7 @@ def serve(
     [cyan]holdfast serve my-index --port 8000[/cyan]
     """
     token = environment_token()
-    with train_extra(err(), "opening the index"):
+    with train_extra("opening the index"):
         from holdfast.retrieval.server import serve as run
         from holdfast.retrieval.server.batching import Batching
 

@@ -63,8 +63,9 @@ def print_error(error: HoldfastError) -> None:
 
 
 @contextmanager
-def train_extra(console: Console, status: str) -> Iterator[None]:
+def train_extra(status: str) -> Iterator[None]:
     """Show a status line during the imports inside. Raises `MissingExtra` when a [train] package is missing."""
+    console = err()
     try:
         with console.status(status) if is_live(console) else nullcontext():
             if find_spec("transformers") is not None:  # BM25 needs none

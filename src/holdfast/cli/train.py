@@ -120,7 +120,7 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
 
 def load_trainer(module: str) -> Any:
     """`holdfast.train.MODULE`, which takes seconds to import. Raises `MissingExtra` without the [train] extra."""
-    with train_extra(err(), "loading PyTorch and transformers"):
+    with train_extra("loading PyTorch and transformers"):
         return import_module(f"holdfast.train.{module}")
 
 

@@ -13,7 +13,7 @@ import typer
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import MODEL, is_run
 from holdfast.cli.command import SettingsCommand
-from holdfast.cli.terminal import err, out, program
+from holdfast.cli.terminal import out, program
 
 if TYPE_CHECKING:
     from holdfast.recipe import Config
@@ -114,7 +114,7 @@ def _baselines() -> Any:
     """The module, which takes seconds to import. Raises `MissingExtra` without the [train] extra."""
     from holdfast.cli.terminal import train_extra
 
-    with train_extra(err(), "loading PyTorch and transformers"):
+    with train_extra("loading PyTorch and transformers"):
         from holdfast_research import baselines
 
         return baselines
