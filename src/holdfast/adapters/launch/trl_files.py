@@ -51,17 +51,16 @@ def write_data(config: Config, folder: Path) -> None:
     file, and for too few questions."""
     for part, path in _sources(config):
         target = folder / _place(part, path)
-        if is_factbook(path):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_factbook(path, target)
-            continue
-        if not Path(path).is_file():
+        if not is_factbook(path) and not Path(path).is_file():
             raise DataError(
                 f"data.{part} = {path!r}: there is no such file. Put your questions there, or name yours with "
                 f"--data.{part} FILE"
             )
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        if is_factbook(path):
+            write_factbook(path, target)
+        else:
+            shutil.copyfile(path, target)
     if config.data.train != "world":
         train_and_dev(config, "TRL")
 
@@ -71,16 +70,15 @@ def relocated(config: Config) -> Config:
     if config.data.train == "world":
         return config
     copies = {part: _place(part, path) for part, path in _sources(config)}
-    others = {
-        key: str(Path(path).resolve())
+    passages = {
+        key: copies.pop(key, "") or str(Path(path).resolve())
         for key in ("corpus", "index")
-        if key not in copies and (path := getattr(config.retrieval, key)) not in (None, "world")
+        if (path := getattr(config.retrieval, key)) not in (None, "world")
     }
-    passages = {"corpus": copies.pop("corpus")} if "corpus" in copies else {}
     return config.model_copy(
         update={
             "data": config.data.model_copy(update=copies),
-            "retrieval": config.retrieval.model_copy(update=passages | others),
+            "retrieval": config.retrieval.model_copy(update=passages),
         }
     )
 
