@@ -119,7 +119,7 @@ def test_searches_are_the_actions_less_one_of_recent_rollouts(monkeypatch: pytes
     assert mean(mask) == 1.0  # (2 + 0) / 2: the empty row is no rollout
     assert mean(mask[2:]) == 2 / 3
     assert mean(mask[2:]) == 0.0  # the first has left the window
-    assert verl_term.last_action(mask).int().tolist() == [[0, 0, 0, 0, 0], [0, 0, 0, 0, 1], [1, 1, 1, 0, 0]]
+    assert Answers.by_last_action(mask).mask.int().tolist() == [[0, 0, 0, 0, 0], [0, 0, 0, 0, 1], [1, 1, 1, 0, 0]]
 
 
 class _Stack:

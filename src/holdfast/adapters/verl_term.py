@@ -72,16 +72,6 @@ def refuse_split_actions(penalty: Penalty | None, correction: Any, answer: str |
         )
 
 
-def last_action(response_mask: Tensor) -> Tensor:
-    """bool [B, T]: the last run of ones of each row, which ends a rollout. `response_mask` is bool [B, T].
-
-    >>> last_action(torch.tensor([[True, True, False, True], [True, True, False, False]])).int().tolist()
-    [[0, 0, 0, 1], [1, 1, 0, 0]]
-    """
-    actions = action_ids_from_mask(response_mask)
-    return response_mask & (actions == actions.amax(-1, keepdim=True))
-
-
 @dataclass(frozen=True, slots=True)
 class Answers:
     """Where the answers of a micro-batch are, and how often each rollout searched."""
@@ -93,9 +83,17 @@ class Answers:
 
     @classmethod
     def by_last_action(cls, response_mask: Tensor) -> Answers:
-        """A rollout with n actions counts as n - 1 searches, which is right where each turn but the last searches."""
-        actions = action_ids_from_mask(response_mask).amax(-1).tolist()
-        return cls(last_action(response_mask), [n - 1 for n in actions if n])
+        """The answer is the last run of ones of a row of `response_mask`, bool [B, T], and ends its rollout.
+
+        A rollout with n actions counts as n - 1 searches, which is right where each turn but the last searches.
+
+        >>> Answers.by_last_action(torch.tensor([[True, True, False, True], [True, True, False, False]])).mask.int()
+        tensor([[0, 0, 0, 1],
+                [1, 1, 0, 0]], dtype=torch.int32)
+        """
+        actions = action_ids_from_mask(response_mask)
+        last = actions.amax(-1, keepdim=True)
+        return cls(response_mask & (actions == last), [n - 1 for n in last.flatten().tolist() if n])
 
     @classmethod
     def of_agent(cls, data: Any, response_mask: Tensor) -> Answers:
