@@ -16,18 +16,14 @@ Source: trl 1.16, `experimental/async_grpo`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from holdfast.adapters.trl_mask import Trainer
 from holdfast.adapters.trl_penalty import Settings
 from holdfast.adapters.verl_term import measure, per_token
-
-if TYPE_CHECKING:
-    _Trainer = Any  # the trainer class that follows the mixin
-else:
-    _Trainer = object
 
 _LARGEST = "ratio/max"
 NAME, OLDEST = "AsyncGRPOTrainer", (1, 16)
@@ -61,7 +57,7 @@ def unpacked(inputs: dict[str, Any], logprobs: Tensor) -> tuple[Tensor, Tensor, 
     )
 
 
-class AsyncMixin(_Trainer):
+class AsyncMixin(Trainer):
     """The methods that `with_penalties` adds; each calls `super()`."""
 
     holdfast_settings: Settings

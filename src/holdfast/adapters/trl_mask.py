@@ -27,9 +27,9 @@ from holdfast.model.logprobs import project_only
 from holdfast.model.sampling import SamplingMask, drawable_ids, truncate
 
 if TYPE_CHECKING:
-    _Trainer = Any  # the trainer class that follows the mixin
+    Trainer = Any  # the trainer class that follows a mixin
 else:
-    _Trainer = object
+    Trainer = object
 
 SAMPLING_MASK, WHOLE_LOGPS = "holdfast_sampling_mask", "holdfast_whole_logps"
 """In the batch: the mask, one int32 tensor [n_i, k_i] a rollout; old log-probs [B, T] over the whole vocabulary."""
@@ -154,7 +154,7 @@ def warning(args: Any) -> str | None:
     )
 
 
-class MaskMixin(_Trainer):
+class MaskMixin(Trainer):
     """The methods that `mask_logprobs` adds to the trainer; each calls `super()`. Evaluation stays as it is."""
 
     _masked: MaskedPasses | None = None

@@ -11,20 +11,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from holdfast.adapters.trl_mask import Trainer
 from holdfast.adapters.trl_penalty import loss_mask, per_token_advantages
 from holdfast.agent.batch import TokenBatch
 from holdfast.base.errors import ConfigError
 from holdfast.methods.nthr import check_logits, nthr_factors, output_layer, rows_for_nthr
-
-if TYPE_CHECKING:
-    _Trainer = Any  # the trainer class that follows the mixin
-else:
-    _Trainer = object
 
 FACTORS = "holdfast_nthr"
 """In the batch: float [B, T]."""
@@ -32,7 +28,7 @@ _ASKED = "with_penalties(nthr=True)"
 _IMAGES = ("pixel_values", "pixel_values_videos")
 
 
-class NthrMixin(_Trainer):
+class NthrMixin(Trainer):
     """The methods that `nthr` adds to the trainer; each calls `super()`. Evaluation stays as it is."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

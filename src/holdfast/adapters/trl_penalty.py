@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from holdfast.adapters.trl_mask import warning
+from holdfast.adapters.trl_mask import Trainer, warning
 from holdfast.adapters.trl_observe import Observer, action_ids_of
 from holdfast.adapters.trl_watch import LossWatch, RewardWatch, warn
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import ConfigError
 from holdfast.losses import reduce_loss
 from holdfast.methods.penalties import Penalty
-
-if TYPE_CHECKING:
-    _Trainer = Any  # the trainer class that follows the mixin
-else:
-    _Trainer = object
-
 
 # TRL's `loss_type` -> `mode` of `reduce_loss`; `reduction` has the denominators.
 _MODES = {
@@ -46,7 +40,7 @@ class Settings:
     mask_logprobs: bool
 
 
-class PenaltyMixin(_Trainer):
+class PenaltyMixin(Trainer):
     """The methods that `with_penalties` adds to the trainer; each calls `super()`."""
 
     holdfast_settings: Settings
