@@ -185,19 +185,11 @@ class Observer:
 
     @torch.no_grad()
     def penalised(
-        self,
-        term: Tensor,
-        per_token: Tensor,
-        logprobs: Tensor,
-        old_logprobs: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        *,
-        preserved: Tensor,
+        self, term: Tensor, per_token: Tensor, logprobs: Tensor, old: Tensor, mask: Tensor, *, preserved: Tensor
     ) -> None:
         """What the penalty did in this micro-batch."""
         self._add("loss/penalty", term)
-        self._stats[-1] |= penalty_stats(per_token, logprobs, old_logprobs, mask, preserved=preserved)
+        self._stats[-1] |= penalty_stats(per_token, logprobs, old, mask, preserved=preserved)
 
     def micro_batch_done(self) -> None:
         """At the end of an accumulation window, log its statistics."""

@@ -165,7 +165,7 @@ class PenaltyMixin(Trainer):
             how = over_preserved(self, inputs) if by_preserved else reduction(self, inputs, mask)
             term = penalty.coef * reduce_loss(per_token, mask, **how)
             loss = loss + term
-            self._observer.penalised(term, per_token, *arguments, preserved=preserved)
+            self._observer.penalised(term, per_token, logprobs, old, mask, preserved=preserved)
         self._observer.micro_batch_done()
         return loss
 
