@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,46 @@ trl = pytest.importorskip("trl")
 
 from datasets import Dataset  # noqa: E402
 
+from holdfast.base.errors import RetrievalError  # noqa: E402
+from holdfast.data.questions import Example  # noqa: E402
 from holdfast.data.world.model import build_model, build_tokenizer  # noqa: E402
+from holdfast.retrieval.types import Hit  # noqa: E402
 
 TEXTS = [
     "<search> lake </search>\n\n",
     "<answer> town </answer>\n",
     "<think> What is the lake of Mora? </think>\n",
 ] * 20
+QUESTIONS = [
+    Example(source="t", split="train", index=i, question=f"What is the lake of Mora {i}?", golden_answers=("town",))
+    for i in range(6)
+]
 MakeTrainer = Callable[..., Any]
 collect_ignore = ["two_processes.py"]  # a script
+
+
+class Down:
+    """A retriever that always fails."""
+
+    in_process = True
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        raise RetrievalError("down")
+
+
+def train_and_keep_batches(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[dict[str, Any]], Any]]:
+    """The rows that TRL made each rollout batch from, and the batch."""
+    batches: list[Any] = []
+    original = type(trainer)._generate_and_score_completions
+
+    def keep(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = original(self, inputs)
+        batches.append((inputs, batch))
+        return batch
+
+    monkeypatch.setattr(type(trainer), "_generate_and_score_completions", keep)
+    trainer.train()
+    return batches
 
 
 @pytest.fixture(autouse=True)

@@ -16,13 +16,14 @@ from holdfast.adapters.trl_search import SearchRollouts, question_dataset, rewar
 from holdfast.agent.batch import TokenBatch  # noqa: E402
 from holdfast.agent.protocol import CLEAN  # noqa: E402
 from holdfast.agent.trajectory import Group  # noqa: E402
-from holdfast.data.questions import Example  # noqa: E402
 from holdfast.model.language_model import LanguageModel  # noqa: E402
 from holdfast.recipe import Loss, Sampling, Train  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document  # noqa: E402
 from holdfast.train.learner import Learner  # noqa: E402
 from holdfast.train.objective import Objective  # noqa: E402
+
+from .conftest import QUESTIONS, train_and_keep_batches  # noqa: E402
 
 LR, STEPS = 1e-3, 3
 
@@ -95,10 +96,6 @@ def compare(
     """
     talking_model = copy.deepcopy(talking_model).double()
     functions, weights = reward_functions({"em": 1.0, "f1": 0.5})
-    questions = [
-        Example(source="t", split="train", index=i, question=f"What is the lake of Mora {i}?", golden_answers=("town",))
-        for i in range(6)
-    ]
     limits = {"max_turns": 3, "max_turn_tokens": 12, "max_observation_tokens": 40, "max_total_tokens": 140}
     trainer = make_trainer(
         with_penalties(
@@ -115,7 +112,7 @@ def compare(
         ),
         reward_funcs=functions,
         reward_weights=weights,
-        train_dataset=question_dataset(questions),
+        train_dataset=question_dataset(QUESTIONS),
         **more,
         per_device_train_batch_size=12,
         gradient_accumulation_steps=1,
@@ -127,17 +124,7 @@ def compare(
         weight_decay=0.0,
         max_grad_norm=1.0,
     )
-    batches: list[Any] = []
-    original = type(trainer)._generate_and_score_completions
-
-    def keep(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        batches.append((inputs, original(self, inputs)))
-        return batches[-1][1]
-
-    monkeypatch.setattr(type(trainer), "_generate_and_score_completions", keep)
-    trainer.train()
-
-    ((rows, trls),) = batches
+    ((rows, trls),) = train_and_keep_batches(trainer, monkeypatch)
     rollouts = [replace(row["trajectory"], reward=0.0) for row in rows]
     groups = [Group(str(i), tuple(rollouts[i : i + 4])) for i in range(0, len(rollouts), 4)]
     batch = TokenBatch.from_trajectories(groups, pad_token_id=0)

@@ -18,9 +18,10 @@ from holdfast.adapters.trl_mask import SAMPLING_MASK, WHOLE_LOGPS, MaskMixin, Tr
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
 from holdfast.agent.protocol import CLEAN  # noqa: E402
 from holdfast.base.errors import ConfigError  # noqa: E402
-from holdfast.data.questions import Example  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document  # noqa: E402
+
+from .conftest import QUESTIONS  # noqa: E402
 
 SAMPLER = {"temperature": 0.9, "top_p": 0.7, "top_k": 30}
 
@@ -198,10 +199,6 @@ def test_series_of_a_run(make_trainer: Any, talking_model: Any, window: int) -> 
 
 def search_settings(model: Any) -> dict[str, Any]:
     functions, weights = reward_functions({"em": 1.0})
-    questions = [
-        Example(source="t", split="train", index=i, question=f"What is the lake of Mora {i}?", golden_answers=("town",))
-        for i in range(6)
-    ]
     return {
         "model": model,
         "rollout_func": SearchRollouts(
@@ -210,7 +207,7 @@ def search_settings(model: Any) -> dict[str, Any]:
         ),
         "reward_funcs": functions,
         "reward_weights": weights,
-        "train_dataset": question_dataset(questions),
+        "train_dataset": question_dataset(QUESTIONS),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,18 +18,14 @@ from holdfast.adapters.trl_search import SearchRollouts, columns, question_datas
 from holdfast.agent.metrics import tail_advantage  # noqa: E402
 from holdfast.agent.protocol import CLEAN  # noqa: E402
 from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn  # noqa: E402
-from holdfast.base.errors import ConfigError, DataError, RetrievalError, RolloutError  # noqa: E402
-from holdfast.data.questions import Example  # noqa: E402
+from holdfast.base.errors import ConfigError, DataError, RolloutError  # noqa: E402
 from holdfast.model import hf  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
-from holdfast.retrieval.types import Document, Hit  # noqa: E402
+from holdfast.retrieval.types import Document  # noqa: E402
+
+from .conftest import QUESTIONS, Down, train_and_keep_batches  # noqa: E402
 
 PASSAGES = [Document(f"d{i}", f'"Mora {i}"\nThe lake of Mora {i} is near the town.') for i in range(6)]
-QUESTIONS = [
-    Example(source="t", split="train", index=i, question=f"What is the lake of Mora {i}?", golden_answers=("town",))
-    for i in range(6)
-]
-
 
 SMALL = replace(
     CLEAN,
@@ -40,15 +35,6 @@ SMALL = replace(
     max_observation_tokens=40,
     max_total_tokens=140,
 )
-
-
-class Down:
-    """A retriever that always fails."""
-
-    in_process = True
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        raise RetrievalError("down")
 
 
 @pytest.fixture
@@ -79,16 +65,7 @@ def searching(make_trainer: Any, talking_model: Any) -> Any:
 def test_what_trl_trains_on_is_what_was_sampled(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old log-probs of TRL's own forward pass equal the sampler's, token by token; masks follow the trajectory."""
     trainer = searching(LLDS())
-    batches: list[Any] = []
-    original = type(trainer)._generate_and_score_completions
-
-    def keep(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        batch = original(self, inputs)
-        batches.append((inputs, batch))
-        return batch
-
-    monkeypatch.setattr(type(trainer), "_generate_and_score_completions", keep)
-    trainer.train()
+    batches = train_and_keep_batches(trainer, monkeypatch)
     searched = 0
     for inputs, batch in batches:
         mask = (batch["completion_mask"] * batch["tool_mask"]).bool()

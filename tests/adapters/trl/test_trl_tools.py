@@ -27,10 +27,11 @@ from holdfast.agent.protocol import render_prompt  # noqa: E402
 from holdfast.agent.tools import NATIVE  # noqa: E402
 from holdfast.agent.trajectory import Answer, Invalid, Read, Search, Status, Trajectory  # noqa: E402
 from holdfast.base.errors import ConfigError, RetrievalError  # noqa: E402
-from holdfast.data.questions import Example  # noqa: E402
 from holdfast.model.tokens import encode  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document, Hit  # noqa: E402
+
+from .conftest import QUESTIONS, Down, train_and_keep_batches  # noqa: E402
 
 SMALL = replace(
     NATIVE,
@@ -41,17 +42,6 @@ SMALL = replace(
     max_total_tokens=700,
 )
 PASSAGES = [Document(f"d{i}", f"Mora {i}\nThe lake of Mora {i} is near the town.") for i in range(6)]
-QUESTIONS = [
-    Example(source="t", split="train", index=i, question=f"What is the lake of Mora {i}?", golden_answers=("town",))
-    for i in range(6)
-]
-
-
-class Down:
-    in_process = True
-
-    def search(self, queries: Any, k: int) -> list[list[Hit]]:
-        raise RetrievalError("down")
 
 
 @pytest.fixture(scope="module")
@@ -123,16 +113,7 @@ def test_what_trl_trains_on_is_what_was_sampled(
 ) -> None:
     protocol = replace(SMALL, max_turns=1 if mask_truncated else 3)
     trainer = searching(protocol, mask_truncated_completions=mask_truncated)
-    batches: list[Any] = []
-    original = type(trainer)._generate_and_score_completions
-
-    def keep(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        batch = original(self, inputs)
-        batches.append((inputs, batch))
-        return batch
-
-    monkeypatch.setattr(type(trainer), "_generate_and_score_completions", keep)
-    trainer.train()
+    batches = train_and_keep_batches(trainer, monkeypatch)
     actions, cut = set(), 0
     for inputs, batch in batches:
         mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
