@@ -226,7 +226,7 @@ def test_a_server_is_opened_with_a_tokenizer_or_without(completion_server: Compl
         open_model("some/model", config, run, samples=None, tokenizer="none")
 
 
-@pytest.mark.parametrize("address", ["localhost:8000", "ftp://h", "http://", "http://h:x"])
+@pytest.mark.parametrize("address", ["localhost:8000", "ftp://h", "http://", "http://h:x", "http://[::1"])
 def test_no_address(address: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a server"):
         completions_url(address)

@@ -100,26 +100,36 @@ def tool_dataset(examples: Sequence[Example], protocol: SearchProtocol = NATIVE)
 
 
 def rollout_of(messages: Sequence[Mapping[str, Any]], environment: Any) -> Trajectory:
-    """The messages of a completion as a rollout without tokens, which is enough to score it."""
+    """The messages of a completion as a rollout without tokens, which is enough to score it. A message with several
+    calls is a turn for each of them."""
     turns: list[Turn] = []
     seen = iter(environment._seen)
+    next_result = 0  # the turn whose result comes next
     for message in messages:
         if message["role"] == "assistant":
-            turns.append(Turn(tokens=(), logprobs=(), action=_action(message), text=str(message.get("content") or "")))
-        elif turns:
-            hits = next(seen, ()) if not isinstance(turns[-1].action, Invalid) else ()
-            turns[-1] = replace(turns[-1], observation_text=str(message["content"]), hits=hits)
+            next_result = len(turns)
+            text = str(message.get("content") or "")
+            for i, action in enumerate(_actions(message)):
+                turns.append(Turn(tokens=(), logprobs=(), action=action, text="" if i else text))
+        elif next_result < len(turns):
+            turn = turns[next_result]
+            hits = next(seen, ()) if not isinstance(turn.action, Invalid) else ()
+            turns[next_result] = replace(turn, observation_text=str(message["content"]), hits=hits)
+            next_result += 1
     answered = bool(turns) and isinstance(turns[-1].action, Answer)
     failure = environment._failure
     status = Status.RETRIEVAL_FAILED if failure else Status.OK if answered else Status.TRUNCATED
     return Trajectory(example_id="", prompt=(), turns=tuple(turns), status=status, error=failure)
 
 
-def _action(message: Mapping[str, Any]) -> Action:
+def _actions(message: Mapping[str, Any]) -> list[Action]:
+    """An action for each call of a message; without calls, its answer."""
     calls = message.get("tool_calls")
-    if not calls:
-        return final_answer(str(message.get("content") or ""))[0]
-    function = calls[0].get("function", {})
+    return [_called(call) for call in calls] if calls else [final_answer(str(message.get("content") or ""))[0]]
+
+
+def _called(call: Mapping[str, Any]) -> Action:
+    function = call.get("function", {})
     tool = TOOLS.get(str(function.get("name")))
     if tool is None:
         return Invalid(f"there is no tool {function.get('name')!r}")

@@ -58,8 +58,8 @@ def completions_url(address: str) -> str:
     Raises `ConfigError` for what is not http(s) with a host, and for a password, which would be stored with the
     results; no message repeats it.
     """
-    parts = urlsplit(address)
     try:
+        parts = urlsplit(address)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         usable = False

@@ -193,6 +193,18 @@ def test_what_an_environment_did_is_scored_as_a_rollout() -> None:
     assert scores == {"em": [1.0, 0.0], "retrieval": [1.0, 0.0], "format": [0.0, 0.0]} and sum(weights) == 1.75
 
 
+def test_several_calls_in_a_message_are_a_turn_each() -> None:
+    environment = search_environment(BM25Retriever.build(PASSAGES), replace(SMALL, topk=1))()
+    both = call("search", query="lake Mora 3")
+    both["tool_calls"] += call("browse", url="x")["tool_calls"] + call("search", query="lake Mora 4")["tool_calls"]
+    found = [environment.search("lake Mora 3"), "there is no such tool", environment.search("lake Mora 4")]
+    results = [{"role": "tool", "content": text} for text in found]
+    done = rollout_of([both, *results, {"role": "assistant", "content": "town"}], environment)
+    assert [type(turn.action) for turn in done.turns] == [Search, Invalid, Search, Answer] and done.searches == 2
+    assert [turn.hits for turn in done.turns] == [("d3",), (), ("d4",), ()]
+    assert [turn.observation_text for turn in done.turns] == [*found, ""]
+
+
 def test_an_outage_is_no_wrong_answer() -> None:
     environment = search_environment(Down())()
     with pytest.raises(RetrievalError, match="down"):
