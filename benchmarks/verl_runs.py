@@ -46,7 +46,12 @@ RECIPE = ROOT / "src/holdfast/recipe/bundled/flaky.toml"
 START = ROOT / "src/holdfast/recipe/bundled/starts/flaky/model"
 SETTINGS = ["--model.autocast=none", "--warm_start.steps=0", "--eval.questions=4"]
 PENALTIES = {"GRPO": ["--loss.penalty.name=none"], "LLDS": ["--loss.penalty.name=llds"]}
-VERL = ["actor_rollout_ref.rollout.max_num_seqs=160", "actor_rollout_ref.rollout.max_num_batched_tokens=4096"]
+ROLLOUT = "actor_rollout_ref.rollout"
+VERL = [
+    f"{ROLLOUT}.max_num_seqs=160",
+    f"{ROLLOUT}.max_num_batched_tokens=4096",
+    f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes=128",  # the embeddings of SmolLM2 have 113
+]
 SERIES = {
     "reward": "critic/score/mean",
     "entropy": "actor/entropy",
