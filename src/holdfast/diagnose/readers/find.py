@@ -52,9 +52,7 @@ _NO_LOGS = ("debug.log", "debug-internal.log")  # W&B's logs about itself
 _MOST_FILES = 1000
 _MOST_BESIDE = 50
 _DEPTH = 3
-_OTHERS = (
-    ("training_args.bin", "a pickle of settings; the log is in trainer_state.json, in a checkpoint folder"),
-)  # fmt: skip
+_PICKLE = "training_args.bin"
 
 
 def find_logs(path: Path) -> list[LogFile]:
@@ -75,7 +73,8 @@ def find_logs(path: Path) -> list[LogFile]:
 def _file(path: Path) -> LogFile:
     reader = reader_of(path)
     if reader is None:
-        raise DataError(f"{path} is {_what(path)}. {READABLE}")
+        pickle = "a pickle of settings; the log is in trainer_state.json, in a checkpoint folder"
+        raise DataError(f"{path} is {pickle if _PICKLE in path.name else 'a binary file, not a log'}. {READABLE}")
     full = path.resolve()
     if path.name == METRICS:
         settings = full.parent / CONFIG
@@ -212,10 +211,3 @@ def reader_of(path: Path) -> Reader[Any] | None:
     if is_binary(text):
         return None
     return next((reader for reader in READERS if reader.recognises(path, start)), None)
-
-
-def _what(path: Path) -> str:
-    for mark, what in _OTHERS:
-        if mark in path.name:
-            return what
-    return "a binary file, not a log"

@@ -18,7 +18,6 @@ from holdfast.diagnose.readers.text import Tally
 
 _MARK = b":SWL"
 _SUFFIX = ".swanlab"
-_VERSION, _KNOWN_VERSION = 6, 2  # byte of the file, and its value
 _START, _SCALAR = 10, 13
 _NAME = 4
 _KEY, _STEP, _VALUE = 1, 2, 5

@@ -34,9 +34,8 @@ class Row:
     nonzero: bool = False
     """Leave out series that are always 0."""
     hosts: str = ""
-    """A regular expression for series of other trainers that belong in this row, if a log has them."""
-    sparse: bool = False
-    """The series of `hosts` are logged rarely."""
+    """A regular expression for series of other trainers that belong in this row, if a log has them. They are logged
+    rarely."""
     optional: bool = False
     """These series are not listed as missing."""
 
@@ -84,7 +83,6 @@ CHARTS = (
                 ),
                 # Evaluations of TRL and of verl: their scores are whatever the user's reward functions measure.
                 hosts=r"eval/reward/mean|eval/.+/score",
-                sparse=True,
             ),
         ),
     ),
@@ -297,9 +295,7 @@ def _filled(row: Row, names: set[str]) -> Row:
     """The row, with lines whose names depend on the log."""
     if row.hosts:
         matching = sorted(name for name in names if re.fullmatch(row.hosts, name))[: len(_HOST_COLORS)]
-        lines = [
-            Line(name, name, color, points=row.sparse) for name, color in zip(matching, _HOST_COLORS, strict=False)
-        ]
+        lines = [Line(name, name, color, points=True) for name, color in zip(matching, _HOST_COLORS, strict=False)]
         return replace(row, lines=(*row.lines, *lines))
     kind = row.title.removesuffix(", action by action")
     if kind == row.title:

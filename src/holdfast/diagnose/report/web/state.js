@@ -13,7 +13,6 @@ const state = {
   rollouts: { run: "", step: "", outcome: "", find: "" },
 };
 const several = data.runs.length > 1;
-const coarse = matchMedia("(pointer: coarse)");
 
 window.addEventListener("error", (event) => problem(event.message));
 window.addEventListener("unhandledrejection", (event) => problem(String(event.reason)));
