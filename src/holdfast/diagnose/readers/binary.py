@@ -5,12 +5,9 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
-from holdfast.base.errors import DataError
-from holdfast.diagnose.readers.text import LONGEST, Tally
+from holdfast.diagnose.readers.text import LONGEST, Tally, opened
 
 FIRST = 64
 """Bytes from which the kind of a binary file is recognised."""
@@ -18,21 +15,6 @@ FIRST = 64
 _BLOCK = 1 << 15
 _HEADER = struct.Struct("<IHB")  # checksum, length, type
 _WHOLE, _BEGIN, _MIDDLE, _END = 1, 2, 3, 4
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """A file to be read as bytes. Raises `DataError` for one that cannot be opened or read."""
-    try:
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path} is not a regular file, and a log is read twice: save it as a file first")
-        with path.open("rb") as file:
-            yield file
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist") from None
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DataError(f"{path} cannot be read: {reason}. Check its permissions, or copy it again") from None
 
 
 def first_bytes(path: Path) -> bytes:

@@ -12,11 +12,11 @@ from functools import lru_cache
 from itertools import count
 from pathlib import Path
 
-from holdfast.diagnose.readers.binary import fields, opened, signed
+from holdfast.diagnose.readers.binary import fields, signed
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.points import Point, columns_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
-from holdfast.diagnose.readers.text import Tally
+from holdfast.diagnose.readers.text import Tally, opened
 
 _MARK = "tfevents"
 _FLOAT = struct.Struct("<f")

@@ -7,7 +7,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,32 +94,39 @@ _GZIP = b"\x1f\x8b"
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
 
 
-def blocks(path: Path, tally: Tally) -> Iterator[str]:
-    """The text of a file: UTF-8, UTF-16 with a byte order mark, or gzip of either. Invalid bytes become U+FFFD. A
-    compressed file that ends early is noted. Raises `DataError` for a file that cannot be opened or read."""
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """A file to be read as bytes. Raises `DataError` for one that cannot be opened or read."""
     try:
-        with ExitStack() as stack:
-            file: IO[bytes] = stack.enter_context(_open(path))
-            if file.read(2) == _GZIP:
-                file.seek(0)
-                file = stack.enter_context(gzip.GzipFile(fileobj=file))  # type: ignore[assignment,arg-type]
-            file.seek(0)
-            block = file.read(4)
-            encoding = next((name for mark, name in _MARKS if block.startswith(mark)), "utf-8")
-            decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-            while block:
-                yield decoder.decode(block)
-                try:
-                    block = file.read(BLOCK)
-                except (EOFError, zlib.error, gzip.BadGzipFile):
-                    tally.add("the compressed file is damaged or was cut off; the part before that was read")
-                    break
-            yield decoder.decode(b"", final=True)
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path} is not a regular file, and a log is read twice: save it as a file first")
+        with path.open("rb") as file:
+            yield file
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{path} cannot be read: {reason}. Check its permissions, or copy it again") from None
+
+
+def blocks(path: Path, tally: Tally) -> Iterator[str]:
+    """The text of a file: UTF-8, UTF-16 with a byte order mark, or gzip of either. Invalid bytes become U+FFFD. A
+    compressed file that ends early is noted. Raises `DataError` for a file that cannot be opened or read."""
+    with opened(path) as stored:
+        is_packed = stored.read(2) == _GZIP
+        stored.seek(0)
+        file = gzip.GzipFile(fileobj=stored) if is_packed else stored
+        block = file.read(4)
+        encoding = next((name for mark, name in _MARKS if block.startswith(mark)), "utf-8")
+        decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        while block:
+            yield decoder.decode(block)
+            try:
+                block = file.read(BLOCK)
+            except (EOFError, zlib.error, gzip.BadGzipFile):
+                tally.add("the compressed file is damaged or was cut off; the part before that was read")
+                break
+        yield decoder.decode(b"", final=True)
 
 
 @contextmanager
@@ -187,9 +194,3 @@ def whole_text(path: Path, tally: Tally) -> str:
         if size > LARGEST:
             raise DataError(f"{path} has more than {LARGEST:,} characters of JSON in one piece. Write a row a line")
     return "".join(parts)
-
-
-def _open(path: Path) -> IO[bytes]:
-    if path.exists() and not path.is_file():
-        raise DataError(f"{path} is not a regular file, and a log is read twice: save it as a file first")
-    return path.open("rb")
