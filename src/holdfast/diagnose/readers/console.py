@@ -107,7 +107,7 @@ def _value(text: str) -> float | None:
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
     console = Console(file.path, tally)
     read = read_rows(console.rows(), tally, FRAME)
-    return [Raw("verl", "verl", file.name, read[1], console.settings)] if read else []
+    return [Raw("verl", "verl", file.name, columns, console.settings) for _, columns in read]
 
 
 def has_step(path: Path) -> bool:

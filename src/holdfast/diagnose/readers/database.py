@@ -119,10 +119,9 @@ def _trackio(database: Connection, file: LogFile, key: str, whole: Tally) -> Ite
         tally = Tally(file.path, "row")
         metrics = _metrics(rows, tally)
         first = list(islice(metrics, _FIRST))
-        frame = history_frame({name for _, row in first for name in row})
-        read = read_rows(chain(first, metrics), tally, frame) if frame else None
-        if frame is not None and read is not None:
-            yield Raw("trackio", frame.host, str(names.get(run, run)), read[1], _config(configs.get(run, "{}"), tally))
+        known = history_frame({name for _, row in first for name in row})
+        for frame, columns in read_rows(chain(first, metrics), tally, known):
+            yield Raw("trackio", frame.host, str(names.get(run, run)), columns, _config(configs.get(run, "{}"), tally))
 
 
 def _metrics(rows: list[tuple[Any, ...]], tally: Tally) -> Iterator[tuple[int, Row]]:

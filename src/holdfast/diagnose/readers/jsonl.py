@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.base.jsonl import objects
 from holdfast.diagnose.readers.columns import Columns
 from holdfast.diagnose.readers.numbering import Numbering
-from holdfast.diagnose.readers.reader import Frame, LogFile, Raw, Reader, Row, dotted, frame_of, state_frame
+from holdfast.diagnose.readers.reader import STATE_FRAME, Frame, LogFile, Raw, Reader, Row, dotted, frame_of
 from holdfast.diagnose.readers.text import Tally, lines, whole_text
 
 Numbered = Iterable[tuple[int, Row]]
@@ -26,13 +26,13 @@ _FIRST = 500  # rows from which the frame is recognised
 _decode = json.JSONDecoder().raw_decode
 
 
-def read_rows(rows: Numbered, tally: Tally, frame: Frame | None = None) -> tuple[Frame, Columns] | None:
-    """All rows as columns, and their frame; None if no row of the first ones has a step."""
+def read_rows(rows: Numbered, tally: Tally, frame: Frame | None = None) -> list[tuple[Frame, Columns]]:
+    """The run in these rows: their frame, and all of them as columns. No run if no row of the first ones has a step."""
     rows = iter(rows)
     first = list(islice(rows, _FIRST))
     frame = frame or frame_of([row for _, row in first])
     if frame is None or not first:
-        return None
+        return []
     columns = Columns(tally, null_is_nan=frame.null_is_nan)
     numbering = Numbering()
     for place, row in chain(first, rows):
@@ -43,7 +43,7 @@ def read_rows(rows: Numbered, tally: Tally, frame: Frame | None = None) -> tuple
         columns.add(place, step, metrics)
     if frame.numbered:
         columns.renumber(numbering.steps(None, tally))
-    return frame, columns
+    return [(frame, columns)]
 
 
 def line_rows(path: Path, tally: Tally) -> Iterator[tuple[int, Row]]:
@@ -112,11 +112,10 @@ def _read_with(rows_of: Callable[[Path, Tally], Numbered]) -> Callable[[LogFile,
     """A reader of files whose rows `rows_of` gives."""
 
     def read(file: LogFile, tally: Tally) -> list[Raw]:
-        framed = read_rows(rows_of(file.path, tally), tally)
-        if framed is None:
-            return []
-        frame, columns = framed
-        return [Raw(frame.format, frame.host, file.name, columns, _settings(file.settings, tally))]
+        return [
+            Raw(frame.format, frame.host, file.name, columns, _settings(file.settings, tally))
+            for frame, columns in read_rows(rows_of(file.path, tally), tally)
+        ]
 
     return read
 
@@ -129,10 +128,9 @@ def _read_state(file: LogFile, tally: Tally) -> list[Raw]:
     state = _value(text)
     if not isinstance(state, dict) or not isinstance(state.get("log_history"), list):
         state = {"log_history": _elements(text, begin.end(), tally)}
-    frame = state_frame()
-    read = read_rows(_objects(state["log_history"], tally), tally, frame)
+    read = read_rows(_objects(state["log_history"], tally), tally, STATE_FRAME)
     known = {ours: state[theirs] for theirs, ours in _STATE_SETTINGS.items() if state.get(theirs) is not None}
-    return [Raw(frame.format, frame.host, file.name, read[1], known)] if read else []
+    return [Raw(frame.format, frame.host, file.name, columns, known) for frame, columns in read]
 
 
 def _settings(path: Path | None, tally: Tally) -> dict[str, object]:

@@ -81,11 +81,6 @@ def is_metric(name: str) -> bool:
     return not name.startswith("_") and name not in AXES
 
 
-def state_frame() -> Frame:
-    """The frame of the rows of `log_history`. TRL writes None for a mean over NaN alone."""
-    return Frame("trl", "trl", _flat, null_is_nan=True)
-
-
 def dotted(data: Mapping[Any, Any], prefix: str = "") -> dict[str, object]:
     """A nested configuration by dotted names.
 
@@ -137,6 +132,10 @@ def _nested(row: Row) -> tuple[Any, Row]:
 
 def _flat(row: Row) -> tuple[Any, Row]:
     return row.pop("step", None), row
+
+STATE_FRAME = Frame("trl", "trl", _flat, null_is_nan=True)
+"""The frame of the rows of `log_history`. TRL writes None for a mean over NaN alone."""
+
 
 
 def _stepless(row: Row) -> tuple[Any, Row]:

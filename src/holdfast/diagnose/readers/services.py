@@ -67,11 +67,8 @@ def _wandb(address: str, parts: list[str]) -> list[Raw]:
     tally = Tally(Path(address), "row")
     run = _asked(address, lambda: wandb.Api().run("/".join(parts)), hint)
     read = _asked(address, lambda: read_rows(enumerate(map(dict, run.scan_history()), 1), tally), hint)
-    if read is None:
-        return []
-    frame, columns = read
     config = {name: value for name, value in dict(run.config).items() if not name.startswith("_")}
-    return [Raw("wandb", frame.host, str(run.name), columns, dotted(config))]
+    return [Raw("wandb", frame.host, str(run.name), columns, dotted(config)) for frame, columns in read]
 
 
 def _mlflow(address: str, parts: list[str]) -> list[Raw]:
@@ -80,9 +77,8 @@ def _mlflow(address: str, parts: list[str]) -> list[Raw]:
     except ImportError:
         raise MissingExtra("mlflow", "track") from None
     hint = "Set MLFLOW_TRACKING_URI to the server; the address is mlflow://RUN, with the run's id"
-    os.environ.setdefault(
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1"
-    )  # otherwise it tries for minutes to reach a server that is down
+    # Otherwise it tries for minutes to reach a server that is down.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     *server, name = parts
     client = _asked(address, lambda: MlflowClient(f"http://{server[0]}" if server else None), hint)
     run = _asked(address, lambda: client.get_run(name), hint)

@@ -63,7 +63,7 @@ def _value(cell: str) -> float | str:
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
     names = next(filter(None, (header_of(line) for _, line in lines(file.path, Tally(file.path)))))
     read = read_rows(_rows(file.path, tally), tally, stepless_frame(names))
-    return [Raw("table", read[0].host, file.name, read[1], {})] if read else []
+    return [Raw("table", frame.host, file.name, columns, {}) for frame, columns in read]
 
 
 def _has_header(path: Path, start: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.diagnose.readers.binary import fields, records, signed
 from holdfast.diagnose.readers.jsonl import read_rows
-from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, dotted
+from holdfast.diagnose.readers.reader import LogFile, Raw, Row, dotted
 from holdfast.diagnose.readers.text import Tally
 
 _MARK = b":W&B"
@@ -120,10 +120,7 @@ def _settings(message: bytes) -> dict[str, object]:
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
     run = _File(file.path, tally)
     read = read_rows(run.rows(), tally)
-    if read is None:
-        return []
-    frame, columns = read
-    return [Raw("wandb", frame.host, run.name or file.name, columns, run.settings)]
+    return [Raw("wandb", frame.host, run.name or file.name, columns, run.settings) for frame, columns in read]
 
 
 def _of_run(folder: Path) -> Path | None:

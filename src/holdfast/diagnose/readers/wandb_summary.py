@@ -29,8 +29,8 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
         return []
     tally.add("the log has only W&B's summary: the last value of every series")
     frame = history_frame(row) if {*AXES} & {*row} else stepless_frame(row)
-    read = None if frame is None else read_rows([(place, row)], tally, frame)
-    return [Raw("console", read[0].host, file.name, read[1], {})] if read else []
+    read = read_rows([(place, row)], tally, frame)
+    return [Raw("console", framed.host, file.name, columns, {}) for framed, columns in read]
 
 
 def _has_summary(path: Path, start: str) -> bool:
