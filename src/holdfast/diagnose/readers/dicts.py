@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.diagnose.readers.columns import Columns
 from holdfast.diagnose.readers.console import COLOUR, SEARCHED, STEP, without_process
-from holdfast.diagnose.readers.names import host_of
+from holdfast.diagnose.readers.names import trainer_of
 from holdfast.diagnose.readers.numbering import (
     CORE,
     Numbering,
@@ -197,9 +197,8 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     if not columns:
         return []
     columns.renumber(dicts.numbering.steps(dicts.logging_steps, tally))
-    host = host_of(columns.names())
     known = {"logging_steps": dicts.logging_steps} if dicts.logging_steps else {}
-    return [Raw("console", "trl" if host == "unknown" else host, file.name, columns, known)]
+    return [Raw("console", trainer_of(columns.names()), file.name, columns, known)]
 
 
 def has_rows(path: Path, start: str = "") -> bool:

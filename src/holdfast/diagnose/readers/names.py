@@ -323,6 +323,12 @@ def host_of(names: Iterable[str]) -> Host:
     best = max(score, key=lambda host: score[host])
     return best if score[best] else "unknown"
 
+def trainer_of(names: Iterable[str]) -> Host:
+    """The host whose rows these are, such as those of a console. Where no name tells, it is TRL or was made from it."""
+    host = host_of(names)
+    return "trl" if host == "unknown" else host
+
+
 
 def translation(
     host: Host, names: Iterable[str], *, doubtful: Iterable[str] = (), instead: Iterable[Name] = ()

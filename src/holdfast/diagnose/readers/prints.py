@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.diagnose.readers.columns import Columns
 from holdfast.diagnose.readers.console import COLOUR, SEARCHED, has_step
-from holdfast.diagnose.readers.names import host_of
+from holdfast.diagnose.readers.names import trainer_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.text import Tally, lines
 
@@ -80,8 +80,7 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     columns = Columns(tally, null_is_nan=True)
     for number, (step, row) in _rows(lines(file.path, tally)):
         columns.add(number, step, row)
-    host = host_of(columns.names())
-    return [Raw("console", "trl" if host == "unknown" else host, file.name, columns, {})]
+    return [Raw("console", trainer_of(columns.names()), file.name, columns, {})]
 
 
 def _has_rows(path: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, AnyStr, Generic
 
 from holdfast.diagnose.log import Format, Host
 from holdfast.diagnose.readers.columns import MOST_NAMES, Columns
-from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of
+from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of, trainer_of
 from holdfast.diagnose.readers.numbering import is_row, step_in
 from holdfast.diagnose.readers.text import Tally
 
@@ -35,8 +35,8 @@ def frame_of(rows: Sequence[Row]) -> Frame | None:
     """The frame of a file, from its first rows; None if none of them has a step and they are not rows of a trainer."""
     names = {name for row in rows for name in row}
     if rows and all(map(_is_nested, rows)):
-        host = host_of({name for row in rows for name in _unnested(row)})
-        return Frame("jsonl", "trl" if host == "unknown" else host, _nested, null_is_nan=True)
+        inner = {name for row in rows for name in _unnested(row)}
+        return Frame("jsonl", trainer_of(inner), _nested, null_is_nan=True)
     if 2 * sum("step" in row and isinstance(row.get("data"), dict) for row in rows) > len(rows):
         return Frame("verl", "verl", _data, null_is_nan=True)
     if SWIFT_STEP in names:
@@ -65,8 +65,7 @@ def history_frame(names: Iterable[str]) -> Frame | None:
 
 def stepless_frame(names: Iterable[str]) -> Frame:
     """The frame of rows that are numbered, such as those of a console."""
-    host = host_of(names)
-    return Frame("trl", "trl" if host == "unknown" else host, _stepless, null_is_nan=True, numbered=True)
+    return Frame("trl", trainer_of(names), _stepless, null_is_nan=True, numbered=True)
 
 
 def axis_of(names: Iterable[str]) -> str | None:
@@ -133,9 +132,9 @@ def _nested(row: Row) -> tuple[Any, Row]:
 def _flat(row: Row) -> tuple[Any, Row]:
     return row.pop("step", None), row
 
+
 STATE_FRAME = Frame("trl", "trl", _flat, null_is_nan=True)
 """The frame of the rows of `log_history`. TRL writes None for a mean over NaN alone."""
-
 
 
 def _stepless(row: Row) -> tuple[Any, Row]:
