@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from holdfast.diagnose.readers.columns import Columns, number_in
+from holdfast.diagnose.readers.columns import Columns
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.numbering import Numbering
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, axis_of, is_metric
@@ -58,8 +58,7 @@ def _by_run(metrics: Sequence[Metric | None], cells: Sequence[str]) -> dict[str,
     for metric, cell in zip(metrics, cells, strict=False):
         if cell and metric is not None:
             run, name = metric
-            number = number_in(cell)
-            rows.setdefault(run, {})[name] = cell if number is None else number
+            rows.setdefault(run, {})[name] = cell
     return rows
 
 

@@ -50,14 +50,10 @@ def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, Row]]:
             continue
         cells = cells_of(line, bars)
         if len(cells) == len(names):
-            yield number, {name: _value(cell) for name, cell in zip(names, cells, strict=True) if cell not in _EMPTY}
+            named = zip(names, cells, strict=True)
+            yield number, {name: cell.replace(",", "") for name, cell in named if cell not in _EMPTY}
         elif number_in(cells[0]) is not None:
             tally.add("skipped {n rows}: more or fewer cells than the header has", number)
-
-
-def _value(cell: str) -> float | str:
-    number = number_in(cell.replace(",", ""))
-    return cell if number is None else number
 
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
