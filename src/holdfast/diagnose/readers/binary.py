@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.text import LONGEST, Tally, opened
 
 FIRST = 64
@@ -63,6 +64,28 @@ def records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
                         record = None
     if record is not None:
         tally.add("the file ends within a record: it was cut off, or is still being written", number)
+
+
+def reader_of_records(
+    mark: bytes, suffix: str, read: Callable[[LogFile, Tally], list[Raw]], lacks: str
+) -> Reader[bytes]:
+    """A reader of files of `records` that begin with a mark. A run's folder has one."""
+
+    def of_run(folder: Path) -> Path | None:
+        files = list(folder.glob(f"*{suffix}"))
+        return files[0] if len(files) == 1 and files[0].is_file() else None
+
+    return Reader(
+        recognises=lambda path, start: start.startswith(mark) or path.name.endswith(suffix),
+        read=read,
+        lacks=lacks,
+        suffixes=(suffix,),
+        of_run=of_run,
+    )
+
+
+UNREADABLE = (ValueError, RecursionError, struct.error, TypeError, AttributeError)
+"""What a damaged message raises when it is read."""
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import count
 from pathlib import Path
 
-from holdfast.diagnose.readers.binary import fields, signed
+from holdfast.diagnose.readers.binary import UNREADABLE, fields, signed
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.points import Point, columns_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
@@ -27,7 +27,6 @@ _TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8
 _DTYPE, _SHAPE, _CONTENT = 1, 2, 4
 _TENSOR_VALUES = {5: "<f", 6: "<d"}
 _CONTENTS = {1: "<f", 2: "<d", 3: "<i", 9: "<q"}  # DataType -> a number of it
-_UNREADABLE = (ValueError, struct.error, TypeError, AttributeError)
 
 
 def _table() -> list[int]:
@@ -93,7 +92,7 @@ def _points(paths: Iterable[Path], tally: Tally) -> Iterator[Point]:
         for place, event in _records(path, tally):
             try:
                 step, values = _event(event)
-            except _UNREADABLE:
+            except UNREADABLE:
                 tally.add("skipped {n records} that cannot be read", place)
             else:
                 yield from ((place, tag, step, value) for tag, value in values if value is not None)

@@ -192,8 +192,7 @@ rollout correction."""
 
 HELD_OUT: Mapping[Host, tuple[str, ...]] = {
     "verl": (
-        r"val-core/(.+)/(?:acc|reward|score)/mean(?:@|_at_)\d+",
-        r"val-aux/(.+)/(?:acc|reward|score)/mean(?:@|_at_)\d+",
+        r"val-(?:core|aux)/(.+)/(?:acc|reward|score)/mean(?:@|_at_)\d+",
         r"val/test_score/(.+)",
     ),
     "prime-rl": (r"eval/([^/]+)/(?:effective/[^/]+/)?avg@\d+",),
@@ -323,11 +322,11 @@ def host_of(names: Iterable[str]) -> Host:
     best = max(score, key=lambda host: score[host])
     return best if score[best] else "unknown"
 
+
 def trainer_of(names: Iterable[str]) -> Host:
     """The host whose rows these are, such as those of a console. Where no name tells, it is TRL or was made from it."""
     host = host_of(names)
     return "trl" if host == "unknown" else host
-
 
 
 def translation(

@@ -7,22 +7,18 @@ Records are protobuf messages of type `Record` (swanlab/record/v1) in LevelDB's 
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
-from holdfast.diagnose.readers.binary import fields, records, signed
+from holdfast.diagnose.readers.binary import UNREADABLE, fields, reader_of_records, records, signed
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.points import Point, columns_of
-from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
+from holdfast.diagnose.readers.reader import LogFile, Raw
 from holdfast.diagnose.readers.settings import read_yaml
 from holdfast.diagnose.readers.text import Tally
 
-_MARK = b":SWL"
-_SUFFIX = ".swanlab"
 _START, _SCALAR = 10, 13
 _NAME = 4
 _KEY, _STEP, _VALUE = 1, 2, 5
 _VALUE_OF_SETTING = ".value"
-_UNREADABLE = (ValueError, struct.error, TypeError, AttributeError)
 
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
@@ -35,7 +31,7 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
                     points.append((place, *_scalar(part)))
                 elif kind == _START and isinstance(part, bytes):
                     name = _text(dict(fields(part)).get(_NAME)) or name
-        except _UNREADABLE:
+        except UNREADABLE:
             tally.add("skipped {n records} that cannot be read", place)
     columns = columns_of(points, tally)
     written = read_yaml(file.path.parent / "files" / "config.yaml")
@@ -59,15 +55,4 @@ def _text(value: int | bytes | None) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
 
 
-def _of_run(folder: Path) -> Path | None:
-    files = list(folder.glob(f"*{_SUFFIX}"))
-    return files[0] if len(files) == 1 and files[0].is_file() else None
-
-
-SWANLAB: Reader[bytes] = Reader(
-    recognises=lambda path, start: start.startswith(_MARK) or path.name.endswith(_SUFFIX),
-    read=_read,
-    lacks="has no number that SwanLab logged",
-    suffixes=(_SUFFIX,),
-    of_run=_of_run,
-)
+SWANLAB = reader_of_records(b":SWL", ".swanlab", _read, "has no number that SwanLab logged")

@@ -12,18 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.diagnose.readers.binary import fields, records, signed
+from holdfast.diagnose.readers.binary import UNREADABLE, fields, reader_of_records, records, signed
 from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.reader import LogFile, Raw, Row, dotted
 from holdfast.diagnose.readers.text import Tally
 
-_MARK = b":W&B"
-_SUFFIX = ".wandb"
 _HISTORY, _CONFIG, _RUN = 2, 5, 17
 _RUN_ID, _RUN_CONFIG, _RUN_NAME = 1, 4, 8
 _KEY, _NESTED_KEY, _VALUE_JSON = 1, 2, 16
 _TYPED = range(3, 9)
-_UNREADABLE = (ValueError, RecursionError, struct.error, TypeError, AttributeError)
 
 
 class _File:
@@ -45,7 +42,7 @@ class _File:
                         self.settings |= _settings(value)
                     elif kind == _RUN and isinstance(value, bytes):
                         self._run(value)
-            except _UNREADABLE:
+            except UNREADABLE:
                 self.tally.add("skipped {n records} that cannot be read", place)
 
     def _run(self, message: bytes) -> None:
@@ -123,15 +120,4 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     return [Raw("wandb", frame.host, run.name or file.name, columns, run.settings) for frame, columns in read]
 
 
-def _of_run(folder: Path) -> Path | None:
-    files = list(folder.glob(f"*{_SUFFIX}"))
-    return files[0] if len(files) == 1 and files[0].is_file() else None
-
-
-WANDB: Reader[bytes] = Reader(
-    recognises=lambda path, start: start.startswith(_MARK) or path.name.endswith(_SUFFIX),
-    read=_read,
-    lacks="has no row of a history",
-    suffixes=(_SUFFIX,),
-    of_run=_of_run,
-)
+WANDB = reader_of_records(b":W&B", ".wandb", _read, "has no row of a history")
