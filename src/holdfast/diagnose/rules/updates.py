@@ -195,7 +195,7 @@ ISD001 = Rule(
 )
 
 
-NORM, SKIPPED, REWARD = "grad/norm", "grad/skipped_steps", "reward/mean"
+NORM, SKIPPED = "grad/norm", "grad/skipped_steps"
 MUST_BE_FINITE = (NORM, "loss/policy", "loss/host", "loss/kl", "loss/penalty", "entropy/mean", "loss")
 
 EXPLOSION_TIMES = 10.0
@@ -224,15 +224,11 @@ def explodes(rows: Rows) -> Signal | None:
 
 
 def is_not_finite(rows: Rows) -> Signal:
-    """The value is NaN or infinite."""
+    """The value is NaN or infinite. A trainer writes NaN as the reward if no rollout of the batch has one, which is not
+    a fault."""
     (values,) = rows.columns
-    return Signal(~np.isfinite(values), lambda: {rows.names[0]: values})
-
-
-def is_infinite(rows: Rows) -> Signal:
-    """For the reward. A trainer writes NaN if no rollout of the batch has a reward, which is not a fault."""
-    (values,) = rows.columns
-    return Signal(np.isinf(values), lambda: {rows.names[0]: values})
+    bad = np.isinf(values) if rows.names == (REWARD,) else ~np.isfinite(values)
+    return Signal(bad, lambda: {rows.names[0]: values})
 
 
 def skips(rows: Rows) -> Signal:
@@ -278,7 +274,7 @@ GRD002 = Rule(
     checks=(
         Check(
             series=(REWARD,),
-            signal=is_infinite,
+            signal=is_not_finite,
             message="The reward is infinite, so the advantages are not finite either.",
             raw=True,
         ),
