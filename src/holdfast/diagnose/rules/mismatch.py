@@ -9,7 +9,7 @@ their logarithms. A KL is about half the square of a difference.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -76,16 +76,16 @@ def is_broken(rows: Rows, *, measure: Measure) -> Signal:
     return Signal(np.cumsum(~high) == 0, lambda: {measure.series: gap}, normal=~high)
 
 
-def grows(rows: Rows, *, measure: Measure) -> Signal:
+def grows(rows: Rows, *, grown: float, times: float) -> Signal:
     """The mismatch is several times what it was when the run began, and a higher entropy does not explain it."""
     (gap,) = rows.columns
     usual = usual_before(gap)
     more_entropy = np.fmax(rows.latest(ENTROPY, times_usual), 1.0)
-    high = gap > np.maximum(measure.grown, measure.times * usual * more_entropy)
+    high = gap > np.maximum(grown, times * usual * more_entropy)
     return Signal(
         held(high, ROWS),
-        lambda: {measure.series: gap, "usual": usual},
-        normal=held(gap < measure.grown, ROWS),
+        lambda: {rows.names[0]: gap, "usual": usual},
+        normal=held(gap < grown, ROWS),
     )
 
 
@@ -125,19 +125,13 @@ LONGER_TIMES = 1.5
 def grows_with_updates(rows: Rows, *, grown: float, is_kl: bool) -> Signal:
     """Since the first update, the mismatch has grown in a straight line over the sum of the learning rates."""
     (gap,) = rows.columns
-    usual = usual_before(gap)
-    more_entropy = np.fmax(rows.latest(ENTROPY, times_usual), 1.0)
-    high = gap > np.maximum(grown, (OF_FIRST_TIMES ** (2 if is_kl else 1)) * usual * more_entropy)
     rate = rows.latest(RATE)
     moved = np.cumsum(np.where(np.isfinite(rate) & (rate > 0), rate, 0.0))
     if not moved.any():
         moved = np.arange(len(gap), dtype=float)
     straight = explained(moved, np.sqrt(np.maximum(gap, 0.0)) if is_kl else gap) > STRAIGHT
-    return Signal(
-        held(high, ROWS) & straight,
-        lambda: {rows.names[0]: gap, "usual": usual},
-        normal=held(gap < grown, ROWS),
-    )
+    growth = grows(rows, grown=grown, times=OF_FIRST_TIMES ** (2 if is_kl else 1))
+    return replace(growth, where=growth.where & straight)
 
 
 def explained(x: Values, y: Values) -> Values:
@@ -246,7 +240,7 @@ SMP002 = Rule(
         *(
             Check(
                 series=(measure.series,),
-                signal=partial(grows, measure=measure),
+                signal=partial(grows, grown=measure.grown, times=measure.times),
                 message=f"Sampler and trainer drift apart: {measure.text}, "
                 "up from {usual:.2g} at the start. A change in entropy does not explain this.",
                 min_rows=FEWEST_ROWS,

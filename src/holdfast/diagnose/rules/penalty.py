@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -85,12 +86,10 @@ def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -
         better=better,
         look_at=series[:1],
     )
-    at_several = Check(
-        series=series,
+    at_several = replace(
+        at_one,
         signal=partial(zero_since_start, several=True),
         message="The penalty has been exactly 0 since the start, in {batches} rollout batches{that}.",
-        better=better,
-        look_at=series[:1],
         remedy=advise(
             "Let the penalty act on more tokens: lower the [threshold] of LLDS, or raise the [tau] of SAPO. Or let it "
             "[preserve more rollouts]."
