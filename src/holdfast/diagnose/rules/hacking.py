@@ -17,7 +17,7 @@ from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 REWARD = "reward/mean"
 ROWS = 5
 HOLDS_WITHIN_SHARE = 0.1
-"""Share of its range that the reward may have lost since the function was at its best."""
+"""Share of its range that a reward may lose and still count as holding."""
 RISE_ERRORS = 4.0
 """Standard errors by which another function has risen since then."""
 
@@ -40,6 +40,11 @@ def has_functions(log: Log) -> bool:
     return len(functions_of(log)) > 1
 
 
+def may_lose(reward: Values) -> Values:
+    """[N]: how much a reward may lose and still count as holding."""
+    return HOLDS_WITHIN_SHARE * (highest(reward) - lowest(reward))
+
+
 def trade_places(rows: Rows, *, form: bool) -> Signal | None:
     """A function has fallen and the reward has not, and another function has risen since the first was at its best.
 
@@ -53,7 +58,6 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
     smooth = np.array([trailing_mean(column, ROWS) for column in known.values()])
     noise = np.array([margin(column, ROWS, RISE_ERRORS) for column in known.values()])
     mean_reward = trailing_mean(reward, ROWS)
-    may_lose = HOLDS_WITHIN_SHARE * (highest(reward) - lowest(reward))
 
     where, down = np.zeros(len(reward), bool), np.zeros(len(reward), bool)
     loser, winner, best = (np.zeros(len(reward), np.int64) for _ in range(3))
@@ -61,7 +65,7 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
         if bool(FORM.search(name)) != form:
             continue
         curve, peak = curve_of(known[name], rows.steps), last_where(smooth[row] >= highest(smooth[row]))
-        holds = mean_reward - mean_reward[peak] >= -may_lose
+        holds = mean_reward - mean_reward[peak] >= -may_lose(reward)
         gains = smooth - smooth[:, peak]  # [functions, rows]: since this function was best
         gains = np.where(gains > noise, gains, 0.0)
         trades = curve.fallen & holds & gains.any(axis=0) & ~where

@@ -12,7 +12,7 @@ from holdfast.base.trailing import Values, highest, last_where, lowest, margin, 
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import REWARDS, Log, has, reward_curve
 from holdfast.diagnose.rules.groups import may_be_broken, same_text
-from holdfast.diagnose.rules.hacking import functions_of
+from holdfast.diagnose.rules.hacking import functions_of, may_lose
 from holdfast.diagnose.rules.remedies import Remedy, advise
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal
 
@@ -29,8 +29,6 @@ ANSWERED_ERRORS = 2.0
 CORRECT_LOST_SHARE = 0.4
 """Share of their peak that correct answers have lost."""
 CORRECT_ERRORS = 3.0
-HOLDS_WITHIN_SHARE = 0.1
-"""Share of its range that a reward may lose and still count as holding."""
 
 
 def falls(rows: Rows, *, at_once: bool) -> Signal:
@@ -89,11 +87,6 @@ def is_paid_for_silence(rows: Rows) -> Signal:
         lambda: {EM: smooth, REWARD: mean_reward},
         normal=drop < CORRECT_LOST_SHARE / 2 * highest(smooth),
     )
-
-
-def may_lose(reward: Values) -> Values:
-    """[N]: how much a reward may lose and still count as holding."""
-    return HOLDS_WITHIN_SHARE * (highest(reward) - lowest(reward))
 
 
 GO_BACK = advise("Go back to a checkpoint from step {step} or before, and lower the [learning rate].")
