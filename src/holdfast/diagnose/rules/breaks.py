@@ -23,11 +23,10 @@ from holdfast.base.trailing import (
     trailing_lowest,
     trailing_mean,
 )
+from holdfast.diagnose.rules.rollouts import EMPTY, FAILED_SEARCHES, MAX_EMPTY_FRACTION, MAX_FAILED_FRACTION
 from holdfast.diagnose.rules.rule import Check, Rows, Signal, is_near_best, long_not_preferred
 
 REWARD, ENTROPY, LENGTH, CLIPPED, LOSS = "reward/mean", "entropy/mean", "rollout/length", "clip/fraction", "loss"
-FAILED_SEARCHES, EMPTY = "retrieval/error_fraction", "retrieval/empty_fraction"
-MAX_FAILED_FRACTION, MAX_EMPTY_FRACTION = 0.1, 0.3
 
 USUAL_ROWS = 8
 """Rows before a break whose mean is the usual value."""
@@ -72,7 +71,7 @@ def breaks_at_once(rows: Rows) -> Signal | None:
     jumps = (most > ENTROPY_TIMES * mean_entropy) & (most - mean_entropy > np.maximum(more, ENTROPY_NATS))
     jumps &= rise > STEEPEST_SHARE * (most - mean_entropy)
     where = (lost > LOST_SHARE * reward_range(mean_reward, lowest(reward))) & (lost > by_chance)
-    where &= (jumps | (rows.latest(CLIPPED, clip_jumps) > 0)) & searches_work(rows) & long_not_preferred(rows)
+    where &= (jumps | rows.where(CLIPPED, clip_jumps)) & searches_work(rows) & long_not_preferred(rows)
     where &= ~(rows.latest(LOSS, lambda loss: -trailing_mean(loss, USUAL_ROWS)) > LONG_PREFERRED_LOSS)
     where &= np.arange(len(reward)) >= FEWEST_ROWS + BREAK_ROWS - 1
     if not where.any():
@@ -106,10 +105,10 @@ def trailing_highest(values: Values, window: int) -> Values:
     return -trailing_lowest(-values, window)
 
 
-def clip_jumps(clipped: Values) -> Values:
-    """[N]: 1 where the share of clipped tokens is many times its usual value, in the last three rows; else 0."""
+def clip_jumps(clipped: Values) -> Truths:
+    """[N]: where the share of clipped tokens is many times its usual value, in the last three rows."""
     high = np.maximum(CLIP_JUMP_FRACTION, CLIP_JUMP_TIMES * usual_before(clipped))
-    return (trailing_highest(clipped, BREAK_ROWS) > high).astype(float)
+    return trailing_highest(clipped, BREAK_ROWS) > high
 
 
 def searches_work(rows: Rows) -> Truths:

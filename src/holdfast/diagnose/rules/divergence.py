@@ -49,12 +49,12 @@ def stays_above(values: Values, level: float | Values) -> Truths:
 def has_learned(rows: Rows) -> Truths:
     """[N]: where the reward has gained a quarter of its range since the first rows."""
 
-    def gained(reward: Values) -> Values:
+    def gained(reward: Values) -> Truths:
         mean = trailing_mean(reward, ROWS)
         gain = mean - mean[:ROWS][-1:]
-        return (gain > LEARNED_SHARE * reward_range(highest(mean), lowest(reward))).astype(float)
+        return gain > LEARNED_SHARE * reward_range(highest(mean), lowest(reward))
 
-    return rows.latest(REWARD, gained) > 0
+    return rows.where(REWARD, gained)
 
 
 def leaves_band(rows: Rows) -> Signal:

@@ -24,7 +24,7 @@ policy."""
 def is_pulled_back(rows: Rows) -> Signal | None:
     """The KL has fallen far below its highest mean, not at once, and the reward is down."""
     kl, reward = rows.columns
-    down = rows.latest(REWARD, lambda values: curve_of(values).down.astype(float)) > 0  # a lower KL alone is no fault
+    down = rows.where(REWARD, lambda values: curve_of(values).down)  # a lower KL alone is no fault
     if not down.any():
         return None
     # A token that the reference finds absurd makes a spike of any height, so the median of five rows counts.

@@ -9,7 +9,7 @@ import numpy as np
 from holdfast.base.trailing import held, margin, trailing_mean
 from holdfast.diagnose.log import has
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rollouts import REWARD, RISE_ERRORS, has_not_dropped, reward_rises
+from holdfast.diagnose.rules.rollouts import REWARD, RISE_ERRORS, does_not_pay
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 REPEATED, LOOPING = "rollout/repetition", "rollout/looping_fraction"
@@ -33,11 +33,8 @@ def repeats_more(rows: Rows, *, costs: bool) -> Signal | None:
     if not (rise > RISE).any():
         return None
     where = (rise > RISE) & (rise > margin(share, ROWS, RISE_ERRORS)) & held(share > began + RISE / 2, ROWS_RUNNING)
-    where &= ~reward_rises(rows)
-    if costs:
-        where &= ~(rows.latest(REWARD, has_not_dropped) > 0)
     return Signal(
-        where,
+        where & does_not_pay(rows, costs=costs),
         lambda: {rows.names[0]: smooth},
         lambda: {"before": np.full(len(share), began)},
         normal=rise < RISE / 2,

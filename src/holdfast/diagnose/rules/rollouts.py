@@ -145,29 +145,32 @@ def more_are_truncated(rows: Rows, *, costs: bool) -> Signal | None:
     slow_rise = slow - lowest(slow)
     where |= (slow_rise > TRUNCATED_RISE) & (slow_rise > margin(share, TRUNCATED_LONG_ROWS, RISE_ERRORS))
     is_back = held(share < low + TRUNCATED_RISE, TRUNCATED_ROWS) & (slow_rise < TRUNCATED_RISE)
-    where &= ~reward_rises(rows)
-    if costs:
-        where &= ~(rows.latest(REWARD, has_not_dropped) > 0)
+    where &= does_not_pay(rows, costs=costs)
     before = last_where(smooth <= low)
     return Signal(
         where, lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise, "then": rows.steps[before]}, is_back
     )
 
 
-def has_not_dropped(reward: Values) -> Values:
-    """[N]: 1 where the reward is near its best, or below it by no more than noise; else 0."""
-    lost = curve_of(reward).short
-    return (~lost.has_lost(DROPPED_SHARE, 2.0)).astype(float)
+def does_not_pay(rows: Rows, *, costs: bool) -> Truths:
+    """[N]: where the reward does not rise. With `costs`, only where it has dropped, as far as it is logged."""
+    no_rise = ~reward_rises(rows)
+    return no_rise & ~rows.where(REWARD, has_not_dropped) if costs else no_rise
+
+
+def has_not_dropped(reward: Values) -> Truths:
+    """[N]: where the reward is near its best, or below it by no more than noise."""
+    return ~curve_of(reward).short.has_lost(DROPPED_SHARE, 2.0)
 
 
 def reward_rises(rows: Rows) -> Truths:
     """[N]: where the reward is above its best before the last rows. Long rollouts are fine if they earn more."""
 
-    def rises(reward: Values) -> Values:
+    def rises(reward: Values) -> Truths:
         mean = trailing_mean(reward, GROWTH_ROWS)
-        return (mean > delayed(highest(mean), GROWTH_ROWS)).astype(float)
+        return mean > delayed(highest(mean), GROWTH_ROWS)
 
-    return rows.latest(REWARD, rises) > 0
+    return rows.where(REWARD, rises)
 
 
 TRN001 = Rule(

@@ -40,6 +40,10 @@ class Rows:
         known = finite(self.log.series[name])
         return as_of(known if of is None else Series(known.steps, of(known.values)), self.steps)
 
+    def where(self, name: str, condition: Callable[[Values], Truths]) -> Truths:
+        """[N]: whether another series fulfilled a condition at its last value; False where it has none so far."""
+        return self.latest(name, lambda values: condition(values).astype(float)) > 0
+
 
 def rows_of(log: Log, names: tuple[str, ...], *, raw: bool = False) -> Rows:
     """The steps at which all of the series are logged and finite; with `raw`, finite or not. The log must have all."""
@@ -282,8 +286,7 @@ def is_near_best(reward: Values) -> Truths:
 
 def did_no_harm(rows: Rows, where: Truths) -> Truths:
     """[N]: where the reward has been near its best for twenty rows, since a row of `where`."""
-    near = rows.latest("reward/mean", lambda reward: is_near_best(reward).astype(float)) > 0
-    return held(near & ~where, ROWS_TO_FORGET)
+    return held(rows.where("reward/mean", is_near_best) & ~where, ROWS_TO_FORGET)
 
 
 def falling(rows: Rows) -> Truths:

@@ -32,7 +32,7 @@ def grows_stale(rows: Rows) -> Signal | None:
     older = (now > usual + STALE_RISE) & (now > STALE_TIMES * usual)
     if not (older | (now > STALE)).any():
         return None
-    clips_more = rows.latest(CLIPPED, lambda values: _clips(values, CLIPPED_TIMES, CLIPPED_SHARE)) > 0
+    clips_more = rows.where(CLIPPED, lambda values: _clips(values, CLIPPED_TIMES, CLIPPED_SHARE))
     down = falling(rows)
     harm = np.where(older, clips_more | down, clips_more & down)
     return Signal(
@@ -53,7 +53,7 @@ def grows_stale(rows: Rows) -> Signal | None:
 def clips_more(rows: Rows) -> Signal | None:
     """Many times the usual share of tokens is clipped, and the reward has dropped since."""
     clipped, reward = rows.columns
-    more = _clips(clipped, ALONE_TIMES, ALONE_SHARE) > 0
+    more = _clips(clipped, ALONE_TIMES, ALONE_SHARE)
     if not more.any():
         return None
     curve = curve_of(reward)
@@ -63,7 +63,7 @@ def clips_more(rows: Rows) -> Signal | None:
         more & dropped & _grew_first(more, dropped),
         lambda: {CLIPPED: smooth, REWARD: trailing_mean(reward, ROWS)},
         lambda: {"before": _usual(clipped), "peak": highest(curve.short.means)},
-        normal=held(~(_clips(clipped, ALONE_TIMES / 2, ALONE_SHARE / 2) > 0), LONG_ROWS),
+        normal=held(~_clips(clipped, ALONE_TIMES / 2, ALONE_SHARE / 2), LONG_ROWS),
     )
 
 
@@ -80,13 +80,13 @@ def _usual(clipped: Values) -> Values:
     return trailing_mean(clipped, LONG_ROWS)[np.minimum(np.arange(len(clipped)), LONG_ROWS - 1)]
 
 
-def _clips(clipped: Values, times: float, share: float) -> Values:
-    """[N]: 1 where the mean of five rows is many times the usual share of clipped tokens; else 0."""
+def _clips(clipped: Values, times: float, share: float) -> Truths:
+    """[N]: where the mean of five rows is many times the usual share of clipped tokens."""
     smooth = trailing_mean(clipped, ROWS)
     more = (smooth > times * _usual(clipped)) & (smooth > share) & (np.arange(len(clipped)) >= LONG_ROWS)
     if more.any():
         more &= smooth - lowest(smooth) > margin(clipped, ROWS, CLIPPED_ERRORS)
-    return more.astype(float)
+    return more
 
 
 OFP001 = Rule(

@@ -31,11 +31,11 @@ costs them little. The highest possible reward is 1, or the highest mean so far 
 def reward_has_risen(rows: Rows) -> Truths:
     """[N]: where the reward is above its first rows by more than noise."""
 
-    def risen(reward: Values) -> Values:
+    def risen(reward: Values) -> Truths:
         mean = trailing_mean(reward, REWARD_ROWS)
-        return (mean - mean[:REWARD_ROWS][-1:] > margin(reward, REWARD_ROWS, RISE_ERRORS)).astype(float)
+        return mean - mean[:REWARD_ROWS][-1:] > margin(reward, REWARD_ROWS, RISE_ERRORS)
 
-    return rows.latest(REWARD, risen) > 0
+    return rows.where(REWARD, risen)
 
 
 def all_are_truncated(rows: Rows) -> Signal:
