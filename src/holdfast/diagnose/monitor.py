@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
@@ -47,7 +49,7 @@ class Monitor:
         """
         self._add(step, metrics)
         self._pending += 1
-        return self._judge() if self._pending * _JUDGED_EVERY >= self._steps.count else ()
+        return self._judge() if self._pending * _JUDGED_EVERY >= len(self._steps.steps) else ()
 
     def replay(self, rows: Iterable[tuple[int, Mapping[str, float]]]) -> tuple[Finding, ...]:
         """Add (step, metrics) of many steps, and judge them once. Returns the findings that remain at the end."""
@@ -56,7 +58,7 @@ class Monitor:
         return self._judge()
 
     def _add(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self._steps.count and step < self._steps.last_step:
+        if self._steps.steps and step < self._steps.steps[-1]:
             self._forget_from(step)
         self._steps.add(step, 0.0)
         for name, value in metrics.items():
@@ -89,7 +91,7 @@ class Monitor:
     def _forget_from(self, step: int) -> None:
         for column in (self._steps, *self._columns.values()):
             column.forget_from(step)
-        self._columns = {name: column for name, column in self._columns.items() if column.count}
+        self._columns = {name: column for name, column in self._columns.items() if column.steps}
         self._reported = {code: begun for code, begun in self._reported.items() if begun < step}
 
 
@@ -103,29 +105,23 @@ def metrics_rows(rows: Iterable[Mapping[str, object]]) -> Iterator[tuple[int, di
 
 
 class _Column:
-    """Steps and values of a series, in arrays that double when they are full."""
+    """Steps and values of a series."""
 
-    __slots__ = ("_steps", "_values", "count")
+    __slots__ = ("steps", "values")
 
     def __init__(self) -> None:
-        self._steps, self._values = np.empty(16, np.int64), np.empty(16, np.float64)
-        self.count = 0
-
-    @property
-    def last_step(self) -> int:
-        return int(self._steps[self.count - 1])
+        self.steps, self.values = array("q"), array("d")
 
     def add(self, step: int, value: float) -> None:
-        if self.count and self.last_step == step:
-            self._values[self.count - 1] = value
-            return
-        if self.count == len(self._steps):
-            self._steps, self._values = (np.concatenate([a, np.empty_like(a)]) for a in (self._steps, self._values))
-        self._steps[self.count], self._values[self.count] = step, value
-        self.count += 1
+        if self.steps and self.steps[-1] == step:
+            self.values[-1] = value
+        else:
+            self.steps.append(step)
+            self.values.append(value)
 
     def forget_from(self, step: int) -> None:
-        self.count = int(np.searchsorted(self._steps[: self.count], step))
+        count = bisect_left(self.steps, step)
+        del self.steps[count:], self.values[count:]
 
     def series(self) -> Series:
-        return Series(self._steps[: self.count], self._values[: self.count])
+        return Series(np.array(self.steps), np.array(self.values))
