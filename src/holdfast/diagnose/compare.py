@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from holdfast.base.trailing import MEDIAN_SECOND_DIFF, Values, first, held, trailing_mean
 from holdfast.diagnose.batches import joined
-from holdfast.diagnose.log import Log, finite
+from holdfast.diagnose.log import Log, Series, finite
 
 WINDOWS = (5, 10, 40, 160)
 """Rows of the means: few show a large difference soon, many show a small one."""
@@ -77,24 +77,18 @@ class Comparison:
 
 def compare(a: Log, b: Log) -> Comparison:
     """What differs between two runs. Series are compared at the steps that both have logged."""
-    one, other = (_series_of(log) for log in (a, b))
-    shared = {name: pair for name in one if name in other and (pair := _at_shared_steps(one[name], other[name]))}
+    one, other = (joined(log).series for log in (a, b))
+    names = (name for name in one if name in other and not name.startswith(_LEFT_OUT))
+    shared = {name: rows for name in names if (rows := _at_shared_steps(finite(one[name]), finite(other[name])))}
     found = (_difference(name, *pair, tries=len(shared)) for name, pair in shared.items())
     differences = sorted((one for one in found if one is not None), key=lambda one: (one.step, one.series))
     return Comparison(differing_settings([a, b]), tuple(differences), len(shared))
 
 
-def _series_of(log: Log) -> dict[str, tuple[NDArray[np.int64], Values]]:
-    known = {name: finite(one) for name, one in joined(log).series.items() if not name.startswith(_LEFT_OUT)}
-    return {name: (one.steps, one.values) for name, one in known.items()}
-
-
-def _at_shared_steps(
-    a: tuple[NDArray[np.int64], Values], b: tuple[NDArray[np.int64], Values]
-) -> tuple[NDArray[np.int64], Values, Values] | None:
+def _at_shared_steps(a: Series, b: Series) -> tuple[NDArray[np.int64], Values, Values] | None:
     """(steps, values of a, values of b) of the steps that both have; None if these are too few for any mean."""
-    steps, at, other = np.intersect1d(a[0], b[0], assume_unique=True, return_indices=True)
-    return (steps, a[1][at], b[1][other]) if len(steps) >= FEWEST_WINDOWS * WINDOWS[0] else None
+    steps, at, other = np.intersect1d(a.steps, b.steps, assume_unique=True, return_indices=True)
+    return (steps, a.values[at], b.values[other]) if len(steps) >= FEWEST_WINDOWS * WINDOWS[0] else None
 
 
 def _difference(name: str, steps: NDArray[np.int64], a: Values, b: Values, *, tries: int) -> Difference | None:

@@ -208,11 +208,9 @@ def what_to_log(log: Log) -> str:
     if log.host == "verl":
         observed = any(name.startswith("drift/") for name in log.series)
         return "" if observed else f"To check more codes, train with {_VERL_LOSS}."
-    return (
-        ""
-        if log.host == "holdfast"
-        else "To check more codes, use holdfast's observers for TRL and verl (docs/guide/trl.md, docs/guide/verl.md)."
-    )
+    if log.host == "holdfast":
+        return ""
+    return "To check more codes, use holdfast's observers for TRL and verl (docs/guide/trl.md, docs/guide/verl.md)."
 
 
 def logged_by(host: Host, name: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,10 +87,7 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
         "back_step": course.back_step,
         "facts": _numbers(diagnosis.facts),
         "findings": [finding_json(finding) for finding in (*diagnosis.findings, *diagnosis.notes)],
-        "cannot_tell": [
-            {"code": undecided.code, "missing": list(undecided.missing), "remedy": undecided.remedy}
-            for undecided in diagnosis.cannot_tell
-        ],
+        "cannot_tell": [asdict(one) | {"missing": list(one.missing)} for one in diagnosis.cannot_tell],
         "what_to_log": diagnosis.what_to_log,
         "notes": list(log.notes),
     }
@@ -98,16 +95,7 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
 
 def finding_json(finding: Finding) -> dict[str, Any]:
     """Plain values of one finding or note."""
-    return {
-        "code": finding.code,
-        "step": finding.step,
-        "lead": finding.lead,
-        "summary": finding.summary,
-        "evidence": _numbers(finding.evidence),
-        "series": list(finding.series),
-        "remedy": finding.remedy,
-        "level": finding.level,
-    }
+    return asdict(finding) | {"evidence": _numbers(finding.evidence), "series": list(finding.series)}
 
 
 def to_text(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -72,7 +72,7 @@ def _run(run: ReportedRun, index: int) -> dict[str, Any]:
         "name": run.log.name,
         "color": f"run-{index % RUN_COLORS + 1}",
         "dash": DASHES[index % len(DASHES)],
-        "phases": [{"name": p.name, "start": p.start, "end": p.end} for p in phases_of(run.diagnosis, first, last)],
+        "phases": [asdict(phase) for phase in phases_of(run.diagnosis, first, last)],
     }
 
 

@@ -79,11 +79,10 @@ def _nothing(diagnosis: Diagnosis) -> str:
     if too_short(diagnosis):
         return '<li class="none"><div class="code">–</div><div>The log is too short to judge.</div></li>'
     sentences = "The rules find no problem in this log."
-    if diagnosis.cannot_tell:
+    if count := len(diagnosis.cannot_tell):
         sentences += (
-            f" {len(diagnosis.cannot_tell)} of the codes could not be checked because the log lacks series: see "
+            f" {count} of the codes could not be checked because the log lacks series: see the end of the page."
         )
-        sentences += "the end of the page."
     return f'<li class="none"><div class="code">✓</div><div>{sentences}</div></li>'
 
 
@@ -95,9 +94,8 @@ def remarks(runs: Sequence[ReportedRun]) -> str:
         for run in runs
         for note in run.diagnosis.notes
     )
-    return (
-        f'<h2>Notes</h2>\n<p class="soft">Worth knowing, but no action needed.</p>\n<ul>{items}</ul>' if items else ""
-    )
+    head = '<h2>Notes</h2>\n<p class="soft">Worth knowing, but no action needed.</p>\n'
+    return f"{head}<ul>{items}</ul>" if items else ""
 
 
 def _name(code: str) -> str:
