@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -95,10 +96,9 @@ class Score:
         return self.count > 0
 
 
-def courses(rows: Rows) -> tuple[tuple[str, ...], list[Score]]:
+def courses(rows: Rows) -> dict[str, Score]:
     """The held-out scores of a log, with their courses."""
-    names = scores_of(rows.log)
-    return names, [score_of(rows.log.series[name], rows.log.series[REWARD]) for name in names]
+    return {name: score_of(rows.log.series[name], rows.log.series[REWARD]) for name in scores_of(rows.log)}
 
 
 @lru_cache(maxsize=8)  # four checks look at the same score
@@ -163,7 +163,8 @@ def falls_held_out(rows: Rows, *, others_rise: bool) -> Signal | None:
     With `others_rise`, only where another dataset's score has risen; without it, only elsewhere.
     """
     (reward,) = rows.columns
-    names, scores = courses(rows)
+    named = courses(rows)
+    scores = named.values()
     if not any(score.falls.any() for score in scores):
         return None
     mean_reward = trailing_mean(reward, ROWS)
@@ -171,7 +172,7 @@ def falls_held_out(rows: Rows, *, others_rise: bool) -> Signal | None:
     rises = np.any([score.rises & score.holds for score in scores], axis=0)
     falling = [s.falls & (mean_reward - mean_reward[s.best_row] >= -may_lose) & (rises == others_rise) for s in scores]
     well = np.all([score.holds | ~score.begun for score in scores], axis=0)
-    return _signal(rows, names, scores, np.array(falling), mean_reward, well)
+    return _signal(rows, named, np.array(falling), mean_reward, well)
 
 
 def stays_held_out(rows: Rows, *, certain: bool) -> Signal | None:
@@ -180,7 +181,8 @@ def stays_held_out(rows: Rows, *, certain: bool) -> Signal | None:
     With `certain`, only where noise cannot hide a quarter of the rise; without it, where the means show less.
     """
     (reward,) = rows.columns
-    names, scores = courses(rows)
+    named = courses(rows)
+    scores = named.values()
     if not any(bool((score.count >= FEWEST).any()) for score in scores):
         return None
     mean_reward = trailing_mean(reward, 2 * ROWS)
@@ -199,42 +201,34 @@ def stays_held_out(rows: Rows, *, certain: bool) -> Signal | None:
         staying.append(stays)
         carried |= score.share >= enough
     all_stay = np.all([stays | ~score.begun for stays, score in zip(staying, scores, strict=True)], axis=0)
-    return _signal(rows, names, scores, np.array(staying) & all_stay, mean_reward, carried)
+    return _signal(rows, named, np.array(staying) & all_stay, mean_reward, carried)
 
 
-def _signal(
-    rows: Rows,
-    names: tuple[str, ...],
-    scores: list[Score],
-    where: NDArray[np.bool_],
-    mean_reward: Values,
-    normal: Truths,
-) -> Signal:
+def _signal(rows: Rows, named: Mapping[str, Score], where: Truths, mean_reward: Values, normal: Truths) -> Signal:
     """The signal of a condition that each score fulfils at some rows, [scores, N]; the first that does is shown."""
-    shown, here = np.argmax(where, axis=0), np.arange(len(mean_reward))
+    scores, shown, here = named.values(), np.argmax(where, axis=0), np.arange(len(mean_reward))
 
     def of_shown(of: list[Values]) -> Values:
         return np.asarray(np.array(of)[shown, here])
 
     def words() -> dict[str, NDArray[np.generic]]:
-        plain = np.array([re.sub(r"^eval/|/score$|/mean$", "", name) for name in names])
+        plain = np.array([re.sub(r"^eval/|/score$|/mean$", "", name) for name in named])
+        best_row = np.array([score.best_row for score in scores])[shown, here]
         return {
             "dataset": plain[shown],
             "now": of_shown([score.now for score in scores]),
             "best": of_shown([score.best for score in scores]),
             "first": of_shown([score.first for score in scores]),
-            "best step": rows.steps[np.array([score.best_row for score in scores])[shown, here]],
-            "reward then": mean_reward[np.array([score.best_row for score in scores])[shown, here]],
+            "best step": rows.steps[best_row],
+            "reward then": mean_reward[best_row],
             "reward first": mean_reward[
                 np.minimum(np.maximum([score.first_row for score in scores], 2 * ROWS - 1), len(mean_reward) - 1)
             ][shown],
         }
 
     def evidence() -> dict[str, Values]:
-        parts = zip(names, scores, strict=True)
-        return {REWARD: mean_reward} | {
-            name: np.where(shown == row, score.now, np.nan) for row, (name, score) in enumerate(parts)
-        }
+        parts = {name: np.where(shown == row, named[name].now, np.nan) for row, name in enumerate(named)}
+        return {REWARD: mean_reward} | parts
 
     return Signal(np.asarray(where.any(axis=0)), evidence, words, normal=normal)
 
