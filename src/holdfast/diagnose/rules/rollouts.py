@@ -15,7 +15,7 @@ FAILED_SEARCHES, FAILED, EMPTY = "retrieval/error_fraction", "rollout/failed_fra
 SEARCH_ROWS = 3
 MAX_FAILED_FRACTION = 0.1
 MAX_EMPTY_FRACTION = 0.3
-"""In the latest row and in the mean of three rows."""
+"""In the latest rows and in the mean of three rows."""
 
 
 def searches(log: Log) -> bool:
@@ -24,26 +24,15 @@ def searches(log: Log) -> bool:
     return log.host == "holdfast" or any(name.startswith(marks) for name in log.series)
 
 
-def fails_often(rows: Rows) -> Signal:
-    """Many searches or rollouts fail, in the latest row and in the mean of three."""
+def happens_often(rows: Rows, *, most: float, running: int) -> Signal:
+    """The share of searches or rollouts is above `most`, in each of the latest rows and in the mean of three."""
     (share,) = rows.columns
     smooth = trailing_mean(share, SEARCH_ROWS)
-    return Signal(
-        (smooth > MAX_FAILED_FRACTION) & (share > MAX_FAILED_FRACTION),
-        lambda: {rows.names[0]: smooth},
-        normal=smooth < MAX_FAILED_FRACTION / 2,
-    )
+    where = (smooth > most) & held(share > most, running)
+    return Signal(where, lambda: {rows.names[0]: smooth}, normal=smooth < most / 2)
 
 
-def is_often_empty(rows: Rows) -> Signal:
-    """In two consecutive rows: a step may have a single search, so one row proves nothing."""
-    (share,) = rows.columns
-    smooth = trailing_mean(share, SEARCH_ROWS)
-    return Signal(
-        (smooth > MAX_EMPTY_FRACTION) & held(share > MAX_EMPTY_FRACTION, 2),
-        lambda: {EMPTY: smooth},
-        normal=smooth < MAX_EMPTY_FRACTION / 2,
-    )
+fails_often = partial(happens_often, most=MAX_FAILED_FRACTION, running=1)
 
 
 RET001 = Rule(
@@ -84,7 +73,8 @@ RET002 = Rule(
     checks=(
         Check(
             series=(EMPTY,),
-            signal=is_often_empty,
+            # A step may have a single search, so one row proves nothing.
+            signal=partial(happens_often, most=MAX_EMPTY_FRACTION, running=2),
             message="{retrieval/empty_fraction:.0%} of the searches return nothing.",
         ),
     ),
