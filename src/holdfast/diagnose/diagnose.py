@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Host, Log, has, reward_curve
 from holdfast.diagnose.outlook import outlook
 from holdfast.diagnose.rules import RULES
-from holdfast.diagnose.rules.remedies import NOTHING, Remedy
+from holdfast.diagnose.rules.remedies import NOTHING
 from holdfast.diagnose.rules.rule import KINDS, Hit, Rule, without_suppressed
 
 
@@ -59,7 +59,7 @@ def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tup
                 summary=hit.summary,
                 evidence=hit.evidence,
                 series=hit.series,
-                remedy=remedy_on(log.host, chosen),
+                remedy=chosen.get(log.host, chosen["unknown"]),
                 level=hit.level,
             )
         )
@@ -91,15 +91,10 @@ def _is_caused_by(log: Log, hits: Mapping[str, Hit], code: str, other: str) -> b
     return bool(kinds[1] < kinds[0] and later - begun <= CLOSE_ROWS)
 
 
-def remedy_on(host: Host, remedy: Remedy) -> str:
-    """The remedy for a host; the one without names of settings for a host that has none of its own."""
-    return remedy.get(host, remedy["unknown"])
-
-
 def cannot_tell(log: Log) -> tuple[CannotTell, ...]:
     """The codes that apply to the log but lack series."""
     return tuple(
-        CannotTell(code=code, missing=missing, remedy=remedy_for(log, missing))
+        CannotTell(code=code, missing=missing, remedy=observed_without(log, missing) or how_to_log(log.host, missing))
         for code, rule in RULES.items()
         if rule.applies(log) and (missing := missing_of(log, rule))
     )
@@ -218,23 +213,16 @@ def logged_by(host: Host, name: str) -> str | None:
     return next((how for start, how in LOGGED_BY.get(host, {}).items() if name.startswith(start)), None)
 
 
-def best_set(host: Host, needs: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
+def best_set(host: Host, needs: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
     """(the first set of series that this host can log, True); (the first set, False) if it can log none."""
-    sets = tuple(needs)
-    loggable = next((names for names in sets if all(logged_by(host, name) for name in names)), None)
-    return (sets[0], False) if loggable is None else (loggable, True)
-
-
-def remedy_for(log: Log, missing: Iterable[str]) -> str:
-    """How to get the series into the next log: why an active observer did not log them, or else what logs them."""
-    names = tuple(missing)
-    return (observed_without(log, names) if log.host == "trl" else None) or how_to_log(log.host, names)
+    loggable = next((names for names in needs if all(logged_by(host, name) for name in names)), None)
+    return (needs[0], False) if loggable is None else (loggable, True)
 
 
 def observed_without(log: Log, missing: Iterable[str]) -> str | None:
-    """Why a TRL log of `with_penalties` lacks series of correct rollouts; None if it was not on."""
+    """Why a TRL log of `with_penalties` lacks series of correct rollouts; None for any other log or series."""
     absent = [name for name in missing if name.startswith(("likelihood/", "displacement/"))]
-    if not absent or not has(log, "optimizer_steps_per_rollout"):
+    if log.host != "trl" or not absent or not has(log, "optimizer_steps_per_rollout"):
         return None
     if not has(log, "likelihood/correct"):
         why = (
@@ -251,6 +239,6 @@ def how_to_log(host: Host, names: Iterable[str]) -> str:
     ways = list(dict.fromkeys(way for name in names if (way := logged_by(host, name)) is not None))
     if ways:
         return f"Logged by {'; '.join(ways)}."
-    if host not in LOGGED_BY or host == "unknown":
+    if host not in LOGGED_BY:
         return "holdfast's observers for TRL and verl log it (docs/guide/trl.md, docs/guide/verl.md)."
     return f"{host} cannot log it, but `holdfast train` does."

@@ -181,11 +181,6 @@ def _begin(log: Log, names: tuple[str, ...]) -> int | None:
     return max(begun) if len(begun) == len(names) else None
 
 
-def always(log: Log) -> bool:
-    """True: the rule applies to every log."""
-    return True
-
-
 Kind = Literal["logged cause", "likely cause", "symptom"]
 """A logged cause is a setting, or a series that measures the cause itself. A likely cause is inferred. A symptom is
 what a run shows whatever the cause."""
@@ -205,7 +200,7 @@ class Rule:
     """Sets of series, the best first. The rule can decide if all series of one set are logged."""
     equal_needs: bool = False
     """Whether each of these sets is as good as the first."""
-    applies: Callable[[Log], bool] = always
+    applies: Callable[[Log], bool] = lambda log: True
     """Whether the rule applies to a log: without a penalty, no penalty can be inert."""
     checks: tuple[Check, ...]
     """The earliest hit counts; at the same step, the hit of the check that comes first."""
