@@ -109,11 +109,9 @@ class _Batches:
         if len(self.begins) == len(values):
             return values
         if name in _STATES:
-            newest: Values = values[ends - 1]
-            return newest
+            return np.asarray(values[ends - 1])
         if name.endswith(("max", "min")):
-            extreme: Values = (np.fmax if name.endswith("max") else np.fmin).reduceat(values, self.begins)
-            return extreme
+            return np.asarray((np.fmax if name.endswith("max") else np.fmin).reduceat(values, self.begins))
         with np.errstate(invalid="ignore"):
             sums: Values = np.add.reduceat(values, self.begins)
             if not np.isnan(sums).any():

@@ -244,6 +244,7 @@ def _range(traces: Sequence[dict[str, Any]]) -> list[float] | None:
 SMOOTHED_FROM = 15
 """Values a series must have for its mean to be drawn."""
 _MOST_BAD = 200
+_MOST_SAMPLES = 200
 
 
 def thin(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
@@ -290,7 +291,7 @@ def curve(series: Series, most: int) -> dict[str, Any]:
     return {"x": steps[kept].tolist(), "y": [short(v) for v in values[kept].tolist()], "bad": bad.tolist()}
 
 
-def share_of_samples(changes: list[float], most: int = 200) -> dict[str, list[Any]]:
+def share_of_samples(changes: list[float]) -> dict[str, list[Any]]:
     """Sorted changes over the share of samples below them: x in percent, y in nats per token.
 
     >>> share_of_samples([0.3, -0.1, 0.2])
@@ -300,6 +301,6 @@ def share_of_samples(changes: list[float], most: int = 200) -> dict[str, list[An
     ordered = ordered[np.isfinite(ordered)]
     if not len(ordered):
         return {"x": [], "y": []}
-    kept = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), most)).astype(np.int64))
+    kept = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), _MOST_SAMPLES)).astype(np.int64))
     shares = 100 * (kept + 0.5) / len(ordered)
     return {"x": [short(x, 3) for x in shares.tolist()], "y": [short(y, 4) for y in ordered[kept].tolist()]}

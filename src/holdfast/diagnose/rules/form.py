@@ -57,8 +57,6 @@ class Spikes:
     """Spikes so far."""
     interval: Values
     """Mean rows from spike to spike so far; NaN before the second."""
-    wrong: Values
-    """Share of rollouts, or of the range of the reward, that is lost."""
 
 
 def spikes_of(rows: Rows, name: str) -> Spikes:
@@ -85,7 +83,7 @@ def spikes_of(rows: Rows, name: str) -> Spikes:
     last_at = np.maximum.accumulate(np.where(starts, index, 0))
     with np.errstate(invalid="ignore", divide="ignore"):
         interval = np.where(count > 1, (last_at - first_at) / (count - 1), np.nan)
-    return Spikes(starts, high, count, interval, wrong)
+    return Spikes(starts, high, count, interval)
 
 
 def recur(rows: Rows, *, costs: bool) -> Signal | None:

@@ -112,15 +112,13 @@ def one_row_is_enough(rows: Rows, share: Values, groups: Values) -> Truths:
     """[N]: where a row with many groups is a single optimizer step, or the KL shows that the policy never moved."""
     single = rows.log.settings.get("logging_steps") == 1
     still = (rows.latest(KL) == 0) & ~(rows.latest(RATE) == 0)
-    result: Truths = (still | single) & (groups >= ENOUGH_GROUPS) & (share >= MIXED_ENOUGH)
-    return result
+    return np.asarray((still | single) & (groups >= ENOUGH_GROUPS) & (share >= MIXED_ENOUGH))
 
 
 def kl_grows(rows: Rows, since: NDArray[np.int64]) -> Truths:
     """[N]: where the KL to the reference has grown since the last row with a gradient."""
     kl = rows.latest(KL)
-    result: Truths = kl > KL_MOVES + 2 * kl[np.minimum(since + 1, len(kl) - 1)]
-    return result
+    return np.asarray(kl > KL_MOVES + 2 * kl[np.minimum(since + 1, len(kl) - 1)])
 
 
 LEAVE_LESS_OUT: Remedy = advise(
