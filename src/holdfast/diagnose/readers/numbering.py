@@ -15,7 +15,6 @@ from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of
 from holdfast.diagnose.readers.text import Tally
 
 Steps = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _MOST_FALLS = 1000
 _LOGGING_STEPS = re.compile(r"logging_steps\W{1,5}(\d{1,6})(?![\d.])")
@@ -73,51 +72,48 @@ class Numbering:
     """Collects what the rows of a log show about their steps."""
 
     def __init__(self) -> None:
-        self._seen: list[int] = []
-        self._exact: list[bool] = []
-        self._trained: list[bool] = []
-        self._keys: list[list[float]] = []
+        # The step or the bar's count, whether it is a step, whether the row is of training, epoch, lr, gradient norm.
+        self._rows: list[tuple[float, ...]] = []
 
     def add(self, row: Mapping[str, Any], step: int | None, bar: int | None = None) -> None:
         """A row by the names of its host, with its step, or with the count of the progress bar before it."""
         seen = bar if step is None else step
-        self._seen.append(-1 if seen is None else seen)
-        self._exact.append(step is not None)
-        self._trained.append(is_training(row))
-        self._keys.append([_moderate(row.get(name)) for name in ("epoch", "learning_rate", "grad_norm")])
+        keys = (_moderate(row.get(name)) for name in ("epoch", "learning_rate", "grad_norm"))
+        self._rows.append((-1 if seen is None else seen, step is not None, is_training(row), *keys))
 
     def steps(self, logging_steps: int | None, tally: Tally) -> Steps:
         """[R]: the step of every row. Rows of an evaluation and of a summary have the step of the row before them."""
-        trained, exact = np.array(self._trained, bool), np.array(self._exact, bool)
+        table = np.array(self._rows, np.float64).reshape(-1, 6)
+        seen, exact, trained = table[:, 0].astype(np.int64), table[:, 1] > 0, table[:, 2] > 0
         if exact.all():
-            return np.array(self._seen, np.int64)
-        result = np.zeros(len(trained), np.int64)
-        if trained.any():
-            result[trained] = self._of_training(trained, logging_steps, tally)
-        before = np.maximum.accumulate(np.where(trained, np.arange(len(trained)), -1))
-        result = np.where(before >= 0, result[before], 0)
-        return np.where(exact, np.array(self._seen, np.int64), result)
-
-    def _of_training(self, trained: Bools, logging_steps: int | None, tally: Tally) -> Steps:
-        seen = np.array(self._seen, np.int64)[trained]
-        epoch, rate, norm = np.array(self._keys)[trained].T
-        ranks = _ranks(np.stack([epoch, np.nan_to_num(rate), norm], 1))
-        if ranks > 1:
-            tally.add(
-                f"every row occurs {ranks} times, as if {ranks} processes printed it: it was read once, with the last "
-                "value where they differ"
-            )
-        first = slice(None, None, ranks)
-        counts = np.repeat(_counts(epoch[first]), ranks)[: len(epoch)]
-        if (seen >= 0).all() and _rises(seen[first], counts[first]):
             return seen
-        bars = np.flatnonzero(seen > 0)
-        every = logging_steps
-        if len(bars) and every is None:
-            every = max(1, round(int(seen[bars[-1]]) / int(counts[bars[-1]])))
-        if every is None and len(epoch) > 1:
-            tally.add("the log has no steps: a step here is a row, counted from 1")
-        return counts * (every or 1)
+        result = np.zeros(len(seen), np.int64)
+        if trained.any():
+            result[trained] = _of_training(seen[trained], table[trained, 3:], logging_steps, tally)
+        before = np.maximum.accumulate(np.where(trained, np.arange(len(seen)), -1))
+        result = np.where(before >= 0, result[before], 0)
+        return np.where(exact, seen, result)
+
+
+def _of_training(seen: Steps, keys: NDArray[np.float64], every: int | None, tally: Tally) -> Steps:
+    """[R]: the step of every row of training, from [R, (epoch, lr, gradient norm)]."""
+    epoch = keys[:, 0]
+    ranks = _ranks(np.where(np.isnan(keys) & [False, True, False], 0.0, keys))  # the lr may be unknown
+    if ranks > 1:
+        tally.add(
+            f"every row occurs {ranks} times, as if {ranks} processes printed it: it was read once, with the last "
+            "value where they differ"
+        )
+    first = slice(None, None, ranks)
+    counts = np.repeat(_counts(epoch[first]), ranks)[: len(epoch)]
+    if (seen >= 0).all() and _rises(seen[first], counts[first]):
+        return seen
+    bars = np.flatnonzero(seen > 0)
+    if len(bars) and every is None:
+        every = max(1, round(int(seen[bars[-1]]) / int(counts[bars[-1]])))
+    if every is None and len(epoch) > 1:
+        tally.add("the log has no steps: a step here is a row, counted from 1")
+    return counts * (every or 1)
 
 
 def _moderate(value: Any) -> float:
