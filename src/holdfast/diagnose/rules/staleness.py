@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from holdfast.base.collapse import DROPPED_SHARE, curve_of
@@ -33,15 +35,11 @@ def grows_stale(rows: Rows) -> Signal | None:
     if not (older | (now > STALE)).any():
         return None
     clips_more = rows.where(CLIPPED, lambda values: _clips(values, CLIPPED_TIMES, CLIPPED_SHARE))
-    down = falling(rows)
+    down, mean = falling(rows), partial(trailing_mean, window=ROWS)
     harm = np.where(older, clips_more | down, clips_more & down)
     return Signal(
         (older | (now > STALE)) & harm,
-        lambda: {
-            STALENESS: now,
-            CLIPPED: rows.latest(CLIPPED, lambda values: trailing_mean(values, ROWS)),
-            REWARD: rows.latest(REWARD, lambda values: trailing_mean(values, ROWS)),
-        },
+        lambda: {STALENESS: now, CLIPPED: rows.latest(CLIPPED, mean), REWARD: rows.latest(REWARD, mean)},
         lambda: {
             "before": usual,
             "harm": np.where(clips_more, "more tokens are clipped than at the start", "the reward falls"),
