@@ -9,8 +9,8 @@ Every run starts from the same warm-started model. The local arms are `holdfast 
 `holdfast launch trl` writes from the same recipe. `trl-vllm` is that script with `use_vllm=True`, on a CPU. It
 needs the environment of `make contracts-vllm`, and heads of 32 dimensions. `mask` is plain GRPO with log-probs over the
 tokens that the sampler could draw. A finished run is read, not repeated, so a stopped experiment continues
-where it was. A run that takes longer than `--minutes` is stopped and read up to there. Settings after `--` go to every
-run.
+where it was. A run that takes longer than `--minutes` is stopped and read up to there. With `--evaluate` the start and
+the model of each run answer the dev questions, sampled. Settings after `--` go to every run.
 """
 
 from __future__ import annotations
@@ -116,6 +116,23 @@ def train(planned: Run, plan: Plan, model: Path) -> None:
     (planned.folder / "done").touch()
 
 
+def evaluate(model: Path, recipe: Path | str, where: Path, settings: list[str], out: Path) -> dict[str, float]:
+    """Exact match, F1 and searches of a model on the dev questions, sampled. What was asked before is read."""
+    words = ["--recipe", str(recipe), "--data", "dev", "--samples", "1", "--out", str(out), *settings]
+    run([sys.executable, "-m", "holdfast", "eval", "run", str(model), *words], out.with_suffix(".log"), where)
+    (scores,) = json.loads((out / "results.json").read_text())["sets"].values()
+    return {name: scores[name] for name in ("questions", "em", "f1", "searches")}
+
+
+def trained(planned: Run) -> tuple[Path, Path]:
+    """The model of a finished run, and the recipe that it was trained with."""
+    if planned.trainer == "local":
+        return planned.folder, planned.folder / "config.toml"
+    saved = planned.folder / "run"
+    checkpoints = sorted(saved.glob("checkpoint-*"), key=lambda folder: int(folder.name.rpartition("-")[2]))
+    return saved if (saved / "config.json").is_file() else checkpoints[-1], planned.folder / "recipe.toml"
+
+
 def series(planned: Run) -> list[dict[str, float]]:
     """Per rollout batch: reward, entropy, and where measured displacement of the correct rollouts."""
     if planned.trainer == "local":
@@ -158,6 +175,7 @@ def main() -> None:
     parser.add_argument("--coef", type=float, default=0.5, help="of LLDS")
     parser.add_argument("--minutes", type=float, help="end a run after this long")
     parser.add_argument("--out", type=Path, default=Path("runs/trainers"), help="folder of the run folders")
+    parser.add_argument("--evaluate", action="store_true", help="exact match on the dev questions, before and after")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
     parser.add_argument("settings", nargs="*", help="settings of every run, after --")
     options = parser.parse_args()
@@ -191,6 +209,12 @@ def main() -> None:
     curves = {r.folder.name: series(r) for r in runs}
     (out / "trainers.json").write_text(json.dumps(curves, indent=1) + "\n")
     print("\n".join(lines))
+    if options.evaluate:
+        scores = {"start": evaluate(model, options.recipe, out, options.settings, out / "eval-start")}
+        for r in runs:
+            scores[r.folder.name] = evaluate(*trained(r), r.folder, [], out / f"eval-{r.folder.name}")
+        (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
+        print("\n".join(f"{name}: EM {row['em']:.3f}, {row['searches']:.2f} searches" for name, row in scores.items()))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The recipe `flaky` on three trainers: research/docs/hosts.md and its curves, from the series that are kept.
+"""The recipes `flaky` and `factbook` on three trainers: research/docs/hosts.md and its curves, from what is kept.
 
-    python -m holdfast_research.pages.hosts keep TRAINERS.JSON VERL/SERIES.JSON     # what the benchmarks wrote
-    python -m holdfast_research.pages.hosts                                         # the page again
+    python -m holdfast_research.pages.hosts keep flaky TRAINERS.JSON VERL/SERIES.JSON     # what the benchmarks wrote
+    python -m holdfast_research.pages.hosts keep factbook TRAINERS.JSON --scores SCORES.JSON
+    python -m holdfast_research.pages.hosts                                               # the page again
 
 `benchmarks/trainers.py` and `benchmarks/verl_runs.py` make the runs. The words of the page are between its tables.
 """
@@ -21,39 +22,52 @@ from holdfast_research.paths import DOCS, REPOSITORY
 from holdfast_research.series import RunSeries
 from holdfast_research.values import Figure
 
-KEPT, PAGE = REPOSITORY / "benchmarks/hosts_flaky.json", DOCS / "hosts.md"
-BEGIN, END = "<!-- runs -->\n", "<!-- end of the runs -->\n"
+KEPT = {name: REPOSITORY / f"benchmarks/hosts_{name}.json" for name in ("flaky", "factbook")}
+PAGE = DOCS / "hosts.md"
+START = "start"
+"""Of the scores: those of the model that all runs begin from."""
 TRAINERS = {"local": "holdfast train", "trl": "TRL", "verl": "verl"}
 ARMS = {"grpo": "GRPO", "llds": "LLDS", "mask": "mask"}
 METRICS = {"reward": "reward/mean", "entropy": "entropy/mean"}
+SCORES = {"em": ".3f", "f1": ".3f", "searches": ".2f"}
 TITLES = {"reward/mean": "Reward", "entropy/mean": "Entropy, nats per token"}
 
 Runs = dict[str, dict[str, list[RunSeries]]]
 """By trainer and arm."""
 
 
-def keep(files: Iterable[Path]) -> None:
-    """Put the series of the runs into the repository. verl's runs have no trainer in their names."""
-    kept = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
-    for file in files:
-        for name, rows in json.loads(file.read_text()).items():
-            full = name if name.count("-") == 2 else f"verl-{name}"
-            kept[full] = {key: [round(row[key], 4) for row in rows] for key in METRICS}
+def keep(recipe: str, files: Iterable[Path], scores: Path | None = None) -> None:
+    """Put the series of the runs into the repository, and their scores. verl's runs have no trainer in their names."""
+    file = KEPT[recipe]
+    kept = json.loads(file.read_text()) if file.is_file() else {}
+    for source in files:
+        for name, rows in json.loads(source.read_text()).items():
+            kept[_full(name)] = {key: [round(row[key], 4) for row in rows] for key in METRICS}
+    if scores is not None:
+        for name, values in json.loads(scores.read_text()).items():
+            kept.setdefault(name if name == START else _full(name), {})["scores"] = values
     lines = [f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept)]
-    write_whole(KEPT, "{\n" + ",\n".join(lines) + "\n}\n")
+    write_whole(file, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def kept_runs() -> Runs:
+def _full(name: str) -> str:
+    return name if name.count("-") == 2 else f"verl-{name}"
+
+
+def kept_runs(recipe: str) -> Runs:
     """The runs in the repository; a step is a rollout batch, the first is 1."""
     runs: Runs = {name: {} for name in TRAINERS.values()}
-    for name, series in json.loads(KEPT.read_text()).items():
+    kept = json.loads(KEPT[recipe].read_text())
+    start = kept.pop(START, {}).get("scores", {})
+    for name, series in kept.items():
         trainer, arm, seed = name.split("-")
         columns = [series[key] for key in METRICS]
         rows = [
             {"step": i, **dict(zip(METRICS.values(), row, strict=True))}
             for i, row in enumerate(zip(*columns, strict=True), start=1)
         ]
-        run = RunSeries(arm=ARMS[arm], seed=int(seed[1:]), rows=tuple(rows), results={})
+        results = {"before": start, "after": series.get("scores", {})}
+        run = RunSeries(arm=ARMS[arm], seed=int(seed[1:]), rows=tuple(rows), results=results)
         runs[TRAINERS[trainer]].setdefault(run.arm, []).append(run)
     return runs
 
@@ -85,40 +99,70 @@ def table(runs: Runs) -> str:
     return "\n".join(lines) + "\n"
 
 
+def scored_table(runs: Runs) -> str:
+    """All runs, with what their models answered before and after."""
+    lines = [
+        "| trainer | loss | seed | exact match | F1 | searches | reward first → last | entropy | batches |",
+        "|---" * 9 + "|",
+        *(scored_row(name, run) for name, arms in runs.items() for seeds in arms.values() for run in seeds),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def scored_row(trainer: str, run: RunSeries) -> str:
+    """A run in that table."""
+    before, after = run.results["before"], run.results["after"]
+    scores = " | ".join(f"{before[key]:{form}} → {after[key]:{form}}" for key, form in SCORES.items())
+    _, rewards = run.means("reward/mean")
+    _, entropy = run.means("entropy/mean")
+    return (
+        f"| {trainer} | {run.arm} | {run.seed} | {scores} | {rewards[0]:.2f} → {rewards[-1]:.2f} | "
+        f"{entropy[0]:.2f} → {entropy[-1]:.2f} | {len(run.rows)} |"
+    )
+
+
 def _tally(arms: Mapping[str, list[RunSeries]], arm: str) -> str:
     seeds = arms.get(arm, [])
     return f"{sum(run.fell for run in seeds)} of {len(seeds)}" if seeds else "not run"
 
 
-def curves(runs: Runs) -> str:
+def curves(runs: Runs, recipe: str) -> str:
     """The figures' files, and the lines that show them."""
     lines = []
     for metric, title in TITLES.items():
         for trainer, arms in runs.items():
             shown = tuple(arm for arm in ARMS.values() if arm in arms)
             figure = Figure(metric=metric, title=f"{title}: {trainer}", arms=shown)
-            name = f"hosts-{metric.partition('/')[0]}-{trainer.replace(' ', '-').lower()}.svg"
+            where = "hosts" if recipe == "flaky" else f"hosts-{recipe}"
+            name = f"{where}-{metric.partition('/')[0]}-{trainer.replace(' ', '-').lower()}.svg"
             if svg := draw(figure, {arm: tuple(seeds) for arm, seeds in arms.items()}, key=name[:-4]):
                 write_whole(DOCS / "figures" / name, alone(svg))
                 lines.append(f"![{figure.title}: {', '.join(shown)}](figures/{name})")
     return "\n".join(lines) + "\n"
 
 
-def page(text: str, runs: Runs) -> str:
+def page(text: str) -> str:
     """The page with its runs."""
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{table(runs)}\n{curves(runs)}\n{END}{rest.split(END)[1]}"
+    for recipe, tables in (("flaky", table), ("factbook", scored_table)):
+        begin, end = f"<!-- {recipe} -->\n", f"<!-- end of {recipe} -->\n"
+        runs = kept_runs(recipe)
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{tables(runs)}\n{curves(runs, recipe)}\n{end}{rest.split(end)[1]}"
+    return text
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("keep", nargs="?", choices=["keep"], help="put the series of these files into the repository")
-    parser.add_argument("files", nargs="*", type=Path)
+    commands = parser.add_subparsers(dest="command")
+    keeping = commands.add_parser("keep", help="put the series of these files into the repository")
+    keeping.add_argument("recipe", choices=KEPT)
+    keeping.add_argument("files", nargs="*", type=Path)
+    keeping.add_argument("--scores", type=Path, help="scores.json of benchmarks/trainers.py --evaluate")
     options = parser.parse_args()
-    if options.keep:
-        keep(options.files)
-    write_whole(PAGE, page(PAGE.read_text(), kept_runs()))
+    if options.command == "keep":
+        keep(options.recipe, options.files, options.scores)
+    write_whole(PAGE, page(PAGE.read_text()))
     print(PAGE)
 
 
