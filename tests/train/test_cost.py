@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +71,23 @@ def test_the_estimate_is_near_the_peak_that_was_measured(
         f"--model.gradient_checkpointing={str(checkpointing).lower()}",
     )
     assert fixed_bytes(shape, recipe) + tokens * token_bytes(shape, recipe) == pytest.approx(peak * GIB, rel=0.15)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc's allocator")
+def test_freed_memory_goes_back_to_the_system() -> None:
+    code = """
+import torch
+from holdfast.train.learner import give_back_memory
+def resident():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")) / 1024
+del_first = torch.ones(4_000_000); del del_first  # from now on, glibc has blocks of up to 16 MB in its heap
+blocks = [torch.ones(500_000) for _ in range(100)]
+last = torch.ones(100_000)  # above them, so the heap cannot shrink
+del blocks
+before = resident(); give_back_memory(); print(before - resident())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 150, "of 200 MB"
 
 
 def test_copies_of_the_weights_cost_what_they_hold() -> None:

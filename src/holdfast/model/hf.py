@@ -220,8 +220,6 @@ class HFPolicy:
         free = free_memory(self.device) if self.device.type == "cuda" else 2 * _CACHE_CPU
         fit = rows_that_fit(self.model, self._max_tokens, self.autocast_dtype, free)
         self.max_rows = min(self._most_rows, fit)
-        if self.device.type != "cuda":
-            return
         most = (self.max_rows, self._max_tokens)
         self._table = SlotTable(SlotCache(text_config(self.model).num_hidden_layers, self.device, most=most))
 

@@ -15,7 +15,7 @@ from holdfast.data.questions import Example
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.summary import Sample, read_sample, samples_of
 
-CHUNK = 512
+CHUNK = 128
 """Questions that are rolled out together. An evaluation that is stopped repeats at most one chunk."""
 
 
@@ -113,9 +113,18 @@ class Progress:
         same = kept.pop("settings", None) == self._settings
         self._kept = {name: _evaluation(values) for name, values in kept.items()} if same else {}
 
-    def run(self, name: str, evaluator: Evaluator, questions: Sequence[Example]) -> Evaluation:
-        """The evaluation of this name, as far as it is missing."""
-        return evaluator(questions, self._kept.get(name), lambda evaluation: self._keep(name, evaluation))
+    def run(
+        self, name: str, evaluator: Evaluator, questions: Sequence[Example], advance: Callable[[int], None]
+    ) -> Evaluation:
+        """The evaluation of this name, as far as it is missing. `advance` is told how many questions are finished."""
+
+        def keep(evaluation: Evaluation) -> None:
+            self._keep(name, evaluation)
+            advance(evaluation.questions)
+
+        done = evaluator(questions, self._kept.get(name), keep)
+        advance(done.questions)
+        return done
 
     def delete(self) -> None:
         """Delete the file, once the results are written."""

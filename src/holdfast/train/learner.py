@@ -5,10 +5,11 @@ For each rollout batch: one pass under the old weights, then one optimizer step 
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -352,6 +353,14 @@ class Learner:
         """Free the memory of gradients and moments, after the last step."""
         self.optimizer.zero_grad(set_to_none=True)
         self.optimizer.state.clear()
+        give_back_memory()
+
+
+def give_back_memory() -> None:
+    """Return freed memory to the system. glibc keeps most of it: after two updates of SmolLM2-135M it held 3.4 GiB, and
+    0.9 after this call."""
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def make_learner(config: Config, language_model: LanguageModel, reference: Reference | None = None) -> Learner:

@@ -156,7 +156,7 @@ class _Run:
         """Evaluate on the test questions, once: the trained policy, with `eval.start` also the one it started from."""
         config = self.config
         split, questions = ("test", self.questions.test) if self.questions.test else ("dev", self.questions.dev)
-        self.listener.stage(f"final evaluation on {split}", 1 + config.eval.start)
+        self.listener.stage(f"final evaluation on {split}", (1 + config.eval.start) * len(questions))
         self.trainer.learner.free_optimizer_state()
         self.trainer.critic = None
         of = {
@@ -167,15 +167,14 @@ class _Run:
             "data": config.data.model_dump(mode="json"),
         }
         progress = Progress(self.run_dir / run_folder.FINAL_EVALUATION, {**of, "eval": config.eval.model_dump()})
-        after = progress.run("after", self.evaluator, questions)
-        self.listener.advance(1)
+        after = progress.run("after", self.evaluator, questions, self.listener.advance)
         before: dict[str, float] = {}
         if config.eval.start:
             # Loaded again from where it is kept, so that the run need not hold it in memory.
             start = starting_policy(config, self.questions, self.retrievers.train)
             evaluator = self._evaluator(make_agent(config, start, self.retrievers.eval))
-            before = progress.run("before", evaluator, questions).scores
-            self.listener.advance(2)
+            later = lambda done: self.listener.advance(len(questions) + done)  # noqa: E731
+            before = progress.run("before", evaluator, questions, later).scores
         rows = MetricsFile(self.run_dir / run_folder.METRICS).read()
         summary = Summary(
             run_dir=self.run_dir,
