@@ -47,9 +47,28 @@ def request(words: Any, text: str = "Who?", id: str = "a", stop: tuple[str, ...]
     return Request(id=id, token_ids=words(text)["input_ids"], max_new_tokens=16, stop=stop, seed=2**62 + 5)
 
 
-def test_what_is_sent(completion_server: CompletionServer, words: Any) -> None:
+class Beginning(WordTokenizer):
+    """Begins every text with its BOS, "Who"."""
+
+    bos_token = "Who"
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return super().__call__(text if text.startswith("Who") else f"Who {text}")
+
+
+def test_a_bos_that_the_tokenizer_does_not_add_is_sent(completion_server: CompletionServer) -> None:
+    """As that of SmolLM2: its BOS is the first token of its chat template, and no server would put it there."""
+    words = WordTokenizer()
+    words.bos_token = "Who"
+    policy = policy_of(completion_server, words)
+    generate(policy, [request(words)])
+    assert completion_server.bodies[0]["prompt"] == "Who?"
+    policy.close()
+
+
+def test_what_is_sent(completion_server: CompletionServer) -> None:
     completion_server.saying = lambda body: choice(" Mira")
-    words.bos_token = "Who"  # a template writes the first token, and the server would write it once more
+    words = Beginning()  # a template writes the first token, and the server would write it once more
     policy = policy_of(completion_server, words, api_key="secret")
     (completion,) = generate(policy, [request(words, stop=("</answer>",))])
     assert (completion.text, completion.stop_reason, completion.token_ids) == (" Mira", "eos", None)

@@ -76,6 +76,7 @@ class OpenAIPolicy:
         patience: float = PATIENCE,
     ) -> None:
         self.server, self.url, self.tokenizer = server, server.url, tokenizer
+        self._added = added_bos(tokenizer)
         self.temperature, self.top_p = temperature, top_p
         self._timeout, self._patience = timeout, patience
         self._retries = Retries(retries, backoff=backoff, patience=patience)
@@ -236,12 +237,18 @@ class OpenAIPolicy:
 
     def _prompt(self, context: str) -> dict[str, Any]:
         """The fields that carry a context."""
-        first = getattr(self.tokenizer, "bos_token", None)
-        return {"prompt": context.removeprefix(first) if first else context}  # the server begins every text with it
+        return {"prompt": context.removeprefix(self._added)}
 
     def _text(self, choice: Mapping[str, Any]) -> Any:
         """The text of a choice."""
         return choice["text"]
+
+
+def added_bos(tokenizer: Any) -> str:
+    """The token that a server begins every text with, as its tokenizer does; `""` for none. A tokenizer may have a BOS
+    and not add it: that of SmolLM2 is the `<|im_start|>` of its chat template."""
+    bos = getattr(tokenizer, "bos_token", None)
+    return bos if bos and str(tokenizer.decode(tokenizer("a")["input_ids"])).startswith(bos) else ""
 
 
 def parse_completion(
