@@ -173,8 +173,9 @@ class _Run:
             # Loaded again from where it is kept, so that the run need not hold it in memory.
             start = starting_policy(config, self.questions, self.retrievers.train)
             evaluator = self._evaluator(make_agent(config, start, self.retrievers.eval))
-            later = lambda done: self.listener.advance(len(questions) + done)  # noqa: E731
-            before = progress.run("before", evaluator, questions, later).scores
+            before = progress.run(
+                "before", evaluator, questions, lambda done: self.listener.advance(len(questions) + done)
+            ).scores
         rows = MetricsFile(self.run_dir / run_folder.METRICS).read()
         summary = Summary(
             run_dir=self.run_dir,
