@@ -13,7 +13,7 @@ from holdfast.recipe import Config, load
 
 ROOT = Path(__file__).parents[2]
 MACHINES = {"--gpus", "--nodes"}
-RECIPES = sorted((ROOT / "src/holdfast/recipe/bundled").rglob("*.toml"))
+RECIPES = sorted([*(ROOT / "src/holdfast/recipe/bundled").rglob("*.toml"), *(ROOT / "examples").glob("*.toml")])
 
 
 def command_in(text: str) -> list[str]:
