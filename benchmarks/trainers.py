@@ -124,13 +124,14 @@ def evaluate(model: Path, recipe: Path | str, where: Path, settings: list[str], 
     return {name: scores[name] for name in ("questions", "em", "f1", "searches")}
 
 
-def trained(planned: Run) -> tuple[Path, Path]:
-    """The model of a finished run, and the recipe that it was trained with."""
+def trained(planned: Run) -> tuple[Path, Path, Path]:
+    """The model of a finished run, the recipe that it was trained with, and the folder that its paths begin in."""
     if planned.trainer == "local":
-        return planned.folder, planned.folder / "config.toml"
+        return planned.folder, planned.folder / "config.toml", Path.cwd()
     saved = planned.folder / "run"
     checkpoints = sorted(saved.glob("checkpoint-*"), key=lambda folder: int(folder.name.rpartition("-")[2]))
-    return saved if (saved / "config.json").is_file() else checkpoints[-1], planned.folder / "recipe.toml"
+    model = saved if (saved / "config.json").is_file() else checkpoints[-1]
+    return model, planned.folder / "recipe.toml", planned.folder
 
 
 def series(planned: Run) -> list[dict[str, float]]:
@@ -210,9 +211,9 @@ def main() -> None:
     (out / "trainers.json").write_text(json.dumps(curves, indent=1) + "\n")
     print("\n".join(lines))
     if options.evaluate:
-        scores = {"start": evaluate(model, options.recipe, out, options.settings, out / "eval-start")}
+        scores = {"start": evaluate(model, options.recipe, Path.cwd(), options.settings, out / "eval-start")}
         for r in runs:
-            scores[r.folder.name] = evaluate(*trained(r), r.folder, [], out / f"eval-{r.folder.name}")
+            scores[r.folder.name] = evaluate(*trained(r), [], out / f"eval-{r.folder.name}")
         (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
         print("\n".join(f"{name}: EM {row['em']:.3f}, {row['searches']:.2f} searches" for name, row in scores.items()))
 

@@ -116,7 +116,7 @@ class Progress:
     def run(
         self, name: str, evaluator: Evaluator, questions: Sequence[Example], advance: Callable[[int], None]
     ) -> Evaluation:
-        """The evaluation of this name, as far as it is missing. `advance` is told how many questions are finished."""
+        """The evaluation of this name, as far as it is missing. `advance` gets the number of finished questions."""
 
         def keep(evaluation: Evaluation) -> None:
             self._keep(name, evaluation)
