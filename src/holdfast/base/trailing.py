@@ -258,6 +258,26 @@ def first(condition: Truths) -> int | None:
     return int(np.argmax(condition)) if condition.any() else None
 
 
+def spans(where: Truths, normal: Truths | None) -> list[tuple[int, int | None]]:
+    """(first row, row of the return) of each time that a condition began and held until the series were normal.
+
+    None for a return that never came. Without `normal` nothing returns.
+
+    >>> where, normal = np.array([0, 1, 0, 0, 1, 1], bool), np.array([1, 0, 0, 1, 0, 0], bool)
+    >>> spans(where, normal), spans(where[:4], normal[:4])
+    ([(1, 3), (4, None)], [(1, 3)])
+    """
+    found: list[tuple[int, int | None]] = []
+    shown, backs, at = np.flatnonzero(where), np.flatnonzero(normal) if normal is not None else np.empty(0), 0
+    while at < len(shown):
+        back = int(np.searchsorted(backs, shown[at], side="right"))
+        if back == len(backs):
+            return [*found, (int(shown[at]), None)]
+        found.append((int(shown[at]), int(backs[back])))
+        at = int(np.searchsorted(shown, backs[back]))
+    return found
+
+
 def first_unrecovered(where: Truths, normal: Truths | None) -> tuple[int | None, int | None]:
     """(row, None): the first row that shows it after the series were last normal. (row, row of the return) if they are
     normal since; (None, None) if no row shows it.
@@ -266,11 +286,7 @@ def first_unrecovered(where: Truths, normal: Truths | None) -> tuple[int | None,
     >>> first_unrecovered(where, normal), first_unrecovered(where[:4], normal[:4])
     ((4, None), (1, 3))
     """
-    at = first(where)
-    if at is None or normal is None:
-        return at, None
-    last = len(normal) - 1 - int(np.argmax(normal[::-1])) if normal.any() else -1
-    later = first(where[last + 1 :])
-    if later is not None:
-        return last + 1 + later, None
-    return (at, at + 1 + int(np.argmax(normal[at + 1 :]))) if last > at else (at, None)
+    found = spans(where, normal)
+    if not found:
+        return None, None
+    return found[-1] if found[-1][1] is None else found[0]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import Truths, Values, first, first_unrecovered, held, highest, lowest, trailing_mean
+from holdfast.base.trailing import Truths, Values, first_unrecovered, held, highest, lowest, spans, trailing_mean
 from holdfast.diagnose.finding import Finding, Level
 from holdfast.diagnose.log import Log, Series, as_of, finite, has, reward_curve
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy
@@ -139,7 +139,12 @@ class Check:
         at, back = first_unrecovered(where, normal)
         if at is None:
             return None
-        spans = spans_of(where, normal, rows.steps) if self.level == "finding" else ()
+        times: tuple[tuple[int, int | None], ...] = ()
+        if self.level == "finding":
+            times = tuple(
+                (int(rows.steps[begun]), None if end is None else int(rows.steps[end]))
+                for begun, end in spans(where, normal)
+            )
         step = int(rows.steps[at])
         evidence = {name: float(values[at]) for name, values in signal.evidence().items()}
         numbers = evidence | {name: values[at] for name, values in signal.message_values().items()}
@@ -149,30 +154,9 @@ class Check:
         look_at = tuple(name for name in self.look_at or shown if has(begun, name)) or self.series
         summary = self.message.format_map(numbers)
         if back is None:
-            return Hit(step, summary, known, look_at, self.remedy, self.level, spans)
+            return Hit(step, summary, known, look_at, self.remedy, self.level, times)
         summary += f" It returned to normal at step {rows.steps[back]}."
-        return Hit(step, summary, known, look_at, NOTHING, "note", spans)
-
-
-def spans_of(where: Truths, normal: Truths | None, steps: NDArray[np.int64]) -> tuple[tuple[int, int | None], ...]:
-    """(first step, step of the return) of each time that a condition began and held until the series were normal.
-
-    >>> where, normal = np.array([0, 1, 0, 0, 1, 1], bool), np.array([1, 0, 0, 1, 0, 0], bool)
-    >>> spans_of(where, normal, np.arange(6))
-    ((1, 3), (4, None))
-    """
-    if normal is None:
-        at = first(where)
-        return () if at is None else ((int(steps[at]), None),)
-    spans: list[tuple[int, int | None]] = []
-    shown, backs, at = np.flatnonzero(where), np.flatnonzero(normal), 0
-    while at < len(shown):
-        back = int(np.searchsorted(backs, shown[at], side="right"))
-        if back == len(backs):
-            return (*spans, (int(steps[shown[at]]), None))
-        spans.append((int(steps[shown[at]]), int(steps[backs[back]])))
-        at = int(np.searchsorted(shown, backs[back]))
-    return tuple(spans)
+        return Hit(step, summary, known, look_at, NOTHING, "note", times)
 
 
 def _begin(log: Log, names: tuple[str, ...]) -> int | None:
