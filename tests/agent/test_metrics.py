@@ -132,7 +132,9 @@ def test_a_first_search_that_found_nothing_matches_nothing() -> None:
 def test_an_outage_has_no_reward() -> None:
     """Absent, not 0: nobody may take it for a collapse."""
     metrics = rollout_metrics([Group("q", (OUTAGE, OUTAGE))])
-    assert metrics == {"rollout/failed_fraction": 1.0, "rollout/mixed_group_fraction": 0.0, "sampler/mask_mass": 1.0}
+    assert metrics == {"rollout/failed_fraction": 1.0, "sampler/mask_mass": 1.0}
+    mixed = rollout_metrics([Group("q", (RIGHT, WRONG_AT_ONCE)), Group("p", (OUTAGE, OUTAGE))])
+    assert mixed["rollout/mixed_group_fraction"] == 1.0
 
 
 def test_rollouts_without_a_search_have_no_search_metrics() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -233,11 +234,10 @@ class Picky:
         return [hits_of(query) for query in queries]
 
 
-def test_after_a_failure_queries_are_tried_one_by_one(monkeypatch):
+def test_after_a_failure_queries_are_tried_one_by_one():
     pauses = []
-    monkeypatch.setattr(searching.time, "sleep", pauses.append)
     retriever = Picky({"bad": 99, "flaky": 1})
-    results, stats = search_with_retries(retriever, ["good", "flaky", "bad"], 1, Retries(3, backoff=0.5))
+    results, stats = search_with_retries(retriever, ["good", "flaky", "bad"], 1, Retries(3, backoff=0.5), pauses.append)
     assert results[0] == hits_of("good") and results[1] == hits_of("flaky")
     assert isinstance(results[2], RetrievalError) and "cannot bad" in str(results[2])
     assert retriever.calls == [["good", "flaky", "bad"], ["good"], ["flaky"], ["bad"], ["bad"], ["bad"]]
@@ -318,6 +318,39 @@ def test_where_nobody_answers_not_every_query_waits_for_its_own_timeout():
             raise RetrieverTimeout("no answer in 30 s")
 
     retriever = Silent({})
-    results, _ = search_with_retries(retriever, [f"q{i}" for i in range(100)], 1, Retries(2, backoff=0.0))
+    results, stats = search_with_retries(retriever, [f"q{i}" for i in range(100)], 1, Retries(2, backoff=0.0))
     assert len(results) == 100 and all(isinstance(result, RetrieverTimeout) for result in results)
-    assert len(retriever.calls) == 1 + 2 * 8
+    assert len(retriever.calls) == 1 + 2 * 8 and stats.retries == 2 * 8
+
+
+def test_a_query_that_is_always_refused_does_not_end_the_patience_of_others():
+    class Mixed(Picky):
+        def search(self, queries, k):
+            self.calls.append(list(queries))
+            raise RetrievalError("refused") if queries == ["bad"] else RetrieverUnreachable("away")
+
+    retriever, pauses = Mixed({}), []
+    search_with_retries(
+        retriever,
+        ["bad", "good"],
+        1,
+        Retries(0, backoff=0.0, patience=60),
+        lambda p: len(pauses) > 3 or pauses.append(p),
+    )
+    assert len(pauses) == 4
+
+
+def test_closing_ends_the_pauses_of_a_search():
+    class Away(Picky):
+        def search(self, queries, k):
+            self.calls.append(list(queries))
+            raise RetrieverUnreachable("away")
+
+    retriever = Away({})
+    queue = SearchQueue(retriever, 1, retries=3, backoff_seconds=60)
+    queue.submit(["a"])
+    (call,) = queue.pending
+    while not retriever.calls:
+        time.sleep(0.001)
+    queue.close()
+    assert isinstance(call.result(timeout=30)[0][0], RetrieverUnreachable) and len(retriever.calls) == 1

@@ -106,6 +106,7 @@ def test_a_bad_row_a_missing_file_and_two_equal_ids_are_named(tmp_path, collecti
         ("xyzzy", "there are nq, triviaqa, .*bamboogle, seven, sample"),
         ("nq+bamboogle", "bamboogle has no training questions"),
         ("nq+nq", "names a set twice"),
+        ("nq+ nq", "names a set twice"),
         ("nq+", "no question set ''"),
     ],
 )
@@ -131,6 +132,8 @@ def test_where_files_may_come_from(tmp_path):
     for text in ("nothing", "./gone/away", "/gone/away", "a/b/c"):
         with pytest.raises(DataError, match="neither a folder nor a data set on the hub"):
             origin_of(text)
+    with pytest.raises(DataError, match="my data/question sets is neither a folder nor a data set on the hub"):
+        origin_of("my data/question sets").get("nq/test.jsonl")
     (tmp_path / "x.jsonl").touch()
     with pytest.raises(DataError, match="is a file; name its folder"):
         origin_of(str(tmp_path / "x.jsonl"))

@@ -381,6 +381,7 @@ def test_one_list_per_query_possibly_empty_and_never_more_than_k(queries: int) -
         (200, b'{"result": [[], [{"document": null}]]}', "neither `contents` nor `text`: it is NoneType"),
         (200, b'{"result": [[3], []]}', "neither `contents` nor `text`: it is int"),
         (200, b'{"result": [[], []], "errors": [null, "\\ud800"]}', "failed on 1 of 2 queries; the first: ?"),
+        (200, b'{"result": [[], []], "errors": [{"code": 7}]}', "failed on 1 of 2 queries; the first: {'code': 7}"),
         (200, b'{"result": [[{"\\ud800": 1}], []]}', "it is the fields ?"),
     ],
 )
@@ -389,6 +390,12 @@ def test_every_bad_answer_is_a_sentence_with_the_address(status: int, body: byte
         parse_answer(status, body, queries=2, k=3, url=URL)
     assert URL in str(caught.value) and sentence in str(caught.value)
     str(caught.value).encode()  # a terminal or a log can hold it
+
+
+def test_half_a_character_of_a_passage_is_replaced() -> None:
+    body = b'{"result": [[{"contents": "cut \\ud83d"}]], "errors": true}'
+    (((hit,),)) = parse_answer(200, body, queries=1, k=1, url=URL)
+    assert hit.document.contents == "cut ?"
 
 
 def test_a_long_answer_is_quoted_in_part() -> None:

@@ -145,7 +145,20 @@ def test_a_folder_of_texts(tmp_path):
     ]
     assert skipped == [f"{tmp_path}:2: notes.txt: is not UTF-8 at byte 4"]
     assert [d.id for d in all_of(tmp_path, replace=True)[0]][5] == "notes.txt#1"
-    assert count_rows(tmp_path) == 3
+
+
+def test_a_comment_in_a_block_of_code_is_no_heading(tmp_path):
+    (tmp_path / "a.md").write_text("# Install\n\n```bash\n# clone it\nmake\n```\nPort 8000.\n\n# Run\nNow.")
+    assert all_of(tmp_path)[0] == [
+        Document("a.md#1", "Install\n```bash # clone it make ``` Port 8000."),
+        Document("a.md#2", "Run\nNow."),
+    ]
+
+
+def test_files_of_headings_alone_are_no_passages(tmp_path):
+    (tmp_path / "a.md").write_text("# Install\n\n# Run\n")
+    with pytest.raises(DataError, match="is empty; it needs files of text"):
+        all_of(tmp_path)
 
 
 def test_a_paragraph_that_is_the_title_is_no_passage(tmp_path):

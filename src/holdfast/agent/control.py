@@ -51,7 +51,8 @@ def turn_state(turn: Turn, tags: ControlTags) -> TurnState:
     >>> state("<search> Orsa <information> </search>"), state("<search> Orsa"), state("Orsa Orsa")
     ('polluted', 'polluted', 'collapsed')
     """
-    closed = [turn.text.find(tag) + len(tag) for tag in (*tags.call[1:], *tags.answer[1:]) if tag in turn.text]
+    closing = (*tags.call[1:], *tags.answer[1:])  # a format may have none
+    closed = [turn.text.find(tag) + len(tag) for tag in closing if tag in turn.text]
     end = min(closed, default=len(turn.text))  # behind the closing tag is the overhang of its last token
     count = sum(turn.text.count(tag, 0, end) for tag in {*tags.call, *tags.answer, *tags.foreign})
     if isinstance(turn.action, Invalid):

@@ -92,11 +92,11 @@ def negative_metrics(micros: Sequence[TokenBatch], *, reduction: str) -> dict[st
             torch.stack([push.sum(-1), mask.sum(-1), per_token_mean(micro.old_logprobs, mask), micro.correct], -1)
         )
     push, lengths, logprobs, correct = torch.cat(rows).double().unbind(-1)
+    if not bool(push.sum() > 0):
+        return {}
     here = long_and_unlikely(lengths, logprobs, correct > 0)
     by_response = push / lengths.clamp(min=1)
     own = by_response if reduction == "seq-mean-token-mean" else push
-    if not bool(push.sum() > 0):
-        return {}
     return {
         "negative/long_unlikely_rollouts": float((here & (push > 0)).sum() / (push > 0).sum()),
         "negative/long_unlikely_share": float(own[here].sum() / own.sum()),

@@ -45,7 +45,9 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/first_action_match_fraction": [
             s for group in groups for s in first_action_matches(group) if s is not None
         ],
-        "rollout/mixed_group_fraction": [group.mixed for group in groups],
+        "rollout/mixed_group_fraction": [
+            group.mixed for group in groups if not all(t.status.is_failure for t in group.trajectories)
+        ],
         "retrieval/empty_fraction": [not t.hits for t in turns if isinstance(t.action, Search) and t.observation],
         "sampler/mask_mass": [mass for turn in turns for mass in turn.mask_mass or ()] or [1.0],
     }
@@ -187,8 +189,9 @@ def sampler_metrics(batches: Sequence[TokenBatch], groups: Sequence[Group]) -> d
     `batches` hold the old log-probs of the loss. If those are over the sampling mask too, only another model, another
     mask or rounding can make a gap.
     """
-    learned = [t for group in groups for t in group.trajectories if not t.status.is_failure]
-    gap = -sum(math.log(max(mass, 1e-30)) for t in learned for turn in t.turns for mass in turn.mask_mass or ())
+    sampled = [t for group in groups for t in group.trajectories if not t.status.is_failure]
+    # q = p / mass on what the sampler can draw, and rollout_logprobs are log p: log q = log p - log mass.
+    gap = -sum(math.log(max(mass, 1e-30)) for t in sampled for turn in t.turns for mass in turn.mask_mass or ())
     tokens = 0
     for batch in batches:
         assert batch.old_logprobs is not None

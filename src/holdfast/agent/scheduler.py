@@ -117,13 +117,6 @@ def run_agents(
             known = ", ".join(tools) or "no tools"
             raise RolloutError(f"agent {id} calls the tool {call.tool!r}, but `tools` has {known}; add it there")
 
-    def resume_from_tools() -> bool:
-        finished = [(waiting[name].pop(arg), result) for name, tool in tools.items() for arg, result in tool.poll()]
-        for ids, result in finished:
-            for id in ids:
-                resume(id, result)
-        return bool(finished)
-
     try:
         for id in agents:
             resume(id, None)
@@ -141,7 +134,11 @@ def run_agents(
                 resume(completion.id, completion)
             for name, tool in tools.items():
                 tool.submit(waiting[name])
-            if resume_from_tools() or completions:
+            finished = [(waiting[name].pop(arg), result) for name, tool in tools.items() for arg, result in tool.poll()]
+            for ids, result in finished:
+                for id in ids:
+                    resume(id, result)
+            if finished or completions:
                 continue
             pending = [future for tool in tools.values() for future in tool.pending]
             if not pending:
@@ -151,7 +148,6 @@ def run_agents(
                     "them once"
                 )
             wait(pending, return_when=FIRST_COMPLETED)
-            resume_from_tools()
     finally:
         policy.release(agents)
     return [outcomes[id] for id in agents]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from holdfast.agent.scheduler import ModelUsage
 from holdfast.base.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable
-from holdfast.base.retries import Retries
+from holdfast.base.retries import PATIENCE, Retries
+from holdfast.base.workers import Workers
 from holdfast.retrieval.types import Hit, Retriever
 
 SEARCH = "search"
@@ -43,11 +44,16 @@ class RolloutStats(ModelUsage):
 
 
 def search_with_retries(
-    retriever: Retriever, queries: Sequence[str], k: int, retries: Retries
+    retriever: Retriever,
+    queries: Sequence[str],
+    k: int,
+    retries: Retries,
+    wait: Callable[[float], object] = time.sleep,
 ) -> tuple[list[SearchResult], RolloutStats]:
     """Search a batch; after a failure each query is tried alone, so that one bad query cannot fail the others.
 
-    The pauses between attempts are shared by all queries of the batch.
+    The pauses between attempts are shared by all queries of the batch. `wait` makes them, and returns something true to
+    end the attempts.
 
     Returns:
         Per query its hits or the last error; and `retries`, `calls`, `retrieval_seconds`.
@@ -71,19 +77,26 @@ def search_with_retries(
         failed = [i for i, result in results.items() if isinstance(result, RetrievalError)]
         if not failed:
             break
-        first = results[failed[0]]
-        pause = retries.pause(failures, away=str(first) if isinstance(first, RetrieverUnreachable) else None)
-        if pause is None:
+        away = next((str(error) for i in failed if isinstance(error := results[i], RetrieverUnreachable)), None)
+        pause = retries.pause(failures, away=away)
+        if pause is None or wait(pause):
             break
-        time.sleep(pause)
-        stats.retries += len(failed)
         silent = 0
         for i in failed:
+            stats.retries += 1
             attempt([i])
             silent = silent + 1 if isinstance(results[i], RetrieverTimeout | RetrieverUnreachable) else 0
             if silent == _MAX_SILENT:  # the server is down: each of the others would only wait for its own timeout
                 break
     return [results[i] for i in range(len(queries))], stats
+
+
+def search_patiently(retriever: Retriever, query: str, k: int) -> list[Hit]:
+    """The hits of one query, tried again as a rollout would. Raises `RetrievalError`."""
+    (result,), _ = search_with_retries(retriever, [query], k, Retries(2, backoff=0.5, patience=PATIENCE))
+    if isinstance(result, RetrievalError):
+        raise result
+    return result
 
 
 class SearchQueue:
@@ -106,7 +119,7 @@ class SearchQueue:
         self._retriever, self._k = retriever, k
         self._retries = Retries(retries, backoff=backoff_seconds, patience=patience)
         self._stats = stats or RolloutStats()
-        self._threads = None if retriever.in_process else ThreadPoolExecutor(_THREADS, thread_name_prefix="search")
+        self._threads = None if retriever.in_process else Workers(_THREADS, "search")
         self._done: list[tuple[str, SearchResult]] = []
         self._calls: dict[Future[tuple[list[SearchResult], RolloutStats]], list[str]] = {}
         self._queries: set[str] = set()
@@ -140,10 +153,11 @@ class SearchQueue:
     def close(self) -> None:
         """Abandon what is still queued. Calls that are running cannot be stopped; their results are dropped."""
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.close()
 
     def _search(self, queries: list[str]) -> tuple[list[SearchResult], RolloutStats]:
-        return search_with_retries(self._retriever, queries, self._k, self._retries)
+        wait = time.sleep if self._threads is None else self._threads.closed.wait
+        return search_with_retries(self._retriever, queries, self._k, self._retries, wait)
 
     def _complete(self, queries: list[str], results: list[SearchResult], stats: RolloutStats) -> None:
         self._stats.add(stats)

@@ -93,7 +93,7 @@ def final_answer(text: str) -> ParsedTurn:
     if start is None:
         return Invalid("the message has no end"), None
     answer = text[start:].strip()
-    start += len(text[start:]) - len(text[start:].lstrip())
+    start = _after_blanks(text, start)
     return (Answer(answer), (start, start + len(answer))) if answer else (Invalid("empty answer"), None)
 
 
@@ -102,6 +102,11 @@ def _end_of_thought(text: str) -> int | None:
     if "</think>" in text:
         return text.rfind("</think>") + len("</think>")
     return None if "<think>" in text else 0
+
+
+def _after_blanks(text: str, start: int) -> int:
+    """Where a text goes on after white space."""
+    return len(text) - len(text[start:].lstrip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +144,7 @@ class CallFormat:
             return None
         if self.opening and message.count(self.opening) > 1:
             return Invalid("more than one call")
-        json_start = start + len(self.opening)
-        json_start += len(message[json_start:]) - len(message[json_start:].lstrip())
+        json_start = _after_blanks(message, start + len(self.opening))
         meant = bool(self.opening) or not message[:start].strip()
         try:
             call, end = json.JSONDecoder().raw_decode(message, json_start)
@@ -148,7 +152,7 @@ class CallFormat:
             return Invalid("the call is not JSON") if meant else None
         if not meant and not (isinstance(call, dict) and self.name in call):
             return None
-        end += len(message[end:]) - len(message[end:].lstrip())
+        end = _after_blanks(message, end)
         if not message.startswith(self.closing, end):
             return Invalid("the call is not closed")
         end += len(self.closing)
@@ -265,17 +269,17 @@ class ToolProtocol(SearchProtocol):
         limit = self.max_observation_tokens
         content = "".join(passages).strip()
         ids = self._frame(content, tokenizer, turn)
-        room, truncated = limit, False
+        around, truncated = len(self._frame("", tokenizer, turn)), False
+        room = limit - around
         while len(ids) > limit:
-            room -= len(ids) - limit if truncated else len(self._frame("", tokenizer, turn))
             if room < 1:
                 raise ConfigError(
-                    f"protocol.max_observation_tokens = {limit}, but the chat template alone takes "
-                    f"{len(self._frame('', tokenizer, turn))} tokens around a result; raise it (three passages of 100 "
-                    "words need about 500)"
+                    f"protocol.max_observation_tokens = {limit}, but the chat template alone takes {around} tokens "
+                    "around a result; raise it (three passages of 100 words need about 500)"
                 )
             content, truncated = decode(tokenizer, fit(passages, room, tokenizer)).strip(), True
             ids = self._frame(content, tokenizer, turn)
+            room -= len(ids) - limit  # quoted as JSON, a text may have become longer
         return Observation(tuple(ids), content, truncated)
 
     def _frame(self, content: str, tokenizer: Any, turn: Sequence[int]) -> list[int]:
@@ -293,7 +297,8 @@ class ToolProtocol(SearchProtocol):
         """See `SearchProtocol.encode_turn`: the tags become a call, or the message that answers."""
         action, span = parse_turn(text, self)
         if span is not None:
-            said = action.text if isinstance(action, Answer) else self.write_search(_query(action), tokenizer)
+            assert isinstance(action, Search | Answer)
+            said = self.write_search(action.query, tokenizer) if isinstance(action, Search) else action.text
             thought = text[: span[0]].strip()
             text = f"{thought}\n{said}" if thought else said
         return [*encode(tokenizer, text), self.turn_end(tokenizer)]
@@ -312,11 +317,6 @@ class ToolProtocol(SearchProtocol):
         """A call of `search`, as the template writes it."""
         before, after = self.format(tokenizer).written
         return before + _as_json(query) + after
-
-
-def _query(action: Action) -> str:
-    assert isinstance(action, Search)
-    return action.query
 
 
 NATIVE = ToolProtocol(

@@ -210,13 +210,13 @@ def convert(
 
     [cyan]holdfast data convert mine.jsonl mine.parquet --format verl[/cyan]
     """
-    from holdfast.data.files import form_of, iter_examples, write_examples
+    from holdfast.data.files import file_type_of, iter_examples, write_examples
 
     skipped: list[Skipped] = []
-    target_form = _form(form) if form else "jsonl" if form_of(target_file) == "jsonl" else "searchr1"
+    target_form = _form(form) if form else "jsonl" if file_type_of(target_file) == "jsonl" else "searchr1"
     if target_file.exists() and source_file.exists() and target_file.samefile(source_file):
         raise ConfigError(f"{target_file} would overwrite itself; name another file")
-    form_of(source_file)
+    file_type_of(source_file)
     examples = iter_examples(source_file, source=source, split=split, on_bad=skipped.append if skip_bad else None)
     count = write_examples(target_file, examples, target_form, reword=reword)
     if skipped:

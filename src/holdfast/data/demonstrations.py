@@ -16,6 +16,7 @@ from pathlib import Path
 
 from holdfast.agent.env import allot
 from holdfast.agent.protocol import SearchProtocol
+from holdfast.agent.searching import search_patiently
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import write_jsonl
 from holdfast.base.scoring import normalize_answer
@@ -123,7 +124,7 @@ def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng
     query = question if rng.random() < WHOLE_QUESTION or not words else " ".join(words)
     thought, turns = rng.choice(FIRST_THOUGHTS), Turns()
     for _ in range(min(2, protocol.max_turns - 1)):
-        hits = retriever.search([query], protocol.topk)[0]
+        hits = search_patiently(retriever, query, protocol.topk)
         turns.append((turn_text(thought, query, protocol.search_tags, protocol), hits))
         passages = [hit.document.contents for hit in hits]
         answer = _answer_in(_shown(passages, protocol), golds)

@@ -76,7 +76,7 @@ def place_of(path: str | os.PathLike[str]) -> tuple[str, str]:
     return name, "test"
 
 
-def form_of(path: str | os.PathLike[str]) -> Literal["jsonl", "parquet"]:
+def file_type_of(path: str | os.PathLike[str]) -> Literal["jsonl", "parquet"]:
     """The format that a file's ending names. Raises `DataError` for any but .jsonl, .jsonl.gz, .json and .parquet."""
     name = Path(path).name
     if name.endswith((".jsonl", ".jsonl.gz", ".json")):
@@ -96,7 +96,7 @@ def write_examples(
     path = Path(path)
     if path.name.endswith(".gz"):
         raise DataError(f"{path}: questions cannot be written compressed; leave out .gz")
-    if form_of(path) != ("jsonl" if form == "jsonl" else "parquet"):
+    if file_type_of(path) != ("jsonl" if form == "jsonl" else "parquet"):
         ending = ".jsonl" if form == "jsonl" else ".parquet"
         raise DataError(f"{path}: a file of the format {form} must end in {ending}")
     rows = (row_of(example, form, reword=reword) for example in examples)

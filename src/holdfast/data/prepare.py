@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 from holdfast.base.environment import unreachable
 from holdfast.base.errors import DataError, MissingExtra
+from holdfast.base.jsonl import write_jsonl
 from holdfast.data import factbook
 from holdfast.data.catalogue import FACTBOOK_SET, HUB, SAMPLE, SETS, SEVEN, Form, QASet, set_named
 from holdfast.data.factbook import FACTBOOK
 from holdfast.data.files import iter_examples, read_examples, write_examples
-from holdfast.data.questions import Example, write_jsonl
+from holdfast.data.questions import Example
 from holdfast.data.rows import light
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
@@ -61,6 +62,8 @@ class Hub:
             return Path(hub.hf_hub_download(**where, local_files_only=True))
         except errors.LocalEntryNotFoundError:
             _check_hub()
+        except errors.HFValidationError:
+            raise DataError(_NEITHER.format(self.repository)) from None
         try:
             return Path(hub.hf_hub_download(**where))
         except errors.LocalEntryNotFoundError as error:
@@ -79,6 +82,9 @@ class Hub:
         return f"{self.repository} on the hub"
 
 
+_NEITHER = f"{{}} is neither a folder nor a data set on the hub, such as {HUB}"
+
+
 def origin_of(text: str | None) -> Origin:
     """A folder that exists, else a hub id `owner/name`; None is the collection on the hub. Raises `DataError`."""
     if text is None:
@@ -91,7 +97,7 @@ def origin_of(text: str | None) -> Origin:
     owner, slash, name = text.partition("/")
     if slash and owner and name and "/" not in name and not text.startswith((".", "~", os.sep)):
         return Hub(text)
-    raise DataError(f"{text} is neither a folder nor a data set on the hub, such as {HUB}")
+    raise DataError(_NEITHER.format(text))
 
 
 def _check_hub() -> None:
@@ -137,8 +143,8 @@ def plan(what: str) -> dict[str, list[Part]]:
     """
     if what == SEVEN:
         return {"test": [Part(qa, "test") for qa in SETS.values()]}
-    names = what.split("+")
-    sets = [set_named(name.strip()) for name in names]
+    names = [name.strip() for name in what.split("+")]
+    sets = [set_named(name) for name in names]
     if len(set(names)) < len(names):
         raise DataError(f"{what!r} names a set twice; its questions would count twice")
     if len(sets) > 1:

@@ -10,20 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import CheckpointError, DataError
-from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field, write_jsonl
+from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
 from holdfast.base.scoring import normalize_answer
-
-__all__ = [
-    "MOST_HELD_OUT",
-    "Example",
-    "QuestionFile",
-    "QuestionOrder",
-    "Skipped",
-    "dev_questions",
-    "hold_out",
-    "read_questions",
-    "write_jsonl",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

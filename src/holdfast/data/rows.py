@@ -90,15 +90,13 @@ def row_of(example: Example, form: Form, *, reword: bool = False) -> dict[str, A
             raise DataError(f"{example.id}: {key} cannot be written as JSON ({error}); drop that column") from None
     golds = list(example.golden_answers)
     identity = {"id": other.pop("id", example.id), "question": example.question, "golden_answers": golds}
+    if reword:
+        other.pop("prompt", None)
     if form == "jsonl":
-        if reword:
-            other.pop("prompt", None)
         place = {"data_source": example.source, "split": example.split, "index": example.index}
         return identity | place | other
     protocol = _TOOLS if form == "verl" else SEARCH_R1
-    prompt = None if reword else other.pop("prompt", None)
-    other.pop("prompt", None)
-    prompt = prompt or [{"role": "user", "content": prompt_text(example.question, protocol)}]
+    prompt = other.pop("prompt", None) or [{"role": "user", "content": prompt_text(example.question, protocol)}]
     ability, agent = other.pop("ability", _CONSTANTS["ability"]), TOOL_AGENT
     if form == "verl":
         agent = other.pop("agent_name", agent)

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from operator import itemgetter
 from typing import Any
 
 from holdfast.base.errors import MissingExtra, RolloutError
 from holdfast.base.retries import PATIENCE, Retries
+from holdfast.base.workers import Workers
 from holdfast.evaluate.servers import Server, uses_proxy, without_key
 from holdfast.model.policy import Completion, Request, StopReason
 from holdfast.model.tokens import Tokenizer, decode
@@ -93,10 +93,9 @@ class OpenAIPolicy:
             headers=headers,
             trust_env=uses_proxy(self.url),
         )
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="completions")
+        self._threads = Workers(concurrency, "completions")
         self._pending: dict[Future[Completion], str] = {}
         self._failed_in_a_row = 0
-        self._closed = threading.Event()
         self._omitted: frozenset[str] = frozenset()
         """Fields that the server refused."""
         self._limit = "max_tokens"
@@ -134,8 +133,7 @@ class OpenAIPolicy:
 
     def close(self) -> None:
         """End the threads and the connections without waiting for running calls."""
-        self._closed.set()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         self._client.close()
 
     def _complete(self, request: Request) -> Completion:
@@ -171,10 +169,15 @@ class OpenAIPolicy:
                 away = True
                 reason = f"{self.url} cannot be reached ({error or type(error).__name__})"
             failures += 1
-            pause = self._retries.pause(failures, away=reason if away else None, asked=asked)
-            if pause is None or asked > self._patience or self._closed.is_set():
+            if asked > self._patience or not self._pause(failures, reason if away else None, asked):
                 return _failed(request, reason)
-            self._closed.wait(pause)
+
+    def _pause(self, failures: int, away: str | None, asked: float) -> bool:
+        """Wait before the next attempt of a call; False when it should be given up."""
+        if self._threads.closed.is_set():
+            return False
+        pause = self._retries.pause(failures, away=away, asked=asked)
+        return pause is not None and not self._threads.closed.wait(pause)
 
     def _adapt(self, answer: Answer, body: Mapping[str, Any]) -> bool:
         """Leave out, from now on, the optional fields of a body that the server refuses. False if there are none."""
@@ -262,7 +265,7 @@ def parse_completion(
     try:
         choice = json.loads(body)["choices"][0]
         text, finish = text_of(choice), choice.get("finish_reason")
-    except (ValueError, KeyError, IndexError, TypeError):
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         return _failed(request, f"{url} answered without `choices` that contain text: {quoted(body)}")
     if not isinstance(text, str):
         return _failed(request, f"{url} answered with `text` that is not a string: {quoted(body)}")

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from holdfast.base.errors import DataError
 from holdfast.retrieval.bm25_building import (
+    K1,
     LARGEST,
     ROWS,
     SCORES,
     STARTS,
     VOCABULARY,
     WORD,
+    B,
     Vocabulary,
     bm25_settings,
     count_words,
@@ -197,12 +199,10 @@ class BM25Retriever:
         self.documents = documents
 
     @classmethod
-    def build(
-        cls, documents: Iterable[Document], *, stem: bool = True, k1: float = 0.9, b: float = 0.4
-    ) -> BM25Retriever:
+    def build(cls, documents: Iterable[Document], *, stem: bool = True, k1: float = K1, b: float = B) -> BM25Retriever:
         """Index `documents` (title and text) in memory.
 
-        `stem` folds English inflections. `k1` and `b` default to the values of the published Lucene baselines. Raises
+        `stem` folds English inflections. Raises
         `DataError` when there are no documents, when an id occurs twice, and when no document contains a word.
         """
         documents = tuple(documents)
@@ -218,11 +218,6 @@ class BM25Retriever:
         ((scores, rows, largest),) = weigh(lambda: chunks, starts, lengths, k1, b, pairs_at_once=int(starts[-1]))
         settings = bm25_settings(len(documents), corpus_hash(documents), stem, k1, b)
         return cls(Postings(scores, rows, starts, largest, len(documents)), vocabulary.numbers, documents, settings)
-
-    @property
-    def stem(self) -> bool:
-        """Whether words are stemmed."""
-        return bool(self._settings["stem"])
 
     @property
     def corpus_hash(self) -> str:

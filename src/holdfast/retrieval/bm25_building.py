@@ -25,6 +25,8 @@ from holdfast.retrieval.types import Document
 
 SCORES, ROWS, STARTS, LARGEST, VOCABULARY = "scores.f4", "rows.i4", "starts.i8", "largest.f4", "vocabulary.json"
 WORD = re.compile(r"\w+")
+K1, B = 0.9, 0.4
+"""As in the published Lucene baselines."""
 _MOST_CACHED_WORDS = 1 << 20
 _CHUNK = 50_000
 """Passages counted at a time."""
@@ -117,8 +119,6 @@ def build_bm25(
     out: Path,
     *,
     stem: bool = True,
-    k1: float = 0.9,
-    b: float = 0.4,
     replace: bool = False,
     progress: Progress | None = None,
     chunk: int = _CHUNK,
@@ -144,13 +144,13 @@ def build_bm25(
         start_stage(progress, "sorting by word", int(starts[-1]))
         largest, done = [], 0
         with open(folder / SCORES, "wb") as scores_file, open(folder / ROWS, "wb") as rows_file:
-            for scores, rows, word_largest in weigh(chunks, starts, np.array(lengths), k1, b, pairs_at_once):
+            for scores, rows, word_largest in weigh(chunks, starts, np.array(lengths), K1, B, pairs_at_once):
                 scores_file.write(scores.data)
                 rows_file.write(np.ascontiguousarray(rows).data)
                 largest.append(word_largest)
                 progress.advance(done := done + len(scores))
         write_words(folder, vocabulary.numbers, starts, np.concatenate(largest))
-        write_manifest(folder, bm25_settings(len(lengths), digest, stem, k1, b))
+        write_manifest(folder, bm25_settings(len(lengths), digest, stem, K1, B))
 
 
 def _counted(

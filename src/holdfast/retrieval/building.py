@@ -52,7 +52,7 @@ def resumable_index(out: Path) -> Iterator[Path]:
 def read_passages(corpus: Path, progress: Progress, *, replace: bool) -> Iterator[Document]:
     """The passages of a corpus; says how far it is and what it skipped. Raises `DataError`."""
     skipped: list[Skipped] = []
-    start_stage(progress, "reading passages", count_rows(corpus))
+    start_stage(progress, "reading passages", None if corpus.is_dir() else count_rows(corpus))
     for row, document in enumerate(passages(corpus, on_skip=skipped.append, replace=replace), start=1):
         if row % 1000 == 0:
             progress.advance(row)
@@ -61,7 +61,7 @@ def read_passages(corpus: Path, progress: Progress, *, replace: bool) -> Iterato
         progress.note(f"skipped {len(skipped):,} row(s) that cannot be used; the first: {skipped[0]}")
 
 
-def start_stage(progress: Progress, name: str, total: int, done: int = 0) -> None:
+def start_stage(progress: Progress, name: str, total: int | None, done: int = 0) -> None:
     """Announce a stage with `done` steps already finished; the time left is estimated from those that follow."""
     progress.stage(name, total)
     progress.advance(max(done, 1))

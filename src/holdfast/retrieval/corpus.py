@@ -46,9 +46,8 @@ def passages(
 
 
 def count_rows(path: str | os.PathLike[str]) -> int:
-    """Roughly how many passages a corpus holds: its lines, or the files of a folder."""
-    path = Path(path)
-    return len(text_files(path)) if path.is_dir() else sum(1 for _ in lines(path))
+    """Roughly how many passages a file holds: its lines."""
+    return sum(1 for _ in lines(Path(path)))
 
 
 class CorpusDigest:
@@ -204,9 +203,10 @@ def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace
         except OSError as error:
             judge.skip(number, BadField(name, f"cannot be read: {error.strerror}"))
             continue
-        judge.good += 1
+        part = 0
         for part, (title, passage) in enumerate(cut(text, path.stem), start=1):
             yield Document(f"{name}#{part}", f"{title}\n{passage}")
+        judge.good += part > 0
     judge.verdict()
 
 
@@ -219,11 +219,11 @@ def cut(text: str, name: str) -> Iterator[tuple[str, str]]:
     """
     title = name
     words: list[str] = []
-    for block in _blocks(text):
-        if heading := _HEADING.match(block):
+    for block, is_heading in _blocks(text):
+        if is_heading:
             if words:
                 yield title, " ".join(words)
-            title, words = heading[1].strip() or name, []
+            title, words = block or name, []
             continue
         if not words and _letters(block) == _letters(title):
             title = " ".join(block.split())  # of `orsa-lake` and `Orsa Lake` the one that was written to be read
@@ -244,14 +244,19 @@ def _letters(title: str) -> str:
     return re.sub(r"[\W_]+", "", title.lower())
 
 
-def _blocks(text: str) -> Iterator[str]:
-    """Paragraphs and headings, in order."""
+def _blocks(text: str) -> Iterator[tuple[str, bool]]:
+    """Paragraphs and the texts of headings, in order, and whether it is a heading. `# a comment` in a fenced block of
+    code is none."""
     paragraph: list[str] = []
+    fenced = False
     for line in [*text.splitlines(), ""]:
-        if paragraph and (not line.strip() or _HEADING.match(line)):
-            yield "\n".join(paragraph)
+        is_fence = line.lstrip().startswith(("```", "~~~"))
+        heading = None if fenced or is_fence else _HEADING.match(line)
+        fenced ^= is_fence
+        if paragraph and (heading or not line.strip()):
+            yield "\n".join(paragraph), False
             paragraph = []
-        if _HEADING.match(line):
-            yield line
+        if heading:
+            yield heading[1].strip(), True
         elif line.strip():
             paragraph.append(line)

@@ -26,6 +26,10 @@ _SAMPLE = 2_000
 _ID = 70  # bytes that an id seen takes in memory
 _WORD = 160  # bytes that a word of the vocabulary takes in memory
 _OFFSET = 8  # bytes that the place or the length of a passage takes in memory
+_PAIR = 4 + 4  # bytes of a word in a passage: its score and its row
+_ENTRY = 8 + 4  # bytes of a word beside: where its rows start, and its largest score
+_COUNT = 3 * 4  # bytes of a word in a passage while an index is built
+_CHUNK_ROWS = 65_536  # vectors that a dense search compares at once: `dense.EXACT_CHUNK_ROWS`, which loads torch
 _SORT = 1 << 30  # bytes that sorting by word takes at most
 
 
@@ -90,11 +94,11 @@ def bm25_needs(size: Size, per_second: float) -> Needs:
     """`per_second`: passages indexed per second."""
     documents, pairs = (size.text + 8) * size.passages, size.pairs * size.passages
     vocabulary = _WORD * size.vocabulary
-    index = documents + 8 * pairs + 12 * size.vocabulary
+    index = documents + _PAIR * pairs + _ENTRY * size.vocabulary
     return Needs(
         kind="BM25",
         disk=index,
-        building_disk=index + 12 * pairs,
+        building_disk=index + _COUNT * pairs,
         building_memory=vocabulary + max((_ID + 2 * _OFFSET) * size.passages, min(_SORT, 60 * pairs)),
         memory=index + vocabulary + 4 * size.passages,
         build_seconds=size.passages / per_second,
@@ -102,13 +106,11 @@ def bm25_needs(size: Size, per_second: float) -> Needs:
     )
 
 
-def dense_needs(
-    size: Size, dimensions: int, per_second: float | None, row_seconds: float, *, sq8: bool, chunk_rows: int = 65_536
-) -> Needs:
+def dense_needs(size: Size, dimensions: int, per_second: float | None, row_seconds: float, *, sq8: bool) -> Needs:
     """`per_second`: passages encoded per second. `row_seconds`: time to compare `QUERIES` queries with one row."""
     documents, codes = (size.text + 8) * size.passages, 1.0 * dimensions * size.passages
     disk = documents + (3 if sq8 else 2) * codes
-    chunk = 4.0 * dimensions * min(chunk_rows, size.passages)
+    chunk = 4.0 * dimensions * min(_CHUNK_ROWS, size.passages)
     return Needs(
         kind=f"dense {dimensions}, {'sq8' if sq8 else 'fp16'}",
         disk=disk,

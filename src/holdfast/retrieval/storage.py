@@ -26,7 +26,7 @@ _REBUILD = "delete the folder and build the index again"
 
 def write_manifest(folder: Path, settings: dict[str, Any]) -> None:
     """Write the last file of an index: its settings, and the size of every other file."""
-    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != MANIFEST}
     manifest = {"format": FORMAT, **settings, "files": sizes}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 

@@ -120,10 +120,11 @@ def parse_answer(status: int, body: bytes, *, queries: int, k: int, url: str) ->
         raise RetrieverGarbled(
             f"{url} answered {len(result)} of {queries} queries; a /retrieve server gives one list per query"
         )
-    if failed := [error for error in payload.get("errors") or () if error]:
+    errors = payload.get("errors")
+    if isinstance(errors, list) and (failed := [error for error in errors if error]):
         # An empty list would say that nothing matches.
         raise RetrieverRefused(
-            f"{url} failed on {len(failed)} of {queries} queries; the first: {_shortened(failed[0])}", status
+            f"{url} failed on {len(failed)} of {queries} queries; the first: {_shortened(str(failed[0]))}", status
         )
     return [[_hit(item, url) for item in hits[:k]] for hits in result]
 
@@ -146,6 +147,7 @@ def _document(item: Any, url: str) -> Document:
         raise RetrieverGarbled(
             f"{url} returned a document with neither `contents` nor `text`: it is {_shortened(fields)}"
         )
+    contents = contents.encode("utf-8", "replace").decode()  # a server may cut a character in half
     if identity is None:
         identity = hashlib.sha1(contents.encode()).hexdigest()[:12]
     return Document(str(identity), contents)  # some servers read ids from tables, as numbers

@@ -178,15 +178,19 @@ def test_any_text_is_a_query(served: Any, index: Any, query: str) -> None:
 
 
 def test_the_token_is_asked_for_where_something_is_to_be_had(served: Any, index: Any) -> None:
-    async def talk(client: Any) -> list[int]:
+    async def talk(client: Any) -> tuple[list[int], str]:
         paths = ["/health", "/ready", "/metrics", "/docs", "/retrieve"]
         without = [(await client.get(path)).status_code for path in paths]
         with_it = {"Authorization": "Bearer secret"}
         allowed = await client.post("/retrieve", json={"query": "lake"}, headers=with_it)
         wrong = await client.post("/retrieve", json={"query": "lake"}, headers={"Authorization": "Bearer secres"})
-        return [*without, allowed.status_code, wrong.status_code]
+        scanned = await client.get("/wp-login.php")
+        counts = (await client.get("/metrics", headers=with_it)).text
+        return [*without, allowed.status_code, wrong.status_code, scanned.status_code], counts
 
-    assert served(talk, index, token="secret") == [200, 200, 401, 401, 401, 200, 401]
+    statuses, counts = served(talk, index, token="secret")
+    assert statuses == [200, 200, 401, 401, 401, 200, 401, 401]
+    assert 'path="other",status="401"' in counts and "wp-login" not in counts
 
 
 def test_openapi_names_what_is_sent(served: Any, index: Any) -> None:

@@ -8,7 +8,6 @@ memory. `factbook:demonstrations` is for the warm start.
 from __future__ import annotations
 
 import functools
-from typing import Literal, cast
 
 from holdfast.base.errors import DataError
 from holdfast.data.factbook.book import read_book
@@ -19,7 +18,6 @@ from holdfast.retrieval.types import Document
 
 FACTBOOK = "factbook:"
 """Prefix of the names of the passages, questions and demonstrations that are made here."""
-Split = Literal["train", "dev", "test"]
 
 
 def is_factbook(path: str) -> bool:
@@ -35,7 +33,7 @@ def load_questions(name: str) -> tuple[Example, ...]:
     part = name.removeprefix(FACTBOOK)
     if part not in ("train", "dev", "test"):
         raise DataError(f"{name!r}: the Factbook has the questions train, dev and test; name one, as in factbook:train")
-    return _questions()[cast(Split, part)]
+    return _questions()[part]
 
 
 def load_passages(name: str) -> tuple[Document, ...]:
@@ -46,6 +44,5 @@ def load_passages(name: str) -> tuple[Document, ...]:
 
 
 @functools.cache
-def _questions() -> dict[Split, tuple[Example, ...]]:
-    splits = questions_of(read_book())
-    return {split: tuple(splits[split]) for split in ("train", "dev", "test")}
+def _questions() -> dict[str, tuple[Example, ...]]:
+    return {split: tuple(examples) for split, examples in questions_of(read_book()).items()}

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.agent.protocol import SearchProtocol
+from holdfast.agent.searching import search_patiently
 from holdfast.base.errors import DataError
 from holdfast.data.demonstrations import FIRST_THOUGHTS, LAST_THOUGHTS, turn_text
 from holdfast.data.questions import Example
@@ -55,7 +56,7 @@ def _turns(
     for n, step in enumerate(steps[: min(stop, most)]):
         whole = n == 0 and rng.random() < WHOLE_QUESTION
         query = question.rstrip("?") if whole else step["query"]
-        hits = retriever.search([query], protocol.topk)[0]
+        hits = search_patiently(retriever, query, protocol.topk)
         if step["passage"] not in [hit.document.id for hit in hits]:
             return None
         thought = rng.choice(_NEXT_THOUGHTS).format(steps[n - 1]["answer"]) if n else rng.choice(FIRST_THOUGHTS)

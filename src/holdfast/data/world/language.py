@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from holdfast.base.errors import ConfigError
 from holdfast.data.world.facts import ATTRIBUTES, INTERCHANGEABLE, RELATIONS
 
+_SUCCESSORS = 10
+"""Words that may follow a word of filler."""
 _ONSETS = ("b", "c", "d", "f", "g", "h", "j", "l", "m", "n", "p", "r", "s", "t", "v", "w")
 _RIMES = ("a", "ak", "al", "an", "e", "el", "en", "er", "i", "il", "in", "o", "ol", "on", "or", "u", "um", "un")
 
@@ -51,19 +53,18 @@ def build_filler(
     seed: int,
     *,
     words: int = 500,
-    successors: int = 10,
     thought_length: tuple[int, int] = (4, 10),
     ramble_length: tuple[int, int] = (18, 30),
 ) -> Filler:
     """A chain over `words` invented words, deterministic from `seed`. The facts of the world use none of them.
 
-    Raises `ConfigError` if `words` is at most `successors`, or more than two syllables can make.
+    Raises `ConfigError` for too few words to follow each other, and for more than two syllables can make.
     """
     most = (len(_ONSETS) * len(_RIMES)) ** 2 // 2  # half of them, so that drawing distinct ones ends
-    if not successors < words <= most:
+    if not _SUCCESSORS < words <= most:
         raise ConfigError(
-            f"world.filler_words = {words}: each word needs {successors} others that may follow it, and there are at "
-            f"most {most}; set it between {successors + 1} and {most}, or to 0 for no filler"
+            f"world.filler_words = {words}: each word needs {_SUCCESSORS} others that may follow it, and there are at "
+            f"most {most}; set it between {_SUCCESSORS + 1} and {most}, or to 0 for no filler"
         )
     rng = random.Random(f"holdfast-filler-{seed}")
     taken = {word for group in (*RELATIONS, *ATTRIBUTES, *INTERCHANGEABLE) for word in group}
@@ -72,5 +73,5 @@ def build_filler(
         word = "".join(rng.choice(_ONSETS) + rng.choice(_RIMES) for _ in range(2))
         if word not in taken:
             vocabulary[word] = None
-    following = tuple(tuple(rng.sample(range(words), successors)) for _ in range(words))
+    following = tuple(tuple(rng.sample(range(words), _SUCCESSORS)) for _ in range(words))
     return Filler(tuple(vocabulary), following, thought_length, ramble_length)

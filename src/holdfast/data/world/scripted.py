@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from holdfast.agent.protocol import SearchProtocol, parse_action
 from holdfast.agent.trajectory import Answer, Search
+from holdfast.data.demonstrations import turn_text
 from holdfast.data.world.facts import WorldQuestion, other_name
 from holdfast.data.world.language import Filler
 from holdfast.retrieval.types import Hit, Retriever
@@ -106,8 +107,7 @@ def _script(
     def turn(thought: str, kind: str, text: str, *, ramble: bool = False) -> str:
         if filler is not None:
             thought = f"{filler.ramble(rng) if ramble else filler.thought(rng)} {thought}"
-        opened, closed = protocol.search_tags if kind == "search" else protocol.answer_tags
-        return f"{protocol.think_open} {thought} {protocol.think_close}\n{opened} {text} {closed}"
+        return turn_text(thought, text, protocol.search_tags if kind == "search" else protocol.answer_tags, protocol)
 
     seen: list[tuple[str, str, str]] = []
     entity, thought = question.hops[0].fact.subject, ""

@@ -27,7 +27,6 @@ def serve(
     batching: Batching | None = None,
     cache_size: int = 100_000,
     keep_cache: bool = True,
-    grace: float = 60.0,
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. Then refuse new connections, answer accepted requests, and return.
@@ -39,7 +38,6 @@ def serve(
         token: required from callers as `Authorization: Bearer TOKEN`.
         cache_size: most queries whose results are cached.
         keep_cache: keep the cache over restarts, in `folder`.
-        grace: seconds for accepted requests after a signal.
         on_ready: called with the address.
 
     Raises:
@@ -66,7 +64,7 @@ def serve(
             access_log=False,
             backlog=2048,
             timeout_keep_alive=75,  # longer than clients keep a connection they do not use
-            timeout_graceful_shutdown=int(grace),
+            timeout_graceful_shutdown=60,  # seconds for accepted requests after a signal
         )
 
         class Server(uvicorn.Server):

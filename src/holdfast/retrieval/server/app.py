@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, ValidationError
+from starlette.routing import Route
 
 from holdfast import __version__
 from holdfast.retrieval.server import formats
@@ -65,7 +66,6 @@ def make_app(
         await batcher.stop()
 
     app = FastAPI(title="holdfast retriever", version=__version__, lifespan=lifespan)
-    app.add_middleware(_Middleware, metrics=metrics, token=token)
     metrics.gauge("waiting_queries", "Queries waiting for a search", lambda: batcher.waiting)
     metrics.gauge("cached_queries", "Queries in the cache", lambda: len(cache))
     metrics.gauge("passages", "Passages in the index", lambda: len(retriever.documents))
@@ -145,6 +145,8 @@ def make_app(
         """For Prometheus."""
         return Response(metrics.text(), media_type=metrics.content_type)
 
+    paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
+    app.add_middleware(_Middleware, metrics=metrics, token=token, paths=paths)
     return app
 
 
@@ -153,8 +155,8 @@ class _Middleware:
 
     _OPEN = ("/health", "/ready")
 
-    def __init__(self, app: Any, metrics: Metrics, token: str | None) -> None:
-        self._app, self._metrics = app, metrics
+    def __init__(self, app: Any, metrics: Metrics, token: str | None, paths: frozenset[str]) -> None:
+        self._app, self._metrics, self._paths = app, metrics, paths
         self._authorization = None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -166,8 +168,7 @@ class _Middleware:
 
         async def counted(message: Any) -> None:
             if message["type"] == "http.response.start":
-                route = path if scope.get("route") is not None or message["status"] == 401 else "other"
-                self._metrics.requests.labels(route, message["status"]).inc()
+                self._metrics.requests.labels(path if path in self._paths else "other", message["status"]).inc()
                 if request is not None:
                     message = {**message, "headers": [*message["headers"], (_REQUEST_ID, request)]}
             await send(message)
