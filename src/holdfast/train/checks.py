@@ -188,14 +188,13 @@ def validate_prompts(
     """Raise `ConfigError` for a model, or a prompt, that leaves no room for a rollout; `ModelError` for the tokenizer
     of another model."""
     from holdfast.agent.protocol import render_prompt
-    from holdfast.model.support import text_config
+    from holdfast.model.support import positions_of
 
-    most = protocol.max_total_tokens
-    positions = getattr(text_config(language_model.model), "max_position_embeddings", None)
-    if positions is not None and positions < most:
+    most, positions = protocol.max_total_tokens, positions_of(language_model.model)
+    if positions < most:
         raise ConfigError(
-            f"protocol.max_total_tokens = {most}, but the model has {positions} positions (max_position_embeddings); "
-            f"set protocol.max_total_tokens to {positions} or less"
+            f"protocol.max_total_tokens = {most}, but the model has {positions} positions (max_position_embeddings, or "
+            f"its attention window); set protocol.max_total_tokens to {positions} or less"
         )
     vocabulary = language_model.model.get_input_embeddings().weight.shape[0]
     for split, examples in _splits(questions):
