@@ -115,9 +115,10 @@ def _from_hub(model: Model, folder: Path) -> str | None:
     try:
         commit = hub.HfApi().model_info(model.hub_id).sha
         hub.snapshot_download(model.hub_id, revision=commit, local_dir=folder, allow_patterns=list(_HUB_FILES))
-    except (hub.errors.HfHubHTTPError, hub.errors.LocalEntryNotFoundError):
+    except Exception:  # from httpx, requests or the client itself
         return None
-    shutil.rmtree(folder / ".cache", ignore_errors=True)  # the hub client's notes
+    finally:
+        shutil.rmtree(folder / ".cache", ignore_errors=True)  # the hub client's notes
     return f"the hub, commit {commit}"
 
 
