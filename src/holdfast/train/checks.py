@@ -131,7 +131,7 @@ def _check_passages(config: Config) -> None:
     folder = None if settings.index is None else Path(settings.index)
     if folder is not None and (settings.corpus == "world" or (folder / MANIFEST).is_file()):
         check_index(config, folder)
-    if settings.corpus == "world":
+    if settings.corpus == "world":  # no corpus is named: the index has its own passages
         return
     corpus = Path(settings.corpus)
     with skipped_rows(settings.corpus, "retrieval.corpus", _ignore) as on_skip:
@@ -141,7 +141,7 @@ def _check_passages(config: Config) -> None:
             return
         digest = corpus_hash(documents)
     if folder is not None and (folder / MANIFEST).is_file():
-        check_index(config, folder, corpus_sha256=digest)
+        check_index(config, folder, corpus_sha256=digest)  # again, now that the checksum of the corpus is known
 
 
 def _check_prompts(config: Config, stage: str | None) -> str | None:

@@ -14,7 +14,7 @@ from holdfast.diagnose.finding import Finding
 from holdfast.recipe import Config, dump, load_run, setting_values
 from holdfast.train.checkpoint import read_state
 from holdfast.train.checks import config_warnings, overlap_warnings, validate_before_training
-from holdfast.train.evaluate import Evaluator, Progress
+from holdfast.train.evaluate import Evaluator, KeptEvaluations
 from holdfast.train.guard import Guard, why_stopped
 from holdfast.train.listener import Listener, Listeners, StepResult
 from holdfast.train.live_report import LiveReport
@@ -70,7 +70,7 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
 
 
 def _continued(config: Config) -> Config:
-    """The recipe for a run that has a checkpoint, where its critic is. The one that it began with may be gone by now."""
+    """The recipe for a run that has a checkpoint: its critic is there, and the one it began with may be gone by now."""
     return config.model_copy(update={"critic": config.critic.model_copy(update={"path": None})})
 
 
@@ -174,15 +174,16 @@ class _Run:
             "steps": config.train.steps,
             "seed": config.run.seed,
             "data": config.data.model_dump(mode="json"),
+            "eval": config.eval.model_dump(),
         }
-        progress = Progress(self.run_dir / run_folder.FINAL_EVALUATION, {**of, "eval": config.eval.model_dump()})
-        after = progress.run("after", self.evaluator, questions, self.listener.advance)
+        kept = KeptEvaluations(self.run_dir / run_folder.FINAL_EVALUATION, of)
+        after = kept.run("after", self.evaluator, questions, self.listener.advance)
         before: dict[str, float] = {}
         if config.eval.start:
             # Loaded again from where it is kept, so that the run need not hold it in memory.
             start = starting_policy(config, self.questions, self.retrievers.train)
             evaluator = self._evaluator(make_agent(config, start, self.retrievers.eval))
-            before = progress.run(
+            before = kept.run(
                 "before", evaluator, questions, lambda done: self.listener.advance(len(questions) + done)
             ).scores
         rows = MetricsFile(self.run_dir / run_folder.METRICS).read()
@@ -197,7 +198,7 @@ class _Run:
             samples=after.samples,
         )
         write_summary(summary, len(questions))
-        progress.delete()
+        kept.delete()
         return summary
 
     def _evaluator(self, agent: SearchAgent) -> Evaluator:
