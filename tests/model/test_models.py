@@ -6,8 +6,10 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 from typer.testing import CliRunner
 
@@ -72,6 +74,23 @@ def test_nothing_stays_of_a_model_that_fails(no_hub: None, tmp_path: Path, monke
         models.get("smollm2")
     assert models.stored(SMOLLM2.hub_id) is None
     assert list((tmp_path / "cache" / "models").iterdir()) == []
+
+
+def test_a_hub_that_goes_away_meanwhile_is_done_without(
+    no_hub: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client raises errors of its transport too, and leaves its notes."""
+
+    def breaks_off(_: str, *, local_dir: Path, **__: Any) -> None:
+        (local_dir / ".cache").mkdir()
+        raise TimeoutError("the connection timed out")
+
+    monkeypatch.setattr(models, "unreachable", lambda: None)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_: SimpleNamespace(sha="0"))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", breaks_off)
+    monkeypatch.setattr(models, "_from_package", lambda *_: "a package")
+    stored = models.get("smollm2")
+    assert stored.source == "a package" and [file.name for file in stored.folder.iterdir()] == [models.ORIGIN]
 
 
 def test_other_weights_are_refused(package: Callable[[str], None]) -> None:

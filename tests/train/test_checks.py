@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,6 +62,17 @@ def test_a_prompt_must_leave_room_for_one_token(recipe: Recipe, language_model: 
     validate(recipe(limits | {"protocol.max_total_tokens": longest + 1}), language_model)
     with pytest.raises(ConfigError, match="leaves no room"):
         validate(recipe(limits | {"protocol.max_total_tokens": longest}), language_model)
+
+
+def test_a_window_of_attention_bounds_a_rollout(
+    recipe: Recipe, make_model: Callable[..., Any], language_model: LanguageModel
+) -> None:
+    """Such as that of Phi-3-mini-4k, which has more positions."""
+    for window, fits in ((220, True), (219, False)):
+        windowed = replace(language_model, model=make_model("Mistral", sliding_window=window))
+        refused = pytest.raises(ConfigError, match="max_total_tokens = 220, but the model has 219 positions")
+        with nullcontext() if fits else refused:
+            validate(recipe(), windowed)
 
 
 # ---- warnings

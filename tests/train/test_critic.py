@@ -262,6 +262,28 @@ def test_a_critic_of_another_run_is_the_one_to_begin_with(whole_ppo: Path, recip
     assert metrics["critic/value_mean"] != 0.0
 
 
+def test_a_run_goes_on_without_the_critic_it_began_with(
+    whole_ppo: Path, recipe: Recipe, tmp_path: Path, told: Any
+) -> None:
+    """Its own checkpoints have one, and the other run may have pruned that checkpoint."""
+    first = tmp_path / "first"
+    shutil.copytree(step_folder(whole_ppo, 2), first)
+    config = recipe(RUN | {"train.steps": 2, "checkpoint.every": 1, "eval.every": 0, "critic.path": str(first)})
+    train(config, tmp_path / "whole")
+
+    def die(result: StepResult) -> None:
+        if result.step == 2:
+            raise Killed
+
+    told.step = die
+    with pytest.raises(Killed):
+        train(config, tmp_path / "run", listener=told)
+    shutil.rmtree(first)
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+    same_critic(tmp_path / "whole", tmp_path / "run")
+
+
 def test_a_critic_that_is_missing_is_refused(whole_ppo: Path, recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path in ("absent", "empty", str(whole_ppo / "checkpoints" / "best")):

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.base.errors import ConfigError, GuardStop
 from holdfast.base.run_folder import FINDINGS, METRICS, list_checkpoints
+from holdfast.diagnose import monitor
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import as_json
 from holdfast.diagnose.readers import read_log
@@ -71,6 +72,20 @@ def test_the_guard_saves_and_stops(recipe: Recipe, tmp_path: Path, told: Any, mo
     assert resume(run_dir, listener=told).steps == 4
     assert [alarm.code for alarm in told.alarms] == []
     assert [(f["code"], f["step"]) for f in written(run_dir)["findings"]] == [("GRD002", 2)]
+
+
+def test_a_stop_names_the_checkpoint_there_is(
+    recipe: Recipe, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long log is not judged at every step, so that the run stops, and is saved, later than the finding begins."""
+    poison(monkeypatch, at=2)
+    monkeypatch.setattr(monitor, "_JUDGED_EVERY", 1.5)  # judged after steps 1 and 3
+    run_dir = tmp_path / "run"
+    with pytest.raises(GuardStop) as stop:
+        train(recipe(SHORT | {"guard.codes": "GRD002", "guard.action": "stop"}), run_dir, listener=told)
+    (checkpoint,) = list_checkpoints(run_dir)
+    assert checkpoint.name == "step-000003" and [alarm.step for alarm in told.alarms] == [2]
+    assert f"after step 3: GRD002. {told.alarms[0].summary}" in str(stop.value) and str(checkpoint) in str(stop.value)
 
 
 def test_the_guard_minds_its_own_codes(

@@ -19,6 +19,7 @@ from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Answer, Group, Invalid, Search, Trajectory, Turn
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.base.run_folder import step_folder
+from holdfast.data.questions import QuestionOrder
 from holdfast.evaluate.probes import arms_of, open_run
 from holdfast.losses import llds_penalty, nthr_weights, token_influence
 from holdfast.methods.drop_first_actions import DropFirstActions
@@ -322,12 +323,24 @@ def test_further_questions_replace_groups_with_equal_rewards(recipe: Recipe) -> 
     assert len(groups) == 4 or extra >= 3
 
 
+def test_a_question_that_comes_again_in_a_step_gets_other_rollouts(recipe: Recipe) -> None:
+    """Four questions are an epoch, so those of the further round are the same."""
+    trainer = a_trainer(recipe({"loss.methods.dynamic_sampling.rounds": 1, "reward": {"em": 1.0}}))
+    trainer.question_order = QuestionOrder(trainer.question_order.next(4), seed=0)
+    examples = trainer.question_order.next(4)
+    groups, stats = trainer.roll_out(examples)
+    assert groups == trainer.roll_out(examples)[0] and not any(group.mixed for group in groups)
+    _, both, _ = trainer._resampled(examples, groups, stats)
+    assert len(both) == 8 and {group.id for group in both[4:]} == {group.id for group in groups}
+    assert all(group not in groups for group in both[4:])
+
+
 @pytest.mark.parametrize(("mixed", "rounds", "drawn"), [("1111", 3, 4), ("1010" + "11", 3, 6), ("0" * 12, 2, 12)])
 def test_rounds_end_when_there_are_enough_groups(recipe: Recipe, mixed: str, rounds: int, drawn: int) -> None:
     trainer = a_trainer(recipe({"loss.methods.dynamic_sampling.rounds": rounds}))
     kinds = iter(mixed)
 
-    def roll_out(examples: Any) -> Any:
+    def roll_out(examples: Any, *further: int) -> Any:
         return [
             Group(example.id, (rollout(next(kinds) == "1", END), rollout(False, END))) for example in examples
         ], RolloutStats(searches=len(examples))

@@ -17,6 +17,7 @@ from holdfast.base.errors import CheckpointError, ConfigError, RetrievalError, R
 from holdfast.recipe import Config
 from holdfast.retrieval.cache import CachedRetriever
 from holdfast.train import run
+from holdfast.train.evaluate import Evaluator
 from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.rollouts import roll_out
 from holdfast.train.run import resume, train
@@ -123,6 +124,39 @@ def test_the_steps_before_an_outage_are_saved(
         for name in ("whole", "broken")
     ]
     assert rows[0] == rows[1] and len(rows[0]) == 3
+
+
+def test_an_evaluation_on_dev_that_fails_costs_no_step(
+    recipe: Recipe, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate, seen = Evaluator.__call__, []
+
+    def second_fails(self: Evaluator, examples: Any, *progress: Any) -> Any:
+        seen.append(examples[0].split)
+        if len(seen) == 2:
+            raise RolloutError("the server is gone")
+        return evaluate(self, examples, *progress)
+
+    monkeypatch.setattr(Evaluator, "__call__", second_fails)
+    config = recipe({"train.steps": 2, "eval.every": 1, "eval.start": False})
+    assert train(config, tmp_path / "run", listener=told).steps == 2
+    assert seen == ["dev", "dev", "dev", "test"]
+    rows = MetricsFile(tmp_path / "run" / "metrics.jsonl").read()
+    assert [(row["step"], "eval/em" in row) for row in rows] == [(0, True), (1, False), (2, True)]
+    assert "no evaluation on dev after step 1: the server is gone" in told.notes
+
+
+def test_a_final_evaluation_that_fails_is_resumed(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RolloutError("the server is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluator, "__call__", fails)
+        with pytest.raises(RolloutError, match="the server is gone"):
+            train(recipe({"train.steps": 1}), tmp_path / "run")
+    assert resume(tmp_path / "run").after
 
 
 def test_a_step_of_failures_alone_changes_nothing(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,16 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_dir() == Path("/c/.cache/holdfast")
 
 
+def test_another_chat_template_makes_another_start(recipe: Recipe, tmp_path: Path) -> None:
+    """Also where it is the same file, edited since."""
+    template = tmp_path / "chat.jinja"
+    folders = set()
+    for text in ("a", "b"):
+        template.write_text(text)
+        folders.add(start_folder(recipe({"model.chat_template": str(template)})))
+    assert len(folders) == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "threads"),
     [

@@ -134,13 +134,14 @@ def test_the_file_alone_is_written_by_default(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_tensorboard_holds_the_numbers_of_a_resumed_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kept", "steps"), [(1, [1, 2]), (-1, [2])])
+def test_tensorboard_holds_the_numbers_of_a_resumed_run(tmp_path: Path, kept: int, steps: list[int]) -> None:
     pytest.importorskip("tensorboard")
     first = opened(tmp_path, "--track.tensorboard")
     for step in (1, 2, 3):
         log(first, step, {"reward/mean": step / 4})
     first.close()
-    MetricsFile(tmp_path / "metrics.jsonl").truncate(1)  # what resuming after step 1 does
+    MetricsFile(tmp_path / "metrics.jsonl").truncate(kept)  # what resuming after this step does; -1: from the start
     second = opened(tmp_path, "--track.tensorboard")
     log(second, 2, {"reward/mean": 0.75})
     second.close()
@@ -148,7 +149,7 @@ def test_tensorboard_holds_the_numbers_of_a_resumed_run(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("reward/mean")
-    assert [(e.step, e.value) for e in events] == [(1, 0.25), (2, 0.75)]
+    assert [(e.step, e.value) for e in events] == [(step, {1: 0.25, 2: 0.75}[step]) for step in steps]
 
 
 class FakeWandB(SimpleNamespace):

@@ -150,6 +150,23 @@ def test_micro_batches_do_not_matter(make_model: Callable[..., Any]) -> None:
         torch.testing.assert_close(end, ends[0][1], atol=1e-9, rtol=0)
 
 
+def test_it_ends_without_gradients_and_in_eval_mode(make_model: Callable[..., Any]) -> None:
+    model = make_model()
+    train(model, episodes())
+    assert all(parameter.grad is None for parameter in model.parameters()) and not model.training
+
+
+def test_one_that_is_stopped_leaves_the_model_in_eval_mode(make_model: Callable[..., Any]) -> None:
+    model = make_model()
+    tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=0)
+    policy = LanguageModel(model=model, tokenizer=tokenizer, gradient_checkpointing=True)
+    rows = warm_start(policy, episodes(), supervision())
+    next(rows)
+    assert model.training
+    rows.close()  # type: ignore[attr-defined]
+    assert not model.training
+
+
 @pytest.mark.parametrize("by_length", [False, True])
 def test_batches_mix_rollouts_of_different_length_unless_they_are_to_be_alike(by_length: bool) -> None:
     """Half of the demonstrations search once, half twice: a batch of one kind pushes the policy to that habit."""

@@ -24,7 +24,7 @@ from holdfast.evaluate.questions import WORLD
 from holdfast.evaluate.servers import Server
 from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import load_model, pick_device
-from holdfast.model.support import text_config
+from holdfast.model.support import positions_of
 from holdfast.recipe import Config, load
 from holdfast.recipe.settings import parse_overrides
 from holdfast.train.checkpoint import model_folder
@@ -142,13 +142,12 @@ def open_model(
         autocast_dtype=language_model.autocast_dtype,
         greedy=samples is None,
     )
-    positions = getattr(text_config(language_model.model), "max_position_embeddings", None) or math.inf
     return EvaluatedModel(
         name=model,
         config=config,
         policy=policy,
         tokenizer=language_model.tokenizer,
-        positions=positions,
+        positions=positions_of(language_model.model),
         local=True,
         weights=_weights(folder()),
         decoding=decoding,

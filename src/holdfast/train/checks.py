@@ -131,7 +131,7 @@ def _check_passages(config: Config) -> None:
     folder = None if settings.index is None else Path(settings.index)
     if folder is not None and (settings.corpus == "world" or (folder / MANIFEST).is_file()):
         check_index(config, folder)
-    if settings.corpus == "world":
+    if settings.corpus == "world":  # no corpus is named: the index has its own passages
         return
     corpus = Path(settings.corpus)
     with skipped_rows(settings.corpus, "retrieval.corpus", _ignore) as on_skip:
@@ -141,7 +141,7 @@ def _check_passages(config: Config) -> None:
             return
         digest = corpus_hash(documents)
     if folder is not None and (folder / MANIFEST).is_file():
-        check_index(config, folder, corpus_sha256=digest)
+        check_index(config, folder, corpus_sha256=digest)  # again, now that the checksum of the corpus is known
 
 
 def _check_prompts(config: Config, stage: str | None) -> str | None:
@@ -188,14 +188,13 @@ def validate_prompts(
     """Raise `ConfigError` for a model, or a prompt, that leaves no room for a rollout; `ModelError` for the tokenizer
     of another model."""
     from holdfast.agent.protocol import render_prompt
-    from holdfast.model.support import text_config
+    from holdfast.model.support import positions_of
 
-    most = protocol.max_total_tokens
-    positions = getattr(text_config(language_model.model), "max_position_embeddings", None)
-    if positions is not None and positions < most:
+    most, positions = protocol.max_total_tokens, positions_of(language_model.model)
+    if positions < most:
         raise ConfigError(
-            f"protocol.max_total_tokens = {most}, but the model has {positions} positions (max_position_embeddings); "
-            f"set protocol.max_total_tokens to {positions} or less"
+            f"protocol.max_total_tokens = {most}, but the model has {positions} positions (max_position_embeddings, or "
+            f"its attention window); set protocol.max_total_tokens to {positions} or less"
         )
     vocabulary = language_model.model.get_input_embeddings().weight.shape[0]
     for split, examples in _splits(questions):

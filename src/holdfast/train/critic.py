@@ -88,7 +88,8 @@ class Critic:
         old, ref = torch.zeros_like(batch.rollout_logprobs), torch.zeros_like(batch.rollout_logprobs)
         if not self._reward_kl:
             return token_rewards(batch.rewards[:, None], old, batch.loss_mask), {}
-        for rows, micro in _rows_and_micros(plan, old_pass):
+        micros = itertools.chain(*old_pass.minibatches)
+        for rows, micro in zip(itertools.chain(*plan), micros, strict=True):
             assert micro.old_logprobs is not None and micro.ref_logprobs is not None
             width = micro.loss_mask.shape[1]
             old[rows, :width], ref[rows, :width] = micro.old_logprobs, micro.ref_logprobs
@@ -127,17 +128,17 @@ class Critic:
 
     def _with_advantages(self, old_pass: OldPass, plan: Plan, advantages: Tensor) -> OldPass:
         """Without reference log-probs where the loss has no KL: they were for the reward."""
-        micros = iter(
+        minibatches = [
             [
                 replace(
                     micro,
                     advantages=advantages[rows, : micro.loss_mask.shape[1]],
                     ref_logprobs=micro.ref_logprobs if self._loss_kl else None,
                 )
-                for rows, micro in _rows_and_micros(plan, old_pass)
+                for micro, rows in zip(micros, mini, strict=True)
             ]
-        )
-        minibatches = [[next(micros) for _ in mini] for mini in plan]
+            for micros, mini in zip(old_pass.minibatches, plan, strict=True)
+        ]
         return old_pass._replace(minibatches=minibatches, batch=replace(old_pass.batch, advantages=advantages))
 
 
@@ -150,12 +151,6 @@ def _with_value_head(model: Any) -> Any:
     torch.nn.init.zeros_(head.bias)
     value_model.set_output_embeddings(head)
     return value_model
-
-
-def _rows_and_micros(plan: Plan, old_pass: OldPass) -> list[tuple[list[int], TokenBatch]]:
-    """Each micro-batch, with its rows in the whole batch."""
-    rows, micros = itertools.chain(*plan), itertools.chain(*old_pass.minibatches)
-    return list(zip(rows, micros, strict=True))
 
 
 def _clipped(values: Tensor, old_values: Tensor, returns: Tensor, clip: float) -> Tensor:

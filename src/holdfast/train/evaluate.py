@@ -103,7 +103,7 @@ class Evaluator:
         return [t for group in score(groups, examples) for t in group.trajectories]
 
 
-class Progress:
+class KeptEvaluations:
     """A file with the evaluations of a run's end, so that one that is stopped can continue."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:

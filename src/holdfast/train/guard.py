@@ -65,12 +65,12 @@ class Guard(Listener):
         write_findings(self._run_dir, self._monitor.log(), self._monitor.diagnosis())
 
 
-def why_stopped(finding: Finding, run_dir: Path, config: Config) -> str:
-    """The message of a run that its guard has stopped."""
-    checkpoint = step_folder(run_dir, finding.step)
+def why_stopped(finding: Finding, step: int, run_dir: Path, config: Config) -> str:
+    """The message of a run that its guard has stopped after `step`. A finding of a long log may begin before that."""
+    checkpoint = step_folder(run_dir, step)
     change = finding.remedy.replace("`", "")
     return (
-        f"stopped by guard.codes after step {finding.step}: {finding.code}. {finding.summary} The run is saved in "
+        f"stopped by guard.codes after step {step}: {finding.code}. {finding.summary} The run is saved in "
         f"{checkpoint}. {change} A new run from its model: {from_model(config, checkpoint / 'model')}. To continue it "
         f"as before: holdfast resume {run_dir}"
     )

@@ -9,7 +9,7 @@ import ctypes
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -55,10 +55,9 @@ class Reference:
     def __init__(self, language_model: LanguageModel, weights: Sequence[Tensor] = ()) -> None:
         self._language_model = language_model
         self._trained = [p for p in language_model.model.parameters() if p.requires_grad]
-        self.weights = [p.detach().clone() for p in self._trained]
+        given = weights or self._trained
+        self.weights = [w.detach().to(p, copy=True) for p, w in zip(self._trained, given, strict=True)]
         """Copies of the trained parameters, in the model's order."""
-        for copied, given in zip(self.weights, weights, strict=bool(weights)):
-            copied.copy_(given)
 
     @torch.no_grad()
     def logprobs(
@@ -168,7 +167,7 @@ class Learner:
             micros = []
             for rows in mini:
                 micro = batch.select(rows).trim()
-                with self._hidden_states(needed=bool(scored)) as states:
+                with hidden_states(self.language_model.model) if scored else nullcontext([]) as states:
                     if misplaced is None:
                         old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
                     else:
@@ -178,14 +177,19 @@ class Learner:
                 assert entropy is not None
                 old_logprobs[rows, : old.shape[1]] = old
                 entropies[rows, : old.shape[1]] = entropy
-                for row, state in zip(rows, _by_row(states, micro.loss_mask), strict=False):
-                    if any(needed[row] for needed in scored.values()):
-                        hidden[row] = state.clone()
+                if scored:
+                    by_row = states[0].split(micro.loss_mask[:, 1:].sum(-1).tolist())  # of sampled tokens: [n, d]
+                    for row, state in zip(rows, by_row, strict=True):
+                        if any(needed[row] for needed in scored.values()):
+                            hidden[row] = state.clone()
                 mask = mass = None
                 if self._needs_mask:
                     masked, mask = self.language_model.masked_logprobs(micro.token_ids, micro.loss_mask, self.sampling)
-                    old, mass = (masked, None) if self.sampling.mask_logprobs else (old, old - masked)
-                over = None if mass is not None else mask
+                    if self.sampling.mask_logprobs:
+                        old = masked  # the loss is over the mask
+                    else:
+                        mass = old - masked  # the loss is over the vocabulary; methods read the log-mass of the mask
+                over = mask if self.sampling.mask_logprobs else None
                 ref, anchor = (self._frozen_pass(policy, micro, over) for policy in (self.reference, self.anchor))
                 micro = replace(micro, old_logprobs=old, ref_logprobs=ref, anchor_logprobs=anchor)
                 micro = replace(micro, sampling_mask=mask, old_log_mass=mass)
@@ -213,10 +217,6 @@ class Learner:
     def renew_anchor(self, weights: Sequence[Tensor] = ()) -> None:
         """From the next old pass on, the penalty compares with the policy as it is now, or with that of `weights`."""
         self.anchor = Reference(self.language_model, weights)
-
-    def _hidden_states(self, *, needed: bool) -> AbstractContextManager[list[Tensor]]:
-        """Collects the hidden states of a pass, if a method needs them."""
-        return hidden_states(self.language_model.model) if needed else nullcontext([])
 
     def _scores(
         self, whole: TokenBatch, hidden: Mapping[int, Tensor], scored: Mapping[str, Sequence[bool]]
@@ -367,11 +367,6 @@ def make_learner(config: Config, language_model: LanguageModel, reference: Refer
     """The learner of a recipe, with a fresh optimizer."""
     objective = Objective(config.loss, max_tokens=config.protocol.max_sampled_tokens)
     return Learner(language_model, objective, config.train, config.sampling, reference)
-
-
-def _by_row(states: Sequence[Tensor], loss_mask: Tensor) -> Sequence[Tensor]:
-    """The hidden states `[n, d]` of each row's sampled tokens, of one pass; empty without states."""
-    return states[0].split(loss_mask[:, 1:].sum(-1).tolist()) if states else ()
 
 
 class _Totals:

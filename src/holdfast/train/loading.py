@@ -87,7 +87,7 @@ def load_retriever(config: Config, *, note: Note | None = None) -> CachedRetriev
     if settings.url is not None:
         # The rollout loop tries a failed search again by itself.
         return CachedRetriever(HTTPRetriever(settings.url, retries=0), settings.cache_size)
-    if settings.corpus == "world" and settings.index is not None:
+    if settings.corpus == "world" and settings.index is not None:  # no corpus is named: the index has its own passages
         return CachedRetriever(open_index(settings.index, device=_DEVICE), settings.cache_size)
     with skipped_rows(settings.corpus, "retrieval.corpus", note) as on_skip:
         return _index(config, read_passages(settings.corpus, on_skip))

@@ -14,7 +14,7 @@ from holdfast.diagnose.finding import Finding
 from holdfast.recipe import Config, dump, load_run, setting_values
 from holdfast.train.checkpoint import read_state
 from holdfast.train.checks import config_warnings, overlap_warnings, validate_before_training
-from holdfast.train.evaluate import Evaluator, Progress
+from holdfast.train.evaluate import Evaluator, KeptEvaluations
 from holdfast.train.guard import Guard, why_stopped
 from holdfast.train.listener import Listener, Listeners, StepResult
 from holdfast.train.live_report import LiveReport
@@ -61,12 +61,17 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
         raise CheckpointError(
             f"{run_dir} is a finished warm start, not a run to resume. Train from it with {from_model(config, model)}"
         )
-    validate_before_training(config)
+    validate_before_training(_continued(config) if run_folder.list_checkpoints(run_dir) else config)
     with run_folder.writing(run_dir):
         checkpoint = newest_checkpoint(run_dir, config, listener.note)
         run = _Run(config, run_dir, listener, checkpoint)
         run.saver.continue_from(checkpoint, config.model, listener.note)
         return run.train()
+
+
+def _continued(config: Config) -> Config:
+    """The recipe for a run that has a checkpoint: its critic is there, and the one it began with may be gone by now."""
+    return config.model_copy(update={"critic": config.critic.model_copy(update={"path": None})})
 
 
 class _Run:
@@ -83,7 +88,8 @@ class _Run:
             QuestionOrder(self.questions.train, seed=config.run.seed).restore(position)
         self.retrievers = load_retrievers(config, note=listener.note)
         policy = starting_policy(config, self.questions, self.retrievers.train, listener)
-        self.trainer = make_trainer(config, policy, self.questions.train, self.retrievers.train)
+        trained = config if checkpoint is None else _continued(config)
+        self.trainer = make_trainer(trained, policy, self.questions.train, self.retrievers.train)
         self.evaluator = self._evaluator(self.trainer.agent)
         self.saver = Saver(self.trainer, run_dir, config.checkpoint, started=started)
         self._idle: int | None = 0 if checkpoint is None else None
@@ -92,7 +98,7 @@ class _Run:
     def train(self) -> Summary:
         """Run the remaining steps and the final evaluation."""
         if (finding := self._train()) is not None:
-            raise GuardStop(why_stopped(finding, self.run_dir, self.config))
+            raise GuardStop(why_stopped(finding, self.trainer.completed_steps, self.run_dir, self.config))
         return self._close()
 
     def _train(self) -> Finding | None:
@@ -129,7 +135,10 @@ class _Run:
                 self.saver.save_if_missing()  # the steps before this one are whole
             raise
         if self.config.eval.every and result.step % self.config.eval.every == 0:
-            result = replace(result, metrics={**result.metrics, **self._evaluate()})
+            try:
+                result = replace(result, metrics={**result.metrics, **self._evaluate()})
+            except RolloutError as error:  # the step is whole; if searches still fail, the next one saves and stops
+                self.listener.note(f"no evaluation on dev after step {result.step}: {error}")
         return result
 
     def _refuse_idle(self, result: StepResult) -> None:
@@ -165,15 +174,16 @@ class _Run:
             "steps": config.train.steps,
             "seed": config.run.seed,
             "data": config.data.model_dump(mode="json"),
+            "eval": config.eval.model_dump(),
         }
-        progress = Progress(self.run_dir / run_folder.FINAL_EVALUATION, {**of, "eval": config.eval.model_dump()})
-        after = progress.run("after", self.evaluator, questions, self.listener.advance)
+        kept = KeptEvaluations(self.run_dir / run_folder.FINAL_EVALUATION, of)
+        after = kept.run("after", self.evaluator, questions, self.listener.advance)
         before: dict[str, float] = {}
         if config.eval.start:
             # Loaded again from where it is kept, so that the run need not hold it in memory.
             start = starting_policy(config, self.questions, self.retrievers.train)
             evaluator = self._evaluator(make_agent(config, start, self.retrievers.eval))
-            before = progress.run(
+            before = kept.run(
                 "before", evaluator, questions, lambda done: self.listener.advance(len(questions) + done)
             ).scores
         rows = MetricsFile(self.run_dir / run_folder.METRICS).read()
@@ -188,7 +198,7 @@ class _Run:
             samples=after.samples,
         )
         write_summary(summary, len(questions))
-        progress.delete()
+        kept.delete()
         return summary
 
     def _evaluator(self, agent: SearchAgent) -> Evaluator:

@@ -16,9 +16,6 @@ from torch import Tensor
 
 from holdfast.recipe import Faults
 
-E4M3_MOST = 448.0
-"""The largest number of the format."""
-
 
 class SamplerWeights:
     """What rollouts are sampled from, while `faults` ask for other weights than the model's.
@@ -48,5 +45,6 @@ class SamplerWeights:
 
 def to_8_bits(weight: Tensor) -> Tensor:
     """A matrix rounded to E4M3 (three bits behind the leading one), each row scaled to the format's range."""
-    scale = weight.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny) / E4M3_MOST
+    most = torch.finfo(torch.float8_e4m3fn).max
+    scale = weight.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny) / most
     return (weight / scale).to(torch.float8_e4m3fn).to(weight.dtype) * scale

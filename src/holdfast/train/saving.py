@@ -122,20 +122,15 @@ def refuse_other_shape(config: Config, saved: Path) -> None:
     else:
         expected = read_object(Path(path) / "config.json")
     saved_config = read_object(saved / "config.json")
-    differing = {
-        name if path == "tiny" else f"model.path = {path!r}, whose {key}": (
-            expected[key],
-            saved_config[key],
-        )
-        for key, name in _SHAPE.items()
-        if key in expected and key in saved_config and expected[key] != saved_config[key]
-    }
     rank = config.model.lora_rank or read_object(Path(path) / ADAPTERS_FILE).get("r", 0)
-    if (trained := read_object(saved / ADAPTERS_FILE).get("r", 0)) != rank:
-        differing["model.lora_rank"] = (rank, trained)
-    if differing:
-        name, (configured, trained) = next(iter(differing.items()))
-        raise CheckpointError(
-            f"{name} = {configured}, but {saved} was trained with {trained}, so the weights do not fit. Restore "
-            "[model] of the recipe, or start a new run"
-        )
+    compared = [
+        (name if path == "tiny" else f"model.path = {path!r}, whose {key}", expected.get(key), saved_config.get(key))
+        for key, name in _SHAPE.items()
+    ]
+    compared.append(("model.lora_rank", rank, read_object(saved / ADAPTERS_FILE).get("r", 0)))
+    for name, configured, trained in compared:
+        if None not in (configured, trained) and configured != trained:
+            raise CheckpointError(
+                f"{name} = {configured}, but {saved} was trained with {trained}, so the weights do not fit. Restore "
+                "[model] of the recipe, or start a new run"
+            )

@@ -168,14 +168,16 @@ class _Start:
         settings = self.config.warm_start
         if plain_steps := self.config.world.scripts.plain_steps:
             yield plain_steps, _texts(self._scripts(plain=True))
-        if settings.steps and settings.data is not None and factbook.is_factbook(settings.data):
-            yield settings.steps, self._demonstrations(settings.data)
-        elif settings.steps and settings.data is not None:
+        if not settings.steps:
+            return
+        if settings.data is None:
+            texts = _texts(scripts)  # `check_training` has made sure that there is a world
+        elif factbook.is_factbook(settings.data):
+            texts = self._demonstrations(settings.data)
+        else:
             with skipped_rows(settings.data, "warm_start.data", self.listener.note) as on_skip:
                 texts = read_demonstrations(Path(settings.data), load_protocol(self.config), on_skip=on_skip)
-            yield settings.steps, texts
-        elif settings.steps:
-            yield settings.steps, _texts(scripts)  # `check_training` has made sure that there is a world
+        yield settings.steps, texts
 
     def _demonstrations(self, name: str) -> list[_Text]:
         """Those of the Factbook, with what the recipe's retriever finds."""

@@ -53,12 +53,14 @@ def settings_hash(config: Config) -> str:
 def start_folder(config: Config) -> Path:
     """Where the cache keeps the policy that a recipe's warm start makes. Raises `DataError`.
 
-    Its name is a hash of everything the policy depends on. A file of demonstrations counts with its content, a model
-    folder with the names, sizes and times of its files, and a hub id with its name.
+    Its name is a hash of everything the policy depends on. A file of demonstrations and a chat template count with
+    their content, a model folder with the names, sizes and times of its files, and a hub id with its name.
     """
     parts: dict[str, Any] = {"version": __version__, **config.start_parts()}
     if config.warm_start.data is not None:
         parts["demonstrations"] = _digest(config.warm_start.data, "warm_start.data")
+    if config.model.chat_template not in ("auto", "none"):
+        parts["template"] = _digest(config.model.chat_template, "model.chat_template")
     folder = stored(config.model.path) or Path(config.model.path)
     if folder.is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())

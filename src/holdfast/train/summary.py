@@ -80,7 +80,7 @@ def samples_of(trajectories: Sequence[Trajectory], questions: Sequence[Example])
     taken = [t for t in trajectories if t.turns]
     correct = sorted((t for t in taken if t.correct), key=lambda t: -len(t.turns))
     incorrect = [t for t in taken if not t.correct]
-    ranked = [*correct[:1], *correct[1:][len(correct) // 2 - 1 :][:1], *incorrect[:1]]
+    ranked = [*correct[:1], *correct[max(len(correct) // 2, 1) :][:1], *incorrect[:1]]
     chosen = ranked + [t for t in (*correct, *incorrect) if t not in ranked]
     return tuple(
         Sample(

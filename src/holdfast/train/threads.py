@@ -48,7 +48,8 @@ def fastest_threads(language_model: LanguageModel) -> dict[int, float]:
         seconds[threads] = _median_seconds(one_pass)
         if seconds[threads] * _GAIN > seconds[best] and threads > 1:
             break
-        best, threads = threads, most if threads < most < threads * 2 else threads * 2
+        best = threads
+        threads = most if threads < most < 2 * threads else 2 * threads  # PyTorch's choice may be no power of two
     torch.set_num_threads(best)
     return seconds
 

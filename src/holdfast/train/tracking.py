@@ -113,10 +113,10 @@ class MetricsFile(Listener):
 class TensorBoard(Listener):
     """Event files for `tensorboard --logdir RUN`. `purge_step` hides what a stopped run logged from that step on."""
 
-    def __init__(self, folder: Path, *, purge_step: int = 0) -> None:
+    def __init__(self, folder: Path, *, purge_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=purge_step or None)
+        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
 
     def step(self, result: StepResult) -> None:
         """Write an event for each metric."""

@@ -145,12 +145,12 @@ class Trainer:
         the further rounds.
         """
         examples = list(examples)
-        for _ in range(self._rounds):
+        for number in range(1, self._rounds + 1):
             missing = self.config.train.questions - sum(selected(groups, self._methods))
             if missing <= 0:
                 break
             further = self.question_order.next(missing)
-            more, round_stats = self.roll_out(further)
+            more, round_stats = self.roll_out(further, number)
             examples, groups = [*examples, *further], [*groups, *more]
             stats.add(round_stats)
         chosen = selected(groups, self._methods)
@@ -160,15 +160,19 @@ class Trainer:
         groups = [groups[k] for k in order]
         return [examples[k] for k in order], groups, groups[: sum(chosen)]
 
-    def roll_out(self, examples: Sequence[Example]) -> tuple[list[Group], RolloutStats]:
-        """A scored group for each question, sampled with this step's seed."""
+    def roll_out(self, examples: Sequence[Example], *further: int) -> tuple[list[Group], RolloutStats]:
+        """A scored group for each question, sampled with this step's seed.
+
+        `further` is the number of a further round, which has a seed of its own: where an epoch ends within the step, a
+        question comes again, and must not get the same rollouts.
+        """
         config = self.config
         with self._sampler.in_place(self.completed_steps) if self._sampler else nullcontext():
             groups, stats = roll_out(
                 self.agent,
                 examples,
                 size=config.train.group_size,
-                seed=(config.run.seed, self.completed_steps),
+                seed=(config.run.seed, self.completed_steps, *further),
                 max_failed=config.run.max_failed_fraction,
             )
         return score(groups, examples, config.reward.weights()), stats

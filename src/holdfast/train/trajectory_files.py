@@ -57,7 +57,7 @@ class _Bounded:
         if not self._path.is_file() or self._path.stat().st_size < LARGEST // 8:
             return 1
         common = math.gcd(*{row["step"] for row in _whole_rows(self._path)})
-        return common & -common or 1
+        return (common & -common) or 1  # its largest power of two; 1 where only step 0, or nothing, is left
 
     def add(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
         if step % self._stride:

@@ -22,7 +22,7 @@ from holdfast.base.errors import ModelError
 from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
 from holdfast.model.language_model import LanguageModel
 from holdfast.retrieval.types import Document, Hit
-from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate
+from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode
 from holdfast.train.plan import plan_update
 
 Observed = str | Sequence[Hit]
@@ -176,31 +176,30 @@ def warm_start(
 
     Steps whose gradient is not finite are skipped; raises `ModelError` after ten in a row.
     """
-    model, steps = language_model.model, supervision.steps
-    pad_token_id, device = language_model.pad_token_id, language_model.device
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    steps, pad_token_id, device = supervision.steps, language_model.pad_token_id, language_model.device
+    parameters = [p for p in language_model.model.parameters() if p.requires_grad]
     optimizer = adamw(parameters, lr=supervision.lr, betas=(0.9, 0.98), weight_decay=0.01)
     skipped = 0
-    model.train()
-    for step, rows in zip(range(steps), batches(demonstrations, supervision), strict=False):
-        set_learning_rate(optimizer, learning_rate(step, steps, supervision.lr))
-        optimizer.zero_grad(set_to_none=True)
-        loss, tokens = 0.0, sum(sum(row.loss_mask) for row in rows)
-        for part in _micro_batches(rows, supervision):
-            ids, mask = pad(part, pad_token_id, device)
-            logprobs, _ = language_model.logprobs(ids, mask)
-            share = -logprobs.sum() / tokens
-            share.backward()
-            loss += float(share.detach())
-        if math.isfinite(clipped_step(optimizer, parameters, 1.0)):
-            skipped = 0
-        elif (skipped := skipped + 1) == 10:
-            raise ModelError(
-                f"warm start, step {step + 1}: ten gradients in a row are not finite, so nothing is learned; lower "
-                "warm_start.lr, or set model.autocast = 'none'"
-            )
-        yield {"step": step + 1, "loss": loss}
-    model.eval()
+    with training_mode(language_model):
+        for step, rows in zip(range(steps), batches(demonstrations, supervision), strict=False):
+            set_learning_rate(optimizer, learning_rate(step, steps, supervision.lr))
+            optimizer.zero_grad(set_to_none=True)
+            loss, tokens = 0.0, sum(sum(row.loss_mask) for row in rows)
+            for part in _micro_batches(rows, supervision):
+                ids, mask = pad(part, pad_token_id, device)
+                logprobs, _ = language_model.logprobs(ids, mask)
+                share = -logprobs.sum() / tokens
+                share.backward()
+                loss += float(share.detach())
+            if math.isfinite(clipped_step(optimizer, parameters, 1.0)):
+                skipped = 0
+            elif (skipped := skipped + 1) == 10:
+                raise ModelError(
+                    f"warm start, step {step + 1}: ten gradients in a row are not finite, so nothing is learned; lower "
+                    "warm_start.lr, or set model.autocast = 'none'"
+                )
+            yield {"step": step + 1, "loss": loss}
+    optimizer.zero_grad(set_to_none=True)  # rollouts need the memory
 
 
 def pad(rows: Sequence[Demonstration], pad_token_id: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

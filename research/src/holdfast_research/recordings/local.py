@@ -169,15 +169,15 @@ def stale_sampler(trainer: Trainer, start: int) -> Step:
     roll_out = trainer.roll_out
     old: dict[str, torch.Tensor] = {}
 
-    def rollout(examples: Any) -> Any:
+    def rollout(examples: Any, *further: int) -> Any:
         if trainer.completed_steps < start:
-            return roll_out(examples)
+            return roll_out(examples, *further)
         if trainer.completed_steps == start:
             old.update(copy.deepcopy(_model(trainer).state_dict()))
         new = copy.deepcopy(_model(trainer).state_dict())
         _model(trainer).load_state_dict(old)
         try:
-            return roll_out(examples)
+            return roll_out(examples, *further)
         finally:
             _model(trainer).load_state_dict(new)
 
