@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.base.collapse import FALLEN_ERRORS, FALLEN_SHARE, PLATEAU_ROWS, collapsed, curve_of, dropped, fell, smooth
+from holdfast.base.collapse import FALLEN_ERRORS, FALLEN_SHARE, PLATEAU_ROWS, collapsed, curve_of, dropped, fell
+from holdfast.base.trailing import trailing_mean
 
 PEAK = [0.4] * 5 + [0.8] * 24
 
@@ -88,4 +89,4 @@ def test_what_is_not_finite_is_left_out_and_nothing_is_no_fall() -> None:
 
 def test_the_mean_looks_back_only() -> None:
     values = np.random.default_rng(0).normal(size=40)
-    assert smooth(values) == pytest.approx([np.mean(values[max(0, k - 4) : k + 1]) for k in range(40)])
+    assert trailing_mean(values, 5) == pytest.approx([np.mean(values[max(0, k - 4) : k + 1]) for k in range(40)])

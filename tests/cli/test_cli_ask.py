@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.console import Console
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.env import format_hits
 from holdfast.agent.protocol import CLEAN, SEARCH_R1
-from holdfast.base.errors import RetrievalError
+from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.cli import ask
 from holdfast.cli.transcript import parts_of, show_line, show_observation, show_turn
 from holdfast.model.policy import Completion, Request
@@ -190,6 +191,12 @@ def test_questions_may_come_from_a_pipe(runs: Any, holdfast: Run) -> None:
     text = holdfast("ask", "old", stdin="One?\n\nTwo?\n").stdout
     assert text == "question  One?\nanswers   Kelan\n\nquestion  Two?\nanswers   Kelan\n"
     assert len(runs) == 1
+
+
+def test_a_closed_standard_input_asks_nothing(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ConfigError, match="no question is given, and standard input is closed"):
+        ask.ask("old")
 
 
 def test_sampling(runs: Any, holdfast: Run) -> None:

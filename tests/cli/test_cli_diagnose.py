@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.base.errors import ConfigError
+from holdfast.cli.sources import read_sources
 from holdfast.diagnose.codes import CODES
 
 Holdfast = Callable[..., Any]
@@ -199,6 +201,13 @@ def test_standard_input_is_read_by_dash_and_without_an_argument(holdfast: Holdfa
 def test_standard_input_that_is_not_a_log(holdfast: Holdfast, stdin: str, words: str) -> None:
     stderr = " ".join(holdfast("diagnose", "-", code=2, stdin=stdin).stderr.split())
     assert words in stderr and "error: standard input " in stderr and "/tmp" not in stderr
+
+
+@pytest.mark.parametrize("sources", [None, ["-"]])
+def test_a_closed_standard_input_is_no_log(sources: list[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ConfigError, match="standard input is closed, so no log can be read from it; name a log"):
+        read_sources(sources, "diagnose")
 
 
 def test_a_named_pipe_is_read_once(tmp_path: Path, holdfast: Holdfast) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.main import app
 from holdfast.data.world.model import build_tokenizer
+from holdfast.evaluate.model import open_model, settings_of
 
 
 def holdfast(*arguments: str, code: int = 0) -> str:
@@ -70,6 +73,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["eval", "run", "m", "--method", "cot", "--data", "gone.jsonl"], "gone.jsonl does not exist"),
         (["eval", "run", "m", "--method", "cot", "--data", "hotpot"], "did you mean 'hotpotqa'?"),
         (["eval", "run", "m", "n"], "unexpected extra argument"),
+        (["eval", "run", "m", "--method", "cot", "--bare"], "--bare has no effect with --method cot"),
+        (["eval", "run", "m", "--checkpoint", "best"], "--checkpoint best chooses among the checkpoints of a run"),
         (["eval", "run", "m", "--protocol.max_turn", "3"], "did you mean protocol.max_turns?"),
         (["eval", "run", "m", "--server", "nowhere", "--tokenizer", "none"], "'nowhere'"),
         (
@@ -137,6 +142,46 @@ def test_a_model_from_elsewhere_is_evaluated_as_a_recipe_says(
     assert "no recipe 'quickstat'; did you mean quickstart?" in holdfast(
         "eval", "run", model, "--recipe", "quickstat", code=2
     )
+
+
+def test_a_checkpoint_is_verified_once(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checksums read the weights and the optimizer."""
+    asked: list[str] = []
+
+    def model_folder(run: Path, which: str) -> Path:
+        asked.append(which)
+        return Path(model)
+
+    monkeypatch.setattr("holdfast.evaluate.model.model_folder", model_folder)
+    config, _ = settings_of(model, [], [])
+    open_model(str(tmp_path), config, tmp_path, samples=None)
+    assert asked == ["last"]
+
+
+def test_only_one_checkpoint_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Model:
+        policy = None
+
+    class Evaluation:
+        def __init__(self, model: Model, *_: Any, **__: Any) -> None:
+            self.model = model
+
+        def run(self, *_: Any, **__: Any) -> dict[str, Any]:
+            return {"sets": {}, "macro": {}}
+
+    opened: list[weakref.ref[Model]] = []
+
+    def open_one(*_: Any, **__: Any) -> Model:
+        assert all(former() is None for former in opened)
+        model = Model()
+        opened.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr("holdfast.cli.evaluate._checkpoints", lambda *_: ["1", "2", "3"])
+    monkeypatch.setattr("holdfast.evaluate.model.open_model", open_one)
+    monkeypatch.setattr("holdfast.evaluate.run.Evaluation", Evaluation)
+    holdfast("eval", "run", "m", "--checkpoint", "all", "--method", "direct", "--world.people", "60", "--limit", "1")
+    assert len(opened) == 3
 
 
 def test_a_setting_may_have_a_value_like_the_name_of_an_argument() -> None:

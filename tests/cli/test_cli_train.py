@@ -91,6 +91,12 @@ def test_a_shown_recipe_reads_back_equal(trainer: Any, holdfast: Run) -> None:
     assert list(Path().iterdir()) == []
 
 
+def test_a_shown_prompt_may_have_any_line_break(trainer: Any, holdfast: Run) -> None:
+    prompt = "One\u2028two\x85\nthree: {question}"
+    printed = holdfast("recipe", "show", f"--protocol.prompt={prompt}").stdout
+    assert tomllib.loads(printed)["protocol"]["prompt"] == prompt
+
+
 def test_another_penalty_in_a_written_recipe_has_its_own_strength(trainer: Any, holdfast: Run) -> None:
     text = holdfast("recipe", "show", "--loss.penalty.name=none").stdout
     edited = validate(tomllib.loads(text.replace('name = "none"', 'name = "sapo"'))).loss.penalty
@@ -231,6 +237,13 @@ def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_file_in_the_way_of_the_run_folder(trainer: Any, holdfast: Run) -> None:
     Path("runs").write_text("")
     assert "the run folder runs/quickstart cannot be made" in holdfast("train", code=2).stderr
+
+
+def test_a_link_to_nowhere_in_the_place_of_the_runs(trainer: Any, holdfast: Run) -> None:
+    Path("runs").symlink_to("gone")
+    assert "the run folder runs/quickstart cannot be made: File exists; set run.dir" in " ".join(
+        holdfast("train", code=2).stderr.split()
+    )
 
 
 # ---- what `holdfast train` says of a run that goes well

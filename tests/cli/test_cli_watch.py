@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.base.errors import ConfigError
 from holdfast.cli import watch
 
 Run = Callable[..., Any]
@@ -99,6 +100,13 @@ def test_what_cannot_be_watched(log: Path, tmp_path: Path, holdfast: Run) -> Non
     for path in (log, other):
         path.write_text(rows(1, 5))
     assert "2 runs here; watch one of them: other, run" in holdfast("watch", str(tmp_path), code=2).stderr
+
+
+@pytest.mark.parametrize("source", [None, "-"])
+def test_a_closed_standard_input_cannot_be_watched(source: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ConfigError, match="standard input is closed"):
+        watch.watch(source)
 
 
 def test_a_log_that_vanishes_is_waited_for(log: Path, meanwhile: Any, holdfast: Run) -> None:

@@ -132,6 +132,24 @@ def test_progress_is_told_inside_a_batch(words: Any, tmp_path: Path, is_local: b
     assert told.advanced == [0, *range(2, 21, 2), 20, 21, 22, 23, 23]
 
 
+@pytest.mark.parametrize(("is_local", "kept"), [(True, 0), (False, 6)])
+def test_what_a_server_answered_is_kept_when_its_batch_ends_early(
+    words: Any, tmp_path: Path, is_local: bool, kept: int
+) -> None:
+    def die_after_six(context: str, request: Any) -> str:
+        if len(policy.calls) > 6:
+            raise Killed
+        return "1"
+
+    policy = ScriptedPolicy(words, die_after_six)
+    with pytest.raises(Killed):
+        Evaluation(evaluated_model(policy, local=is_local), DIRECT, QUESTIONS, None).run(tmp_path, Told())
+    assert len(read_whole_rows(tmp_path / "questions.jsonl")) == kept
+    again = echo(words)
+    Evaluation(evaluated_model(again, local=is_local), DIRECT, QUESTIONS, None).run(tmp_path, Told())
+    assert len(again.calls) == 23 - kept
+
+
 def test_a_local_batch_is_computed_again_as_a_whole(words: Any, tmp_path: Path) -> None:
     Evaluation(evaluated_model(echo(words)), DIRECT, QUESTIONS, None).run(tmp_path, Told(), batch=5)
     rows = (tmp_path / "questions.jsonl").read_bytes().splitlines(keepends=True)

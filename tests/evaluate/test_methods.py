@@ -19,7 +19,7 @@ from holdfast.evaluate.model import agent_protocol, open_model, retriever_for, r
 from holdfast.evaluate.run import Evaluation
 from holdfast.evaluate.servers import Server
 from holdfast.evaluate.state import read_results, read_whole_rows
-from holdfast.recipe import dump, load
+from holdfast.recipe import BUNDLED, dump, load
 
 from .conftest import ScriptedPolicy, Shelf, Told, evaluated_model, example
 
@@ -239,6 +239,7 @@ def test_a_context_that_fills_the_model_is_an_error_not_a_wrong_answer(words: An
         (methods.boxed, r"\boxed{}", None),
         (methods.tagged_answer, "<answer>a</answer><answer>  </answer>", None),
         (methods.tagged_answer, "<answer>a", None),
+        (methods.tagged_answer, "I put it between <answer> tags: <answer>Paris</answer>", "Paris"),
         (methods.first_sentence, "", ""),
         (methods.first_sentence, "  \n No end", "No end"),
         (methods.first_sentence, "In 1.5 years? Yes.", "In 1.5 years?"),
@@ -336,6 +337,16 @@ def test_settings_stand_above_a_runs_own(run: Path) -> None:
     )
     config, folder = settings_of("some/model", [], ["nq"])
     assert folder is None and config.model.path == "some/model"
+
+
+def test_given_passages_leave_a_recipe_its_own_questions(run: Path) -> None:
+    passages = ["--retrieval.corpus", "factbook:corpus"]
+    for data in (["dev"], []):
+        config, _ = settings_of("some/model", passages, data, BUNDLED / "factbook.toml")
+        assert (config.data.dev, config.data.test) == ("factbook:dev", "factbook:test")
+    index_alone, _ = settings_of(str(run), ["--retrieval.index", "j"], ["test"])
+    assert (index_alone.data.train, index_alone.retrieval.corpus) == ("t.jsonl", "world")
+    assert settings_of("some/model", ["--retrieval.corpus", "c.jsonl"], [])[0].data.train == "questions"
 
 
 def test_a_named_recipe_takes_the_place_of_a_runs_own(run: Path, tmp_path: Path) -> None:

@@ -245,7 +245,10 @@ def test_a_server_is_opened_with_a_tokenizer_or_without(completion_server: Compl
         open_model("some/model", config, run, samples=None, tokenizer="none")
 
 
-@pytest.mark.parametrize("address", ["localhost:8000", "ftp://h", "http://", "http://h:x", "http://[::1"])
+@pytest.mark.parametrize(
+    "address",
+    ["localhost:8000", "ftp://h", "http://", "http://h:x", "http://[::1", "http://h..x:80", f"http://{'h' * 64}"],
+)
 def test_no_address(address: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a server"):
         completions_url(address)
@@ -354,9 +357,10 @@ def test_a_server_that_lists_nothing_or_a_page_of_many(completion_server: Comple
     assert find_server(completion_server.url, "on-the-next-page").model == "on-the-next-page"
 
 
-def test_no_server_there() -> None:
-    with pytest.raises(ConfigError, match=r"--server http://127.0.0.1:9: it cannot be reached .*; is it running there"):
-        find_server("http://127.0.0.1:9", "tiny")
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://☃.net"])  # the second is no name of a host
+def test_no_server_there(address: str) -> None:
+    with pytest.raises(ConfigError, match=rf"--server {address}: it cannot be reached .*; is it running there"):
+        find_server(address, "tiny")
 
 
 def test_a_context_that_is_shorter_than_the_protocols(completion_server: CompletionServer, tmp_path: Path) -> None:
@@ -649,6 +653,29 @@ def test_an_inexact_continuation_is_refused(
     policy.close()
     assert len(completion_server.bodies) == 3
     assert not (tmp_path / "out").exists() or not read_whole_rows(tmp_path / "out" / "questions.jsonl")
+
+
+@pytest.mark.parametrize("status", [201, 429, 500, 503], ids=["breaks-off", "busy", "fails", "restarts"])
+def test_the_test_of_continuing_outlasts_what_passes(
+    status: int, completion_server: CompletionServer, tmp_path: Path
+) -> None:
+    completion_server.saying = continuing(completion_server, lambda user, begun: 9 + len(user) + len(begun))
+    completion_server.replies = [(status, b"wait")]
+    policy = chat_policy(completion_server)
+    assert policy.fault_in_continuing() is None
+    policy.close()
+    assert len(completion_server.bodies) == 4
+
+
+@pytest.mark.parametrize(("status", "reason"), [(201, "cannot be reached"), (503, "answered 503: wait")])
+def test_a_chat_server_that_stays_away_is_not_said_to_be_inexact(
+    status: int, reason: str, completion_server: CompletionServer
+) -> None:
+    completion_server.replies = [(status, b"wait")] * 9
+    policy = chat_policy(completion_server)
+    with pytest.raises(ConfigError, match=f"{reason}.*So it cannot be tested .* run the same command again"):
+        policy.fault_in_continuing()
+    policy.close()
 
 
 def test_a_completions_address_of_a_chat_server(completion_server: CompletionServer, words: Any) -> None:

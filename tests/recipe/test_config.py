@@ -146,6 +146,14 @@ def test_own_questions_drop_those_of_the_recipe_that_is_extended(tmp_path: Path)
     assert load(tmp_path / "mine.toml", ["--data.train=other.jsonl", "--data.dev=d.jsonl"]).data.dev == "d.jsonl"
 
 
+def test_faults_stay_when_one_file_of_questions_replaces_another(tmp_path: Path) -> None:
+    faults = "[faults]\nstale_batches = 2\n"
+    own = "[data]\ntrain = 'a.jsonl'\n[retrieval]\ncorpus = 'c.jsonl'\n"
+    others = ["--data.train=b.jsonl", "--retrieval.corpus=d.jsonl"]
+    assert load(recipe(tmp_path, own + faults), others).faults.stale_batches == 2
+    assert load(recipe(tmp_path, faults), others).faults.stale_batches == 0, "these were for the bundled world"
+
+
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
@@ -310,6 +318,7 @@ def test_a_bad_value_is_one_sentence(override: str, sentence: str) -> None:
         ("[track]\ntensorboard = 1", "track.tensorboard = 1: must be true or false"),
         ("[run]\nname = 5", "run.name = 5: must be a string, in quotes"),
         ("train = 5", "train = 5: is a section; write its settings below a [section] line"),
+        ("[protocol]\ntools = 'search'", "protocol.tools = 'search': must be a list, in brackets"),
         ("[world]\nfiller_length = [4]", "world.filler_length: must be a list of two numbers, [A, B]"),
         (
             "[loss.penalty]\nname = ['llds']",
@@ -436,6 +445,7 @@ CONTRADICTIONS = {
     "run name is too long": ([f"--run.name={'a' * 300}"], "run.name has 300 bytes"),
     "no such code": (["--guard.codes=XYZ"], "no finding's code begins with 'XYZ'"),
     "no address": (["--data.train=q.jsonl", "--retrieval.url=localhost"], "is not the address of a retriever"),
+    "an empty address": (["--data.train=q.jsonl", "--retrieval.url="], "retrieval.url is empty; give the address"),
     "LoRA of the tiny model": (["--model.lora_rank=8"], "the tiny model is too small for LoRA"),
     "an unbounded sampling mask": (["--sampling.mask_logprobs"], "Set sampling.top_k"),
     "turns without search": (["--protocol.preset=r1", "--protocol.max_turns=2"], "Set protocol.max_turns = 1"),

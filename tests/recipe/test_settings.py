@@ -27,7 +27,7 @@ DIGITS = "9" * 5000
         (["--world.model.layers", "1000000000"], "must be 64 or less"),
         (["--warm_start.seed", "-1"], "must be 0 or more"),
         (["--train.group_size", "100000"], "is more than 1,000,000 rollouts in a batch; lower one of them"),
-        (["--world.ramble_length", DIGITS], "must be a list of two numbers"),
+        (["--world.ramble_length", DIGITS], "must be a list, in brackets"),
         (["--train.steps", DIGITS], "must be a whole number"),
         (["--run.name", "\udcff\udcfe"], "must be a UTF-8 string without NUL"),
         (["--data.train", "a\0b"], "must be a UTF-8 string without NUL"),

@@ -220,11 +220,6 @@ class Curve:
         )
 
 
-def smooth(rewards: ArrayLike, window: int = WINDOW) -> Values:
-    """[N]: the mean of the last `window` rewards, or of all rewards so far."""
-    return trailing_mean(np.asarray(rewards, np.float64), window)
-
-
 def curve_of(rewards: ArrayLike, steps: Sequence[int] | NDArray[np.int64] | None = None) -> Curve:
     """The curve of [N] rewards, logged at `steps` [N] (default: 1 to N). Rewards that are not finite are left out.
 

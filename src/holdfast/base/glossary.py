@@ -208,16 +208,16 @@ METRICS: dict[str, str] = {
 """Every metric that a run may log, with its meaning. docs/reference/metrics.md is made from this."""
 
 
-def glossary_entry(name: str, glossary: Mapping[str, str] = METRICS) -> str | None:
+def glossary_entry(name: str) -> str | None:
     """The text of the glossary for a metric, including those of a numbered action or of a dataset.
 
     >>> glossary_entry("likelihood/correct/action_2") == METRICS["likelihood/correct/action_<k>"]
     True
     """
     if name.startswith("eval/") and name.endswith("/score"):
-        return glossary.get("eval/<dataset>/score")
+        return METRICS.get("eval/<dataset>/score")
     head, _, number = name.rpartition("action_")
-    return glossary.get(f"{head}action_<k>" if head and number.isdigit() else name)
+    return METRICS.get(f"{head}action_<k>" if head and number.isdigit() else name)
 
 
 EXPLANATIONS: Mapping[str, tuple[str, ...]] = {

@@ -189,7 +189,9 @@ def _reason(error: Any) -> str:
             return "must be a string, in quotes"
         case "model_type" | "model_attributes_type":
             return "is a section; write its settings below a [section] line"
-        case "tuple_type" | "missing" | "too_long":
+        case "tuple_type":
+            return "must be a list, in brackets"
+        case "missing" | "too_long":
             return "must be a list of two numbers, [A, B]"
         case "dict_type":
             return 'must be a table, such as { "my_code:brevity" = 1.0 }'

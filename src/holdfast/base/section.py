@@ -154,8 +154,10 @@ def kind_of(annotation: Any) -> str:
             words += map(as_toml, typing.get_args(kind))
         elif typing.get_origin(kind) is tuple:
             member, *others = typing.get_args(kind)
-            several = f"{len(others) + 1} {kind_of(member).removeprefix('a ')}s"
-            words.append(f"a list of {kind_of(member) if others == [...] else several}")
+            if others == [Ellipsis]:
+                words.append(f"a list of {kind_of(member)}")
+            else:
+                words.append(f"a list of {len(others) + 1} {kind_of(member).removeprefix('a ')}s")
         elif typing.get_origin(kind) is dict:
             words.append("a table")
         else:

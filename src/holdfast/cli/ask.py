@@ -66,6 +66,8 @@ def ask(
     if server is None and (model or api_key_env):
         raise ConfigError(f"{'--model' if model else '--api-key-env'} has no effect without --server; leave it out")
     folder, question = _run_and_question(run, question)
+    if question is None and sys.stdin is None:
+        raise ConfigError("no question is given, and standard input is closed; give the question as an argument")
     console = out()
     which = _checkpoint(folder, checkpoint)
     if server is None:

@@ -38,7 +38,11 @@ class Column:
 
     title: str
     metric: str
-    format: str
+    decimals: int
+    kind: str = "f"
+    """As in a format: `f`, or `%` for a share."""
+    sign: str = ""
+    """`+` also shows the sign of a value above 0."""
     width: int = 6
     """Characters of a value; a longer one is shown with fewer decimals."""
     meaning: str = ""
@@ -57,14 +61,13 @@ class Column:
     def text(self, metrics: Mapping[str, float]) -> str:
         """The formatted value; a dash when the step has none.
 
-        >>> [Column("lp", "x", ".3f").text(m) for m in ({"x": -0.5}, {"x": -10.126}, {"x": -1e9}, {})]
+        >>> [Column("lp", "x", 3).text(m) for m in ({"x": -0.5}, {"x": -10.126}, {"x": -1e9}, {})]
         ['-0.500', '-10.13', '-1e+09', '–']
         """
         value = metrics.get(self.metric)
         if value is None:
             return ABSENT
-        sign, _, rest = self.format.rpartition(".")
-        texts = [format(value, f"{sign}.{decimals}{rest[1:]}") for decimals in range(int(rest[0]), -1, -1)]
+        texts = [format(value, f"{self.sign}.{decimals}{self.kind}") for decimals in range(self.decimals, -1, -1)]
         return next((text for text in texts if len(text) <= self.width), format(value, ".0e"))
 
 
@@ -72,22 +75,22 @@ _STEP_WIDTH = 5
 _GAP = 2
 
 COLUMNS = (
-    Column("reward", "reward/mean", ".3f"),
-    Column("EM", "reward/em", ".3f"),
-    Column("lp(correct)", "likelihood/correct", ".3f", meaning="log-prob per token of correct rollouts"),
-    Column("lp(incorrect)", "likelihood/incorrect", ".3f", meaning="the same for incorrect rollouts"),
-    Column("Δlp", "displacement/correct", "+.4f", 7, "change of lp(correct) during the update"),
-    Column("entropy", "entropy/mean", ".3f", 7),
-    Column("search", "rollout/searches", ".2f", meaning="searches per rollout"),
-    Column("penalty", "penalty/active_fraction", ".1%", 7, "share of preserved tokens with a penalty"),
-    Column("dev EM", "eval/em", ".3f"),
+    Column("reward", "reward/mean", 3),
+    Column("EM", "reward/em", 3),
+    Column("lp(correct)", "likelihood/correct", 3, meaning="log-prob per token of correct rollouts"),
+    Column("lp(incorrect)", "likelihood/incorrect", 3, meaning="the same for incorrect rollouts"),
+    Column("Δlp", "displacement/correct", 4, sign="+", width=7, meaning="change of lp(correct) during the update"),
+    Column("entropy", "entropy/mean", 3, width=7),
+    Column("search", "rollout/searches", 2, meaning="searches per rollout"),
+    Column("penalty", "penalty/active_fraction", 1, "%", width=7, meaning="share of preserved tokens with a penalty"),
+    Column("dev EM", "eval/em", 3),
 )
 _MORE = (
-    Column("greedy", "eval/em_greedy", ".3f", meaning="dev EM, greedy"),
-    Column("length", "rollout/length", ".1f", meaning="tokens per rollout"),
-    Column("grad", "grad/norm", ".2f", meaning="gradient norm"),
-    Column("clip", "clip/fraction", ".1%", meaning="share of tokens clipped"),
-    Column("seconds", "time/step_s", ".1f", 7),
+    Column("greedy", "eval/em_greedy", 3, meaning="dev EM, greedy"),
+    Column("length", "rollout/length", 1, meaning="tokens per rollout"),
+    Column("grad", "grad/norm", 2, meaning="gradient norm"),
+    Column("clip", "clip/fraction", 1, "%", meaning="share of tokens clipped"),
+    Column("seconds", "time/step_s", 1, width=7),
 )
 """Columns of a wide table."""
 

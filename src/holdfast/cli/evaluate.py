@@ -125,7 +125,7 @@ def run(
         ),
     ] = False,
     batch: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Questions per batch. A smaller batch needs less memory.")
+        int, typer.Option(min=1, metavar="N", help="Answers per batch. A smaller batch needs less memory.")
     ] = 128,
 ) -> None:
     """Evaluate a model on questions.
@@ -157,6 +157,11 @@ def run(
 
     settings: list[str] = ctx.meta["settings"]
     chosen = method_named(method)
+    if bare and chosen.bare is None:
+        raise ConfigError(
+            f"--bare has no effect with --method {method}, which always gives instructions; leave it out, or take "
+            "--method direct or rag"
+        )
     with train_extra("loading PyTorch and transformers"):
         from holdfast.evaluate.model import open_model, retriever_for, run_at, settings_of
         from holdfast.evaluate.questions import load_questions
@@ -177,15 +182,16 @@ def run(
     config, run_dir = settings_of(model, settings, data or [], find(recipe) if recipe else None)
     data = data or (["world"] if config.data.train == "world" else ["test"])
     every = checkpoint == EVERY
-    checkpoints = _steps_of(model, run_dir, server) if every else [checkpoint]
+    checkpoints = _checkpoints(checkpoint, model, server)
     folder = folder or _default_folder(model, method, data, samples, every=every)
     with open_console(err(), folder) as listener:
         set_up_torch(config)
         listener.stage("questions and passages")
         examples = load_questions(data, config, limit=limit)
         retriever = retriever_for(chosen, config, data, listener.note)
-        by_checkpoint: dict[str, dict[str, Any]] = {}
-        for which in checkpoints:
+
+        def results_of(which: str) -> dict[str, Any]:
+            """The results of a checkpoint. Its model is freed at the end: two of them may not fit into memory."""
             listener.stage("loading the model")
             evaluated = open_model(
                 model,
@@ -210,10 +216,12 @@ def run(
             )
             into = folder / f"step-{int(which):06d}" if every else folder
             try:
-                by_checkpoint[which] = evaluation.run(into, listener, batch=batch)
+                return evaluation.run(into, listener, batch=batch)
             finally:
                 if hasattr(evaluated.policy, "close"):
                     evaluated.policy.close()
+
+        by_checkpoint = {which: results_of(which) for which in checkpoints}
     if every:
         _show_training(by_checkpoint, folder)
     else:
@@ -263,19 +271,25 @@ def _default_folder(model: str, method: str, data: list[str], samples: int | Non
     return Path("runs") / "evals" / "-".join([*parts, *(["all-checkpoints"] if every else [])])
 
 
-def _steps_of(model: str, run_dir: Path | None, server: str | None) -> list[str]:
-    """The steps of a run's complete checkpoints, in order."""
-    from holdfast.base.run_folder import list_checkpoints, missing_file, step_of
+def _checkpoints(which: str, model: str, server: str | None) -> list[str]:
+    """The checkpoints to evaluate: of `all`, the steps of a run's complete ones, in order."""
+    from holdfast.base.run_folder import is_run, list_checkpoints, missing_file, step_of
 
-    if server is not None:
+    if which == EVERY and server is not None:
         raise ConfigError(
             "--checkpoint all cannot be combined with --server, which has one model; leave one of them out"
         )
-    if run_dir is None or Path(model).resolve() != run_dir.resolve():
-        raise ConfigError(f"--checkpoint all needs a run, and {model} is not a run folder")
-    steps = sorted(step_of(folder) for folder in list_checkpoints(run_dir) if missing_file(folder) is None)
+    run = Path(model)
+    if which != "last" and not is_run(run):
+        raise ConfigError(
+            f"--checkpoint {which} chooses among the checkpoints of a run, and {model} is not a run folder; leave it "
+            "out, or give the run"
+        )
+    if which != EVERY:
+        return [which]
+    steps = sorted(step_of(folder) for folder in list_checkpoints(run) if missing_file(folder) is None)
     if not steps:
-        raise ConfigError(f"{run_dir} has no complete checkpoint; see checkpoint.every and checkpoint.keep")
+        raise ConfigError(f"{run} has no complete checkpoint; see checkpoint.every and checkpoint.keep")
     return [str(step) for step in steps]
 
 

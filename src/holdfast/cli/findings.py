@@ -39,7 +39,8 @@ def _screen(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
     """As much as fits. Notes on reading go first, then the later findings, then all that can be read elsewhere."""
     room = max(_SCREEN, console.height if console.is_terminal else 0) - _PROMPT
     findings = diagnosis.findings
-    for full in range(len(findings), min(1, len(findings)) - 1, -1):
+    fewest = min(1, len(findings))
+    for full in reversed(range(fewest, len(findings) + 1)):  # as many in full as fit
         for reading_notes in (_MOST_READING_NOTES, 0):
             lines = _head(console, log, diagnosis, reading_notes) + _findings(console, findings[:full])
             named = _named(console, "also", findings[full:]) + _named(console, "note", diagnosis.notes)

@@ -77,7 +77,7 @@ def show(
     else:
         config, _ = read_recipe(recipe, settings)
     console = out()
-    for line in annotated(config).splitlines():
+    for line in annotated(config).rstrip("\n").split("\n"):  # `splitlines` would also break a line inside a string
         style = "dim" if line.startswith("#") else "bold" if line.startswith("[") else ""
         console.print(Text(line, style=style), soft_wrap=True)
 

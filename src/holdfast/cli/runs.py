@@ -61,9 +61,9 @@ def claim(config: Config, *, named: bool, overwrite: bool) -> tuple[Config, Path
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / CONFIG).open("x", encoding="utf-8") as file:
             file.write(dump(config))
-    except FileExistsError:  # another process was faster
-        return claim(config, named=named, overwrite=overwrite)
     except OSError as error:
+        if isinstance(error, FileExistsError) and folder.is_dir():  # another process was faster
+            return claim(config, named=named, overwrite=overwrite)
         raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror or error}; set run.dir") from None
     return config.model_copy(update={"run": config.run.model_copy(update={"name": folder.name})}), folder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -42,6 +42,13 @@ def path_of(source: str) -> Path | None:
     return None if is_stream(source) or is_address(source) else Path(in_runs(source))
 
 
+def stdin() -> TextIO:
+    """Standard input. Raises `ConfigError` if it is closed, as it may be in a job that nobody watches."""
+    if sys.stdin is None:
+        raise ConfigError("standard input is closed, so no log can be read from it; name a log")
+    return sys.stdin
+
+
 def read_sources(sources: Sequence[str] | None, command: str) -> list[tuple[Log, Path | None]]:
     """Each log, and the path it came from; None where that is not a file or a folder.
 
@@ -51,7 +58,7 @@ def read_sources(sources: Sequence[str] | None, command: str) -> list[tuple[Log,
     if sources:
         return [pair for source in sources for pair in _read(source)]
     example = f"{program()} {command} runs/quickstart"
-    if sys.stdin.isatty():
+    if stdin().isatty():
         raise ConfigError("no log is given", hint=f"{example}; or, to see an example: {program()} demo")
     try:
         return _read(STDIN)
@@ -66,7 +73,7 @@ def read_sources(sources: Sequence[str] | None, command: str) -> list[tuple[Log,
 def _read(source: str) -> list[tuple[Log, Path | None]]:
     from holdfast.diagnose.readers import read_logs
 
-    if source == STDIN and sys.stdin.isatty():
+    if source == STDIN and stdin().isatty():
         err().print("Paste the log, then press Ctrl-D on an empty line.", style="dim")
     path = path_of(source)
     return [(log, path) for log in read_logs(path or source)]

@@ -21,7 +21,7 @@ from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.run_folder import is_finished, is_run
 from holdfast.cli.findings import show
 from holdfast.cli.pages import LivePage
-from holdfast.cli.sources import STDIN, is_stream, path_of
+from holdfast.cli.sources import STDIN, is_stream, path_of, stdin
 from holdfast.cli.terminal import discard_stdout, err, is_live, out, program
 from holdfast.train.listener import Listener, StepResult
 
@@ -91,7 +91,7 @@ def watch(
 
     Exit codes: 0 no findings, 1 findings, 2 the log cannot be read.
     """
-    if source is None and sys.stdin.isatty():
+    if source is None and stdin().isatty():
         raise ConfigError("no log is given", hint=f"python train.py 2>&1 | {program()} watch -")
     source = source or STDIN
     on_finding = _ignore if command is None else _runner(command)
@@ -241,7 +241,7 @@ def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage
     from holdfast.diagnose.diagnose import diagnose
 
     # Unbuffered: each part is passed on as it comes. Opened here, where a pipe that cannot be read is an error at once.
-    stream: IO[bytes] = sys.stdin.buffer if source == STDIN else open(source, "rb", buffering=0)  # noqa: SIM115
+    stream: IO[bytes] = stdin().buffer if source == STDIN else open(source, "rb", buffering=0)  # noqa: SIM115
     stream = getattr(stream, "raw", stream)
     # Ctrl-C reaches the trainer too, whose last output ends the pipe.
     before = signal.signal(signal.SIGINT, lambda *_: None)

@@ -13,7 +13,6 @@ from typing import Any
 from holdfast.agent.agent import Task, search_agent
 from holdfast.agent.protocol import PLAIN, SearchProtocol, render_prompt
 from holdfast.agent.scheduler import Agent, ModelCall
-from holdfast.agent.searching import SEARCH
 from holdfast.agent.trajectory import Read, Search, Status
 from holdfast.base.errors import RetrievalError
 from holdfast.evaluate.methods import Conversation, Outcome, Prompt, Reply
@@ -103,10 +102,9 @@ def converse(conversation: Conversation, encoder: PromptEncoder, seed: int) -> A
             reply = yield request
             if isinstance(reply, RetrievalError):
                 return failed(Status.RETRIEVAL_FAILED, str(reply))
-            if request.tool == SEARCH:
-                steps.append({"searches": request.argument, "hits": [hit.document.id for hit in reply]})
-                passages += [hit.document.contents for hit in reply]
-                reply = [Hit(_without_special_tokens(hit.document, encoder.tokenizer), hit.score) for hit in reply]
+            steps.append({"searches": request.argument, "hits": [hit.document.id for hit in reply]})
+            passages += [hit.document.contents for hit in reply]
+            reply = [Hit(_without_special_tokens(hit.document, encoder.tokenizer), hit.score) for hit in reply]
 
 
 def run_search_agent(task: Task, protocol: SearchProtocol, tokenizer: Any) -> Agent[Attempt]:

@@ -8,13 +8,15 @@ strip blanks from a message, or drop its thoughts. So `fault_in_continuing` meas
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer
+from holdfast.base.errors import ConfigError
+from holdfast.evaluate.openai import _NO_QUOTA, AWAY, TRANSIENT, OpenAIPolicy, WordTokenizer
 from holdfast.model.policy import Request
 from holdfast.model.tokens import encode
-from holdfast.retrieval.wire import quoted
+from holdfast.retrieval.wire import Answer, quoted
 
 ANSWER_BEGINS = "\ue000"
 """Separates the user message from the answer in a context. A private-use character."""
@@ -55,10 +57,9 @@ class ChatPolicy(OpenAIPolicy):
         counts: list[int] = []
         for answer_start in ("", _TURNS, _TURNS + _TURNS):
             context = encode(self.tokenizer, f"Who?{ANSWER_BEGINS}{answer_start}")
-            request = Request(id="continue", token_ids=context, max_new_tokens=1, stop=(), seed=0)
-            while (answer := self._post(body := self._body(request, 1))).status != 200:
-                if not self._adapt(answer, body):
-                    return self._refusal(answer)
+            answer = self._ask(Request(id="continue", token_ids=context, max_new_tokens=1, stop=(), seed=0))
+            if answer.status != 200:
+                return self._refusal(answer)
             try:
                 counts.append(int(json.loads(answer.body)["usage"]["prompt_tokens"]))
             except (ValueError, KeyError, TypeError):
@@ -67,6 +68,35 @@ class ChatPolicy(OpenAIPolicy):
         if once - plain == twice - once > 0:
             return None
         return f"a text adds {once - plain} tokens to the prompt, but {twice - once} when it is repeated"
+
+    def _ask(self, request: Request) -> Answer:
+        """The answer to a call of one token, asked again while the server cannot answer for the moment.
+
+        Raises `ConfigError` when it stays away, which says nothing on what it continues.
+        """
+        failures = 0
+        while True:
+            body, away, asked = self._body(request, 1), True, 0.0
+            try:
+                answer = self._post(body)
+            except self._httpx.HTTPError as error:
+                reason = f"{self.url} cannot be reached ({error or type(error).__name__})"
+            else:
+                if answer.status not in AWAY | TRANSIENT:
+                    self._retries.answered()
+                    if self._adapt(answer, body):
+                        continue
+                    return answer
+                asked, reason = answer.retry_after, self._refusal(answer)
+                away = answer.status in AWAY and not _NO_QUOTA.search(reason)
+            failures += 1
+            pause = self._retries.pause(failures, away=reason if away else None, asked=asked)
+            if pause is None or asked > self._patience:
+                raise ConfigError(
+                    f"{reason}. So it cannot be tested whether the server continues an answer. Fix the server, then "
+                    "run the same command again"
+                )
+            time.sleep(pause)
 
     def _prompt(self, context: str) -> dict[str, Any]:
         user, _, answer_start = context.partition(ANSWER_BEGINS)

@@ -235,13 +235,13 @@ def search_o1(question: str, limits: Limits) -> Conversation:
 
 
 def tagged_answer(text: str) -> str | None:
-    """The last complete answer in tags.
+    """The last complete answer in tags. It begins at the last tag that opens: the thoughts before may name the tag.
 
     >>> tagged_answer("so <answer> Orsa </answer>, no: <answer>Mora</answer>")
     'Mora'
     """
     answers = re.findall(rf"{ANSWER_OPEN}(.*?){ANSWER_CLOSE}", text, re.S)
-    return (answers[-1].strip() or None) if answers else None
+    return (answers[-1].rpartition(ANSWER_OPEN)[2].strip() or None) if answers else None
 
 
 def boxed(text: str) -> str | None:

@@ -20,7 +20,7 @@ from holdfast.base.run_folder import MODEL, checkpoints_of, is_run
 from holdfast.evaluate.chat import ChatPolicy, ChatWords
 from holdfast.evaluate.methods import METHODS, Method
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer
-from holdfast.evaluate.questions import WORLD
+from holdfast.evaluate.questions import WORLD, is_of_recipe
 from holdfast.evaluate.servers import Server
 from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import load_model, pick_device
@@ -76,10 +76,21 @@ def settings_of(
     words = [] if run else ["--model.path", model]
     given = set(parse_overrides(settings, Config))
     if given & {"retrieval.url", "retrieval.corpus", "retrieval.index"}:  # given passages replace all of the run's
-        words += ["--data.train", next(iter(data), "questions")]
-        words += [] if given & {"retrieval.url", "retrieval.corpus"} else ["--retrieval.corpus", "world"]
-    words += settings
-    return load_recipe(run, words) if run and not recipe else load(recipe, words), run
+        if not _asks_own_questions(run, recipe, data):
+            # The world's questions allow no passages but its own. An evaluation reads its questions from --data.
+            words += ["--data.train", next(iter(data), "questions")]
+        if not given & {"retrieval.url", "retrieval.corpus"}:  # an index alone has its passages
+            words += ["--retrieval.corpus", "world"]
+    return _recipe(run, recipe, [*words, *settings]), run
+
+
+def _recipe(run: Path | None, recipe: Path | None, words: Sequence[str] = ()) -> Config:
+    return load_recipe(run, words) if run and not recipe else load(recipe, words)
+
+
+def _asks_own_questions(run: Path | None, recipe: Path | None, data: Sequence[str]) -> bool:
+    """Whether the questions are those of a recipe that is not about the world."""
+    return all(map(is_of_recipe, data or ["test"])) and _recipe(run, recipe).data.train != "world"
 
 
 def open_model(
@@ -130,7 +141,8 @@ def open_model(
         )
     if tokenizer is not None:
         raise ConfigError("--tokenizer has no effect without --server, because a local model has its own tokenizer")
-    language_model = load_model(config.model, folder(), pick_device(config.run.device))
+    saved = folder()  # once, because it reads the whole checkpoint for its checksums
+    language_model = load_model(config.model, saved, pick_device(config.run.device))
     if note is not None and (measured := choose_threads(language_model, config)):
         note(measured)
     policy = HFPolicy(
@@ -149,7 +161,7 @@ def open_model(
         tokenizer=language_model.tokenizer,
         positions=positions_of(language_model.model),
         local=True,
-        weights=_weights(folder()),
+        weights=_weights(saved),
         decoding=decoding,
     )
 

@@ -16,6 +16,7 @@ from holdfast.recipe import Config
 
 WORLD = {"world": "test", "world-dev": "dev", "world-train": "train"}
 """Names of the bundled world's questions, and the split of each."""
+_OF_RECIPE = ("test", "dev")
 _IN_FOLDER = ("test.jsonl", "test.parquet", "questions.jsonl", "questions.parquet")
 
 
@@ -39,6 +40,11 @@ def load_questions(names: Sequence[str], config: Config, *, limit: int | None = 
     return limited
 
 
+def is_of_recipe(name: str) -> bool:
+    """Whether a name means questions of the recipe, and not a file or folder that has that name."""
+    return name in _OF_RECIPE and not Path(name).exists()
+
+
 def digest(examples: Sequence[Example]) -> str:
     """A hash of ids, questions and golden answers."""
     sha256 = hashlib.sha256()
@@ -50,7 +56,7 @@ def digest(examples: Sequence[Example]) -> str:
 def _named(name: str, config: Config) -> Sequence[Example]:
     if name in WORLD:
         return [question.example for question in world_of(config.world).questions[WORLD[name]]]
-    if name in ("test", "dev") and not Path(name).exists():
+    if is_of_recipe(name):
         path = config.data.test if name == "test" else config.data.dev
         if path is None:
             raise ConfigError(

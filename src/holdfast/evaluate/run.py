@@ -3,7 +3,7 @@
 A question's batch never changes. A local policy computes the rows of a batch together, and which rows these are moves
 the last bits of a logit. So an unfinished batch is computed again as a whole: an evaluation that was stopped at any
 time writes, byte for byte, what one without a stop writes in as many CPU threads. From a server, only missing answers
-are requested.
+are requested, and each is written as it comes.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Evaluation:
             if not missing:
                 continue
             ended = partial(_advance, listener, len(folder.rows) - existing, len(missing), _running(folder.rows))
-            rows = self._answer(batch_answers if self.model.local else missing, ended)
+            rows = self._answer(batch_answers if self.model.local else missing, folder, ended)
             self._refuse_outage(rows, folder)
             folder.add(rows)
             listener.advance(len(folder.rows) - existing, _running(folder.rows))
@@ -135,24 +135,30 @@ class Evaluation:
         folder.finish(ids, results)
         return results
 
-    def _answer(self, requested: Sequence[tuple[Example, int]], ended: Callable[[int], None]) -> list[Row]:
-        """A row for each answer. `ended` gets the number of answers that are finished."""
+    def _answer(
+        self, requested: Sequence[tuple[Example, int]], folder: EvalFolder, ended: Callable[[int], None]
+    ) -> list[Row]:
+        """A row for each answer. `ended` gets the number of answers that are finished.
+
+        A server's answers go into `folder` one by one, so a stop loses none that it gave. Failures wait for the end of
+        the batch, which shows whether they are an outage.
+        """
         finished = 0
 
-        def counted(agent: Agent[Attempt]) -> Agent[Attempt]:
+        def answered(example: Example, k: int) -> Agent[Row]:
             nonlocal finished
-            attempt = yield from agent
+            row = self._row(example, k, (yield from self._agent(example, k)))
+            if not self.model.local and row["status"] not in FAILED:
+                folder.add([row])
             finished += 1
             ended(finished)
-            return attempt
+            return row
 
-        agents = {_id(example, k): counted(self._agent(example, k)) for example, k in requested}
+        agents = {_id(example, k): answered(example, k) for example, k in requested}
         if self.retriever is None:
-            attempts = run_agents(agents, policy=self.model.policy, tools={})
-        else:
-            with closing(SearchQueue(self.retriever, self.protocol.topk, patience=PATIENCE)) as queue:
-                attempts = run_agents(agents, policy=self.model.policy, tools={SEARCH: queue})
-        return [self._row(example, k, attempt) for (example, k), attempt in zip(requested, attempts, strict=True)]
+            return run_agents(agents, policy=self.model.policy, tools={})
+        with closing(SearchQueue(self.retriever, self.protocol.topk, patience=PATIENCE)) as queue:
+            return run_agents(agents, policy=self.model.policy, tools={SEARCH: queue})
 
     def _agent(self, example: Example, k: int) -> Agent[Attempt]:
         model, conversation = self.model, self.method.bare if self.bare else self.method.conversation

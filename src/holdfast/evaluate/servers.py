@@ -60,8 +60,10 @@ def completions_url(address: str) -> str:
     """
     try:
         parts = urlsplit(address)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
+        usable = (
+            parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and (parts.port or 1) > 0
+        )
+    except ValueError:  # a port that is not a number, a host with a name that is too long
         usable = False
     if usable and "@" in parts.netloc:
         raise ConfigError(
@@ -113,7 +115,7 @@ def find_server(address: str, model: str | None, *, api_key: str | None = None) 
     with httpx.Client(timeout=_TIMEOUT, headers=headers, trust_env=uses_proxy(url)) as client:
         try:
             answer = client.get(f"{base}/models")
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ConfigError(
                 f"--server {address}: it cannot be reached ({error or type(error).__name__}); is it running there?"
             ) from None

@@ -33,7 +33,10 @@ class EvalFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: dict[str, Row] = {}
-        """The answers by id: rows of questions that did not fail."""
+        """The answers by id. Failures of earlier runs are left out, so they are asked again; those of this run are
+        kept."""
+        self.failed_before: set[str] = set()
+        """Ids of the answers that failed in earlier runs."""
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Read the answers that the folder has already.

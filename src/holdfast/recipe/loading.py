@@ -101,7 +101,8 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
     """Put values by dotted name into tables. What belonged to a choice that they change is dropped first."""
-    if values.get("data.train", "world") != "world":
+    is_of_world = settings.table(data, "data").get("train", "world") == "world"
+    if is_of_world and values.get("data.train", "world") != "world":
         data.pop("world", None)  # the recipe is now for other questions
         data.pop("faults", None)
     if "data.train" in values:

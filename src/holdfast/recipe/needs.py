@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.base.section import as_toml
+from holdfast.base.section import as_toml, setting_values
 from holdfast.methods.method import Method, Need
 
 if TYPE_CHECKING:
@@ -16,24 +16,20 @@ Missing = tuple[str, str, str]
 
 
 def _rollout_advantages(config: Config, method: Method) -> Missing | None:
-    if config.loss.advantage != "gae":
-        giving = (m for m in config.loss.methods.used if type(m).credit is not Method.credit and m is not method)
-        return next(
-            (
-                (
-                    f"{other.table()}.on",
-                    f"{method.acts_on}, but {other.name} gives each action its own advantage",
-                    f"Set {other.table()}.on = false",
-                )
-                for other in giving
-            ),
-            None,
+    if config.loss.advantage == "gae":
+        return (
+            "loss.advantage",
+            f"{method.acts_on}, but a critic gives each token its own advantage",
+            "Set loss.advantage = 'grpo'",
         )
-    return (
-        "loss.advantage",
-        f"{method.acts_on}, but a critic gives each token its own advantage",
-        "Set loss.advantage = 'grpo'",
-    )
+    for other in config.loss.methods.used:
+        if type(other).credit is not Method.credit and other is not method:
+            return (
+                f"{other.table()}.on",
+                f"{method.acts_on}, but {other.name} gives each action its own advantage",
+                f"Set {other.table()}.on = false",
+            )
+    return None
 
 
 def _group_advantages(config: Config, method: Method) -> Missing | None:
@@ -121,8 +117,6 @@ NEEDS: Mapping[Need, Callable[[Config, Method], Missing | None]] = {  # "sampler
 
 def unmet_needs(config: Config) -> Iterator[str]:
     """A sentence for each need of a method that the recipe does not meet."""
-    from holdfast.recipe import setting_values
-
     for method in config.loss.methods.used:
         for need in sorted(method.needs):
             if need in NEEDS and (missing := NEEDS[need](config, method)) is not None:

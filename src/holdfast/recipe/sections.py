@@ -84,6 +84,9 @@ class Retrieval(Section):
     def problems(self) -> Iterator[str]:
         if self.url is None:
             return
+        if not self.url:
+            yield "retrieval.url is empty; give the address of a retriever, or leave it out"
+            return
         try:
             retrieve_url(self.url)
         except ConfigError as error:

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import ConfigError, DataError
+from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.report import ReportedRun, reported, write_report
 from holdfast.diagnose.report.page import LOOK_EVERY
+from holdfast.diagnose.report.parts import verdict
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&\u2028\u202e \ud800'
 
@@ -73,9 +75,16 @@ def test_several_runs(collapse: ReportedRun, make_log: Callable[..., Log], tmp_p
     assert "Settings that differ (1)" in page and "train.lr" in page and "run.seed" not in page
 
 
+def test_a_verdict_says_where_a_run_recovered(make_log: Callable[..., Log]) -> None:
+    fell = make_log({"reward/mean": [0.8] * 20 + [0.0] * 8})
+    assert verdict(reported(fell, diagnose(fell))) == (22, "collapsed at 22")
+    recovered = make_log({"reward/mean": [0.8] * 20 + [0.0] * 8 + [0.8] * 30})
+    assert verdict(reported(recovered, diagnose(recovered))) == (22, "collapsed at 22, back at 37")
+
+
 def test_runs_of_one_name_are_told_apart(collapse: ReportedRun, tmp_path: Path) -> None:
     data = data_of(page_of(write_report(tmp_path / "r.html", [collapse] * 3)))
-    assert [run["name"] for run in data["runs"]] == ["collapse", "collapse (2)", "collapse (3)"]
+    assert [run["name"] for run in data["runs"]] == ["collapse (1)", "collapse (2)", "collapse (3)"]
 
 
 def test_hostile_texts_stay_texts(collapse: ReportedRun, make_finding: Callable[..., Finding], tmp_path: Path) -> None:
@@ -96,7 +105,7 @@ def test_hostile_texts_stay_texts(collapse: ReportedRun, make_finding: Callable[
             "onerror=&quot;", ""
         )
         assert data_of(page)["rollouts"][0]["question"] == HOSTILE
-        assert data_of(page)["runs"][0]["name"] == HOSTILE
+        assert data_of(page)["runs"][0]["name"].startswith(HOSTILE)
 
 
 def test_samples_are_found_beside_the_log(collapse: ReportedRun, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import WINDOW, smooth
+from holdfast.base.collapse import WINDOW
+from holdfast.base.trailing import trailing_mean
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log, Series, finite
 from holdfast.diagnose.report.charts import TWINS, Chart, Line, Row, charts_for, more_charts
@@ -278,7 +279,7 @@ def smoothed(series: Series) -> Series | None:
     if len(known) < SMOOTHED_FROM:
         return None
     window = window_of(len(known))
-    return Series(known.steps[window - 1 :], smooth(known.values, window)[window - 1 :])
+    return Series(known.steps[window - 1 :], trailing_mean(known.values, window)[window - 1 :])
 
 
 def curve(series: Series, most: int) -> dict[str, Any]:

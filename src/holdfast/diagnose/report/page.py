@@ -6,7 +6,6 @@ import json
 import secrets
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -20,6 +19,7 @@ from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.files import write_whole
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.readers.same_run import with_unique_names
 from holdfast.diagnose.report import parts
 from holdfast.diagnose.report.data import missing_series, page_data
 from holdfast.diagnose.report.samples import ReportedRun, read_changes, read_rollouts
@@ -59,7 +59,9 @@ def write_report(path: str | Path, runs: Sequence[ReportedRun], *, live: bool = 
     path = Path(path)
     if not any(len(series) for run in runs for series in run.log.series.values()):
         raise DataError(f"{path} is not written: no log has a number at any step, so there is nothing to draw")
-    page = html(_with_unique_names(runs), foot=_foot(), key=_key(path.resolve()), live=live)
+    logs = with_unique_names([run.log for run in runs])
+    named = [replace(run, log=log) for run, log in zip(runs, logs, strict=True)]
+    page = html(named, foot=_foot(), key=_key(path.resolve()), live=live)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, page)
@@ -81,17 +83,6 @@ def is_replaceable(path: Path) -> bool:
             return file.read(len(HEAD)) == HEAD.encode()
     except OSError:
         return False
-
-
-def _with_unique_names(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
-    """The runs, with a number after a name that another run already has."""
-    seen: Counter[str] = Counter()
-    named = []
-    for run in runs:
-        seen[run.log.name] += 1
-        count = seen[run.log.name]
-        named.append(run if count == 1 else replace(run, log=replace(run.log, name=f"{run.log.name} ({count})")))
-    return named
 
 
 @cache

@@ -145,13 +145,15 @@ def comparison(runs: Sequence[ReportedRun], rollouts: Sequence[Mapping[str, Any]
 
 
 def verdict(run: ReportedRun) -> tuple[int | None, str]:
-    """(step, words) of the strongest of collapsed, fell and dropped (`holdfast.base.collapse`); no step if it held."""
+    """(step, words) of the strongest of collapsed, fell and dropped (`holdfast.base.collapse`), and where the reward
+    came back; no step if it held."""
     curve = reward_curve(run.log)
     if curve is None or too_short(run.diagnosis):
         return None, "–"
+    back = run.diagnosis.course.back_step
     for word, fall in (("collapsed", collapsed(curve)), ("fell", fell(curve)), ("dropped", dropped(curve))):
         if fall is not None:
-            return fall.step, f"{word} at {fall.step:,}"
+            return fall.step, f"{word} at {fall.step:,}" + ("" if back is None else f", back at {back:,}")
     return None, "held"
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-import platform
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast import __version__
+from holdfast.base.environment import versions
 from holdfast.base.errors import MissingExtra
 from holdfast.evaluate.probes.subject import Subject
 from holdfast.recipe import dump
@@ -52,12 +50,7 @@ def document(
         "questions": questions,
         "seed": seed,
         "optimizer_state": str(subject.optimizer_state) if subject.optimizer_state is not None else None,
-        "versions": {
-            "holdfast": __version__,
-            "python": platform.python_version(),
-            "torch": version("torch"),
-            "transformers": version("transformers"),
-        },
+        "versions": versions(),
         "device": subject.language_model.device.type,
         "config_hash": hashlib.sha256(dump(subject.config).encode()).hexdigest()[:16],
         "result": result.to_json(),
