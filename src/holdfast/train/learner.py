@@ -255,6 +255,7 @@ class Learner:
                         parameter.grad = torch.zeros_like(parameter)
                 totals.norms.append(clipped_step(self.optimizer, self.parameters, self._train.grad_clip))
         self.optimizer.zero_grad(set_to_none=True)  # rollouts need the memory
+        give_back_memory()
         weight = {} if answer_weight is None else {"penalty/answer_weight": answer_weight}
         return totals.metrics() | weight
 
