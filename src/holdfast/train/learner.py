@@ -9,7 +9,7 @@ import ctypes
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -167,7 +167,7 @@ class Learner:
             micros = []
             for rows in mini:
                 micro = batch.select(rows).trim()
-                with hidden_states(self.language_model.model) if scored else nullcontext([]) as states:
+                with self._hidden_states(needed=bool(scored)) as states:
                     if misplaced is None:
                         old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
                     else:
@@ -217,6 +217,10 @@ class Learner:
     def renew_anchor(self, weights: Sequence[Tensor] = ()) -> None:
         """From the next old pass on, the penalty compares with the policy as it is now, or with that of `weights`."""
         self.anchor = Reference(self.language_model, weights)
+
+    def _hidden_states(self, *, needed: bool) -> AbstractContextManager[list[Tensor]]:
+        """Collects the hidden states of a pass, if a method needs them."""
+        return hidden_states(self.language_model.model) if needed else nullcontext([])
 
     def _scores(
         self, whole: TokenBatch, hidden: Mapping[int, Tensor], scored: Mapping[str, Sequence[bool]]
