@@ -10,18 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.adapters import verl_term
+from holdfast.adapters import host_losses, verl_term
+from holdfast.adapters.host_losses import PreservedShare, measure, preserved_counts
 from holdfast.adapters.verl_losses import LOSSES
-from holdfast.adapters.verl_term import (
-    Answers,
-    Log,
-    PreservedShare,
-    base_name,
-    measure,
-    per_token,
-    preserved_counts,
-    refuse_split_actions,
-)
+from holdfast.adapters.verl_term import Answers, Log, base_name, refuse_split_actions
 from holdfast.base.errors import ConfigError
 from holdfast.methods.penalties import LLDS, SAPO
 
@@ -44,7 +36,7 @@ def test_whole_rollouts_may_be_rejected(correction: Any) -> None:
 
 
 def test_the_share_of_preserved_tokens_is_of_the_last_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verl_term, "_WINDOW", 4)
+    monkeypatch.setattr(host_losses, "WINDOW", 4)
     draw = torch.Generator().manual_seed(0)
     share, seen = PreservedShare(), list[tuple[int, int]]()
     nothing = torch.zeros(2, 5, dtype=torch.bool)
@@ -63,8 +55,9 @@ def test_the_share_of_preserved_tokens_is_of_the_last_rollouts(monkeypatch: pyte
 
 def numbers(log: Log, old: Tensor, new: Tensor, advantages: Tensor, mask: Tensor) -> dict[str, float]:
     penalty = LLDS()
-    term = per_token(penalty, new, old, advantages, mask)
-    return log.numbers("holdfast_llds", measure(penalty, term, new, old, advantages, mask))
+    preserved = penalty.preserved(advantages, mask)
+    term = penalty.per_token(new, old, advantages, mask, preserved=preserved)
+    return log.numbers("holdfast_llds", measure(preserved, term, new, old, advantages, mask))
 
 
 def test_what_has_nothing_to_count_repeats_what_was_seen_last() -> None:
@@ -107,7 +100,7 @@ def test_an_inert_penalty_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: 
 
 
 def test_searches_are_the_actions_less_one_of_recent_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verl_term, "_WINDOW", 3)
+    monkeypatch.setattr(verl_term, "WINDOW", 3)
     searches = verl_term.Searches()
     rows = [[0, 0, 0, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0]]
     mask = torch.tensor(rows, dtype=torch.bool)

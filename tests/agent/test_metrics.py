@@ -89,6 +89,12 @@ def test_rollout_metrics() -> None:
     )
 
 
+def test_a_rollout_whose_tokens_are_not_known_has_no_length() -> None:
+    untold = rollout(turn(Search("a"), 2), replace(turn(Answer("x"), 1), tokens=None, logprobs=None))
+    assert "rollout/length" not in rollout_metrics([Group("q", (untold,))])
+    assert rollout_metrics([Group("q", (untold, WRONG_AT_ONCE))])["rollout/length"] == 4
+
+
 def repeated_by_pairs(actions: list[tuple[int, ...]], length: int) -> float | None:
     """Each place beside every earlier place, token by token."""
     places = [(k, i) for k, ids in enumerate(actions) for i in range(len(ids) - length + 1)]

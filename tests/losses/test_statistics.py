@@ -78,6 +78,15 @@ def test_p01_is_the_low_percentile_of_the_mask_only():
     assert got != pytest.approx(math.exp(-0.496), rel=1e-6)
 
 
+def test_p01_of_a_ratio_that_is_nan_is_nan():
+    lp = torch.full((1, 4), math.nan)
+    mask = torch.tensor([[True, True, False, False]])
+    stats = ratio_stats(lp, torch.zeros(1, 4), torch.ones(1, 1), mask)
+    assert stats["ratio/p01"].isnan() and stats["ratio/mean"].isnan()
+    outside = torch.where(mask, 0.0, math.nan)
+    assert ratio_stats(outside, torch.zeros(1, 4), torch.ones(1, 1), mask)["ratio/p01"].item() == 1
+
+
 def test_merged_micro_batches_equal_one_batch_but_for_the_percentile():
     def both(rows):
         preserve = preserved_mask(A[rows], MASK[rows])

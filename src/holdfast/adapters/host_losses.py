@@ -1,13 +1,27 @@
-"""Penalties in hosts whose loss is a function by import path: prime-rl, slime and miles."""
+"""Losses of hosts that see a micro-batch: the penalty, the share of tokens it preserves, and the series to log.
+
+For verl, prime-rl, slime, miles and TRL's AsyncGRPOTrainer.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from holdfast.agent.metrics import per_token_mean
 from holdfast.base.errors import ConfigError
+from holdfast.losses import drift_stats, penalty_stats, ratio_stats
+from holdfast.losses._tensors import upcast
+from holdfast.losses.stats import EPSILONS
 from holdfast.methods.penalties import LLDS, PENALTIES, Penalty
+
+WINDOW = 256
+"""Rollouts over which preserved tokens and searches are counted; about a rollout batch of one process."""
 
 
 def penalty_of(section: Mapping[str, Any] | None, host: str) -> Penalty | None:
@@ -52,3 +66,89 @@ def unsupported(penalty: Penalty, host: str) -> Iterator[str]:
             f"{setting}: this needs the mask of the answer, which {host} does not pass to a loss. Leave it out, or "
             "train with TRL's GRPOTrainer or `holdfast train`"
         )
+
+
+class PreservedShare:
+    """The share of preserved tokens in the rollouts that a process saw last, those of this call included.
+
+    A mean over preserved tokens needs their count over a whole optimizer step, and a loss of verl, prime-rl, slime or
+    miles sees a micro-batch. The host's mean of a penalty over all tokens, divided by this share, estimates it:
+
+        mean over preserved tokens ≈ mean over all tokens / (Σ preserved / Σ tokens of the last rollouts)
+
+    Bias: a step whose own share is above that of the last rollouts counts more, in proportion, and one below it less.
+    """
+
+    def __init__(self) -> None:
+        self._recent: Tensor | None = None
+
+    def update(self, counts: Tensor) -> Tensor:
+        """0-d: the share with these rollouts, whose `preserved_counts` are int [B, 2]; 1 while nothing is preserved.
+
+        Nothing leaves the device.
+        """
+        recent = counts if self._recent is None else torch.cat([self._recent, counts])
+        self._recent = recent[-max(WINDOW, len(counts)) :]
+        preserved, tokens = self._recent.sum(0)
+        return torch.where(preserved > 0, preserved / tokens.clamp(min=1), 1.0)
+
+
+def preserved_counts(preserved: Tensor, loss_mask: Tensor) -> Tensor:
+    """int [B, 2]: of each rollout the preserved tokens and all sampled tokens, from bool [B, T] each."""
+    return torch.stack([(preserved & loss_mask).sum(-1), loss_mask.sum(-1)], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class CountedMean:
+    """A mean over `count` things, and the number to log until the first of them."""
+
+    value: Tensor
+    count: Tensor
+    default: Tensor | float
+
+
+@torch.no_grad()
+def measure(
+    preserved: Tensor,
+    term: Tensor | None,
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+) -> dict[str, CountedMean]:
+    """The series of one micro-batch.
+
+    Args:
+        preserved: bool [B, T], the tokens that the penalty acts for.
+        term: float [B, T], the penalty per token; None where a loss only observes, without `penalty/active_fraction`.
+        log_prob, old_log_prob, advantages: float [B, T].
+        mask: bool [B, T], the sampled tokens.
+    """
+    # Under autocast verl's log-probs can be bfloat16, whose sum over a rollout has no correct digits.
+    log_prob, old_log_prob, advantages = (upcast(x) for x in (log_prob, old_log_prob, advantages))
+    values = torch.zeros_like(log_prob) if term is None else term
+    stats = penalty_stats(values, log_prob, old_log_prob, mask, preserved=preserved)
+    stats |= ratio_stats(log_prob, old_log_prob, advantages, mask)
+    drifts = drift_stats(log_prob, old_log_prob, advantages, mask)
+    tokens, kept, sequences = stats["count/tokens"], stats["count/preserved"], stats["count/sequences"]
+    series = {
+        "penalty/preserved_fraction": CountedMean(stats["penalty/preserved_fraction"], tokens, 0.0),
+        "penalty/mean_decrease": CountedMean(stats["penalty/mean_decrease"], kept, 0.0),
+        "ratio/mean": CountedMean(stats["ratio/mean"], tokens, 1.0),
+        "ratio/max": CountedMean(stats["ratio/max"], tokens, 1.0),
+        "ratio/p01": CountedMean(stats["ratio/p01"], tokens, 1.0),
+        "ratio/log_product": CountedMean(stats["ratio/log_product"], sequences, 0.0),
+    }
+    if term is not None:
+        series["penalty/active_fraction"] = CountedMean(stats["penalty/active_fraction"], kept, 0.0)
+    old = torch.where(mask, old_log_prob, 0.0)
+    likelihood = per_token_mean(old, mask)
+    sign = per_token_mean(torch.where(mask, advantages, 0.0), mask)
+    for name, rows in (("positive", sign > 0), ("negative", sign < 0)):
+        count = rows.sum()
+        share = rows / count.clamp(min=1)
+        overall = likelihood.sum() / sequences.clamp(min=1)
+        series[f"likelihood/{name}"] = CountedMean((likelihood * share).sum(), count, overall)
+        for drift in (f"drift/{name}", f"ratio/log_product/{name}", *(f"isdd/{name}/below_{e}" for e in EPSILONS)):
+            series[drift] = CountedMean(drifts[drift], count, 0.0)
+    return series

@@ -33,10 +33,9 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.adapters.host_losses import penalty_of
-from holdfast.adapters.verl_term import PreservedShare, measure, per_token, preserved_counts
+from holdfast.adapters.host_losses import PreservedShare, measure, penalty_of, preserved_counts
 from holdfast.base.errors import ConfigError
-from holdfast.methods.penalties import Penalty
+from holdfast.methods.penalties import LLDS, Penalty
 
 __all__ = ["loss"]
 
@@ -58,15 +57,16 @@ def loss(inputs: Any, *, penalty: Mapping[str, Any] | None = None, base: Mapping
     outputs = base_loss(inputs)
     new, old, advantages = (x[None] for x in (inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages))
     mask = inputs.loss_mask[None]
-    values = None if term is None else per_token(term, new, old, advantages, mask)
-    measured = measure(term, values, new, old, advantages, mask)
+    preserved = (term or LLDS()).preserved(advantages, mask)
+    values = None if term is None else term.per_token(new, old, advantages, mask, preserved=preserved)
+    measured = measure(preserved, values, new, old, advantages, mask)
     series = {name: (mean.value, mean.count) for name, mean in measured.items()}
     total = outputs.loss
     if term is not None and values is not None:
         weighted = values if inputs.loss_weights is None else values * inputs.loss_weights
         coef: float | Tensor = term.coef
         if term.normalizer == "preserved":
-            coef = coef / share.update(preserved_counts(term.preserved(advantages, mask), mask))
+            coef = coef / share.update(preserved_counts(preserved, mask))
         if term.coef:
             total = total + coef * weighted.sum()
         count = mask.sum()

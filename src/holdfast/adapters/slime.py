@@ -29,8 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.adapters.host_losses import penalty_of
-from holdfast.adapters.verl_term import PreservedShare, per_token, preserved_counts
+from holdfast.adapters.host_losses import PreservedShare, penalty_of, preserved_counts
 from holdfast.base.errors import ConfigError
 from holdfast.base.importing import import_named
 from holdfast.methods.penalties import LLDS, Penalty
@@ -169,7 +168,8 @@ def _rows(
         inside = mask.bool()[None]
         preserved = penalty.preserved(advantages, inside) & inside
         ratio = torch.where(inside, new.detach() - before, 0.0).clamp(-20, 20).exp()
-        row = (per_token(penalty, new, before, advantages, inside)[0], preserved[0].to(new.dtype), ratio[0])
+        values = penalty.per_token(new, before, advantages, inside, preserved=preserved)
+        row = (values[0], preserved[0].to(new.dtype), ratio[0])
         row = row if pieces is None else tuple(pieces.slice_log_prob_with_cp(x, *length) for x in row)
         yield *row, preserved_counts(preserved, inside)
 

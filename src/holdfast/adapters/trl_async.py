@@ -21,9 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.adapters.host_losses import measure
 from holdfast.adapters.trl_mask import Trainer
 from holdfast.adapters.trl_penalty import Settings
-from holdfast.adapters.verl_term import measure, per_token
+from holdfast.methods.penalties import LLDS
 
 _LARGEST = "ratio/max"
 NAME, OLDEST = "AsyncGRPOTrainer", (1, 16)
@@ -76,16 +77,16 @@ class AsyncMixin(Trainer):
         arguments = unpacked(inputs, outputs[0].log_probs)
         _, _, advantages, mask = arguments
         penalty, term = self.holdfast_settings.penalty, None
+        preserved = (penalty or LLDS()).preserved(advantages, mask)
         sums: dict[str, tuple[Tensor, Tensor]] = {}
         if penalty is not None:
-            term = per_token(penalty, *arguments)
-            counted = penalty.preserved(advantages, mask) & mask
-            count = (counted if penalty.normalizer == "preserved" else mask).sum().float()
+            term = penalty.per_token(*arguments, preserved=preserved)
+            count = (preserved & mask if penalty.normalizer == "preserved" else mask).sum().float()
             share = self.accelerator.reduce(count, reduction="sum").clamp(min=1) / self.accelerator.num_processes
             total = penalty.coef * term.sum()
             loss = loss + total / share / self.current_gradient_accumulation_steps
             sums["loss/penalty"] = total.detach(), count
-        measured = measure(penalty, None if term is None else term.detach(), *arguments)
+        measured = measure(preserved, None if term is None else term.detach(), *arguments)
         largest = measured.pop(_LARGEST).value
         sums |= {name: (mean.value * mean.count, mean.count) for name, mean in measured.items()}
         self._log_sums(sums, largest)

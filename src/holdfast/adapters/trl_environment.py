@@ -50,6 +50,7 @@ def search_environment(retriever: Retriever, protocol: ToolProtocol = NATIVE) ->
             Args:
                 query: What to look for.
             """
+            _check_text("query", query)
             try:
                 (hits,) = retriever.search([query], protocol.topk)
             except RetrievalError as error:
@@ -71,6 +72,7 @@ def search_environment(retriever: Retriever, protocol: ToolProtocol = NATIVE) ->
             Args:
                 id: The id of the passage: what stands between Doc and the title.
             """
+            _check_text("id", id)
             hit = self._found.get(id)
             return self._shown([] if hit is None else [hit])
 
@@ -109,8 +111,8 @@ def rollout_of(messages: Sequence[Mapping[str, Any]], environment: Any) -> Traje
         if message["role"] == "assistant":
             next_result = len(turns)
             text = str(message.get("content") or "")
-            for i, action in enumerate(_actions(message)):
-                turns.append(Turn(tokens=(), logprobs=(), action=action, text="" if i else text))
+            for i, action in enumerate(_actions(message, environment)):
+                turns.append(Turn(tokens=None, logprobs=None, action=action, text="" if i else text))
         elif next_result < len(turns):
             turn = turns[next_result]
             hits = next(seen, ()) if not isinstance(turn.action, Invalid) else ()
@@ -122,18 +124,28 @@ def rollout_of(messages: Sequence[Mapping[str, Any]], environment: Any) -> Traje
     return Trajectory(example_id="", prompt=(), turns=tuple(turns), status=status, error=failure)
 
 
-def _actions(message: Mapping[str, Any]) -> list[Action]:
+def _actions(message: Mapping[str, Any], environment: Any) -> list[Action]:
     """An action for each call of a message; without calls, its answer."""
     calls = message.get("tool_calls")
-    return [_called(call) for call in calls] if calls else [final_answer(str(message.get("content") or ""))[0]]
+    if calls:
+        return [_called(call, environment) for call in calls]
+    return [final_answer(str(message.get("content") or ""))[0]]
 
 
-def _called(call: Mapping[str, Any]) -> Action:
+def _called(call: Mapping[str, Any], environment: Any) -> Action:
+    """What a call did. TRL answers one that `environment` does not take with an error, and nothing was searched."""
     function = call.get("function", {})
     tool = TOOLS.get(str(function.get("name")))
-    if tool is None:
+    if tool is None or not hasattr(environment, tool.name):
         return Invalid(f"there is no tool {function.get('name')!r}")
-    argument = (function.get("arguments") or {}).get(tool.parameter)
+    arguments = function.get("arguments")
+    argument = arguments.get(tool.parameter) if isinstance(arguments, Mapping) and len(arguments) == 1 else None
     return (
         tool.action(argument) if isinstance(argument, str) else Invalid(f"{tool.name} takes one text, {tool.parameter}")
     )
+
+
+def _check_text(name: str, value: Any) -> None:
+    """TRL hands a model's argument on as it is, and shows the model what a tool raises."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a text, not {value!r}")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.trl_mask import Trainer
-from holdfast.adapters.trl_penalty import loss_mask, per_token_advantages
+from holdfast.adapters.trl_observe import has_images, loss_mask, per_token_advantages
 from holdfast.agent.batch import TokenBatch
 from holdfast.base.errors import ConfigError
 from holdfast.methods.nthr import check_logits, nthr_factors, output_layer, rows_for_nthr
@@ -25,7 +25,6 @@ from holdfast.methods.nthr import check_logits, nthr_factors, output_layer, rows
 FACTORS = "holdfast_nthr"
 """In the batch: float [B, T]."""
 _ASKED = "with_penalties(nthr=True)"
-_IMAGES = ("pixel_values", "pixel_values_videos")
 
 
 class NthrMixin(Trainer):
@@ -60,7 +59,7 @@ class NthrMixin(Trainer):
 
     @torch.no_grad()
     def _nthr_factors(self, batch: dict[str, Any]) -> Tensor:
-        if any(name in batch for name in _IMAGES):
+        if has_images(batch):
             raise ConfigError(f"{_ASKED}: the prompts have images, and this pass takes tokens alone. Leave nthr out")
         tokens = _token_batch(batch, self.num_generations)
         rows = rows_for_nthr(tokens).nonzero().flatten()

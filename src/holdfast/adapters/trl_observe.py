@@ -36,7 +36,7 @@ from holdfast.losses import (
 from holdfast.model.support import accepts_logits_to_keep
 
 _CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # loss types whose clip `clip/fraction` describes
-_IMAGES = ("pixel_values", "num_images")
+_IMAGES = ("pixel_values", "pixel_values_videos", "num_images")
 _MASS_ROWS, _MASS_TOKENS = 8, 64  # per process; 300 MB of logits at a vocabulary of 150,000
 
 
@@ -81,7 +81,7 @@ class Observer:
         metrics = {"optimizer_steps_per_rollout": steps}
         metrics["rollout/length" if trajectories is None else "loss/tokens"] = trained
         advantages = batch["advantages"]
-        metrics |= advantage_metrics(advantages[:, None] if advantages.dim() == 1 else advantages, mask)
+        metrics |= advantage_metrics(per_token_advantages(batch), mask)
         old, sampled = batch.get("old_per_token_logps"), batch.get("sampling_per_token_logps")
         whole = batch.get(WHOLE_LOGPS)
         if old is not None and sampled is not None:
@@ -93,7 +93,7 @@ class Observer:
         if self.trainer.holdfast_settings.mask_logprobs:
             metrics["sampler/mask_in_loss"] = 1.0
         self._log(self._mean_over_processes(metrics))
-        if self.trainer.rollout_func is None and whole is None:
+        if whole is None and (self.trainer.rollout_func is None or self._lack_mass(trajectories)):
             self._log_mass(batch, mask)
         if trajectories is not None and advantages.numel() == len(trajectories):
             self._log_tail(advantages.flatten(), mask, trajectories)
@@ -104,7 +104,7 @@ class Observer:
     def start_displacement(self, batch: dict[str, Any], mask: Tensor, *, rows: int) -> None:
         """Remember some rollouts' likelihood under the weights that made them."""
         self._batches += 1
-        unreadable = any(name in batch for name in _IMAGES)  # whose forward pass needs more than tokens
+        unreadable = has_images(batch)  # whose forward pass needs more than tokens
         if self._probe is not None or not self.every or (self._batches - 1) % self.every or unreadable:
             return
         started = time.perf_counter()
@@ -197,7 +197,7 @@ class Observer:
             return
         merged = merge_stats(self._stats)
         names = sorted(merged)
-        table = self.trainer.accelerator.gather(torch.stack([merged[name].double() for name in names])[None])
+        table = self.trainer.accelerator.gather(torch.stack([merged[name].float() for name in names])[None])
         merged = merge_stats([dict(zip(names, row.unbind(), strict=True)) for row in table])
         self._log(logged_stats(merged))
         self._log(self._mean_over_processes({name: float(value) for name, value in self._parts.items()}))
@@ -219,6 +219,15 @@ class Observer:
         if tail_mass > 0:
             self._log({"advantage/tail_mean": weighted / tail_mass})
 
+    def _lack_mass(self, trajectories: Sequence[Trajectory] | None) -> bool:
+        """Whether the trajectories do not say what their sampler kept, on any process: vLLM does not say it, and a
+        sampler without truncation has nothing to say. False without trajectories, whose sampler is not known."""
+        if trajectories is None:
+            return False
+        accelerator = self.trainer.accelerator
+        known = any(turn.mask_mass for t in trajectories for turn in t.turns)
+        return not bool(accelerator.gather(torch.tensor([known], device=accelerator.device)).any())
+
     def _log_mass(self, batch: dict[str, Any], mask: Tensor) -> None:
         """The policy's probability inside the sampling mask of TRL's sampler. A truncated sampler's is measured on a
         few tokens of a few rollouts: the whole vocabulary at every token would not fit into memory."""
@@ -227,7 +236,7 @@ class Observer:
             self._log({"sampler/mask_mass": 1.0})
             return
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        if any(name in batch for name in _IMAGES) or not accepts_logits_to_keep(model):
+        if has_images(batch) or not accepts_logits_to_keep(model):
             return
         rows = slice(0, _MASS_ROWS)
         columns = mask[rows].any(0).nonzero().flatten()
@@ -276,6 +285,23 @@ class Observer:
         log = self.trainer._metrics["train"]
         for name, value in metrics.items():
             log[f"holdfast/{name}"].append(value)
+
+
+def loss_mask(batch: dict[str, Any]) -> Tensor:
+    """bool [B, T] over completion tokens: those the model sampled. T counts completion tokens only."""
+    mask = batch["completion_mask"]
+    return (mask * batch["tool_mask"] if batch.get("tool_mask") is not None else mask).bool()
+
+
+def per_token_advantages(batch: dict[str, Any]) -> Tensor:
+    """float [B, 1] or [B, T]: TRL has one a rollout, or one a token."""
+    advantages: Tensor = batch["advantages"]
+    return advantages[:, None] if advantages.dim() == 1 else advantages
+
+
+def has_images(batch: dict[str, Any]) -> bool:
+    """Whether the prompts have images or videos, so that tokens alone are not what the model reads."""
+    return any(batch.get(name) is not None for name in _IMAGES)
 
 
 def action_ids_of(batch: dict[str, Any], mask: Tensor) -> Tensor:

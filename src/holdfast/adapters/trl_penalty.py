@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.trl_mask import Trainer, warning
-from holdfast.adapters.trl_observe import Observer, action_ids_of
+from holdfast.adapters.trl_observe import Observer, action_ids_of, loss_mask, per_token_advantages
 from holdfast.adapters.trl_watch import LossWatch, RewardWatch, warn
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import ConfigError
@@ -106,7 +106,7 @@ class PenaltyMixin(Trainer):
     # ---- a micro-batch
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """TRL's, watched for losses that are not finite."""
+        """TRL's. At the end of an accumulation window, refuses a step that never passed through `_compute_loss`."""
         loss = super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients:
             self._loss_watch.on_step_end(self, self.holdfast_settings.penalty)
@@ -168,18 +168,6 @@ class PenaltyMixin(Trainer):
             self._observer.penalised(term, per_token, logprobs, old, mask, preserved=preserved)
         self._observer.micro_batch_done()
         return loss
-
-
-def loss_mask(batch: dict[str, Any]) -> Tensor:
-    """bool [B, T] over completion tokens: those the model sampled. T counts completion tokens only."""
-    mask = batch["completion_mask"]
-    return (mask * batch["tool_mask"] if batch.get("tool_mask") is not None else mask).bool()
-
-
-def per_token_advantages(batch: dict[str, Any]) -> Tensor:
-    """float [B, 1] or [B, T]: TRL has one a rollout, or one a token."""
-    advantages: Tensor = batch["advantages"]
-    return advantages[:, None] if advantages.dim() == 1 else advantages
 
 
 def preserved_tokens(penalty: Penalty, batch: dict[str, Any], mask: Tensor) -> Tensor:

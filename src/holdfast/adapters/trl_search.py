@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchRollouts", "question_dataset", "reward_functions"]
 
+_MASS = "sampler/mask_mass"
+
 
 def question_dataset(examples: Sequence[Example]) -> Any:
     """A `datasets.Dataset` with `prompt` (the question), `golden_answers` and `example_id`."""
@@ -68,7 +70,8 @@ def reward_functions(weights: Mapping[str, float] = EM) -> tuple[list[Callable[.
 
     They score the rollouts of `SearchRollouts` against the column `golden_answers`. A rollout that failed for reasons
     other than the policy gets None, which TRL leaves out of its group's mean. The first function also logs
-    `holdfast/reward/em`, `holdfast/rollout/searches` and so on.
+    `holdfast/reward/em`, `holdfast/rollout/searches` and so on. What the rollouts do not hold is left out, such as
+    `sampler/mask_mass` with vLLM.
     """
     check_weights(weights)
     nonzero = {name: weight for name, weight in weights.items() if weight}
@@ -79,7 +82,10 @@ def reward_functions(weights: Mapping[str, float] = EM) -> tuple[list[Callable[.
         ) -> list[float | None]:
             scored = [score_trajectory(t, golds, nonzero) for t, golds in zip(trajectory, golden_answers, strict=True)]
             if reports:
-                for key, value in rollout_metrics(_groups(scored, more.get("example_id"))).items():
+                metrics = rollout_metrics(_groups(scored, more.get("example_id")))
+                if not any(turn.mask_mass for t in scored for turn in t.turns):
+                    metrics.pop(_MASS)  # unknown; TRL would average this 1 with what the trainer's log measures
+                for key, value in metrics.items():
                     more["log_metric"](f"holdfast/{key}", value)
             return [t.reward_parts.get(name) for t in scored]
 
@@ -114,7 +120,8 @@ class SearchRollouts:
 
     Raises, when called:
         ConfigError: with tags, `mask_truncated_completions`, which would treat every rollout as truncated; without
-            vLLM, min_p or a sampler set in `generation_kwargs`; a chat template that lacks the tools of the protocol.
+            vLLM, min_p, a sampler set in `generation_kwargs`, or weights that stay in shards while they sample; a chat
+            template that lacks the tools of the protocol.
         DataError: a prompt that is not a question.
         RolloutError: too many rollouts failed.
     """
@@ -135,6 +142,9 @@ class SearchRollouts:
         self.seed, self.max_failed = seed, max_failed
         self.search_failure_rate = search_failure_rate
         self._policy: HFPolicy | None = None
+        self._last_step: tuple[Any, ...] = ()
+        self._calls = 0
+        """In `_last_step` before the current one."""
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """Roll out every prompt with the trainer's model: TRL's `rollout_func`. Raises `ConfigError`, `DataError`."""
@@ -146,7 +156,7 @@ class SearchRollouts:
             )
         tokenizer, training = trainer.processing_class, trainer.model.training
         self.protocol.check_template(tokenizer, trainer.eos_token_ids)
-        step = (self.seed, "train" if training else "eval", trainer.state.global_step)
+        step = self._seed_of_call("train" if training else "eval", trainer.state.global_step)
         faulty = training and self.search_failure_rate
         tasks = [
             Task(
@@ -180,6 +190,13 @@ class SearchRollouts:
             trainer._log_metric(f"holdfast/{name}", value)
         return columns(trajectories, tokenizer.eos_token_id or 0)
 
+    def _seed_of_call(self, mode: str, global_step: int) -> tuple[Any, ...]:
+        """What its seeds depend on. An evaluation has many batches at one step, and a step can have several too."""
+        step = (self.seed, mode, global_step)
+        self._calls = self._calls + 1 if step == self._last_step else 0
+        self._last_step = step
+        return (*step, f"call {self._calls}") if self._calls else step
+
     @contextmanager
     def _policy_of(self, trainer: Any, tokenizer: Any) -> Iterator[Policy]:
         """The policy: TRL's vLLM, or the trainer's model, gathered as TRL gathers it to generate."""
@@ -193,6 +210,7 @@ class SearchRollouts:
         from holdfast.model.hf import HFPolicy
 
         args = trainer.args
+        check_sharding(trainer)
         name = "gradient_checkpointing_kwargs"  # TRL 1.15 has no such argument
         since = {name: getattr(args, name)} if name in signature(unwrap_model_for_generation).parameters else {}
         sampling = {"temperature": trainer.temperature, "top_p": trainer.top_p, "top_k": trainer.top_k or 0}
@@ -221,6 +239,21 @@ class SearchRollouts:
                     max_tokens=self.protocol.max_total_tokens,
                 )
             yield self._policy.with_sampling(**sampling)
+
+
+def check_sharding(trainer: Any) -> None:
+    """Raise `ConfigError` where the trainer's model is in shards while it samples: each forward pass then needs all
+    processes, whose rollouts take different numbers of them, and the run would wait forever."""
+    backend, whole = trainer._dist, trainer.args.ds3_gather_for_generation
+    if trainer.accelerator.num_processes == 1 or not (backend.is_fsdp or (backend.is_zero3 and not whole)):
+        return
+    how = "FSDP" if backend.is_fsdp else "DeepSpeed ZeRO-3 with ds3_gather_for_generation=False"
+    instead = "ZeRO-3, ZeRO-2 or DDP" if backend.is_fsdp else "ds3_gather_for_generation=True"
+    raise ConfigError(
+        f"{how} without use_vllm: each process has a part of the weights, and the rollouts of different processes take "
+        f"different numbers of forward passes, so they would wait for each other forever. Set use_vllm=True, or use "
+        f"{instead}"
+    )
 
 
 def columns(trajectories: Sequence[Trajectory], filler: int) -> dict[str, Any]:
@@ -261,8 +294,9 @@ class VLLMPolicy:
     """A `Policy` on TRL's own vLLM, colocated or as a server, through the calls that TRL makes.
 
     A call answers all pending requests at once, so rollouts advance turn by turn: vLLM's offline interface is the
-    barrier, not the rollout loop. With a server and several processes, every call is a collective of all processes, and
-    one that has no requests takes part until all others have finished.
+    barrier, not the rollout loop. With several processes and a server, every call is a collective of all of them, and
+    one that has no requests takes part until all others have finished. The same holds for a colocated vLLM that sleeps:
+    each call wakes it, and TRL then gathers the weights for it.
 
     Args:
         generation: the trainer's `vllm_generation`. Its sampling settings apply; length and stop texts are set here.
@@ -282,7 +316,8 @@ class VLLMPolicy:
             )
         self.generation, self.accelerator = generation, accelerator
         self.tokenizer, self.end_ids = tokenizer, frozenset(end_ids)
-        self.together = generation.mode == "server" and accelerator.num_processes > 1
+        collective = generation.mode == "server" or generation.enable_sleep_mode
+        self.together = bool(collective) and accelerator.num_processes > 1
         self._waiting: list[Request] = []
 
     def submit(self, requests: Sequence[Request]) -> None:
@@ -305,7 +340,7 @@ class VLLMPolicy:
             self._call([], rows=rows)
 
     def _most(self, rows: int) -> int:
-        """The largest number of requests of any process: calls must be equally large on all."""
+        """The largest number of requests of any process: all make as many calls, to a server equally large ones."""
         if not self.together:
             return rows
         counts = self.accelerator.gather(torch.tensor([rows], device=self.accelerator.device))
@@ -315,8 +350,9 @@ class VLLMPolicy:
         if not rows:
             return []
         filler = list(requests[0].token_ids) if requests else sorted(self.end_ids)[:1] or [0]
-        prompts = [list(r.token_ids) for r in requests] + [filler] * (rows - len(requests))
         generation = self.generation
+        lacking = rows - len(requests) if generation.mode == "server" else int(not requests)
+        prompts = [list(r.token_ids) for r in requests] + [filler] * lacking
         before = generation.max_completion_length, generation.generation_kwargs
         generation.max_completion_length = max((r.max_new_tokens for r in requests), default=1)
         stop = sorted({text for r in requests for text in r.stop})

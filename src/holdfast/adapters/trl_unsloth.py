@@ -23,12 +23,11 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.trl_mask import Truncation
-from holdfast.adapters.trl_observe import Observer
+from holdfast.adapters.trl_observe import Observer, has_images
 from holdfast.adapters.trl_penalty import PenaltyMixin
 from holdfast.base.errors import ConfigError
 
 _LOSS = "UnslothEfficientGRPO"
-_IMAGES = ("pixel_values", "pixel_values_videos")
 _OLDEST = (2026, 10)
 """Of unsloth_zoo. Earlier ones divide the loss of `dapo` by another number."""
 
@@ -74,7 +73,7 @@ def completion_columns(ids: Tensor, completion: int, width: int, pad: int) -> Te
 def _of_completion(packed: Tensor, batch: dict[str, Any], pad: int) -> Tensor:
     """[B, T] of Unsloth's [B, W]; prompts with images are not moved, and W is T."""
     width, completion = packed.size(1), batch["completion_ids"].size(1)
-    if any(batch.get(name) is not None for name in _IMAGES):
+    if has_images(batch):
         return packed[:, -completion:]
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
     return packed.gather(1, completion_columns(ids, completion, width, pad))

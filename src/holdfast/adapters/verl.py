@@ -36,21 +36,11 @@ from verl.workers.config import PolicyLossConfig
 from verl.workers.utils import losses as verl_losses
 
 from holdfast import __version__
+from holdfast.adapters.host_losses import CountedMean, PreservedShare, measure, preserved_counts
 from holdfast.adapters.verl_losses import ANSWER_SPAN, LOSSES, PENALTY_FIELDS, penalty_for
-from holdfast.adapters.verl_term import (
-    Answers,
-    CountedMean,
-    Log,
-    PreservedShare,
-    Searches,
-    base_name,
-    measure,
-    per_token,
-    preserved_counts,
-    refuse_split_actions,
-)
+from holdfast.adapters.verl_term import Answers, Log, Searches, base_name, refuse_split_actions
 from holdfast.base.errors import ConfigError
-from holdfast.methods.penalties import Penalty
+from holdfast.methods.penalties import LLDS, Penalty
 
 __all__ = ["LOSSES", "HoldfastPolicyLossConfig"]
 
@@ -172,6 +162,7 @@ class _Loss:
             rollout_is_weights=rollout_is_weights,
         )
         mask = response_mask.bool()
+        preserved = (penalty or LLDS()).preserved(advantages, mask)
         term = weight = None
         if penalty is not None:
             answers: dict[str, Any] = {}
@@ -179,8 +170,8 @@ class _Loss:
                 where = self._answers(mask)
                 weight = penalty.weight_at(self._searches.mean(where.searches) if penalty.uses_search_count else 0.0)
                 answers = {"answer_mask": where.mask, "answer_weight": 1.0 if weight is None else weight}
-            term = per_token(penalty, log_prob, old_log_prob, advantages, mask, **answers)
-        series = measure(penalty, term, log_prob, old_log_prob, advantages, mask)
+            term = penalty.per_token(log_prob, old_log_prob, advantages, mask, preserved=preserved, **answers)
+        series = measure(preserved, term, log_prob, old_log_prob, advantages, mask)
         if weight is not None:
             series["penalty/answer_weight"] = CountedMean(log_prob.new_tensor(weight), mask.sum(), weight)
         if penalty is not None and term is not None:
@@ -188,7 +179,7 @@ class _Loss:
             mode = loss_agg_mode
             if penalty.normalizer == "preserved":
                 mode = "token-mean"
-                coef = coef / self._share.update(preserved_counts(penalty.preserved(advantages, mask), mask))
+                coef = coef / self._share.update(preserved_counts(preserved, mask))
             if penalty.coef:
                 loss = loss + coef * core_algos.agg_loss(term, mask, mode, **config.global_batch_info)
             with torch.no_grad():

@@ -162,7 +162,14 @@ class SearchAgentLoop(AgentLoopBase):
             generate_sequences=server.seconds, tool_calls=seconds, num_preempted=server.preempted
         )
         scored = bool(golds) and self._weights is not None
-        return to_output(trajectory, metrics, server.fields, with_logprobs=server.has_logprobs, scored=scored)
+        return to_output(
+            trajectory,
+            metrics,
+            server.fields,
+            with_logprobs=server.has_logprobs,
+            scored=scored,
+            routed_experts=server.routed_experts,
+        )
 
     def _prompt(self, row: Mapping[str, Any]) -> list[int]:
         """Not in an executor, as verl's own loops do it: encoding a passage switches the tokenizer to plain characters
@@ -206,6 +213,8 @@ class _Server:
         self.seconds = 0.0
         self.preempted = -1
         self.has_logprobs = True
+        self.routed_experts: Any = None
+        """[L, layers, k]: the experts of all tokens so far, where verl replays the routing of a MoE model."""
 
     async def turn(self, context: Sequence[int], room: int) -> Completion | None:
         """The next turn; None if the server aborted it."""
@@ -222,25 +231,31 @@ class _Server:
         self.fields = {**output.extra_fields, **self.fields}
         if latest is not None:
             self.fields["max_global_steps"] = latest
-        self.has_logprobs = self.has_logprobs and output.log_probs is not None
+        self.has_logprobs = self.has_logprobs and bool(output.log_probs)  # the asynchronous trainers have [] for none
+        if output.routed_experts is not None:
+            self.routed_experts = output.routed_experts
         if output.stop_reason == "aborted" or not output.token_ids:
             return None
-        return to_completion(self._id, output.token_ids[:room], output.log_probs, self._stop, self._loop.tokenizer)
+        ids, logprobs = output.token_ids[:room], output.log_probs or None
+        return to_completion(self._id, ids, logprobs, self._stop, self._loop.tokenizer, room=room)
 
 
 def to_completion(
-    name: str, ids: Sequence[int], logprobs: Sequence[float] | None, stop: Sequence[str], tokenizer: Any
+    name: str, ids: Sequence[int], logprobs: Sequence[float] | None, stop: Sequence[str], tokenizer: Any, *, room: int
 ) -> Completion:
     """Sampled ids as a turn, which ends with the token that completes the first of `stop`.
 
-    An engine that stops at text may have sampled on before it noticed; those tokens are dropped. Without `logprobs` the
-    turn has zeros.
+    An engine that stops at text may have sampled on before it noticed; those tokens are dropped. If it stopped by
+    itself before `room` tokens, the last one ends the message: a model's configuration can have more such tokens than
+    its tokenizer, such as Llama 3.1's <|eom_id|>. Without `logprobs` the turn has zeros.
     """
-    ends = set(tokenizer.all_special_ids)
-    body = ids[:-1] if ids[-1] in ends else ids
-    reason = "eos" if len(body) < len(ids) else "length"
+    ended = ids[-1] in set(tokenizer.all_special_ids)
+    body = ids[:-1] if ended else ids
     text, turn_ids = decode(tokenizer, body), tuple(ids)
     closings = [(at, at + len(tag)) for tag in stop if (at := text.find(tag)) >= 0]
+    if not closings and not ended and len(ids) < room:
+        ended, text = True, decode(tokenizer, ids[:-1])
+    reason = "eos" if ended else "length"
     if closings:
         last = token_span(body, (0, min(closings)[1]), tokenizer)[1]
         turn_ids, reason = tuple(ids[:last]), "stop"
@@ -256,6 +271,7 @@ def to_output(
     *,
     with_logprobs: bool,
     scored: bool,
+    routed_experts: Any = None,
 ) -> AgentLoopOutput:
     """A trajectory as verl's output. `extra_fields` holds the server's `fields`, and `action_ids` (one per response
     token), `answer_span` ([start, end) in the response, or None), `answer`, `searches`, `status`."""
@@ -283,6 +299,7 @@ def to_output(
         response_ids=list(trajectory.token_ids[start:]),
         response_mask=[int(inside) for inside in trajectory.loss_mask[start:]],
         response_logprobs=list(trajectory.rollout_logprobs[start:]) if with_logprobs else None,
+        routed_experts=None if routed_experts is None else routed_experts[: len(trajectory.token_ids)],
         reward_score=(trajectory.reward or 0.0) if scored else None,
         num_turns=1 + sum(1 + bool(turn.observation) for turn in trajectory.turns),
         metrics=metrics,

@@ -88,9 +88,12 @@ def checks(config: Any) -> Iterator[Check]:
     yield Check(True, f"the actor's configuration is valid: {name} on {base}, {what}")
     count = f"{steps} optimizer step{'s' * (steps != 1)} per rollout batch"
     sizes = f"data.train_batch_size / ppo_mini_batch_size × ppo_epochs = {count}"
-    idle = penalty is not None and not penalty.acts_without_drift  # on the first of the steps
-    if steps > idle:
-        yield Check(True, sizes if penalty is None else f"{sizes}; the penalty acts on {steps - idle} of them")
+    correction = config.algorithm.get("rollout_correction") or {}
+    # On the first step the policy equals the old one, unless that is the sampler.
+    always = penalty is None or penalty.acts_without_drift or correction.get("bypass_mode")
+    acting = steps if always else steps - 1
+    if acting:
+        yield Check(True, sizes if penalty is None else f"{sizes}; the penalty acts on {acting} of them")
     else:
         yield Check(
             False,
@@ -107,7 +110,6 @@ def checks(config: Any) -> Iterator[Check]:
                 f"note: rollout.agent.default_agent_loop is not {AGENT_LOOP!r}; your agent loop must write answer_span "
                 "and searches into extra_fields, or the first step stops",
             )
-    correction = config.algorithm.get("rollout_correction") or {}
     if correction.get("bypass_mode") and penalty is not None:
         yield Check(
             True,

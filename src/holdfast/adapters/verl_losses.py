@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.base.errors import ConfigError
-from holdfast.methods.custom_penalty import custom_problems
 from holdfast.methods.penalties import LLDS, NLL, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty
 
 ANSWER_SPAN, LAST_ACTION = "answer-span", "last-action"
@@ -81,28 +80,19 @@ def penalty_for(name: str, settings: Any) -> Penalty | None:
             f"policy_loss.{key} = {given[key]} with loss_mode = {name!r}, which does not read it; leave it out, or "
             "choose the loss it belongs to (for a control run with everything else in place, set penalty_coef = 0)"
         )
-    penalty = _custom(values) if loss.kind is CustomPenalty else _published(loss, values)
+    penalty = _penalty(loss, values)
     for problem in _problems(penalty, settings.get("penalty_answer")):
         raise ConfigError(problem)
     return penalty
 
 
-def _published(loss: VerlLoss, values: Mapping[str, Any]) -> Penalty | None:
-    """A penalty of holdfast. Raises `ConfigError`, with verl's names of the settings."""
+def _penalty(loss: VerlLoss, values: Mapping[str, Any]) -> Penalty | None:
+    """Raises `ConfigError`, with verl's names of the settings."""
     try:
         return loss.kind(**loss.fixed, **values).term
     except ConfigError as error:
-        raise ConfigError(str(error).replace("loss.penalty.", "policy_loss.penalty_")) from error
-
-
-def _custom(values: Mapping[str, Any]) -> Penalty:
-    """The penalty of `holdfast_custom`. Raises `ConfigError`, with verl's names of the settings."""
-    for problem in custom_problems(values.get("path", ""), values.get("settings", {}), prefix="policy_loss.penalty_"):
-        raise ConfigError(problem)
-    try:
-        return CustomPenalty(**values).load()
-    except ConfigError as error:
-        raise ConfigError(f"policy_loss.penalty_path: {error}") from error
+        sentence = str(error).replace("loss.penalty: ", "policy_loss.penalty_path: ")
+        raise ConfigError(sentence.replace("loss.penalty.", "policy_loss.penalty_")) from error
 
 
 def _problems(penalty: Penalty | None, answer: str | None) -> Iterator[str]:

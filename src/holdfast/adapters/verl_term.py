@@ -1,4 +1,4 @@
-"""The part of verl's losses that does not import verl: the base loss, a penalty per token, and the logged series."""
+"""The part of verl's losses that does not import verl: the base loss, answers and searches, and the numbers to log."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.adapters.host_losses import WINDOW, CountedMean
 from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION, LOSSES
-from holdfast.agent.metrics import per_token_mean
 from holdfast.base.errors import ConfigError
-from holdfast.losses import action_ids_from_mask, drift_stats, penalty_stats, ratio_stats
-from holdfast.losses._tensors import upcast
-from holdfast.losses.stats import EPSILONS
+from holdfast.losses import action_ids_from_mask
 from holdfast.methods.penalties import LLDS, Penalty
 
 _PATIENCE = 1000  # micro-batches
-_WINDOW = 256  # rollouts over which searches and preserved tokens are counted; about a rollout batch of one process
 
 logger = logging.getLogger("holdfast.adapters.verl")
 
@@ -57,19 +54,19 @@ def refuse_split_actions(penalty: Penalty | None, correction: Any, answer: str |
     if not (by_gate or by_answer) or not correction or correction.get("bypass_mode"):
         return
     levels = [level.strip() for level in str(correction.get("rollout_rs") or "").split(",")]
-    if token_levels := [level for level in levels if level.startswith("token")]:
-        if not by_gate:
-            raise ConfigError(
-                f"rollout_correction.rollout_rs = {token_levels[0]!r} with {penalty!r}: rejecting tokens splits "
-                "actions before the loss sees them, and a piece would count as the last action. Use sequence-level "
-                f"rejection (seq_…), or policy_loss.penalty_answer = {ANSWER_SPAN!r}"
-            )
-        raise ConfigError(
-            f"rollout_correction.rollout_rs = {token_levels[0]!r} with loss_mode = 'holdfast_llds': rejecting tokens "
-            "splits actions before the loss sees them, and the gate of an action is meaningless on a piece. Use "
-            "sequence-level rejection (seq_…), or a gate that does not need whole actions (holdfast_llds_response, "
-            "holdfast_lld)"
-        )
+    rejecting = [level for level in levels if level.startswith("token")]
+    if not rejecting:
+        return
+    if by_gate:
+        harm = "the gate of an action is meaningless on a piece"
+        instead = "a gate that does not need whole actions (holdfast_llds_response, holdfast_lld)"
+    else:
+        harm = "a piece would count as the last action"
+        instead = f"policy_loss.penalty_answer = {ANSWER_SPAN!r}"
+    raise ConfigError(
+        f"rollout_correction.rollout_rs = {rejecting[0]!r} with {penalty!r}: rejecting tokens splits actions before "
+        f"the loss sees them, and {harm}. Use sequence-level rejection (seq_…), or {instead}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,116 +136,12 @@ class Searches:
     """
 
     def __init__(self) -> None:
-        self._recent: deque[int] = deque(maxlen=_WINDOW)
+        self._recent: deque[int] = deque(maxlen=WINDOW)
 
     def mean(self, searches: Sequence[int]) -> float:
         """The mean after these rollouts; 0 before the first."""
         self._recent.extend(searches)
         return fmean(self._recent) if self._recent else 0.0
-
-
-class PreservedShare:
-    """The share of preserved tokens in the rollouts that a process saw last, those of this call included.
-
-    A mean over preserved tokens needs their count over a whole optimizer step, and a loss of verl, prime-rl, slime or
-    miles sees a micro-batch. The host's mean of a penalty over all tokens, divided by this share, estimates it:
-
-        mean over preserved tokens ≈ mean over all tokens / (Σ preserved / Σ tokens of the last rollouts)
-
-    Bias: a step whose own share is above that of the last rollouts counts more, in proportion, and one below it less.
-    """
-
-    def __init__(self) -> None:
-        self._recent: Tensor | None = None
-
-    def update(self, counts: Tensor) -> Tensor:
-        """0-d: the share with these rollouts, whose `preserved_counts` are int [B, 2]; 1 while nothing is preserved.
-
-        Nothing leaves the device.
-        """
-        recent = counts if self._recent is None else torch.cat([self._recent, counts])
-        self._recent = recent[-max(_WINDOW, len(counts)) :]
-        preserved, tokens = self._recent.sum(0)
-        return torch.where(preserved > 0, preserved / tokens.clamp(min=1), 1.0)
-
-
-def preserved_counts(preserved: Tensor, loss_mask: Tensor) -> Tensor:
-    """int [B, 2]: of each rollout the preserved tokens and all sampled tokens, from bool [B, T] each."""
-    return torch.stack([(preserved & loss_mask).sum(-1), loss_mask.sum(-1)], -1)
-
-
-def per_token(
-    penalty: Penalty,
-    log_prob: Tensor,
-    old_log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    *,
-    answer_mask: Tensor | None = None,
-    answer_weight: float = 1.0,
-) -> Tensor:
-    """The penalty, float [B, T], unreduced and not yet times its coefficient; the masks are bool [B, T]."""
-    return penalty.per_token(
-        log_prob,
-        old_log_prob,
-        advantages,
-        response_mask,
-        preserved=penalty.preserved(advantages, response_mask),
-        answer_mask=answer_mask,
-        answer_weight=answer_weight,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class CountedMean:
-    """A mean over `count` things, and the number to log until the first of them."""
-
-    value: Tensor
-    count: Tensor
-    default: Tensor | float
-
-
-@torch.no_grad()
-def measure(
-    penalty: Penalty | None,
-    term: Tensor | None,
-    log_prob: Tensor,
-    old_log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-) -> dict[str, CountedMean]:
-    """The series of one micro-batch. All but `response_mask` (bool) and `term` are float [B, T]; `term` is what
-    `per_token` gave, None for `holdfast_observe`, which has no `penalty/active_fraction`."""
-    mask = response_mask
-    # Under autocast verl's log-probs can be bfloat16, whose sum over a rollout has no correct digits.
-    log_prob, old_log_prob, advantages = (upcast(x) for x in (log_prob, old_log_prob, advantages))
-    preserved_tokens = (penalty or LLDS()).preserved(advantages, mask)
-    values = torch.zeros_like(log_prob) if term is None else term
-    stats = penalty_stats(values, log_prob, old_log_prob, mask, preserved=preserved_tokens)
-    stats |= ratio_stats(log_prob, old_log_prob, advantages, mask)
-    drifts = drift_stats(log_prob, old_log_prob, advantages, mask)
-    tokens, preserved, sequences = stats["count/tokens"], stats["count/preserved"], stats["count/sequences"]
-    series = {
-        "penalty/preserved_fraction": CountedMean(stats["penalty/preserved_fraction"], tokens, 0.0),
-        "penalty/mean_decrease": CountedMean(stats["penalty/mean_decrease"], preserved, 0.0),
-        "ratio/mean": CountedMean(stats["ratio/mean"], tokens, 1.0),
-        "ratio/max": CountedMean(stats["ratio/max"], tokens, 1.0),
-        "ratio/p01": CountedMean(stats["ratio/p01"], tokens, 1.0),
-        "ratio/log_product": CountedMean(stats["ratio/log_product"], sequences, 0.0),
-    }
-    if term is not None:
-        series["penalty/active_fraction"] = CountedMean(stats["penalty/active_fraction"], preserved, 0.0)
-    old = torch.where(mask, old_log_prob, 0.0)
-    likelihood = per_token_mean(old, mask)
-    sign = per_token_mean(torch.where(mask, advantages, 0.0), mask)
-    for name, rows in (("positive", sign > 0), ("negative", sign < 0)):
-        count = rows.sum()
-        share = rows / count.clamp(min=1)
-        overall = likelihood.sum() / sequences.clamp(min=1)
-        series[f"likelihood/{name}"] = CountedMean((likelihood * share).sum(), count, overall)
-        for drift in (f"drift/{name}", f"ratio/log_product/{name}", *(f"isdd/{name}/below_{e}" for e in EPSILONS)):
-            series[drift] = CountedMean(drifts[drift], count, 0.0)
-    return series
 
 
 class Log:

@@ -32,7 +32,11 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "reward/mean": [t.reward or 0.0 for t in rows],
         "reward/em": [t.reward_parts["em"] for t in rows],
         "reward/f1": [t.reward_parts["f1"] for t in rows],
-        "rollout/length": [sum(len(turn.tokens or ()) for turn in t.turns) for t in rows],
+        "rollout/length": [
+            sum(len(turn.tokens or ()) for turn in t.turns)
+            for t in rows
+            if all(turn.tokens is not None for turn in t.turns)
+        ],
         "rollout/searches": [t.searches for t in rows],
         "rollout/invalid_fraction": [isinstance(turn.action, Invalid) for turn in turns],
         "rollout/repetition": [

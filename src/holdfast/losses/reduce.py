@@ -43,8 +43,8 @@ def reduce_loss(
     and sum the results: the sum equals that of one big batch, wherever the splits are. Without it each call divides by
     its own count, and the mean over micro-batches gives short ones too much weight.
 
-    To divide a penalty by the preserved tokens (LLDS's paper), reduce it over `preserved_mask` instead of the loss
-    mask; by default it shares the policy loss's denominator (LLDS's code).
+    LLDS's paper divides a penalty by the preserved tokens: reduce it over `preserved_mask`. LLDS's code divides it as
+    the policy loss: reduce it over the loss mask.
 
     Args:
         per_token: float [..., T]; values outside the mask are not read, not even NaN.

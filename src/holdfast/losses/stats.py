@@ -265,7 +265,9 @@ def logged_stats(merged: dict[str, Tensor]) -> dict[str, float]:
 
 
 def _low_percentile(ratios: Tensor, loss_mask: Tensor, token_count: Tensor) -> Tensor:
-    """1st percentile inside the mask. Tokens outside sort to the end, so no shape depends on the mask."""
-    ordered = torch.where(loss_mask, ratios, torch.inf).flatten().sort().values
+    """1st percentile inside the mask; NaN if a ratio there is NaN. Tokens outside sort to the end, so no shape depends
+    on the mask."""
+    inside = torch.where(loss_mask, ratios, torch.inf).flatten()
     rank = (token_count - 1).clamp(min=0) // 100
-    return torch.where(token_count > 0, ordered.gather(0, rank[None])[0], 0.0)
+    value = torch.where(token_count > 0, inside.sort().values.gather(0, rank[None])[0], 0.0)
+    return torch.where(inside.isnan().any(), torch.nan, value)  # a NaN sorts behind the tokens outside

@@ -45,7 +45,7 @@ class ClipCov(Method):
         from holdfast.losses import clip_cov_mask
 
         generator = torch.Generator().manual_seed(int(batch.token_ids.sum()))
-        draws = torch.rand(batch.token_ids.shape, generator=generator).to(batch.token_ids.device)
+        draws = torch.rand(batch.token_ids.shape, generator=generator)
         kept = clip_cov_mask(
             batch.rollout_logprobs,
             batch.advantages,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Literal
 
@@ -26,34 +26,22 @@ class CustomPenalty(PenaltySection):
 
     def problems(self) -> Iterator[str]:
         """What cannot work, known without importing the class."""
-        return custom_problems(self.path, self.settings, prefix="loss.penalty.")
+        if not is_import_path(self.path):
+            yield (
+                f"loss.penalty.path = {self.path!r}: a custom penalty needs the import path of its class, as "
+                "module:Class. Set loss.penalty.path, for example to my_code:Hinge"
+            )
+        if "coef" in self.settings:
+            yield "loss.penalty.settings holds coef, which is a separate setting; set loss.penalty.coef"
 
     @cached_property
     def term(self) -> Penalty:
         """The penalty, imported, constructed and tried. Raises `ConfigError`."""
+        arguments = self.settings if self.coef is None else {"coef": self.coef, **self.settings}
         try:
-            return self.load()
+            return load_penalty(self.path, arguments)
         except ConfigError as error:
             raise ConfigError(f"loss.penalty: {error}") from error
-
-    def load(self) -> Penalty:
-        """`term`, whose errors name no setting."""
-        arguments = self.settings if self.coef is None else {"coef": self.coef, **self.settings}
-        return load_penalty(self.path, arguments)
-
-
-def custom_problems(path: str, settings: Mapping[str, Any], *, prefix: str) -> Iterator[str]:
-    """What cannot work in a custom penalty, known without importing it.
-
-    `prefix` begins the host's names of the settings: `loss.penalty.` in a recipe.
-    """
-    if not is_import_path(path):
-        yield (
-            f"{prefix}path = {path!r}: a custom penalty needs the import path of its class, as module:Class. Set "
-            f"{prefix}path, for example to my_code:Hinge"
-        )
-    if "coef" in settings:
-        yield f"{prefix}settings holds coef, which is a separate setting; set {prefix}coef"
 
 
 def load_penalty(path: str, arguments: dict[str, Any]) -> Penalty:

@@ -114,14 +114,15 @@ class Method(Section):
         """float [B, T]: added to the advantages, which are then of tokens.
 
         Args:
-            batch: all rollouts of `groups`, with their advantages.
+            batch: all rollouts of `groups`, with their advantages. On the CPU.
             groups: where the rows come from, in order.
             probed: for each of `probes`, the mean log-prob of the tokens of its continuation, in nats.
         """
         return None
 
     def drop_by_rollout(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor | None:
-        """bool [B, T]: sampled tokens to drop from the loss, judged by the rollouts. `batch` has advantages."""
+        """bool [B, T]: sampled tokens to drop from the loss, judged by the rollouts. `batch` has advantages and is on
+        the CPU."""
         return None
 
     # ---- after the pass under the old weights

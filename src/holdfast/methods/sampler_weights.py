@@ -68,13 +68,15 @@ class SamplerWeights(Method):
         import numpy as np
         import torch
 
-        unbounded = torch.cat([self._weights(m, low=0.0, high=math.inf)[m.loss_mask].cpu() for m in micros])
-        if not len(unbounded):
+        unbounded = {"keep": "truncate", "low": 0.0, "high": math.inf}
+        weights = torch.cat([self._weights(m, **unbounded)[m.loss_mask].cpu() for m in micros])
+        if not len(weights):
             return {}
-        low, high = np.quantile(unbounded.numpy(), (0.05, 0.95)).tolist()
+        low, high = np.quantile(weights.numpy(), (0.05, 0.95)).tolist()
         return {"sampler/weight_p05": low, "sampler/weight_p95": high}
 
-    def _weights(self, micro: TokenBatch, low: float | None = None, high: float | None = None) -> Tensor:
+    def _weights(self, micro: TokenBatch, **bounds: Any) -> Tensor:
+        """float [B, T]: w. `bounds` replace `keep`, `low` and `high` of the method."""
         from holdfast.losses import sampler_weights
 
         assert micro.old_logprobs is not None and micro.sampler_logprobs is not None
@@ -84,10 +86,8 @@ class SamplerWeights(Method):
             micro.loss_mask,
             level=self.level,
             aggregate=self.aggregate,
-            keep="truncate" if high is not None else self.keep,
-            low=self.low if low is None else low,
-            high=self.high if high is None else high,
             action_ids=micro.action_ids,
+            **{"keep": self.keep, "low": self.low, "high": self.high, **bounds},
         )
 
     # ---- hosts

@@ -364,6 +364,15 @@ def test_nthr_is_an_argument_in_trl(recipe: MakeRecipe) -> None:
     assert "nthr" not in plan("trl", recipe()).files["train.py"]
 
 
+def test_nthr_in_trl_needs_whole_groups_on_every_gpu(recipe: MakeRecipe) -> None:
+    """TRL's schedule takes 40 questions of 5 rollouts on 25 GPUs, 8 rollouts each."""
+    once = ("--train.group_size=5", "--train.optimizer_steps_per_rollout=2")
+    plan("trl", recipe(*once), Machines(gpus=25))
+    with pytest.raises(ConfigError, match=r"nthr\.on = true with train\.questions = 40 .* to a multiple of 25"):
+        plan("trl", recipe(*once, "--loss.methods.nthr.on=true"), Machines(gpus=25))
+    plan("trl", recipe(*once, "--loss.methods.nthr.on=true"), Machines(gpus=20))
+
+
 @pytest.mark.parametrize(
     ("host", "changes", "words"),
     [

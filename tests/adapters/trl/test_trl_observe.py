@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +21,8 @@ from transformers import (  # noqa: E402
 
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
 from holdfast.adapters.trl_monitor import Monitoring  # noqa: E402
-from holdfast.adapters.trl_observe import Truncation  # noqa: E402
+from holdfast.adapters.trl_observe import Observer, Truncation  # noqa: E402
+from holdfast.losses import ratio_stats  # noqa: E402
 
 HEARD = 8
 
@@ -120,6 +123,19 @@ def test_a_warm_up_is_no_inert_penalty(make_trainer: Any) -> None:
 def test_of_a_sampler_of_ones_own_nothing_is_said(make_trainer: Any) -> None:
     _, series = run(make_trainer(with_penalties(trl.GRPOTrainer), top_p=0.4))
     assert "sampler/mask_mass" not in series
+
+
+def test_statistics_are_gathered_on_a_device_without_float64() -> None:
+    """Apple's MPS has none."""
+    seen: list[torch.Tensor] = []
+    accelerator = SimpleNamespace(sync_gradients=True, device="cpu", gather=lambda x: (seen.append(x), x)[1])
+    observer = Observer(SimpleNamespace(accelerator=accelerator, _metrics={"train": defaultdict(list)}), every=0)
+    one = torch.ones(1, 2)
+    observer._stats = [ratio_stats(-one, -one, one, one.bool())]
+    observer._add("loss/host", torch.tensor(0.5))
+    observer.micro_batch_done()
+    assert observer.trainer._metrics["train"]["holdfast/ratio/mean"] == [1.0]
+    assert {x.dtype for x in seen} == {torch.float32}
 
 
 @pytest.mark.parametrize(("top_k", "top_p", "min_p"), [(0, 0.7, 0.0), (5, 1.0, 0.0), (0, 1.0, 0.2), (7, 0.6, 0.3)])

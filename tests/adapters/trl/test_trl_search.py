@@ -190,6 +190,50 @@ def test_searches_are_lost_in_training_only(rate: float, searching: Any, monkeyp
     assert all(hits[True]) if rate == 0 else not any(hits[True])
 
 
+def test_batches_of_one_step_are_drawn_apart(searching: Any, tiny_model: Any) -> None:
+    """An evaluation has many, all at one step. The first of a step has the seeds it always had."""
+    trainer = searching(model=tiny_model)
+    rollouts, questions = trainer.rollout_func, [example.question for example in QUESTIONS]
+    again = copy.copy(rollouts)
+    first, second = (rollouts(questions, trainer)["completion_ids"] for _ in range(2))
+    assert first != second
+    assert again(questions, trainer)["completion_ids"] == first
+    trainer.state.global_step = 1
+    third = rollouts(questions, trainer)["completion_ids"]
+    again(questions, trainer)
+    trainer.state.global_step = 0
+    assert rollouts(questions, trainer)["completion_ids"] == first != third
+
+
+def test_mask_mass_is_logged_by_the_rewards_where_rollouts_hold_it() -> None:
+    def logged(mass: tuple[float, ...] | None) -> dict[str, float]:
+        turn = Turn(tokens=(5,), logprobs=(-1.0,), action=Answer("town"), mask_mass=mass)
+        rollout = Trajectory(example_id="q", prompt=(1,), turns=(turn,))
+        series: dict[str, float] = {}
+        reward_functions()[0][0]([rollout], [["town"]], log_metric=series.__setitem__)
+        return series
+
+    assert logged((0.5,))["holdfast/sampler/mask_mass"] == 0.5
+    assert "holdfast/sampler/mask_mass" not in logged(None)
+
+
+@pytest.mark.parametrize("top_p", [0.7, 1.0])
+def test_mask_mass_of_a_sampler_that_does_not_report_it_is_measured(searching: Any, top_p: float) -> None:
+    """As with vLLM."""
+    trainer = searching(top_p=top_p, max_steps=2)
+    rollouts = trainer.rollout_func
+
+    def silent(prompts: Any, trainer: Any) -> dict[str, Any]:
+        done = rollouts(prompts, trainer)
+        untold = [replace(t, turns=tuple(replace(x, mask_mass=None) for x in t.turns)) for t in done["trajectory"]]
+        return done | {"trajectory": untold}
+
+    trainer.rollout_func = silent
+    trainer.train()
+    mass = trainer.state.log_history[0]["holdfast/sampler/mask_mass"]
+    assert mass == 1.0 if top_p == 1 else top_p <= mass < 0.99
+
+
 def test_a_failed_search_is_no_wrong_answer() -> None:
     """Its rewards are None, its mask is empty; the others keep theirs."""
     fine = Trajectory(example_id="q", prompt=(1,), turns=(Turn(tokens=(5,), logprobs=(-1.0,), action=Answer("town")),))

@@ -205,6 +205,42 @@ def test_several_calls_in_a_message_are_a_turn_each() -> None:
     assert [turn.observation_text for turn in done.turns] == [*found, ""]
 
 
+@pytest.mark.parametrize(
+    "failed",
+    [call("search", query="lake Mora 3", top_k="3"), call("search", text="x"), call("read", id="d3")],
+    ids=["an argument too many", "another argument", "a tool that is not offered"],
+)
+def test_a_call_that_trl_refuses_has_found_nothing(failed: dict[str, Any]) -> None:
+    environment = search_environment(BM25Retriever.build(PASSAGES), replace(SMALL, topk=1))()
+    function = failed["tool_calls"][0]["function"]
+    with pytest.raises((TypeError, AttributeError)):  # TRL shows the model the error
+        getattr(environment, function["name"])(**function["arguments"])
+    messages = [failed, {"role": "tool", "content": "{'error': '...'}"}, call("search", query="lake Mora 4")]
+    messages.append({"role": "tool", "content": environment.search("lake Mora 4")})
+    done = rollout_of(messages, environment)
+    assert [type(turn.action) for turn in done.turns] == [Invalid, Search]
+    assert [turn.hits for turn in done.turns] == [(), ("d4",)]
+
+
+@pytest.mark.parametrize("tool", ["search", "read"])
+def test_an_argument_that_is_no_text_is_refused(tool: str) -> None:
+    environment = search_environment(BM25Retriever.build(PASSAGES), replace(SMALL, tools=("search", "read")))()
+    with pytest.raises(TypeError, match="must be a text, not 5"):
+        getattr(environment, tool)(5)
+    assert environment._seen == []
+
+
+def test_what_the_messages_do_not_tell_is_not_logged() -> None:
+    """TRL's own length would be averaged with a 0, and the trainer's mask mass with a 1."""
+    environment = search_environment(BM25Retriever.build(PASSAGES), SMALL)()
+    logged: dict[str, float] = {}
+    (em,), _ = environment_rewards({"em": 1.0})
+    said = [{"role": "assistant", "content": "town"}]
+    em([said], [environment], golden_answers=[["town"]], log_metric=logged.__setitem__)
+    assert logged["holdfast/reward/em"] == 1.0
+    assert not {"holdfast/rollout/length", "holdfast/sampler/mask_mass"} & set(logged)
+
+
 def test_an_outage_is_no_wrong_answer() -> None:
     environment = search_environment(Down())()
     with pytest.raises(RetrievalError, match="down"):

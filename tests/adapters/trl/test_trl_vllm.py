@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from holdfast.adapters.trl_search import VLLMPolicy
+from holdfast.adapters.trl_search import VLLMPolicy, check_sharding
 from holdfast.base.errors import ConfigError
 from holdfast.model.policy import Request
 
@@ -30,8 +32,8 @@ class Letters:
 class Generation:
     """TRL's `VLLMGeneration` as far as it is used: answers with the prompt's last character, three times, and '.'."""
 
-    def __init__(self, mode: str = "colocate", parallel: int = 1) -> None:
-        self.mode, self.tensor_parallel_size = mode, parallel
+    def __init__(self, mode: str = "colocate", parallel: int = 1, sleeps: bool = False) -> None:
+        self.mode, self.tensor_parallel_size, self.enable_sleep_mode = mode, parallel, sleeps
         self.max_completion_length, self.generation_kwargs = 999, {"seed": 3}
         self.calls: list[tuple[int, int, dict[str, Any]]] = []
 
@@ -48,7 +50,7 @@ def test_the_stand_in_is_like_the_real_one() -> None:
     real = pytest.importorskip("trl.generation.vllm_generation").VLLMGeneration
     assert {"prompts", "images", "num_generations"} <= set(inspect.signature(real.generate).parameters)
     made = set(inspect.signature(real.__init__).parameters)
-    assert {"mode", "tensor_parallel_size", "max_completion_length", "generation_kwargs"} <= made
+    assert {"mode", "tensor_parallel_size", "enable_sleep_mode", "max_completion_length", "generation_kwargs"} <= made
     source = inspect.getsource(real.generate)
     assert "max_completion_length = self.max_completion_length" in source  # read at each call
     assert "self.generation_kwargs" in source
@@ -110,9 +112,9 @@ class Ranks:
         return SimpleNamespace(num_processes=2, device="cpu", gather=gather)
 
 
-def test_two_processes_and_a_server_make_equal_calls() -> None:
-    """One has three turns to play, the other one of two requests: calls are equal in number and size on both."""
-    ranks, generations, results = Ranks(), [Generation("server"), Generation("server")], [[], []]
+def play_in_two_processes(make: Callable[[], Generation]) -> list[list[int]]:
+    """One has three turns to play, the other one of two requests. The sizes of the calls of each."""
+    ranks, generations, results = Ranks(), [make(), make()], [[], []]
     plans = [[[ask("1", "xa")], [ask("1", "xb")], [ask("1", "xc")]], [[ask("2", "xa"), ask("3", "xb")]]]
 
     def play(rank: int) -> None:
@@ -129,4 +131,36 @@ def test_two_processes_and_a_server_make_equal_calls() -> None:
         thread.join(timeout=20)
         assert not thread.is_alive()
     assert results == [["aaa.", "bbb.", "ccc."], ["aaa.", "bbb."]]
-    assert [rows for rows, *_ in generations[0].calls] == [rows for rows, *_ in generations[1].calls] == [2, 1, 1]
+    return [[rows for rows, *_ in generation.calls] for generation in generations]
+
+
+def test_two_processes_and_a_server_make_equal_calls() -> None:
+    """Equal in number and size."""
+    assert play_in_two_processes(lambda: Generation("server")) == [[2, 1, 1], [2, 1, 1]]
+
+
+def test_two_processes_whose_vllm_sleeps_make_as_many_calls() -> None:
+    """TRL gathers the weights when it wakes; what each process asks for is its own."""
+    assert play_in_two_processes(lambda: Generation(sleeps=True)) == [[1, 1, 1], [2, 1, 1]]
+    assert play_in_two_processes(Generation) == [[1, 1, 1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "gathers", "processes", "says"),
+    [
+        ("fsdp", True, 2, "^FSDP without use_vllm: .* Set use_vllm=True, or use ZeRO-3, ZeRO-2 or DDP$"),
+        ("zero3", False, 2, "ds3_gather_for_generation=False without .*, or use ds3_gather_for_generation=True$"),
+        ("zero3", True, 2, None),
+        ("ddp", False, 2, None),
+        ("fsdp", True, 1, None),
+    ],
+)
+def test_weights_that_stay_in_shards_are_refused(kind: str, gathers: bool, processes: int, says: str | None) -> None:
+    """The forward passes of different processes would differ in number, and each needs all processes."""
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(num_processes=processes),
+        args=SimpleNamespace(ds3_gather_for_generation=gathers),
+        _dist=SimpleNamespace(is_fsdp=kind == "fsdp", is_zero3=kind == "zero3"),
+    )
+    with pytest.raises(ConfigError, match=says) if says else nullcontext():
+        check_sharding(trainer)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -400,6 +401,49 @@ def test_without_log_probs(make_worker: Callable[..., Any]) -> None:
     worker, _, _ = make_worker({QUESTION: [SEARCH, ANSWER]}, server={"logprobs": False})
     output = one(worker)
     assert output.response_logprobs is None and sum(output.response_mask) > 0
+
+
+@pytest.mark.parametrize(
+    ("room", "reason", "text"), [(9, "eos", "<think> done"), (3, "length", "<think> done <|eom|>")]
+)
+def test_an_end_that_the_tokenizer_does_not_list_ends_a_turn(room: int, reason: str, text: str) -> None:
+    """A model's configuration can have more end tokens than its tokenizer: Llama 3.1's <|eom_id|>. An engine that
+    stopped before it had to has met one."""
+    words = ["<think>", " done", " <|eom|>"]
+    tokenizer = SimpleNamespace(all_special_ids=[99], decode=lambda ids, **_: "".join(words[i] for i in ids))
+    completion = verl_agent.to_completion("1", [0, 1, 2], None, ["</search>"], tokenizer, room=room)
+    assert (completion.stop_reason, completion.text, completion.token_ids) == (reason, text, (0, 1, 2))
+
+
+def test_a_server_without_log_probs_may_return_none_of_them(make_worker: Callable[..., Any]) -> None:
+    """An empty list, as for verl's asynchronous trainers."""
+    worker, server, _ = make_worker({QUESTION: [SEARCH, ANSWER]}, server={"logprobs": False})
+    generate = server.generate
+
+    async def empty(*args: Any, **kwargs: Any) -> TokenOutput:
+        output = await generate(*args, **kwargs)
+        return output.model_copy(update={"log_probs": []})
+
+    server.generate = empty
+    output = one(worker)
+    assert output.response_logprobs is None and output.reward_score == 1.0
+
+
+def test_the_routing_of_the_last_turn_is_passed_on(make_worker: Callable[..., Any]) -> None:
+    """[L, layers, k] of the whole context; verl replays it by token."""
+    worker, server, _ = make_worker({QUESTION: [SEARCH, ANSWER + " and on"]})
+    generate = server.generate
+
+    async def routed(request_id: str, *, prompt_ids: list[int], **kwargs: Any) -> TokenOutput:
+        output = await generate(request_id, prompt_ids=prompt_ids, **kwargs)
+        length = len(prompt_ids) + len(output.token_ids)
+        experts = np.arange(length)[:, None, None] + 1000 * len(server.calls)
+        return output.model_copy(update={"routed_experts": experts})
+
+    server.generate = routed
+    output = one(worker)
+    length = len(output.prompt_ids) + len(output.response_ids)
+    assert output.routed_experts[:, 0, 0].tolist() == [2000 + i for i in range(length)]
 
 
 REFUSED = {

@@ -186,6 +186,14 @@ def test_bypass_mode_gets_a_note() -> None:
     assert "the old log-probs are the sampler's" in texts and "penalty_threshold" in texts
 
 
+def test_in_bypass_mode_the_first_step_counts() -> None:
+    """The old log-probs are the sampler's there, so the penalty is not 0."""
+    once = ("data.train_batch_size=256", "actor_rollout_ref.actor.ppo_mini_batch_size=256")
+    bypass = "algorithm.rollout_correction.bypass_mode=True"
+    assert len(problems(*once)) == 1 and problems(*once, bypass) == []
+    assert any("the penalty acts on 1 of them" in finding.text for finding in check(*once, bypass))
+
+
 def test_the_doctor_says_what_counts_as_the_answer() -> None:
     for answer, says in (("last-action", "as its answer"), ("answer-span", "the answer is the answer_span")):
         for weight, words in (("0.5", False), ("adaptive-paper", True)):

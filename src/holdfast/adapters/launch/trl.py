@@ -184,6 +184,12 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
         )
     if problem := trl_schedule_problem(config.train, machines):
         yield problem
+    elif loss.methods.nthr.on and config.train.questions % machines.total:
+        yield (
+            f"loss.methods.nthr.on = true with train.questions = {config.train.questions} on {machines}: NTHR compares "
+            "the rollouts of a question, and TRL would give a GPU parts of groups. Set train.questions to a multiple "
+            f"of {machines.total}"
+        )
 
 
 def _options(config: Config, machines: Machines) -> Iterator[Option]:

@@ -171,7 +171,7 @@ def script(config: Config, options: Sequence[Option]) -> str:
     arguments = [*([penalty] if penalty else []), *_observing(config)]
     lora, lost = config.model.lora_rank, config.faults.search_failure_rate
     uneven = config.eval.every and config.train.steps % config.eval.every
-    text = _SCRIPT.format(
+    return _SCRIPT.format(
         title=config.run.name,
         peft="\nfrom peft import LoraConfig" if lora else "",
         adapter=", ".join([*([name] if ours else []), "with_penalties"]),
@@ -192,7 +192,6 @@ def script(config: Config, options: Sequence[Option]) -> str:
         if lora
         else "",
     )
-    return text.replace("    GRPOTrainer,\n\n)", "    GRPOTrainer,\n)")
 
 
 def literal(value: Any) -> str:
