@@ -79,7 +79,7 @@ def test_both_arms_are_timed_in_every_round(run, tmp_path: Path) -> None:
 
 def test_both_arms_learn_alike_but_for_the_weights() -> None:
     update = nthr_cost.Update(nthr_cost.SHAPES["tiny"], seed=0)
-    plain, scored = (update.run(nthr=nthr)[1] for nthr in (False, True))
+    plain, scored = (update.run(nthr_cost.ARMS[nthr])[1] for nthr in (False, True))
     assert plain.keys() == scored.keys() and update.weighed() >= 0
 
 
