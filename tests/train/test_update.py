@@ -203,9 +203,6 @@ def test_a_term_that_is_off_is_absent(make_model: Callable[..., Any]) -> None:
     assert terms.penalty is terms.kl is terms.preserved is None
 
 
-# ---- mini- and micro-batches of an update
-
-
 # ---- the plan
 
 

@@ -151,9 +151,6 @@ def test_base_and_instruct_see_their_own_prompts(base: Path, instruct: Path) -> 
     assert "Where?" in plain and chat == f"<|user|>{plain}<|agent|>"
 
 
-# ---- what becomes of a model in a folder
-
-
 # ---- the weights
 
 
