@@ -23,11 +23,11 @@ from holdfast.data.factbook import load_questions
 from holdfast.model import models
 from holdfast.recipe import BUNDLED, dump, load
 from holdfast.train import evaluate, run
-from holdfast.train.listener import Listener, StepResult
+from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
 
-from .whole_runs import EVERYTHING, Recipe, assert_same_run, comparable
+from .whole_runs import EVERYTHING, Killed, Recipe, assert_same_run, comparable
 
 OTHERWISE: dict[str, Any] = {
     "train.steps": 2,
@@ -44,10 +44,6 @@ OTHERWISE: dict[str, Any] = {
     "train.minibatches": "in-order",
     "train.anchor_every": 1,
 }
-
-
-class Killed(BaseException):
-    """Nothing in holdfast catches it."""
 
 
 def kill_after(told: Any, step: int) -> Any:
@@ -139,27 +135,14 @@ def test_so_does_a_real_model(tmp_path: Path, told: Any, monkeypatch: pytest.Mon
     assert all(row["penalty/noise_floor"] == 0.0 for row in comparable(tmp_path / "whole"))
 
 
-class Finished(Listener):
-    """Keeps the stages, their lengths, and how far they said they were."""
-
-    def __init__(self) -> None:
-        self.stages: list[tuple[str, int | None, list[int]]] = []
-
-    def stage(self, name: str, total: int | None = None) -> None:
-        self.stages.append((name, total, []))
-
-    def advance(self, done: int, detail: Any = None) -> None:
-        self.stages[-1][2].append(done)
-
-
 def test_a_final_evaluation_goes_on_where_it_was_stopped(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The world has five test questions, so parts of two are rolled out, sampled and greedily, for each policy."""
     monkeypatch.setattr(evaluate, "CHUNK", 2)
-    finished = Finished()
-    train(recipe(), tmp_path / "whole", listener=finished)
-    assert finished.stages[-1] == ("final evaluation on test", 10, [2, 4, 5, 5, 7, 9, 10, 10])
+    train(recipe(), tmp_path / "whole", listener=told)
+    assert told.stages[-1] == ("final evaluation on test", 10)
+    assert [done for done, _ in told.advanced[-8:]] == [2, 4, 5, 5, 7, 9, 10, 10]
     rolled_out: list[tuple[str, ...]] = []
     original = evaluate.Evaluator._rollouts
 

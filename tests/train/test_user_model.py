@@ -29,7 +29,7 @@ from holdfast.train.run import resume, train
 from holdfast.train.saving import refuse_other_shape
 from holdfast.train.start import warm_start_only
 
-from .whole_runs import Recipe, a_start
+from .whole_runs import Killed, Recipe, a_start
 from .whole_runs import comparable as rows_of
 
 CPU = torch.device("cpu")
@@ -41,10 +41,6 @@ NO_PENALTY = {"loss.penalty": {"name": "none"}}
 def brevity(example: Any, trajectory: Any) -> float:
     """A reward that does not ask for an action."""
     return 1.0
-
-
-class Killed(BaseException):
-    """Nothing in holdfast catches it."""
 
 
 @pytest.fixture(scope="module")
