@@ -9,16 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from typer.testing import CliRunner
 
-from holdfast.cli.main import app
 from holdfast.data.world.model import build_tokenizer
 
-
-def holdfast(*arguments: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, list(arguments))
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.replace("│ ", "").split())
+from .conftest import printed as holdfast
 
 
 @pytest.fixture(autouse=True)
