@@ -124,16 +124,11 @@ def run_tests(bench: Bench) -> None:
 # ---- rollouts
 
 
-def words() -> tuple[str, ...]:
-    rng = random.Random("lexicon")
-    return tuple("".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3)) for _ in range(700))
-
-
 def silent_tokenizer() -> Any:
     """A tokenizer of made-up words that knows no token that ends a text. Models have more ids than it knows."""
     from holdfast.data.world.model import build_tokenizer
 
-    tokenizer = copy.deepcopy(build_tokenizer([" ".join(words())], words()))
+    tokenizer = copy.deepcopy(build_tokenizer([" ".join(rollout.words())], rollout.words()))
     tokenizer.eos_token = None
     return tokenizer
 

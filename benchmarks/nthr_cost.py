@@ -19,66 +19,40 @@ two minutes a shape.
 from __future__ import annotations
 
 import argparse
-import random
-from dataclasses import replace
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
+import penalty_cost
 from holdfast.agent.batch import TokenBatch
-from holdfast.losses import group_advantages
 from holdfast.methods.nthr import NTHR, rows_for_nthr
 from holdfast.methods.penalties import NoPenalty
 from holdfast.methods.registry import Methods
-from holdfast.model.language_model import LanguageModel
-from holdfast.recipe import Loss, Sampling, Train
+from holdfast.recipe import Loss
 from holdfast.train.learner import Learner
-from holdfast.train.objective import Objective
-from measuring import median_interval, seconds_now, table, write_json
-from penalty_cost import SHAPES, Shape, model_of, rollouts
+from measuring import median_interval, table, write_json
+from penalty_cost import SHAPES, Shape
 
 ARMS = {nthr: Loss(kl_coef=0.0, penalty=NoPenalty(), methods=Methods(nthr=NTHR(on=nthr))) for nthr in (False, True)}
 FLOAT32 = 4
 
 
-class Update:
-    """The same old pass and update over and over, each time from the same weights."""
+class Update(penalty_cost.Update):
+    """With the old pass in what is timed, made over and over too."""
 
-    def __init__(self, shape: Shape, seed: int) -> None:
-        self.policy = LanguageModel(model=model_of(shape, seed), tokenizer=None)
-        self.train = Train(lr=5e-4, optimizer_steps_per_rollout=shape.updates)
-        learner = self.learner(nthr=False)
-        self.parameters = learner.parameters
-        self.start = [parameter.detach().clone() for parameter in self.parameters]
-        batch = TokenBatch.from_trajectories(rollouts(shape, random.Random(seed)), pad_token_id=0)
-        self.batch = replace(batch, advantages=group_advantages(batch.rewards, batch.group_ids))
-        self.plan = learner.plan(self.batch, torch.Generator().manual_seed(seed))
-
-    def learner(self, *, nthr: bool) -> Learner:
-        return Learner(self.policy, Objective(ARMS[nthr]), self.train, Sampling())
-
-    def run(self, *, nthr: bool) -> tuple[float, dict[str, float]]:
-        """Seconds of one old pass and update, and its metrics."""
-        with torch.no_grad():
-            for parameter, value in zip(self.parameters, self.start, strict=True):
-                parameter.copy_(value)
-        learner = self.learner(nthr=nthr)
-        started = seconds_now()
-        old = learner.old_pass(self.batch, self.plan)
-        metrics = learner.step(old.minibatches, mean_searches=1.0)
-        return seconds_now() - started, metrics
+    def minibatches(self, learner: Learner) -> list[list[TokenBatch]]:
+        return learner.old_pass(self.batch, self.plan).minibatches
 
     def weighed(self) -> float:
         """Share of sampled tokens whose weight NTHR lowers."""
-        minis = self.learner(nthr=True).old_pass(self.batch, self.plan).minibatches
+        minis = self.minibatches(self.learner(ARMS[True]))
         micros = [micro for mini in minis for micro in mini]
         lowered = sum(int((m.policy_weights[m.loss_mask] < 1).sum()) for m in micros if m.policy_weights is not None)
         return lowered / int(self.batch.loss_mask.sum())
 
     def peak(self, *, nthr: bool) -> int:
         """Most bytes that an old pass holds beyond what was there before it."""
-        learner = self.learner(nthr=nthr)
+        learner = self.learner(ARMS[nthr])
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
             learner.old_pass(self.batch, self.plan)
         return peak_bytes([(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events()
@@ -116,11 +90,11 @@ def measure(shape: Shape, rounds: int, seed: int) -> dict[str, Any]:
     """Seconds of every round, the cost in percent with its interval, and peaks of memory in bytes."""
     update = Update(shape, seed)
     for nthr in ARMS:
-        update.run(nthr=nthr)  # warms up
+        update.run(ARMS[nthr])  # warms up
     seconds: dict[bool, list[float]] = {nthr: [] for nthr in ARMS}
     for n in range(rounds):
         for nthr in (False, True) if n % 2 else (True, False):
-            seconds[nthr].append(update.run(nthr=nthr)[0])
+            seconds[nthr].append(update.run(ARMS[nthr])[0])
     return {
         "shape": update.describe(),
         "lowered": update.weighed(),

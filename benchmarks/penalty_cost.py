@@ -121,9 +121,9 @@ class Update:
         self.parameters = learner.parameters
         self.start = [parameter.detach().clone() for parameter in self.parameters]
         batch = TokenBatch.from_trajectories(rollouts(shape, random.Random(seed)), pad_token_id=0)
-        batch = replace(batch, advantages=group_advantages(batch.rewards, batch.group_ids))
-        plan = learner.plan(batch, torch.Generator().manual_seed(seed))
-        self.minis, self.batch, _ = learner.old_pass(batch, plan)
+        self.batch = replace(batch, advantages=group_advantages(batch.rewards, batch.group_ids))
+        self.plan = learner.plan(self.batch, torch.Generator().manual_seed(seed))
+        self.minis = learner.old_pass(self.batch, self.plan).minibatches
 
     def learner(self, loss: Loss) -> Learner:
         return Learner(self.policy, Objective(loss), self.train, Sampling())
@@ -145,8 +145,12 @@ class Update:
                 parameter.copy_(value)
         learner = self.learner(loss)
         started = seconds_now()
-        metrics = learner.step(self.minis, mean_searches=1.0)
+        metrics = learner.step(self.minibatches(learner), mean_searches=1.0)
         return seconds_now() - started, metrics
+
+    def minibatches(self, learner: Learner) -> list[list[TokenBatch]]:
+        """What the learner steps on: always the same."""
+        return self.minis
 
 
 def measure(shape: Shape, arms: list[str], rounds: int, seed: int) -> dict[str, Any]:

@@ -27,11 +27,10 @@ from typing import Any
 
 import torch
 
-import holdfast
 from holdfast.base import run_folder
 from holdfast.base.run_folder import DISPLACEMENT, METRICS, REPORT, TRAJECTORIES
 from holdfast.diagnose.report import write_report
-from holdfast.recipe import dump, load
+from holdfast.recipe import BUNDLED, dump, load
 from holdfast.train import trainer as trainer_module
 from holdfast.train.live_report import SHARE, LiveReport
 from holdfast.train.loading import load_questions, load_retrievers
@@ -100,7 +99,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
-    recipe = Path(holdfast.__file__).parent / "recipes" / f"{options.recipe}.toml"
+    recipe = BUNDLED / f"{options.recipe}.toml"
     raw: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

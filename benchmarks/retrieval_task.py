@@ -19,40 +19,11 @@ from pathlib import Path
 import numpy as np
 
 FUNCTION_WORDS = [
-    "the",
-    "of",
-    "and",
-    "in",
-    "to",
-    "a",
-    "was",
-    "is",
-    "for",
-    "as",
-    "on",
-    "by",
-    "with",
-    "that",
-    "it",
-    "at",
-    "be",
-    "this",
-    "are",
-    "or",
-    "not",
-    "but",
-    "an",
-    "if",
-    "into",
-    "no",
-    "such",
-    "their",
-    "then",
-    "there",
-    "these",
-    "they",
+    "the", "of", "and", "in", "to", "a", "was", "is", "for", "as", "on", "by", "with", "that", "it", "at", "be",
+    "this", "are", "or", "not", "but", "an", "if", "into", "no", "such", "their", "then", "there", "these", "they",
     "will",
-]
+]  # fmt: skip
+
 VOCABULARY = 300_000
 _SYLLABLES = ["".join(pair) for pair in product("bdfgklmnprstvz", ["a", "e", "i", "o", "u", "an", "or", "el"])]
 

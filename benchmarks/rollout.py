@@ -159,6 +159,12 @@ def run_generate(policy: HFPolicy, work: Work, tokenizer: Any) -> int:
     return kept
 
 
+def words() -> tuple[str, ...]:
+    """Made-up ones, always the same."""
+    rng = random.Random("lexicon")
+    return tuple("".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3)) for _ in range(700))
+
+
 def load(options: argparse.Namespace) -> tuple[Any, Any]:
     """A model and its tokenizer, neither of which knows an end-of-sequence token."""
     if options.model:
@@ -171,9 +177,7 @@ def load(options: argparse.Namespace) -> tuple[Any, Any]:
     else:
         from holdfast.data.world.model import build_model, build_tokenizer
 
-        rng = random.Random("lexicon")
-        words = ["".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3)) for _ in range(700)]
-        tokenizer = build_tokenizer([" ".join(words)], tuple(words))
+        tokenizer = build_tokenizer([" ".join(words())], words())
         model = build_model(tokenizer, hidden=options.hidden, layers=options.layers)
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.eos_token = model.generation_config.eos_token_id = model.config.eos_token_id = None

@@ -1,4 +1,4 @@
-"""A byte-level tokenizer, a `/retrieve` server on loopback, and a tiny encoder for dense retrieval."""
+"""A byte-level tokenizer, models of random weights, a `/retrieve` server on loopback, and a tiny encoder."""
 
 from __future__ import annotations
 
@@ -75,6 +75,49 @@ def learn_tokenizer() -> Callable[..., Any]:
         return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
     return learn
+
+
+@pytest.fixture(scope="session")
+def random_model() -> Callable[..., Any]:
+    """random_model("Qwen2", tokenizer, seed=0, **config): two layers; with the vocabulary and ends of a tokenizer."""
+    import torch
+    import transformers
+
+    def make(
+        family: str = "Qwen2", tokenizer: Any = None, *, seed: int = 0, attention: str = "sdpa", **settings: Any
+    ) -> Any:
+        options = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+        options |= {"num_key_value_heads": 2, "bos_token_id": None}
+        if tokenizer is not None:
+            options |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+            options |= {"eos_token_id": tokenizer.eos_token_id}
+        config = getattr(transformers, f"{family}Config")(**(options | settings))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def teach() -> Callable[..., None]:
+    """teach(model, tokenizer, [(ids, ids)], steps): what to say after what, whole rows at once."""
+    import torch
+
+    def teach(model: Any, tokenizer: Any, rows: list[tuple[list[int], list[int]]], steps: int) -> None:
+        width = max(len(prompt) + len(said) for prompt, said in rows)
+        tokens, labels = torch.full((2, len(rows), width), tokenizer.pad_token_id)
+        labels[:] = -100
+        for i, (prompt, said) in enumerate(rows):
+            tokens[i, : len(prompt) + len(said)] = torch.tensor([*prompt, *said])
+            labels[i, len(prompt) : len(prompt) + len(said)] = torch.tensor(said)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(input_ids=tokens, labels=labels).loss.backward()
+            optimizer.step()
+
+    return teach
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -85,10 +85,18 @@ def test_errors_of_a_custom_penalty_name_verls_settings(given: dict[str, object]
     ("name", "given", "said"),
     [
         ("holdfast_llds", {"penalty_tau": 0.9}, "penalty_tau = 0.9 with loss_mode = 'holdfast_llds', which does not"),
-        ("holdfast_search_sapo", {"penalty_threshold": 0.1}, "penalty_threshold = 0.1 with loss_mode"),
+        (
+            "holdfast_search_sapo",
+            {"penalty_threshold": 0.1},
+            "0.1 with .* = 'holdfast_search_sapo', which does not",
+        ),
         ("holdfast_observe", {"penalty_coef": 0.1}, "set penalty_coef = 0"),
         ("holdfast_llds", {"penalty_path": "a:B"}, "penalty_path = a:B with loss_mode"),
-        ("holdfast_llds", {"penalty_preserve": "correct"}, "does not tell a loss which rollouts are correct"),
+        (
+            "holdfast_llds",
+            {"penalty_preserve": "correct"},
+            "not tell a loss which rollouts are correct; use 'positive'",
+        ),
         ("holdfast_llds", {"penalty_coef": -0.1}, r"LLDS\(coef=-0.1\) must be 0 or more"),
         ("holdfast_llds", {"penalty_answer_weight": 0}, r"Set policy_loss\.penalty_answer = 'answer-span'"),
         ("holdfast_llds", LAST, r"penalty_answer = 'last-action' with a penalty that gives all tokens the same weight"),

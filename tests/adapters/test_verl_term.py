@@ -97,6 +97,7 @@ def test_an_inert_penalty_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: 
             numbers(live, same, same, up, ones)
     (record,) = caplog.records
     assert record.getMessage().startswith("PEN001: holdfast_llds was zero in all of 2 micro-batches")
+    assert "ppo_mini_batch_size to half of data.train_batch_size" in record.getMessage()
 
 
 def test_searches_are_the_actions_less_one_of_recent_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:

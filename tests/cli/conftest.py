@@ -92,6 +92,13 @@ def holdfast() -> Callable[..., Any]:
     return run
 
 
+def printed(*arguments: str, code: int = 0) -> str:
+    """What the command prints, on one line and without frames."""
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.replace("│ ", "").split())
+
+
 def then_raise(error: BaseException, first: Callable[[Path, Listener], None] | None = None) -> Any:
     """A script for the fake trainer: does `first`, and raises."""
 

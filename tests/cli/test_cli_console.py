@@ -231,6 +231,3 @@ def test_a_run_that_fails_leaves_its_table_and_the_cursor() -> None:
     assert "0.250" in screen.text.rpartition("step  reward")[2]
     assert screen.written.getvalue().count("\x1b[?25l") == screen.written.getvalue().count("\x1b[?25h")
     assert "✓ training" not in screen.text
-
-
-# ---- words and drawings

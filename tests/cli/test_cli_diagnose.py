@@ -119,13 +119,6 @@ def test_usage(holdfast: Holdfast, tmp_path: Path) -> None:
     assert "matches several codes" in holdfast("diagnose", "--explain", "LLD", code=2).output
 
 
-def test_a_page(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    holdfast("report", "--out", str(page), run("failing", failing=True), run("well", failing=False))
-    text = page.read_text(encoding="utf-8")
-    assert "RET001" in text and "failing" in text and "well" in text
-
-
 def test_findings_and_their_page_in_one_run(holdfast: Holdfast, run: Any, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     stdout = holdfast("diagnose", run("failing", failing=True), "--html", str(page), code=1).stdout

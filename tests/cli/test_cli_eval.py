@@ -9,19 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import transformers
-from typer.testing import CliRunner
 
-from holdfast.cli.main import app
 from holdfast.data.world.model import build_tokenizer
 from holdfast.evaluate.model import open_model, settings_of
 
-
-def holdfast(*arguments: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, list(arguments))
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.replace("│ ", "").split())
+from .conftest import printed as holdfast
 
 
 @pytest.fixture(autouse=True)
@@ -41,25 +33,12 @@ def questions(tmp_path: Path) -> Callable[[str, int], str]:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+def model(tmp_path_factory: pytest.TempPathFactory, random_model: Callable[..., Any]) -> str:
     """A tiny model of random weights, saved."""
     folder = tmp_path_factory.mktemp("model") / "tiny-qwen"
     tokenizer = build_tokenizer(["Question: What is 1?\nAnswer: 2\n"] * 20)
-    config = transformers.Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    small = {"num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 4096}
+    random_model("Qwen2", tokenizer, **small).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 

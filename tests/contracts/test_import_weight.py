@@ -59,12 +59,6 @@ def test_a_recipe_is_checked_without_the_rules() -> None:
     assert not loaded & {"numpy", "holdfast.diagnose.rules"}
 
 
-def test_help_is_light() -> None:
-    run = "from typer.testing import CliRunner\nfrom holdfast.cli.main import app\n"
-    run += "result = CliRunner().invoke(app, ['--help'])\nassert result.exit_code == 0, result.output"
-    assert not loaded_by(run) & {*HEAVY, "numpy", "pydantic", "holdfast.evaluate", "holdfast.agent", "holdfast.recipe"}
-
-
 def test_losses_need_torch_alone() -> None:
     loaded = loaded_by("import holdfast.losses")
     assert "torch" in loaded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,11 +14,9 @@ import pytest
 from holdfast.base.errors import DataError, MissingExtra
 from holdfast.diagnose.readers import read_log, read_logs
 
+from ..fixtures.logs import make_trackers as make
+
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
-_spec = importlib.util.spec_from_file_location("make_trackers", LOGS / "make_trackers.py")
-assert _spec is not None and _spec.loader is not None
-make = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(make)
 
 
 def rewards() -> list[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import sqlite3
@@ -24,11 +23,9 @@ from holdfast.diagnose.readers import find, read_log, read_logs
 from holdfast.diagnose.readers import text as text_module
 from holdfast.diagnose.readers.event_file import checksum
 
+from ..fixtures.logs import make_trackers as make
+
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
-_spec = importlib.util.spec_from_file_location("make_trackers", LOGS / "make_trackers.py")
-assert _spec is not None and _spec.loader is not None
-make = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(make)
 
 WANDB = LOGS / "wandb-offline" / "wandb" / "offline-run-20260101_120000-abcd1234" / "run-abcd1234.wandb"
 EVENTS = LOGS / "tensorboard" / "calm-sun-1"

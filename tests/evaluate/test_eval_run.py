@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import transformers
 
 from holdfast.base.errors import ConfigError, DataError, RolloutError
 from holdfast.data.questions import Example
@@ -36,24 +34,9 @@ class Killed(BaseException):
 
 
 @pytest.fixture(scope="module")
-def tiny() -> tuple[Any, Any]:
+def tiny(random_model: Callable[..., Any]) -> tuple[Any, Any]:
     tokenizer = build_tokenizer(["Question: What is number 1?\nAnswer: 2 <answer> 0 </answer>\n"] * 20)
-    config = transformers.Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        initializer_range=0.2,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return transformers.AutoModelForCausalLM.from_config(config).eval(), tokenizer
+    return random_model("Qwen2", tokenizer, max_position_embeddings=4096, initializer_range=0.2), tokenizer
 
 
 def local(tiny: tuple[Any, Any], tokens: int, samples: int | None, *settings: str) -> EvaluatedModel:

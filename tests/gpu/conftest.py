@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 TEXTS = ["<search> lake </search>\n\n", "<answer> town </answer>\n", "<think> What is the lake? </think>\n"] * 20
 ON_GPU = [
@@ -30,22 +29,7 @@ def tokenizer(learn_tokenizer: Callable[..., Any]) -> Any:
 
 
 @pytest.fixture
-def model() -> Any:
+def model(random_model: Callable[..., Any]) -> Any:
     """Two layers with grouped heads; random weights, spread out so that log-probs differ by nats."""
-    config = transformers.Qwen2Config(
-        vocab_size=300,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        initializer_range=0.1,
-        pad_token_id=0,
-        eos_token_id=None,
-        bos_token_id=None,
-        attn_implementation="sdpa",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return transformers.Qwen2ForCausalLM(config).eval()
+    sizes = {"vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 1024}
+    return random_model(**sizes, initializer_range=0.1, pad_token_id=0, eos_token_id=None)

@@ -13,7 +13,6 @@ from transformers import PreTrainedTokenizerFast
 from holdfast.model.policy import Request
 
 TEXTS = ["<search> lake </search>\n\n", "<answer> town </answer>\n", "<think> über 漢字 </think>\n"] * 20
-TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
 @pytest.fixture(scope="session")
@@ -22,18 +21,11 @@ def tokenizer(learn_tokenizer: Callable[..., Any]) -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="session")
-def make_model() -> Callable[..., Any]:
+def make_model(random_model: Callable[..., Any]) -> Callable[..., Any]:
     """make_model("Qwen2", vocab_size=300, **config): random weights, spread out so that log-probs differ by nats."""
-
-    def make(family: str = "Qwen2", *, seed: int = 0, attention: str = "sdpa", **settings: Any) -> Any:
-        options = TINY | {"num_key_value_heads": 2, "vocab_size": 300, "max_position_embeddings": 2048}
-        options |= {"initializer_range": 0.25, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
-        config = getattr(transformers, f"{family}Config")(**(options | settings))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
-
-    return make
+    options = {"vocab_size": 300, "max_position_embeddings": 2048, "initializer_range": 0.25}
+    options |= {"pad_token_id": 0, "eos_token_id": 1}
+    return lambda family="Qwen2", **settings: random_model(family, **(options | settings))
 
 
 @pytest.fixture(scope="session")

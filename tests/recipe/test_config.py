@@ -367,6 +367,10 @@ def test_what_is_no_setting(argument: str) -> None:
 # ---- settings that contradict each other: each sentence names what to change
 
 OWN = ("--data.train=q.jsonl", "--retrieval.corpus=c.jsonl", "--model.path=model")
+GAE = ("--loss.advantage=gae", "--loss.penalty.name=none", "--loss.kl_coef=0", "--reward.kl=0.05", "--critic.lr=0.003")
+METHODS = "--loss.methods."
+WEIGHTS = f"{METHODS}sampler_weights."
+CENTRED = f"{METHODS}score_centering.on"
 CONTRADICTIONS = {
     "heavy answers": (
         ["--loss.penalty.answer_weight=5"],
@@ -452,6 +456,75 @@ CONTRADICTIONS = {
     "too many rollouts": (["--train.questions=999999"], "rollouts in a batch"),
     "an index of the world": (["--retrieval.index=i"], "the bundled world is indexed in memory"),
     "settings of the world": ([*OWN, "--world.people=99"], "world.people = 99 with data.train = 'q.jsonl'"),
+    # methods
+    "weights with a low bound that is high": ([f"{WEIGHTS}level=token", f"{WEIGHTS}low=2"], "must be below"),
+    "a mean of one": ([f"{WEIGHTS}level=token", f"{WEIGHTS}aggregate=mean"], "a token has only one ratio"),
+    "a dual clip of no clip": (["--loss.surrogate=cispo", "--loss.dual_clip=3"], "only PPO's clip"),
+    "dppo of actions": (["--loss.surrogate=dppo", "--loss.ratio=action"], "of single tokens"),
+    "dppo without a bound": (["--loss.surrogate=dppo", "--loss.clip_high=1"], "a probability cannot change by 1"),
+    "nthr of nothing": ([f"{METHODS}nthr.on", f"{METHODS}negative_weight.weight=0"], "whose weight is 0"),
+    "a mask of nothing": ([f"{METHODS}off_policy_mask.on", f"{METHODS}negative_weight.weight=0"], "whose weight is 0"),
+    "nthr without groups": ([f"{METHODS}nthr.on", "--loss.advantage=reinforce"], "compares positive and negative"),
+    "a mask without drift": (
+        [f"{METHODS}off_policy_mask.on", "--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=none"],
+        "no rollout has become less likely",
+    ),
+    "nthr of a sampling mask": (
+        [f"{METHODS}nthr.on", "--sampling.mask_logprobs", "--sampling.top_k=8"],
+        "over the whole vocabulary",
+    ),
+    "sampling of groups that are not": (
+        [f"{METHODS}dynamic_sampling.rounds=1", "--loss.advantage=reinforce"],
+        "replaces groups whose rewards",
+    ),
+    "nothing to centre": ([CENTRED, "--sampling.top_k=0"], "there is nothing to take out"),
+    "centring without a bound": (
+        [CENTRED, "--sampling.top_k=0", "--sampling.top_p=0.9"],
+        "top_p alone does not bound that",
+    ),
+    "centring of a sampling mask": (
+        [CENTRED, "--sampling.top_k=12", "--sampling.mask_logprobs"],
+        "over the whole vocabulary, but this loss is not",
+    ),
+    # a critic
+    "gamma": ([*GAE, "--critic.gamma=1.01"], "critic.gamma = 1.01: must be 1 or less"),
+    "lambda": ([*GAE, "--critic.lam=-0.1"], "critic.lam = -0.1: must be 0 or more"),
+    "llds with a critic": (
+        [*GAE, "--loss.penalty.name=llds"],
+        "each token its own advantage. Set loss.penalty.name = 'none', or loss.penalty.preserve = 'all'",
+    ),
+    "a KL twice": ([*GAE, "--loss.kl_coef=0.01"], "would count twice"),
+    "a baseline with a critic": ([*GAE, "--loss.baseline=length"], "weights the rollouts of a group"),
+    "nthr with a critic": ([*GAE, f"{METHODS}nthr.on"], "of a group"),
+    "first actions with a critic": ([*GAE, f"{METHODS}drop_first_actions.on"], "of a group"),
+    "a weight with a critic": ([*GAE, f"{METHODS}negative_weight.weight=0.5"], "by the sign"),
+    "a mask with a critic": ([*GAE, f"{METHODS}off_policy_mask.threshold=0.5"], "by the sign of their advantage"),
+    "other groups with a critic": ([*GAE, f"{METHODS}dynamic_sampling.rounds=2"], "replaces groups"),
+    "a KL of rewards without a critic": (["--reward.kl=0.05"], "reward.kl = 0.05 with loss.advantage = 'grpo'"),
+    "a critic of nothing": (
+        ["--critic.lr=0.003", "--loss.advantage=reinforce"],
+        "critic.lr = 0.003 with loss.advantage = 'reinforce'",
+    ),
+    "a critic of one question": ([*GAE, "--train.per_sample_every=5"], "would need a critic of its own"),
+    # tools
+    "tools of the tiny model": (["--protocol.preset=tools"], "protocol.preset = 'tools' with model.path = 'tiny'"),
+    "tools without a template": (
+        [*OWN, "--protocol.preset=tools", "--model.chat_template=none"],
+        "model.chat_template = 'none'",
+    ),
+    "tools of tags": (
+        ["--protocol.tools=['search']"],
+        "protocol.tools = ['search'] with protocol.preset = 'clean'",
+    ),
+    "one tool twice": (
+        [*OWN, "--protocol.preset=tools", "--protocol.tools=['search', 'search']"],
+        "protocol.tools = ['search', 'search'] has two tools",
+    ),
+    "reading alone": (
+        [*OWN, "--protocol.preset=tools", "--protocol.tools=['read']"],
+        "protocol.tools = ['read'] without 'search'",
+    ),
+    "no such tool": ([*OWN, "--protocol.preset=tools", "--protocol.tools=['browse']"], "'search' or 'read'"),
 }
 
 
@@ -472,6 +545,10 @@ def test_other_passages_replace_those_of_the_recipe(tmp_path: Path) -> None:
 def test_contradictions(case: str) -> None:
     overrides, sentence = CONTRADICTIONS[case]
     assert sentence in refusal(*overrides)
+
+
+def test_a_likelihood_with_a_critic_has_one_way_out() -> None:
+    assert refusal(*GAE, "--loss.penalty.name=nll").endswith("its own advantage. Set loss.penalty.name = 'none'")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from holdfast.retrieval import client as module
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.client import AsyncHTTPRetriever, ClientStats, HTTPRetriever
 from holdfast.retrieval.types import Document, Hit
-from holdfast.retrieval.wire import environment_token, parse_answer, request_body, retrieve_url
+from holdfast.retrieval.wire import environment_token, parse_answer, retrieve_url
 
 Start = Callable[..., Any]
 Search = Callable[..., list[list[Hit]]]
@@ -278,10 +278,6 @@ URL = "http://127.0.0.1:8000/retrieve"
 
 def parsed(result: Any, *, queries: int = 1, k: int = 3) -> list[list[Hit]]:
     return parse_answer(200, json.dumps({"result": result}).encode(), queries=queries, k=k, url=URL)
-
-
-def test_a_request_asks_for_scores() -> None:
-    assert request_body(("a", "b"), 5) == {"queries": ["a", "b"], "topk": 5, "return_scores": True}
 
 
 @pytest.mark.parametrize("address", ["http://h:1", "http://h:1/", "https://h", "http://h:1/retrieve", "http://h/x/y"])

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from transformers import PreTrainedTokenizerFast
 
 from holdfast.data.world.model import build_tokenizer
@@ -141,29 +140,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="session")
-def make_model(tokenizer: PreTrainedTokenizerFast) -> Callable[..., Any]:
+def make_model(tokenizer: PreTrainedTokenizerFast, random_model: Callable[..., Any]) -> Callable[..., Any]:
     """make_model("Qwen2", seed=0, **config): random weights, spread out so that log-probs differ by nats."""
 
-    def make(family: str = "Qwen2", *, seed: int = 0, attention: str = "sdpa", **settings: Any) -> Any:
-        options: dict[str, Any] = {
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "vocab_size": len(tokenizer),
-            "max_position_embeddings": 512,
-            "initializer_range": 0.2,
-            "pad_token_id": tokenizer.pad_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-            "bos_token_id": None,
-        }
-        config = getattr(transformers, f"{family}Config")(**(options | settings))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
-
-    return make
+    options = {"max_position_embeddings": 512, "initializer_range": 0.2}
+    return lambda family="Qwen2", **settings: random_model(family, tokenizer, **(options | settings))
 
 
 @pytest.fixture

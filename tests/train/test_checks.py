@@ -149,9 +149,6 @@ RECIPES: dict[str, tuple[str, str]] = {
     "no scripts to learn from": (f"{OWN} --warm_start.steps=5", "warm_start.data is not set"),
     # code
     "no such module": (f"{CUSTOM}no_such_module:Hinge", "the module no_such_module cannot be imported"),
-    "no such class": (f"{CUSTOM}holdfast.methods.penalties:LLD", "did you mean LLDS?"),
-    "not a penalty": (f"{CUSTOM}holdfast.methods.penalties:Section", "is not a penalty"),
-    "an abstract class": (f"{CUSTOM}holdfast.methods.penalties:Penalty", "lacks the method per_token"),
     "a class that is always zero": (
         f"{CUSTOM}holdfast.methods.penalties:LLDS --train.optimizer_steps_per_rollout=1",
         "loss.penalty.name = 'custom' with train.optimizer_steps_per_rollout = 1",

@@ -13,9 +13,8 @@ import torch
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Answer, Group, Search, Status, Trajectory, Turn
-from holdfast.base.errors import ConfigError
 from holdfast.model.language_model import LanguageModel
-from holdfast.recipe import Config, Loss, load
+from holdfast.recipe import Config, Loss
 from holdfast.train.displacement import measure_displacement, measure_per_sample, per_sample_metrics
 from holdfast.train.rollouts import training_batch
 
@@ -197,8 +196,3 @@ def test_the_run_is_the_same_with_it(recipe: Recipe) -> None:
         added = rows[0].keys() - rows[1].keys()
         assert bool(added) is (step != 1) and all(name.startswith("displacement/per_sample/") for name in added)
         assert {k: v for k, v in rows[0].items() if k not in added} == rows[1]
-
-
-def test_a_critic_cannot_be_of_one_question() -> None:
-    with pytest.raises(ConfigError, match="would need a critic of its own"):
-        load(overrides=["--train.per_sample_every", "5", "--loss.advantage", "gae", "--loss.penalty.name", "none"])

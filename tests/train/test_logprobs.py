@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.base.errors import ConfigError
 from holdfast.model.logprobs import masked_logprobs, token_logprobs
-from holdfast.recipe import Config, load
+from holdfast.recipe import Config
 from holdfast.train.trainer import Trainer
 
 from .whole_runs import a_trainer
@@ -143,13 +142,6 @@ def make_trainer(recipe: Recipe, **changes: Any) -> Trainer:
     return a_trainer(recipe(CUT | {"sampling.mask_logprobs": True} | changes))
 
 
-def two_rows() -> tuple[torch.Tensor, torch.Tensor]:
-    ids = torch.randint(2, 280, (3, 12), generator=torch.Generator().manual_seed(1))
-    mask = torch.zeros(3, 12, dtype=torch.bool)
-    mask[0, 3:6] = mask[0, 9:12] = mask[1, 2:4] = True
-    return ids, mask
-
-
 def test_the_old_log_probs_are_the_samplers_own(recipe: Recipe) -> None:
     """Of real rollouts: what the sampler said over the vocabulary, divided by the mass it kept."""
     trainer = make_trainer(recipe)
@@ -170,7 +162,7 @@ def test_the_old_log_probs_are_the_samplers_own(recipe: Recipe) -> None:
 
 
 def test_the_kept_log_probs_sum_to_one_and_are_those_of_every_later_pass(make_model: Callable[..., Any]) -> None:
-    model, (ids, mask) = make_model(), two_rows()
+    model, (ids, mask) = make_model(), ragged()
     with torch.no_grad():
         logprobs, sampling_mask = masked_logprobs(model, ids, mask, temperature=0.7, top_p=0.8, top_k=9)
         again, entropies = token_logprobs(model, ids, mask, temperature=0.7, sampling_mask=sampling_mask, entropy=True)
@@ -187,7 +179,7 @@ def test_the_kept_log_probs_sum_to_one_and_are_those_of_every_later_pass(make_mo
 
 def test_nothing_pushes_on_what_was_not_kept(make_model: Callable[..., Any]) -> None:
     """Without the mask every token outside gains what a wrong token inside loses (research/docs/testbed.md)."""
-    model, (ids, mask) = make_model(), two_rows()
+    model, (ids, mask) = make_model(), ragged()
     _, sampling_mask = masked_logprobs(model, ids, mask, temperature=1.0, top_p=0.8, top_k=9)
     head = model.get_output_embeddings()
     grads = {}
@@ -279,16 +271,3 @@ def test_a_run_logs_the_term_and_repeats_on_other_micro_batches(recipe: Recipe) 
     a, b = wide.step().metrics, narrow.step().metrics
     assert a["loss/score_centering"] == pytest.approx(b["loss/score_centering"], abs=1e-5)
     assert a["sampler/mask_mass"] < 0.95 and "sampler/mask_in_loss" not in a
-
-
-@pytest.mark.parametrize(
-    ("sampling", "sentence"),
-    [
-        (("--sampling.top_k", "0"), "there is nothing to take out"),
-        (("--sampling.top_k", "0", "--sampling.top_p", "0.9"), "top_p alone does not bound that"),
-        (("--sampling.top_k", "12", "--sampling.mask_logprobs"), "over the whole vocabulary, but this loss is not"),
-    ],
-)
-def test_it_needs_a_truncated_sampler_and_a_loss_over_the_vocabulary(sampling: tuple[str, ...], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        load(overrides=["--loss.methods.score_centering.on", *sampling])

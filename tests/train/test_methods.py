@@ -357,34 +357,6 @@ def test_rounds_end_when_there_are_enough_groups(recipe: Recipe, mixed: str, rou
 # ---- settings that cannot work
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"loss.methods.sampler_weights": {"level": "token", "low": 2.0}}, "must be below"),
-        ({"loss.methods.sampler_weights": {"level": "token", "aggregate": "mean"}}, "a token has only one ratio"),
-        ({"loss.surrogate": "cispo", "loss.dual_clip": 3.0}, "only PPO's clip"),
-        ({"loss.surrogate": "dppo", "loss.ratio": "action"}, "of single tokens"),
-        ({"loss.surrogate": "dppo", "loss.clip_high": 1.0}, "a probability cannot change by 1"),
-        ({"loss.methods.nthr.on": True, "loss.methods.negative_weight.weight": 0.0}, "whose weight is 0"),
-        ({"loss.methods.off_policy_mask.on": True, "loss.methods.negative_weight.weight": 0.0}, "whose weight is 0"),
-        ({"loss.methods.nthr.on": True, "loss.advantage": "reinforce"}, "compares positive and negative"),
-        (
-            {"loss.methods.off_policy_mask": {}, "train.optimizer_steps_per_rollout": 1, "loss.penalty.name": "none"},
-            "no rollout has become less likely",
-        ),
-        (
-            {"loss.methods.nthr.on": True, "sampling.mask_logprobs": True, "sampling.top_k": 8},
-            "over the whole vocabulary",
-        ),
-        ({"loss.methods.dynamic_sampling.rounds": 1, "loss.advantage": "reinforce"}, "replaces groups whose rewards"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_settings_that_cannot_work_are_refused(recipe: Recipe, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        recipe(changes)
-
-
 def test_nthr_with_lora_is_refused() -> None:
     with pytest.raises(ConfigError, match="which LoRA freezes"):
         validate({"loss": {"methods": {"nthr": {}}}, "model": {"path": "model", "lora_rank": 8}})

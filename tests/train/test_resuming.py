@@ -23,11 +23,11 @@ from holdfast.data.factbook import load_questions
 from holdfast.model import models
 from holdfast.recipe import BUNDLED, dump, load
 from holdfast.train import evaluate, run
-from holdfast.train.listener import Listener, StepResult
+from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
 
-from .whole_runs import EVERYTHING, Recipe, assert_same_run, comparable
+from .whole_runs import EVERYTHING, Killed, Recipe, assert_same_run, comparable
 
 OTHERWISE: dict[str, Any] = {
     "train.steps": 2,
@@ -44,10 +44,6 @@ OTHERWISE: dict[str, Any] = {
     "train.minibatches": "in-order",
     "train.anchor_every": 1,
 }
-
-
-class Killed(BaseException):
-    """Nothing in holdfast catches it."""
 
 
 def kill_after(told: Any, step: int) -> Any:
@@ -139,27 +135,14 @@ def test_so_does_a_real_model(tmp_path: Path, told: Any, monkeypatch: pytest.Mon
     assert all(row["penalty/noise_floor"] == 0.0 for row in comparable(tmp_path / "whole"))
 
 
-class Finished(Listener):
-    """Keeps the stages, their lengths, and how far they said they were."""
-
-    def __init__(self) -> None:
-        self.stages: list[tuple[str, int | None, list[int]]] = []
-
-    def stage(self, name: str, total: int | None = None) -> None:
-        self.stages.append((name, total, []))
-
-    def advance(self, done: int, detail: Any = None) -> None:
-        self.stages[-1][2].append(done)
-
-
 def test_a_final_evaluation_goes_on_where_it_was_stopped(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The world has five test questions, so parts of two are rolled out, sampled and greedily, for each policy."""
     monkeypatch.setattr(evaluate, "CHUNK", 2)
-    finished = Finished()
-    train(recipe(), tmp_path / "whole", listener=finished)
-    assert finished.stages[-1] == ("final evaluation on test", 10, [2, 4, 5, 5, 7, 9, 10, 10])
+    train(recipe(), tmp_path / "whole", listener=told)
+    assert told.stages[-1] == ("final evaluation on test", 10)
+    assert [done for done, _ in told.advanced[-8:]] == [2, 4, 5, 5, 7, 9, 10, 10]
     rolled_out: list[tuple[str, ...]] = []
     original = evaluate.Evaluator._rollouts
 
@@ -283,51 +266,30 @@ def test_a_stop_saves_the_last_whole_step(
     assert comparable(tmp_path / "run") == comparable(whole)
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(whole: Path, tmp_path: Path, told: Any) -> None:
-    run_dir = tmp_path / "run"
-    shutil.copytree(whole, run_dir)
-    (run_dir / "results.json").unlink()
-    state = step_folder(run_dir, 6) / "model" / "model.safetensors"
+@pytest.fixture
+def unfinished(whole: Path, tmp_path: Path) -> Path:
+    """The whole run as if it had been stopped after its last checkpoint."""
+    shutil.copytree(whole, tmp_path / "run")
+    (tmp_path / "run" / "results.json").unlink()
+    return tmp_path / "run"
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(whole: Path, unfinished: Path, told: Any) -> None:
+    state = step_folder(unfinished, 6) / "model" / "model.safetensors"
     state.write_bytes(state.read_bytes()[:1000])
-    resume(run_dir, listener=told)
+    resume(unfinished, listener=told)
     assert any("step-000006 cannot be used" in note and "step-000004" in note for note in told.notes)
     assert "resumed after step 4" in told.notes
-    assert_same_run(whole, run_dir)
-    assert [p.name for p in list_checkpoints(run_dir)] == ["step-000006", "step-000004"]
+    assert_same_run(whole, unfinished)
+    assert [p.name for p in list_checkpoints(unfinished)] == ["step-000006", "step-000004"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ("hidden = 32", "hidden = 64", r"model\.hidden = 64, but .* was trained with 32"),
-        ("layers = 2", "layers = 1", r"model\.layers = 1, but .* was trained with 2"),
-        ("heads = 2", "heads = 4", r"model\.heads = 4, but .* was trained with 2"),
-    ],
-)
-def test_a_model_of_another_shape_is_refused_before_its_warm_start(
-    whole: Path, tmp_path: Path, told: Any, old: str, new: str, problem: str
-) -> None:
-    run_dir = tmp_path / "run"
-    shutil.copytree(whole, run_dir)
-    (run_dir / "results.json").unlink()
-    text = (run_dir / "config.toml").read_text()
-    assert old in text
-    (run_dir / "config.toml").write_text(text.replace(old, new))
-    with pytest.raises(CheckpointError, match=problem):
-        resume(run_dir, listener=told)
-    assert not any("warm" in name for name, _ in told.stages)
-    assert comparable(run_dir) == comparable(whole)
-
-
-def test_a_cut_last_line_is_dropped(whole: Path, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    shutil.copytree(whole, run_dir)
-    (run_dir / "results.json").unlink()
+def test_a_cut_last_line_is_dropped(whole: Path, unfinished: Path) -> None:
     for name in ("metrics.jsonl", "trajectories.jsonl", "displacement.jsonl"):
-        with (run_dir / name).open("a") as file:
+        with (unfinished / name).open("a") as file:
             file.write('{"step": 6, "rew')
-    resume(run_dir)
-    assert_same_run(whole, run_dir)
+    resume(unfinished)
+    assert_same_run(whole, unfinished)
 
 
 def test_a_finished_run_is_left_as_it_is(whole: Path, tmp_path: Path, told: Any) -> None:
@@ -352,64 +314,60 @@ def test_a_run_may_be_made_longer(recipe: Recipe, tmp_path: Path) -> None:
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
-def test_other_threads_are_told_of(whole: Path, tmp_path: Path, told: Any) -> None:
-    run_dir = tmp_path / "run"
-    shutil.copytree(whole, run_dir)
-    (run_dir / "results.json").unlink()
-    text = (run_dir / "config.toml").read_text()
-    (run_dir / "config.toml").write_text(text.replace("threads = 1", "threads = 2"))
+def test_other_threads_are_told_of(unfinished: Path, told: Any) -> None:
+    text = (unfinished / "config.toml").read_text()
+    (unfinished / "config.toml").write_text(text.replace("threads = 1", "threads = 2"))
     told.note = kill_when("continues with", told.note)
     with pytest.raises(Killed):
-        resume(run_dir, listener=told)
+        resume(unfinished, listener=told)
     assert "continues with threads 2 instead of threads 1" in told.notes[-1] and "drift" in told.notes[-1]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
+        ("hidden = 32", "hidden = 64", r"model\.hidden = 64, but .* was trained with 32"),
+        ("layers = 2", "layers = 1", r"model\.layers = 1, but .* was trained with 2"),
+        ("heads = 2", "heads = 4", r"model\.heads = 4, but .* was trained with 2"),
         ("train_questions = 40", "train_questions = 41", "has changed since this checkpoint was saved"),
         ("people = 60", "people = 61", "has changed since this checkpoint was saved"),
         ("seed = 0\ndevice", "seed = 7\ndevice", "was made with seed 0, this run has seed 7"),
     ],
 )
-def test_another_training_file_is_not_continued_on(
-    whole: Path, tmp_path: Path, told: Any, old: str, new: str, problem: str
+def test_another_model_or_training_file_is_refused_before_a_warm_start(
+    whole: Path, unfinished: Path, told: Any, old: str, new: str, problem: str
 ) -> None:
-    run_dir = tmp_path / "run"
-    shutil.copytree(whole, run_dir)
-    (run_dir / "results.json").unlink()
-    text = (run_dir / "config.toml").read_text()
+    text = (unfinished / "config.toml").read_text()
     assert old in text
-    (run_dir / "config.toml").write_text(text.replace(old, new))
+    (unfinished / "config.toml").write_text(text.replace(old, new))
     with pytest.raises(CheckpointError, match=problem):
-        resume(run_dir, listener=told)
+        resume(unfinished, listener=told)
     assert not any("warm" in name for name, _ in told.stages), "it would be made for nothing"
-    assert comparable(run_dir) == comparable(whole)  # nothing of it was cut off
+    assert comparable(unfinished) == comparable(whole)  # nothing of it was cut off
 
 
 def test_a_folder_is_a_runs_own_while_its_index_is_built(
-    recipe: Recipe, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, unfinished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That takes minutes, in which the folder holds a recipe and looks as if nobody needed it."""
 
     def building(config: Any, **_: Any) -> Any:
-        assert is_locked(tmp_path / name / "config.toml")
+        assert is_locked(folder / "config.toml")
         raise Killed
 
     monkeypatch.setattr(run, "load_questions", building)
-    shutil.copytree(whole, tmp_path / "old")
-    (tmp_path / "old" / "results.json").unlink()
-    begins: dict[str, Callable[[Path], Any]] = {"new": lambda path: train(recipe(), path), "old": resume}
-    for name, begin in begins.items():
+    begins: list[tuple[Path, Callable[[Path], Any]]] = [
+        (tmp_path / "new", lambda path: train(recipe(), path)),
+        (unfinished, resume),
+    ]
+    for folder, begin in begins:
         with pytest.raises(Killed):
-            begin(tmp_path / name)
-        assert not is_locked(tmp_path / name / "config.toml")
+            begin(folder)
+        assert not is_locked(folder / "config.toml")
 
 
-def test_two_processes_do_not_share_a_folder(recipe: Recipe, whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "run")
-    (tmp_path / "run" / "results.json").unlink()
+def test_two_processes_do_not_share_a_folder(unfinished: Path) -> None:
     other = pytest.raises(ConfigError, match=r"another process is training in .*run\. Wait for it or stop it")
-    with run_folder.writing(tmp_path / "run"), other:
-        resume(tmp_path / "run")
-    resume(tmp_path / "run")
+    with run_folder.writing(unfinished), other:
+        resume(unfinished)
+    resume(unfinished)

@@ -65,26 +65,6 @@ def test_it_is_taught_trained_saved_evaluated_and_asked(recipe_of_tools: Callabl
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"model.path": "tiny", "protocol.preset": "tools"}, r"protocol\.preset = 'tools' with model\.path = 'tiny'"),
-        ({"model.chat_template": "none", "protocol.preset": "tools"}, r"model\.chat_template = 'none'"),
-        ({"protocol.tools": ["search"]}, r"protocol\.tools = \['search'\] with protocol\.preset = 'clean'"),
-        (
-            {"protocol.preset": "tools", "protocol.tools": ["search", "search"]},
-            r"protocol\.tools = \['search', 'search'\] has two tools",
-        ),
-        ({"protocol.preset": "tools", "protocol.tools": ["read"]}, r"protocol\.tools = \['read'\] without 'search'"),
-        ({"protocol.preset": "tools", "protocol.tools": ["browse"]}, r"protocol\.tools.*'search' or 'read'"),
-    ],
-    ids=["tiny", "no template", "tags", "two", "alone", "unknown"],
-)
-def test_settings_that_cannot_work(own: Callable[..., Config], changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        own("raw", changes)
-
-
 def test_a_model_without_a_tool_template_is_refused_before_it_is_trained(own: Callable[..., Config]) -> None:
     for model, why in {"raw": "there is no chat template", "raw-chat": "does not tell the model of tools"}.items():
         with pytest.raises(ConfigError, match=rf"protocol\.preset = 'tools'.*{why}.*model\.chat_template"):

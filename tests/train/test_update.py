@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -201,9 +201,6 @@ def test_a_term_that_is_off_is_absent(make_model: Callable[..., Any]) -> None:
     old = replace(batch, old_logprobs=torch.zeros_like(batch.rollout_logprobs))
     terms = Objective(Loss(kl_coef=0.0, penalty=NoPenalty())).terms(old, torch.zeros(7, 24))
     assert terms.penalty is terms.kl is terms.preserved is None
-
-
-# ---- mini- and micro-batches of an update
 
 
 # ---- the plan
@@ -433,24 +430,12 @@ def episode(right: bool, searches: int, *, failed: bool = False) -> Trajectory:
     )
 
 
-def advantages(settings: Mapping[str, Any]) -> tuple[list[float], TokenBatch]:
-    group = Group("q", (episode(True, 1), episode(False, 2), episode(False, 3), episode(False, 9, failed=True)))
-    batch = training_batch([group], Loss(**settings), pad_token_id=0, device=torch.device("cpu"))
-    assert batch.advantages is not None
-    return batch.advantages[:, 0].tolist(), batch
-
-
-def test_grpo_sums_to_zero_over_rollouts_and_is_negative_over_tokens() -> None:
-    found, batch = advantages({})
-    assert found == pytest.approx([2 / 3 / (1 / 3) ** 0.5, *[-1 / 3 / (1 / 3) ** 0.5] * 2], 1e-4)
-    assert sum(found) == pytest.approx(0, abs=1e-5)
-    assert float((batch.advantages * batch.loss_mask).sum()) < -1
-
-
 @pytest.mark.parametrize("kind", ["grpo", "dr_grpo"])
 def test_a_baseline_by_length_counts_sampled_tokens_alone(kind: str) -> None:
-    found, batch = advantages({"advantage": kind, "baseline": "length"})
+    group = Group("q", (episode(True, 1), episode(False, 2), episode(False, 3), episode(False, 9, failed=True)))
+    settings = Loss(advantage=kind, baseline="length")
+    batch = training_batch([group], settings, pad_token_id=0, device=torch.device("cpu"))
     b = 5 / (5 + 8 + 11)  # feedback and the failed rollout count for nothing
     deviation = (1 / 3) ** 0.5 if kind == "grpo" else 1.0
-    assert found == pytest.approx([x / deviation for x in (1 - b, -b, -b)], 1e-4)
+    assert batch.advantages[:, 0].tolist() == pytest.approx([x / deviation for x in (1 - b, -b, -b)], 1e-4)
     assert float((batch.advantages * batch.loss_mask).sum()) == pytest.approx(0, abs=1e-5)

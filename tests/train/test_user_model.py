@@ -29,7 +29,7 @@ from holdfast.train.run import resume, train
 from holdfast.train.saving import refuse_other_shape
 from holdfast.train.start import warm_start_only
 
-from .whole_runs import Recipe, a_start
+from .whole_runs import Killed, Recipe, a_start
 from .whole_runs import comparable as rows_of
 
 CPU = torch.device("cpu")
@@ -41,10 +41,6 @@ NO_PENALTY = {"loss.penalty": {"name": "none"}}
 def brevity(example: Any, trajectory: Any) -> float:
     """A reward that does not ask for an action."""
     return 1.0
-
-
-class Killed(BaseException):
-    """Nothing in holdfast catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +145,6 @@ def test_base_and_instruct_see_their_own_prompts(base: Path, instruct: Path) -> 
     tokenizers = [load_model(Model(path="x"), folder, CPU).tokenizer for folder in (base, instruct)]
     plain, chat = (tokenizer.decode(render_prompt("Where?", CLEAN, tokenizer)) for tokenizer in tokenizers)
     assert "Where?" in plain and chat == f"<|user|>{plain}<|agent|>"
-
-
-# ---- what becomes of a model in a folder
 
 
 # ---- the weights

@@ -32,6 +32,10 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
+class Killed(BaseException):
+    """Nothing in holdfast catches it."""
+
+
 def a_start(config: Config, listener: Listener | None = None) -> LanguageModel:
     """The policy that a run of the recipe starts from."""
     return starting_policy(config, load_questions(config), load_retrievers(config).train, listener)

@@ -177,19 +177,15 @@ def test_what_is_outside_the_mask_is_not_read(host: Any, rollouts: list[Rollout]
     assert ours_alone and all(torch.equal(clean[key], dirty[key]) for key in ours_alone)
 
 
-def test_another_base_is_kept(host: Any, rollouts: list[Rollout]) -> None:
-    default, ours = configs(base={"adv_tau": 0.5})
-    tuned = type(default)(adv_tau=0.5)
+@pytest.mark.parametrize("kind", ["default", "ipo"])
+def test_another_base_is_kept(host: Any, rollouts: list[Rollout], kind: str) -> None:
+    default, ours = configs(base={"adv_tau": 0.5} | ({"type": "ipo"} if kind == "ipo" else {}))
+    make = type(default) if kind == "default" else sys.modules["prime_rl.configs.trainer"].IPOLossConfig
     for rollout in rollouts:
-        assert torch.equal(call(host, rollout, ours)[0], call(host, rollout, tuned)[0])
-        assert torch.equal(call(host, rollout, ours)[0], call(host, rollout, default)[0]) == (rollout.advantage == 0)
-
-
-def test_a_base_of_another_type_is_kept(host: Any, rollouts: list[Rollout]) -> None:
-    ipo = sys.modules["prime_rl.configs.trainer"].IPOLossConfig(adv_tau=0.5)
-    ours = configs(base={"type": "ipo", "adv_tau": 0.5})[1]
-    for rollout in rollouts:
-        assert torch.equal(call(host, rollout, ours)[0], call(host, rollout, ipo)[0])
+        loss = call(host, rollout, ours)[0]
+        assert torch.equal(loss, call(host, rollout, make(adv_tau=0.5))[0])
+        if kind == "default":
+            assert torch.equal(loss, call(host, rollout, default)[0]) == (rollout.advantage == 0)
 
 
 @pytest.mark.parametrize(

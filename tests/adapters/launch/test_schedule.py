@@ -68,19 +68,6 @@ def test_the_host_takes_k_steps_or_the_recipe_is_refused(host: str, recipe: Make
 
 
 @pytest.mark.parametrize("host", ["trl", "verl"])
-def test_every_rollout_is_used_once(host: str, recipe: MakeRecipe) -> None:
-    options = made(host, recipe, 480, 5, 10, 8)
-    assert isinstance(options, dict)
-    if host == "trl":
-        per_step = options["per_device_train_batch_size"] * 8 * options["gradient_accumulation_steps"]
-        assert per_step * 10 == 480 * 5
-        assert options["max_steps"] == 60 * 10
-    else:
-        assert options["actor_rollout_ref.actor.ppo_mini_batch_size"] * 10 == 480
-        assert options["trainer.total_training_steps"] == 60
-
-
-@pytest.mark.parametrize("host", ["trl", "verl"])
 def test_what_a_refusal_suggests_works_and_nothing_nearer_does(host: str, recipe: MakeRecipe) -> None:
     refused = 0
     for questions, group, steps, gpus in [

@@ -73,20 +73,13 @@ def tiny_model(tokenizer: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def talking_model(tokenizer: Any, tiny_model: Any) -> Any:
+def talking_model(tokenizer: Any, tiny_model: Any, teach: Callable[..., None]) -> Any:
     """The tiny model after a minute of school: it searches, answers right or wrong, or babbles, about equally often."""
     model = copy.deepcopy(tiny_model)
     said = ["<search> lake </search>", "<answer> town </answer>", "<answer> lake </answer>", "Mora lake town Mora lake"]
     asked = [f"Question: What is the lake of Mora {i}?\n" for i in range(6)]
     ids = [tokenizer(q + s + tail)["input_ids"] for q in asked for s in said for tail in ("", "\n\n")]
-    width = max(map(len, ids))
-    tokens = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in ids])
-    labels = tokens.masked_fill(tokens == tokenizer.pad_token_id, -100)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(60):
-        optimizer.zero_grad()
-        model(input_ids=tokens, labels=labels).loss.backward()
-        optimizer.step()
+    teach(model, tokenizer, [([], row) for row in ids], steps=60)
     return model
 
 

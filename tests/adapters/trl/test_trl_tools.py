@@ -45,8 +45,18 @@ PASSAGES = [Document(f"d{i}", f"Mora {i}\nThe lake of Mora {i} is near the town.
 
 
 @pytest.fixture(scope="module")
-def taught(speaker: Callable[[str], Any]) -> tuple[Any, Any]:
-    return teach(speaker("hermes"))
+def taught(speaker: Callable[[str], Any], teach: Callable[..., None]) -> tuple[Any, Any]:
+    """A tokenizer with a template of tools, and a model that calls, answers or babbles, about equally often."""
+    tokenizer = speaker("hermes")
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(model_config(tokenizer))
+    said = [SMALL.write_search("the lake", tokenizer), "town", "lake", "the lake of Orsa, " * 12]
+    rows = []
+    for question in ("What is the lake of Mora 1?", "What is the lake of Mora 4?"):
+        prompt = render_prompt(question, SMALL, tokenizer)
+        rows += [(prompt, [*encode(tokenizer, text), tokenizer.eos_token_id]) for text in said]
+    teach(model, tokenizer, rows, steps=80)
+    return tokenizer, model
 
 
 def model_config(tokenizer: Any) -> Any:
@@ -62,29 +72,6 @@ def model_config(tokenizer: Any) -> Any:
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
     )
-
-
-def teach(tokenizer: Any) -> tuple[Any, Any]:
-    """A tokenizer with a template of tools, and a model that calls, answers or babbles, about equally often."""
-    torch.manual_seed(0)
-    model = Qwen2ForCausalLM(model_config(tokenizer))
-    said = [SMALL.write_search("the lake", tokenizer), "town", "lake", "the lake of Orsa, " * 12]
-    rows = []
-    for question in ("What is the lake of Mora 1?", "What is the lake of Mora 4?"):
-        prompt = render_prompt(question, SMALL, tokenizer)
-        rows += [(prompt, [*encode(tokenizer, text), tokenizer.eos_token_id]) for text in said]
-    width = max(len(prompt) + len(turn) for prompt, turn in rows)
-    tokens, labels = torch.full((2, len(rows), width), tokenizer.pad_token_id)
-    labels[:] = -100
-    for i, (prompt, turn) in enumerate(rows):
-        tokens[i, : len(prompt) + len(turn)] = torch.tensor(prompt + turn)
-        labels[i, len(prompt) : len(prompt) + len(turn)] = torch.tensor(turn)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(80):
-        optimizer.zero_grad()
-        model(input_ids=tokens, labels=labels).loss.backward()
-        optimizer.step()
-    return tokenizer, model
 
 
 @pytest.fixture

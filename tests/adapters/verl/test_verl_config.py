@@ -156,8 +156,6 @@ def test_a_good_configuration_has_no_problem() -> None:
 PROBLEMS = {
     "not ours": ([f"{LOSS}.loss_mode=vanilla"], "policy_loss.loss_mode = 'vanilla' is not a loss of holdfast"),
     "tokens rejected": (["algorithm.rollout_correction.rollout_rs=token_k1"], "rejecting tokens splits actions"),
-    "unknown base": ([f"+{LOSS}.base_loss_mode=gpso"], "did you mean 'gspo'?"),
-    "correct": ([f"+{LOSS}.penalty_preserve=correct"], "does not tell a loss which rollouts are correct"),
     "verl's own": (["actor_rollout_ref.actor.loss_agg_mode=mean"], "Invalid loss_agg_mode: mean"),
     "agent without a file": (
         ["actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search"],

@@ -24,7 +24,6 @@ from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 import holdfast.adapters.verl as adapter
 from holdfast.adapters.launch import Machines, plan, write_plan
-from holdfast.base.errors import ConfigError
 from holdfast.cli.recipes import bundled
 from holdfast.recipe import load
 
@@ -325,8 +324,3 @@ def test_lora_is_a_field_of_verls_model(composed: Compose) -> None:
     config = composed("--model.lora_rank=16", "--model.lora_alpha=64")
     model = config.actor_rollout_ref.model
     assert (model.lora_rank, model.lora_alpha, model.target_modules) == (16, 64, "all-linear")
-
-
-def test_a_penalty_that_verl_cannot_compute_is_refused_before(composed: Compose) -> None:
-    with pytest.raises(ConfigError, match=r"loss\.penalty\.preserve"):
-        composed("--loss.penalty.preserve=correct")

@@ -17,23 +17,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown base": ({"base_loss_mode": "vanila"}, "'vanila' is not a registered policy loss; did you mean 'vanilla'?"),
     "unknown base, near nothing": ({"base_loss_mode": "xyz"}, "registered are bypass_mode, cispo, "),
     "ours on ours": ({"base_loss_mode": "holdfast_lld"}, "is one of holdfast's losses, which cannot be stacked"),
-    "correct": (
-        {"penalty_preserve": "correct"},
-        "verl does not tell a loss which rollouts are correct; use 'positive'",
-    ),
-    "rule": ({"penalty_preserve": "best"}, "LLDS(preserve='best') must be 'nonnegative', "),
     "negative": ({"penalty_coef": -0.1}, "LLDS(coef=-0.1) must be 0 or more"),
-    "tau of llds": ({"penalty_tau": 0.9}, "penalty_tau = 0.9 with loss_mode = 'holdfast_llds', which does not read it"),
-    "threshold of sapo": (
-        {"loss_mode": "holdfast_search_sapo", "penalty_threshold": 0.1},
-        "penalty_threshold = 0.1 with loss_mode = 'holdfast_search_sapo', which does not read it",
-    ),
-    "penalty of none": ({"loss_mode": "holdfast_observe", "penalty_coef": 0.1}, "set penalty_coef = 0"),
     "penalty beside verl's own": (
         {"loss_mode": "vanilla", "penalty_coef": 0.1},
         "set loss_mode to one of holdfast_observe",
     ),
-    "answer of nothing": ({"penalty_answer_weight": 0.0}, "Set policy_loss.penalty_answer = 'answer-span'"),
     "tokens of a last action rejected": (
         {
             "loss_mode": "holdfast_lld",

@@ -1,8 +1,7 @@
-"""What the losses log: the series, whole in every micro-batch, and the warning of a penalty that never acts."""
+"""What the losses log: the series, whole in every micro-batch."""
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Any
 
@@ -67,27 +66,3 @@ def test_every_micro_batch_has_the_same_finite_series(actor_config: MakeConfig, 
     seen = [n["holdfast/likelihood/positive"] for n in numbers]
     assert seen[0] == seen[1] == seen[2] != seen[3]
     assert reduced["holdfast/likelihood/positive"] == pytest.approx(sum(seen) / 4)
-
-
-def test_a_penalty_that_never_acts_is_said_once(
-    actor_config: MakeConfig, batch: Batch, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from holdfast.adapters import verl as adapter
-    from holdfast.adapters import verl_term
-
-    monkeypatch.setattr(verl_term, "_PATIENCE", 3)
-    same = batch | {"log_prob": batch["old_log_prob"]}
-    arguments = {"loss_agg_mode": "token-mean", "config": actor_config()}
-    inert, live = adapter._Loss("holdfast_llds"), adapter._Loss("holdfast_llds")
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            inert(**same, **arguments)
-            live(**same, **arguments)
-        assert not caplog.records
-        live(**batch, **arguments)
-        for _ in range(5):
-            inert(**same, **arguments)
-            live(**same, **arguments)
-    (record,) = caplog.records
-    assert "PEN001: holdfast_llds was zero in all of 3 micro-batches" in record.getMessage()
-    assert "ppo_mini_batch_size to half of data.train_batch_size" in record.getMessage()

@@ -64,7 +64,7 @@ class Tiny:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+def tiny(tmp_path_factory: pytest.TempPathFactory, teach: Callable[..., None]) -> Tiny:
     """Heads have 32 dimensions, the fewest that vLLM's attention has on a CPU."""
     folder = tmp_path_factory.mktemp("tiny")
     asked = [PROTOCOL.prompt.replace("{question}", example.question) for example in QUESTIONS]
@@ -74,14 +74,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     prompts = [tokenizer.decode(render_prompt(e.question, PROTOCOL, tokenizer)) for e in QUESTIONS]
     texts = [prompt + said + "\n" for prompt in prompts for said in SAID]
     ids = [[*tokenizer(text)["input_ids"], tokenizer.eos_token_id] for text in texts]
-    width = max(map(len, ids))
-    tokens = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in ids])
-    labels = tokens.masked_fill(tokens == tokenizer.pad_token_id, -100)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(60):
-        optimizer.zero_grad()
-        model(input_ids=tokens, labels=labels).loss.backward()
-        optimizer.step()
+    teach(model, tokenizer, [([], row) for row in ids], steps=60)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return Tiny(folder, AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder))

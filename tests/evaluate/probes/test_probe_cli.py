@@ -58,7 +58,8 @@ def test_per_sample_of_a_run(probe: Probe, trained: Path, tmp_path: Path) -> Non
     assert [arm["penalty"] for arm in result["arms"]] == ["none", "llds"]
     assert result["asked"] == found["questions"] == 6
     assert result["optimizer_steps"] == 4
-    assert "but the group of a question has 4 rollouts" in text
+    told = "optimizer_steps_per_rollout = 9, but the group of a question has 4 rollouts"
+    assert " ".join(text.split()).count(told) == 1
     plain, llds = result["arms"]
     assert plain["questions_used"] == len(plain["questions"]) > 0
     assert plain["displaced"] == sum(q["displacement"] < 0 for q in plain["questions"])
@@ -110,10 +111,14 @@ def test_the_leak_of_a_truncated_sampler(probe: Probe, trained: Path) -> None:
     assert sum(turn["tokens"] for turn in found["turns"]) == found["whole"]["tokens"]
     assert 0.8 <= found["whole"]["mask_mass"] < 1 and found["whole"]["tail_advantage"] is not None
     assert "advantage of the tail" in text
-    assert "not truncated" in probe(trained, *options).stdout
+    whole = probe(trained, *options).stdout
+    assert "not truncated, so nothing can leak" in " ".join(whole.split())
+    assert any(line.endswith("–") for line in whole.splitlines())
     assert "Wrote tail-leak-step-000002-seed-0-2.json" in probe(trained, *options).stdout, "the same question again"
     assert written(Path(), "tail-leak-step-000002-seed-0")["result"] == found, "another one keeps what was there"
     assert len(list(Path().glob("*.json"))) == 2
+    second = written(Path(), "tail-leak-step-000002-seed-0-2")["result"]["whole"]
+    assert (second["mask_mass"], second["tail_advantage"]) == (1.0, None)
 
 
 def test_a_model_with_a_recipe(probe: Probe, trained: Path, home: Path) -> None:
@@ -179,4 +184,4 @@ def test_a_policy_that_is_never_right(probe: Probe, home: Path) -> None:
     stderr = " ".join(probe(*arguments, "--what", "per-sample", code=2).stderr.split())
     assert "0 of 24 rollouts on 6 questions are correct" in stderr
     stderr = " ".join(probe(*arguments, "--what", "tail-leak", code=2).stderr.split())
-    assert "every advantage is 0" in stderr
+    assert "every advantage is 0. Raise --questions" in stderr
