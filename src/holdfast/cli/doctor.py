@@ -212,7 +212,7 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
     vllm = _version("vllm")
     if vllm is None:
         yield True, "vllm is not installed here, but the machines that generate rollouts need it"
-    elif _between(vllm, (0, 18), (1, 0)):
+    elif _between(vllm, (0, 18), (9999, 0)):
         yield True, f"vllm {vllm}"
     else:
         yield (
