@@ -77,7 +77,7 @@ def test_the_estimate_is_near_the_peak_that_was_measured(
 def test_freed_memory_goes_back_to_the_system() -> None:
     code = """
 import torch
-from holdfast.train.learner import give_back_memory
+from holdfast.model.support import give_back_memory
 def resident():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")) / 1024
 del_first = torch.ones(4_000_000); del del_first  # from now on, glibc has blocks of up to 16 MB in its heap

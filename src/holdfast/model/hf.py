@@ -33,6 +33,7 @@ from holdfast.model.support import (
     diverged,
     end_ids,
     free_memory,
+    give_back_memory,
     planned_forward,
     positions_of,
     refuse_unsupported,
@@ -202,6 +203,8 @@ class HFPolicy:
         leaving = [self._rows.pop(id) for id in ids if id in self._rows]
         if not self._rows:
             self._begin()
+            if leaving and self.device.type == "cpu":
+                give_back_memory()
         elif leaving:
             gone = set(leaving)
             self._waiting = [row for row in self._waiting if row not in gone]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
@@ -137,6 +139,13 @@ def free_memory(device: torch.device) -> int:
     """Bytes of a GPU that are free, or reserved by PyTorch and unused."""
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0]) + idle
+
+
+def give_back_memory() -> None:
+    """Return freed memory to the system. glibc keeps most of it: after two updates of SmolLM2-135M it held 3.4 GiB, and
+    0.9 after this call."""
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def rows_that_fit(model: CausalLM, tokens: int, autocast_dtype: torch.dtype | None, free: int) -> int:
