@@ -192,9 +192,10 @@ def test_labels_move_apart_and_keep_their_order() -> None:
 def test_runs_that_start_from_different_policies_are_told_apart(
     runs: Runs, make_run: Callable[..., RunSeries], tmp_path: Path
 ) -> None:
-    results = made_of(runs, tmp_path)
-    assert results["starts"] == []
     other = make_run("remedy", 12, RISE + [0.8] * 30)
+    same = replace(other, results={**other.results, "before": {"em": 0.2, "em_greedy": 0.30000000000000004}})
+    for equal in (runs, runs | {"remedy": (runs["remedy"][0], same, runs["remedy"][2])}):
+        assert made_of(equal, tmp_path)["starts"] == []
     elsewhere = replace(other, results={**other.results, "before": {"em": 0.2, "em_greedy": 0.325}})
     results = made_of(runs | {"remedy": (runs["remedy"][0], elsewhere, runs["remedy"][2])}, tmp_path)
     assert sorted((row["greedy"]["em_greedy"], len(row["runs"])) for row in results["starts"]) == [(0.3, 5), (0.325, 1)]

@@ -177,7 +177,7 @@ def test_other_worlds_and_the_real_model() -> None:
     assert (sum(map(surged, penalised)), len(penalised)) == (7, 8)
     real = kept("factbook")
     every = [run for seeds in real.values() for run in seeds]
-    assert (turned(DISPLACED, every), turned("displacement below -0.002 nats", every), len(every)) == (4, 3, 8)
+    assert (turned(DISPLACED, every), turned("displacement below -0.002 nats", every), len(every)) == (5, 4, 10)
     grpo, llds, papers = real["GRPO"], real["LLDS action"], real["LLDS action, 0.2"]
     signs = [
         run.results["after"]["em"] > plain.results["after"]["em"] for plain, run in zip(grpo, papers, strict=False)
@@ -185,7 +185,7 @@ def test_other_worlds_and_the_real_model() -> None:
     assert sorted(signs) == [False, True] and [run.seed for run in papers] == [run.seed for run in grpo[:2]]
     greedy = [run.results["after"]["em_greedy"] for run in papers]
     assert min(greedy) > max(run.results["after"]["em_greedy"] for run in grpo[:2])
-    for plain, theirs in zip(grpo, llds, strict=True):
+    for plain, theirs in (*zip(grpo, llds, strict=True), *zip(grpo, real["SAPO"], strict=False)):
         assert theirs.results["after"]["em"] < plain.results["after"]["em"]
         assert theirs.results["after"]["em_greedy"] > plain.results["after"]["em_greedy"]
 

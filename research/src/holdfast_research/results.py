@@ -289,7 +289,8 @@ def _different_starts(jobs: Sequence[TrainingJob], runs: Runs) -> list[dict[str,
     for job in jobs:
         if scores := before.get((job.arm, job.seed)):
             start = json.dumps(job.config.start_parts(), sort_keys=True)
-            greedy = json.dumps({name: value for name, value in scores.items() if name.endswith("_greedy")})
+            # Rounded: the order in which questions are added up moves the last bit.
+            greedy = json.dumps({name: round(value, 9) for name, value in scores.items() if name.endswith("_greedy")})
             starts.setdefault(start, {}).setdefault(greedy, []).append(job.name)
     return [
         {"greedy": json.loads(greedy), "runs": names}
