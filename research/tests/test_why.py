@@ -188,6 +188,9 @@ def test_other_worlds_and_the_real_model() -> None:
     for plain, theirs in (*zip(grpo, llds, strict=True), *zip(grpo, real["SAPO"], strict=False)):
         assert theirs.results["after"]["em"] < plain.results["after"]["em"]
         assert theirs.results["after"]["em_greedy"] > plain.results["after"]["em_greedy"]
+    em, greedy_em = (mean(run.results["after"][part] for run in real["SAPO"]) for part in ("em", "em_greedy"))
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert len(real["SAPO"]) == 2 and f"SAPO at γ = 1, two seeds: {em:.2f} ({greedy_em:.2f})" in readme
 
 
 def test_the_real_model_that_falls() -> None:

@@ -357,7 +357,7 @@ def test_a_server_that_lists_nothing_or_a_page_of_many(completion_server: Comple
     assert find_server(completion_server.url, "on-the-next-page").model == "on-the-next-page"
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://☃.net"])  # the second is no name of a host
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://☃.net"])  # the second is not a valid host name
 def test_no_server_there(address: str) -> None:
     with pytest.raises(ConfigError, match=rf"--server {address}: it cannot be reached .*; is it running there"):
         find_server(address, "tiny")

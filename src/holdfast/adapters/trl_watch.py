@@ -37,7 +37,7 @@ class LossWatch:
 
     def on_inputs(self, inputs: dict[str, Any]) -> None:
         """The loss of a training micro-batch is due. One without a sampled token needs no loss."""
-        # Once a loss ran in this window, there is no need to read the mask from the device.
+        # Reading the mask waits for the device, so not after a loss has run in this window.
         self._expected = self._expected or self._computed or bool(inputs["completion_mask"].any())
 
     def on_compute_loss(self) -> None:

@@ -48,6 +48,7 @@ from holdfast.base.trailing import (
     needed,
     noise_of_mean,
     rows_since,
+    spans,
     trailing_mean,
 )
 
@@ -291,9 +292,10 @@ def course(curve: Curve) -> Course:
     37
     """
     back = curve.back
-    at, returned = first_unrecovered(curve.down, back)
-    if at is None:
+    found = spans(curve.down, back)
+    if not found:
         return Course()
+    at, returned = first_unrecovered(found)
     begun = int(np.flatnonzero(back[: at + 1])[-1]) if back[: at + 1].any() else 0
     end = len(back) if returned is None else returned
     half = first(curve.short.has_lost(HALVED_SHARE, FALLEN_ERRORS)[begun:end])

@@ -6,6 +6,7 @@ Sums run in a fixed order. A value is the same, bit for bit, whether the series 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -278,15 +279,10 @@ def spans(where: Truths, normal: Truths | None) -> list[tuple[int, int | None]]:
     return found
 
 
-def first_unrecovered(where: Truths, normal: Truths | None) -> tuple[int | None, int | None]:
-    """(row, None): the first row that shows it after the series were last normal. (row, row of the return) if they are
-    normal since; (None, None) if no row shows it.
+def first_unrecovered(found: Sequence[tuple[int, int | None]]) -> tuple[int, int | None]:
+    """Of `spans`, at least one: that which still holds, or else the first.
 
-    >>> where, normal = np.array([0, 1, 0, 0, 1, 1], bool), np.array([1, 0, 0, 1, 0, 0], bool)
-    >>> first_unrecovered(where, normal), first_unrecovered(where[:4], normal[:4])
+    >>> first_unrecovered([(1, 3), (4, None)]), first_unrecovered([(1, 3), (5, 8)])
     ((4, None), (1, 3))
     """
-    found = spans(where, normal)
-    if not found:
-        return None, None
     return found[-1] if found[-1][1] is None else found[0]

@@ -8,12 +8,11 @@ strip blanks from a message, or drop its thoughts. So `fault_in_continuing` meas
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from holdfast.base.errors import ConfigError
-from holdfast.evaluate.openai import _NO_QUOTA, AWAY, TRANSIENT, OpenAIPolicy, WordTokenizer
+from holdfast.evaluate.openai import AWAY, TRANSIENT, OpenAIPolicy, WordTokenizer, is_away
 from holdfast.model.policy import Request
 from holdfast.model.tokens import encode
 from holdfast.retrieval.wire import Answer, quoted
@@ -88,15 +87,13 @@ class ChatPolicy(OpenAIPolicy):
                         continue
                     return answer
                 asked, reason = answer.retry_after, self._refusal(answer)
-                away = answer.status in AWAY and not _NO_QUOTA.search(reason)
+                away = is_away(answer, reason)
             failures += 1
-            pause = self._retries.pause(failures, away=reason if away else None, asked=asked)
-            if pause is None or asked > self._patience:
+            if not self._pause(failures, reason if away else None, asked):
                 raise ConfigError(
                     f"{reason}. So it cannot be tested whether the server continues an answer. Fix the server, then "
                     "run the same command again"
                 )
-            time.sleep(pause)
 
     def _prompt(self, context: str) -> dict[str, Any]:
         user, _, answer_start = context.partition(ANSWER_BEGINS)

@@ -160,7 +160,7 @@ class OpenAIPolicy:
                         most //= 2  # how many tokens still fit, only the server can tell
                         continue
                     reason, asked = self._refusal(answer), answer.retry_after
-                    away = answer.status in AWAY and not _NO_QUOTA.search(reason)
+                    away = is_away(answer, reason)
                     if not away and answer.status not in TRANSIENT:
                         return _failed(request, reason)
             except (self._httpx.ReadTimeout, self._httpx.WriteTimeout):
@@ -169,12 +169,12 @@ class OpenAIPolicy:
                 away = True
                 reason = f"{self.url} cannot be reached ({error or type(error).__name__})"
             failures += 1
-            if asked > self._patience or not self._pause(failures, reason if away else None, asked):
+            if not self._pause(failures, reason if away else None, asked):
                 return _failed(request, reason)
 
     def _pause(self, failures: int, away: str | None, asked: float) -> bool:
         """Wait before the next attempt of a call; False when it should be given up."""
-        if self._threads.closed.is_set():
+        if asked > self._patience or self._threads.closed.is_set():
             return False
         pause = self._retries.pause(failures, away=away, asked=asked)
         return pause is not None and not self._threads.closed.wait(pause)
@@ -245,6 +245,11 @@ class OpenAIPolicy:
     def _text(self, choice: Mapping[str, Any]) -> Any:
         """The text of a choice."""
         return choice["text"]
+
+
+def is_away(answer: Answer, reason: str) -> bool:
+    """Whether a server that answered so may be tried for longer: an empty account does not fill while one waits."""
+    return answer.status in AWAY and not _NO_QUOTA.search(reason)
 
 
 def added_bos(tokenizer: Any) -> str:

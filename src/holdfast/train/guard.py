@@ -66,7 +66,7 @@ class Guard(Listener):
 
 
 def why_stopped(finding: Finding, step: int, run_dir: Path, config: Config) -> str:
-    """The message of a run that its guard has stopped after `step`. A finding of a long log may begin before that."""
+    """The message of a run that its guard has stopped after `step`. In a long log the finding's step may be earlier."""
     checkpoint = step_folder(run_dir, step)
     change = finding.remedy.replace("`", "")
     return (

@@ -70,7 +70,7 @@ def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
 
 
 def _continued(config: Config) -> Config:
-    """The recipe for a run that has a checkpoint: its critic is there, and the one it began with may be gone by now."""
+    """The recipe for a run with a checkpoint, which holds its critic: the critic it began with may be gone."""
     return config.model_copy(update={"critic": config.critic.model_copy(update={"path": None})})
 
 

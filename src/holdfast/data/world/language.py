@@ -58,7 +58,7 @@ def build_filler(
 ) -> Filler:
     """A chain over `words` invented words, deterministic from `seed`. The facts of the world use none of them.
 
-    Raises `ConfigError` for too few words to follow each other, and for more than two syllables can make.
+    Raises `ConfigError` for fewer words than may follow one, and for more than two syllables can make.
     """
     most = (len(_ONSETS) * len(_RIMES)) ** 2 // 2  # half of them, so that drawing distinct ones ends
     if not _SUCCESSORS < words <= most:

@@ -136,15 +136,11 @@ class Check:
         if not where.any():
             return None
         normal = None if signal.normal is None else signal.normal & ~falling(rows)
-        at, back = first_unrecovered(where, normal)
-        if at is None:
-            return None
+        found = spans(where, normal)
+        at, back = first_unrecovered(found)
         times: tuple[tuple[int, int | None], ...] = ()
         if self.level == "finding":
-            times = tuple(
-                (int(rows.steps[begun]), None if end is None else int(rows.steps[end]))
-                for begun, end in spans(where, normal)
-            )
+            times = tuple((int(rows.steps[a]), None if b is None else int(rows.steps[b])) for a, b in found)
         step = int(rows.steps[at])
         evidence = {name: float(values[at]) for name, values in signal.evidence().items()}
         numbers = evidence | {name: values[at] for name, values in signal.message_values().items()}
