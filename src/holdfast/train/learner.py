@@ -131,7 +131,8 @@ class Learner:
         """The rows of each mini-batch as micro-batches."""
         if packable(self.language_model.model):
             return plan_alike(ids, minibatches, self._train.micro_batch_tokens)
-        return plan_update([len(row) for row in ids], minibatches, self._train.micro_batch_tokens)
+        device = self.language_model.device
+        return plan_update([len(row) for row in ids], minibatches, self._train.micro_batch_tokens, device)
 
     def logprobs(
         self,

@@ -185,7 +185,7 @@ def warm_start(
             set_learning_rate(optimizer, learning_rate(step, steps, supervision.lr))
             optimizer.zero_grad(set_to_none=True)
             loss, tokens = 0.0, sum(sum(row.loss_mask) for row in rows)
-            for part in _micro_batches(rows, supervision):
+            for part in _micro_batches(rows, supervision, device):
                 ids, mask = pad(part, pad_token_id, device)
                 logprobs, _ = language_model.logprobs(ids, mask)
                 share = -logprobs.sum() / tokens
@@ -231,11 +231,13 @@ def batches(demonstrations: Sequence[Demonstration], supervision: Supervision) -
                 yield [demonstrations[i] for i in parts[b]]
 
 
-def _micro_batches(rows: Sequence[Demonstration], supervision: Supervision) -> list[list[Demonstration]]:
+def _micro_batches(
+    rows: Sequence[Demonstration], supervision: Supervision, device: torch.device
+) -> list[list[Demonstration]]:
     """Runs of rows, which come shortest first, of at most `micro_batch_tokens` each with their padding."""
     lengths, most_tokens = [len(row.token_ids) for row in rows], supervision.micro_batch_tokens
     if not supervision.by_length:  # of different lengths: a pass more may cost less than the padding
-        return [[rows[i] for i in part] for part in plan_update(lengths, [range(len(rows))], most_tokens)[0]]
+        return [[rows[i] for i in part] for part in plan_update(lengths, [range(len(rows))], most_tokens, device)[0]]
     parts: list[list[Demonstration]] = []
     for row, length in zip(rows, lengths, strict=True):
         if parts and (len(parts[-1]) + 1) * length <= most_tokens:

@@ -18,6 +18,7 @@ from holdfast_research.experiments import (
     per_sample,
     preserving,
     real_fall,
+    real_long,
     remedies,
     rivals,
     sapo,
@@ -32,6 +33,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     for module in (
         factbook,
         real_fall,
+        real_long,
         death_spiral,
         testbeds,
         steps_per_rollout,

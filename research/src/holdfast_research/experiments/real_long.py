@@ -1,0 +1,77 @@
+"""A real pretrained model over as many rollout batches as the papers' runs take to collapse. Each claim is a prediction
+made before the runs."""
+
+from __future__ import annotations
+
+from holdfast_research import judge
+from holdfast_research.experiments import arms as a
+from holdfast_research.experiments.factbook import EXPERIMENT as FACTBOOK
+from holdfast_research.values import Arm, Claim, Experiment, Figure
+
+ARMS = (a.GRPO, a.LLDS_FIXED, a.SAPO_FIXED)
+NAMES = tuple(arm.name for arm in ARMS)
+WHERE = "a pretrained model, real prose, 150 batches of rollouts at the step size of `factbook`"
+
+
+def _holds(arm: Arm, why: str) -> Claim:
+    return Claim(
+        where=WHERE,
+        says=f"{arm.name} holds where plain GRPO falls: {why}.",
+        asks="it never falls, on the seeds on which plain GRPO fell",
+        test=judge.prevents_where(arm.name, a.GRPO.name),
+    )
+
+
+EXPERIMENT = Experiment(
+    name="real-long",
+    title="A real model over 150 batches",
+    shows="SmolLM2-135M on the World Factbook for as long as the papers' models need to collapse",
+    recipe="factbook",
+    arms=ARMS,
+    minutes=8,
+    settings={
+        "train.steps": 150,
+        "train.micro_batch_tokens": 8192,
+        "eval.every": 25,
+        "eval.start": False,
+        "checkpoint.every": 0,
+    },
+    notes=(
+        "The recipe is that of `factbook`, with 150 batches instead of 24. Each batch has four optimizer steps, so a "
+        "run has 600.",
+        "The minutes are those of a GPU: `--run.device cuda --jobs 6`. There the passes are under autocast to bf16.",
+        "The sentences are predictions, written before the runs: they are what the papers saw on models of 3 and 7 "
+        "billion parameters.",
+    ),
+    claims=(
+        Claim(
+            where=WHERE,
+            says="Plain GRPO falls within 150 batches.",
+            asks="the reward falls",
+            test=judge.falls(a.GRPO.name),
+        ),
+        _holds(a.LLDS_FIXED, "it gives likelihood back where right rollouts lost it"),
+        _holds(a.SAPO_FIXED, "so does its KL"),
+        *(
+            Claim(
+                where=WHERE,
+                says=f"{arm} ends above plain GRPO.",
+                asks="sampled exact match on the test questions",
+                test=judge.ends_higher(arm, a.GRPO.name),
+            )
+            for arm in NAMES[1:]
+        ),
+    ),
+    figures=(
+        *a.dynamics(
+            NAMES,
+            metrics=("reward/mean", "likelihood/correct", "displacement/correct", "entropy/mean", "grad/norm"),
+        ),
+        Figure("rollout/searches", "Searches per rollout", NAMES),
+        Figure("rollout/invalid_fraction", "Invalid turns, share", NAMES),
+        Figure("penalty/active_fraction", "Tokens that the penalty acts on, share", NAMES[1:]),
+    ),
+    short=FACTBOOK.short,
+    drawn=FACTBOOK.drawn,
+    first_seed=FACTBOOK.first_seed,
+)
