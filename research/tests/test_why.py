@@ -214,6 +214,20 @@ def test_the_real_model_that_falls() -> None:
         assert ", ".join(f"{run.results['after']['em']:.3f}" for run in runs[arm]) in readme
 
 
+def test_the_real_model_over_150_batches() -> None:
+    runs = {arm: seeds[0] for arm, seeds in kept("real-long").items() if seeds}
+    assert list(runs) == ["GRPO", "LLDS action"] and not any(run.fell for run in runs.values())
+    assert [len(run.series("reward/mean")[0]) for run in runs.values()] == [150, 150]
+    assert sum(runs["GRPO"].series("optimizer_steps_per_rollout")[1]) == 600
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    for run, said in zip(runs.values(), ("plain GRPO: {} ({})", "LLDS at λ = 1: {} ({})"), strict=True):
+        after = run.results["after"]
+        assert said.format(f"{after['em']:.3f}", f"{after['em_greedy']:.3f}") in readme
+    assert [list(between(run, "eval/em", 25, 25)) for run in runs.values()] == [[0.98], [0.81]]
+    likelihood, entropy = (runs["GRPO"].means(name)[1] for name in ("likelihood/correct", "entropy/mean"))
+    assert likelihood[-1] > likelihood[0] and entropy[-1] < entropy[0]
+
+
 def test_the_three_trainers() -> None:
     """The words of hosts.md, and that its table is that of the kept runs."""
     runs, text = hosts.kept_runs("flaky"), " ".join(hosts.PAGE.read_text(encoding="utf-8").split())

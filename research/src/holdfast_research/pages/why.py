@@ -126,6 +126,7 @@ ELSEWHERE: Mapping[str, str] = {
     "testbeds": "drawn worlds",
     "factbook": "135 M, Factbook",
     "real-fall": "135 M, large step",
+    "real-long": "135 M, 150 batches",
 }
 """An experiment on another start -> what it is."""
 
