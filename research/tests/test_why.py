@@ -25,6 +25,7 @@ from holdfast_research.pages.curves import figures
 from holdfast_research.pages.kept_runs import KEPT, restore
 from holdfast_research.pages.why import (
     DISPLACED,
+    DRIFTED,
     EXPLANATIONS,
     LEAKED,
     PAGE,
@@ -177,20 +178,19 @@ def test_other_worlds_and_the_real_model() -> None:
     assert (sum(map(surged, penalised)), len(penalised)) == (7, 8)
     real = kept("factbook")
     every = [run for seeds in real.values() for run in seeds]
-    assert (turned(DISPLACED, every), turned("displacement below -0.002 nats", every), len(every)) == (5, 4, 10)
+    assert (turned(DISPLACED, every), turned("displacement below -0.002 nats", every), len(every)) == (5, 4, 12)
     grpo, llds, papers = real["GRPO"], real["LLDS action"], real["LLDS action, 0.2"]
-    signs = [
-        run.results["after"]["em"] > plain.results["after"]["em"] for plain, run in zip(grpo, papers, strict=False)
-    ]
-    assert sorted(signs) == [False, True] and [run.seed for run in papers] == [run.seed for run in grpo[:2]]
-    greedy = [run.results["after"]["em_greedy"] for run in papers]
-    assert min(greedy) > max(run.results["after"]["em_greedy"] for run in grpo[:2])
-    for plain, theirs in (*zip(grpo, llds, strict=True), *zip(grpo, real["SAPO"], strict=False)):
+    signs = [run.results["after"]["em"] > plain.results["after"]["em"] for plain, run in zip(grpo, papers, strict=True)]
+    assert signs == [True, False, False] and [run.seed for run in papers] == [run.seed for run in grpo]
+    for plain, run in zip(grpo, papers, strict=True):
+        assert run.results["after"]["em_greedy"] >= plain.results["after"]["em_greedy"]
+    for plain, theirs in (*zip(grpo, llds, strict=True), *zip(grpo, real["SAPO"], strict=True)):
         assert theirs.results["after"]["em"] < plain.results["after"]["em"]
         assert theirs.results["after"]["em_greedy"] > plain.results["after"]["em_greedy"]
-    em, greedy_em = (mean(run.results["after"][part] for run in real["SAPO"]) for part in ("em", "em_greedy"))
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert len(real["SAPO"]) == 2 and f"SAPO at γ = 1, two seeds: {em:.2f} ({greedy_em:.2f})" in readme
+    for arm, said in (("SAPO", "SAPO at γ = 1: "), ("LLDS action, 0.2", "At the paper's 0.2: ")):
+        em, greedy_em = (mean(run.results["after"][part] for run in real[arm]) for part in ("em", "em_greedy"))
+        assert f"{said}{em:.2f} ({greedy_em:.2f})" in readme
 
 
 def test_the_real_model_that_falls() -> None:
@@ -218,6 +218,9 @@ def test_the_real_model_over_150_batches() -> None:
     runs = {arm: seeds[0] for arm, seeds in kept("real-long").items() if seeds}
     assert list(runs) == ["GRPO", "LLDS action"] and not any(run.fell for run in runs.values())
     assert [len(run.series("reward/mean")[0]) for run in runs.values()] == [150, 150]
+    assert (
+        not any(turned(measure, list(runs.values())) for measure in (LEAKED, DRIFTED)) and "24 batches or 150" in SAID
+    )
     assert sum(runs["GRPO"].series("optimizer_steps_per_rollout")[1]) == 600
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     for run, said in zip(runs.values(), ("plain GRPO: {} ({})", "LLDS at λ = 1: {} ({})"), strict=True):
