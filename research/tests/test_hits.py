@@ -21,7 +21,7 @@ def test_hits_of_each_set_and_of_all(tmp_path: Path, capsys: pytest.CaptureFixtu
     rows = [{"question": text, "golden_answers": [gold], "data_source": name} for name, text, gold in asked]
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
     main(questions, [tmp_path / "index"])
-    _, _, nq, everything, popqa = capsys.readouterr().out.splitlines()
+    _, _, nq, popqa, everything = capsys.readouterr().out.splitlines()
     assert nq == "| index | nq | 1 | 0.00 | 1.00 | 1.00 | 1.00 |  |"
     assert popqa == "| index | popqa | 2 | 0.50 | 0.50 | 0.50 | 0.50 |  |"
     assert everything.startswith("| index | all | 3 | 0.33 | 0.67 | 0.67 | 0.67 | ")

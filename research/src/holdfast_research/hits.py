@@ -51,7 +51,8 @@ def rows(name: str, retriever: Retriever, examples: Sequence[Example]) -> Iterat
     for example, hits in zip(examples, found, strict=True):
         for group in (example.metadata.get("data_source", example.source), "all"):
             ranks[group].append(first_hit(example, hits))
-    for group, values in ranks.items():
+    for group in (*sorted(set(ranks) - {"all"}), "all"):
+        values = ranks[group]
         shares = " | ".join(f"{mean(rank <= depth for rank in values):.2f}" for depth in DEPTHS)
         took = f"{milliseconds:.1f}" if group == "all" else ""
         yield f"| {name} | {group} | {len(values)} | {shares} | {took} |"
