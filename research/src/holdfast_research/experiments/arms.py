@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast_research import methods
-from holdfast_research.judge import holds, holds_where
+from holdfast_research.judge import holds, holds_where, prevents_where
 from holdfast_research.methods import GSPO, MEAN_OF_MEANS, NO_PENALTY, UNTRUNCATED, Settings
 from holdfast_research.values import Arm, Claim, Figure, Sweep
 
@@ -58,6 +58,16 @@ def fixed(arm: Arm) -> Arm:
 LLDS_FIXED = fixed(LLDS_ACTION)
 SAPO_FIXED = fixed(SAPO_ARM)
 """For experiments without a sweep: their runs are then those of `death-spiral`, and need not be made twice."""
+
+
+def no_fall_where_grpo_fell(arm: Arm, where: str, why: str) -> Claim:
+    """That an arm does not fall on the seeds on which plain GRPO did."""
+    return Claim(
+        where=where,
+        says=f"{arm.name} holds where plain GRPO falls: {why}.",
+        asks="it never falls, on the seeds on which plain GRPO fell",
+        test=prevents_where(arm.name, GRPO.name),
+    )
 
 
 SAME_STEP = Claim(

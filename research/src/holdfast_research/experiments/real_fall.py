@@ -21,15 +21,6 @@ WHERE = "a pretrained model, real prose, a truncated sampler, a fifth of searche
 UNTRUNCATED_WHERE = "the same step with a sampler that draws from all tokens, and a search that never fails"
 
 
-def _cured(arm: Arm, why: str) -> Claim:
-    return Claim(
-        where=WHERE,
-        says=f"{arm.name} holds where plain GRPO falls: {why}.",
-        asks="it never falls, on the seeds on which plain GRPO fell",
-        test=judge.prevents_where(arm.name, a.GRPO.name),
-    )
-
-
 EXPERIMENT = Experiment(
     name="real-fall",
     title="A real model that falls",
@@ -73,9 +64,9 @@ EXPERIMENT = Experiment(
     ),
     claims=(
         Claim(where=WHERE, says="Plain GRPO falls.", asks="the reward falls", test=judge.falls(a.GRPO.name)),
-        _cured(a.LLDS_FIXED, "it gives likelihood back where right rollouts lost it"),
-        _cured(a.SAPO_FIXED, "so does its KL"),
-        _cured(MASK, "nothing is pushed to where the sampler never draws"),
+        a.no_fall_where_grpo_fell(a.LLDS_FIXED, WHERE, "it gives likelihood back where right rollouts lost it"),
+        a.no_fall_where_grpo_fell(a.SAPO_FIXED, WHERE, "so does its KL"),
+        a.no_fall_where_grpo_fell(MASK, WHERE, "nothing is pushed to where the sampler never draws"),
         Claim(
             where=UNTRUNCATED_WHERE,
             says="Plain GRPO does not fall, so the step is not too large by itself.",

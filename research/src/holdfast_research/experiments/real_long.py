@@ -6,20 +6,11 @@ from __future__ import annotations
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.factbook import EXPERIMENT as FACTBOOK
-from holdfast_research.values import Arm, Claim, Experiment, Figure
+from holdfast_research.values import Claim, Experiment, Figure
 
 ARMS = (a.GRPO, a.LLDS_FIXED, a.SAPO_FIXED)
 NAMES = tuple(arm.name for arm in ARMS)
 WHERE = "a pretrained model, real prose, 150 batches of rollouts at the step size of `factbook`"
-
-
-def _holds(arm: Arm, why: str) -> Claim:
-    return Claim(
-        where=WHERE,
-        says=f"{arm.name} holds where plain GRPO falls: {why}.",
-        asks="it never falls, on the seeds on which plain GRPO fell",
-        test=judge.prevents_where(arm.name, a.GRPO.name),
-    )
 
 
 EXPERIMENT = Experiment(
@@ -57,8 +48,8 @@ EXPERIMENT = Experiment(
             asks="the reward falls",
             test=judge.falls(a.GRPO.name),
         ),
-        _holds(a.LLDS_FIXED, "it gives likelihood back where right rollouts lost it"),
-        _holds(a.SAPO_FIXED, "so does its KL"),
+        a.no_fall_where_grpo_fell(a.LLDS_FIXED, WHERE, "it gives likelihood back where right rollouts lost it"),
+        a.no_fall_where_grpo_fell(a.SAPO_FIXED, WHERE, "so does its KL"),
         *(
             Claim(
                 where=WHERE,
