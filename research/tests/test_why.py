@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 import pytest
 
@@ -218,15 +218,20 @@ def test_the_real_model_over_150_batches() -> None:
     runs = {arm: seeds[0] for arm, seeds in kept("real-long").items() if seeds}
     assert list(runs) == ["GRPO", "LLDS action"] and not any(run.fell for run in runs.values())
     assert [len(run.series("reward/mean")[0]) for run in runs.values()] == [150, 150]
-    assert (
-        not any(turned(measure, list(runs.values())) for measure in (LEAKED, DRIFTED)) and "24 batches or 150" in SAID
-    )
+    both = list(runs.values())
+    assert not any(turned(measure, both) for measure in (LEAKED, DRIFTED)) and "24 batches or 150" in SAID
     assert sum(runs["GRPO"].series("optimizer_steps_per_rollout")[1]) == 600
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     for run, said in zip(runs.values(), ("plain GRPO: {} ({})", "LLDS at λ = 1: {} ({})"), strict=True):
         after = run.results["after"]
         assert said.format(f"{after['em']:.3f}", f"{after['em_greedy']:.3f}") in readme
     assert [list(between(run, "eval/em", 25, 25)) for run in runs.values()] == [[0.98], [0.81]]
+    gpu = " ".join((REPOSITORY / "docs/reference/gpu.md").read_text(encoding="utf-8").split())
+    minutes = [run.results["seconds"] / 60 for run in both]
+    assert "took {:.0f} minutes with plain GRPO and {:.0f} with LLDS".format(*minutes) in gpu
+    updates, steps = ([median(between(run, f"time/{part}_s", 1, 12)) for run in both] for part in ("update", "step"))
+    assert all(f"took {seconds:.1f} seconds, the median" in gpu for seconds in updates)
+    assert "each took {:.1f} to {:.1f} seconds a step".format(*steps) in gpu
     likelihood, entropy = (runs["GRPO"].means(name)[1] for name in ("likelihood/correct", "entropy/mean"))
     assert likelihood[-1] > likelihood[0] and entropy[-1] < entropy[0]
 

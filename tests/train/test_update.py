@@ -212,7 +212,8 @@ def test_a_plan_uses_every_row_once_in_even_mini_batches(seed: int) -> None:
     lengths = torch.randint(1, 60, (int(torch.randint(1, 40, (), generator=g)),), generator=g).tolist()
     steps, budget = int(torch.randint(1, 12, (), generator=g)), int(torch.randint(64, 200, (), generator=g))
     for minibatches in (shuffled(len(lengths), steps, g), in_order(len(lengths), steps)):
-        check_plan(plan_update(lengths, minibatches, budget), lengths, steps, budget)
+        for device in ("cpu", "cuda"):
+            check_plan(plan_update(lengths, minibatches, budget, torch.device(device)), lengths, steps, budget)
 
 
 def check_plan(plan: Plan, lengths: list[int], steps: int, budget: int) -> None:
@@ -238,7 +239,9 @@ def test_mini_batches_in_order_keep_the_rollouts_of_a_question_together(language
 
 def test_the_old_pass_puts_every_log_prob_where_its_row_is(make_model: Callable[..., Any]) -> None:
     model, batch = make_model(), a_batch()
-    plan = plan_update(batch.lengths.tolist(), shuffled(7, 3, torch.Generator().manual_seed(0)), 64)
+    plan = plan_update(
+        batch.lengths.tolist(), shuffled(7, 3, torch.Generator().manual_seed(0)), 64, batch.token_ids.device
+    )
 
     minis, whole, entropy = learner_of(LanguageModel(model=model, tokenizer=None)).old_pass(batch, plan)
     assert whole.old_logprobs is not None

@@ -2,12 +2,13 @@
 
     python -m holdfast_research.hits data/wiki/test.jsonl data/wiki/index data/wiki/minilm
 
-The query is the question as it is. A hit is a question of which one of the first passages has a golden answer, as whole
-words. Prints a table with a line for each index and set of questions.
+The query is the question as it is. It is a hit where one of the first passages has a golden answer, as the score `hit`
+of `holdfast eval run` counts it. Prints a table with a line for each index and set of questions.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.base.scoring import normalize_answer
+from holdfast.base.scoring import in_passages
 from holdfast.data.questions import Example, read_questions
 from holdfast.retrieval import open_index
 from holdfast.retrieval.types import Hit, Retriever
@@ -35,10 +36,9 @@ def first_hit(example: Example, hits: Sequence[Hit]) -> float:
     >>> first_hit(asked, hits), first_hit(asked, hits[:1])
     (2, inf)
     """
-    answers = [f" {normalize_answer(gold)} " for gold in example.golden_answers]
-    texts = [f" {normalize_answer(hit.document.contents)} " for hit in hits]
-    found = (rank for rank, text in enumerate(texts, start=1) if any(answer in text for answer in answers))
-    return next(found, float("inf"))
+    texts = (hit.document.contents for hit in hits)
+    found = (rank for rank, text in enumerate(texts, start=1) if in_passages([text], example.golden_answers))
+    return next(found, math.inf)
 
 
 def rows(name: str, retriever: Retriever, examples: Sequence[Example]) -> Iterator[str]:
