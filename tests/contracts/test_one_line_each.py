@@ -188,7 +188,7 @@ def test_a_penalty_of_the_package(tmp_path: Path) -> None:
         "".join(json.dumps({"question": f"Who is {i}?", "golden_answers": ["Mira"]}) + "\n" for i in range(60))
     )
     assert "error" not in holdfast("launch", "trl", str(recipe), *launch, "--out", "out")
-    assert 'Ramp(coef=0.4, normalizer="preserved", slope=2.0)' in (tmp_path / "out" / "train.py").read_text()
+    assert "Ramp(coef=0.4, normalizer='preserved', slope=2.0)" in (tmp_path / "out" / "train.py").read_text()
     assert "verl does not have this penalty" in holdfast("launch", "verl", str(recipe), *launch, "--out", "other")
 
 

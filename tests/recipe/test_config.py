@@ -64,7 +64,7 @@ def test_dump_reads_back_equal(tmp_path: Path) -> None:
             "--data.train=q.jsonl",
             "--retrieval.corpus=c.jsonl",
             "--reward.custom={ 'my_code:brevity' = 0.2 }",
-            "--run.name=ü \"'",
+            "--run.dir=ü \"'",
         ]
     )
     assert load(recipe(tmp_path, dump(config))) == config
@@ -444,8 +444,10 @@ CONTRADICTIONS = {
     "too few filler words": (["--world.filler_words=10"], "set 11 or more, or 0"),
     "heads do not divide": (["--world.model.heads=5"], "Set world.model.hidden to a multiple of 10"),
     "run name is a path": (["--run.name=a/b"], "set run.dir to choose the parent folder"),
-    "run name is empty": (["--run.name= "], "is not a valid folder name"),
-    "run name is the folder above": (["--run.name=.."], "is not a valid folder name"),
+    "run name is empty": (["--run.name= "], "is not a valid name"),
+    "run name is the folder above": (["--run.name=.."], "is not a valid name"),
+    "run name is code": (['--run.name=a"""'], "is not a valid name"),
+    "run name is a reference": (["--run.name=a ${b}"], "is not a valid name"),
     "run name is too long": ([f"--run.name={'a' * 300}"], "run.name has 300 bytes"),
     "no such code": (["--guard.codes=XYZ"], "no finding's code begins with 'XYZ'"),
     "no address": (["--data.train=q.jsonl", "--retrieval.url=localhost"], "is not the address of a retriever"),

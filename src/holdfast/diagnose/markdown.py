@@ -89,13 +89,13 @@ def folded(title: str, inside: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The text on one line, without any markup, HTML, or mention of a user or an issue.
+    """The text on one line, without any markup, HTML, link, or mention of a user or an issue.
 
-    >>> print(plain("a_b *c* <b>\\nd | `e` @f #1"))
-    a\\_b \\*c\\* \\<b\\> d \\| \\`e\\` @\u200bf #\u200b1
+    >>> print(plain("a_b *c* <b>\\nd | `e` @f #1 http://g www.h"))
+    a\\_b \\*c\\* \\<b\\> d \\| \\`e\\` @\u200bf #\u200b1 http\u200b://g www\u200b.h
     """
     escaped = re.sub(r"([\\`*_\[\]<>|~&$])", r"\\\1", _one_line(text))
-    return re.sub(r"([@#])(?=\w)", "\\1\u200b", escaped)
+    return re.sub(r"(?<=[@#])(?=\w)|(?=://)|(?<=www)(?=\.)|(?<=GH-)(?=\d)", "\u200b", escaped)
 
 
 def code(text: str) -> str:

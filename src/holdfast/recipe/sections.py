@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Literal
+from unicodedata import category
 
 from pydantic import Field, field_validator, model_validator
 
@@ -19,6 +20,8 @@ from holdfast.retrieval.wire import retrieve_url
 
 LONGEST_NAME = 200
 """Bytes. File systems allow 255, and other names begin with this one."""
+NAME_SIGNS = " ._-+=,@()"
+"""What a name may have besides letters and digits: no shell, file system or markup gives them a meaning in it."""
 
 
 class Run(Section):
@@ -41,9 +44,10 @@ class Run(Section):
 
     def problems(self) -> Iterator[str]:
         name = self.name
-        if not name.strip() or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
+        if not name[:1].isalnum() or any(category(c)[0] not in "LMN" and c not in NAME_SIGNS for c in name):
             yield (
-                f"run.name = {name!r} is not a valid folder name. Use letters and digits, and set run.dir to choose "
+                f"run.name = {name!r} is not a valid name, which a folder, scripts and trackers get. Begin with a "
+                f"letter or a digit, use letters, digits, blanks and {NAME_SIGNS.strip()}, and set run.dir to choose "
                 "the parent folder"
             )
         elif len(name.encode()) > LONGEST_NAME:

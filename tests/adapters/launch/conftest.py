@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +37,8 @@ class Hinge(Penalty):
 
 class Ramp(Hinge):
     coef: float = 0.1
+    label: str = ""
+    words: dict[str, int] = {}
 
 def brevity(trajectory, golden_answers):
     return 1 / max(len(trajectory.turns), 1)
@@ -65,3 +69,19 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str,
     rows = [{"question": f"Who is number {i}", "golden_answers": [f"Person {i}", str(i)]} for i in range(60)]
     (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return rows
+
+
+def run_with_fakes(folder: Path, program: str, *arguments: str, **environment: str) -> list[str]:
+    """Run `run.sh` with a stand-in for the program it starts, and return the words that got there."""
+    bin_ = folder / "bin"
+    bin_.mkdir(exist_ok=True)
+    fake = bin_ / program
+    fake.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@" "THREADS=${OMP_NUM_THREADS:-}" "W=${WANDB_PROJECT:-}"\n')
+    fake.chmod(0o755)
+    path = f"{bin_}:{os.environ['PATH']}"
+    inherited = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "WANDB_PROJECT")}
+    done = subprocess.run(
+        [folder / "run.sh", *arguments], env={**inherited, "PATH": path, **environment}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\0")[:-1]

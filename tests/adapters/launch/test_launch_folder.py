@@ -6,7 +6,6 @@ import ast
 import builtins
 import json
 import os
-import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -25,10 +24,11 @@ from holdfast.data.factbook.book import read_book
 from holdfast.data.questions import Example
 from holdfast.loading import load_questions, read_passages
 from holdfast.methods.penalties import SAPO
+from holdfast.model.models import MODELS, ORIGIN
 from holdfast.recipe import Config, load
 from holdfast.retrieval.corpus import corpus_hash
 
-from .conftest import SMALL
+from .conftest import SMALL, run_with_fakes
 
 MakeRecipe = Callable[..., Config]
 Rows = list[dict[str, object]]
@@ -142,8 +142,28 @@ def test_places_of_what_is_not_copied_are_written_in_full(recipe: MakeRecipe, tm
                               "--model.path=model", "--model.chat_template=t.jinja"))  # fmt: skip
     retrieval = tomllib.loads(made.files["recipe.toml"])["retrieval"]
     assert (retrieval["corpus"], retrieval["index"]) == (str(tmp_path / "c.jsonl"), str(tmp_path / "i"))
-    assert f'model="{tmp_path}/model"' in made.files["train.py"]
-    assert f'chat_template="{tmp_path}/t.jinja"' in made.files["train.py"]
+    assert f"model='{tmp_path}/model'" in made.files["train.py"]
+    assert f"chat_template='{tmp_path}/t.jinja'" in made.files["train.py"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_stored_model_needs_no_hub(
+    host: str, recipe: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+    config = recipe(f"--model.path={MODELS['smollm2'].hub_id}")
+    folder = tmp_path / "models/HuggingFaceTB--SmolLM2-135M-Instruct"
+
+    def named() -> tuple[bool, int]:
+        """Whether the files name the folder, and how many notes do."""
+        made = plan(host, config)
+        written = "".join(text for name, text in made.files.items() if name != "recipe.toml")
+        return str(folder) in written, len([note for note in made.notes if str(folder) in note])
+
+    assert named() == (False, 0)
+    folder.mkdir(parents=True)
+    (folder / ORIGIN).touch()
+    assert named() == (True, 1)
 
 
 def test_the_bundled_world_goes_to_trl_as_it_is(recipe: MakeRecipe, tmp_path: Path) -> None:
@@ -181,22 +201,6 @@ def test_the_questions_of_the_factbook_go_to_verl(tmp_path: Path, monkeypatch: p
     assert pq.read_table("x/train.parquet").column("id").to_pylist() == [example.id for example in train]
 
 
-def run_with_fakes(folder: Path, program: str, *arguments: str, **environment: str) -> list[str]:
-    """Run `run.sh` with a stand-in for the program it starts, and return the words that got there."""
-    bin_ = folder / "bin"
-    bin_.mkdir(exist_ok=True)
-    fake = bin_ / program
-    fake.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@" "THREADS=${OMP_NUM_THREADS:-}" "W=${WANDB_PROJECT:-}"\n')
-    fake.chmod(0o755)
-    path = f"{bin_}:{os.environ['PATH']}"
-    inherited = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "WANDB_PROJECT")}
-    done = subprocess.run(
-        [folder / "run.sh", *arguments], env={**inherited, "PATH": path, **environment}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split("\0")[:-1]
-
-
 def test_the_command_of_trl(small: str, tmp_path: Path) -> None:
     typed("trl", small, "--out", "x", "--run.threads", "3", "--track.wandb", "my project")
     words = run_with_fakes(tmp_path / "x", "accelerate", "--resume")
@@ -217,23 +221,23 @@ def test_the_command_of_trl_on_several_machines(small: str, tmp_path: Path) -> N
 
 
 def test_the_command_of_verl_says_the_options_of_the_plan(small: str, tmp_path: Path) -> None:
-    name = "a run: it's [1], {x}"
-    typed("verl", small, "--out", "x y", "--run.name", name, "--track.wandb", "p", "--gpus", "2")
+    name, runs = "a run", "it's [1], {x}"
+    changes = ("--run.name", name, "--run.dir", runs, "--track.wandb", "p")
+    typed("verl", small, "--out", "x y", *changes, "--gpus", "2")
     folder = tmp_path / "x y"
     words = run_with_fakes(folder, "python3", "trainer.nnodes=3")
     assert words[:2] == ["-m", "verl.trainer.main_ppo"]
     assert words[-3] == "trainer.nnodes=3", "what is appended comes last, and so wins"
     given = dict(word.split("=", 1) for word in words[2:-3])
-    config = load(None, [*SMALL, f"--run.name={name}", "--track.wandb=p"])
-    made = plan("verl", config, Machines(gpus=2))
+    made = plan("verl", load(None, [*SMALL, *changes]), Machines(gpus=2))
     assert list(given) == [option.name for option in made.options]
     assert given["data.train_files"] == f"'{folder}/train.parquet'"
     assert given["actor_rollout_ref.rollout.agent.agent_loop_config_path"] == f"'{folder}/agent_loops.yaml'"
-    assert given["trainer.default_local_dir"] == f"'{folder}/runs/{name}'".replace("it's", r"it\'s")
+    assert given["trainer.default_local_dir"] == f"'{folder}/{runs}/{name}'".replace("it's", r"it\'s")
     assert given["trainer.logger"] == "[console,file,wandb]"
     assert given["actor_rollout_ref.actor.optim.lr"] == "1e-06"
     assert given["actor_rollout_ref.actor.use_kl_loss"] == "True"
-    assert given["trainer.experiment_name"] == "'" + name.replace("'", r"\'") + "'"
+    assert given["trainer.experiment_name"] == "'a run'"
 
 
 def test_the_check_of_verl_hands_its_options_to_the_doctor(small: str, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_trl_options_of_the_small_recipe(recipe: MakeRecipe) -> None:
         "max_completion_length": 4096,
         "report_to": "none",
     })  # fmt: skip
-    assert 'LLDS(coef=0.2, normalizer="preserved", preserve="nonnegative", gate="action", threshold=0.0, ' in script(
+    assert "LLDS(coef=0.2, normalizer='preserved', preserve='nonnegative', gate='action', threshold=0.0, " in script(
         made
     )
 
@@ -232,14 +232,14 @@ def test_all_problems_are_told_together(recipe: MakeRecipe) -> None:
 
 def test_penalties_in_the_script(recipe: MakeRecipe) -> None:
     sapo = script(plan("trl", recipe("--loss.penalty.name=sapo", "--loss.penalty.tau=0.9")))
-    assert 'SAPO(coef=0.1, normalizer="preserved", preserve="positive", tau=0.9)' in sapo
+    assert "SAPO(coef=0.1, normalizer='preserved', preserve='positive', tau=0.9)" in sapo
     assert "from holdfast.adapters.trl import SAPO, with_penalties" in sapo
-    assert 'NLL(coef=0.1, normalizer="preserved")' in script(plan("trl", recipe("--loss.penalty.name=nll")))
+    assert "NLL(coef=0.1, normalizer='preserved')" in script(plan("trl", recipe("--loss.penalty.name=nll")))
     none = script(plan("trl", recipe("--loss.penalty.name=none")))
     assert "import with_penalties" in none
     assert not [name for name in ("LLDS", "SAPO", "NLL") if name in none]
     adaptive = script(plan("trl", recipe("--loss.penalty.answer_weight=adaptive-paper")))
-    assert 'answer_weight="adaptive-paper", answer_base=1.0, answer_target=2.0)' in adaptive
+    assert "answer_weight='adaptive-paper', answer_base=1.0, answer_target=2.0)" in adaptive
 
 
 def test_a_penalty_and_a_reward_of_ones_own(recipe: MakeRecipe) -> None:
@@ -248,8 +248,8 @@ def test_a_penalty_and_a_reward_of_ones_own(recipe: MakeRecipe) -> None:
     )
     trl, verl = plan("trl", config), plan("verl", config)
     assert "from own_code_of_launch import Hinge\n" in script(trl) and "import with_penalties\n" in script(trl)
-    assert 'Hinge(coef=0.3, normalizer="preserved", margin=0.5)' in script(trl)
-    assert '{"em": 1.0, "own_code_of_launch:brevity": 0.2}' in script(trl)
+    assert "Hinge(coef=0.3, normalizer='preserved', margin=0.5)" in script(trl)
+    assert "{'em': 1.0, 'own_code_of_launch:brevity': 0.2}" in script(trl)
     assert "correct_above" not in script(trl)  # nobody knows what the part is worth
     assert verl.values[f"{LOSS}.loss_mode"] == "holdfast_custom"
     assert verl.values[f"+{LOSS}.penalty_path"] == "own_code_of_launch:Hinge"

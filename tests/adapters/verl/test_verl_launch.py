@@ -120,7 +120,7 @@ CASES = [
     ["--loss.kl_coef=0", "--loss.entropy_coef=0.001", "--loss.clip_high=0.28"],
     ["--loss.kl_estimator=k2", "--eval.samples=4", "--sampling.top_k=20", "--train.optimizer_steps_per_rollout=5"],
     ["--model.autocast=none", "--track.wandb=p", "--track.tensorboard", "--checkpoint.every=0", "--eval.every=0"],
-    ["--run.name=it's a run: [1]", "--run.dir=/abs/olute", "--train.warmup=3"],
+    ["--run.name=vögel, a = 1", "--run.dir=/abs/it's \\'a\\b\" $(c) `d` {e}:\n[1]", "--train.warmup=3"],
 ]
 
 

@@ -14,6 +14,7 @@ from holdfast.data import factbook
 from holdfast.data.questions import Example, hold_out, read_questions
 from holdfast.methods.method import Option, Translation
 from holdfast.methods.penalties import CustomPenalty
+from holdfast.model.models import stored
 from holdfast.recipe import Config, setting_names, setting_values
 from holdfast.recipe.validation import code_errors
 
@@ -129,9 +130,11 @@ def section(name: str, *, but: tuple[str, ...] = ()) -> list[str]:
 
 
 def model_path(config: Config) -> str:
-    """`model.path`: a folder with its full path, a hub id as it is."""
+    """`model.path`: a folder with its full path, as is that of a hub id that `holdfast model get` has stored. Another
+    hub id as it is."""
     path = Path(config.model.path)
-    return str(path.resolve()) if path.is_dir() else config.model.path
+    folder = path if path.is_dir() else stored(path)
+    return config.model.path if folder is None else str(folder.resolve())
 
 
 def chat_template(config: Config) -> str:
@@ -179,8 +182,14 @@ def methods_in(host: str, config: Config) -> Translation:
     )
 
 
-def code_notes(config: Config) -> Iterator[str]:
-    """A note for each import path of the recipe: `plan` has imported it, and the host must be able to."""
+def local_notes(config: Config) -> Iterator[str]:
+    """A note for what was found on this machine, and the host must find too: a stored model, and each import path of
+    the recipe, which `plan` has imported."""
+    if not Path(config.model.path).is_dir() and stored(config.model.path):
+        yield (
+            f"model.path = {config.model.path!r}: the model is in holdfast's cache, so the files name its folder "
+            f"{model_path(config)}, and need no hub. On another machine write the hub id, or a folder there"
+        )
     penalty = [config.loss.penalty.path] if isinstance(config.loss.penalty, CustomPenalty) else []
     for path in (*penalty, *config.reward.custom):
         module = path.partition(":")[0]

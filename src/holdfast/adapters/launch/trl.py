@@ -14,7 +14,7 @@ from holdfast.adapters.launch.plan import (
     Machines,
     Plan,
     changed,
-    code_notes,
+    local_notes,
     methods_in,
     noted,
     refuse,
@@ -120,7 +120,7 @@ def _differences(config: Config) -> Iterator[str]:
         yield "TRL's entropy is a mean over tokens under every loss.reduction"
     if trl_files.correct_above(config.reward) is None:
         yield "these weights let correct and incorrect rollouts overlap: the log counts rewards above 0.5 as correct"
-    yield from code_notes(config)
+    yield from local_notes(config)
 
 
 def _schedule(config: Config, machines: Machines) -> str:

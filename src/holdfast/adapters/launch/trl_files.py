@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from textwrap import indent
-from typing import Any
 
 from holdfast.adapters.launch.plan import Machines, chat_template, model_path, train_and_dev
 from holdfast.base.errors import DataError
@@ -25,6 +23,9 @@ class Code(str):
     """Python code, which the script has without quotes."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def files(config: Config, options: Sequence[Option], machines: Machines) -> dict[str, str]:
@@ -102,8 +103,8 @@ def _place(part: str, path: str) -> str:
 
 # ---- train.py
 
-_SCRIPT = '''\
-"""{title}, with TRL. Made by `holdfast launch trl`, yours to edit. Start: ./run.sh. Continue: ./run.sh --resume."""
+_SCRIPT = """\
+{title!r}
 
 import sys
 
@@ -123,7 +124,7 @@ torch.backends.cuda.enable_cudnn_sdp(False)
 
 recipe = load("recipe.toml")
 questions, retrievers = load_questions(recipe), load_retrievers(recipe)
-functions, weights = reward_functions({rewards})
+functions, weights = reward_functions({rewards!r})
 
 args = GRPOConfig(
 {options}
@@ -136,7 +137,7 @@ Trainer = with_penalties(
 )
 
 trainer = Trainer(
-    model={model},
+    model={model!r},
     reward_funcs=functions,
     args=args,
     callbacks=[Monitoring({guard})],  # holdfast diagnose, while it trains
@@ -145,7 +146,7 @@ trainer = Trainer(
     rollout_func=SearchRollouts(
         retrievers.train,
         load_protocol(recipe),
-        chat_template={chat_template},
+        chat_template={chat_template!r},
         seed=args.seed,
         max_failed={max_failed},
         eval_retriever=retrievers.eval,
@@ -160,7 +161,7 @@ trainer.save_model()
     log[-1] = {{name.replace("eval_", "test_", 1): value for name, value in log[-1].items()}}
     print("test:", log[-1])
 trainer.save_state()  # the whole log, in trainer_state.json
-'''
+"""
 
 
 def script(config: Config, options: Sequence[Option]) -> str:
@@ -172,17 +173,18 @@ def script(config: Config, options: Sequence[Option]) -> str:
     lora, lost = config.model.lora_rank, config.faults.search_failure_rate
     uneven = config.eval.every and config.train.steps % config.eval.every
     return _SCRIPT.format(
-        title=config.run.name,
+        title=f"{config.run.name}, with TRL. Made by `holdfast launch trl`, yours to edit. Start: ./run.sh. Continue: "
+        "./run.sh --resume.",
         peft="\nfrom peft import LoraConfig" if lora else "",
         adapter=", ".join([*([name] if ours else []), "with_penalties"]),
         custom=f"\nfrom {module} import {name}\n" if penalty and not ours else "",
-        rewards=literal({name: weight for name, weight in config.reward.weights().items() if weight}),
-        guard=f"on={literal(config.guard.codes)}, action={literal(config.guard.action)}",
-        options=indent("\n".join(f"{o.name}={literal(o.value)},  # {o.why}" for o in options), " " * 4),
+        rewards={name: weight for name, weight in config.reward.weights().items() if weight},
+        guard=f"on={config.guard.codes!r}, action={config.guard.action!r}",
+        options=indent("\n".join(f"{o.name}={o.value!r},  # {o.why}" for o in options), " " * 4),
         penalty=indent("\n".join(f"{line}," for line in arguments), " " * 4),
-        model=literal(model_path(config)),
+        model=model_path(config),
         eval_questions=config.eval.questions,
-        chat_template=literal(chat_template(config)),
+        chat_template=chat_template(config),
         max_failed=config.run.max_failed_fraction,
         faults=f"        search_failure_rate={lost},  # on purpose\n" if lost else "",
         last_eval="trainer.evaluate()  # max_steps is not a multiple of eval_steps\n" if uneven else "",
@@ -194,30 +196,13 @@ def script(config: Config, options: Sequence[Option]) -> str:
     )
 
 
-def literal(value: Any) -> str:
-    """A value as Python, texts in double quotes.
-
-    >>> literal({"em": 1.0}), literal(["wandb"]), literal(None)
-    ('{"em": 1.0}', '["wandb"]', 'None')
-    """
-    if isinstance(value, Code):
-        return value
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list):
-        return f"[{', '.join(map(literal, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in value.items())}}}"
-    return repr(value)
-
-
 def _penalty(penalty: Penalty | None) -> tuple[str, str]:
     """The call of its class, and the module of the class; two empty texts without a penalty."""
     if penalty is None:
         return "", ""
     kind = type(penalty)
     arguments = {key: getattr(penalty, key) for key in kind.model_fields if key != "name"}
-    written = ", ".join(f"{key}={literal(value)}" for key, value in arguments.items())
+    written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
     return f"{kind.__name__}({written})", kind.__module__
 
 

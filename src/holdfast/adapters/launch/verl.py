@@ -11,7 +11,7 @@ from holdfast.adapters.launch.plan import (
     LOCAL_ONLY,
     Machines,
     Plan,
-    code_notes,
+    local_notes,
     methods_in,
     model_path,
     noted,
@@ -22,6 +22,7 @@ from holdfast.adapters.launch.plan import (
 )
 from holdfast.adapters.launch.schedule import verl_mini_batch, verl_schedule_problem
 from holdfast.adapters.verl_losses import ANSWER_SPAN, LOSSES, loss_name
+from holdfast.base.section import as_toml
 from holdfast.methods.method import Option
 from holdfast.methods.surrogates import SURROGATES
 from holdfast.recipe import Config, setting_values
@@ -132,6 +133,12 @@ def translate(config: Config, machines: Machines) -> Plan:
 def _problems(config: Config, machines: Machines) -> Iterator[str]:
     loss, train = config.loss, config.train
     yield from noted(config, REFUSED)
+    for name, value in setting_values(config).items():
+        if "${" in str(value) and name not in DATA and name not in NOTED:
+            yield (
+                f"{name} = {as_toml(value)}: verl's configuration replaces every ${{...}}, for example by a variable "
+                "of the environment, so the text would not get there as it is. Write it without ${"
+            )
     if config.data.train == "world":
         yield (
             "data.train = 'world': the bundled world exists only inside one process, but verl's rollouts need a "
@@ -193,7 +200,7 @@ def _differences(config: Config) -> Iterator[str]:
         "verl has separate limits for prompt and response, so with a short prompt a rollout ends before "
         "protocol.max_total_tokens"
     )
-    yield from code_notes(config)
+    yield from local_notes(config)
     if config.loss.advantage == "gae":
         yield "the value head of verl's critic begins at random, not at zero"
     penalty = config.loss.penalty.term

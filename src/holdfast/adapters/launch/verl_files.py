@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.adapters.launch.plan import Machines, chat_template, questions_of, train_and_dev
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
+from holdfast.base.errors import ConfigError
 from holdfast.data.files import import_pyarrow
 from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions
 from holdfast.methods.method import Option
@@ -23,8 +24,7 @@ AGENT = "holdfast_search"
 """Name of the agent loop, in every row of the questions."""
 
 _MODULES = "VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}"
-_PLAIN = re.compile(r"[A-Za-z_/][\w./-]*")  # texts that Hydra reads without quotes
-_WORDS = {"true", "false", "null", "nan", "inf"}  # except these
+_PLAIN = re.compile(r"(?a)(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][\w./-]*")  # texts that Hydra reads without quotes
 
 
 class Here(str):
@@ -69,8 +69,10 @@ def agent_loops(config: Config) -> str:
         "reward": {name: weight for name, weight in config.reward.weights().items() if weight},
     }
     lines = [f"- name: {AGENT}", "  _target_: holdfast.adapters.verl_agent.SearchAgentLoop"]
-    # YAML contains JSON.
-    return "\n".join([*lines, *(f"  {key}: {json.dumps(value)}" for key, value in values.items())]) + "\n"
+    for key, value in values.items():
+        text = json.dumps(value, ensure_ascii=False)  # YAML contains JSON, but has no surrogate pairs
+        lines.append(f"  {key}: " + re.sub("[^ -~]", lambda found: f"\\U{ord(found[0]):08x}", text))
+    return "\n".join(lines) + "\n"
 
 
 def command(config: Config, options: Sequence[Option], machines: Machines) -> str:
@@ -134,8 +136,8 @@ def hydra(value: Any) -> str:
 
     >>> hydra(True), hydra(None), hydra(1e-06), hydra(["console", "file"])
     ('True', 'null', '1e-06', '[console,file]')
-    >>> hydra("Qwen/Qwen2.5-3B"), hydra("a b"), hydra("42")
-    ('Qwen/Qwen2.5-3B', "'a b'", "'42'")
+    >>> hydra("Qwen/Qwen2.5-3B"), hydra("Zürich"), hydra("42")
+    ('Qwen/Qwen2.5-3B', "'Zürich'", "'42'")
     """
     if value is None:
         return "null"
@@ -144,15 +146,20 @@ def hydra(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(hydra, value))}]"
     if isinstance(value, dict):
+        if odd := [key for key in value if not _PLAIN.fullmatch(key)]:
+            raise ConfigError(
+                f"the key {odd[0]!r} in loss.penalty.settings cannot be written for Hydra, which reads verl's options. "
+                "Use ASCII letters, digits and _"
+            )
         return f"{{{','.join(f'{key}:{hydra(item)}' for key, item in value.items())}}}"
-    if isinstance(value, str) and not (_PLAIN.fullmatch(value) and value.lower() not in _WORDS):
+    if isinstance(value, str) and not _PLAIN.fullmatch(value):
         return f"'{_escaped(value)}'"
     return str(value)
 
 
 def _escaped(text: str) -> str:
-    """For a text in single quotes of Hydra."""
-    return text.replace("\\", "\\\\").replace("'", "\\'")
+    """For a text in single quotes of Hydra, where backslashes count only before a quote."""
+    return re.sub(r"(\\+)(?='|\Z)", r"\1\1", text).replace("'", "\\'")
 
 
 # ---- questions, as the parquet files of Search-R1, which verl reads
