@@ -225,7 +225,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (["--run.name", "none"], "run.name", "none"),
         (["--run.name", "12"], "run.name", "12"),
         (["--run.name", "a=b"], "run.name", "a=b"),
-        (["--run.name=--odd"], "run.name", "--odd"),
+        (["--run.dir=--odd"], "run.dir", "--odd"),
         (["--loss.penalty.answer_weight", "0.5"], "loss.penalty.answer_weight", 0.5),
         (["--loss.penalty.answer_weight", "adaptive-code"], "loss.penalty.answer_weight", "adaptive-code"),
         (["--protocol.prompt", "Q: {question} [x] = 1"], "protocol.prompt", "Q: {question} [x] = 1"),

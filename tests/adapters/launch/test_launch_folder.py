@@ -223,17 +223,18 @@ def test_the_command_of_trl_on_several_machines(small: str, tmp_path: Path) -> N
 def test_the_command_of_verl_says_the_options_of_the_plan(small: str, tmp_path: Path) -> None:
     name, runs = "a run", "it's [1], {x}"
     changes = ("--run.name", name, "--run.dir", runs, "--track.wandb", "p")
-    typed("verl", small, "--out", "x y", *changes, "--gpus", "2")
-    folder = tmp_path / "x y"
+    typed("verl", small, "--out", "it's here", *changes, "--gpus", "2")
+    folder = tmp_path / "it's here"
     words = run_with_fakes(folder, "python3", "trainer.nnodes=3")
     assert words[:2] == ["-m", "verl.trainer.main_ppo"]
     assert words[-3] == "trainer.nnodes=3", "what is appended comes last, and so wins"
     given = dict(word.split("=", 1) for word in words[2:-3])
     made = plan("verl", load(None, [*SMALL, *changes]), Machines(gpus=2))
     assert list(given) == [option.name for option in made.options]
-    assert given["data.train_files"] == f"'{folder}/train.parquet'"
-    assert given["actor_rollout_ref.rollout.agent.agent_loop_config_path"] == f"'{folder}/agent_loops.yaml'"
-    assert given["trainer.default_local_dir"] == f"'{folder}/{runs}/{name}'".replace("it's", r"it\'s")
+    folders = {"data.train_files": "train.parquet", "trainer.default_local_dir": f"{runs}/{name}"}
+    folders["actor_rollout_ref.rollout.agent.agent_loop_config_path"] = "agent_loops.yaml"
+    for option, inside in folders.items():
+        assert given[option] == f"'{folder}/{inside}'".replace("it's", r"it\'s")
     assert given["trainer.logger"] == "[console,file,wandb]"
     assert given["actor_rollout_ref.actor.optim.lr"] == "1e-06"
     assert given["actor_rollout_ref.actor.use_kl_loss"] == "True"

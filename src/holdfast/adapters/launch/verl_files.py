@@ -117,7 +117,8 @@ def command(config: Config, options: Sequence[Option], machines: Machines) -> st
         'if [ "${1:-}" = --check ]; then exec holdfast doctor verl "${overrides[@]}" "${@:2}"; fi',
         'exec python3 -m verl.trainer.main_ppo "${overrides[@]}" "$@"',
     ]
-    begin = ["set -euo pipefail", 'cd "$(dirname "$0")"', f"export {_MODULES}  # for verl 0.8, which has no plugins"]
+    begin = ["set -euo pipefail", 'cd "$(dirname "$0")"', r"here=${PWD//\'/\\\'}  # as in quotes of Hydra"]
+    begin.append(f"export {_MODULES}  # for verl 0.8, which has no plugins")
     return "\n".join([*head, *begin, "", "overrides=(", *body, ")", *tail]) + "\n"
 
 
@@ -126,8 +127,8 @@ def _override(option: Option) -> str:
     value = option.value
     if isinstance(value, Here) and not Path(value).is_absolute():
         if _PLAIN.fullmatch(value):
-            return f"{option.name}=\"'$PWD/{value}'\""
-        return f"{option.name}=\"'$PWD/\"{quote(_escaped(value))}\\'"
+            return f"{option.name}=\"'$here/{value}'\""
+        return f"{option.name}=\"'$here/\"{quote(_escaped(value))}\\'"
     return f"{option.name}={quote(hydra(value))}"
 
 
