@@ -21,7 +21,7 @@ from holdfast.retrieval.wire import retrieve_url
 LONGEST_NAME = 200
 """Bytes. File systems allow 255, and other names begin with this one."""
 NAME_SIGNS = " ._-+=,@()"
-"""What a name may have besides letters and digits: no shell, file system or markup gives them a meaning in it."""
+"""What a name may have besides letters and digits: nothing that ends a quote, or begins a path or a reference."""
 
 
 class Run(Section):
