@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.base.answers import Answer
 from holdfast.base.errors import ConfigError, ModelError, RolloutError
 from holdfast.cli.main import app
 from holdfast.evaluate import methods
@@ -115,7 +116,7 @@ STOP = ("</search>", "</answer>")
 )
 def test_the_text_that_stopped_a_turn_is_there(answer: dict[str, Any], text: str, reason: str, words: Any) -> None:
     body = json.dumps({"choices": [answer]}).encode()
-    completion = parse_completion(body, request(words, stop=STOP), "http://h")
+    completion = parse_completion(Answer("http://h", 200, body), request(words, stop=STOP))
     assert (completion.text, completion.stop_reason, completion.error) == (text, reason, None)
 
 
@@ -133,7 +134,7 @@ def test_the_text_that_stopped_a_turn_is_there(answer: dict[str, Any], text: str
     ],
 )
 def test_half_answers_are_told_from_answers(body: bytes, said: str, words: Any) -> None:
-    completion = parse_completion(body, request(words), "http://h")
+    completion = parse_completion(Answer("http://h", 200, body), request(words))
     assert completion.error is not None and said in completion.error
 
 
@@ -313,14 +314,14 @@ def test_the_length_of_a_context(
     serve(completion_server, TINY | entry)
     completion_server.pages |= {path: (200, page) for path, page in pages.items()}
     server = find_server(completion_server.url, "tiny")
-    assert (server.model, server.context, server.source) == ("tiny", context, None)
+    assert (server.model, server.context) == ("tiny", context)
     assert server.url == f"{completion_server.url}/v1/completions" and not server.is_chat
 
 
 def test_one_model_needs_no_name(completion_server: CompletionServer) -> None:
-    serve(completion_server, TINY | {"root": "Qwen/Qwen2.5-3B", "max_model_len": 64})
+    serve(completion_server, TINY | {"max_model_len": 64})
     server = find_server(f"{completion_server.url}/v1/chat/completions", None)
-    assert (server.model, server.source, server.context, server.is_chat) == ("tiny", "Qwen/Qwen2.5-3B", 64, True)
+    assert (server.model, server.context, server.is_chat) == ("tiny", 64, True)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +360,7 @@ def test_a_server_that_lists_nothing_or_a_page_of_many(completion_server: Comple
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://☃.net"])  # the second is not a valid host name
 def test_no_server_there(address: str) -> None:
-    with pytest.raises(ConfigError, match=rf"--server {address}: it cannot be reached .*; is it running there"):
+    with pytest.raises(ConfigError, match=rf"--server: {address}/v1/models cannot be reached .*; is it running there"):
         find_server(address, "tiny")
 
 
