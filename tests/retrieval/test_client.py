@@ -520,7 +520,7 @@ def test_an_answer_that_is_too_long_is_refused_once() -> None:
     endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MOST_BYTES + 1)  # nobody closes: without a limit this waits for ever
 
     async def refused(client: AsyncHTTPRetriever) -> RetrievalError:
-        with pytest.raises(RetrieverRefused, match="more than 12 MiB; ask for fewer passages") as caught:
+        with pytest.raises(RetrieverRefused, match="more than 16 MiB; ask for fewer passages") as caught:
             await once(client)
         assert client.stats.retries == 0
         return caught.value

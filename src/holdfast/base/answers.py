@@ -23,8 +23,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from holdfast.base.errors import ConfigError, MissingExtra
 
-MOST_BYTES = 12 * 2**20
-"""The longest body that is read: 12,000 passages of wiki-18. In memory its text may take four times as much."""
+MOST_BYTES = 16 * 2**20
+"""The longest body that is read: 16,000 passages of wiki-18. In memory its text may take four times as much."""
 _MOST_PARTS = 2**19  # brackets and commas of a JSON text: a value takes up to 200 bytes in memory
 _DEEPEST = 64  # brackets around a value of a JSON text
 _LONGEST_NUMBER = 400  # characters
@@ -61,7 +61,8 @@ class Answer:
         """The beginning of a text that the server sent (of the body, if None is given) for an error sentence: in one
         line that any terminal can show, without the key of the request."""
         if text is None:
-            text = self.body[: 2**16].decode("utf-8", "replace")
+            elsewhere = self.headers.get("location")
+            text = f"a redirect to {elsewhere}" if elsewhere else self.body[: 2**16].decode("utf-8", "replace")
         return shown(without_secret(text[: 2**16], self.secret), most)
 
 

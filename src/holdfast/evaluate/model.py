@@ -107,9 +107,9 @@ def open_model(
 ) -> EvaluatedModel:
     """Load the model, or connect to its server.
 
-    `model` as in `settings_of`. `samples` None decodes greedily. `given` are the settings of the user. Truncated sampling is used only when it is
-    among them, so that a run trained with it is evaluated like the others. With `note`, a local model gets as many CPU
-    threads as are fastest, as in training, and `note` gets a sentence on them.
+    `model` as in `settings_of`. `samples` None decodes greedily. `given` are the settings of the user. Truncated
+    sampling is used only when it is among them, so that a run trained with it is evaluated like the others. With
+    `note`, a local model gets as many CPU threads as are fastest, as in training, and `note` gets a sentence on them.
     """
     top_p, top_k = _truncation(config, given)
     temperature = config.sampling.temperature

@@ -28,7 +28,7 @@ TOKEN = "HOLDFAST_TOKEN"
 REQUEST_ID = "holdfast-request"
 """The header that says which request an answer belongs to. In lower case, as in ASGI."""
 _VISIBLE = re.compile(r"[!-~]+")  # ASCII without blanks: what a header may contain
-_MOST_CHARACTERS = 2**18  # of a passage that are kept: no observation shows more, and each may become a token
+_MOST_CHARACTERS = 2**16  # of a passage that are kept: no observation shows more, and each may become a token
 
 
 def retrieve_url(address: str) -> str:
