@@ -136,9 +136,8 @@ def test_json_is_bounded(body: bytes, value: Any) -> None:
     if not isinstance(value, str):
         assert read_json(body) == (json.loads(body) if value is ... else value)
         return
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=f"^{value}$"):
         read_json(body)
-    assert str(caught.value) == value
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_json_is_bounded(body: bytes, value: Any) -> None:
         *((text, 0, 0) for text in (None, "", "-1", "nan", "inf", "soon", "x x x x x x", "1e400", "\udcff", ",")),
         *((f"Wed, 21 Oct {year} 07:28:00 GMT", 0, 0) for year in (1, 2015, 10**30)),
         ("2.5", 2.5, 2.5),
-        *((text, 86_400, 366 * 86_400) for text in ("1e300", "9" * 5000, "Wed, 21 Oct 9999 07:28:00 GMT")),
+        *((text, 86_400, 366 * 86_400) for text in ("1e300", "9" * 300, "Wed, 21 Oct 9999 07:28:00 GMT")),
     ],
 )
 def test_a_wait_is_bounded(header: str | None, least: float, most: float) -> None:

@@ -42,7 +42,7 @@ class Answer:
     url: str
     """Where the answer comes from, without the query, which may have a key in it: for error sentences."""
     status: int
-    body: bytes
+    body: bytes = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
     """By names in lower case."""
     secret: str | None = field(default=None, repr=False)
