@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.answers import MOST_BYTES, Answer, HTTPClient, address_parts, read_json, retry_after
+from holdfast.base.answers import MOST_BYTES, Answer, HTTPClient, address_parts, read_json
 from holdfast.base.errors import ConfigError
 from holdfast.base.workers import LoopThread
 
@@ -143,14 +143,15 @@ def test_json_is_bounded(body: bytes, value: Any) -> None:
 @pytest.mark.parametrize(
     ("header", "least", "most"),
     [
-        *((text, 0, 0) for text in (None, "", "-1", "nan", "inf", "soon", "x x x x x x", "1e400", "\udcff", ",")),
-        *((f"Wed, 21 Oct {year} 07:28:00 GMT", 0, 0) for year in (1, 2015, 10**30)),
+        *((text, 0, 0) for text in ("", "-1", "nan", "inf", "soon", "x x x x x x", "1e400", "\udcff", ",")),
+        *((f"Wed, 21 Oct {year} 07:28:00 GMT", 0, 0) for year in (1, 10**30)),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
         ("2.5", 2.5, 2.5),
         *((text, 86_400, 366 * 86_400) for text in ("1e300", "9" * 300, "Wed, 21 Oct 9999 07:28:00 GMT")),
     ],
 )
-def test_a_wait_is_bounded(header: str | None, least: float, most: float) -> None:
-    assert least <= retry_after(header) <= most
+def test_a_wait_is_bounded(header: str, least: float, most: float) -> None:
+    assert least <= Answer("http://h", 503, b"", {"retry-after": header}).retry_after <= most
 
 
 @pytest.mark.parametrize(

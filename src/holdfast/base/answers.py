@@ -50,8 +50,16 @@ class Answer:
 
     @property
     def retry_after(self) -> float:
-        """Seconds that the server asks to wait before another attempt, a year at most; 0 when it does not say."""
-        return retry_after(self.headers.get("retry-after"))
+        """Seconds that a `Retry-After` header asks to wait, a year at most; 0 when it does not say."""
+        header = self.headers.get("retry-after") or "0"
+        try:
+            seconds = float(header)
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(header).timestamp() - time.time()
+            except (ValueError, OverflowError):  # no date, or one that no calendar has
+                return 0.0
+        return min(max(seconds, 0.0), _LONGEST_WAIT) if math.isfinite(seconds) else 0.0
 
     def json(self) -> Any:
         """The value of the body, see `read_json`."""
@@ -183,22 +191,6 @@ def whole_characters(text: str) -> str:
     'cut ?'
     """
     return text.encode("utf-8", "replace").decode()
-
-
-def retry_after(header: str | None) -> float:
-    """Seconds that a `Retry-After` header asks to wait, given as a number or as a date; 0 when it does not say.
-
-    >>> retry_after("2.5"), retry_after(None), retry_after("Wed, 21 Oct 2015 07:28:00 GMT")
-    (2.5, 0.0, 0.0)
-    """
-    try:
-        seconds = float(header or 0)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(str(header)).timestamp() - time.time()
-        except (ValueError, OverflowError):  # no date, or one that no calendar has
-            return 0.0
-    return min(max(seconds, 0.0), _LONGEST_WAIT) if math.isfinite(seconds) else 0.0
 
 
 def shown(text: str, most: int = _SHOWN) -> str:

@@ -93,33 +93,27 @@ def parse_answer(answer: Answer, *, queries: int, k: int) -> list[list[Hit]]:
             f"{answer.url} failed on {len(failed)} of {queries} queries; the first: {answer.quoted(str(failed[0]))}",
             200,
         )
-    try:
-        return [[_hit(item) for item in hits[:k]] for hits in result]
-    except _NoDocument as shape:
-        raise RetrieverGarbled(
-            f"{answer.url} returned a document with neither `contents` nor `text`: it is {answer.quoted(str(shape))}"
-        ) from None
+    return [[_hit(item, answer) for item in hits[:k]] for hits in result]
 
 
-class _NoDocument(Exception):
-    """What an item is instead."""
-
-
-def _hit(item: Any) -> Hit:
+def _hit(item: Any, answer: Answer) -> Hit:
     score: Any = None
     if isinstance(item, dict) and "document" in item:
         item, score = item["document"], item.get("score")
-    return Hit(_document(item), float(score) if isinstance(score, int | float) else math.nan)
+    return Hit(_document(item, answer), float(score) if isinstance(score, int | float) else math.nan)
 
 
-def _document(item: Any) -> Document:
+def _document(item: Any, answer: Answer) -> Document:
     contents, identity = item, None
     if isinstance(item, dict):
         contents, identity = item.get("contents"), item.get("id")
         if contents is None and isinstance(item.get("text"), str):
             contents = f"{item.get('title') or ''}\n{item['text']}"
     if not isinstance(contents, str):
-        raise _NoDocument(f"the fields {', '.join(item)}" if isinstance(item, dict) else type(item).__name__)
+        fields = f"the fields {', '.join(item)}" if isinstance(item, dict) else type(item).__name__
+        raise RetrieverGarbled(
+            f"{answer.url} returned a document with neither `contents` nor `text`: it is {answer.quoted(fields)}"
+        )
     contents = whole_characters(contents[:_MOST_CHARACTERS])
     if identity is None:
         identity = hashlib.sha1(contents.encode()).hexdigest()[:12]
