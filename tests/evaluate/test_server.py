@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.base.answers import Answer
 from holdfast.base.errors import ConfigError, ModelError, RolloutError
 from holdfast.cli.main import app
 from holdfast.evaluate import methods
@@ -115,7 +116,7 @@ STOP = ("</search>", "</answer>")
 )
 def test_the_text_that_stopped_a_turn_is_there(answer: dict[str, Any], text: str, reason: str, words: Any) -> None:
     body = json.dumps({"choices": [answer]}).encode()
-    completion = parse_completion(body, request(words, stop=STOP), "http://h")
+    completion = parse_completion(Answer("http://h", 200, body), request(words, stop=STOP))
     assert (completion.text, completion.stop_reason, completion.error) == (text, reason, None)
 
 
@@ -130,10 +131,12 @@ def test_the_text_that_stopped_a_turn_is_there(answer: dict[str, Any], text: str
         (b'{"choices": [{"text": null, "finish_reason": "stop"}]}', "`text` that is not a string"),
         (b'{"choices": [{"text": "half a tur", "finish_reason": null}]}', "may be half a turn"),
         (b'{"choices": [{"text": "a", "finish_reason": "abort"}]}', "finish_reason = 'abort'"),
+        (b'{"choices": [{"text": "a", "finish_reason": "hush"}]}', "finish_reason = '***'"),
+        (b"[" * 200_000, "without `choices`"),
     ],
 )
 def test_half_answers_are_told_from_answers(body: bytes, said: str, words: Any) -> None:
-    completion = parse_completion(body, request(words), "http://h")
+    completion = parse_completion(Answer("http://h", 200, body, secret="hush"), request(words))
     assert completion.error is not None and said in completion.error
 
 
@@ -188,6 +191,17 @@ def test_an_answer_that_drips_in_ends_at_the_deadline(completion_server: Complet
     (completion,) = generate(policy, [request(words)])
     assert completion.error is not None and "did not answer within 0.5 seconds" in completion.error
     policy.close()
+
+
+def test_a_turn_has_the_characters_of_its_tokens(completion_server: CompletionServer, words: Any) -> None:
+    """More would fill the memory when it is encoded."""
+    texts = ["half \ud800", "x" * 2**20]
+    completion_server.saying = lambda body: choice(texts.pop(0))
+    policy = policy_of(completion_server, words, retries=0)
+    (half,), (long,) = (generate(policy, [request(words)]) for _ in range(2))
+    policy.close()
+    assert (half.text, half.error) == ("half ?", None)
+    assert long.error is not None and "sent more than" in long.error
 
 
 def test_nobody_listens(words: Any) -> None:
@@ -313,14 +327,14 @@ def test_the_length_of_a_context(
     serve(completion_server, TINY | entry)
     completion_server.pages |= {path: (200, page) for path, page in pages.items()}
     server = find_server(completion_server.url, "tiny")
-    assert (server.model, server.context, server.source) == ("tiny", context, None)
+    assert (server.model, server.context) == ("tiny", context)
     assert server.url == f"{completion_server.url}/v1/completions" and not server.is_chat
 
 
 def test_one_model_needs_no_name(completion_server: CompletionServer) -> None:
-    serve(completion_server, TINY | {"root": "Qwen/Qwen2.5-3B", "max_model_len": 64})
+    serve(completion_server, TINY | {"max_model_len": 64})
     server = find_server(f"{completion_server.url}/v1/chat/completions", None)
-    assert (server.model, server.source, server.context, server.is_chat) == ("tiny", "Qwen/Qwen2.5-3B", 64, True)
+    assert (server.model, server.context, server.is_chat) == ("tiny", 64, True)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +373,7 @@ def test_a_server_that_lists_nothing_or_a_page_of_many(completion_server: Comple
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://☃.net"])  # the second is not a valid host name
 def test_no_server_there(address: str) -> None:
-    with pytest.raises(ConfigError, match=rf"--server {address}: it cannot be reached .*; is it running there"):
+    with pytest.raises(ConfigError, match=rf"--server: {address}/v1/models cannot be reached .*; is it running there"):
         find_server(address, "tiny")
 
 
@@ -491,6 +505,26 @@ def test_a_key_is_neither_shown_nor_stored(
     stored = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
     assert "Incorrect API key provided: ***. Check the API key" in stored
     assert "sk-secret" not in stored + result.output + str(result.exception)
+
+
+@pytest.mark.parametrize("entry", [{"id": "sk-secret"}, {"id": "m", "root": "sk-secret"}, {"id": "sk-secret", "x": 1}])
+def test_no_key_in_what_is_said_of_models(entry: dict[str, Any], completion_server: CompletionServer) -> None:
+    serve(completion_server, entry)
+    with pytest.raises(ConfigError) as raised:
+        find_server(completion_server.url, "no-such-model", api_key="sk-secret")
+    assert "sk-secret" not in str(raised.value)
+
+
+def test_a_server_does_not_choose_the_tokenizer(completion_server: CompletionServer, tmp_path: Path) -> None:
+    """Neither by the name of its model nor by the folder behind it: that tokenizer's code would run."""
+    serve(completion_server, {"id": str(tmp_path), "root": str(tmp_path)})
+    server = find_server(completion_server.url, None)
+    config, run = settings_of(None, ["--model.trust_remote_code", "true"], [])
+    with pytest.raises(ConfigError, match=r"MODEL is missing.* Give MODEL.* or --tokenizer"):
+        open_model(None, config, run, samples=None, server=server)
+    open_model(None, config, run, samples=None, server=server, tokenizer="none").policy.close()
+    with pytest.raises(ModelError, match=r"the tokenizer 'named' cannot be loaded"):
+        open_model("named", config, run, samples=None, server=server)
 
 
 def test_an_address_with_a_password() -> None:

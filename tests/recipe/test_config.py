@@ -406,11 +406,11 @@ CONTRADICTIONS = {
     "own corpus, bundled questions": (["--retrieval.corpus=c.jsonl"], "Set both to your files, or neither"),
     "server and corpus": (
         ["--data.train=q.jsonl", "--retrieval.url=http://h:1", "--retrieval.corpus=c.jsonl"],
-        "retrieval.url = 'http://h:1' with retrieval.corpus = 'c.jsonl': the server searches its own passages",
+        "retrieval.url and retrieval.corpus = 'c.jsonl' are both set, but the server searches its own passages",
     ),
     "server and index": (
         ["--data.train=q.jsonl", "--retrieval.url=http://h:1", "--retrieval.index=i"],
-        "with retrieval.index = 'i'",
+        "retrieval.url and retrieval.index = 'i' are both set",
     ),
     "server and bundled questions": (["--retrieval.url=http://h:1"], "or leave retrieval.url out"),
     "own dev, bundled train": (["--data.dev=d.jsonl"], "or leave data.dev out"),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gzip
+import json
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,13 +15,17 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from holdfast.agent.agent import lose_searches
 from holdfast.agent.searching import RolloutStats
+from holdfast.base import retries
 from holdfast.base.errors import CheckpointError, ConfigError, RetrievalError, RolloutError
-from holdfast.recipe import Config
+from holdfast.cli.main import app
+from holdfast.recipe import Config, dump
 from holdfast.retrieval.cache import CachedRetriever
-from holdfast.train import run
+from holdfast.retrieval.client import HTTPRetriever
+from holdfast.train import rollouts, run
 from holdfast.train.evaluate import Evaluator
 from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.rollouts import roll_out
@@ -205,3 +214,107 @@ def test_a_cache_that_cannot_be_written_costs_the_cache_alone(
     made = warm_start_only(recipe({"warm_start.steps": 2}), tmp_path / "run", listener=told)
     assert (made / "model.safetensors").is_file()
     assert any("could not be cached for later runs" in note and "HOLDFAST_CACHE" in note for note in told.notes)
+
+
+# ---- servers that answer anything
+
+
+def reply(body: bytes, *more: bytes, status: bytes = b"200 OK") -> bytes:
+    return b"\r\n".join([b"HTTP/1.1 " + status, b"Content-Length: %d" % len(body), *more, b"", body])
+
+
+def hits(item: bytes) -> bytes:
+    return reply(b'{"result": [[' + item + b"]]}")
+
+
+BROKEN: dict[str, bytes] = {
+    "gzip of 100 MB": reply(gzip.compress(bytes(100 * 2**20)), b"Content-Encoding: gzip"),
+    "endless": b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (17 * 2**20),
+    "dripping": b"HTTP/1.1 200 OK\r\nX: ",  # and a byte now and then
+    "deep": reply(b"[" * 200_000),
+    "id and text of half a character, then a score of 400 digits": hits(
+        b'{"id": "\\ud800", "contents": "\\udfff"}, {"document": "a", "score": ' + b"1" * 400 + b"}"
+    ),
+    "NaN": hits(b'{"document": "a", "score": NaN}'),
+    "Retry-After of a year 10^30": reply(
+        b"", b"Retry-After: Wed, 21 Oct 1" + b"0" * 30 + b" 07:28:00 GMT", status=b"503 Busy"
+    ),
+    "HTML": reply(b"<html>hello</html>"),
+    "another schema": reply(b'{"results": []}'),
+    "results of three queries": reply(b'{"result": [[], [], []]}'),
+    "redirect": reply(b"", b"Location: http://127.0.0.1:9/", status=b"302 Found"),
+    "half a body": reply(b"x" * 100)[:-50],
+    "Content-Length of 5000 digits": b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+    "reset": b"",
+    "no HTTP": b"SSH-2.0 hush-hush\r\n\r\n",
+}
+
+
+class BadServer(socketserver.ThreadingTCPServer):
+    """Finds a passage for each query, until it is told to send something else."""
+
+    daemon_threads = True
+    sends: bytes | None = None
+
+
+class BadHandler(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        assert isinstance(self.server, BadServer)
+        head = b"".join(iter(self.rfile.readline, b"\r\n"))
+        body = json.loads(self.rfile.read(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])))
+        good = reply(json.dumps({"result": [["place 3\nIt is a lake."]] * len(body["queries"])}).encode())
+        answer = good if self.server.sends is None else self.server.sends
+        try:
+            self.wfile.write(answer)
+            for _ in range(40 if answer == BROKEN["dripping"] else 0):
+                time.sleep(0.05)
+                self.wfile.write(b"y")
+        except OSError:  # the client has seen enough
+            pass
+
+
+@pytest.fixture
+def bad_server() -> Iterator[BadServer]:
+    with BadServer(("127.0.0.1", 0), BadHandler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.grid(5)
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_run_that_meets_a_broken_server_saves_and_says_so(
+    kind: str,
+    bad_server: BadServer,
+    own: Callable[..., Config],
+    base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_TOKEN", "hush-hush")
+    monkeypatch.setattr(retries, "_LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(rollouts, "PATIENCE", 0.0)
+    monkeypatch.setitem(HTTPRetriever.__init__.__kwdefaults__, "timeout", 0.5)
+    changes = {"retrieval.corpus": "world", "retrieval.url": f"http://127.0.0.1:{bad_server.server_address[1]}"}
+    config = own(
+        base,
+        changes | {"retrieval.cache_size": 0, "run.name": "r", "run.max_failed_fraction": 0.01, "eval.start": False},
+    )
+    (tmp_path / "r.toml").write_text(dump(config.model_copy(update={"checkpoint": type(config.checkpoint)(every=0)})))
+    one_step = Trainer.step
+
+    def step(self: Trainer) -> Any:
+        bad_server.sends = BROKEN[kind] if self.completed_steps else None
+        return one_step(self)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    done = CliRunner().invoke(app, ["train", "r.toml"])
+    assert done.exit_code == 2 and isinstance(done.exception, SystemExit), done.output
+    assert "Step 1 is saved. To continue from there:\n  holdfast resume runs/r" in done.output
+    assert (tmp_path / "runs" / "r" / "checkpoints" / "step-000001").is_dir()
+    assert "hush-hush" not in done.output
+    for command in (["ask", "runs/r", "What is place 3?"], ["eval", "run", "runs/r", "--data", "test"]):
+        done = CliRunner().invoke(app, command)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+        assert "hush-hush" not in done.output

@@ -9,6 +9,8 @@ import platform
 from pathlib import Path
 
 from holdfast import __version__
+from holdfast.base.answers import HTTPClient
+from holdfast.base.workers import LoopThread
 
 _PACKAGES = ("torch", "transformers", "numpy")
 
@@ -30,13 +32,16 @@ def unreachable() -> str | None:
 
     The hub's own client takes most of a minute to find out that it does not.
     """
-    import huggingface_hub as hub
+    from huggingface_hub import constants
 
-    endpoint = hub.constants.ENDPOINT
+    endpoint = constants.ENDPOINT
+    if constants.HF_HUB_OFFLINE:
+        return f"{endpoint} cannot be reached (HF_HUB_OFFLINE is set)"
+    client = HTTPClient(endpoint, proxies=True)
     try:
-        hub.get_session().head(endpoint, timeout=REACH_SECONDS)
-    except Exception as error:  # from httpx, requests or the client itself (offline mode)
-        return f"{endpoint} cannot be reached ({error})"
+        LoopThread("hub").run(client.exchange("HEAD", endpoint, seconds=REACH_SECONDS))
+    except (TimeoutError, ConnectionError) as error:
+        return str(error)
     return None
 
 

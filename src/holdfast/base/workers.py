@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,3 +52,42 @@ class Workers:
     def _work(self) -> None:
         while not self.closed.is_set():
             self._calls.get()()
+
+
+class LoopThread:
+    """An event loop in a thread, which ends with the last reference to it."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+        self.close = weakref.finalize(self, _end_loop, self._loop, self._thread)
+        """Cancel what runs, and end the thread. Twice is once."""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, for a caller in another thread."""
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # closed
+            work.close()
+            raise
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop, thread: Thread) -> None:
+    async def cancel() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=1)
+        loop.stop()
+
+    if threading.current_thread() is not thread and thread.is_alive():
+        asyncio.run_coroutine_threadsafe(cancel(), loop)
+        thread.join()
+        loop.close()

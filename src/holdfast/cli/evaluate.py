@@ -169,21 +169,20 @@ def run(
         from holdfast.evaluate.servers import find_server, key_in
         from holdfast.train.threads import set_up_torch
 
-    endpoint = None
+    endpoint, model = None, None if model is None else in_runs(model)
     if server is not None:
-        served = None if model is None or run_at(in_runs(model)) else model
+        served = None if model is None or run_at(model) else model
         endpoint = find_server(server, served, api_key=key_in(api_key_env))
-        model = model or endpoint.model
     elif model is None:
         raise ConfigError("MODEL is missing: give a run folder, a model folder, a name on the hub, or --server")
     elif api_key_env is not None:
         raise ConfigError(f"--api-key-env {api_key_env} has no effect without --server; leave it out")
-    model = in_runs(model)
+    shown = model or (endpoint.model if endpoint else "")
     config, run_dir = settings_of(model, settings, data or [], find(recipe) if recipe else None)
     data = data or (["world"] if config.data.train == "world" else ["test"])
     every = checkpoint == EVERY
-    checkpoints = _checkpoints(checkpoint, model, server)
-    folder = folder or _default_folder(model, method, data, samples, every=every)
+    checkpoints = _checkpoints(checkpoint, shown, server)
+    folder = folder or _default_folder(shown, method, data, samples, every=every)
     with open_console(err(), folder) as listener:
         set_up_torch(config)
         listener.stage("questions and passages")
@@ -212,7 +211,7 @@ def run(
                 samples=samples,
                 scorer=scorer.value,
                 bare=bare,
-                row=(name or f"{Path(model).name} {method}") + (f" step {which}" if every else ""),
+                row=(name or f"{Path(shown).name} {method}") + (f" step {which}" if every else ""),
             )
             into = folder / f"step-{int(which):06d}" if every else folder
             try:
@@ -266,7 +265,7 @@ def compare(
 
 def _default_folder(model: str, method: str, data: list[str], samples: int | None, *, every: bool) -> Path:
     """runs/evals/MODEL-METHOD-DATA. Results with other settings in that folder are refused, not mixed."""
-    parts = [Path(model).name or "model", method, *[Path(name).name.split(".")[0] for name in data]]
+    parts = [Path(model).name[:128] or "model", method, *[Path(name).name.split(".")[0] for name in data]]
     parts += [f"{samples}-samples"] if samples else []
     return Path("runs") / "evals" / "-".join([*parts, *(["all-checkpoints"] if every else [])])
 

@@ -7,15 +7,14 @@ strip blanks from a message, or drop its thoughts. So `fault_in_continuing` meas
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.base.answers import Answer
 from holdfast.base.errors import ConfigError
 from holdfast.evaluate.openai import AWAY, TRANSIENT, OpenAIPolicy, WordTokenizer, is_away
 from holdfast.model.policy import Request
 from holdfast.model.tokens import encode
-from holdfast.retrieval.wire import Answer, quoted
 
 ANSWER_BEGINS = "\ue000"
 """Separates the user message from the answer in a context. A private-use character."""
@@ -60,9 +59,9 @@ class ChatPolicy(OpenAIPolicy):
             if answer.status != 200:
                 return self._refusal(answer)
             try:
-                counts.append(int(json.loads(answer.body)["usage"]["prompt_tokens"]))
+                counts.append(int(answer.json()["usage"]["prompt_tokens"]))
             except (ValueError, KeyError, TypeError):
-                return f"it does not count the tokens of a prompt: {quoted(answer.body)}"
+                return f"it does not count the tokens of a prompt: {answer.quoted()}"
         plain, once, twice = counts
         if once - plain == twice - once > 0:
             return None
@@ -78,8 +77,8 @@ class ChatPolicy(OpenAIPolicy):
             body, away, asked = self._body(request, 1), True, 0.0
             try:
                 answer = self._post(body)
-            except self._httpx.HTTPError as error:
-                reason = f"{self.url} cannot be reached ({error or type(error).__name__})"
+            except (TimeoutError, ConnectionError, ValueError) as error:
+                reason = str(error)
             else:
                 if answer.status not in AWAY | TRANSIENT:
                     self._retries.answered()

@@ -65,15 +65,15 @@ def run_at(model: str) -> Path | None:
 
 
 def settings_of(
-    model: str, settings: Sequence[str], data: Sequence[str], recipe: Path | None = None
+    model: str | None, settings: Sequence[str], data: Sequence[str], recipe: Path | None = None
 ) -> tuple[Config, Path | None]:
     """The recipe under which a model is evaluated, and its run folder if it has one. `recipe` takes the place of the
-    run's own.
+    run's own. `model` is what the user named; None when only its server names it.
 
     Raises `ConfigError` for settings that cannot work together.
     """
-    run = run_at(model)
-    words = [] if run else ["--model.path", model]
+    run = None if model is None else run_at(model)
+    words = [] if run or model is None else ["--model.path", model]
     given = set(parse_overrides(settings, Config))
     if given & {"retrieval.url", "retrieval.corpus", "retrieval.index"}:  # given passages replace all of the run's
         if not _asks_own_questions(run, recipe, data):
@@ -94,7 +94,7 @@ def _asks_own_questions(run: Path | None, recipe: Path | None, data: Sequence[st
 
 
 def open_model(
-    model: str,
+    model: str | None,
     config: Config,
     run: Path | None,
     *,
@@ -107,9 +107,9 @@ def open_model(
 ) -> EvaluatedModel:
     """Load the model, or connect to its server.
 
-    `samples` None decodes greedily. `given` are the settings of the user. Truncated sampling is used only when it is
-    among them, so that a run trained with it is evaluated like the others. With `note`, a local model gets as many CPU
-    threads as are fastest, as in training, and `note` gets a sentence on them.
+    `model` as in `settings_of`. `samples` None decodes greedily. `given` are the settings of the user. Truncated
+    sampling is used only when it is among them, so that a run trained with it is evaluated like the others. With
+    `note`, a local model gets as many CPU threads as are fastest, as in training, and `note` gets a sentence on them.
     """
     top_p, top_k = _truncation(config, given)
     temperature = config.sampling.temperature
@@ -119,6 +119,12 @@ def open_model(
         decoding = f"sampled at temperature {temperature:g}{truncation}"
 
     def folder() -> str | Path:
+        if model is None:
+            raise ConfigError(
+                "MODEL is missing, and what a server calls its model does not decide whose tokenizer is loaded here. "
+                "Give MODEL, a hub id, folder or run; or --tokenizer with a hub id or folder, or with none, which "
+                "sends plain text"
+            )
         if run is None:
             return model
         return model_folder(run, checkpoint if Path(model).resolve() == run.resolve() else model)
@@ -155,7 +161,7 @@ def open_model(
         greedy=samples is None,
     )
     return EvaluatedModel(
-        name=model,
+        name=str(model),
         config=config,
         policy=policy,
         tokenizer=language_model.tokenizer,
@@ -253,8 +259,6 @@ def _tokenizer_for(
     from transformers import AutoTokenizer
 
     name = given or str(folder())
-    if given is None and not Path(name).is_dir():
-        name = server.source or name
     try:
         return name, AutoTokenizer.from_pretrained(name, trust_remote_code=config.model.trust_remote_code)
     except Exception as error:  # transformers raises a dozen kinds

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from operator import itemgetter
 from typing import Any
 
-from holdfast.base.errors import MissingExtra, RolloutError
+from holdfast.base.answers import Answer, HTTPClient, whole_characters
+from holdfast.base.errors import RolloutError
 from holdfast.base.retries import PATIENCE, Retries
-from holdfast.base.workers import Workers
-from holdfast.evaluate.servers import Server, uses_proxy, without_key
+from holdfast.base.workers import LoopThread, Workers
+from holdfast.evaluate.servers import Server, uses_proxy
 from holdfast.model.policy import Completion, Request, StopReason
 from holdfast.model.tokens import Tokenizer, decode
-from holdfast.retrieval.wire import Answer, quoted, retry_after
 
 TRANSIENT = frozenset({408, 409, 425, 500, 504})
 """HTTP statuses worth a retry."""
@@ -32,7 +31,8 @@ AWAY = frozenset({429, 502, 503})
 """HTTP statuses of a server that is restarted, or asks for fewer calls. They are tried again for longer."""
 _MAX_CONSECUTIVE_FAILURES = 8
 """Consecutive failed calls after which the server is given up."""
-_CONNECT_SECONDS = 15.0
+_MOST_BYTES = 2**18  # of an answer, beside its turn
+_MOST_BYTES_PER_TOKEN = 256  # of a turn: what is longer was not sampled with the limit that was sent
 
 _REFUSED = frozenset({400, 413, 422})
 _NO_QUOTA = re.compile(r"insufficient_quota|credit_balance", re.I)
@@ -80,19 +80,8 @@ class OpenAIPolicy:
         self.temperature, self.top_p = temperature, top_p
         self._timeout, self._patience = timeout, patience
         self._retries = Retries(retries, backoff=backoff, patience=patience)
-        try:
-            import httpx
-        except ImportError as error:
-            raise MissingExtra("httpx", "train") from error
-        self._httpx = httpx
-        headers = {"Authorization": f"Bearer {server.api_key}"} if server.api_key else {}
-        limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-        self._client = httpx.Client(
-            timeout=httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS), pool=None),
-            limits=limits,
-            headers=headers,
-            trust_env=uses_proxy(self.url),
-        )
+        self._http = HTTPClient(self.url, secret=server.api_key, proxies=uses_proxy(self.url))
+        self._loop = LoopThread("server")
         self._threads = Workers(concurrency, "completions")
         self._pending: dict[Future[Completion], str] = {}
         self._failed_in_a_row = 0
@@ -132,9 +121,9 @@ class OpenAIPolicy:
             del self._pending[call]
 
     def close(self) -> None:
-        """End the threads and the connections without waiting for running calls."""
+        """End the threads, and cancel running calls."""
         self._threads.close()
-        self._client.close()
+        self._loop.close()
 
     def _complete(self, request: Request) -> Completion:
         failures, most = 0, request.max_new_tokens
@@ -144,7 +133,7 @@ class OpenAIPolicy:
                 body = self._body(request, most)
                 answer = self._post(body)
                 if answer.status == 200:
-                    completion = parse_completion(answer.body, request, self.url, self._text)
+                    completion = parse_completion(answer, request, self._text)
                     self._retries.answered()
                     if completion.error is None:
                         return completion
@@ -163,11 +152,8 @@ class OpenAIPolicy:
                     away = is_away(answer, reason)
                     if not away and answer.status not in TRANSIENT:
                         return _failed(request, reason)
-            except (self._httpx.ReadTimeout, self._httpx.WriteTimeout):
-                reason = f"{self.url} did not answer within {self._timeout:g} seconds"
-            except (self._httpx.HTTPError, RuntimeError) as error:  # the latter from a client that was closed
-                away = True
-                reason = f"{self.url} cannot be reached ({error or type(error).__name__})"
+            except (TimeoutError, ConnectionError, ValueError) as error:
+                away, reason = isinstance(error, ConnectionError), str(error)
             failures += 1
             if not self._pause(failures, reason if away else None, asked):
                 return _failed(request, reason)
@@ -194,7 +180,7 @@ class OpenAIPolicy:
 
     def _refusal(self, answer: Answer) -> str:
         """A sentence on a status that is not 200."""
-        reason = without_key(f"{self.url} answered {answer.status}: {quoted(answer.body)}", self.server.api_key)
+        reason = f"{self.url} answered {answer.status}: {answer.quoted()}"
         if answer.status in (401, 403):
             return f"{reason}. Check the API key (OPENAI_API_KEY, or the variable of --api-key-env)"
         if answer.status in (404, 405) and not self.server.is_chat:
@@ -207,16 +193,16 @@ class OpenAIPolicy:
         return reason
 
     def _post(self, body: dict[str, Any]) -> Answer:
-        """Raises `httpx.TimeoutException` at the deadline, however slowly the answer drips in."""
-        deadline = time.monotonic() + self._timeout
-        parts = []
-        with self._client.stream("POST", self.url, json=body) as response:
-            for part in response.iter_bytes():
-                parts.append(part)
-                if time.monotonic() > deadline:
-                    raise self._httpx.ReadTimeout("the answer did not end in time")
-            asked = retry_after(response.headers.get("retry-after"))
-            return Answer(response.status_code, asked, b"".join(parts))
+        """Raises as `HTTPClient.exchange` does."""
+        call = self._http.exchange(
+            "POST",
+            self.url,
+            content=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+            seconds=self._timeout,
+            most=_MOST_BYTES + _MOST_BYTES_PER_TOKEN * body[self._limit],
+        )
+        return self._loop.run(call)
 
     def _body(self, request: Request, most: int) -> dict[str, Any]:
         body = {
@@ -260,7 +246,7 @@ def added_bos(tokenizer: Any) -> str:
 
 
 def parse_completion(
-    body: bytes, request: Request, url: str, text_of: Callable[[Mapping[str, Any]], Any] = itemgetter("text")
+    answer: Answer, request: Request, text_of: Callable[[Mapping[str, Any]], Any] = itemgetter("text")
 ) -> Completion:
     """The turn in a server's response; a `Completion` with an error if there is none. `text_of` reads its choice.
 
@@ -268,14 +254,16 @@ def parse_completion(
     tag. Text after it is removed.
     """
     try:
-        choice = json.loads(body)["choices"][0]
+        choice = answer.json()["choices"][0]
         text, finish = text_of(choice), choice.get("finish_reason")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        return _failed(request, f"{url} answered without `choices` that contain text: {quoted(body)}")
+        return _failed(request, f"{answer.url} answered without `choices` that contain text: {answer.quoted()}")
     if not isinstance(text, str):
-        return _failed(request, f"{url} answered with `text` that is not a string: {quoted(body)}")
+        return _failed(request, f"{answer.url} answered with `text` that is not a string: {answer.quoted()}")
     if finish not in ("stop", "length", "eos", "eos_token", "stop_sequence"):
-        return _failed(request, f"{url} ended a turn with finish_reason = {finish!r}, so it may be half a turn")
+        finish = answer.quoted(repr(finish))
+        return _failed(request, f"{answer.url} ended a turn with finish_reason = {finish}, so it may be half a turn")
+    text = whole_characters(text)
     ends = [text.index(mark) + len(mark) for mark in request.stop if mark in text]
     reason: StopReason = "length" if finish == "length" else "eos"
     if ends:

@@ -13,20 +13,21 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
-from holdfast.base.errors import ConfigError, MissingExtra
-from holdfast.retrieval.wire import quoted
+from holdfast.base.answers import Answer, HTTPClient, address_parts
+from holdfast.base.errors import ConfigError
+from holdfast.base.workers import LoopThread
 
 KEY = "OPENAI_API_KEY"
 """The environment variable of the key, unless another is named."""
 _LENGTHS = ("max_model_len", "loaded_context_length", "context_length", "context_window", "max_context_length")
 _SHOWN = 8  # names of models in an error
+_LONGEST_NAME = 256
+_MOST_MODELS = 10_000
 _TIMEOUT = 30.0
 
 
@@ -39,8 +40,6 @@ class Server:
     model: str
     context: int | None = None
     """The most tokens of a context with its answer; None if the server does not say."""
-    source: str | None = None
-    """The folder or hub id behind the name, which vLLM gives."""
     api_key: str | None = field(default=None, repr=False)
 
     @property
@@ -55,23 +54,9 @@ def completions_url(address: str) -> str:
     >>> completions_url("http://10.0.0.5:8000"), completions_url("http://h:1/v1/")
     ('http://10.0.0.5:8000/v1/completions', 'http://h:1/v1/completions')
 
-    Raises `ConfigError` for what is not http(s) with a host, and for a password, which would be stored with the
-    results; no message repeats it.
+    Raises `ConfigError` as `address_parts` does.
     """
-    try:
-        parts = urlsplit(address)
-        usable = (
-            parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and (parts.port or 1) > 0
-        )
-    except ValueError:  # a port that is not a number, a host with a name that is too long
-        usable = False
-    if usable and "@" in parts.netloc:
-        raise ConfigError(
-            f"the address of {parts.hostname} has a user or a password in it; leave them out, and put the API key into "
-            f"the environment variable {KEY}"
-        )
-    if not usable:
-        raise ConfigError(f"{address!r} is not the address of a server; write one like http://127.0.0.1:8000")
+    parts = address_parts(address, of="a server", example="http://127.0.0.1:8000", key=KEY)
     path = parts.path.rstrip("/")
     if not path.endswith("/completions"):
         path = f"{path if path.endswith('/v1') else path + '/v1'}/completions"
@@ -94,50 +79,36 @@ def key_in(variable: str | None) -> str | None:
     return key or None
 
 
-def without_key(text: str, api_key: str | None) -> str:
-    """A text that is shown or stored, without the key, which some servers repeat in their errors."""
-    return text.replace(api_key, "***") if api_key else text
-
-
 def find_server(address: str, model: str | None, *, api_key: str | None = None) -> Server:
     """Ask a server for its models. `model` None takes the one that it serves.
 
     If a server does not list its models, the first answer shows whether it has this one. Raises `ConfigError` when the
     server cannot be reached, requires a key, or does not serve the model.
     """
-    try:
-        import httpx
-    except ImportError as error:
-        raise MissingExtra("httpx", "train") from error
     url = completions_url(address)
-    base = url.removesuffix("/completions").removesuffix("/chat")
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    with httpx.Client(timeout=_TIMEOUT, headers=headers, trust_env=uses_proxy(url)) as client:
+    base, where = url.removesuffix("/completions").removesuffix("/chat"), f"--server {address.partition('?')[0]}"
+    http, loop = HTTPClient(url, secret=api_key, proxies=uses_proxy(url)), LoopThread("server")
+
+    def get(page: str) -> Answer:
         try:
-            answer = client.get(f"{base}/models")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return loop.run(http.exchange("GET", page, seconds=_TIMEOUT))
+        except (TimeoutError, ConnectionError, ValueError) as error:
+            raise ConfigError(f"--server: {error}; is it running there?") from None
+
+    try:
+        answer = get(f"{base}/models")
+        if answer.status in (401, 403) and api_key is None:
             raise ConfigError(
-                f"--server {address}: it cannot be reached ({error or type(error).__name__}); is it running there?"
-            ) from None
-        if answer.status_code in (401, 403) and api_key is None:
-            raise ConfigError(
-                f"--server {address}: it requires an API key; put it into the environment variable {KEY}, or name "
-                "another variable with --api-key-env"
+                f"{where}: it requires an API key; put it into the environment variable {KEY}, or name another "
+                "variable with --api-key-env"
             )
-        listing = _json(answer.content) if answer.status_code == 200 else {}
-        shown = without_key(quoted(answer.content), api_key)
-        entry = _choose(listing, model, address, why_none=f"{answer.status_code}: {shown}")
+        entry = _choose(answer, model, where)
         context = _length(entry)
         if context is None:
-            context = _length_elsewhere(client, base.removesuffix("/v1"), entry["id"])
-    source = entry.get("root")
-    return Server(
-        url=url,
-        model=str(entry["id"]),
-        context=context,
-        source=source if isinstance(source, str) and source != entry["id"] else None,
-        api_key=api_key,
-    )
+            context = _length_elsewhere(get, base.removesuffix("/v1"), entry["id"])
+    finally:
+        loop.close()
+    return Server(url=url, model=entry["id"], context=context, api_key=api_key)
 
 
 def uses_proxy(url: str) -> bool:
@@ -145,18 +116,19 @@ def uses_proxy(url: str) -> bool:
     return url.startswith("https:")
 
 
-def _choose(listing: Mapping[str, Any], model: str | None, address: str, *, why_none: str) -> Mapping[str, Any]:
+def _choose(answer: Answer, model: str | None, where: str) -> Mapping[str, Any]:
     """The entry of the model. Raises `ConfigError`."""
-    listed = listing.get("data")
-    entries = [entry for entry in listed if _is_entry(entry)] if isinstance(listed, list) else []
+    listing = _object(answer)
+    entries = _entries(listing)
     if not entries:
         if model is None:
-            raise ConfigError(f"--server {address}: it does not list its models ({why_none}); give MODEL, its name")
+            why = f"{answer.status}: {answer.quoted()}"
+            raise ConfigError(f"{where}: it does not list its models ({why}); give MODEL, its name")
         return {"id": model}
     names = [entry["id"] for entry in entries]
     if model is None:
         if len(entries) > 1:
-            raise ConfigError(f"--server {address}: it serves {_listed(names)}; give MODEL, one of these names")
+            raise ConfigError(f"{where}: it serves {_listed(names, answer)}; give MODEL, one of these names")
         return dict(entries[0])
     for entry in entries:
         aliases = entry.get("aliases")
@@ -166,17 +138,25 @@ def _choose(listing: Mapping[str, Any], model: str | None, address: str, *, why_
     if listing.get("has_more"):  # the first page of a long list, which cannot tell
         return {"id": model}
     near = difflib.get_close_matches(model, names, n=_SHOWN, cutoff=0.5)
-    raise ConfigError(
-        f"--server {address}: it does not serve {model!r} but {_listed(near or names, of=len(names))}; give that name"
-    )
+    listed = _listed(near or names, answer, of=len(names))
+    raise ConfigError(f"{where}: it does not serve {model!r} but {listed}; give that name")
 
 
-def _is_entry(entry: Any) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("id"), str)
+def _entries(listing: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The models of a listing, with names that a terminal can show and a folder can have."""
+    listed = listing.get("data")
+    return [
+        entry
+        for entry in (listed[:_MOST_MODELS] if isinstance(listed, list) else ())
+        if isinstance(entry, dict)
+        and isinstance(name := entry.get("id"), str)
+        and name.isprintable()
+        and 0 < len(name) <= _LONGEST_NAME
+    ]
 
 
-def _listed(names: Sequence[str], of: int | None = None) -> str:
-    shown = ", ".join(names[:_SHOWN])
+def _listed(names: Sequence[str], answer: Answer, of: int | None = None) -> str:
+    shown = answer.quoted(", ".join(names[:_SHOWN]), most=_SHOWN * _LONGEST_NAME)
     more = max(of or 0, len(names)) - min(len(names), _SHOWN)
     return f"{shown} and {more} more" if more else shown
 
@@ -187,28 +167,26 @@ def _length(entry: Mapping[str, Any]) -> int | None:
     return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
-def _length_elsewhere(client: Any, root: str, model: str) -> int | None:
+def _length_elsewhere(get: Callable[[str], Answer], root: str, model: str) -> int | None:
     """The length of a context from the addresses of LM Studio, TGI and llama.cpp; None if there is none of them."""
-    import httpx
 
     def entries() -> Iterator[Mapping[str, Any]]:
         for path in ("/api/v0/models", "/info", "/props"):
-            answer = client.get(f"{root}{path}")
-            payload = _json(answer.content) if answer.status_code == 200 else {}
-            listed = payload.get("data")
-            yield from (e for e in (listed if isinstance(listed, list) else ()) if _is_entry(e) and e["id"] == model)
+            payload = _object(get(f"{root}{path}"))
+            yield from (entry for entry in _entries(payload) if entry["id"] == model)
             yield {"max_model_len": payload.get("max_total_tokens")}
             yield {"meta": payload.get("default_generation_settings")}
 
     try:
         return next((length for entry in entries() if (length := _length(entry)) is not None), None)
-    except httpx.HTTPError:
+    except ConfigError:
         return None
 
 
-def _json(body: bytes) -> dict[str, Any]:
+def _object(answer: Answer) -> dict[str, Any]:
+    """The JSON object of an answer; an empty one if there is none."""
     try:
-        value = json.loads(body)
+        value = answer.json() if answer.status == 200 else None
     except ValueError:
-        return {}
+        value = None
     return value if isinstance(value, dict) else {}

@@ -98,7 +98,7 @@ class Retrieval(Section):
         for key, value, unset in (("corpus", self.corpus, "world"), ("index", self.index, None)):
             if value != unset:
                 yield (
-                    f"retrieval.url = {self.url!r} with retrieval.{key} = {value!r}: the server searches its own "
+                    f"retrieval.url and retrieval.{key} = {value!r} are both set, but the server searches its own "
                     "passages. Leave out the one you do not want"
                 )
 

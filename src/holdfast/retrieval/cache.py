@@ -6,7 +6,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from holdfast.base.errors import RetrievalError
 from holdfast.retrieval.types import Hit, Retriever
 
 
@@ -34,7 +33,7 @@ class CachedRetriever:
         return getattr(self._retriever, "corpus_hash", None)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """As `Retriever.search`. Raises `RetrievalError` when the retriever does, or when it loses a query."""
+        """As `Retriever.search`. Raises `RetrievalError` when the retriever does."""
         with self._lock:
             results = {query: self._cache[query, k] for query in queries if (query, k) in self._cache}
             for query in results:
@@ -42,8 +41,6 @@ class CachedRetriever:
             missing = list(dict.fromkeys(query for query in queries if query not in results))
         # The retriever runs outside the lock: a slow search must not delay another thread's cached one.
         fresh = self._retriever.search(missing, k) if missing else []
-        if len(fresh) != len(missing):
-            raise RetrievalError(f"the retriever answered {len(fresh)} of {len(missing)} queries")
         results.update((query, tuple(hits)) for query, hits in zip(missing, fresh, strict=True))
         with self._lock:
             for query in missing:

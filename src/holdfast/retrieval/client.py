@@ -4,10 +4,6 @@ Transient failures are retried: no connection, a timeout, 429, 500, 502, 503, 50
 still fails, and every answer that cannot be read, is a `RetrievalError` with a class that says what happened and a
 message that has the address.
 
-Each attempt has its own connection, for two reasons (docs/decisions.md). An attempt that is cancelled at its deadline
-leaves nothing in a pool. And a server or proxy that answers a request twice cannot shift later answers, which are read
-from other connections.
-
 Proxy variables of the environment are not read, because a proxy for downloads would only lose the calls to a retriever
 nearby. `HOLDFAST_TOKEN` is read: a server that was started with it requires it.
 """
@@ -18,17 +14,13 @@ import asyncio
 import itertools
 import json
 import os
-import ssl
-import threading
-import weakref
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 from uuid import uuid4
 
+from holdfast.base.answers import Answer, HTTPClient
 from holdfast.base.errors import (
-    MissingExtra,
     RetrievalError,
     RetrieverGarbled,
     RetrieverRefused,
@@ -36,19 +28,9 @@ from holdfast.base.errors import (
     RetrieverUnreachable,
 )
 from holdfast.base.retries import Retries
+from holdfast.base.workers import LoopThread
 from holdfast.retrieval.types import Hit
-from holdfast.retrieval.wire import (
-    MOST_BYTES,
-    REQUEST_ID,
-    Answer,
-    environment_token,
-    parse_answer,
-    request_body,
-    retrieve_url,
-    retry_after,
-)
-
-T = TypeVar("T")
+from holdfast.retrieval.wire import REQUEST_ID, environment_token, parse_answer, request_body, retrieve_url
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 _CONCURRENT_ATTEMPTS = 64
@@ -86,15 +68,7 @@ class AsyncHTTPRetriever:
         self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5, patience: float = 0.0
     ) -> None:
         self.url = retrieve_url(address)
-        try:
-            import httpx
-        except ImportError:
-            raise MissingExtra("httpx", "train") from None
-        self._httpx = httpx
-        self._tls = ssl.create_default_context() if self.url.startswith("https") else False
-        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
-        if token := environment_token():
-            self._headers["Authorization"] = f"Bearer {token}"
+        self._http = HTTPClient(self.url, secret=environment_token())
         self._timeout, self._retries = timeout, Retries(retries, backoff=backoff, patience=patience)
         # A search waits for its turn as long as it must; only an attempt that was sent can time out.
         self._turns = asyncio.Semaphore(_CONCURRENT_ATTEMPTS)
@@ -107,7 +81,7 @@ class AsyncHTTPRetriever:
         self.stats.searches += 1
         try:
             answer = await self._answer(json.dumps(request_body(queries, k)).encode())
-            hits = parse_answer(answer.status, answer.body, queries=len(queries), k=k, url=self.url)
+            hits = parse_answer(answer, queries=len(queries), k=k)
         except RetrievalError as error:
             self.stats.failed[type(error).__name__] += 1
             raise
@@ -136,42 +110,25 @@ class AsyncHTTPRetriever:
         raise AssertionError("unreachable")
 
     async def _attempt(self, body: bytes) -> Answer:
-        httpx = self._httpx
+        request_id = uuid4().hex
+        headers = {"Content-Type": "application/json", REQUEST_ID: request_id}
         async with self._turns:
             try:
-                async with asyncio.timeout(self._timeout):
-                    return await self._exchange(body)
-            except TimeoutError as error:
-                raise RetrieverTimeout(
-                    f"{self.url} did not answer within {self._timeout:g} seconds; is the retriever overloaded?"
-                ) from error
-            except (OSError, httpx.HTTPError) as error:
-                reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                raise RetrieverUnreachable(
-                    f"{self.url} cannot be reached ({reason}); is the retriever running there?"
-                ) from error
-
-    async def _exchange(self, body: bytes) -> Answer:
-        httpx, request_id = self._httpx, uuid4().hex
-        headers = {**self._headers, REQUEST_ID: request_id}
-        received = bytearray()
-        async with (
-            httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=None) as client,
-            client.stream("POST", self.url, content=body, headers=headers) as response,
-        ):
-            if response.headers.get(REQUEST_ID, request_id) != request_id:
-                raise RetrieverGarbled(
-                    f"{self.url} sent the answer (status {response.status_code}) of another request. Does a proxy "
-                    "mix up connections?"
+                answer = await self._http.exchange(
+                    "POST", self.url, content=body, headers=headers, seconds=self._timeout
                 )
-            async for part in response.aiter_raw():
-                received += part
-                if len(received) > MOST_BYTES:
-                    raise RetrieverRefused(
-                        f"{self.url} sent more than {MOST_BYTES >> 20} MiB; ask for fewer passages at once",
-                        response.status_code,
-                    )
-            return Answer(response.status_code, retry_after(response.headers.get("retry-after")), bytes(received))
+            except TimeoutError as error:
+                raise RetrieverTimeout(f"{error}; is the retriever overloaded?") from None
+            except ConnectionError as error:
+                raise RetrieverUnreachable(f"{error}; is the retriever running there?") from None
+            except ValueError as error:
+                raise RetrieverRefused(f"{error}; ask for fewer passages at once", 200) from None
+        if answer.headers.get(REQUEST_ID, request_id) != request_id:
+            raise RetrieverGarbled(
+                f"{answer.url} sent the answer (status {answer.status}) of another request. Does a proxy mix up "
+                "connections?"
+            )
+        return answer
 
 
 class HTTPRetriever:
@@ -199,35 +156,10 @@ class HTTPRetriever:
 
     def close(self) -> None:
         """End the thread."""
-        self._end()
+        self._thread.close()
 
     def _start(self) -> None:
         address, timeout, retries, backoff, patience = self._settings
         self._client = AsyncHTTPRetriever(address, timeout=timeout, retries=retries, backoff=backoff, patience=patience)
         self._process = os.getpid()
-        self._thread = _LoopThread()
-        self._end = weakref.finalize(self, _LoopThread.close, self._thread)  # a run need not close its retriever
-
-
-class _LoopThread:
-    """An event loop in a thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="retriever", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        if threading.current_thread() is self._thread or not self._thread.is_alive():
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread = LoopThread("retriever")
