@@ -124,7 +124,7 @@ def test_a_pipe_and_a_device_are_no_recipes(tmp_path: Path, extending: bool) -> 
     os.mkfifo(tmp_path / "pipe")
     for name in (str(tmp_path / "pipe"), "/dev/zero"):
         path = recipe(tmp_path, f"extends = '{name}'\n") if extending else Path(name)
-        with pytest.raises(ConfigError, match=f"{name} is neither a file nor a folder"):
+        with pytest.raises(ConfigError, match=f"{name} is not a regular file"):
             load(path)
 
 
