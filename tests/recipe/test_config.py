@@ -189,6 +189,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load(recipe(tmp_path, "[train]\nsteps = = 3\n"))
     latin = tmp_path / "latin.toml"
     latin.write_bytes("[run]\nname = 'é'\n".encode("latin-1"))
+    for deep in (".".join(1000 * "a") + " = 1", "a = " + "[" * 5000):
+        with pytest.raises(ConfigError, match="is not valid TOML: it is nested too deeply"):
+            load(recipe(tmp_path, deep))
     with pytest.raises(ConfigError, match="is not valid TOML"):
         load(latin)
 

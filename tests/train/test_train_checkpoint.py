@@ -220,6 +220,23 @@ def test_two_processes_may_save_the_same_folder(tmp_path: Path, language_model: 
     assert [path.name for path in tmp_path.iterdir()] == ["start"], "what a killed one left is deleted"
 
 
+def test_what_is_no_checkpoint_of_ours_is_a_sentence(tmp_path: Path, language_model: LanguageModel) -> None:
+    """Also where its checksums are right."""
+    folder, optimizer = save(tmp_path, 1, language_model), trained(language_model, 1)
+    (folder / "state.json").write_text("[" * 200_000)
+    with pytest.raises(CheckpointError, match=r"state\.json is not valid JSON: it is nested too deeply"):
+        read_state(folder)
+    (folder / "state.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="'step' is missing"):
+        read_state(folder, step=int)
+    other = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1, 1, 1))], lr=1e-2)
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors is the optimizer of another model"):
+        load_optimizer(folder, other)
+    (folder / "optimizer.safetensors").write_bytes(b"\xff" * 100)
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors cannot be read"):
+        load_optimizer(folder, optimizer)
+
+
 def test_state_is_plain_json(tmp_path: Path, language_model: LanguageModel) -> None:
     folder = save(tmp_path, 1, language_model)
     files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}

@@ -295,8 +295,8 @@ def test_what_was_accepted_is_answered(index_folder: Path, serve_process: Start,
     host, port = address.removeprefix("http://").split(":")
     sockets = [socket.create_connection((host, int(port)), timeout=30) for _ in range(40)]
     for i, connection in enumerate(sockets):
-        body = f'{{"query": "lake {i}"}}'
-        connection.sendall(f"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        head, body = "POST /retrieve HTTP/1.1\r\nHost: localhost\r\n", f'{{"query": "lake {i}"}}'
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
     while "holdfast_waiting_queries 40.0" not in httpx.get(f"{address}/metrics", trust_env=False).text:
         time.sleep(0.05)
     process.send_signal(number)
