@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable
+from os.path import exists, isfile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,7 +54,7 @@ def read_toml(path: Path, error: type[HoldfastError], remedy: str) -> dict[str, 
 
 
 def _read(path: Path, form: str, parse: Callable[[str], T], error: type[HoldfastError], remedy: str, most: int) -> T:
-    if path.exists() and not path.is_file():  # a device may have no end, a pipe no writer
+    if exists(path) and not isfile(path):  # a device may have no end, a pipe no writer
         raise error(f"{path} is not a regular file; {remedy}")
     try:
         with path.open("rb") as file:

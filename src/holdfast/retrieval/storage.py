@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from os.path import exists
 from pathlib import Path
 from typing import Any, overload
 
@@ -45,7 +46,7 @@ def write_manifest(folder: Path, settings: dict[str, Any]) -> None:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The settings of an index; the manifest alone is checked. Raises `DataError` when the folder is not an index."""
-    if not (folder / MANIFEST).exists():
+    if not exists(folder / MANIFEST):
         raise DataError(f"{folder} is not an index: it has no {MANIFEST}")
     manifest = read_object(folder / MANIFEST, DataError, REBUILD, kind=str, corpus_sha256=str, files=dict)
     if manifest.get("format") != FORMAT:
@@ -83,10 +84,11 @@ def _compare(folder: Path, checksums: Mapping[str, int]) -> None:
     """
     paths = [folder.resolve() / name for name in checksums]
     files = [path.stat() for path in paths]
-    seen = [[file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns] for file in files]
+    seen = [(file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns) for file in files]
+    compared = json.dumps([checksums, seen])
     note = cache_dir() / "compared" / f"{zlib.crc32(str(folder.resolve()).encode()):08x}.json"
     is_large = sum(file.st_size for file in files) > _ALWAYS
-    if is_large and note.is_file() and note.read_bytes() == json.dumps([checksums, seen]).encode():
+    if is_large and note.is_file() and note.read_bytes() == compared.encode():
         return
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
         for path, found in zip(paths, threads.map(_checksum, paths), strict=True):
@@ -95,7 +97,7 @@ def _compare(folder: Path, checksums: Mapping[str, int]) -> None:
     if is_large:
         with suppress(OSError):
             note.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(note, json.dumps([checksums, seen]))
+            write_whole(note, compared)
 
 
 def _checksum(path: Path) -> int:
