@@ -163,7 +163,7 @@ def broken_request(rng: random.Random) -> bytes:
     path = rng.choice(
         ("/retrieve", "/retrieve", "/retrieve", "/search", "/../../etc/passwd", "/%00", "/health", "/" + "a" * 9000)
     )
-    lines = [f"{rng.choice(('POST', 'POST', 'POST', 'GET', 'PUT', 'FOO'))} {path} HTTP/1.1", "Host: x"]
+    lines = [f"{rng.choice(('POST', 'POST', 'POST', 'GET', 'PUT', 'FOO'))} {path} HTTP/1.1", "Host: localhost"]
     lines += [f"Content-Length: {length}"] * rng.choice((1, 1, 1, 1, 0, 2))
     lines += rng.choice(
         ([], [], [], ["Transfer-Encoding: chunked"], ["Content-Encoding: gzip"], ["X: " + "y" * 70_000])

@@ -109,7 +109,8 @@ async def ask_all(port: int, queries: Sequence[str], clients: int) -> tuple[list
         for i in todo:
             body = json.dumps({"queries": [queries[i]], "topk": K, "return_scores": True}).encode()
             head = (
-                f"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+                "POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}"
             )
             began = time.perf_counter()
             writer.write(head.encode() + b"\r\n\r\n" + body)

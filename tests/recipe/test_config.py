@@ -124,7 +124,7 @@ def test_a_pipe_and_a_device_are_no_recipes(tmp_path: Path, extending: bool) -> 
     os.mkfifo(tmp_path / "pipe")
     for name in (str(tmp_path / "pipe"), "/dev/zero"):
         path = recipe(tmp_path, f"extends = '{name}'\n") if extending else Path(name)
-        with pytest.raises(ConfigError, match=f"{name} is neither a file nor a folder"):
+        with pytest.raises(ConfigError, match=f"{name} is not a regular file"):
             load(path)
 
 
@@ -189,6 +189,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load(recipe(tmp_path, "[train]\nsteps = = 3\n"))
     latin = tmp_path / "latin.toml"
     latin.write_bytes("[run]\nname = 'é'\n".encode("latin-1"))
+    for deep in (".".join(1000 * "a") + " = 1", "a = " + "[" * 5000):
+        with pytest.raises(ConfigError, match="is not valid TOML: it is nested too deeply"):
+            load(recipe(tmp_path, deep))
     with pytest.raises(ConfigError, match="is not valid TOML"):
         load(latin)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from holdfast.base.errors import DataError
-from holdfast.retrieval import bm25_building
+from holdfast.retrieval import bm25_building, storage
 from holdfast.retrieval.bm25 import BM25Retriever, Postings
 from holdfast.retrieval.bm25_building import Vocabulary, build_bm25
 from holdfast.retrieval.corpus import corpus_hash, passages
@@ -150,10 +151,44 @@ def test_an_index_that_was_not_copied_whole_is_refused(tmp_path, towns, name):
     towns.save(tmp_path / "index")
     file = tmp_path / "index" / name
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(DataError, match=r"is damaged.*build the index again"):
+    with pytest.raises(DataError, match=r"is damaged|not valid JSON.*build the index again"):
         BM25Retriever.load(tmp_path / "index")
     file.unlink()
     with pytest.raises(DataError, match=r"is missing|is not an index"):
+        BM25Retriever.load(tmp_path / "index")
+
+
+@pytest.mark.parametrize("always", [2**30, 0])
+def test_damage_of_equal_size_is_found_in_every_file(tmp_path, towns, monkeypatch, always):
+    """Those of a large index are compared once, and again when a file has changed."""
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(storage, "_ALWAYS", always)
+    towns.save(tmp_path / "index")
+    for file in sorted((tmp_path / "index").iterdir()):
+        os.utime(file, ns=(0, 0))  # a clock may tick too seldom for a test
+        BM25Retriever.load(tmp_path / "index")
+        whole, middle = file.read_bytes(), file.stat().st_size // 2
+        file.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+        with pytest.raises(DataError, match=rf"{file.name} .*build the index again"):
+            BM25Retriever.load(tmp_path / "index")
+        file.write_bytes(whole)
+    reads, checksum = [], storage._checksum
+    monkeypatch.setattr(storage, "_checksum", lambda path: reads.append(path) or checksum(path))
+    for _ in range(2):
+        BM25Retriever.load(tmp_path / "index")
+    assert len(reads) == (14 if always else 7)
+
+
+def test_an_index_without_checksums_opens(tmp_path, towns):
+    towns.save(tmp_path / "index")
+    path = tmp_path / "index" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["checksum"], manifest["checksums"]
+    path.write_text(json.dumps(manifest))
+    assert BM25Retriever.load(tmp_path / "index").search(["lake"], 2) == towns.search(["lake"], 2)
+    del manifest["files"]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="'files' is missing"):
         BM25Retriever.load(tmp_path / "index")
 
 

@@ -169,16 +169,34 @@ def test_another_index_begins_anew(tmp_path: Path) -> None:
     assert len(QueryCache(10, path, "y")) == 0
 
 
-@pytest.mark.parametrize("line", ["[[[", "{}", "\xff"])
-def test_a_damaged_file_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str) -> None:
+@pytest.mark.parametrize(
+    "damage", [(b"[1, 2]", b"[1, 7]"), (b"0.25", b"0.35"), (b'"k": 3', b'"k": 2'), (b"\n", b"\xff")]
+)
+def test_a_damaged_line_is_never_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: tuple[bytes, bytes]
+) -> None:
+    path = tmp_path / "queries.jsonl"
+    kept = fill(path)
+    kept.put(("b", 1), found(4))
+    kept.close()
+    head, line, rest = path.read_bytes().split(b"\n", 2)
+    path.write_bytes(head + b"\n" + (line + b"\n").replace(*damage) + rest)
+    again = QueryCache(10, path, "x")
+    assert again.get(("a", 3)) is None and again.get(("a", 2)) is None
+    assert same(again.get(("b", 1)), found(4)) and "1 line(s) are damaged" in caplog.text
+    again.close()
+    caplog.clear()
+    assert len(QueryCache(10, path, "x")) >= 1 and not caplog.text, "it is written again without the line"
+
+
+def test_a_file_whose_first_line_is_damaged_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / "queries.jsonl"
     fill(path).close()
-    path.write_bytes(path.read_bytes() + line.encode("latin-1") + b"\n")
-    kept = QueryCache(10, path, "x")
-    assert len(kept) == 0 and "the cache starts empty" in caplog.text
-    kept.put(("a", 3), found(5))
-    kept.close()
-    assert same(QueryCache(10, path, "x").get(("a", 3)), found(5))
+    for content in (path.read_bytes().replace(b"index", b"imdex"), b"[" * 200_000, b'{"index": "x"}\n', b""):
+        path.write_bytes(content)
+        kept = QueryCache(10, path, "x")
+        assert len(kept) == 0
+        kept.close()
 
 
 def test_bytes_are_limited_in_memory_and_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.base.errors import CheckpointError
+from holdfast.base.files import partial_folder
 from holdfast.base.run_folder import list_checkpoints, step_folder
 from holdfast.model.language_model import LanguageModel
 from holdfast.train import checkpoint
@@ -177,7 +177,7 @@ def test_a_kill_between_the_two_renames_is_put_right(tmp_path: Path, language_mo
     best = tmp_path / "checkpoints" / "best"
     save_checkpoint(best, language_model, state={"step": 1})
     best.rename(best.with_name(".best.old"))
-    (best.with_name(".best.123.partial") / "model").mkdir(parents=True)
+    (best.with_name(".best.01234567.partial") / "model").mkdir(parents=True)
     assert model_folder(tmp_path, "best").parent.name == ".best.old"  # readers find it meanwhile
     recover_interrupted_saves(tmp_path)
     assert [p.name for p in best.parent.iterdir()] == ["best"]
@@ -211,10 +211,30 @@ def test_which_model_is_meant(tmp_path: Path, language_model: LanguageModel) -> 
 
 def test_two_processes_may_save_the_same_folder(tmp_path: Path, language_model: LanguageModel) -> None:
     """Runs that share a warm start: a half of one is not in the way of the other."""
-    other = tmp_path / f".start.{os.getpid() + 1}.partial" / "model"
-    other.mkdir(parents=True)
-    save_checkpoint(tmp_path / "start", language_model, state={})
-    assert find_damage(tmp_path / "start") is None and other.is_dir()
+    killed = tmp_path / ".another.01234567.partial" / "model"
+    killed.mkdir(parents=True)
+    with partial_folder(tmp_path / "start") as other:
+        (other / "model").mkdir()
+        save_checkpoint(tmp_path / "start", language_model, state={})
+        assert find_damage(tmp_path / "start") is None and (other / "model").is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["start"], "what a killed one left is deleted"
+
+
+def test_what_is_no_checkpoint_of_ours_is_a_sentence(tmp_path: Path, language_model: LanguageModel) -> None:
+    """Also where its checksums are right."""
+    folder, optimizer = save(tmp_path, 1, language_model), trained(language_model, 1)
+    (folder / "state.json").write_text("[" * 200_000)
+    with pytest.raises(CheckpointError, match=r"state\.json is not valid JSON: it is nested too deeply"):
+        read_state(folder)
+    (folder / "state.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="'step' is missing"):
+        read_state(folder, step=int)
+    other = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1, 1, 1))], lr=1e-2)
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors is the optimizer of another model"):
+        load_optimizer(folder, other)
+    (folder / "optimizer.safetensors").write_bytes(b"\xff" * 100)
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors cannot be read"):
+        load_optimizer(folder, optimizer)
 
 
 def test_state_is_plain_json(tmp_path: Path, language_model: LanguageModel) -> None:

@@ -50,31 +50,49 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def partial_folder(folder: Path) -> Iterator[Path]:
-    """A new folder next to `folder`, to be filled and renamed to it. What is not renamed is deleted at the end."""
+    """A new folder next to `folder`, to be filled and renamed to it. What is not renamed is deleted at the end, and
+    what killed processes have left there at the beginning."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    delete_left_partial(folder.parent)
     partial = folder.with_name(f".{folder.name}.{token_hex(4)}.partial")
     try:
-        partial.mkdir(parents=True)
-        yield partial
+        partial.mkdir()
+        with locked(partial):
+            yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # a full disk needs the room
 
 
+def delete_left_partial(parent: Path) -> None:
+    """Delete what killed processes have left of a `partial_folder`. A living one has locked it."""
+    for partial in parent.glob(f".*.{'[0-9a-f]' * 8}.partial"):
+        with suppress(OSError):
+            if any(partial.iterdir()):  # else it may be new, and not be locked yet
+                with locked(partial) as could_be:
+                    if could_be:
+                        shutil.rmtree(partial)
+
+
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lock a file until the block or the process ends. Does nothing where files cannot be locked.
+def locked(path: Path) -> Iterator[bool]:
+    """Lock a file or folder until the block or the process ends. False where they cannot be locked.
 
     Raises `BlockingIOError` while another process holds it.
     """
-    with path.open("rb") as file:
+    handle = os.open(path, os.O_RDONLY)
+    could_be = True
+    try:
         try:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
         except (ImportError, OSError):  # Windows; some network drives
-            pass
-        yield
+            could_be = False
+        yield could_be
+    finally:
+        os.close(handle)
 
 
 def is_locked(path: Path) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from holdfast.base.errors import DataError
 from holdfast.base.files import replacing
+from holdfast.base.stored import bounded_json
 
 T = TypeVar("T")
 _log = logging.getLogger("holdfast")
@@ -227,11 +228,9 @@ def _open(path: Path) -> BinaryIO:
 def json_object(text: str | bytes, errors: str = "strict") -> dict[str, Any]:
     """The JSON object of a line. `errors` is how bytes are decoded. Raises `BadField`."""
     try:
-        row = json.loads(text if isinstance(text, str) else text.decode("utf-8", errors))
+        row = bounded_json(text if isinstance(text, str) else text.decode("utf-8", errors))
     except UnicodeDecodeError as error:
         raise BadField("row", f"is not UTF-8 at byte {error.start + 1} of the line") from None
-    except RecursionError:
-        raise BadField("row", "is nested too deeply") from None
     except ValueError as error:
         if text[-1:] not in ("\n", b"\n"):
             raise BadField("row", "ends in the middle: the file was cut off here") from None

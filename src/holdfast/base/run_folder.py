@@ -16,13 +16,13 @@ kept.jsonl               of rejection sampling: the correct rollouts it learns f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.base.errors import CheckpointError, ConfigError
 from holdfast.base.files import UNWRITABLE, locked, write_whole
+from holdfast.base.stored import read_object
 
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
@@ -90,18 +90,17 @@ def newest_step(run_dir: Path) -> int | None:
 def missing_file(checkpoint: Path) -> str | None:
     """What is missing in a checkpoint, or None."""
     sums = read_checksums(checkpoint)
-    if sums is None or "state.json" not in sums:
+    if "state.json" not in sums:
         return "its checksums are missing or cut off, so it is incomplete"
     return next((f"{name} is missing" for name in sums if not (checkpoint / name).is_file()), None)
 
 
-def read_checksums(checkpoint: Path) -> dict[str, str] | None:
-    """sha256 of each file of a checkpoint by name; None if they cannot be read."""
+def read_checksums(checkpoint: Path) -> dict[str, str]:
+    """sha256 of each file of a checkpoint by name; none if they cannot be read."""
     try:
-        sums = json.loads((checkpoint / CHECKSUMS).read_text())
-    except (OSError, ValueError):
-        return None
-    return sums if isinstance(sums, dict) else None
+        return read_object(checkpoint / CHECKSUMS, CheckpointError, "take another checkpoint")
+    except CheckpointError:
+        return {}
 
 
 # ---- a run begins

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import typer
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import TRAJECTORIES, checkpoints_of, is_run, list_checkpoints
+from holdfast.base.stored import bounded_json
 from holdfast.cli.runs import ROOT, find_run, newest_run
 from holdfast.cli.terminal import is_live, out, train_extra
 
@@ -181,6 +181,6 @@ def _examples(folder: Path) -> list[str]:
     """Up to three questions the run has recorded, newest first."""
     try:
         rows = (folder / TRAJECTORIES).read_text(encoding="utf-8").splitlines()[-3:]
-        return list(dict.fromkeys(str(json.loads(row)["question"]) for row in reversed(rows)))
+        return list(dict.fromkeys(str(bounded_json(row)["question"]) for row in reversed(rows)))
     except (OSError, ValueError, KeyError, TypeError):
         return []  # examples are not worth an error

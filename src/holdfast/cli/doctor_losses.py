@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import ConfigError
+from holdfast.base.stored import read_toml
 
 if TYPE_CHECKING:
     from holdfast.methods.penalties import Penalty
@@ -34,9 +34,9 @@ def prime_rl_checks(path: Path | None) -> Iterator[Line]:
         yield True, "to check the configuration of your run, give it: holdfast doctor prime-rl rl.toml"
         return
     try:
-        config = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        yield False, f"{path} cannot be read as TOML: {error}"
+        config = read_toml(path, ConfigError, "give prime-rl's TOML file")
+    except ConfigError as error:
+        yield False, str(error)
         return
     loss = config.get("trainer", config).get("loss", {})
     if loss.get("import_path") != _PRIME_RL_PATH or loss.get("type") != "custom":

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from holdfast.base.errors import ConfigError, MissingExtra
+from holdfast.base.errors import ConfigError, DataError, MissingExtra
 from holdfast.base.run_folder import is_run
+from holdfast.base.stored import read_object
 from holdfast.cli.recipes import read_recipe
 from holdfast.cli.runs import ROOT, find_run
 from holdfast.cli.terminal import out, program, train_extra
@@ -179,8 +180,8 @@ def _free(folder: Path, stem: str, document: Mapping[str, object]) -> str:
 
 def _read_setup(path: Path) -> str | None:
     try:
-        return _setup(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return _setup(read_object(path, DataError, "give another folder"))
+    except DataError:
         return None
 
 

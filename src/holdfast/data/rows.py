@@ -18,6 +18,7 @@ from typing import Any
 from holdfast.agent.protocol import SEARCH_R1, prompt_text
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField, clean_text, json_kind
+from holdfast.base.stored import bounded_json
 from holdfast.data.catalogue import Form
 from holdfast.data.questions import Example, texts_of
 
@@ -221,7 +222,7 @@ def _object(value: Any) -> dict[str, Any] | None:
     if not isinstance(value, str):
         return None
     try:
-        parsed = json.loads(value)
+        parsed = bounded_json(value)
     except ValueError:
         return None
     return parsed if isinstance(parsed, dict) else None

@@ -16,6 +16,7 @@ from typing import Any
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.files import write_whole
 from holdfast.base.jsonl import write_jsonl
+from holdfast.base.stored import bounded_json, read_object
 
 FORMAT = "holdfast-eval-1"
 SETTINGS, ROWS, RESULTS = "settings.json", "questions.jsonl", "results.json"
@@ -87,15 +88,8 @@ class EvalFolder:
         write_json(self.path / RESULTS, results)
 
     def _settings(self) -> dict[str, Any] | None:
-        try:
-            settings: dict[str, Any] = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
-            return settings
-        except OSError:
-            return None
-        except ValueError:
-            raise ConfigError(
-                f"{self.path / SETTINGS} is not JSON; give another --out, or delete that folder"
-            ) from None
+        path = self.path / SETTINGS
+        return read_object(path, ConfigError, "give another --out, or delete that folder") if path.exists() else None
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
@@ -121,7 +115,7 @@ def _read_rows(path: Path) -> tuple[list[Row], bool]:
     lines = raw.split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end was never finished
         try:
-            row = json.loads(line)
+            row = bounded_json(line)
             if not isinstance(row["id"], str) or not isinstance(row["status"], str):
                 raise TypeError
         except (ValueError, KeyError, TypeError):
@@ -140,15 +134,12 @@ def write_json(path: Path, value: Any) -> None:
 def read_results(path: Path) -> dict[str, Any]:
     """The results of an evaluation folder, or of its results.json. Raises `DataError`."""
     file = path / RESULTS if path.is_dir() else path
-    try:
-        results = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not file.exists():
         unfinished = (file.parent / ROWS).is_file()
         hint = "the evaluation is unfinished; the same command continues it" if unfinished else "give a folder of eval"
-        raise DataError(f"{file} does not exist: {hint}") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read ({error}); evaluate again to renew it") from None
-    if not isinstance(results, dict) or results.get("format") != FORMAT:
+        raise DataError(f"{file} does not exist: {hint}")
+    results = read_object(file, DataError, "evaluate again to renew it")
+    if results.get("format") != FORMAT:
         raise DataError(f"{file} is not a results file of holdfast eval (its format is not {FORMAT!r})")
     return results
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from holdfast.base.environment import unreachable
 from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra, ModelError
+from holdfast.base.stored import read_object
 from holdfast.model import models
 from holdfast.model.logprobs import logprobs_and_mass, masked_logprobs, token_logprobs
 from holdfast.model.onednn import use_onednn
@@ -230,15 +230,6 @@ def take_weights(language_model: LanguageModel, config: Model, saved: Path) -> N
         ) from None
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty if there is none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without transformers' progress bars and reports, which break a live table; what matters is an error here."""
@@ -320,8 +311,7 @@ def _tokenizer_class(folder: Path) -> str | None:
     config = folder / "tokenizer_config.json"
     if not config.is_file() or not (folder / "tokenizer.json").is_file():
         return None
-    name: str | None = json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class")
-    return name
+    return read_object(config, ModelError, "copy it from the original model").get("tokenizer_class")
 
 
 def _load_weights(path: str | Path, name: str, config: Model) -> Any:
@@ -346,11 +336,10 @@ def _load_weights(path: str | Path, name: str, config: Model) -> Any:
 
 def _adapters_base(folder: Path, config: Model) -> str:
     """The path or hub id of the model that adapters were trained on."""
-    try:
-        settings = json.loads((folder / ADAPTERS_FILE).read_text(encoding="utf-8"))
-        base, rank = str(settings["base_model_name_or_path"]), settings.get("r")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"model.path = {str(folder)!r}: {ADAPTERS_FILE} cannot be read ({error!r})") from None
+    remedy = "save the adapters again, or set model.path to another folder"
+    settings = read_object(folder / ADAPTERS_FILE, ModelError, remedy, base_model_name_or_path=str)
+    base: str = settings["base_model_name_or_path"]
+    rank = settings.get("r")
     if config.lora_rank and config.lora_rank != rank:
         raise ConfigError(
             f"model.lora_rank = {config.lora_rank}, but the adapters in model.path = {str(folder)!r} have rank {rank}; "

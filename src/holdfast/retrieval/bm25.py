@@ -5,7 +5,6 @@ Equal inputs give equal hits, in memory or memory-mapped.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.base.errors import DataError
+from holdfast.base.stored import read_json
 from holdfast.retrieval.bm25_building import (
     K1,
     LARGEST,
@@ -36,6 +36,7 @@ from holdfast.retrieval.bm25_building import (
 from holdfast.retrieval.building import new_index
 from holdfast.retrieval.corpus import corpus_hash
 from holdfast.retrieval.storage import (
+    REBUILD,
     StoredDocuments,
     mapped,
     open_manifest,
@@ -255,7 +256,7 @@ class BM25Retriever:
         """
         folder = Path(folder)
         manifest = open_manifest(folder, "bm25", expected_hash)
-        vocabulary = json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))
+        vocabulary = read_json(folder / VOCABULARY, DataError, REBUILD, most=manifest["files"][VOCABULARY])
         documents = StoredDocuments(folder)
         scores, rows, starts, largest = (mapped(folder / name) for name in (SCORES, ROWS, STARTS, LARGEST))
         return cls(Postings(scores, rows, starts, largest, len(documents)), vocabulary, documents, manifest)

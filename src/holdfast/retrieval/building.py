@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
-from tempfile import TemporaryDirectory
 
 from holdfast.base.errors import DataError
-from holdfast.base.files import UNWRITABLE, locked
+from holdfast.base.files import UNWRITABLE, locked, partial_folder
 from holdfast.base.jsonl import Skipped
 from holdfast.base.progress import Progress
 from holdfast.retrieval.corpus import count_rows, passages
@@ -23,13 +22,11 @@ def new_index(out: Path) -> Iterator[Path]:
 
     Raises `DataError` when `out` exists, and when the disk is full or cannot be written.
     """
-    with _sentences(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=out.parent, prefix=f"{out.name}.building-") as temporary:
-            folder = Path(temporary) / "index"
-            folder.mkdir()
-            yield folder
-            _publish(folder, out)
+    with _sentences(out), partial_folder(out) as temporary:
+        folder = temporary / "index"
+        folder.mkdir()
+        yield folder
+        _publish(folder, out)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from holdfast.base.errors import DataError
 from holdfast.base.files import write_whole
 from holdfast.base.progress import Progress
+from holdfast.base.stored import read_object
 from holdfast.retrieval.building import read_passages, resumable_index, start_stage
 from holdfast.retrieval.dense import PROBE, SQ8, VECTORS, import_faiss
 from holdfast.retrieval.encoder import Encoder, EncoderSpec
@@ -83,7 +84,7 @@ def _refuse_other_vectors(parent: Path, made_from: dict[str, Any]) -> None:
     path = parent / "made-from.json"
     if not path.is_file():
         write_whole(path, json.dumps(made_from))
-    elif json.loads(path.read_text()) != made_from:
+    elif read_object(path, DataError, f"delete {parent}") != made_from:
         raise DataError(f"{parent} has vectors of another corpus or encoder; give the same ones, or delete that folder")
 
 

@@ -6,7 +6,6 @@ stored in the index, and queries are encoded with the stored settings.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from holdfast.base.errors import ConfigError, ModelError
+from holdfast.base.stored import read_json
 
 Pooling = Literal["mean", "cls", "last", "max"]
 _POOLING_FILE = {
@@ -140,7 +140,7 @@ def _read(model: str, file: str) -> Any:
             _raise_exceptions_for_connection_errors=False,
             _raise_exceptions_for_gated_repo=False,
         )
-        return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+        return None if path is None else read_json(Path(path), ModelError, f"get the files of {model} again")
     except (OSError, ValueError) as error:
         raise ModelError(f"{model}: {file} cannot be read ({error})") from error
 

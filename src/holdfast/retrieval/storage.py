@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
+import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from os.path import exists
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.base.environment import cache_dir
 from holdfast.base.errors import DataError
+from holdfast.base.files import write_whole
+from holdfast.base.stored import read_object
 from holdfast.retrieval.corpus import CorpusDigest
 from holdfast.retrieval.types import Document
 
@@ -21,45 +29,90 @@ FORMAT = 3
 QUERY_CACHE = "queries.jsonl"
 """Written by the server; not part of the index."""
 DOCUMENTS, OFFSETS = "documents.jsonl", "offsets.i8"
-_REBUILD = "delete the folder and build the index again"
+REBUILD = "delete the folder and build the index again"
+_ALWAYS = 2**30
+"""Bytes of an index that is read at every opening, in about a third of a second. A larger one is read once here."""
+_PART = 2**22
 
 
 def write_manifest(folder: Path, settings: dict[str, Any]) -> None:
-    """Write the last file of an index: its settings, and the size of every other file."""
-    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != MANIFEST}
-    manifest = {"format": FORMAT, **settings, "files": sizes}
+    """Write the last file of an index: its settings, size and checksum of every other file, and its own checksum."""
+    paths = [path for path in sorted(folder.iterdir()) if path.name != MANIFEST]
+    sizes, sums = {path.name: path.stat().st_size for path in paths}, {path.name: _checksum(path) for path in paths}
+    manifest = {"format": FORMAT, **settings, "files": sizes, "checksums": sums}
+    manifest |= {"checksum": _own_checksum(manifest)}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The settings of an index; only the format is checked. Raises `DataError` when the folder is not an index."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{folder} is not an index: it has no {MANIFEST}") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"the index {folder} is damaged ({MANIFEST}: {error}); {_REBUILD}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DataError(f"the index {folder} was made by another version of holdfast; {_REBUILD}")
+    """The settings of an index; the manifest alone is checked. Raises `DataError` when the folder is not an index."""
+    if not exists(folder / MANIFEST):
+        raise DataError(f"{folder} is not an index: it has no {MANIFEST}")
+    manifest = read_object(folder / MANIFEST, DataError, REBUILD, kind=str, corpus_sha256=str, files=dict)
+    if manifest.get("format") != FORMAT:
+        raise DataError(f"the index {folder} was made by another version of holdfast; {REBUILD}")
+    # One that was built before there were checksums has none.
+    if manifest.get("checksum", checksum := _own_checksum(manifest)) != checksum:
+        raise DataError(f"the index {folder} is damaged: {MANIFEST} does not match its checksum; {REBUILD}")
     return manifest
 
 
 def open_manifest(folder: Path, kind: str, expected_hash: str | None) -> dict[str, Any]:
-    """The settings of an index of this kind, after the sizes of its files are checked.
+    """The settings of an index of this kind, after its files are checked.
 
     Raises `DataError` for another kind of index, for one of another corpus than `expected_hash` (None: any), and when a
-    file is missing or cut off.
+    file is missing, cut off or changed.
     """
     manifest = read_manifest(folder)
     if manifest["kind"] != kind:
         raise DataError(f"{folder} is a {manifest['kind']} index; open it with `holdfast.retrieval.open_index`")
     if expected_hash is not None and expected_hash != manifest["corpus_sha256"]:
-        raise DataError(f"the index {folder} was built from another corpus, or from an older version; {_REBUILD}")
+        raise DataError(f"the index {folder} was built from another corpus, or from an older version; {REBUILD}")
     for name, size in manifest["files"].items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:
-            raise DataError(f"the index {folder} is damaged: {name} is missing or has another size; {_REBUILD}")
+            raise DataError(f"the index {folder} is damaged: {name} is missing or has another size; {REBUILD}")
+    _compare(folder, manifest.get("checksums", {}))
     return manifest
+
+
+def _compare(folder: Path, checksums: Mapping[str, int]) -> None:
+    """Raise `DataError` where a file has another checksum.
+
+    Files of more than `_ALWAYS` bytes together are compared once, and again after any of them has changed in size,
+    times or place, or was copied. What was compared is noted in the cache, because the index may be read-only.
+    """
+    paths = [folder.resolve() / name for name in checksums]
+    files = [path.stat() for path in paths]
+    seen = [(file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns) for file in files]
+    compared = json.dumps([checksums, seen])
+    note = cache_dir() / "compared" / f"{zlib.crc32(str(folder.resolve()).encode()):08x}.json"
+    is_large = sum(file.st_size for file in files) > _ALWAYS
+    if is_large and note.is_file() and note.read_bytes() == compared.encode():
+        return
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+        for path, found in zip(paths, threads.map(_checksum, paths), strict=True):
+            if found != checksums[path.name]:
+                raise DataError(f"the index {folder} is damaged: {path.name} does not match its checksum; {REBUILD}")
+    if is_large:
+        with suppress(OSError):
+            note.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(note, compared)
+
+
+def _checksum(path: Path) -> int:
+    """CRC-32 of a file: it finds damage, at 4 GB a second."""
+    total = 0
+    with path.open("rb") as file:
+        while part := file.read(_PART):
+            total = zlib.crc32(part, total)
+    return total
+
+
+def _own_checksum(manifest: Mapping[str, Any]) -> int:
+    """CRC-32 of a manifest without the checksum itself."""
+    settings = {key: value for key, value in manifest.items() if key != "checksum"}
+    return zlib.crc32(json.dumps(settings, sort_keys=True).encode())
 
 
 def write_array(path: Path, values: NDArray[Any]) -> None:

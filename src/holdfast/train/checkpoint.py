@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from holdfast.base.errors import CheckpointError
-from holdfast.base.files import partial_folder
+from holdfast.base.files import delete_left_partial, partial_folder
 from holdfast.base.run_folder import (
     CHECKSUMS,
     MODEL,
@@ -34,12 +34,14 @@ from holdfast.base.run_folder import (
     read_checksums,
     step_folder,
 )
+from holdfast.base.stored import read_object
 from holdfast.model.language_model import LanguageModel, save_model
 
 _OPTIMIZER = "optimizer.safetensors"
 _ANCHOR = "anchor.safetensors"
 _CRITIC = "critic.safetensors"
 CRITIC_OPTIMIZER = "critic_optimizer.safetensors"
+_ANOTHER = "take another checkpoint, or a whole copy of this one"
 
 
 def save_checkpoint(
@@ -123,8 +125,7 @@ def recover_interrupted_saves(run_dir: Path) -> None:
             shutil.rmtree(old)
         else:
             old.rename(folder)
-    for partial in checkpoints_of(run_dir).glob(".*.partial"):
-        shutil.rmtree(partial)
+    delete_left_partial(checkpoints_of(run_dir))
 
 
 def newest_whole(run_dir: Path, note: Callable[[str], None]) -> Path | None:
@@ -156,7 +157,7 @@ def find_damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None if it is whole. Reads all of it."""
     if (missing := missing_file(folder)) is not None:
         return missing
-    for name, checksum in (read_checksums(folder) or {}).items():
+    for name, checksum in read_checksums(folder).items():
         if _sha256(folder / name) != checksum:
             return f"{name} does not match its checksum"
     return None
@@ -196,10 +197,9 @@ def model_folder(run_dir: Path, which: str) -> Path:
     return folder / "model"
 
 
-def read_state(folder: Path) -> dict[str, Any]:
-    """The state of a checkpoint, from its state.json."""
-    state: dict[str, Any] = json.loads((folder / "state.json").read_text())
-    return state
+def read_state(folder: Path, **needs: type) -> dict[str, Any]:
+    """The state of a checkpoint, from its state.json, which must have the fields `needs`. Raises `CheckpointError`."""
+    return read_object(folder / "state.json", CheckpointError, _ANOTHER, **needs)
 
 
 def has_optimizer(folder: Path) -> bool:
@@ -208,16 +208,16 @@ def has_optimizer(folder: Path) -> bool:
 
 
 def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, file: str = _OPTIMIZER) -> None:
-    """Restore what `save_checkpoint` wrote, for the same parameters."""
-    from safetensors.torch import load_file
-
+    """Restore what `save_checkpoint` wrote, for the same parameters. Raises `CheckpointError` for anything else."""
     saved: dict[str, dict[str, torch.Tensor]] = {}
-    for key, value in load_file(folder / file).items():
+    for key, value in _load(folder / file).items():
         name, _, part = key.rpartition("/")
         saved.setdefault(name, {})[part] = value
     for parameter, name in _parameter_names(optimizer).items():
         moments = saved.get(name, {})
         for part, value in moments.items():
+            if value.dim() and value.shape != parameter.shape:
+                raise CheckpointError(f"{folder / file} is the optimizer of another model; {_ANOTHER}")
             # A fused optimizer reads the count of steps where the parameter is, any other on the CPU.
             moves = value.dim() or optimizer.defaults.get("fused")
             moments[part] = value.to(parameter.device) if moves else value
@@ -227,9 +227,7 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, file: str = _
 
 def load_anchor(folder: Path) -> list[torch.Tensor]:
     """The anchor's weights as `save_checkpoint` got them, on the CPU; empty if there was none."""
-    from safetensors.torch import load_file
-
-    saved = load_file(folder / _ANCHOR) if (folder / _ANCHOR).is_file() else {}
+    saved = _load(folder / _ANCHOR) if (folder / _ANCHOR).is_file() else {}
     return [saved[str(i)] for i in range(len(saved))]
 
 
@@ -241,14 +239,12 @@ def has_critic(folder: Path) -> bool:
 def load_critic(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
     """Give a critic's trained weights, by name, the saved ones. Raises `CheckpointError` without a critic, or for
     another model's."""
-    from safetensors.torch import load_file
-
     if not has_critic(folder):
         raise CheckpointError(
             f"{folder} has no critic ({_CRITIC}), so it is not of a run with loss.advantage = 'gae', which this recipe "
             "has. Restore [loss] of the recipe, or start a new run"
         )
-    saved = load_file(folder / _CRITIC)
+    saved = _load(folder / _CRITIC)
     shapes, expected = ({name: list(w.shape) for name, w in of.items()} for of in (saved, weights))
     if shapes != expected:
         name = next(n for n in sorted({*shapes, *expected}) if shapes.get(n) != expected.get(n))
@@ -260,6 +256,17 @@ def load_critic(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, weight in weights.items():
             weight.copy_(saved[name])
+
+
+def _load(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file by name, on the CPU. Raises `CheckpointError` where it cannot be read."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); {_ANOTHER}") from None
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

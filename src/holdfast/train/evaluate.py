@@ -10,7 +10,9 @@ from typing import Any
 
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.trajectory import Trajectory
+from holdfast.base.errors import CheckpointError
 from holdfast.base.files import write_whole
+from holdfast.base.stored import read_object
 from holdfast.data.questions import Example
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.summary import Sample, read_sample, samples_of
@@ -109,7 +111,8 @@ class KeptEvaluations:
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         """`settings`: what the evaluations depend on. A file with others is not read."""
         self._path, self._settings = path, dict(settings)
-        kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        remedy = "delete it, and the final evaluation begins again"
+        kept = read_object(path, CheckpointError, remedy) if path.is_file() else {}
         same = kept.pop("settings", None) == self._settings
         self._kept = {name: _evaluation(values) for name, values in kept.items()} if same else {}
 

@@ -84,8 +84,8 @@ class _Run:
         listener.stage("questions and index")
         self.questions = load_questions(config, note=listener.note)
         if checkpoint is not None:  # refused before a warm start, which may take minutes
-            position = read_state(checkpoint)["question_order"]
-            QuestionOrder(self.questions.train, seed=config.run.seed).restore(position)
+            state = read_state(checkpoint, step=int, question_order=dict, generator=list, seconds=float, machine=dict)
+            QuestionOrder(self.questions.train, seed=config.run.seed).restore(state["question_order"])
         self.retrievers = load_retrievers(config, note=listener.note)
         policy = starting_policy(config, self.questions, self.retrievers.train, listener)
         trained = config if checkpoint is None else _continued(config)

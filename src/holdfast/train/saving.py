@@ -12,7 +12,8 @@ import torch
 
 from holdfast.base.errors import CheckpointError
 from holdfast.base.run_folder import METRICS, best_folder, step_folder
-from holdfast.model.language_model import ADAPTERS_FILE, read_object, take_weights
+from holdfast.base.stored import read_object
+from holdfast.model.language_model import ADAPTERS_FILE, take_weights
 from holdfast.recipe import Checkpoint, Config, Model
 from holdfast.train.checkpoint import newest_whole, prune, recover_interrupted_saves, save_checkpoint
 from holdfast.train.tracking import MetricsFile
@@ -111,6 +112,11 @@ _SHAPE = {
 """Key in a model's config.json -> setting of the tiny model."""
 
 
+def _settings_of(path: Path) -> dict[str, Any]:
+    """What a file of a model says; nothing if there is none."""
+    return read_object(path, CheckpointError, "copy it from the original model") if path.is_file() else {}
+
+
 def refuse_other_shape(config: Config, saved: Path) -> None:
     """Raise `CheckpointError` where the recipe's model has another shape than the saved one, judging by their files.
 
@@ -120,14 +126,14 @@ def refuse_other_shape(config: Config, saved: Path) -> None:
     if path == "tiny":
         expected = dict(zip(_SHAPE, (tiny.hidden, tiny.layers, tiny.heads), strict=True))
     else:
-        expected = read_object(Path(path) / "config.json")
-    saved_config = read_object(saved / "config.json")
-    rank = config.model.lora_rank or read_object(Path(path) / ADAPTERS_FILE).get("r", 0)
+        expected = _settings_of(Path(path) / "config.json")
+    saved_config = _settings_of(saved / "config.json")
+    rank = config.model.lora_rank or _settings_of(Path(path) / ADAPTERS_FILE).get("r", 0)
     compared = [
         (name if path == "tiny" else f"model.path = {path!r}, whose {key}", expected.get(key), saved_config.get(key))
         for key, name in _SHAPE.items()
     ]
-    compared.append(("model.lora_rank", rank, read_object(saved / ADAPTERS_FILE).get("r", 0)))
+    compared.append(("model.lora_rank", rank, _settings_of(saved / ADAPTERS_FILE).get("r", 0)))
     for name, configured, trained in compared:
         if None not in (configured, trained) and configured != trained:
             raise CheckpointError(

@@ -12,8 +12,10 @@ from typing import Any
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.collapse import DROPPED_SHARE, WINDOW, Curve, collapsed, curve_of, fell
 from holdfast.base.environment import versions
+from holdfast.base.errors import DataError
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import RESULTS
+from holdfast.base.stored import read_object
 from holdfast.data.questions import Example
 
 
@@ -59,12 +61,12 @@ def write_summary(summary: Summary, questions: int) -> None:
 def read_summary(run_dir: Path) -> Summary | None:
     """How the run ended, or None if it is not finished."""
     try:
-        results = json.loads((run_dir / RESULTS).read_text(encoding="utf-8"))
+        results = read_object(run_dir / RESULTS, DataError, "evaluate again", samples=list)
         samples = tuple(map(read_sample, results.pop("samples")))
         for more in ("questions", "made_by"):
             del results[more]
         return Summary(run_dir=run_dir, samples=samples, **results)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (DataError, KeyError, TypeError):
         return None
 
 

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import write_jsonl
 from holdfast.base.run_folder import METRICS
+from holdfast.base.stored import bounded_json
 from holdfast.recipe import Track
 from holdfast.train.listener import Listener, Listeners, StepResult
 
@@ -77,10 +78,10 @@ class MetricsFile(Listener):
         lines = self.path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
         for number, line in enumerate(lines, start=1):
             try:
-                row = json.loads(line)
+                row = bounded_json(line)
                 if not isinstance(row["step"], int):
                     raise TypeError
-            except (ValueError, RecursionError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError):
                 if number == len(lines):
                     break
                 raise DataError(f'{self.path}:{number}: this line is not a row of metrics, {{"step": …}}') from None

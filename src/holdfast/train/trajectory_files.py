@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.agent.trajectory import Read, Search, Trajectory, Turn
 from holdfast.base.jsonl import write_jsonl
 from holdfast.base.run_folder import DISPLACEMENT, TRAJECTORIES
+from holdfast.base.stored import bounded_json
 from holdfast.data.questions import Example
 from holdfast.train.listener import Listener, StepResult, TurnChange
 
@@ -116,7 +117,7 @@ def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a file whose last line may be cut off."""
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
-            row = json.loads(line)
+            row = bounded_json(line)
             if isinstance(row["step"], int):
                 yield row
         except (ValueError, KeyError, TypeError):

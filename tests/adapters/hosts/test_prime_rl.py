@@ -252,7 +252,7 @@ OURS = f'[trainer.loss]\ntype = "custom"\nimport_path = "{PATH}"\n'
             ["the loss is valid: NLL(coef=0.1, "],
         ),
         ("[trainer.loss]\ntype = 'ipo'", False, ["[trainer.loss] in", "is not holdfast's. Set type"]),
-        ("[trainer.loss", False, ["cannot be read as TOML"]),
+        ("[trainer.loss", False, ["is not valid TOML"]),
     ],
 )
 def test_the_doctor_reads_a_configuration(

@@ -193,6 +193,43 @@ def test_the_token_is_asked_for_where_something_is_to_be_had(served: Any, index:
     assert 'path="other",status="401"' in counts and "wp-login" not in counts
 
 
+def test_another_host_gets_nothing_of_a_server_for_its_own_machine(served: Any, index: Any) -> None:
+    """A web page whose name leads to 127.0.0.1 has its own name in the header."""
+
+    async def talk(client: Any) -> list[int]:
+        hosts = [
+            "127.0.0.1:8000",
+            "[::1]:8000",
+            "LOCALHOST",
+            "mine:8000",
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "[:",
+        ]
+        return [(await client.get("/ready", headers={"Host": host})).status_code for host in hosts]
+
+    assert served(talk, index, local="mine") == [200, 200, 200, 200, 421, 421, 421]
+    assert served(talk, index) == [200] * 7
+
+
+def test_a_body_that_breaks_off_is_no_failure_of_the_server(served: Any, index: Any) -> None:
+    async def talk(client: Any) -> list[int]:
+        parts = iter([{"type": "http.request", "body": b"[", "more_body": True}, {"type": "http.disconnect"}])
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return next(parts)
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("status"))
+
+        scope = {"type": "http", "method": "POST", "path": "/retrieve", "headers": [], "query_string": b""}
+        await client._transport.app(scope, receive, send)
+        return sent[:1]
+
+    assert served(talk, index) == [400]
+
+
 def test_openapi_names_what_is_sent(served: Any, index: Any) -> None:
     async def talk(client: Any) -> Any:
         return (await client.get("/openapi.json")).json()
@@ -234,6 +271,7 @@ Start = Callable[..., Any]
 def test_from_start_to_stop(index_folder: Path, serve_process: Start) -> None:
     process, address = serve_process(index_folder)
     assert address.startswith("http://127.0.0.1:")
+    assert httpx.get(f"{address}/ready", headers={"Host": "evil.example"}, trust_env=False).status_code == 421
     client = HTTPRetriever(address)
     expected = BM25Retriever.load(index_folder).search(["lake", "zebra", "town"], 2)
     assert client.search(["lake", "zebra", "town"], 2) == expected
@@ -257,8 +295,8 @@ def test_what_was_accepted_is_answered(index_folder: Path, serve_process: Start,
     host, port = address.removeprefix("http://").split(":")
     sockets = [socket.create_connection((host, int(port)), timeout=30) for _ in range(40)]
     for i, connection in enumerate(sockets):
-        body = f'{{"query": "lake {i}"}}'
-        connection.sendall(f"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        head, body = "POST /retrieve HTTP/1.1\r\nHost: localhost\r\n", f'{{"query": "lake {i}"}}'
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
     while "holdfast_waiting_queries 40.0" not in httpx.get(f"{address}/metrics", trust_env=False).text:
         time.sleep(0.05)
     process.send_signal(number)

@@ -84,7 +84,7 @@ def reader_of_records(
     )
 
 
-UNREADABLE = (ValueError, RecursionError, struct.error, TypeError, AttributeError)
+UNREADABLE = (ValueError, struct.error, TypeError, AttributeError)
 """What a damaged message raises when it is read."""
 
 

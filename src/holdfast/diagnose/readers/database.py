@@ -5,7 +5,6 @@ Opened so that nothing is written. Written and checked with trackio 0.43 and MLf
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -16,6 +15,7 @@ from urllib.parse import quote
 
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField, json_object
+from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.points import Point, columns_of
@@ -146,8 +146,8 @@ def _configs(database: Connection, key: str, tally: Tally) -> dict[Any, Any]:
 
 def _config(text: Any, tally: Tally) -> dict[str, object]:
     try:
-        return dotted({name: value for name, value in json.loads(text).items() if not name.startswith("_")})
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        return dotted({name: value for name, value in bounded_json(text).items() if not name.startswith("_")})
+    except (ValueError, TypeError, AttributeError):
         tally.add(_NO_SETTINGS)
         return {}
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.base.errors import DataError
 from holdfast.base.run_folder import CONFIG, METRICS
+from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.binary import first_bytes
 from holdfast.diagnose.readers.console import CONSOLE
 from holdfast.diagnose.readers.csv_export import CSV
@@ -168,9 +169,9 @@ def _newest(states: list[Path]) -> LogFile:
 def _continues(first: Path, last: Path) -> bool:
     """Whether the history of the second state begins with all of the first."""
     try:
-        begun, whole = (json.loads(path.read_text(encoding="utf-8"))["log_history"] for path in (first, last))
+        begun, whole = (bounded_json(path.read_bytes())["log_history"] for path in (first, last))
         return json.dumps(begun) == json.dumps(whole[: len(begun)])  # as texts, because NaN does not equal itself
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError):
         return False
 
 

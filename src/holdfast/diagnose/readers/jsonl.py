@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
+from holdfast.base.errors import DataError
 from holdfast.base.jsonl import objects
+from holdfast.base.stored import bounded, bounded_json, read_toml
 from holdfast.diagnose.readers.columns import Columns
 from holdfast.diagnose.readers.numbering import Numbering
 from holdfast.diagnose.readers.reader import STATE_FRAME, Frame, LogFile, Raw, Reader, Row, dotted, frame_of
@@ -68,8 +69,8 @@ def array_rows(path: Path, tally: Tally) -> Iterator[tuple[int, Row]]:
 def _value(text: str) -> Any:
     """What a JSON text holds; None if it is damaged."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return bounded_json(text)
+    except ValueError:
         return None
 
 
@@ -81,6 +82,7 @@ def _elements(text: str, at: int, tally: Tally) -> Iterator[Any]:
             return
         try:
             value, at = _decode(text, at)
+            bounded(value)
         except (ValueError, RecursionError):
             tally.add("the file ends early, or is not JSON from here on", number)
             return
@@ -137,8 +139,8 @@ def _settings(path: Path | None, tally: Tally) -> dict[str, object]:
     if path is None:
         return {}
     try:
-        return dotted(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError):
+        return dotted(read_toml(path, DataError, "restore it"))
+    except DataError:
         tally.add(f"the settings are unknown: {path.name} cannot be read")
         return {}
 

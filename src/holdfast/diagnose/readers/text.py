@@ -170,17 +170,21 @@ def is_binary(text: str) -> bool:
 
 def lines(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
     """(number from 1, line without its end). A line over `LONGEST` becomes ""."""
-    rest, number, too_long = "", 1, False
+    number, size = 1, 0
+    parts: list[str] = []  # joined once: a line of many blocks would be copied for each
     for block in blocks(path, tally):
-        *complete, rest = (rest + block).split("\n")
-        for line in complete:
-            yield number, "" if too_long else line
-            number, too_long = number + 1, False
-        if len(rest) > LONGEST:
-            if not too_long:
+        for place, part in enumerate(block.split("\n")):
+            if place:
+                yield number, "".join(parts)
+                number, size, parts = number + 1, 0, []
+            if size > LONGEST:
+                continue
+            parts.append(part)
+            size += len(part)
+            if size > LONGEST:
                 tally.add(f"skipped {{n lines}} of more than {LONGEST:,} characters", number)
-            rest, too_long = "", True
-    if rest and not too_long:
+                parts.clear()
+    if rest := "".join(parts):
         yield number, rest
 
 

@@ -6,12 +6,12 @@ Records are protobuf messages of type `Record` (wandb_internal.proto) in LevelDB
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.binary import UNREADABLE, fields, reader_of_records, records, signed
 from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.reader import LogFile, Raw, Row, dotted
@@ -86,7 +86,7 @@ def _number(text: bytes) -> Any:
     try:
         return float(text)
     except ValueError:
-        return json.loads(text)
+        return bounded_json(text)
 
 
 def _item(message: bytes, read: Callable[[bytes], Any]) -> tuple[str, Any]:
@@ -106,11 +106,13 @@ def _typed(number: int, part: int | bytes) -> Any:
     """A value that is not written as JSON."""
     if isinstance(part, int):
         return {4: bool(part), 5: (part >> 1) ^ -(part & 1)}.get(number)
-    return struct.unpack("<d", part)[0] if number == 6 else json.loads(part) if number == 8 else part.decode()
+    return struct.unpack("<d", part)[0] if number == 6 else bounded_json(part) if number == 8 else part.decode()
 
 
 def _settings(message: bytes) -> dict[str, object]:
-    items = dict(_item(part, json.loads) for number, part in fields(message) if number == 1 and isinstance(part, bytes))
+    items = dict(
+        _item(part, bounded_json) for number, part in fields(message) if number == 1 and isinstance(part, bytes)
+    )
     return dotted({name: value for name, value in items.items() if not name.startswith("_")})
 
 

@@ -66,7 +66,7 @@ class ReportedRun:
     changes: tuple[SampleChanges, ...] = ()
 
 
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What a file that another program wrote raises when it is parsed."""
 
 

@@ -6,6 +6,7 @@ import hashlib
 import signal
 import socket
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 
 from holdfast.base.errors import ConfigError, MissingExtra
@@ -57,7 +58,9 @@ def serve(
         fingerprint = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
         path = folder / QUERY_CACHE if keep_cache else None
         cache = QueryCache(cache_size, path, fingerprint)
-        app = make_app(retriever, topk=topk, token=token, batching=batching, cache=cache)
+        # Who has the token may call by any name. Where other machines can call, names are not known.
+        local = host if token is None and ip_address(listener.getsockname()[0]).is_loopback else None
+        app = make_app(retriever, topk=topk, token=token, local=local, batching=batching, cache=cache)
         config = uvicorn.Config(
             app,
             log_level="warning",

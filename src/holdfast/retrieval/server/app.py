@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from time import perf_counter
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from holdfast import __version__
@@ -46,13 +49,16 @@ def make_app(
     *,
     topk: int = 3,
     token: str | None = None,
+    local: str | None = None,
     batching: Batching | None = None,
     limits: Limits | None = None,
     cache: QueryCache | None = None,
 ) -> FastAPI:
     """An ASGI application that answers for `retriever`.
 
-    `token` is required as `Authorization: Bearer TOKEN` on every path except `/health` and `/ready`.
+    `token` is required as `Authorization: Bearer TOKEN` on every path except `/health` and `/ready`. With `local`, only
+    requests to that name, or to a name or address of the loopback interface, are answered: a web page that gives its
+    own name this address (DNS rebinding) gets nothing.
     """
     limits, metrics = limits or Limits(), Metrics()
     cache = QueryCache(100_000) if cache is None else cache
@@ -146,17 +152,17 @@ def make_app(
         return Response(metrics.text(), media_type=metrics.content_type)
 
     paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
-    app.add_middleware(_Middleware, metrics=metrics, token=token, paths=paths)
+    app.add_middleware(_Middleware, metrics=metrics, token=token, local=local, paths=paths)
     return app
 
 
 class _Middleware:
-    """Around every request: checks the token, sends the request's id back, counts responses and seconds."""
+    """Around every request: checks host and token, sends the request's id back, counts responses and seconds."""
 
     _OPEN = ("/health", "/ready")
 
-    def __init__(self, app: Any, metrics: Metrics, token: str | None, paths: frozenset[str]) -> None:
-        self._app, self._metrics, self._paths = app, metrics, paths
+    def __init__(self, app: Any, metrics: Metrics, token: str | None, local: str | None, paths: frozenset[str]) -> None:
+        self._app, self._metrics, self._local, self._paths = app, metrics, local, paths
         self._authorization = None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -173,23 +179,46 @@ class _Middleware:
                     message = {**message, "headers": [*message["headers"], (_REQUEST_ID, request)]}
             await send(message)
 
-        if self._authorization is not None and path not in self._OPEN:
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._authorization):
-                refusal = _json(b'{"detail": "send the header Authorization: Bearer TOKEN"}', 401)
-                await refusal(scope, receive, counted)
-                return
+        if (refusal := self._refusal(path, headers)) is not None:
+            await refusal(scope, receive, counted)
+            return
         await self._app(scope, receive, counted)
         self._metrics.seconds.observe(perf_counter() - began)
 
+    def _refusal(self, path: str, headers: Mapping[bytes, bytes]) -> Response | None:
+        """Why the request is not answered; None if it is."""
+        if self._local is not None and not _is_local(headers.get(b"host", b"localhost"), self._local):
+            return _json(
+                b'{"detail": "this server is for its own machine, and the request names another host. Call it by '
+                b'localhost or 127.0.0.1, or start it with --host or with a token"}',
+                421,
+            )
+        is_open = self._authorization is None or path in self._OPEN
+        if is_open or hmac.compare_digest(headers.get(b"authorization", b""), self._authorization or b""):
+            return None
+        return _json(b'{"detail": "send the header Authorization: Bearer TOKEN"}', 401)
+
+
+def _is_local(header: bytes, bound: str) -> bool:
+    """Whether a Host header names the loopback interface, or the name by which the server was bound to it."""
+    try:
+        name = urlsplit(f"//{header.decode('latin-1')}").hostname or ""
+        return name == bound.lower() or name.split(".")[-1] == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
 
 async def _read(request: Request, kind: type[Body], most: int) -> Body:
-    """Read and check the body. Raises 413 before a body that is too long is read, 422 for one of another shape."""
+    """Read and check the body. Raises 413 before a body that is too long is read, 422 for one of another shape, and 400
+    for one that breaks off, whose client is gone."""
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > most:
-            raise HTTPException(413, f"the body is longer than {most} bytes")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > most:
+                raise HTTPException(413, f"the body is longer than {most} bytes")
+    except ClientDisconnect:
+        raise HTTPException(400, "the body broke off") from None
     try:
         return kind.model_validate_json(bytes(body))
     except ValidationError as error:

@@ -6,12 +6,12 @@ import json
 import logging
 import os
 import sys
+import zlib
 from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -23,6 +23,8 @@ _log = logging.getLogger("holdfast")
 MOST_BYTES = 256 * 2**20
 """The most bytes of all entries, in memory and in the file together: about 1 KB per entry of 10 passages."""
 _OVERHEAD = 500  # bytes in memory that an entry takes besides its text and its numbers
+
+_LONGEST = 2**20  # bytes of the longest line that is read
 
 Key = tuple[str, int]
 
@@ -37,9 +39,9 @@ class QueryCache:
     """An LRU cache (query, k) → rows and scores, and a file to which every new entry is appended.
 
     It has at most `size` entries and `MOST_BYTES` bytes. The file begins with the fingerprint of the index; entries of
-    another index are not used. A last line that a kill cut off is skipped. A file with another line that cannot be read
-    is not used. The file is rewritten on opening, and when it has twice the lines or bytes it needs. If the file cannot
-    be written, or another server holds it, the cache is in memory only. All of this is logged.
+    another index are not used. Each line begins with its checksum; one that is damaged or cut off is skipped. The file
+    is rewritten on opening, and when it has twice the lines or bytes it needs. If the file cannot be written, or
+    another server holds it, the cache is in memory only. All of this is logged.
     """
 
     def __init__(self, size: int, path: Path | None = None, fingerprint: str = "") -> None:
@@ -121,12 +123,24 @@ class QueryCache:
             _log.warning("%s belongs to another server: the cache of this one is in memory only", path)
             return
         if path.is_file():
-            try:
-                for entry in list(_read(path, self._fingerprint)):
-                    self._remember(*entry)
-            except (ValueError, KeyError, TypeError) as error:
-                _log.warning("%s is damaged (%s): the cache starts empty", path, error)
+            with path.open("rb") as file:
+                self._read(file)
         self._rewrite()
+
+    def _read(self, file: IO[bytes]) -> None:
+        """Remember the entries of this index."""
+        head, damaged = _row(file.readline(_LONGEST)), 0
+        if head is None:
+            _log.warning("%s is damaged, or of an older version: the cache starts empty", self._path)
+        elif head["index"] == self._fingerprint:
+            while line := file.readline(_LONGEST):
+                if (row := _row(line)) is None:
+                    damaged += 1
+                else:
+                    result = Ranked(np.array(row["rows"], np.int64), np.array(row["scores"], np.float32))
+                    self._remember((row["query"], row["k"]), result, len(line))
+        if damaged:
+            _log.warning("%s: %d line(s) are damaged or cut off, and are skipped", self._path, damaged)
 
     def _rewrite(self) -> None:
         assert self._path is not None
@@ -135,7 +149,7 @@ class QueryCache:
         fresh = self._path.with_name(f".{self._path.name}.new")
         self._file = open(fresh, "w", encoding="ascii")  # noqa: SIM115 (closed by `close`)
         self._lines = self._written = 0
-        self._file.write(json.dumps({"index": self._fingerprint}) + "\n")
+        self._file.write(_summed({"index": self._fingerprint}))
         for key, entry in self._entries.items():
             line = _line(key, entry.result)
             self._file.write(line)
@@ -153,18 +167,16 @@ class QueryCache:
 
 
 def _line(key: Key, result: Ranked) -> str:
-    row = {"query": key[0], "k": key[1], "rows": result.rows.tolist(), "scores": result.scores.tolist()}
-    return json.dumps(row) + "\n"
+    return _summed({"query": key[0], "k": key[1], "rows": result.rows.tolist(), "scores": result.scores.tolist()})
 
 
-def _read(path: Path, fingerprint: str) -> Iterator[tuple[Key, Ranked, int]]:
-    """Entries of this index, and the bytes of their lines."""
-    with open(path, "rb") as file:
-        if json.loads(file.readline())["index"] != fingerprint:
-            return
-        for line in file:
-            if not line.endswith(b"\n"):
-                return  # cut off by a kill
-            entry = json.loads(line)
-            result = Ranked(np.array(entry["rows"], np.int64), np.array(entry["scores"], np.float32))
-            yield (entry["query"], entry["k"]), result, len(line)
+def _summed(row: dict[str, Any]) -> str:
+    """A line of the file: the CRC-32 of a row, and the row."""
+    text = json.dumps(row)
+    return f"{zlib.crc32(text.encode()):08x} {text}\n"
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """The row of a line; None where the line is not whole."""
+    checksum, _, text = line.removesuffix(b"\n").partition(b" ")
+    return json.loads(text) if checksum == b"%08x" % zlib.crc32(text) else None
