@@ -148,7 +148,7 @@ def run(
 
     [cyan]holdfast eval run runs/quickstart[/cyan]
 
-    [cyan]holdfast eval run run --recipe recipe.toml --data dev[/cyan]
+    [cyan]holdfast eval run runs/my --recipe recipe.toml --data dev[/cyan]
 
     [cyan]holdfast eval run Qwen/Qwen2.5-3B-Instruct --method rag --data nq.jsonl --retrieval.url http://127.0.0.1:8000[/cyan]
     """
