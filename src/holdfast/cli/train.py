@@ -57,14 +57,14 @@ def train(
     """
     config, named, needs = _read(recipe, ctx.meta["settings"])
     if dry_run:
-        from holdfast.train.checks import cut_passages
+        from holdfast.train.checks import passage_notes
 
-        cut, folder = cut_passages(config), runs.free_folder(config, named=named, overwrite=overwrite)
+        notes, folder = passage_notes(config), runs.free_folder(config, named=named, overwrite=overwrite)
         out().print(f"This recipe can be trained. The run would be written to {folder}.", soft_wrap=True)
         if needs is not None:
             out().print(f"It needs {needs}.", soft_wrap=True)
-        if cut is not None:
-            out().print(f"{cut}.", soft_wrap=True)
+        for note in notes:
+            out().print(f"{note}.", soft_wrap=True)
         return
     trainer = load_trainer("run")
     config, run_dir = runs.claim(config, named=named, overwrite=overwrite)

@@ -7,6 +7,7 @@ import mmap
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, overload
 
 import numpy as np
@@ -35,8 +36,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The settings of an index; only the format is checked. Raises `DataError` when the folder is not an index."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{folder} is not an index: it has no {MANIFEST}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        if not folder.exists():
+            raise DataError(f"{folder} is not an index: it does not exist") from None
+        build = f"holdfast index build {quote(str(folder))} --out {quote(folder.name.split('.')[0] + '-index')}"
+        raise DataError(
+            f"{folder} is not an index: it has no {MANIFEST}", hint=f"to build one of the passages in it: {build}"
+        ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"the index {folder} is damaged ({MANIFEST}: {error}); {_REBUILD}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
