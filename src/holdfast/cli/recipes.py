@@ -16,6 +16,8 @@ from holdfast.cli.terminal import HELP_OPTIONS, out, program
 if TYPE_CHECKING:
     from holdfast.recipe import Config
 
+DEFAULT = "quickstart"
+
 RecipeArgument = Annotated[
     str | None,
     typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a bundled recipe. Default: quickstart."),
@@ -108,7 +110,7 @@ def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
     from holdfast.recipe import Config, load
     from holdfast.recipe.settings import parse_overrides, read_toml
 
-    path = find(recipe or "quickstart")
+    path = find(recipe or DEFAULT)
     named = "run.name" in parse_overrides(settings, Config)
     run = read_toml(path).get("run", {})
     if not named and isinstance(run, dict) and "name" not in run:
