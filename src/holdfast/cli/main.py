@@ -63,7 +63,6 @@ class _Group(PluginGroup):
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings=HELP_OPTIONS,

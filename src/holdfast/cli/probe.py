@@ -17,7 +17,7 @@ import typer
 from holdfast.base.errors import ConfigError, MissingExtra
 from holdfast.base.run_folder import is_run
 from holdfast.cli.recipes import read_recipe
-from holdfast.cli.runs import ROOT, find_run
+from holdfast.cli.runs import ROOT, complete_run, find_run
 from holdfast.cli.terminal import out, program, train_extra
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ Target = Annotated[
     typer.Argument(
         metavar="RUN_OR_MODEL",
         help="A run folder, or the name of a run in runs/. With --recipe: a model folder, or a name on the hub.",
+        autocompletion=complete_run,
     ),
 ]
 Checkpoint = Annotated[

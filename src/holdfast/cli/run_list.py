@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,8 +35,8 @@ class Run:
     planned: int | None
     reward: float | None
     """Mean of the last steps, as in the curves of a report; None before the first."""
-    when: float
-    """Seconds since 1970 of what the run wrote last."""
+    when: datetime
+    """When the run last wrote a step or its results."""
     verdict: str
     """The first words at the end of a run, or else the first finding."""
 
@@ -63,13 +64,9 @@ def runs(
             listed.append(read_run(path))
         except DataError as error:
             err().print(f"left out: {error}")
-    listed.sort(key=lambda run: -run.when)
+    listed.sort(key=lambda run: run.when, reverse=True)
     if as_json:
-        rows = [
-            asdict(run) | {"when": datetime.fromtimestamp(run.when, UTC).isoformat(timespec="seconds")}
-            for run in listed
-        ]
-        typer.echo(json.dumps(rows, indent=1))
+        typer.echo(json.dumps([asdict(run) for run in listed], indent=1, default=datetime.isoformat))
         return
     lines = [("run", "recipe", "state", "steps", "reward", "written", "verdict"), *map(_cells, listed)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -82,7 +79,7 @@ def runs(
 def _cells(run: Run) -> tuple[str, ...]:
     steps = f"{run.steps}/{ABSENT if run.planned is None else run.planned}"
     reward = ABSENT if run.reward is None else f"{run.reward:.3f}"
-    when = f"{datetime.fromtimestamp(run.when):%Y-%m-%d %H:%M}"
+    when = f"{run.when.astimezone():%Y-%m-%d %H:%M}"
     return run.name, run.recipe or ABSENT, run.state, steps, reward, when, run.verdict
 
 
@@ -109,7 +106,7 @@ def read_run(folder: Path) -> Run:
         steps=steps,
         planned=planned if type(planned) is int else None,
         reward=sum(rewards) / len(rewards) if rewards else None,
-        when=written,
+        when=datetime.fromtimestamp(int(written), UTC),
         verdict=clean(verdict or _first_finding(folder / FINDINGS)),
     )
 
@@ -131,8 +128,8 @@ def _last_steps(path: Path) -> tuple[int, list[float]]:
         if type(step) is not int:
             raise DataError(f"{path} is damaged: a row has no step")
         steps.append(step)
-        if isinstance(reward, int | float):
-            rewards.append(float(reward))
+        if isinstance(reward, float) and isfinite(reward):
+            rewards.append(reward)
         if len(rewards) == WINDOW:
             break
     return max(steps), rewards

@@ -7,9 +7,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+import typer
+
 from holdfast.base.errors import ConfigError
 from holdfast.base.files import is_locked
 from holdfast.base.run_folder import CONFIG, headed, is_run
+from holdfast.cli.command import completes_value
 from holdfast.cli.terminal import program
 
 if TYPE_CHECKING:
@@ -39,6 +42,11 @@ def find_run(name: str) -> Path:
 def in_runs(name: str) -> str:
     """The run folder for the name of a run in `ROOT`; any other text unchanged."""
     return str(ROOT / name) if not Path(name).exists() and is_run(ROOT / name) else name
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """For a shell: the names of the runs in `ROOT`. It completes paths by itself."""
+    return [] if completes_value(ctx) else [path.name for path in _runs()]
 
 
 def _runs() -> list[Path]:

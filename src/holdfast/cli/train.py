@@ -73,7 +73,12 @@ def train(
 
 def resume(
     ctx: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or the name of a run in runs/.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run folder, or the name of a run in runs/.", autocompletion=runs.complete_run
+        ),
+    ],
 ) -> None:
     """Continue a run from its newest checkpoint.
 
