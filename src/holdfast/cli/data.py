@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.base.errors import ConfigError
-from holdfast.base.jsonl import Skips
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.recipes import read_recipe
 from holdfast.cli.terminal import HELP_OPTIONS, err, out
@@ -210,6 +209,7 @@ def convert(
 
     [cyan]holdfast data convert mine.jsonl mine.parquet --format verl[/cyan]
     """
+    from holdfast.base.jsonl import Skips
     from holdfast.data.files import file_type_of, iter_examples, write_examples
 
     skips = Skips()

@@ -13,7 +13,6 @@ import typer
 
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.files import is_locked
-from holdfast.base.jsonl import BadField, json_object
 from holdfast.base.run_folder import CONFIG, FINDINGS, KEPT, METRICS, RESULTS, is_finished, is_run, recipe_name
 from holdfast.cli.runs import ROOT
 from holdfast.cli.terminal import ABSENT, err, out, program
@@ -159,6 +158,8 @@ def _first_finding(path: Path) -> str:
 
 
 def _object(text: bytes, path: Path) -> dict[str, Any]:
+    from holdfast.base.jsonl import BadField, json_object
+
     try:
         return json_object(text)
     except BadField as bad:
