@@ -18,6 +18,14 @@ from holdfast.recipe import dump, load
 Run = Callable[..., Any]
 
 
+def results(steps: int, verdict: str) -> bytes:
+    summary = {"seconds": 1.0, "steps": steps, "verdict": verdict, "before": {}, "after": {}, "split": "test"}
+    return json.dumps(summary | {"samples": [], "questions": 1, "made_by": {}}).encode()
+
+
+SUMMARY = results(12, "Held.")
+
+
 def make(name: str, *, steps: int = 12, ended: str | None = None, hours_ago: float = 0) -> Path:
     """A run of 12 steps, of which it made `steps`, with rewards of 0.01, 0.02, …; `ended` is its verdict."""
     folder = Path("runs") / name
@@ -29,8 +37,7 @@ def make(name: str, *, steps: int = 12, ended: str | None = None, hours_ago: flo
     finding = {"code": "LLD002", "step": 3, "level": "finding"}
     (folder / "findings.json").write_text(json.dumps({"findings": [finding | {"level": "note"}, finding]}))
     if ended is not None:
-        summary = {"seconds": 1.0, "steps": steps, "verdict": ended, "before": {}, "after": {}, "split": "test"}
-        (folder / "results.json").write_text(json.dumps(summary | {"samples": [], "questions": 1, "made_by": {}}))
+        (folder / "results.json").write_bytes(results(steps, ended))
     for path in folder.iterdir():
         os.utime(path, (time.time() - 3600 * hours_ago,) * 2)
     return folder
@@ -75,6 +82,8 @@ def test_each_run_is_a_line_and_the_newest_comes_first(holdfast: Run) -> None:
         ("findings.json", b"[" * 200_000),
         ("findings.json", b'{"findings": [1]}'),
         ("results.json", b"{}"),
+        ("results.json", SUMMARY.replace(b'"steps": 12', b'"steps": "12"')),
+        ("results.json", SUMMARY.replace(b'"Held."', b"[]")),
     ],
 )
 def test_a_damaged_run_is_named_and_the_others_are_listed(name: str, content: bytes, holdfast: Run) -> None:

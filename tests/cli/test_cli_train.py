@@ -225,7 +225,7 @@ def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     config = load()
     with ThreadPoolExecutor(8) as threads:
-        folders = list(threads.map(lambda _: claim(config, named=False, overwrite=False)[1], range(32)))
+        folders = list(threads.map(lambda _: claim(config, "quickstart", named=False, overwrite=False)[1], range(32)))
     assert len(set(folders)) == 32
     Path("runs/empty").mkdir()
     night = validate({"run": {"name": "empty"}})

@@ -84,19 +84,22 @@ def _cells(run: Run) -> tuple[str, ...]:
 
 def read_run(folder: Path) -> Run:
     """A run from its files. Raises `DataError` for a folder that is not a run, or is damaged."""
-    from holdfast.diagnose.readers.text import clean
-    from holdfast.recipe.settings import read_toml, table
-
     if not is_run(folder):
         raise DataError(f"{folder} is not a run: it has no {CONFIG}")
     try:
-        recipe = read_toml(folder / CONFIG)
-        written = max(path.stat().st_mtime for name in (CONFIG, METRICS, RESULTS) if (path := folder / name).exists())
+        return _read(folder)
     except (ConfigError, OSError) as error:
         raise DataError(str(error)) from None
-    named, planned = recipe_name(folder), table(recipe, "train").get("steps")
+
+
+def _read(folder: Path) -> Run:
+    from holdfast.diagnose.readers.text import clean
+    from holdfast.recipe.settings import read_toml, table
+
+    named, planned = recipe_name(folder), table(read_toml(folder / CONFIG), "train").get("steps")
     steps, rewards = _last_steps(folder / METRICS)
     verdict = _closing(folder, planned if type(planned) is int else 0)
+    written = max(path.stat().st_mtime for name in (CONFIG, METRICS, RESULTS) if (path := folder / name).exists())
     return Run(
         name=clean(folder.resolve().name),
         folder=str(folder),
@@ -120,18 +123,18 @@ def _last_steps(path: Path) -> tuple[int, list[float]]:
         start = max(file.seek(0, 2) - _TAIL, 0)
         file.seek(start)
         lines = file.read().split(b"\n")[start > 0 : -1]  # the last one is empty, or still being written
-    steps, rewards = [0], list[float]()
+    steps, rewards = 0, list[float]()
     for line in reversed(lines):
         row = _object(line, path)
         step, reward = row.get("step"), row.get("reward/mean")
         if type(step) is not int:
             raise DataError(f"{path} is damaged: a row has no step")
-        steps.append(step)
+        steps = max(steps, step)
         if isinstance(reward, float) and isfinite(reward):
             rewards.append(reward)
         if len(rewards) == WINDOW:
             break
-    return max(steps), rewards
+    return steps, rewards
 
 
 def _closing(folder: Path, planned: int) -> str | None:
@@ -142,7 +145,8 @@ def _closing(folder: Path, planned: int) -> str | None:
         return "rejection sampling" if (folder / KEPT).exists() else "warm start"
     if not is_finished(folder):
         return None
-    if (summary := read_summary(folder)) is None:
+    summary = read_summary(folder)
+    if summary is None or type(summary.steps) is not int or not isinstance(summary.verdict, str):
         raise DataError(f"{folder / RESULTS} is damaged")
     return summary.verdict.partition(".")[0] if summary.steps >= planned else None
 
