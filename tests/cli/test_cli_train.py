@@ -229,9 +229,9 @@ def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(set(folders)) == 32
     Path("runs/empty").mkdir()
     night = validate({"run": {"name": "empty"}})
-    assert claim(night, named=True, overwrite=False)[1] == Path("runs/empty")
+    assert claim(night, "quickstart", named=True, overwrite=False)[1] == Path("runs/empty")
     with pytest.raises(ConfigError, match="runs/empty exists"):
-        claim(night, named=True, overwrite=False)
+        claim(night, "quickstart", named=True, overwrite=False)
 
 
 def test_a_file_in_the_way_of_the_run_folder(trainer: Any, holdfast: Run) -> None:
