@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.base.run_folder import begin
 from holdfast.cli.main import app
 from holdfast.recipe import Config, dump
 from holdfast.train.listener import Listener
@@ -41,7 +42,7 @@ class FakeTrainer:
 
     def train_checked(self, config: Config, run_dir: Path, *, listener: Listener) -> Summary:
         self.calls.append(("train", config))
-        (run_dir / "config.toml").write_text(dump(config))
+        begin(run_dir, dump(config))
         return self._finish(run_dir, listener)
 
     def resume(self, run_dir: Path, *, listener: Listener) -> Summary:

@@ -63,7 +63,7 @@ def test_bad_rows_stop_or_are_left_out(tmp_path: Path) -> None:
     assert not (tmp_path / "out.parquet").exists()
     left_out = run("convert", path, tmp_path / "out.parquet", "--skip-bad", "--source", "own", "--split", "train")
     assert left_out.exit_code == 0
-    assert "1 row(s) left out; the first: " in left_out.stderr
+    assert "skipped 1 row (line 2): golden_answers" in left_out.stderr
     assert [e.id for e in read_examples(tmp_path / "out.parquet")] == ["own/train/0"]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from holdfast import __version__
 from holdfast.cli import plugins
@@ -201,3 +202,32 @@ def test_the_entry_points_of_the_study_can_be_loaded() -> None:
         assert isinstance(EntryPoint(name, value, plugins.GROUP).load(), typer.Typer)
     code = "import sys; sys.modules.update(torch=None); from holdfast_research.__main__ import program"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# ---- completion
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("holdfast ru", ["runs"]),
+        ("holdfast --install-c", ["--install-completion"]),
+        ("holdfast train fl", ["flaky"]),
+        ("holdfast train m", ["my.toml"]),
+        ("holdfast train my.toml --loss.penalty.coef 0.5 --dry", ["--dry-run"]),
+        ("holdfast train my.toml --loss.penalty.coef 0.5 --loss.penalty.g", ["--loss.penalty.gate"]),
+        ("holdfast train --loss.penalty.coef=0.5 m", ["my.toml"]),
+        ("holdfast train --retrieval.corpus m", []),  # files, which the shell completes by itself
+        ("holdfast train --no.such 1 --loss.penalty.g", ["--loss.penalty.gate"]),
+        ("holdfast resume m", ["mine"]),
+        ("holdfast eval run m", ["mine"]),
+    ],
+)
+def test_a_shell_completes(line: str, offered: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "config.toml").touch()
+    (tmp_path / "my.toml").touch()
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    done = CliRunner().invoke(app, [], env={"_HOLDFAST_COMPLETE": "complete_bash", **words}, prog_name="holdfast")
+    assert done.output.split() == offered

@@ -20,7 +20,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_from_a_corpus_to_what_an_agent_sees(corpus: Path, holdfast: Run) -> None:
     said = holdfast("index", "build", "corpus.jsonl", "--out", "my-index").stdout
-    assert 'index show my-index "a query"' in said
+    assert "\ncorpus.jsonl: 2 passages\n" in said and 'index show my-index "a query"' in said
     shown = holdfast("index", "show", "my-index", "towns")
     assert shown.stdout == "<information>Doc 1(Title: Orsa) A town by the lake.</information>\n"
     assert "orsa" in shown.stderr  # ids and scores beside it
@@ -34,7 +34,9 @@ def test_from_a_corpus_to_what_an_agent_sees(corpus: Path, holdfast: Run) -> Non
     [
         (["index", "build", "corpus.jsonl"], "Missing option '--out'"),
         (["index", "build", "nothing.jsonl", "--out", "x"], "nothing.jsonl does not exist"),
-        (["index", "show", "nowhere", "query"], "nowhere is not an index"),
+        (["index", "show", "nowhere", "query"], "nowhere is not an index: it does not exist"),
+        (["serve", "corpus.jsonl"], "holdfast index build corpus.jsonl --out corpus-index"),
+        (["serve", "docs"], "holdfast index build docs --out docs-index"),
         (
             ["index", "show", "my-index", "query", "--protocol", "nonsense"],
             "--protocol nonsense: there is no such preset",
@@ -43,7 +45,21 @@ def test_from_a_corpus_to_what_an_agent_sees(corpus: Path, holdfast: Run) -> Non
 )
 def test_what_cannot_be_done_is_a_sentence(corpus: Path, holdfast: Run, arguments: list[str], message: str) -> None:
     holdfast("index", "build", "corpus.jsonl", "--out", "my-index")
+    Path("docs").mkdir()
     assert message in holdfast(*arguments, code=2).stderr
+
+
+def test_a_build_says_what_it_read_and_what_it_skipped_and_why(corpus: Path, holdfast: Run) -> None:
+    names = ["a.md", "b.txt", "c.pdf", "d.pdf", "e.pdf", "f.pdf", "g.html", "LICENSE"]
+    Path("docs").mkdir()
+    for name in names:
+        Path("docs", name).write_text("A town by the lake.")
+    assert holdfast("index", "build", "docs", "--out", "my-index").stdout.splitlines()[-5:-1] == [
+        "docs: 2 passages of 2 files",
+        "skipped 4 files (docs/c.pdf, docs/d.pdf, docs/e.pdf, …): .pdf is not read",
+        "skipped 1 file (docs/LICENSE): a name without an ending is not read",
+        "skipped 1 file (docs/g.html): .html is not read",
+    ]
 
 
 def test_a_plan_is_printed_and_nothing_done(corpus: Path, holdfast: Run, encoder: Any) -> None:

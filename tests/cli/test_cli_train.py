@@ -225,13 +225,13 @@ def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     config = load()
     with ThreadPoolExecutor(8) as threads:
-        folders = list(threads.map(lambda _: claim(config, named=False, overwrite=False)[1], range(32)))
+        folders = list(threads.map(lambda _: claim(config, "quickstart", named=False, overwrite=False)[1], range(32)))
     assert len(set(folders)) == 32
     Path("runs/empty").mkdir()
     night = validate({"run": {"name": "empty"}})
-    assert claim(night, named=True, overwrite=False)[1] == Path("runs/empty")
+    assert claim(night, "quickstart", named=True, overwrite=False)[1] == Path("runs/empty")
     with pytest.raises(ConfigError, match="runs/empty exists"):
-        claim(night, named=True, overwrite=False)
+        claim(night, "quickstart", named=True, overwrite=False)
 
 
 def test_a_file_in_the_way_of_the_run_folder(trainer: Any, holdfast: Run) -> None:

@@ -149,6 +149,7 @@ def test_commands_exist() -> None:
         # `eval` puts its settings on top of a run's or of its data's, so alone they need not work.
         parse_overrides(settings, Config) if verb == "eval" else load(None, settings)
         for word in rest:
+            assert word.partition("/")[0] != "run", f"{page}: {word} is a run folder, which is runs/NAME"
             if word.startswith("recipes/"):
                 assert (ROOT / "src/holdfast" / word).is_file(), f"{page}: {word} does not exist"
 
@@ -178,6 +179,21 @@ def test_python_runs(page: Path) -> None:
     for block in blocks(page, "python"):
         if ">>>" not in block:
             exec(compile(block, str(page), "exec"), {"__name__": "page"})
+
+
+def test_the_penalty_is_spelled_in_one_way() -> None:
+    """As findings and the demo do: one set of arguments for one piece of advice."""
+    from holdfast.diagnose.rules.remedies import PENALTY
+
+    spelled = re.compile(r"with_penalties\(GRPOTrainer, LLDS\([^)]*\)")
+    files = [
+        *(page for page in PAGES if page.name != "CHANGELOG.md"),
+        *ROOT.glob("examples/*.py"),
+        *ROOT.glob("src/holdfast/adapters/*.py"),
+    ]
+    found = [(file.name, line) for file in files for line in spelled.findall(file.read_text(encoding="utf-8"))]
+    assert {"README.md", "trl.md", "index.md", "trl_stabilised.py"} <= {name for name, _ in found}
+    assert [pair for pair in found if not PENALTY["trl"][0].startswith(pair[1])] == []
 
 
 def test_the_questions_asked_are_in_the_data_of_the_run() -> None:

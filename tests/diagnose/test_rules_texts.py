@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.diagnose.diagnose import LOGGED_BY, best_set, how_to_log, logged_by
-from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.rules import RULES, remedies
 from holdfast.recipe import setting_names
 
 CODE = re.compile(r"`([^`]+)`")
-PENALTY = {"threshold", "tau", "preserve"}  # of LLDS and SAPO, where they are settings of our adapters
+PENALTY = {"coef", "threshold", "tau", "preserve"}  # of LLDS and SAPO, where they are settings of our adapters
 OURS = PENALTY | {"mask_logprobs"}  # of with_penalties
 ASYNCHRONOUS = "max_staleness"  # of AsyncGRPOConfig, which needs more than trl alone
 HOSTS = ("holdfast", "trl", "verl", "unknown")
@@ -34,7 +34,7 @@ CALLS = {
     "with_penalties",
     "with_penalties(GRPOTrainer)",
     "with_penalties(GRPOTrainer, mask_logprobs=True)",
-    "with_penalties(GRPOTrainer, LLDS(coef=1.0))",
+    *remedies.PENALTY["trl"],
     '"sapo"',
     "holdfast train",
     "holdfast resume",
@@ -101,7 +101,7 @@ def test_paths_of_verl_exist() -> None:
     from omegaconf import OmegaConf
 
     config = OmegaConf.load(Path(verl.__file__).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml")
-    settings = [(where, word.partition("=")[0]) for where, word in words("verl")]
+    settings = [(where, word.removeprefix("+").partition("=")[0]) for where, word in words("verl")]
     assert len(settings) > 15
     logged = ("actor/", "response_length/", "critic/", "rollout_corr/", "training/", "async_training.")
     ours = {f"actor_rollout_ref.actor.policy_loss.penalty_{name}" for name in PENALTY}

@@ -13,7 +13,7 @@ TRL_LINE = """
 from trl import GRPOTrainer
 from holdfast.adapters.trl import LLDS, with_penalties
 
-Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0, gate="action"))
+Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0))
 print(issubclass(Trainer, GRPOTrainer), Trainer._compute_loss is not GRPOTrainer._compute_loss)
 """
 pytestmark = pytest.mark.slow

@@ -134,6 +134,7 @@ def test_a_folder_of_texts(tmp_path):
     (tmp_path / "notes.txt").write_bytes(b"caf\xe9")
     (tmp_path / "towns.txt").write_text("One.\n\nTwo.")
     (tmp_path / "picture.png").write_bytes(b"x")
+    (tmp_path / "title.md").write_text("# Title\n")
     documents, skipped = all_of(tmp_path)
     assert [(d.id, d.title, len(d.text.split())) for d in documents] == [
         ("deep/lakes.md#1", "Lakes", 1),
@@ -143,7 +144,11 @@ def test_a_folder_of_texts(tmp_path):
         ("deep/lakes.md#5", "Orsa lake", 50),
         ("towns.txt#1", "towns", 2),
     ]
-    assert skipped == [f"{tmp_path}:2: notes.txt: is not UTF-8 at byte 4"]
+    assert skipped == [
+        f"{tmp_path}/notes.txt: is not UTF-8 at byte 4",
+        f"{tmp_path}/picture.png: .png is not read",
+        f"{tmp_path}/title.md: has no paragraph",
+    ]
     assert [d.id for d in all_of(tmp_path, replace=True)[0]][5] == "notes.txt#1"
 
 

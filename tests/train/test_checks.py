@@ -22,11 +22,12 @@ from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config, load
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.corpus import passages
+from holdfast.retrieval.types import Document
 from holdfast.train import checks, run, start
 from holdfast.train.checks import (
     config_warnings,
-    cut_passages,
     overlap_warnings,
+    passage_notes,
     validate_before_training,
     validate_model_and_prompts,
 )
@@ -121,10 +122,23 @@ def test_questions_in_two_splits_are_told_of(recipe: Recipe) -> None:
 
 
 def test_passages_that_an_observation_cannot_show_are_counted(recipe: Recipe, own: Recipe) -> None:
-    long = cut_passages(own("raw", {"protocol.max_observation_tokens": 30, "protocol.topk": 1}))
-    assert long is not None and re.match(r"[1-9]\d* of \d+ passages do not fit into an observation of ", long)
-    assert cut_passages(own("raw", {"protocol.max_observation_tokens": 400, "protocol.max_total_tokens": 500})) is None
-    assert cut_passages(recipe()) is None
+    read, long = passage_notes(own("raw", {"protocol.max_observation_tokens": 30, "protocol.topk": 1}))
+    assert re.search(r"\.jsonl: \d+ passages$", read)
+    assert re.match(r"[1-9]\d* of \d+ passages do not fit into an observation of ", long)
+    fits = {"protocol.max_observation_tokens": 400, "protocol.max_total_tokens": 500}
+    assert passage_notes(own("raw", fits)) == [read]
+    assert passage_notes(recipe()) == []
+
+
+def test_the_sample_of_passages_is_spread_over_the_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one early file is all that it judges by."""
+    monkeypatch.setattr(checks, "_COUNTED", 10)
+    corpus = [Document(str(row), "text") for row in range(75)]
+    sample, whole = checks._sample(corpus)
+    assert [document.id for document in sample] == [str(row) for row in range(0, 75, 8)] and whole
+    monkeypatch.setattr(checks, "_SMALL_CORPUS", 40)
+    sample, whole = checks._sample(corpus)
+    assert sample[-1].id == "10" and not whole
 
 
 # ---- what a run would refuse before its first step

@@ -94,12 +94,9 @@ def test_bad_rows_are_counted_and_said(
     load_retrievers(recipe(own_files), note=notes.append)
     assert len(splits.train) + len(splits.dev) == 10
     assert len(notes) == 2
-    assert (
-        "data.train" in notes[0]
-        and "skipped 2 row(s)" in notes[0]
-        and "q.jsonl:11: golden_answers: 'the' is empty without" in notes[0]
-    )
-    assert "retrieval.corpus" in notes[1] and "c.jsonl:6: id: '3' occurred on an earlier line" in notes[1]
+    assert "data.train" in notes[0] and "skipped 1 row (line 11): golden_answers: 'the' is empty without" in notes[0]
+    assert "; skipped 1 row (line 12): " in notes[0]
+    assert "retrieval.corpus" in notes[1] and "skipped 1 row (line 6): id: '3' occurred on an earlier" in notes[1]
 
 
 # ---- indexes
@@ -140,7 +137,7 @@ def test_skipped_passages_are_never_silent(
     """Not where nobody listens for notes either."""
     own_files["retrieval.corpus"] = write_rows(tmp_path / "c.jsonl", [*passages(5), {"id": "3", "contents": "again"}])
     load_retriever(recipe(own_files))
-    assert "c.jsonl': skipped 1 row(s) that cannot be used; the first: " in caplog.text
+    assert "c.jsonl': skipped 1 row (line 6): id: '3' occurred on an earlier line" in caplog.text
 
 
 def test_an_index_that_cannot_be_written_is_an_error(recipe: Recipe, own_files: dict[str, Any]) -> None:

@@ -430,7 +430,7 @@ def test_bad_and_overlong_episodes_are_left_out_and_said(
     endless = {"question": "What?", "turns": [{"text": "why " * 300 + "<answer> a </answer>"}]}
     path = write_rows(tmp_path / "e.jsonl", [good, good, endless, {"question": "What?"}])
     warm_start_only(own("raw", {"warm_start": {"data": path, "steps": 1}}), tmp_path / "run", listener=told)
-    assert any("1 row(s)" in note and "e.jsonl:4: turns" in note for note in told.notes)
+    assert any("e.jsonl" in note and "skipped 1 row (line 4): turns" in note for note in told.notes)
     assert any("1 of 3 demonstrations" in note and "max_total_tokens = 200" in note for note in told.notes)
     path = write_rows(tmp_path / "long.jsonl", [endless])
     with pytest.raises(ConfigError, match=r"1 of 1 demonstrations .* longer than protocol\.max_total_tokens = 200"):

@@ -2,7 +2,7 @@
 
     from holdfast.adapters.trl import LLDS, with_penalties
 
-    Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0, gate="action"))
+    Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0))
     trainer = Trainer(model, reward_funcs, args=GRPOConfig(..., steps_per_generation=8), train_dataset=questions)
 
 With `with_penalties(GRPOTrainer)` and nothing else, loss and gradient stay as they are, bit for bit, and the log

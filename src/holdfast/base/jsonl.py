@@ -6,7 +6,9 @@ import gzip
 import json
 import logging
 import os
+import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,17 +26,66 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A row that was not used. `str()` is `file:line: field: reason`."""
+    """A row, or a whole file, that was not used. `str()` is `file:line: field: reason`, or `file: reason`."""
 
     path: str
-    line: int
-    """From 1, as editors count; blank lines count too."""
+    line: int | None
+    """From 1, as editors count; blank lines count too. None for a whole file."""
     field: str
-    """The bad field, or `row` when the line is not a JSON object."""
+    """The bad field, or `row` when the line is not a JSON object, or `file`."""
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.field}: {self.reason}"
+        return f"{self.path}: {self.reason}" if self.line is None else f"{self.path}:{self.line}: {self.problem}"
+
+    @property
+    def problem(self) -> str:
+        """The reason, of a row with its field."""
+        return self.reason if self.line is None else f"{self.field}: {self.reason}"
+
+
+_SHOWN = 3
+"""Places that are named for a reason, and rows in the refusal of a file."""
+_MOST_REASONS = 5
+_DETAIL = re.compile(r"'[^']*'|\b\d[\d,]*\b")
+"""What differs between rows that are skipped for the same reason: quoted values and numbers."""
+
+
+class Skips:
+    """Counts what a reader skipped, by reason, and remembers the first places. Pass it as `on_skip`.
+
+    >>> skips = Skips()
+    >>> for line in (3, 8): skips(Skipped(path="a.jsonl", line=line, field="id", reason=f"'{line}' occurred before"))
+    >>> skips(Skipped(path="docs/a.pdf", line=None, field="file", reason=".pdf is not read"))
+    >>> skips.sentences()
+    ['skipped 2 rows (lines 3, 8): id: … occurred before', 'skipped 1 file (docs/a.pdf): .pdf is not read']
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, list[Skipped]] = {}
+
+    def __call__(self, skip: Skipped) -> None:
+        """Count it."""
+        kind = _DETAIL.sub("…", skip.problem)
+        self._counts[kind] += 1
+        first = self._first.setdefault(kind, [])
+        if len(first) < _SHOWN:
+            first.append(skip)
+
+    def sentences(self) -> list[str]:
+        """One for each of the most frequent reasons, and one for all the others."""
+        shown = self._counts.most_common(_MOST_REASONS)
+        others = self._counts.total() - sum(count for _, count in shown)
+        told = [self._sentence(kind, count) for kind, count in shown]
+        return told + [f"skipped {others:,} more for other reasons"] * (others > 0)
+
+    def _sentence(self, kind: str, count: int) -> str:
+        first, s = self._first[kind], "s" * (count > 1)
+        unit, line = ("file", "") if first[0].line is None else ("row", f"line{s} ")
+        places = ", ".join(str(skip.line or skip.path) for skip in first) + ", …" * (count > len(first))
+        reason = kind if len({skip.problem for skip in first}) > 1 else first[0].problem
+        return f"skipped {count:,} {unit}{s} ({line}{places}): {reason}"
 
 
 class BadField(Exception):
@@ -126,9 +177,12 @@ class Judge:
 
     def skip(self, line: int, bad: BadField) -> None:
         """Count and report a bad row."""
-        skip = Skipped(path=self._path, line=line, field=bad.field, reason=bad.reason)
+        self.report(Skipped(path=self._path, line=line, field=bad.field, reason=bad.reason))
+
+    def report(self, skip: Skipped) -> None:
+        """Count and report what cannot be used."""
         self._bad += 1
-        if len(self._first) < 3:
+        if len(self._first) < _SHOWN:
             self._first.append(skip)
         self._on_skip(skip)
 

@@ -1,7 +1,7 @@
 """A run folder: the names of its files, and what follows from them. Names need neither torch nor the schema. The files
 of a checkpoint are in `train/checkpoint.py`.
 
-config.toml              the recipe the run began with; locked by the process that trains
+config.toml              the recipe the run began with, below a line with its name; locked by the process that trains
 metrics.jsonl            a line for each step
 trajectories.jsonl       sampled rollouts, for people and for the report
 displacement.jsonl       displacement of the rollouts of a step by that step
@@ -35,6 +35,7 @@ FINAL_EVALUATION = "final_evaluation.json"
 """State of a final evaluation that is not finished."""
 MODEL = "model"
 KEPT = "kept.jsonl"
+_HEAD, _LONGEST_HEAD = "# recipe: ", 4096
 _CHECKPOINTS, _STEP = "checkpoints", "step-"
 CHECKSUMS = "checksums.json"
 """In a checkpoint: written last."""
@@ -46,6 +47,21 @@ def is_run(folder: Path) -> bool:
         return (folder / CONFIG).is_file()
     except OSError:  # for example a question, which is too long for a name
         return False
+
+
+def headed(recipe: str, name: str | None) -> str:
+    """A recipe as TOML, below a comment with what the command line called it, if that is known."""
+    return f"{_HEAD}{name}\n{recipe}" if name is not None and name.isprintable() else recipe
+
+
+def recipe_name(run_dir: Path) -> str | None:
+    """What the command line called the recipe of a run; None if its config.toml does not say."""
+    try:
+        with (run_dir / CONFIG).open(encoding="utf-8", errors="replace") as file:
+            line = file.readline(_LONGEST_HEAD)
+    except OSError:
+        return None
+    return line.removeprefix(_HEAD).rstrip("\n") if line.startswith(_HEAD) else None
 
 
 def is_finished(run_dir: Path, *, stage: bool = False) -> bool:
@@ -116,7 +132,7 @@ def begin(run_dir: Path, recipe: str) -> None:
             )
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_whole(run_dir / CONFIG, recipe)
+        write_whole(run_dir / CONFIG, headed(recipe, recipe_name(run_dir)))
     except OSError as error:
         raise ConfigError(
             f"the run folder {run_dir} cannot be written ({error.strerror}); set run.dir to a folder that can"

@@ -13,7 +13,7 @@ import typer
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import TRAJECTORIES, checkpoints_of, is_run, list_checkpoints
 from holdfast.base.stored import bounded_json
-from holdfast.cli.runs import ROOT, find_run, newest_run
+from holdfast.cli.runs import ROOT, complete_run, find_run, newest_run
 from holdfast.cli.terminal import is_live, out, train_extra
 
 if TYPE_CHECKING:
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 def ask(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help="A run folder, or the name of a run in runs/. Default: the newest run."),
+        typer.Argument(
+            metavar="RUN",
+            help="A run folder, or the name of a run in runs/. Default: the newest run.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     question: Annotated[
         str | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from typer.core import TyperCommand
@@ -39,14 +40,31 @@ def split(arguments: Sequence[str], options: Collection[str]) -> tuple[list[str]
     return settings, rest
 
 
+def completes_value(ctx: Any) -> bool:
+    """Whether a shell completes the value of a setting, which is neither a recipe nor a run."""
+    return ctx.meta.get("settings", ()) is None
+
+
 class SettingsCommand(TyperCommand):
     """A command that also accepts settings: it puts them into `ctx.meta["settings"]`, as a list of words."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take the settings out of the arguments. Raises `ConfigError` for an unknown one."""
         options = {option for parameter in self.get_params(ctx) for option in getattr(parameter, "opts", ())}
-        ctx.meta["settings"], rest = split(args, options)
+        try:
+            ctx.meta["settings"], rest = split(args, options)
+        except ConfigError:
+            if not ctx.resilient_parsing:
+                raise
+            ctx.meta["settings"], rest = None, []  # a shell completes a line that ends in a setting without its value
         return super().parse_args(ctx, rest)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The options that begin like this, then the settings."""
+        from holdfast.recipe import setting_names
+
+        found = [f"--{name}" for name in setting_names() if f"--{name}".startswith(incomplete) and incomplete > "--"]
+        return [*super().shell_complete(ctx, incomplete), *(SimpleNamespace(value=n, help=None) for n in found)]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The usage line, with the form of a setting."""

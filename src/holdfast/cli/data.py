@@ -14,7 +14,6 @@ from holdfast.cli.terminal import HELP_OPTIONS, err, out
 from holdfast.data.catalogue import FORMS
 
 if TYPE_CHECKING:
-    from holdfast.base.jsonl import Skipped
     from holdfast.data.catalogue import Form
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
@@ -210,17 +209,18 @@ def convert(
 
     [cyan]holdfast data convert mine.jsonl mine.parquet --format verl[/cyan]
     """
+    from holdfast.base.jsonl import Skips
     from holdfast.data.files import file_type_of, iter_examples, write_examples
 
-    skipped: list[Skipped] = []
+    skips = Skips()
     target_form = _form(form) if form else "jsonl" if file_type_of(target_file) == "jsonl" else "searchr1"
     if target_file.exists() and source_file.exists() and target_file.samefile(source_file):
         raise ConfigError(f"{target_file} would overwrite itself; name another file")
     file_type_of(source_file)
-    examples = iter_examples(source_file, source=source, split=split, on_bad=skipped.append if skip_bad else None)
+    examples = iter_examples(source_file, source=source, split=split, on_bad=skips if skip_bad else None)
     count = write_examples(target_file, examples, target_form, reword=reword)
-    if skipped:
-        err().print(f"{len(skipped):,} row(s) left out; the first: {skipped[0]}")
+    for sentence in skips.sentences():
+        err().print(sentence)
     out().print(f"{target_file}: {count:,} questions")
 
 

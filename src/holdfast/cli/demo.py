@@ -116,6 +116,8 @@ def _has_display(console: Console) -> bool:
 
 
 def _next(console: Console, folder: Path) -> None:
+    from holdfast.diagnose.rules.remedies import PENALTY
+
     name, runs = program(), " ".join(shlex.quote(str(folder / run)) for run in RUNS)
     passing = Path(sys.argv[0]).name == "holdfast-rl" and shutil.which("holdfast") is None  # as by `pipx run`
     keep = [("Keep the command", "pip install holdfast-rl")] if passing else []
@@ -127,16 +129,15 @@ def _next(console: Console, folder: Path) -> None:
         ("Or while it trains", f"python train.py 2>&1 | {name} watch -"),
         ("Draw these two runs on one page", f"{name} report {runs} --out both.html"),
         (
-            "That line, in TRL (pip install 'holdfast-rl[trl]')",
+            "Such a penalty in TRL (pip install 'holdfast-rl[trl]')",
             "from holdfast.adapters.trl import LLDS, with_penalties\n"
-            '    penalty = LLDS(coef=0.5, normalizer="policy")\n'
-            "    trainer = with_penalties(GRPOTrainer, penalty)(...)\n"
+            f"    trainer = {PENALTY['trl'][0]}(...)\n"
             "    # in GRPOConfig, steps_per_generation is at least twice\n"
             "    # gradient_accumulation_steps",
         ),
         (
             "And in verl (pip install 'holdfast-rl[verl]')",
-            "actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds",
+            "\n    ".join(PENALTY["verl"]),
         ),
         ("Train such an agent here, in minutes (pip install 'holdfast-rl[train]')", f"{name} train"),
     ):

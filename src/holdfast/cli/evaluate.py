@@ -11,7 +11,7 @@ import typer
 from holdfast.base.errors import ConfigError
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.recipes import find
-from holdfast.cli.runs import in_runs
+from holdfast.cli.runs import complete_run, in_runs
 from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
 
 METHOD_NAMES = ("direct", "cot", "rag", "ircot", "search-o1", "r1", "search-r1")
@@ -54,6 +54,7 @@ def run(
             metavar="MODEL",
             help="A run folder, a checkpoint, a model folder or a hub id. With --server: the name of its model, or a "
             "run whose recipe to use. Default: the only model of the server.",
+            autocompletion=complete_run,
         ),
     ] = None,
     recipe: Annotated[
@@ -148,7 +149,7 @@ def run(
 
     [cyan]holdfast eval run runs/quickstart[/cyan]
 
-    [cyan]holdfast eval run run --recipe recipe.toml --data dev[/cyan]
+    [cyan]holdfast eval run runs/my --recipe recipe.toml --data dev[/cyan]
 
     [cyan]holdfast eval run Qwen/Qwen2.5-3B-Instruct --method rag --data nq.jsonl --retrieval.url http://127.0.0.1:8000[/cyan]
     """

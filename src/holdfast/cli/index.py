@@ -92,7 +92,9 @@ def build(
                 build_dense, corpus, folder, spec, sq8=sq8, vectors=vectors, device=device, batch=batch
             )
     with open_console(out(), folder) as listener:
-        write_index(replace=replace, progress=listener)
+        reading = write_index(replace=replace, progress=listener)
+    for sentence in reading.sentences():
+        out().print(sentence, soft_wrap=True)
     out().print(f'Done. Try it: {program()} index show {quote(str(folder))} "a query"')
 
 

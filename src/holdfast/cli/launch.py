@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.recipes import complete_recipe, read_recipe
 from holdfast.cli.terminal import out
 
 if TYPE_CHECKING:
@@ -27,7 +28,12 @@ class Host(StrEnum):
 def launch(
     ctx: typer.Context,
     host: Annotated[Host, typer.Argument(metavar="trl|verl", help="The trainer.")],
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a bundled recipe.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE", help="A TOML file, or the name of a bundled recipe.", autocompletion=complete_recipe
+        ),
+    ],
     show: Annotated[
         bool, typer.Option("--print", help="Print the files instead of writing them. Does not read the questions.")
     ] = False,
@@ -57,7 +63,6 @@ def launch(
     """
     from holdfast.adapters.launch import Machines, write_plan
     from holdfast.adapters.launch import plan as translate
-    from holdfast.cli.recipes import read_recipe
 
     config, _ = read_recipe(recipe, ctx.meta["settings"])
     plan = translate(host.value, config, Machines(gpus=gpus, nodes=nodes))

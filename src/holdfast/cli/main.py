@@ -21,6 +21,7 @@ from holdfast.cli import (
     model,
     probe,
     recipes,
+    run_list,
     serve,
     train,
     watch,
@@ -62,7 +63,6 @@ class _Group(PluginGroup):
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings=HELP_OPTIONS,
@@ -123,6 +123,7 @@ _add("Diagnose", "report", diagnose.report)
 _add("Diagnose", "probe", probe.probe, settings=True)
 _add("Train", "train", train.train, settings=True)
 _add("Train", "resume", train.resume, allow_extra_args=True, ignore_unknown_options=True)
+_add("Train", "runs", run_list.runs)
 _add("Train", "warm-start", train.warm_start, settings=True)
 _add("Train", "ask", ask.ask)
 _add("Train", "model", model.app)

@@ -18,7 +18,7 @@ from holdfast.base.errors import ConfigError, DataError, MissingExtra
 from holdfast.base.run_folder import is_run
 from holdfast.base.stored import read_object
 from holdfast.cli.recipes import read_recipe
-from holdfast.cli.runs import ROOT, find_run
+from holdfast.cli.runs import ROOT, complete_run, find_run
 from holdfast.cli.terminal import out, program, train_extra
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ Target = Annotated[
     typer.Argument(
         metavar="RUN_OR_MODEL",
         help="A run folder, or the name of a run in runs/. With --recipe: a model folder, or a name on the hub.",
+        autocompletion=complete_run,
     ),
 ]
 Checkpoint = Annotated[

@@ -10,15 +10,27 @@ import typer
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import CONFIG, is_run
-from holdfast.cli.command import SettingsCommand
+from holdfast.cli.command import SettingsCommand, completes_value
 from holdfast.cli.terminal import HELP_OPTIONS, out, program
 
 if TYPE_CHECKING:
     from holdfast.recipe import Config
 
+DEFAULT = "quickstart"
+
+
+def complete_recipe(ctx: typer.Context, incomplete: str) -> list[str]:
+    """For a shell: the bundled recipes and the TOML files in this folder."""
+    return [] if completes_value(ctx) else [*bundled(), *map(str, Path().glob("*.toml"))]
+
+
 RecipeArgument = Annotated[
     str | None,
-    typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a bundled recipe. Default: quickstart."),
+    typer.Argument(
+        metavar="RECIPE",
+        help="A TOML file, or the name of a bundled recipe. Default: quickstart.",
+        autocompletion=complete_recipe,
+    ),
 ]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
@@ -108,7 +120,7 @@ def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
     from holdfast.recipe import Config, load
     from holdfast.recipe.settings import parse_overrides, read_toml
 
-    path = find(recipe or "quickstart")
+    path = find(recipe or DEFAULT)
     named = "run.name" in parse_overrides(settings, Config)
     run = read_toml(path).get("run", {})
     if not named and isinstance(run, dict) and "name" not in run:

@@ -7,9 +7,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+import typer
+
 from holdfast.base.errors import ConfigError
 from holdfast.base.files import is_locked
-from holdfast.base.run_folder import CONFIG, is_run
+from holdfast.base.run_folder import CONFIG, headed, is_run
+from holdfast.cli.command import completes_value
 from holdfast.cli.terminal import program
 
 if TYPE_CHECKING:
@@ -41,16 +44,22 @@ def in_runs(name: str) -> str:
     return str(ROOT / name) if not Path(name).exists() and is_run(ROOT / name) else name
 
 
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """For a shell: the names of the runs in `ROOT`. It completes paths by itself."""
+    return [] if completes_value(ctx) else [path.name for path in _runs()]
+
+
 def _runs() -> list[Path]:
     """Newest first."""
     return sorted((path for path in ROOT.glob("[!.]*") if is_run(path)), key=lambda p: -(p / CONFIG).stat().st_mtime)
 
 
-def claim(config: Config, *, named: bool, overwrite: bool) -> tuple[Config, Path]:
+def claim(config: Config, recipe: str, *, named: bool, overwrite: bool) -> tuple[Config, Path]:
     """Make the folder of a new run and write its recipe there: two processes never get the same.
 
-    Returns the config with the name that the run got, and the folder. `named`: the user chose the name, so it is not
-    changed; otherwise a taken name gets a number. `overwrite` deletes an existing run. Raises `ConfigError`.
+    Returns the config with the name that the run got, and the folder. `recipe`: its name on the command line. `named`:
+    the user chose the run's name, so it is not changed; otherwise a taken name gets a number. `overwrite` deletes an
+    existing run. Raises `ConfigError`.
     """
     from holdfast.recipe import dump
 
@@ -60,10 +69,10 @@ def claim(config: Config, *, named: bool, overwrite: bool) -> tuple[Config, Path
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / CONFIG).open("x", encoding="utf-8") as file:
-            file.write(dump(config))
+            file.write(headed(dump(config), recipe))
     except OSError as error:
         if isinstance(error, FileExistsError) and folder.is_dir():  # another process was faster
-            return claim(config, named=named, overwrite=overwrite)
+            return claim(config, recipe, named=named, overwrite=overwrite)
         raise ConfigError(f"the run folder {folder} cannot be made: {error.strerror or error}; set run.dir") from None
     return config.model_copy(update={"run": config.run.model_copy(update={"name": folder.name})}), folder
 

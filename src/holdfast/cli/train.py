@@ -17,7 +17,7 @@ import typer
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError
 from holdfast.cli import runs
-from holdfast.cli.recipes import RecipeArgument, read_recipe
+from holdfast.cli.recipes import DEFAULT, RecipeArgument, read_recipe
 from holdfast.cli.terminal import err, out, print_error, program, train_extra
 
 if TYPE_CHECKING:
@@ -57,23 +57,28 @@ def train(
     """
     config, named, needs = _read(recipe, ctx.meta["settings"])
     if dry_run:
-        from holdfast.train.checks import cut_passages
+        from holdfast.train.checks import passage_notes
 
-        cut, folder = cut_passages(config), runs.free_folder(config, named=named, overwrite=overwrite)
+        notes, folder = passage_notes(config), runs.free_folder(config, named=named, overwrite=overwrite)
         out().print(f"This recipe can be trained. The run would be written to {folder}.", soft_wrap=True)
         if needs is not None:
             out().print(f"It needs {needs}.", soft_wrap=True)
-        if cut is not None:
-            out().print(f"{cut}.", soft_wrap=True)
+        for note in notes:
+            out().print(f"{note}.", soft_wrap=True)
         return
     trainer = load_trainer("run")
-    config, run_dir = runs.claim(config, named=named, overwrite=overwrite)
+    config, run_dir = runs.claim(config, recipe or DEFAULT, named=named, overwrite=overwrite)
     _close(on_console(run_dir, lambda listener: trainer.train_checked(config, run_dir, listener=listener)))
 
 
 def resume(
     ctx: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or the name of a run in runs/.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run folder, or the name of a run in runs/.", autocompletion=runs.complete_run
+        ),
+    ],
 ) -> None:
     """Continue a run from its newest checkpoint.
 
@@ -112,7 +117,7 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
 
     config, named, _ = _read(recipe, ctx.meta["settings"], stage="warm-start")
     trainer = load_trainer("start")
-    config, run_dir = runs.claim(config, named=named, overwrite=overwrite)
+    config, run_dir = runs.claim(config, recipe or DEFAULT, named=named, overwrite=overwrite)
     model = on_console(run_dir, lambda listener: trainer.warm_start_only(config, run_dir, listener=listener))
     command = f"{program()} train {quote(recipe) + ' ' if recipe else ''}{from_model(config, model)}"
     out().print(f"\nThe model is in {model}. Train from it with:\n  {command}")

@@ -12,7 +12,7 @@ from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Host, Log, has, reward_curve
 from holdfast.diagnose.outlook import outlook
 from holdfast.diagnose.rules import RULES
-from holdfast.diagnose.rules.remedies import NOTHING
+from holdfast.diagnose.rules.remedies import NOTHING, PENALTY
 from holdfast.diagnose.rules.rule import KINDS, Hit, Rule, without_suppressed
 
 
@@ -145,7 +145,7 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "ratio/": _TRL_LOSS,
         "optimizer_steps_per_rollout": _TRL_LOSS,
         "loss/tokens": "`with_penalties(GRPOTrainer)` with `SearchRollouts`",
-        "penalty/": "`with_penalties(GRPOTrainer, LLDS(coef=1.0))`",
+        "penalty/": f"`{PENALTY['trl'][0]}`",
         "rollout/length": "every GRPOTrainer (`completions/mean_length`)",
         "clip/": "every GRPOTrainer (`clip_ratio/region_mean`)",
         "grad/norm": "every trainer, with `max_grad_norm` set",
@@ -169,7 +169,7 @@ LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
         "likelihood/positive": _VERL_LOSS,
         "likelihood/negative": _VERL_LOSS,
         "ratio/": _VERL_LOSS,
-        "penalty/": "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_llds`",
+        "penalty/": f"`{PENALTY['verl'][0]}`",
         "clip/": "every actor of verl (`actor/pg_clipfrac`)",
         "grad/norm": "every actor of verl (`actor/grad_norm`)",
         "entropy/mean": "verl's trainer (`actor/entropy`)",

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from holdfast.base.errors import DataError, MissingExtra
 from holdfast.base.progress import Progress
 from holdfast.retrieval.building import new_index, read_passages, start_stage
+from holdfast.retrieval.corpus import Reading
 from holdfast.retrieval.storage import write_array, write_documents, write_manifest
 from holdfast.retrieval.types import Document
 
@@ -123,16 +124,16 @@ def build_bm25(
     progress: Progress | None = None,
     chunk: int = _CHUNK,
     pairs_at_once: int = _PAIRS_AT_ONCE,
-) -> None:
+) -> Reading:
     """Index a corpus (`holdfast.retrieval.corpus.passages`) into the folder `out`, completely or not at all.
 
     `replace`: put U+FFFD where a line is not UTF-8, instead of skipping the line. Memory: the vocabulary, some 80 bytes
-    per passage, and `pairs_at_once` (60 bytes each). Raises `DataError`.
+    per passage, and `pairs_at_once` (60 bytes each). Returns what was read and skipped. Raises `DataError`.
     """
-    progress = progress or Progress()
+    progress, reading = progress or Progress(), Reading(corpus)
     with new_index(out) as folder:
         vocabulary, lengths = Vocabulary(stem), array("q")
-        documents = read_passages(corpus, progress, replace=replace)
+        documents = read_passages(corpus, reading, progress, replace=replace)
         digest = write_documents(folder, _counted(documents, vocabulary, lengths, folder.parent, chunk))
         if not vocabulary.numbers:
             raise DataError(f"none of the {len(lengths)} passages contains a word, so no search could have a hit")
@@ -151,6 +152,7 @@ def build_bm25(
                 progress.advance(done := done + len(scores))
         write_words(folder, vocabulary.numbers, starts, np.concatenate(largest))
         write_manifest(folder, bm25_settings(len(lengths), digest, stem, K1, B))
+    return reading
 
 
 def _counted(

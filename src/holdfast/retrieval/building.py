@@ -9,9 +9,8 @@ from shutil import rmtree
 
 from holdfast.base.errors import DataError
 from holdfast.base.files import UNWRITABLE, locked, partial_folder
-from holdfast.base.jsonl import Skipped
 from holdfast.base.progress import Progress
-from holdfast.retrieval.corpus import count_rows, passages
+from holdfast.retrieval.corpus import Reading, count_rows, passages
 from holdfast.retrieval.types import Document
 
 
@@ -46,16 +45,13 @@ def resumable_index(out: Path) -> Iterator[Path]:
             rmtree(parent)
 
 
-def read_passages(corpus: Path, progress: Progress, *, replace: bool) -> Iterator[Document]:
-    """The passages of a corpus; says how far it is and what it skipped. Raises `DataError`."""
-    skipped: list[Skipped] = []
+def read_passages(corpus: Path, reading: Reading, progress: Progress, *, replace: bool) -> Iterator[Document]:
+    """The passages of a corpus, counted in `reading`; says how far it is. Raises `DataError`."""
     start_stage(progress, "reading passages", None if corpus.is_dir() else count_rows(corpus))
-    for row, document in enumerate(passages(corpus, on_skip=skipped.append, replace=replace), start=1):
-        if row % 1000 == 0:
-            progress.advance(row)
+    for document in reading.counted(passages(corpus, on_skip=reading.skips, replace=replace)):
+        if reading.passages % 1000 == 0:
+            progress.advance(reading.passages)
         yield document
-    if skipped:
-        progress.note(f"skipped {len(skipped):,} row(s) that cannot be used; the first: {skipped[0]}")
 
 
 def start_stage(progress: Progress, name: str, total: int | None, done: int = 0) -> None:

@@ -8,11 +8,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import DataError
-from holdfast.base.jsonl import BadField, Judge, Skipped, clean_text, iter_rows, json_kind, lines, text_field
+from holdfast.base.jsonl import BadField, Judge, Skipped, Skips, clean_text, iter_rows, json_kind, lines, text_field
 from holdfast.retrieval.types import Document
 
 MOST_CHARACTERS = 1_000_000
@@ -166,48 +167,73 @@ def _cells(raw: bytes, replace: bool) -> list[str]:
         raise BadField("row", f"is not a row of a table ({error})") from None
 
 
+class Reading:
+    """Counts the passages of a corpus while they are read: what was read, and what was skipped and why."""
+
+    def __init__(self, corpus: str | os.PathLike[str]) -> None:
+        self.passages = 0
+        self.skips = Skips()
+        """The `on_skip` of the reader."""
+        self._corpus = corpus
+        self._files: set[str] | None = set() if Path(corpus).is_dir() else None
+
+    def counted(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """Passes the passages on."""
+        for document in documents:
+            self.passages += 1
+            if self._files is not None:
+                self._files.add(document.id.rpartition("#")[0])
+            yield document
+
+    def sentences(self) -> list[str]:
+        """The corpus with its number of passages, and of a folder that of files; then what was skipped, by reason."""
+        files = "" if self._files is None else f" of {len(self._files):,} file{'s' * (len(self._files) != 1)}"
+        read = f"{self._corpus}: {self.passages:,} passage{'s' * (self.passages != 1)}{files}"
+        return [read, *self.skips.sentences()]
+
+
 SUFFIXES = (".md", ".markdown", ".txt")
 WORDS = 100
 """The most words of a passage cut from a file, as in Search-R1's corpus: three fit into 500 tokens."""
 _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$")
 
 
-def text_files(folder: Path) -> list[Path]:
-    """Markdown and text files below a folder, sorted. Names that begin with a dot are left out."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
-
-
 def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace: bool = False) -> Iterator[Document]:
     """Passages of at most `WORDS` words. The id is `path#n`, the title the nearest heading above or the file's name.
 
-    A file that is not UTF-8 is skipped and reported, or with `replace` read with U+FFFD. Raises `DataError` for a
-    folder without such files, or when more than half of them cannot be read.
+    Names that begin with a dot are left out. A file of another type, and one without a paragraph, is reported as
+    skipped. So is one that is not UTF-8, which `replace` reads with U+FFFD. Raises `DataError` for a folder without
+    files of these types, or when more than half of them cannot be read.
     """
-    files = text_files(folder)
-    if not files:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
+    if not any(path.suffix.lower() in SUFFIXES for path in files):
         raise DataError(f"{folder} contains no .md or .txt file; name a folder that does, or a JSONL file of passages")
     judge = Judge(str(folder), "file", on_skip, "files of text")
-    for number, path in enumerate(files, start=1):
+    for path in files:
         name = path.relative_to(folder).as_posix()
+        skipped = partial(Skipped, path=str(path), line=None, field="file")
+        if path.suffix.lower() not in SUFFIXES:
+            on_skip(skipped(reason=f"{path.suffix.lower() or 'a name without an ending'} is not read"))
+            continue
         try:
             text = path.read_text(encoding="utf-8-sig", errors="replace" if replace else "strict")
         except UnicodeDecodeError as error:
-            judge.skip(number, BadField(name, f"is not UTF-8 at byte {error.start + 1}"))
+            judge.report(skipped(reason=f"is not UTF-8 at byte {error.start + 1}"))
             continue
         except OSError as error:
-            judge.skip(number, BadField(name, f"cannot be read: {error.strerror}"))
+            judge.report(skipped(reason=f"cannot be read: {error.strerror}"))
             continue
         part = 0
         for part, (title, passage) in enumerate(cut(text, path.stem), start=1):
             yield Document(f"{name}#{part}", f"{title}\n{passage}")
         judge.good += part > 0
+        if not part:
+            on_skip(skipped(reason="has no paragraph"))
     judge.verdict()
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def cut(text: str, name: str) -> Iterator[tuple[str, str]]:

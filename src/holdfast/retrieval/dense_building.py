@@ -16,6 +16,7 @@ from holdfast.base.files import write_whole
 from holdfast.base.progress import Progress
 from holdfast.base.stored import read_object
 from holdfast.retrieval.building import read_passages, resumable_index, start_stage
+from holdfast.retrieval.corpus import Reading
 from holdfast.retrieval.dense import PROBE, SQ8, VECTORS, import_faiss
 from holdfast.retrieval.encoder import Encoder, EncoderSpec
 from holdfast.retrieval.storage import StoredDocuments, write_documents, write_manifest
@@ -43,7 +44,7 @@ def build_dense(
     replace: bool = False,
     progress: Progress | None = None,
     block: int = BLOCK,
-) -> None:
+) -> Reading:
     """Encode a corpus (`holdfast.retrieval.corpus.passages`) into the index folder `out`.
 
     An interrupted build continues when called again with the same arguments. Vectors are stored in half precision.
@@ -54,14 +55,17 @@ def build_dense(
             same, to check that the vectors are this model's.
         replace: put U+FFFD where a line is not UTF-8, instead of skipping the line.
 
+    Returns:
+        What was read and skipped.
+
     Raises:
         DataError: the corpus or the vectors cannot be used, or `holdfast.retrieval.building.resumable_index` refuses.
         ModelError: the encoder cannot be loaded.
     """
 
-    progress = progress or Progress()
+    progress, reading = progress or Progress(), Reading(corpus)
     with resumable_index(out) as folder:
-        digest = write_documents(folder, read_passages(corpus, progress, replace=replace))
+        digest = write_documents(folder, read_passages(corpus, reading, progress, replace=replace))
         progress.stage("loading the model")
         encoder = Encoder(spec, device, batch=batch)
         documents = StoredDocuments(folder)
@@ -77,6 +81,7 @@ def build_dense(
         manifest = {"kind": "dense", "documents": len(documents), "corpus_sha256": digest}
         storage = {"storage": "sq8" if sq8 else "fp16", "dimensions": encoder.dimensions}
         write_manifest(folder, manifest | storage | {"encoder": asdict(spec), "probe": probe})
+    return reading
 
 
 def _refuse_other_vectors(parent: Path, made_from: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from os.path import exists
 from pathlib import Path
+from shlex import quote
 from typing import Any, overload
 
 import numpy as np
@@ -46,8 +47,13 @@ def write_manifest(folder: Path, settings: dict[str, Any]) -> None:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The settings of an index; the manifest alone is checked. Raises `DataError` when the folder is not an index."""
+    if not exists(folder):
+        raise DataError(f"{folder} is not an index: it does not exist")
     if not exists(folder / MANIFEST):
-        raise DataError(f"{folder} is not an index: it has no {MANIFEST}")
+        build = f"holdfast index build {quote(str(folder))} --out {quote(folder.name.split('.')[0] + '-index')}"
+        raise DataError(
+            f"{folder} is not an index: it has no {MANIFEST}", hint=f"to build one of the passages in it: {build}"
+        )
     manifest = read_object(folder / MANIFEST, DataError, REBUILD, kind=str, corpus_sha256=str, files=dict)
     if manifest.get("format") != FORMAT:
         raise DataError(f"the index {folder} was made by another version of holdfast; {REBUILD}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from holdfast.recipe.validation import check_training
 if TYPE_CHECKING:
     from holdfast.agent.protocol import SearchProtocol
     from holdfast.model.language_model import LanguageModel
+    from holdfast.retrieval.types import Document
     from holdfast.train.loading import Questions
 
 _PROMPTS = 16
@@ -64,33 +64,56 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> str
     return None
 
 
-def cut_passages(config: Config) -> str | None:
-    """A sentence on passages of which an agent does not see the end; None if there are none.
+def passage_notes(config: Config) -> list[str]:
+    """How many passages a corpus has, what was skipped in it, and for a model in a folder how many of them are so long
+    that an agent does not see their end, judged by a sample."""
+    if config.data.train == "world" or config.retrieval.corpus == "world":
+        return []
+    from holdfast.retrieval.corpus import Reading
+    from holdfast.train.loading import read_passages
 
-    It counts the first passages of a corpus, for a model in a folder.
-    """
-    if config.data.train == "world" or config.retrieval.corpus == "world" or config.model.path == "tiny":
-        return None
+    reading = Reading(config.retrieval.corpus)
+    sample, whole = _sample(reading.counted(read_passages(config.retrieval.corpus, reading.skips)))
+    read, *skipped = reading.sentences()
+    notes = [read if whole else f"{config.retrieval.corpus}: more than {reading.passages:,} passages", *skipped]
+    return notes + _cut_passages(config, sample, reading.passages)
+
+
+def _sample(passages: Iterable[Document]) -> tuple[list[Document], bool]:
+    """Every n-th passage, at most `_COUNTED`, and whether the corpus was read to its end. Of a large one only
+    `_SMALL_CORPUS` characters are."""
+    sample: list[Document] = []
+    every, characters = 1, 0
+    for row, document in enumerate(passages):
+        if row % every == 0:
+            sample.append(document)
+        if len(sample) > _COUNTED:
+            sample, every = sample[::2], 2 * every
+        characters += len(document.contents)
+        if characters > _SMALL_CORPUS:
+            return sample, False
+    return sample, True
+
+
+def _cut_passages(config: Config, sample: Sequence[Document], count: int) -> list[str]:
     from holdfast.model.language_model import load_skeleton
     from holdfast.retrieval.types import Hit
-    from holdfast.train.loading import load_protocol, read_passages, skipped_rows
+    from holdfast.train.loading import load_protocol
 
-    if (skeleton := load_skeleton(config.model)) is None:
-        return None
+    if config.model.path == "tiny" or (skeleton := load_skeleton(config.model)) is None:
+        return []
     protocol = load_protocol(config)
-    with skipped_rows(config.retrieval.corpus, "retrieval.corpus", _ignore) as on_skip:
-        documents = list(islice(read_passages(config.retrieval.corpus, on_skip), _COUNTED))
-    searches = ([Hit(document, 0.0)] * protocol.topk for document in documents)
+    searches = ([Hit(document, 0.0)] * protocol.topk for document in sample)
     cut = sum(protocol.observe(hits, skeleton.tokenizer).truncated for hits in searches)
     if not cut:
-        return None
-    first = "the first " if len(documents) == _COUNTED else ""
-    return (
-        f"{cut:,} of {first}{len(documents):,} passages do not fit into an observation of "
+        return []
+    spread = f", spread over {count:,}," if len(sample) < count else ""
+    return [
+        f"{cut:,} of {len(sample):,} passages{spread} do not fit into an observation of "
         f"protocol.max_observation_tokens = {protocol.max_observation_tokens} that has protocol.topk = {protocol.topk} "
         "of their length. An agent does not see the end of such a passage, nor an answer there. Raise the one, lower "
         "the other, or cut the passages shorter"
-    )
+    ]
 
 
 def _ignore(_: str) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.base.errors import ConfigError, DataError
-from holdfast.base.jsonl import Skipped
+from holdfast.base.jsonl import Skipped, Skips
 from holdfast.base.run_folder import CONFIG
 from holdfast.data import factbook
 from holdfast.data.questions import Example, hold_out, read_questions
@@ -69,8 +69,8 @@ class Retrievers:
 def load_questions(config: Config, *, note: Note | None = None) -> Questions:
     """The questions of [data]. Without a dev file, some training questions are held out.
 
-    `note` gets the number of skipped rows of a file and the reason of the first; by default they are logged. Errors
-    name the file and the line.
+    `note` gets the number of skipped rows of a file by reason; by default they are logged. Errors name the file and the
+    line.
     """
     if config.data.train != "world":
         return _questions_of_files(config, note)
@@ -169,18 +169,18 @@ def make_agent(config: Config, language_model: LanguageModel, retriever: Retriev
 
 @contextmanager
 def skipped_rows(path: str, setting: str, note: Note | None) -> Iterator[Callable[[Skipped], None]]:
-    """An `on_skip` for a reader of rows. One sentence on the skipped rows goes to `note`, by default to the log.
+    """An `on_skip` for a reader of rows. What was skipped goes to `note` by reason, by default to the log.
 
     A `DataError` inside gets the name of the setting.
     """
-    skipped: list[Skipped] = []
+    skips = Skips()
     try:
-        yield skipped.append
+        yield skips
     except DataError as error:
         raise DataError(f"{setting}: {error}") from error
-    if skipped:
+    if told := skips.sentences():
         say = note or logger.warning
-        say(f"{setting} = {path!r}: skipped {len(skipped)} row(s) that cannot be used; the first: {skipped[0]}")
+        say(f"{setting} = {path!r}: {'; '.join(told)}")
 
 
 def _questions_of_files(config: Config, note: Note | None) -> Questions:

@@ -24,6 +24,18 @@ HOSTS: tuple[Host, ...] = ("holdfast", "trl", "verl", "unknown")
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
+PENALTY: Mapping[Host, tuple[str, ...]] = {
+    "holdfast": ('loss.penalty.name = "llds"', "loss.penalty.coef = 1.0"),
+    "trl": ("with_penalties(GRPOTrainer, LLDS(coef=1.0))",),
+    "verl": (
+        f"{_ACTOR}.policy_loss.loss_mode=holdfast_llds",
+        f"{_ACTOR}.policy_loss._target_=holdfast.adapters.verl.HoldfastPolicyLossConfig",
+        f"+{_ACTOR}.policy_loss.penalty_coef=1.0",
+    ),
+}
+"""A penalty on lost likelihood, in every host at the one coefficient at which the study's runs did not fall. Findings,
+the demo and the pages spell it like this."""
+
 NAMES: Mapping[str, Mapping[Host, tuple[str, ...]]] = {
     "learning rate": {
         "holdfast": ("train.lr",),
@@ -75,11 +87,7 @@ NAMES: Mapping[str, Mapping[Host, tuple[str, ...]]] = {
         "trl": ("beta",),
         "verl": (f"{_ACTOR}.kl_loss_coef",),
     },
-    "penalty on lost likelihood": {
-        "holdfast": ('loss.penalty.name = "llds"',),
-        "trl": ("with_penalties(GRPOTrainer, LLDS(coef=1.0))",),
-        "verl": (f"{_ACTOR}.policy_loss.loss_mode=holdfast_llds",),
-    },
+    "penalty on lost likelihood": PENALTY,
     "threshold": {
         "holdfast": ("loss.penalty.threshold",),
         "trl": ("threshold",),
