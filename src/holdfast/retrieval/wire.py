@@ -19,7 +19,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.base.answers import MOST_BYTES as MOST_BYTES  # what our own server sends at most
 from holdfast.base.answers import Answer, address_parts, whole_characters
 from holdfast.base.errors import ConfigError, RetrieverGarbled, RetrieverRefused
 from holdfast.retrieval.types import Document, Hit

@@ -17,12 +17,13 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from holdfast import __version__
+from holdfast.base.answers import MOST_BYTES
 from holdfast.retrieval.server import formats
 from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded
 from holdfast.retrieval.server.metrics import Metrics
 from holdfast.retrieval.server.query_cache import QueryCache
 from holdfast.retrieval.types import IndexedRetriever, Ranked
-from holdfast.retrieval.wire import MOST_BYTES, REQUEST_ID
+from holdfast.retrieval.wire import REQUEST_ID
 
 _REQUEST_ID = REQUEST_ID.encode()
 
