@@ -102,7 +102,7 @@ def reward_curve(log: Log, name: str | None = None) -> Curve | None:
     return _curve(log.series[name])
 
 
-@lru_cache(maxsize=4)  # several rules look at the same curve
+@lru_cache(maxsize=2)  # several rules look at the same curve
 def _curve(series: Series) -> Curve:
     known = finite(series)
     return curve_of(known.values, known.steps)
