@@ -83,7 +83,7 @@ def random_log(code: str, case: int) -> Log:
         keep[: own.choice([0, 0, 0, rows // 3])] = keep[rows - own.choice([0, 0, 0, rows // 3]) :] = False
         if keep.any() and own.random() < 0.9:
             series[name] = Series(steps[keep], eventful(own, int(keep.sum())))
-    return log_of(series, draw.choice(["holdfast", "trl", "verl", "unknown"]))
+    return log_of(series, str(draw.choice(["holdfast", "trl", "verl", "unknown"])))
 
 
 def damaged(log: Log, code: str, case: int) -> Log:
@@ -147,14 +147,75 @@ def test_later_rows_change_nothing(make_log: MakeLog, code: str, numbers: range)
         assert not broken(RULES[code], log)
 
 
-def test_rewards_that_come_late_change_nothing() -> None:
-    """A rise is above the first rewards, also while there are few of them."""
-    every, rare = np.arange(1, 181), np.array([1, 75, 86, 103, 180])
-    series = {
-        "rollout/truncated_fraction": Series(every, np.ones(180)),
-        "reward/mean": Series(rare, np.array([0.0, 1.0, -1.0, -1.0, 1.0])),
-    }
-    assert not broken(RULES["TRN001"], log_of(series, "holdfast"))
+ROW = np.arange(1, 31)
+SPARSE = Series(np.array([1, 5, 8, 12, 20, 28]), np.array([0.2, 0.9, 0.1, 0.1, 0.0, 0.0]))
+
+
+def rows(values: float | np.ndarray, first: int = 1) -> Series:
+    return Series(ROW[first - 1 :], np.broadcast_to(values, 30)[first - 1 :].astype(float))
+
+
+LATE: dict[str, tuple[str, str, dict[str, Series]]] = {
+    "rewards while the first five are not complete": (
+        "TRN001",
+        "holdfast",
+        {
+            "rollout/truncated_fraction": Series(np.arange(1, 181), np.ones(180)),
+            "reward/mean": Series(np.array([1, 75, 86, 103, 180]), np.array([0.0, 1.0, -1.0, -1.0, 1.0])),
+        },
+    ),
+    "rewards that had not risen yet": ("KLD001", "holdfast", {"kl/reference": rows(2.0), "reward/mean": SPARSE}),
+    "a better reward": (
+        "ISD001",
+        "holdfast",
+        {
+            "ratio/log_product": rows(-0.6),
+            "eval/em": rows(np.where(ROW < 12, 0.8, 0.1) + 0.01 * np.sin(ROW)),
+            "reward/mean": rows(0.5, first=25),
+        },
+    ),
+    "a learning rate above 0": (
+        "SMP003",
+        "verl",
+        {"sampler/logprob_abs_gap": rows(0.01 * ROW), "lr": rows(np.where(ROW < 25, 0.0, 1e-6))},
+    ),
+    "the number of optimizer steps": (
+        "ENT003",
+        "trl",
+        {
+            "reward/mean": Series(ROW[::4], np.full(8, 0.5)),
+            "entropy/mean": rows(6.0),
+            "optimizer_steps_per_rollout": rows(4.0, first=4),
+        },
+    ),
+    "the observer": (
+        "OBS001",
+        "trl",
+        {
+            "reward/mean": rows(0.5),
+            "rollout/mixed_group_fraction": rows(0.5),
+            "likelihood/incorrect": rows(-1.0),
+            "optimizer_steps_per_rollout": rows(1.0, first=13),
+        },
+    ),
+    "another check, while the first one ends": (
+        "RET001",
+        "holdfast",
+        {
+            "retrieval/error_fraction": rows(np.where(ROW < 4, 0.9, 0.0)),
+            "rollout/failed_fraction": rows(np.where(ROW > 2, 0.9, 0.0)),
+        },
+    ),
+}
+"""What comes late -> a rule whose step it moved once, a host, and the series."""
+
+
+@pytest.mark.parametrize("what", LATE)
+def test_what_comes_late_moves_no_step(what: str) -> None:
+    code, host, series = LATE[what]
+    log = log_of(series, host)
+    assert RULES[code].find(RULES[code].rows(log, joined(log))) is not None
+    assert not broken(RULES[code], log)
 
 
 class Heard(Listener):
