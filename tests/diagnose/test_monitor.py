@@ -62,9 +62,16 @@ def test_a_replay_finds_what_was_found_step_by_step() -> None:
     assert again.observe(41, rows[-1][1]) == ()
 
 
+def test_what_begins_again_is_found_again() -> None:
+    failing = [0.0, 0.9, 0.0, 0.0, 0.0, 0.9]
+    monitor = Monitor()
+    found = [monitor.observe(step, {"retrieval/error_fraction": share}) for step, share in enumerate(failing, 1)]
+    assert [[finding.step for finding in new] for new in found] == [[], [2], [], [], [], [6]]
+
+
 def test_a_note_does_not_hide_the_finding_that_it_becomes(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(log: Log) -> Hit:
-        return Hit(log.last_step, "", {}, (), level="note" if log.last_step < 3 else "finding")
+        return Hit(min(log.last_step, 3), "", {}, (), level="note" if log.last_step < 3 else "finding")
 
     monkeypatch.setattr(
         "holdfast.diagnose.diagnose.RULES", {"RWD001": SimpleNamespace(rows=lambda log, batches: log, find=find)}

@@ -39,11 +39,11 @@ from holdfast.base.trailing import (
     delayed,
     drawn_count,
     first,
-    first_unrecovered,
     held,
     highest,
     lowest,
     margin,
+    mean_at_first,
     most_since,
     needed,
     noise_of_mean,
@@ -153,9 +153,8 @@ class Curve:
     @property
     def rose(self) -> Truths:
         """[N]: where the mean of ten rows is above that of the first ten by more than 3 standard errors."""
-        means = self.long.means
         by_chance = margin(self.rewards, LONG_WINDOW, DROPPED_ERRORS)
-        return np.asarray(means - means[:LONG_WINDOW][-1:] > by_chance + _ROUNDING)
+        return np.asarray(self.long.means - mean_at_first(self.rewards, LONG_WINDOW) > by_chance + _ROUNDING)
 
     @property
     def back(self) -> Truths:
@@ -274,7 +273,7 @@ class Course:
     """What became of the reward by the end of the log."""
 
     fall: Fall | None = None
-    """The fall that lasts, or else the first one that passed; None if the reward never fell."""
+    """The last fall; None if the reward never fell."""
     half: Fall | None = None
     """The first step, since the reward was last near its peak, at which half of the range was lost. Of a fall that
     passed: before it passed."""
@@ -295,7 +294,7 @@ def course(curve: Curve) -> Course:
     found = spans(curve.down, back)
     if not found:
         return Course()
-    at, returned = first_unrecovered(found)
+    at, returned = found[-1]
     begun = int(np.flatnonzero(back[: at + 1])[-1]) if back[: at + 1].any() else 0
     end = len(back) if returned is None else returned
     half = first(curve.short.has_lost(HALVED_SHARE, FALLEN_ERRORS)[begun:end])

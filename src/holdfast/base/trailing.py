@@ -6,7 +6,7 @@ Sums run in a fixed order. A value is the same, bit for bit, whether the series 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TypeVar
 
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 Truths = NDArray[np.bool_]
 T = TypeVar("T", bound=np.generic)
+Span = tuple[int, int | None]
+"""When something began, and when it was over; None while it holds."""
 
 _DIFFERENCE = 1.128
 """Mean absolute difference of two draws from a normal distribution, in its standard deviations: 2 / √π."""
@@ -55,6 +57,15 @@ def trailing_mean(values: Values, window: int) -> Values:
     for back in range(min(window, len(values))):
         total[back:] += values[: len(values) - back]
     return total / np.minimum(np.arange(1, len(values) + 1), window)
+
+
+def mean_at_first(values: Values, window: int) -> Values:
+    """[N]: the mean of the first `window` values. A row before they are complete has the mean of all values so far.
+
+    >>> mean_at_first(np.array([1.0, 3.0, 8.0]), 2).tolist()
+    [1.0, 2.0, 2.0]
+    """
+    return trailing_mean(values, window)[np.minimum(np.arange(len(values)), window - 1)]
 
 
 def trailing_lowest(values: Values, window: int) -> Values:
@@ -259,16 +270,15 @@ def first(condition: Truths) -> int | None:
     return int(np.argmax(condition)) if condition.any() else None
 
 
-def spans(where: Truths, normal: Truths | None) -> list[tuple[int, int | None]]:
-    """(first row, row of the return) of each time that a condition began and held until the series were normal.
-
-    None for a return that never came. Without `normal` nothing returns.
+def spans(where: Truths, normal: Truths | None) -> list[Span]:
+    """The rows of each time that a condition began and held until the series were normal. Later rows only end the last
+    span, or add others. Without `normal` nothing is over.
 
     >>> where, normal = np.array([0, 1, 0, 0, 1, 1], bool), np.array([1, 0, 0, 1, 0, 0], bool)
     >>> spans(where, normal), spans(where[:4], normal[:4])
     ([(1, 3), (4, None)], [(1, 3)])
     """
-    found: list[tuple[int, int | None]] = []
+    found: list[Span] = []
     shown, backs, at = np.flatnonzero(where), np.flatnonzero(normal) if normal is not None else np.empty(0), 0
     while at < len(shown):
         back = int(np.searchsorted(backs, shown[at], side="right"))
@@ -279,10 +289,17 @@ def spans(where: Truths, normal: Truths | None) -> list[tuple[int, int | None]]:
     return found
 
 
-def first_unrecovered(found: Sequence[tuple[int, int | None]]) -> tuple[int, int | None]:
-    """Of `spans`, at least one: that which still holds, or else the first.
+def merged(parts: Iterable[Span]) -> list[Span]:
+    """The spans of any of several conditions: those that overlap are one, which holds until each of them is over.
 
-    >>> first_unrecovered([(1, 3), (4, None)]), first_unrecovered([(1, 3), (5, 8)])
-    ((4, None), (1, 3))
+    >>> merged([(1, 4), (6, 8), (3, 5), (7, None)])
+    [(1, 5), (6, None)]
     """
-    return found[-1] if found[-1][1] is None else found[0]
+    found: list[Span] = []
+    for begun, back in sorted(parts, key=lambda span: span[0]):
+        if not found or (found[-1][1] is not None and found[-1][1] <= begun):
+            found.append((begun, back))
+            continue
+        start, until = found.pop()
+        found.append((start, None if until is None or back is None else max(until, back)))
+    return found

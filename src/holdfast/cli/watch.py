@@ -171,7 +171,7 @@ class Follower:
         self._rows, self._several, self._live = rows, several, live
         self._step: int | None = None
         self._name = ""
-        self._known: dict[str, int] = {}  # code -> step
+        self._known: set[tuple[str, int]] = set()  # code and step
         self.has_findings = False
         """Whether there was a finding."""
 
@@ -188,7 +188,7 @@ class Follower:
         if not len(log.steps):
             return
         if log.name != self._name:
-            self._name, self._step, self._known = log.name, None, {}
+            self._name, self._step, self._known = log.name, None, set()
         new = self._new_steps([int(step) for step in log.steps], log)
         self._step = log.last_step
         for step in new:
@@ -197,8 +197,8 @@ class Follower:
         if self._live is not None and new:
             self._live.show(log, diagnosis)
         for finding in diagnosis.findings:
-            if finding.code not in self._known:
-                self._known[finding.code] = finding.step
+            if (finding.code, finding.step) not in self._known:
+                self._known.add((finding.code, finding.step))
                 self.has_findings = True
                 self._listener.finding(finding)
                 self._on_finding(finding, log)
@@ -210,7 +210,7 @@ class Follower:
             return steps[-self._rows :]
         if steps[-1] < self._step:
             self._listener.note(f"the log went back from step {self._step} to step {steps[-1]}")
-            self._known = {code: step for code, step in self._known.items() if step <= steps[-1]}
+            self._known = {(code, step) for code, step in self._known if step <= steps[-1]}
             return steps[-1:]
         return steps[bisect_right(steps, self._step) :]
 

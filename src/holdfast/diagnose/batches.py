@@ -57,8 +57,8 @@ def _merged(parts: list[Steps]) -> Steps:
 def _rows_per_batch(log: Log, step: int) -> int | None:
     """The number of rows in a batch, if the log says how many optimizer steps a batch has. `step` is that of the first
     reward. If it is within the first batch, it is also the number of steps between rows."""
-    if K in log.series:
-        steps = float(log.series[K].values[0]) if log.series[K].steps[0] <= step else 1.0
+    if K in log.series and len(by_then := log.series[K].until(step)):
+        steps = float(by_then.values[0])
     else:
         names = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
         known = [value for name in names if isinstance(value := log.settings.get(name), int) and value > 0]
@@ -112,7 +112,7 @@ class _Batches:
             return np.asarray(values[ends - 1])
         if name.endswith(("max", "min")):
             return np.asarray((np.fmax if name.endswith("max") else np.fmin).reduceat(values, self.begins))
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             sums: Values = np.add.reduceat(values, self.begins)
             if not np.isnan(sums).any():
                 return sums / (ends - self.begins)

@@ -38,7 +38,7 @@ class Monitor:
         self._host, self._name, self._settings = host, name, dict(settings or {})
         self._columns: dict[str, _Column] = {}
         self._steps = _Column()
-        self._reported: dict[str, int] = {}  # the step of each code
+        self._reported: set[tuple[str, int]] = set()  # code and step
         self._pending = 0  # rows that were not judged yet
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
@@ -69,8 +69,8 @@ class Monitor:
         log = self.log()
         batches = joined(log)
         findings = as_findings(log, hits_of(log, batches), None)
-        new = tuple(f for f in findings if f.level == "finding" and f.code not in self._reported)
-        self._reported |= {finding.code: finding.step for finding in new}
+        new = tuple(f for f in findings if f.level == "finding" and (f.code, f.step) not in self._reported)
+        self._reported |= {(finding.code, finding.step) for finding in new}
         return new
 
     def log(self) -> Log:
@@ -92,7 +92,7 @@ class Monitor:
         for column in (self._steps, *self._columns.values()):
             column.forget_from(step)
         self._columns = {name: column for name, column in self._columns.items() if column.steps}
-        self._reported = {code: begun for code, begun in self._reported.items() if begun < step}
+        self._reported = {(code, begun) for code, begun in self._reported if begun < step}
 
 
 def metrics_rows(rows: Iterable[Mapping[str, object]]) -> Iterator[tuple[int, dict[str, float]]]:

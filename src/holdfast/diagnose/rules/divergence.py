@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import Truths, Values, highest, lowest, trailing_mean
+from holdfast.base.trailing import Truths, Values, highest, lowest, mean_at_first, trailing_mean
 from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
@@ -51,7 +51,7 @@ def has_learned(rows: Rows) -> Truths:
 
     def gained(reward: Values) -> Truths:
         mean = trailing_mean(reward, ROWS)
-        gain = mean - mean[:ROWS][-1:]
+        gain = mean - mean_at_first(reward, ROWS)
         return gain > LEARNED_SHARE * reward_range(highest(mean), lowest(reward))
 
     return rows.where(REWARD, gained)

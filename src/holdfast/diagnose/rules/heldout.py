@@ -19,6 +19,7 @@ from holdfast.base.trailing import (
     last_where,
     lowest,
     margin,
+    mean_at_first,
     needed,
     noise_of_mean,
     trailing_mean,
@@ -110,7 +111,7 @@ def score_of(score: Series, reward: Series) -> Score:
     # A single evaluation is no peak: the best is a mean of three, and until then the newest.
     whole = np.where(index >= EVALUATIONS - 1, mean, -np.inf)
     best = np.maximum(highest(whole), np.where(np.isfinite(whole), whole, mean))
-    begun = mean[np.minimum(index, EVALUATIONS - 1)]
+    begun = mean_at_first(values, EVALUATIONS)
     height = np.maximum(reward_range(best, lowest(values)), 1e-12)
     drawn = binary_noise(mean, answers_of(values)) / np.sqrt(EVALUATIONS)
     by_chance = margin(values, EVALUATIONS, FALLEN_ERRORS)

@@ -127,9 +127,9 @@ def grows_with_updates(rows: Rows, *, grown: float, is_kl: bool) -> Signal:
     (gap,) = rows.columns
     rate = rows.latest(RATE)
     moved = np.cumsum(np.where(np.isfinite(rate) & (rate > 0), rate, 0.0))
-    if not moved.any():
-        moved = np.arange(len(gap), dtype=float)
-    straight = explained(moved, np.sqrt(np.maximum(gap, 0.0)) if is_kl else gap) > STRAIGHT
+    distance = np.sqrt(np.maximum(gap, 0.0)) if is_kl else gap
+    by_rows, by_rate = (explained(x, distance) > STRAIGHT for x in (np.arange(len(gap), dtype=float), moved))
+    straight = np.where(moved > 0, by_rate, by_rows)
     growth = grows(rows, grown=grown, times=OF_FIRST_TIMES ** (2 if is_kl else 1))
     return replace(growth, where=growth.where & straight)
 
@@ -142,7 +142,7 @@ def explained(x: Values, y: Values) -> Values:
     """
     count = np.arange(1, len(x) + 1)
     with np.errstate(all="ignore"):
-        x, y = x / max(float(np.abs(x).max()), 1e-300), y - y[0]
+        y = y - y[0]
         mean_x, mean_y = np.cumsum(x) / count, np.cumsum(y) / count
         both = np.cumsum(x * y) / count - mean_x * mean_y
         squares = (np.cumsum(x * x) / count - mean_x**2) * (np.cumsum(y * y) / count - mean_y**2)

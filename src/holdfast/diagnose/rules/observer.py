@@ -22,7 +22,7 @@ def is_observed(log: Log) -> bool:
 
 def is_one_sided(rows: Rows) -> Signal:
     """Rewards differ within groups, and yet all rollouts count as correct, or all as incorrect."""
-    (mixed,) = rows.columns
+    _, mixed = rows.columns
     differ = mixed > 0
     with_correct, with_incorrect = (
         np.isin(rows.steps, part.steps if (part := rows.log.series.get(name)) is not None else ())
@@ -42,7 +42,7 @@ OBS001 = Rule(
     applies=is_observed,
     checks=(
         Check(
-            series=(MIXED,),
+            series=(K, MIXED),
             signal=is_one_sided,
             message="Rewards within groups differ, but nearly all rollouts count as {which}.",
             level="note",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
-from holdfast.base.trailing import held, margin, trailing_mean
+from holdfast.base.trailing import held, margin, mean_at_first, trailing_mean
 from holdfast.diagnose.log import has
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rollouts import REWARD, RISE_ERRORS, does_not_pay
@@ -25,10 +23,7 @@ def repeats_more(rows: Rows, *, costs: bool) -> Signal | None:
     """The share is far above that of the first rows, and the reward does not rise with it. With `costs`, only where the
     reward has dropped, as far as it is logged."""
     (share,) = rows.columns
-    if len(share) < 2 * ROWS:
-        return None
-    smooth = trailing_mean(share, ROWS)
-    began = smooth[ROWS - 1]
+    smooth, began = trailing_mean(share, ROWS), mean_at_first(share, ROWS)
     rise = smooth - began
     if not (rise > RISE).any():
         return None
@@ -36,7 +31,7 @@ def repeats_more(rows: Rows, *, costs: bool) -> Signal | None:
     return Signal(
         where & does_not_pay(rows, costs=costs),
         lambda: {rows.names[0]: smooth},
-        lambda: {"before": np.full(len(share), began)},
+        lambda: {"before": began},
         normal=rise < RISE / 2,
     )
 

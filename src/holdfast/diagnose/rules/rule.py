@@ -1,7 +1,7 @@
 """What a rule is: one value with a code, its checks, its texts and its relations to other codes.
 
 A check looks at rows: the steps at which all of its series are logged. Its result at a row may depend only on the rows
-up to it. So the step at which a rule first finds something never changes as the log grows.
+up to it. So later rows never change what was found, or its step. They only end it, and then it may begin anew.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import Truths, Values, first_unrecovered, held, highest, lowest, spans, trailing_mean
+from holdfast.base.trailing import Span, Truths, Values, held, highest, lowest, merged, spans, trailing_mean
 from holdfast.diagnose.finding import Finding, Level
-from holdfast.diagnose.log import Log, Series, as_of, finite, has, reward_curve
+from holdfast.diagnose.log import REWARDS, Log, Series, as_of, finite, has, reward_curve
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy
 
 
@@ -87,8 +87,19 @@ class Hit:
     remedy: Remedy | None = None
     """What to change, if this evidence needs another remedy than the rule's."""
     level: Level = "finding"
-    spans: tuple[tuple[int, int | None], ...] = ()
-    """(first step, step of the return) of each time it was found and held; None where it still holds."""
+    spans: tuple[Span, ...] = ()
+    """(first step, step of the return) of each time it was found and held; None where it still holds. Of a check of
+    level "note" there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When a check detected something, and what."""
+
+    spans: tuple[Span, ...]
+    """(first step, step of the return), at least one."""
+    hit_at: Callable[[int], Hit]
+    """Of the first step of a span."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +127,8 @@ class Check:
     level: Level = "finding"
     """The level of what it finds."""
 
-    def find(self, log: Log) -> Hit | None:
-        """The first row that shows it, as a `Hit`; None if no row does."""
+    def find(self, log: Log) -> Times | None:
+        """Every time that rows show it; None if no row does."""
         begins = _begin(log, self.series)
         ends = min((step for names in self.better if (step := _begin(log, names)) is not None), default=None)
         if begins is None or (ends is not None and ends <= begins):
@@ -136,23 +147,18 @@ class Check:
         if not where.any():
             return None
         normal = None if signal.normal is None else signal.normal & ~falling(rows)
-        found = spans(where, normal)
-        at, back = first_unrecovered(found)
-        times: tuple[tuple[int, int | None], ...] = ()
-        if self.level == "finding":
-            times = tuple((int(rows.steps[a]), None if b is None else int(rows.steps[b])) for a, b in found)
-        step = int(rows.steps[at])
+        found = ((int(rows.steps[a]), None if b is None else int(rows.steps[b])) for a, b in spans(where, normal))
+        return Times(tuple(found), lambda step: self._hit_at(step, rows, signal))
+
+    def _hit_at(self, step: int, rows: Rows, signal: Signal) -> Hit:
+        at = int(np.searchsorted(rows.steps, step))
         evidence = {name: float(values[at]) for name, values in signal.evidence().items()}
         numbers = evidence | {name: values[at] for name, values in signal.message_values().items()}
         known = {name: v for name, v in evidence.items() if name in self.series or not np.isnan(v)}
-        begun = log.until(step)
+        begun = rows.log.until(step)
         shown = [*self.series, *(name for name in known if name not in self.series and name in begun.series)]
         look_at = tuple(name for name in self.look_at or shown if has(begun, name)) or self.series
-        summary = self.message.format_map(numbers)
-        if back is None:
-            return Hit(step, summary, known, look_at, self.remedy, self.level, times)
-        summary += f" It returned to normal at step {rows.steps[back]}."
-        return Hit(step, summary, known, look_at, NOTHING, "note", times)
+        return Hit(step, self.message.format_map(numbers), known, look_at, self.remedy, self.level)
 
 
 def _begin(log: Log, names: tuple[str, ...]) -> int | None:
@@ -183,7 +189,7 @@ class Rule:
     applies: Callable[[Log], bool] = lambda log: True
     """Whether the rule applies to a log: without a penalty, no penalty can be inert."""
     checks: tuple[Check, ...]
-    """The earliest hit counts; at the same step, the hit of the check that comes first."""
+    """Where several detect something, the first of them says what; at the same step, the one that comes first here."""
     every_row: bool = False
     """Whether the rule looks at every row of the log, not at one for each rollout batch."""
 
@@ -210,12 +216,27 @@ class Rule:
         return log if self.every_row else batches
 
     def find(self, log: Log) -> Hit | None:
-        """The first finding in a log, or else the first note; None if there is neither."""
-        hits = [hit for check in self.checks if (hit := check.find(log)) is not None] if self.applies(log) else []
-        if not hits:
+        """What was found last, which is a note once it is over; None if nothing was. A check of level "note" counts as
+        long as no other has found anything. What several checks find at the same time is one finding, which begins with
+        the first of them and holds until all are over."""
+        if not self.applies(log):
             return None
-        best = min(hits, key=lambda hit: (hit.level == "note", hit.step))
-        return replace(best, spans=tuple(span for hit in hits for span in hit.spans))
+        for level in ("finding", "note"):
+            checks = (check for check in self.checks if check.level == level)
+            found = [times for check in checks if (times := check.find(log)) is not None]
+            if found:
+                break
+        else:
+            return None
+        all_times = merged(span for times in found for span in times.spans)
+        step, back = all_times[-1]
+        hit = next(times.hit_at(step) for times in found if any(begun == step for begun, _ in times.spans))
+        if level == "finding":
+            hit = replace(hit, spans=tuple(all_times))
+        if back is None:
+            return hit
+        summary = f"{hit.summary} It returned to normal at step {back}."
+        return replace(hit, summary=summary, remedy=NOTHING, level="note")
 
 
 def without_suppressed(hits: Mapping[str, Hit], rules: Mapping[str, Rule]) -> dict[str, Hit]:
@@ -265,8 +286,10 @@ def did_no_harm(rows: Rows, where: Truths) -> Truths:
 
 
 def falling(rows: Rows) -> Truths:
-    """[N]: where the reward has probably fallen."""
-    curve = reward_curve(rows.log)
-    if curve is None:
-        return np.zeros(len(rows.steps), bool)
-    return as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps) > 0
+    """[N]: where the reward has probably fallen, by the best reward that is logged so far."""
+    result = np.full(len(rows.steps), np.nan)
+    for name in REWARDS:
+        if np.isnan(result).any() and (curve := reward_curve(rows.log, name)) is not None:
+            known = as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps)
+            result = np.where(np.isnan(result), known, result)
+    return result > 0

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from holdfast.base.collapse import DROPPED_SHARE, curve_of
-from holdfast.base.trailing import Truths, Values, first, held, highest, lowest, margin, trailing_mean
+from holdfast.base.trailing import Truths, Values, first, held, highest, lowest, margin, mean_at_first, trailing_mean
 from holdfast.diagnose.rules.mismatch import usual_before
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
@@ -60,7 +60,7 @@ def clips_more(rows: Rows) -> Signal | None:
     return Signal(
         more & dropped & _grew_first(more, dropped),
         lambda: {CLIPPED: smooth, REWARD: trailing_mean(reward, ROWS)},
-        lambda: {"before": _usual(clipped), "peak": highest(curve.short.means)},
+        lambda: {"before": mean_at_first(clipped, LONG_ROWS), "peak": highest(curve.short.means)},
         normal=held(~_clips(clipped, ALONE_TIMES / 2, ALONE_SHARE / 2), LONG_ROWS),
     )
 
@@ -73,15 +73,10 @@ def _grew_first(more: Truths, dropped: Truths) -> Truths:
     return np.zeros(len(more), bool) if grew is None else (grew <= index) & (grew <= begun + ROWS)
 
 
-def _usual(clipped: Values) -> Values:
-    """[N]: the share of clipped tokens in the first rows, of at least ten."""
-    return trailing_mean(clipped, LONG_ROWS)[np.minimum(np.arange(len(clipped)), LONG_ROWS - 1)]
-
-
 def _clips(clipped: Values, times: float, share: float) -> Truths:
     """[N]: where the mean of five rows is many times the usual share of clipped tokens."""
-    smooth = trailing_mean(clipped, ROWS)
-    more = (smooth > times * _usual(clipped)) & (smooth > share) & (np.arange(len(clipped)) >= LONG_ROWS)
+    smooth, usual = trailing_mean(clipped, ROWS), mean_at_first(clipped, LONG_ROWS)
+    more = (smooth > times * usual) & (smooth > share) & (np.arange(len(clipped)) >= LONG_ROWS)
     if more.any():
         more &= smooth - lowest(smooth) > margin(clipped, ROWS, CLIPPED_ERRORS)
     return more

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.base.trailing import Truths, Values, highest, margin, trailing_mean
+from holdfast.base.trailing import Truths, Values, highest, margin, mean_at_first, trailing_mean
 from holdfast.diagnose.rules.rule import Check, Rows, Signal
 
 TRUNCATED, REWARD, MIXED = "rollout/truncated_fraction", "reward/mean", "rollout/mixed_group_fraction"
@@ -32,8 +32,8 @@ def reward_has_risen(rows: Rows) -> Truths:
     """[N]: where the reward is above its first rows by more than noise."""
 
     def risen(reward: Values) -> Truths:
-        mean = trailing_mean(reward, REWARD_ROWS)
-        return mean - mean[:REWARD_ROWS][-1:] > margin(reward, REWARD_ROWS, RISE_ERRORS)
+        gain = trailing_mean(reward, REWARD_ROWS) - mean_at_first(reward, REWARD_ROWS)
+        return gain > margin(reward, REWARD_ROWS, RISE_ERRORS)
 
     return rows.where(REWARD, risen)
 
