@@ -12,7 +12,8 @@ from holdfast.base.errors import ConfigError, MissingExtra, ModelError
 from holdfast.base.importing import missing_train_package
 from holdfast.data.factbook import FACTBOOK
 from holdfast.data.questions import Example
-from holdfast.recipe import Config
+from holdfast.recipe import Config, require
+from holdfast.recipe.paths import QUESTIONS, passages_of
 from holdfast.recipe.validation import check_training
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> str
     """
     check_training(config, stage=stage)
     _check_packages(config)
+    demonstrations = ("warm_start.data",) if config.warm_start.steps else ()
+    require(config, *QUESTIONS, *passages_of(config), *demonstrations, "model.path", "model.chat_template")
     if config.run.device == "cuda":
         from holdfast.model.language_model import pick_device
 

@@ -10,13 +10,13 @@ from shlex import quote
 from textwrap import indent
 from typing import Any
 
-from holdfast.adapters.launch.plan import Machines, chat_template, model_path, train_and_dev
-from holdfast.base.errors import DataError
+from holdfast.adapters.launch.plan import Machines, code_folder, train_and_dev
 from holdfast.data.factbook import is_factbook
 from holdfast.data.prepare import write_factbook
 from holdfast.methods.method import Option
 from holdfast.methods.penalties import LLDS, NLL, SAPO, Penalty
 from holdfast.recipe import Config, Reward, dump
+from holdfast.recipe.paths import with_values
 
 PORT = 29500
 
@@ -47,40 +47,24 @@ def data_files(config: Config) -> dict[str, str]:
 
 
 def write_data(config: Config, folder: Path) -> None:
-    """Copy the question files as they are, and write what is the Factbook's as files. Raises `DataError` for a missing
-    file, and for too few questions."""
+    """Copy the question files as they are, and write what is the Factbook's as files. Raises as `train_and_dev`
+    does."""
+    if config.data.train != "world":
+        train_and_dev(config, "TRL")
     for part, path in _sources(config):
         target = folder / _place(part, path)
-        if not is_factbook(path) and not Path(path).is_file():
-            raise DataError(
-                f"data.{part} = {path!r}: there is no such file. Put your questions there, or name yours with "
-                f"--data.{part} FILE"
-            )
         target.parent.mkdir(parents=True, exist_ok=True)
         if is_factbook(path):
             write_factbook(path, target)
         else:
             shutil.copyfile(path, target)
-    if config.data.train != "world":
-        train_and_dev(config, "TRL")
 
 
 def relocated(config: Config) -> Config:
-    """The recipe for the folder: its data are the copies there, other paths are full paths."""
-    if config.data.train == "world":
-        return config
-    copies = {part: _place(part, path) for part, path in _sources(config)}
-    passages = {
-        key: copies.pop(key, "") or str(Path(path).resolve())
-        for key in ("corpus", "index")
-        if (path := getattr(config.retrieval, key)) not in (None, "world")
-    }
-    return config.model_copy(
-        update={
-            "data": config.data.model_copy(update=copies),
-            "retrieval": config.retrieval.model_copy(update=passages),
-        }
-    )
+    """The recipe for the folder: its data are the copies there."""
+    sections = {"corpus": "retrieval"}
+    copies = {f"{sections.get(part, 'data')}.{part}": _place(part, path) for part, path in _sources(config)}
+    return with_values(config, copies)
 
 
 def _sources(config: Config) -> Iterator[tuple[str, str]]:
@@ -180,9 +164,9 @@ def script(config: Config, options: Sequence[Option]) -> str:
         guard=f"on={literal(config.guard.codes)}, action={literal(config.guard.action)}",
         options=indent("\n".join(f"{o.name}={literal(o.value)},  # {o.why}" for o in options), " " * 4),
         penalty=indent("\n".join(f"{line}," for line in arguments), " " * 4),
-        model=literal(model_path(config)),
+        model=literal(config.model.path),
         eval_questions=config.eval.questions,
-        chat_template=literal(chat_template(config)),
+        chat_template=literal(config.model.chat_template),
         max_failed=config.run.max_failed_fraction,
         faults=f"        search_failure_rate={lost},  # on purpose\n" if lost else "",
         last_eval="trainer.evaluate()  # max_steps is not a multiple of eval_steps\n" if uneven else "",
@@ -288,6 +272,7 @@ def command(config: Config, machines: Machines) -> str:
         lines.append(f"export OMP_NUM_THREADS={config.run.threads}  # run.threads")
     if config.track.wandb:
         lines.append(f"export WANDB_PROJECT={quote(config.track.wandb)}  # track.wandb")
+    lines += code_folder(config)
     ranks = ""
     if machines.nodes > 1:
         ranks = (

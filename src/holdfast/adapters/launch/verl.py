@@ -13,7 +13,6 @@ from holdfast.adapters.launch.plan import (
     Plan,
     code_notes,
     methods_in,
-    model_path,
     noted,
     refuse,
     section,
@@ -49,10 +48,10 @@ DIRECT: Mapping[str, str] = {
     "checkpoint.keep": "trainer.max_actor_ckpt_to_keep",
 }
 
-# These are in agent_loops.yaml.
+# These are in agent_loops.yaml, and run.code, which is PYTHONPATH, in run.sh.
 AGENT_LOOP = frozenset([
-    *("retrieval.url", "protocol.preset", "protocol.tools", "protocol.max_turns", "protocol.max_turn_tokens"),
-    *("protocol.max_observation_tokens", "protocol.topk", "model.chat_template"),
+    *("run.code", "retrieval.url", "protocol.preset", "protocol.tools", "protocol.max_turns"),
+    *("protocol.max_turn_tokens", "protocol.max_observation_tokens", "protocol.topk", "model.chat_template"),
     *section("reward", but=("kl",)),
 ])  # fmt: skip
 
@@ -229,7 +228,7 @@ def _options(config: Config, machines: Machines) -> Iterator[Option]:
     yield Option("data.max_response_length", limits.max_total_tokens - prompt, "protocol.max_total_tokens: the rest")
     yield Option("data.trust_remote_code", config.model.trust_remote_code, "model.trust_remote_code: of the tokenizer")
     yield Option("data.seed", run.seed, "run.seed")
-    yield Option(f"{MODEL}.path", model_path(config), "model.path")
+    yield Option(f"{MODEL}.path", config.model.path, "model.path")
     if config.model.lora_rank:
         yield Option(f"{MODEL}.lora_rank", config.model.lora_rank, "model.lora_rank")
         yield Option(f"{MODEL}.lora_alpha", config.model.lora_alpha, "model.lora_alpha")
@@ -309,7 +308,7 @@ def _critic(config: Config) -> Iterator[Option]:
     yield Option("algorithm.use_kl_in_reward", kl > 0, "reward.kl")
     yield Option("algorithm.kl_penalty", "kl", "reward.kl: old minus starting log-prob")
     yield Option("algorithm.kl_ctrl.kl_coef", kl, "reward.kl")
-    yield Option(f"{CRITIC}.model.path", model_path(config), "model.path: a copy of the start")
+    yield Option(f"{CRITIC}.model.path", config.model.path, "model.path: a copy of the start")
     yield Option(f"{CRITIC}.model.trust_remote_code", model.trust_remote_code, "model.trust_remote_code")
     yield Option(f"{CRITIC}.model.enable_gradient_checkpointing", model.gradient_checkpointing,
                  "model.gradient_checkpointing")  # fmt: skip
