@@ -653,8 +653,12 @@ def test_names_are_no_paths_and_old_runs_are_read_as_they_were(tmp_path: Path) -
     assert load_run(tmp_path).data.train == "q.jsonl", "of a run of an older version"
 
 
-def test_missing_files_are_named_with_their_settings_and_options(tmp_path: Path) -> None:
+def test_missing_files_are_named_with_their_settings_and_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "there").touch()
+    (tmp_path / "i i").mkdir()
+    monkeypatch.chdir(tmp_path)
     config = load(
         overrides=[f"--data.train={tmp_path}/there", "--data.dev=gone", "--retrieval.corpus=c", "--retrieval.index=i i"]
     )

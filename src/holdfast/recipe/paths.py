@@ -86,8 +86,9 @@ def require(config: Config, *names: str) -> None:
     if not gone:
         return
     given = dict.fromkeys(gone, "PATH")
-    if "retrieval.corpus" in gone and values["retrieval.index"]:  # a corpus given alone would replace the index
-        given.setdefault("retrieval.index", quote(values["retrieval.index"]))
+    index = values["retrieval.index"]
+    if "retrieval.corpus" in gone and index is not None:  # a corpus given alone would replace the index
+        given["retrieval.index"] = quote(index) if os.path.exists(index) else "PATH"
     listed = ", ".join(f"{name} = {values[name]!r}" for name in gone)
     options = " ".join(f"--{name} {place}" for name, place in given.items())
     build = "; to build an index, name its retrieval.corpus too" if "retrieval.index" in gone else ""
