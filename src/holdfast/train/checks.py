@@ -39,10 +39,10 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> str
     `stage` as in `check_training`. Returns a sentence on the memory, disk and time that training on a CPU needs, for a
     model in a folder. Raises `HoldfastError`.
     """
+    demonstrations = ("warm_start.data",) if config.warm_start.steps else ()
+    require(config, *QUESTIONS, *passages_of(config), *demonstrations, "model.path", "model.chat_template", "run.code")
     check_training(config, stage=stage)
     _check_packages(config)
-    demonstrations = ("warm_start.data",) if config.warm_start.steps else ()
-    require(config, *QUESTIONS, *passages_of(config), *demonstrations, "model.path", "model.chat_template")
     if config.run.device == "cuda":
         from holdfast.model.language_model import pick_device
 
