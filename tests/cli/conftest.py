@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ class FakeTrainer:
         begin(run_dir, dump(config))
         return self._finish(run_dir, listener)
 
-    def resume(self, run_dir: Path, *, listener: Listener) -> Summary:
-        self.calls.append(("resume", run_dir))
+    def resume(self, run_dir: Path, *, moved: Sequence[str], listener: Listener) -> Summary:
+        self.calls.append(("resume", run_dir, *moved))
         return self._finish(run_dir, listener)
 
     def warm_start_only(self, config: Config, run_dir: Path, *, listener: Listener) -> Path:

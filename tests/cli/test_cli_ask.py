@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.cli import ask
 from holdfast.cli.transcript import parts_of, show_line, show_observation, show_turn
 from holdfast.model.policy import Completion, Request
+from holdfast.recipe import Config
 from holdfast.retrieval.types import Document, Hit
 
 Run = Callable[..., Any]
@@ -144,10 +146,15 @@ def test_a_question_is_told_from_a_run(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("my run", "night"):
         Path("runs", name).mkdir(parents=True)
         Path("runs", name, "config.toml").touch()
-    assert ask._run_and_question("my run", None) == (Path("runs/my run"), None)
-    assert ask._run_and_question("Who is it?", None)[1] == "Who is it?"
+    question = partial(ask._asked_and_question, with_recipe=False)
+    assert question("my run", None) == ("runs/my run", None)
+    assert question("Who is it?", None)[1] == "Who is it?"
     long = "Who is the mentor of the person who " + "knew the person who " * 20 + "founded Orsa?"
-    assert ask._run_and_question(long, None)[1] == long
+    assert question(long, None)[1] == long
+    asked = partial(ask._asked_and_question, with_recipe=True)
+    assert asked("own/model", None) == ("own/model", None)
+    assert asked("night", "Who is it?") == ("runs/night", "Who is it?")
+    assert asked("Who is it?", None) == (None, "Who is it?"), "of the model of the recipe"
 
 
 @pytest.fixture
@@ -159,17 +166,19 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, st
     for age, name in enumerate(("new", "old")):
         folder = Path("runs", name)
         (folder / "checkpoints" / "step-000020").mkdir(parents=True)
-        (folder / "config.toml").write_text("")
+        (folder / "config.toml").write_text("[run]\n")
         os.utime(folder / "config.toml", (1e9 - age, 1e9 - age))
     Path("runs/.new.replaced").mkdir()
     Path("runs/.new.replaced/config.toml").write_text("")  # newer than both, and no run of the user's
     loaded: list[tuple[Path, str, bool]] = []
 
-    def fake_load(folder: Path, checkpoint: str, *, greedy: bool) -> SearchAgent:
-        loaded.append((folder, checkpoint, greedy))
-        return agent(*["<answer> Kelan </answer>"] * 3)
+    def fake_load(
+        model: str, config: Config, run: Path | None, *, greedy: bool, checkpoint: str, **_: Any
+    ) -> SearchAgent:
+        loaded.append((run or Path(model), checkpoint, greedy))
+        return agent(*["<answer> Kelan </answer>"] * 3, max_turns=config.protocol.max_turns)
 
-    monkeypatch.setattr(ask, "_load", fake_load)
+    monkeypatch.setattr("holdfast.evaluate.model.open_agent", fake_load)
     return loaded
 
 
@@ -229,7 +238,10 @@ def test_a_checkpoint_that_is_not_there(runs: Any, holdfast: Run) -> None:
 
 def test_a_run_that_is_not_there(runs: Any, holdfast: Run) -> None:
     stderr = holdfast("ask", "odl", QUESTION, code=2).stderr
-    assert stderr == "error: odl is not a run folder\nhint: newest runs here: runs/new, runs/old\n"
+    assert stderr == (
+        "error: odl is not a run folder; to ask a model, give a recipe with --recipe\n"
+        "hint: newest runs here: runs/new, runs/old\n"
+    )
     assert "odl" in holdfast("ask", "odl", code=2).stderr  # one word is a run, not a question
 
 

@@ -52,6 +52,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, random_model: Callable[..., 
         (["eval", "run", "m", "--method", "cot", "--data", "gone.jsonl"], "gone.jsonl does not exist"),
         (["eval", "run", "m", "--method", "cot", "--data", "hotpot"], "did you mean 'hotpotqa'?"),
         (["eval", "run", "m", "n"], "unexpected extra argument"),
+        (["eval", "run", "my.toml"], "with --recipe my.toml"),
         (["eval", "run", "m", "--method", "cot", "--bare"], "--bare has no effect with --method cot"),
         (["eval", "run", "m", "--checkpoint", "best"], "--checkpoint best chooses among the checkpoints of a run"),
         (["eval", "run", "m", "--protocol.max_turn", "3"], "did you mean protocol.max_turns?"),
@@ -118,6 +119,10 @@ def test_a_model_from_elsewhere_is_evaluated_as_a_recipe_says(
     holdfast("eval", "run", model, "--recipe", "recipe.toml", "--data", "dev", "--out", "e")
     rows = [json.loads(line) for line in Path("e/questions.jsonl").read_text().splitlines()]
     assert len(rows) == 3 and all(row["calls"] <= 2 for row in rows)
+    asked = holdfast("ask", model, "What is 1?", "--recipe", "recipe.toml", "--unset", "protocol.max_turns", "--sample")
+    assert asked.startswith("question What is 1? says") and "all 4 turns were used up" in asked
+    assert "my.toml is a recipe" in holdfast("ask", "my.toml", "What is 1?", code=2)
+    assert "is made by training" in holdfast("ask", "What is 1?", "--recipe", "quickstart", code=2)
     assert "no recipe 'quickstat'; did you mean quickstart?" in holdfast(
         "eval", "run", model, "--recipe", "quickstat", code=2
     )

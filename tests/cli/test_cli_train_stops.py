@@ -30,6 +30,8 @@ def test_resume_takes_a_path_or_a_name(trainer: Any, holdfast: Run) -> None:
     holdfast("resume", "runs/night")
     holdfast("resume", "night")
     assert trainer.calls[1:] == [("resume", Path("runs/night"))] * 2
+    holdfast("resume", "night", "--retrieval.corpus=docs")
+    assert trainer.calls[-1] == ("resume", Path("runs/night"), "--retrieval.corpus=docs")
 
 
 def test_resume_of_what_is_no_run(trainer: Any, holdfast: Run) -> None:
@@ -45,8 +47,9 @@ def test_resume_of_what_is_no_run(trainer: Any, holdfast: Run) -> None:
     ("arguments", "sentence"),
     [
         (["--train.steps", "9"], "with its own recipe, but you also gave --train.steps 9"),
-        (["flaky"], "with its own recipe, but you also gave flaky"),
-        (["--overwrite"], "with its own recipe, but you also gave --overwrite"),
+        (["--retrieval.corpus=docs", "--unset", "data.dev", "--run.seed=1"], "with its own recipe, but you also gave"),
+        (["flaky"], "'flaky'"),
+        (["--overwrite"], "--overwrite: there is no such setting"),
     ],
 )
 def test_resume_changes_nothing(trainer: Any, holdfast: Run, arguments: list[str], sentence: str) -> None:

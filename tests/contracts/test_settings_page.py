@@ -30,6 +30,25 @@ holdfast recipe show > my.toml
 holdfast train my.toml --train.steps 50 --dry-run    # check it, and stop
 ```
 
+A recipe may change another one, bundled or a file. `unset` takes settings of that recipe out, as `--unset KEY` does on
+the command line. Of `retrieval.corpus`, `index` and `url`, what a file or a command line names replaces all that the
+recipe below it names:
+
+```toml
+extends = "factbook"
+unset = ["warm_start.data", "warm_start.steps"]
+
+[retrieval]
+index = "factbook.dense"
+```
+
+Paths in a recipe are relative to the folder of its file. Paths on the command line are relative to the current folder,
+and so are `run.dir`, where runs are written, and the paths of the bundled recipes.
+
+A run keeps absolute paths, so `ask`, `eval`, `resume` and `report` work from any folder. If files of a run were moved,
+a command names those that are missing. Give their new place: `holdfast resume runs/my --retrieval.corpus new/docs`, and
+likewise for `ask` and `eval run`. To keep it, write it into the `config.toml` of the run.
+
 The {useful} in **bold** are changed first. A default here is that of a recipe that does not set it: bundled recipes set
 some, and `holdfast recipe show NAME` shows which.
 

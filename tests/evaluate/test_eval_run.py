@@ -267,8 +267,6 @@ def test_questions_that_cannot_be_found(write: Callable[..., str]) -> None:
     path = write("a.jsonl", [ROW])
     with pytest.raises(DataError, match="two questions have the id a/test/0"):
         load_questions([path, write("sub/a.jsonl", [ROW])], config)
-    with pytest.raises(ConfigError, match=r"the recipe does not set data\.test"):
-        load_questions(["test"], config)
     with pytest.raises(DataError, match=r"nq2\.jsonl does not exist"):
         load_questions(["nq2.jsonl"], config)
     with pytest.raises(DataError, match="there is no question set 'hotpot'; did you mean 'hotpotqa'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,12 @@ from holdfast.cli.main import app
 from holdfast.evaluate import methods
 from holdfast.evaluate.methods import METHODS, Conversation, Limits, Method, Outcome, Prompt, method_named, search
 from holdfast.evaluate.model import agent_protocol, open_model, retriever_for, run_of, settings_of
+from holdfast.evaluate.questions import load_questions
 from holdfast.evaluate.run import Evaluation
 from holdfast.evaluate.servers import Server
 from holdfast.evaluate.state import read_results, read_whole_rows
-from holdfast.recipe import BUNDLED, dump, load
+from holdfast.recipe import BUNDLED, absolute, dump, load
+from holdfast.train import loading
 
 from .conftest import ScriptedPolicy, Shelf, Told, evaluated_model, example
 
@@ -357,6 +360,34 @@ def test_a_named_recipe_takes_the_place_of_a_runs_own(run: Path, tmp_path: Path)
     config, folder = settings_of(str(run), ["--protocol.topk", "1"], [], recipe)
     assert folder == run and (config.protocol.max_turns, config.protocol.topk) == (2, 1)
     assert config.retrieval.index is None
+
+
+def test_what_training_held_out_is_evaluated_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"question": f"Which {i}?", "golden_answers": [str(i)]} for i in range(25)]
+    Path("q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("my.toml").write_text('[data]\ntrain = "q.jsonl"\n[retrieval]\ncorpus = "c.jsonl"\n')
+    recipe = load("my.toml")
+    Path("run").mkdir()
+    Path("run/config.toml").write_text(dump(absolute(recipe)))
+    held_out = loading.load_questions(recipe).dev
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    moved = ["--retrieval.corpus", "new.jsonl"]
+    for config, _ in (
+        settings_of(str(tmp_path / "run"), moved, ["dev"]),
+        settings_of("some/model", moved, ["dev"], tmp_path / "my.toml"),
+    ):
+        assert load_questions(["dev"], config) == list(held_out) and len(held_out) == 3
+        assert config.retrieval.corpus == "new.jsonl"
+        with pytest.raises(ConfigError, match=r"does not set data.test"):
+            load_questions(["test"], config)
+    small = load(None, ["--world.people", "60"])
+    assert load_questions(["dev"], small) == load_questions(["world-dev"], small)
+    assert retriever_for(METHODS["rag"], small, ["dev"]) is not None
+    (tmp_path / "q.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"--data.train PATH"):
+        load_questions(["dev"], config)
 
 
 def test_a_server_is_asked_without_the_runs_truncation(run: Path) -> None:

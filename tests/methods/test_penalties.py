@@ -172,7 +172,7 @@ def test_a_module_that_is_not_there() -> None:
 def test_the_working_directory_is_searched(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [entry for entry in __import__("sys").path if entry not in ("", str(tmp_path))])
     name = write(HINGE.replace("VALUE", VALUE))
-    with pytest.raises(ConfigError, match="start holdfast in that folder"):
+    with pytest.raises(ConfigError, match="beside the recipe"):
         assert CustomPenalty(path=f"{name}:Hinge").term
     monkeypatch.chdir(tmp_path)
     assert CustomPenalty(path=f"{name}:Hinge").term

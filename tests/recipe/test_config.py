@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import tomli_w
 
 from holdfast.base import refusals
 from holdfast.base.errors import ConfigError
 from holdfast.base.section import kind_of
 from holdfast.methods.penalties import PENALTIES, NoPenalty
-from holdfast.recipe import BUNDLED, Config, dump, load, setting_names, setting_values
+from holdfast.recipe import BUNDLED, Config, absolute, dump, load, load_run, require, setting_names, setting_values
+from holdfast.recipe.paths import PATHS
 
 
 def recipe(folder: Path, text: str) -> Path:
@@ -67,7 +70,8 @@ def test_dump_reads_back_equal(tmp_path: Path) -> None:
             "--run.dir=ü \"'",
         ]
     )
-    assert load(recipe(tmp_path, dump(config))) == config
+    (tmp_path / "config.toml").write_text(dump(absolute(config)), encoding="utf-8")
+    assert load(tmp_path / "config.toml") == absolute(config)
     assert config != load()
 
 
@@ -142,7 +146,7 @@ def test_own_questions_drop_those_of_the_recipe_that_is_extended(tmp_path: Path)
     assert (config.data.dev, config.data.test, config.warm_start.data) == (None, None, None)
     assert config.protocol == load(BUNDLED / "factbook.toml").protocol
     kept = load(files(tmp_path, mine=own + "[warm_start]\ndata = 'mine.jsonl'\n"), ["--data.dev=d.jsonl"])
-    assert (kept.data.dev, kept.warm_start.data) == ("d.jsonl", "mine.jsonl")
+    assert (kept.data.dev, kept.warm_start.data) == ("d.jsonl", str(tmp_path / "mine.jsonl"))
     assert load(tmp_path / "mine.toml", ["--data.train=other.jsonl", "--data.dev=d.jsonl"]).data.dev == "d.jsonl"
 
 
@@ -159,7 +163,7 @@ def test_faults_stay_when_one_file_of_questions_replaces_another(tmp_path: Path)
     [
         ({"a": "extends = 3\n"}, "a.toml: extends = 3 is not the name of a recipe"),
         ({"a": 'extends = "\\u0000"\n'}, "a.toml: extends = '\\x00' is not the name of a recipe"),
-        ({"a": '[data]\ntrain = "x\\u0000"\n'}, "data.train = 'x\\x00': must be a UTF-8 string without NUL"),
+        ({"a": '[data]\ntrain = "x\\u0000"\n'}, "x\\x00': must be a UTF-8 string without NUL"),
         ({"a": "extends = 'gone'\n"}, "a.toml: extends = 'gone': there is no recipe "),
         ({"a": "extends = 'a.toml'\n"}, "a.toml: extends = 'a.toml' leads back to this file"),
         ({"a": "extends = 'b.toml'\n", "b": "extends = 'a.toml'\n"}, "leads back to this file"),
@@ -533,17 +537,143 @@ CONTRADICTIONS = {
 }
 
 
-def test_other_passages_replace_those_of_the_recipe(tmp_path: Path) -> None:
-    base = tmp_path / "base.toml"
-    base.write_text('[data]\ntrain = "q.jsonl"\n[retrieval]\ncorpus = "c.jsonl"\nindex = "i"\n')
-    served = load(base, ["--retrieval.url=http://h:1"]).retrieval
-    assert (served.url, served.corpus, served.index) == ("http://h:1", "world", None)
-    assert load(base, ["--retrieval.corpus=d.jsonl"]).retrieval.index is None
-    assert load(base, ["--retrieval.index=j"]).retrieval.corpus == "c.jsonl"
-    served_base = tmp_path / "served.toml"
-    served_base.write_text('extends = "base.toml"\n[retrieval]\nurl = "http://h:1"\n')
-    own = load(served_base, ["--retrieval.corpus=d.jsonl", "--retrieval.index=j"]).retrieval
-    assert (own.url, own.corpus, own.index) == (None, "d.jsonl", "j")
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ({"url": "http://h:1"}, ("world", None, "http://h:1")),
+        ({"corpus": "d.jsonl"}, ("d.jsonl", None, None)),
+        ({"index": "j"}, ("world", "j", None)),
+        ({"corpus": "d.jsonl", "index": "j"}, ("d.jsonl", "j", None)),
+    ],
+)
+@pytest.mark.parametrize("below", ['corpus = "c"\nindex = "i"\n', 'url = "http://g:1"\n'])
+def test_given_passages_replace_all_those_of_the_recipe(
+    below: str, given: dict[str, str], left: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    base = Path("base.toml")
+    base.write_text(f'[data]\ntrain = "q.jsonl"\n[retrieval]\n{below}')
+    Path("mine.toml").write_text('extends = "base.toml"\n' + tomli_w.dumps({"retrieval": given}))
+    for config in (load("mine.toml"), load(base, [f"--retrieval.{key}={value}" for key, value in given.items()])):
+        assert (config.retrieval.corpus, config.retrieval.index, config.retrieval.url) == left
+
+
+def test_what_is_unset_is_as_if_the_recipe_did_not_set_it(tmp_path: Path) -> None:
+    base = '[retrieval]\ncorpus = "c"\nindex = "i"\n[data]\ntrain = "q"\n[loss.penalty]\nname = "sapo"\ntau = 2.0\n'
+    names = ["retrieval.corpus", "loss.penalty.name", "warm_start.data"]
+    path = files(tmp_path, base=base, mine=f"extends = 'base.toml'\nunset = {names}\n[retrieval]\nindex = 'j'\n")
+    in_file = load(path)
+    assert (in_file.retrieval.corpus, in_file.retrieval.index) == ("world", str(tmp_path / "j"))
+    assert in_file.loss.penalty == load().loss.penalty, "tau was for the penalty that is unset"
+    words = [word for name in names for word in ("--unset", name.replace("_", "-"))]
+    assert load(tmp_path / "base.toml", [*words, f"--retrieval.index={tmp_path / 'j'}"]) == in_file
+    assert load(path, ["--unset=retrieval.index", "--retrieval.url", "http://h:1"]).retrieval.index is None
+    assert load(path, ["--unset", "train.steps", "--train.steps", "3"]).train.steps == 3, "the last counts"
+    optional = load(files(tmp_path, none="[data]\ndev = 'none'\n[model]\nchat_template = 'none'\n"))
+    assert (optional.data.dev, optional.model.chat_template) == (None, "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("unset = 'retrieval.corpus'\n", "is not a list of settings"),
+        ("unset = [3]\n", "is not a list of settings"),
+        ("unset = ['retrieval.corpse']\n", "did you mean retrieval.corpus?"),
+        ("unset = ['loss.penalty']\n", "this is a section"),
+        ("[retrieval]\ncorpus = 'none'\n", "--unset retrieval.corpus"),
+    ],
+)
+def test_what_cannot_be_unset(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(files(tmp_path, mine=text))
+    assert said in str(caught.value) and "mine.toml" in str(caught.value)
+    for words in (["--unset"], ["--unset", "--train.steps"], ["--unset", "train"]):
+        with pytest.raises(ConfigError, match="--unset"):
+            load(overrides=words)
+
+
+# ---- paths
+
+
+EVERY_PATH = """
+    [data]
+    train = "q.jsonl"
+    dev = "/d.jsonl"
+    test = "../t.jsonl"
+    [retrieval]
+    corpus = "docs"
+    index = "i"
+    [model]
+    path = "own/model"
+    chat_template = "t.jinja"
+    [warm_start]
+    data = "w.jsonl"
+    [critic]
+    path = "critic"
+    [loss]
+    advantage = "gae"
+    kl_coef = 0
+    penalty.name = "none"
+    [reward.custom]
+    "my_code:brevity" = 0.2
+"""
+
+
+def test_paths_of_a_recipe_lead_from_its_folder_and_those_of_a_run_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "in" / "own" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    below = recipe(tmp_path / "in", EVERY_PATH).relative_to(tmp_path)
+    config = load(below, ["--data.test=here.jsonl"])
+    values = setting_values(config)
+    assert {name: values[name] for name in PATHS} == {
+        "run.code": "in",
+        "data.train": "in/q.jsonl",
+        "data.dev": "/d.jsonl",
+        "data.test": "here.jsonl",
+        "retrieval.corpus": "in/docs",
+        "retrieval.index": "in/i",
+        "model.path": "in/own/model",
+        "model.chat_template": "in/t.jinja",
+        "warm_start.data": "in/w.jsonl",
+        "critic.path": "in/critic",
+    }
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text(dump(absolute(config)))
+    monkeypatch.chdir("/")
+    kept = load_run(tmp_path / "run")
+    assert {setting_values(kept)[name] for name in PATHS} == {str(tmp_path / values[name]) for name in PATHS}
+    assert str(tmp_path / "in") in sys.path, "where my_code is"
+
+
+def test_names_are_no_paths_and_old_runs_are_read_as_they_were(tmp_path: Path) -> None:
+    names = load(recipe(tmp_path, '[model]\npath = "Qwen/Qwen2.5-3B"\nchat_template = "auto"\n'))
+    assert absolute(names) == names and names.model.path == "Qwen/Qwen2.5-3B"
+    for bundled in BUNDLED.glob("*.toml"):
+        factbook = load(recipe(tmp_path, f'extends = "{bundled.stem}"\n'))
+        assert factbook == load(bundled)
+    (tmp_path / "config.toml").write_text('[data]\ntrain = "q.jsonl"\n[retrieval]\ncorpus = "docs"\n')
+    assert load_run(tmp_path).data.train == "q.jsonl", "of a run of an older version"
+
+
+def test_missing_files_are_named_with_their_settings_and_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").touch()
+    (tmp_path / "i i").mkdir()
+    monkeypatch.chdir(tmp_path)
+    config = load(
+        overrides=[f"--data.train={tmp_path}/there", "--data.dev=gone", "--retrieval.corpus=c", "--retrieval.index=i i"]
+    )
+    require(config, "data.train", "data.test")
+    with pytest.raises(ConfigError) as caught:
+        require(config, *PATHS)
+    require(load(), *PATHS)
+    assert "data.train" not in str(caught.value) and "data.dev = 'gone'" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"--retrieval.corpus PATH --retrieval.index 'i i'"):
+        require(config, "retrieval.corpus")  # a corpus alone would leave the index behind
 
 
 @pytest.mark.parametrize("case", CONTRADICTIONS)

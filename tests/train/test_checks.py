@@ -186,7 +186,7 @@ FILES: dict[str, tuple[str, str]] = {
     "no test questions": (f"{OWN} --data.test=gone.jsonl", "gone.jsonl"),
     "no corpus": (f"{OWN} --retrieval.corpus=gone.jsonl", "gone.jsonl"),
     "a corpus of nothing": (f"{OWN} --retrieval.corpus=empty.jsonl", "is empty"),
-    "no index": (f"{OWN} --retrieval.corpus=world --retrieval.index=gone", "gone is not an index"),
+    "no index": (f"{OWN} --retrieval.corpus=world --retrieval.index=gone", "retrieval.index = 'gone'"),
     "an index of another corpus": (f"{OWN} --retrieval.index=other", "was built from another corpus"),
     "an index stemmed otherwise": (f"{OWN} --retrieval.index=index --retrieval.stem=false", "retrieval.stem = false"),
     "a damaged index": (f"{OWN} --retrieval.index=damaged", "is damaged"),
@@ -206,7 +206,7 @@ FILES: dict[str, tuple[str, str]] = {
         f"{OWN} --protocol.max_total_tokens=32 --protocol.prompt={'xyz' * 40}{{question}}",
         "no room",
     ),
-    "no such chat template": (f"{OWN} --model.chat_template=gone.jinja", "chat template 'gone.jinja' cannot be read"),
+    "no such chat template": (f"{OWN} --model.chat_template=gone.jinja", "model.chat_template = 'gone.jinja'"),
     "a chat template that fails": (f"{OWN} --model.chat_template=bad.jinja", "drops the user's message"),
 }
 

@@ -23,7 +23,7 @@ from holdfast.base.scoring import sub_em
 from holdfast.data.questions import Example, QuestionOrder
 from holdfast.data.world.bundle import interchangeable_tokens, world_of
 from holdfast.model.language_model import LanguageModel
-from holdfast.recipe import Config, dump, load_run
+from holdfast.recipe import Config, absolute, dump, load_run
 from holdfast.recipe.validation import check_training
 from holdfast.retrieval.types import Hit, Retriever
 from holdfast.train.checkpoint import save_whole_model
@@ -71,6 +71,7 @@ def sft(config: Config, run_dir: Path, course: Course, *, passages: bool, listen
     warm = config.warm_start.model_copy(update={"steps": 0, "plain_steps": 0, "data": None})
     born = config.model_copy(update={"warm_start": warm})
     check_training(born)
+    config = absolute(config)
     run_folder.begin(run_dir, dump(config))
     with run_folder.writing(run_dir):
         questions, retriever, policy = _open(born, listener)
@@ -150,7 +151,7 @@ def rejection_sampling(config: Config, run_dir: Path, *, listener: Listener | No
         CheckpointError: The folder holds rollouts of another recipe.
     """
     check_training(config)
-    listener = listener or Listener()
+    config, listener = absolute(config), listener or Listener()
     if (run_dir / CORRECT).exists():
         _refuse_other(load_run(run_dir), config, run_dir)
     else:

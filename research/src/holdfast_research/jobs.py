@@ -23,7 +23,7 @@ from holdfast import __version__
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import CONFIG, METRICS, RESULTS, is_finished, is_run
 from holdfast.evaluate.state import RESULTS as EVALUATED
-from holdfast.recipe import Config, load, setting_values
+from holdfast.recipe import Config, absolute, load, setting_values
 from holdfast.train.start_cache import shipped_start
 from holdfast_research.methods import Settings, words
 
@@ -170,7 +170,7 @@ def slug(name: str) -> str:
 def comparable(config: Config) -> dict[str, Any]:
     """Every setting but the run's place and what it runs on."""
     place = ("run.dir", "run.name", "run.threads", "run.device")
-    return {name: value for name, value in setting_values(config).items() if name not in place}
+    return {name: value for name, value in setting_values(absolute(config)).items() if name not in place}
 
 
 def refuse_other_runs(jobs: Iterable[Job]) -> None:

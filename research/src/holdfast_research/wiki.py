@@ -34,20 +34,20 @@ RECIPE = """\
 name = "wiki"
 
 [data]
-train = "{out}/train.jsonl"
-dev = "{out}/dev.jsonl"
-test = "{out}/test.jsonl"
+train = "train.jsonl"
+dev = "dev.jsonl"
+test = "test.jsonl"
 
 [retrieval]
-corpus = "{out}/corpus.jsonl"
-index = "{out}/index"
+corpus = "corpus.jsonl"
+index = "index"
 
 [model]
 path = "HuggingFaceTB/SmolLM2-135M-Instruct"
 chat_template = "none"       # the prompt has the model's own, without its system message
 
 [protocol]
-prompt = "<|im_start|>user\\n{{question}}<|im_end|>\\n<|im_start|>assistant\\n"
+prompt = "<|im_start|>user\\n{question}<|im_end|>\\n<|im_start|>assistant\\n"
 max_turns = 3                # two searches and the answer
 max_turn_tokens = 48
 max_observation_tokens = 260
@@ -55,7 +55,7 @@ max_total_tokens = 700
 topk = 2
 
 [warm_start]
-data = "{out}/demonstrations.jsonl"
+data = "demonstrations.jsonl"
 steps = 60
 batch_size = 8
 lr = 3e-4
@@ -110,7 +110,7 @@ def prepare(
         rows = [row for name in names for row in _drawn(_rows(folder, name, split), test if split == "test" else None)]
         count = write_jsonl(out / f"{split}.jsonl", rows)
         typer.echo(f"{out / split}.jsonl: {count:,} questions of {', '.join(names)}")
-    (out / "wiki.toml").write_text(RECIPE.format(out=out.as_posix()), encoding="utf-8")
+    (out / "wiki.toml").write_text(RECIPE, encoding="utf-8")
     typer.echo(f"{out / 'wiki.toml'}")
 
 

@@ -33,6 +33,12 @@ def is_import_path(text: str) -> bool:
     return _PATH.fullmatch(text) is not None
 
 
+def search_in(folder: str) -> None:
+    """Let imports look in a folder too, after all others."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
 def import_named(path: str) -> Any:
     """Import the object that `path` names. The working directory is searched last.
 
@@ -41,14 +47,13 @@ def import_named(path: str) -> Any:
     if not is_import_path(path):
         raise ConfigError(f"{path!r} is not an import path; write module:name, such as my_code:Hinge")
     module_name, _, name = path.partition(":")
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)
+    search_in(os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # the module's own code runs
         raise ConfigError(
-            f"{path!r}: the module {module_name} cannot be imported ({type(error).__name__}: {error}). Install it, set "
-            "PYTHONPATH to its folder, or start holdfast in that folder"
+            f"{path!r}: the module {module_name} cannot be imported ({type(error).__name__}: {error}). Install it, "
+            "put it beside the recipe, or set run.code to its folder"
         ) from error
     if not hasattr(module, name):
         near = difflib.get_close_matches(name, vars(module), n=1)

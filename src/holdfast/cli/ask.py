@@ -1,10 +1,11 @@
-"""`holdfast ask`: a trained agent answers one question or several, turn by turn."""
+"""`holdfast ask`: an agent answers one question or several, turn by turn."""
 
 from __future__ import annotations
 
 import secrets
 import sys
 from collections.abc import Iterator
+from os.path import exists
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,8 @@ import typer
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import TRAJECTORIES, checkpoints_of, is_run, list_checkpoints
 from holdfast.base.stored import bounded_json
-from holdfast.cli.runs import ROOT, complete_run, find_run, newest_run
+from holdfast.cli.recipes import find
+from holdfast.cli.runs import ROOT, complete_run, find_run, in_runs, newest_run
 from holdfast.cli.terminal import is_live, out, train_extra
 
 if TYPE_CHECKING:
@@ -24,11 +26,13 @@ if TYPE_CHECKING:
 
 
 def ask(
+    ctx: typer.Context,
     run: Annotated[
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="A run folder, or the name of a run in runs/. Default: the newest run.",
+            help="A run folder, or the name of a run in runs/. Default: the newest run. With --recipe: a run, a model "
+            "folder or a hub id. Default: the model of the recipe.",
             autocompletion=complete_run,
         ),
     ] = None,
@@ -36,6 +40,14 @@ def ask(
         str | None,
         typer.Argument(
             metavar="QUESTION", help="A question. Default: read questions from standard input, one per line."
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE",
+            help="Ask with the protocol and the passages of this recipe: a TOML file, or the name of a bundled one. "
+            "Default: the recipe of the run.",
         ),
     ] = None,
     greedy: Annotated[bool, typer.Option("--greedy/--sample", help="Decode greedily or sample.")] = True,
@@ -57,11 +69,15 @@ def ask(
         typer.Option(metavar="VARIABLE", help="Environment variable with the API key. Default: OPENAI_API_KEY."),
     ] = None,
 ) -> None:
-    """Ask a trained agent a question, and watch it search and answer.
+    """Ask an agent a question, and watch it search and answer.
 
-    Uses the model, the recipe and the passages of a run. Writes nothing.
+    Uses the model, the recipe and the passages of a run; before any training, a
+    model with a recipe. Settings on the command line replace those of the recipe.
+    Writes nothing.
 
     [cyan]holdfast ask runs/quickstart "Who is the mentor of …?"[/cyan]
+
+    [cyan]holdfast ask Qwen/Qwen2.5-3B-Instruct --recipe my.toml "Which …?"[/cyan]
 
     [cyan]holdfast ask runs/quickstart --checkpoint best < questions.txt[/cyan]
 
@@ -69,19 +85,27 @@ def ask(
     """
     if server is None and (model or api_key_env):
         raise ConfigError(f"{'--model' if model else '--api-key-env'} has no effect without --server; leave it out")
-    folder, question = _run_and_question(run, question)
+    asked, question = _asked_and_question(run, question, with_recipe=recipe is not None)
     if question is None and sys.stdin is None:
         raise ConfigError("no question is given, and standard input is closed; give the question as an argument")
     console = out()
-    which = _checkpoint(folder, checkpoint)
-    if server is None:
-        agent = _load(folder, which, greedy=greedy)
-    else:
-        agent = _load_served(folder, which, server, model, api_key_env, greedy=greedy)
+    with train_extra("loading the agent"):
+        from holdfast.evaluate.model import open_agent, settings_of
+        from holdfast.evaluate.servers import find_server, key_in
+        from holdfast.recipe import load
+
+        file, settings = find(recipe) if recipe else None, ctx.meta["settings"]
+        named = asked or load(file, settings).model.path
+        if named == "tiny":
+            raise ConfigError(f"the tiny model of {recipe} is made by training; train it first, or name another model")
+        config, folder = settings_of(named, settings, [], file)
+        which = _checkpoint(folder, checkpoint)
+        endpoint = None if server is None else find_server(server, model, api_key=key_in(api_key_env))
+        agent = open_agent(named, config, folder, greedy=greedy, checkpoint=which, server=endpoint, given=settings)
     if question is not None:
         answer(agent, question, console)
     elif sys.stdin.isatty() and is_live(console):
-        _welcome(folder, console)
+        _welcome(named, folder, console)
         for typed in _typed_questions():
             answer(agent, typed, console, echo=False)
     else:
@@ -119,20 +143,23 @@ def _why_no_answer(trajectory: Trajectory, agent: SearchAgent) -> str:
     return f"the rollout reached protocol.max_total_tokens = {protocol.max_total_tokens}"
 
 
-def _run_and_question(run: str | None, question: str | None) -> tuple[Path, str | None]:
-    """The run folder and the question; `holdfast ask "a question"` asks the newest run."""
-    if run is None:
-        return newest_run(), None
-    if question is None and " " in run and not is_run(Path(run)) and not is_run(ROOT / run):
-        return newest_run(), run
-    return find_run(run), question
+def _asked_and_question(run: str | None, question: str | None, *, with_recipe: bool) -> tuple[str | None, str | None]:
+    """What is asked, and the question: `holdfast ask "a question"` asks the newest run, or the model of the recipe."""
+    if run is not None and question is None and " " in run and not exists(run) and not is_run(ROOT / run):
+        run, question = None, run
+    if with_recipe:
+        return None if run is None else in_runs(run), question
+    asked = newest_run() if run is None else find_run(run, "; to ask a model, give a recipe with --recipe")
+    return str(asked), question
 
 
-def _checkpoint(folder: Path, which: str) -> str:
+def _checkpoint(folder: Path | None, which: str) -> str:
     """`last`, `best`, a step, or a folder: a path, or the name of one of the run's checkpoints."""
-    named = checkpoints_of(folder) / which
     if which in ("last", "best") or which.isdigit() or Path(which).is_dir():
         return which
+    if folder is None:
+        raise ConfigError(f"--checkpoint {which} chooses among the checkpoints of a run; leave it out, or give the run")
+    named = checkpoints_of(folder) / which
     if named.is_dir():
         return str(named)
     known = ", ".join(path.name for path in reversed(list_checkpoints(folder))) or "none yet"
@@ -141,27 +168,9 @@ def _checkpoint(folder: Path, which: str) -> str:
     )
 
 
-def _load(folder: Path, checkpoint: str, *, greedy: bool) -> SearchAgent:
-    with train_extra("loading the agent"):
-        from holdfast.train.loading import load_agent
-
-        return load_agent(folder, checkpoint, greedy=greedy)
-
-
-def _load_served(
-    folder: Path, checkpoint: str, address: str, model: str | None, key_variable: str | None, *, greedy: bool
-) -> SearchAgent:
-    with train_extra("loading the agent"):
-        from holdfast.evaluate.model import load_served_agent
-        from holdfast.evaluate.servers import find_server, key_in
-
-        server = find_server(address, model, api_key=key_in(key_variable))
-        return load_served_agent(folder, server, checkpoint, greedy=greedy)
-
-
-def _welcome(folder: Path, console: Console) -> None:
-    console.print(f"holdfast · {folder}")
-    if examples := _examples(folder):
+def _welcome(asked: str, folder: Path | None, console: Console) -> None:
+    console.print(f"holdfast · {asked}")
+    if folder is not None and (examples := _examples(folder)):
         console.print("Questions from its training set, for example:\n" + "\n".join(f"  {text}" for text in examples))
     console.print("Press Enter on an empty line to quit.", style="dim")
 

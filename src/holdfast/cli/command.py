@@ -15,8 +15,8 @@ from holdfast.base.errors import ConfigError
 def split(arguments: Sequence[str], options: Collection[str]) -> tuple[list[str], list[str]]:
     """(settings with their values, all other arguments), each in order.
 
-    A word that starts with `--` and is not one of the command's `options` is a setting. Raises `ConfigError` for a
-    setting that does not exist.
+    A word that starts with `--` and is not one of the command's `options` is a setting, and so is `--unset`. Raises
+    `ConfigError` for a setting that does not exist.
 
     >>> split(["my.toml", "--train.steps", "5", "--dry-run", "--run.name=x"], {"--dry-run"})
     (['--train.steps', '5', '--run.name=x'], ['my.toml', '--dry-run'])
@@ -29,7 +29,8 @@ def split(arguments: Sequence[str], options: Collection[str]) -> tuple[list[str]
         if not name.startswith("--") or name in options:
             rest.append(words.pop(0))
             continue
-        if "." not in name and (near := difflib.get_close_matches(name, options, n=1, cutoff=0.75)):
+        is_setting = "." in name or name == "--unset"
+        if not is_setting and (near := difflib.get_close_matches(name, options, n=1, cutoff=0.75)):
             raise ConfigError(f"there is no option {name}; did you mean {near[0]}?")
         from holdfast.recipe import Config
         from holdfast.recipe.settings import split_overrides
@@ -50,7 +51,11 @@ class SettingsCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take the settings out of the arguments. Raises `ConfigError` for an unknown one."""
-        options = {option for parameter in self.get_params(ctx) for option in getattr(parameter, "opts", ())}
+        options = {
+            option
+            for parameter in self.get_params(ctx)
+            for option in (*getattr(parameter, "opts", ()), *getattr(parameter, "secondary_opts", ()))
+        }
         try:
             ctx.meta["settings"], rest = split(args, options)
         except ConfigError:
@@ -90,6 +95,7 @@ def _print_settings() -> None:
     table.add_column()
     for name, meaning in USEFUL.items():
         table.add_row(f"--{name}", Text.assemble(meaning, (f" [{default_of(name)}]", "dim")))
+    table.add_row("--unset KEY", "take a setting out of the recipe")
     note = Text("[default, if the recipe sets no value]  All settings: holdfast recipe show", style="dim")
     panel = Panel(Group(table, note), title="Settings", title_align="left", border_style="dim")
     out().print(panel, soft_wrap=False)

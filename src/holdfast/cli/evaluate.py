@@ -73,7 +73,8 @@ def run(
         typer.Option(
             metavar="DATA",
             help="Questions: a file, a published set (nq, hotpotqa …), `seven` (the test sets of `holdfast data "
-            "list`), `test` or `dev` of the recipe, or `world`. May be repeated. Default: `test`.",
+            "list`), `test` or `dev` of the recipe, or `world`. Without data.dev, `dev` is what training holds out. "
+            "May be repeated. Default: `test`.",
         ),
     ] = None,
     server: Annotated[

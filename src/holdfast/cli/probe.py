@@ -213,12 +213,7 @@ def _source(asked: Asked) -> _Source:
     if "model.path" in parse_overrides(settings, Config):
         raise ConfigError(f"--model.path: the probe uses the model of {target}; leave --model.path out")
     if asked.recipe is None:
-        try:
-            run = find_run(target)
-        except ConfigError as error:
-            raise ConfigError(
-                f"{error}. To probe a model, give the recipe of its questions with --recipe", hint=error.hint
-            ) from None
+        run = find_run(target, "; to probe a model, give the recipe of its questions with --recipe")
         which = asked.checkpoint or "last"
         return _Source(
             str(run),

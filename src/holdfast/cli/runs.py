@@ -28,15 +28,17 @@ def newest_run() -> Path:
     raise ConfigError(f"there is no run in {ROOT}/", hint=f"train one with: {program()} train")
 
 
-def find_run(name: str) -> Path:
-    """The run folder for a path, or for a name in `ROOT`. Raises `ConfigError`."""
+def find_run(name: str, otherwise: str = "") -> Path:
+    """The run folder for a path, or for a name in `ROOT`. Raises `ConfigError`, which ends with `otherwise`."""
     for folder in (Path(name), ROOT / name):
         if is_run(folder):
             return folder
+    if Path(name).suffix == ".toml":
+        raise ConfigError(f"{name} is a recipe; give a run that was trained with it", hint=f"{program()} train {name}")
     listed = ", ".join(str(path) for path in _runs()[:5])
     hint = f"newest runs here: {listed}" if listed else f"train one with: {program()} train"
     problem = f"has no {CONFIG}, so it is not a run folder" if Path(name).is_dir() else "is not a run folder"
-    raise ConfigError(f"{name} {problem}", hint=hint)
+    raise ConfigError(f"{name} {problem}{otherwise}", hint=hint)
 
 
 def in_runs(name: str) -> str:

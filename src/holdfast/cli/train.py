@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
@@ -84,14 +85,21 @@ def resume(
 
     The run continues with its own recipe, as if it had never stopped. With the
     same number of CPU threads, its metrics are the same too. To make a finished
-    run longer, first raise train.steps in the config.toml of its folder.
+    run longer, first raise train.steps in the config.toml of its folder. Settings
+    that are paths, and retrieval.url, say where something is now.
 
     [cyan]holdfast resume runs/quickstart[/cyan]
 
+    [cyan]holdfast resume runs/my --retrieval.corpus new/place/docs[/cyan]
+
     Exit codes: as for [cyan]holdfast train[/cyan].
     """
+    from holdfast.recipe import Config
+    from holdfast.recipe.paths import PATHS
+    from holdfast.recipe.settings import parse_overrides
+
     run_dir = runs.find_run(run)
-    if ctx.args:
+    if not parse_overrides(ctx.args, Config).keys() <= {*PATHS, "retrieval.url"}:
         raise ConfigError(
             f"a run is resumed with its own recipe, but you also gave {' '.join(ctx.args)}. Leave that out. To make "
             f"the run longer, raise train.steps in {run_dir / run_folder.CONFIG} and resume; or start a new run from "
@@ -100,7 +108,8 @@ def resume(
     if (run_dir / run_folder.KEPT).is_file():
         raise ConfigError(f"{run_dir} is a run of rejection sampling; repeat the command that started it to continue")
     trainer = load_trainer("run")
-    _close(on_console(run_dir, lambda listener: trainer.resume(run_dir, listener=listener), fresh=False))
+    resumed = partial(trainer.resume, run_dir, moved=ctx.args)
+    _close(on_console(run_dir, lambda listener: resumed(listener=listener), fresh=False))
 
 
 def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Overwrite = False) -> None:

@@ -26,6 +26,7 @@ from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import load_model, pick_device
 from holdfast.model.support import positions_of
 from holdfast.recipe import Config, load
+from holdfast.recipe.loading import PASSAGES
 from holdfast.recipe.settings import parse_overrides
 from holdfast.train.checkpoint import model_folder
 from holdfast.train.loading import load_protocol, load_recipe, load_retriever
@@ -72,15 +73,17 @@ def settings_of(
 
     Raises `ConfigError` for settings that cannot work together.
     """
+    if model is not None and Path(model).suffix == ".toml":
+        raise ConfigError(
+            f"{model} is a recipe, and a model is needed: give a run that was trained with it, or a model folder or "
+            f"hub id with --recipe {model}"
+        )
     run = None if model is None else run_at(model)
     words = [] if run or model is None else ["--model.path", model]
     given = set(parse_overrides(settings, Config))
-    if given & {"retrieval.url", "retrieval.corpus", "retrieval.index"}:  # given passages replace all of the run's
-        if not _asks_own_questions(run, recipe, data):
-            # The world's questions allow no passages but its own. An evaluation reads its questions from --data.
-            words += ["--data.train", next(iter(data), "questions")]
-        if not given & {"retrieval.url", "retrieval.corpus"}:  # an index alone has its passages
-            words += ["--retrieval.corpus", "world"]
+    if given & PASSAGES and not _asks_own_questions(run, recipe, data):
+        # The world's questions allow no passages but its own. An evaluation reads its questions from --data.
+        words += ["--data.train", next(iter(data), "questions")]
     return _recipe(run, recipe, [*words, *settings]), run
 
 
@@ -89,8 +92,8 @@ def _recipe(run: Path | None, recipe: Path | None, words: Sequence[str] = ()) ->
 
 
 def _asks_own_questions(run: Path | None, recipe: Path | None, data: Sequence[str]) -> bool:
-    """Whether the questions are those of a recipe that is not about the world."""
-    return all(map(is_of_recipe, data or ["test"])) and _recipe(run, recipe).data.train != "world"
+    """Whether the questions are the recipe's; without any, those of the world are not meant."""
+    return all(map(is_of_recipe, data)) if data else _recipe(run, recipe).data.train != "world"
 
 
 def open_model(
@@ -172,17 +175,26 @@ def open_model(
     )
 
 
-def load_served_agent(run: Path, server: Server, checkpoint: str, *, greedy: bool) -> SearchAgent:
-    """The agent of a run whose model is on a server. The checkpoint gives the tokenizer.
+def open_agent(
+    model: str,
+    config: Config,
+    run: Path | None,
+    *,
+    greedy: bool,
+    checkpoint: str,
+    server: Server | None,
+    given: Sequence[str],
+) -> SearchAgent:
+    """The agent of a recipe with the model of `open_model`. For one on a server, `model` gives the tokenizer.
 
     Raises `ConfigError` for a chat endpoint that cannot continue an answer.
     """
-    config = load_recipe(run)
-    model = open_model(str(run), config, run, samples=None if greedy else 1, checkpoint=checkpoint, server=server)
-    protocol = within(load_protocol(config), model.positions)
-    refuse_unfit(model, METHODS["search-r1"], protocol)
+    samples = None if greedy else 1
+    opened = open_model(model, config, run, samples=samples, checkpoint=checkpoint, server=server, given=given)
+    protocol = within(load_protocol(config), opened.positions)
+    refuse_unfit(opened, METHODS["search-r1"], protocol)
     return SearchAgent(
-        policy=model.policy,
+        policy=opened.policy,
         retriever=load_retriever(config),
         protocol=protocol,
         chat_template=config.model.chat_template,
@@ -225,7 +237,7 @@ def retriever_for(
     if not method.searches:
         return None
     world_passages = config.data.train == "world"
-    mismatched = [name for name in data if (name in WORLD) != world_passages]
+    mismatched = [name for name in data if not is_of_recipe(name) and (name in WORLD) != world_passages]
     if mismatched and world_passages:
         raise ConfigError(
             f"--method {method.name} searches, but no passages are given for --data {mismatched[0]}: those of the "

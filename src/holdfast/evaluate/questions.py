@@ -12,7 +12,8 @@ from holdfast.data.prepare import open_questions
 from holdfast.data.questions import Example
 from holdfast.data.world.bundle import world_of
 from holdfast.evaluate.results import set_of
-from holdfast.recipe import Config
+from holdfast.recipe import Config, require
+from holdfast.train import loading
 
 WORLD = {"world": "test", "world-dev": "dev", "world-train": "train"}
 """Names of the bundled world's questions, and the split of each."""
@@ -23,9 +24,10 @@ _IN_FOLDER = ("test.jsonl", "test.parquet", "questions.jsonl", "questions.parque
 def load_questions(names: Sequence[str], config: Config, *, limit: int | None = None) -> list[Example]:
     """The questions of `names`, in that order; with `limit`, the first ones of each set.
 
-    A name is `world`, `world-dev` or `world-train`; `test` or `dev`, the recipe's files; or, as in `open_questions`, a
-    file (or a folder with one), a set, several sets joined with `+`, `seven`, or `sample`. Raises `ConfigError` for a
-    file that the recipe does not name. Raises `DataError` for what cannot be read, and for two questions with one id.
+    A name is `world`, `world-dev` or `world-train`; `test` or `dev`, those of the recipe, with what training holds out
+    as `dev`; or, as in `open_questions`, a file (or a folder with one), a set, several sets joined with `+`, `seven`,
+    or `sample`. Raises `ConfigError` for questions that the recipe does not have. Raises `DataError` for what cannot be
+    read, and for two questions with one id.
     """
     examples = [example for name in names for example in _named(name, config)]
     _refuse_equal_ids(examples)
@@ -58,12 +60,16 @@ def _named(name: str, config: Config) -> Sequence[Example]:
         return [question.example for question in world_of(config.world).questions[WORLD[name]]]
     if is_of_recipe(name):
         path = config.data.test if name == "test" else config.data.dev
-        if path is None:
-            raise ConfigError(
-                f"--data {name}: the recipe does not set data.{name}; give a file of questions, the name of a set, "
-                "or world for the bundled world's"
-            )
-        return open_questions(path)
+        if path is not None:
+            require(config, f"data.{name}")
+            return open_questions(path)
+        of_run = loading.load_questions(config)
+        if questions := of_run.test if name == "test" else of_run.dev:
+            return questions
+        raise ConfigError(
+            f"--data {name}: the recipe does not set data.{name}; give a file of questions, the name of a set, dev for "
+            "what was held out in training, or world for the bundled world's"
+        )
     return open_questions(_file_in(name) if Path(name).is_dir() else name)
 
 

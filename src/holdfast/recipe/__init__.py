@@ -9,6 +9,7 @@ from holdfast.model.settings import Model, Sampling
 from holdfast.recipe.config import Config, setting_names
 from holdfast.recipe.critic import Critic
 from holdfast.recipe.loading import BUNDLED, dump, load, load_run, validate
+from holdfast.recipe.paths import absolute, require
 from holdfast.recipe.sections import (
     Checkpoint,
     Data,
@@ -45,9 +46,11 @@ __all__ = [
     "Train",
     "WarmStart",
     "World",
+    "absolute",
     "dump",
     "load",
     "load_run",
+    "require",
     "setting_names",
     "setting_values",
     "validate",

@@ -17,23 +17,30 @@ from pydantic import ValidationError
 from holdfast.agent.tools import PRESETS
 from holdfast.base import section
 from holdfast.base.errors import CheckpointError, ConfigError, raise_all
+from holdfast.base.importing import search_in
 from holdfast.base.refusals import explain
 from holdfast.base.run_folder import CONFIG, is_run
-from holdfast.base.section import field_values
+from holdfast.base.section import field_values, setting_values
 from holdfast.data.factbook import is_factbook
 from holdfast.methods.registry import Methods
 from holdfast.recipe import settings
 from holdfast.recipe.config import Config
+from holdfast.recipe.paths import in_folder
+from holdfast.recipe.settings import UNSET
 
 BUNDLED = Path(__file__).parent / "bundled"
 """The folder of the bundled recipes."""
+
+PASSAGES = {"retrieval.corpus", "retrieval.index", "retrieval.url"}
+"""Ways to the passages. What a file or a command line names of them replaces all that a recipe below it names."""
 
 
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """The config of a TOML file (None: all defaults) with `overrides` such as `["--train.steps", "50"]` applied.
 
     A file that begins with `extends = "NAME"` changes another: a bundled recipe, or a file, by its path relative to
-    this one.
+    this one. `unset = ["section.key"]` beside it takes settings of that recipe out, as `--unset section.key` does.
+    Paths in a file are relative to its folder. Those of a run are absolute, those of bundled recipes the user's.
 
     >>> load(overrides=["--train.steps", "50", "--loss.penalty.name=none", "--track.tensorboard"]).train.steps
     50
@@ -43,11 +50,15 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     data: dict[str, Any] = {} if path is None else _with_bases(Path(path))
     values = settings.parse_overrides(overrides, Config)
     _apply(data, values)
-    return validate(data, where="" if path is None else str(path), overridden=tuple(values))
+    config = validate(data, where="" if path is None else str(path), overridden=tuple(values))
+    if config.run.code is not None:
+        search_in(config.run.code)
+    return config
 
 
-def load_run(run_dir: Path) -> Config:
-    """The recipe that a run began with. Raises `CheckpointError` where there is no run, or no recipe."""
+def load_run(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
+    """The recipe that a run began with, with overrides. Raises `CheckpointError` where there is no run, or no
+    recipe."""
     if not is_run(run_dir):
         raise CheckpointError(
             f"{run_dir} is not a run folder: it has no {CONFIG}. Give the folder that `holdfast train` named"
@@ -57,7 +68,7 @@ def load_run(run_dir: Path) -> Config:
             f"{run_dir / CONFIG} is empty, so the recipe of this run is lost. Restore the file, or start the run "
             "again with --overwrite"
         )
-    return load(run_dir / CONFIG)
+    return load(run_dir / CONFIG, overrides)
 
 
 def _with_bases(path: Path) -> dict[str, Any]:
@@ -66,10 +77,10 @@ def _with_bases(path: Path) -> dict[str, Any]:
     named = ""
     while True:
         try:
-            data, base = _with_base(path)
+            values, base = _with_base(path)
         except ConfigError as error:
             raise ConfigError(f"{named}{error}") if named else error from None
-        files[path.resolve()] = data
+        files[path.resolve()] = values
         if base is None:
             break
         named = f"{path}: extends = {base!r}"
@@ -78,57 +89,65 @@ def _with_bases(path: Path) -> dict[str, Any]:
             raise ConfigError(f"{named} leads back to this file; extend a recipe that does not extend this one")
         named += ": "
     extended: dict[str, Any] = {}
-    for data in reversed(files.values()):
-        _apply(extended, dict(_leaves(data)))
+    for values in reversed(files.values()):
+        _apply(extended, values)
     return extended
 
 
 def _with_base(path: Path) -> tuple[dict[str, Any], str | None]:
-    """The tables of a file, and the name of the recipe it extends."""
+    """What a file says of settings, by dotted name, and the name of the recipe it extends."""
     data = settings.read_toml(path)
     base = data.pop("extends", None)
     if not isinstance(base, str | None) or "\0" in (base or ""):
         raise ConfigError(f"{path}: extends = {section.as_toml(base)} is not the name of a recipe, in quotes")
-    return data, base
+    values = settings.unset(data.pop("unset", []), Config, f"{path}: unset") | dict(_leaves(data))
+    as_it_is = path.name == CONFIG or path.parent == BUNDLED  # absolute in a run; of bundled ones the user's
+    return in_folder(Path() if as_it_is else path.parent, values), base
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted name and value of every setting in tables; of an unknown one too, which validation will name."""
     for key, value in table.items():
-        is_table = isinstance(value, dict) and section.setting(Config, prefix + key) is None
-        yield from _leaves(value, f"{prefix}{key}.") if is_table else [(prefix + key, value)]
+        info = section.setting(Config, prefix + key)
+        if isinstance(value, dict) and info is None:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, None if info and settings.clears(value, info.annotation) else value
 
 
 def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
     """Put values by dotted name into tables. What belonged to a choice that they change is dropped first."""
+    given = {name for name, value in values.items() if value is not None and value is not UNSET}
+    if passages := given & PASSAGES:  # they are other ways to the passages than those of the recipe
+        for name in PASSAGES - passages:
+            settings.remove(data, name)
+    default = setting_values(Config())
+    chosen = {name: default.get(name) if value is UNSET else value for name, value in values.items()}
     is_of_world = settings.table(data, "data").get("train", "world") == "world"
-    if is_of_world and values.get("data.train", "world") != "world":
+    if is_of_world and chosen.get("data.train", "world") != "world":
         data.pop("world", None)  # the recipe is now for other questions
         data.pop("faults", None)
-    if "data.train" in values:
-        _drop_other_questions(data, str(values["data.train"]))
-    if values.get("retrieval.url") is not None:  # whose server has its own passages
-        settings.table(data, "retrieval").pop("corpus", None)
-        settings.table(data, "retrieval").pop("index", None)
-    if "retrieval.corpus" in values:
-        settings.table(data, "retrieval").pop("url", None)
-        settings.table(data, "retrieval").pop("index", None)  # of other passages
-    if values.get("loss.advantage", "gae") != "gae":
+    if "data.train" in chosen:
+        _drop_other_questions(data, str(chosen["data.train"]))
+    if chosen.get("loss.advantage", "gae") != "gae":
         data.pop("critic", None)  # the recipe has no critic now, whose alone these are
-        settings.table(data, "reward").pop("kl", None)
-    if "loss.penalty.name" in values:
+        settings.remove(data, "reward.kl")
+    if "loss.penalty.name" in chosen:
         penalty = settings.table(data, "loss.penalty")
-        if penalty.get("name", "llds") != values["loss.penalty.name"]:
+        if penalty.get("name", "llds") != chosen["loss.penalty.name"]:
             penalty.clear()  # settings of another penalty
-    if "protocol.preset" in values:
+    if "protocol.preset" in chosen:
         protocol = settings.table(data, "protocol")
         former = PRESETS.get(str(protocol.get("preset", "clean")))
         if former is not None and protocol.get("max_turns") == former.max_turns:
             protocol.pop("max_turns", None)  # the default of the former preset, which a resolved recipe has
-        if values["protocol.preset"] != "tools":
+        if chosen["protocol.preset"] != "tools":
             protocol.pop("tools", None)
     for dotted, value in values.items():
-        settings.assign(data, dotted, value)
+        if value is UNSET:
+            settings.remove(data, dotted)
+        else:
+            settings.assign(data, dotted, value)
 
 
 def _drop_other_questions(data: dict[str, Any], train: str) -> None:

@@ -30,7 +30,9 @@ class Run(Section):
     name: str = "quickstart"
     """The run folder is `dir/name`. If it exists and the name comes from the recipe, a number is appended."""
     dir: str = "runs"
-    """Parent folder of the run folder."""
+    """Parent folder of the run folder, relative to the current folder."""
+    code: str | None = None
+    """Folder with the modules that `reward.custom` and `loss.penalty.path` name. Unset: the folder of the recipe."""
     seed: int = 0
     """Seed of the data order and of the sampler. The warm start has its own seed, so runs with different seeds can
     share it."""
@@ -86,6 +88,11 @@ class Retrieval(Section):
     """Number of queries in the LRU cache."""
 
     def problems(self) -> Iterator[str]:
+        if self.corpus == "none":
+            yield (
+                "retrieval.corpus = 'none' names no passages; to take a corpus out of a recipe, write unset = "
+                "['retrieval.corpus'] at its top, or --unset retrieval.corpus"
+            )
         if self.url is None:
             return
         if not self.url:

@@ -16,6 +16,9 @@ from holdfast.base.errors import ConfigError
 from holdfast.base.refusals import unknown
 from holdfast.base.section import Root, as_toml, kinds_of, setting
 
+UNSET = object()
+"""The value of a setting that a file's `unset`, or `--unset` on the command line, takes out of a recipe."""
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises `ConfigError`."""
@@ -27,7 +30,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
-    """Values by dotted name of `--a.b value` and `--a.b=value`; a true-or-false setting without a value is true.
+    """Values by dotted name of `--a.b value` and `--a.b=value`; a true-or-false setting without a value is true. The
+    value of `a.b` in `--unset a.b` is `UNSET`.
 
     A dash in a name is an underscore; of two values for one name the last counts; `none` clears an optional setting.
     A value of another kind than the setting is left as text, and validation explains the error. Raises `ConfigError`.
@@ -36,12 +40,25 @@ def parse_overrides(arguments: Sequence[str], root: Root) -> dict[str, Any]:
     for name, text, _ in split_overrides(arguments, root):
         info = setting(root, name)
         assert info is not None
-        values[name] = read(text, info.annotation)
+        values[name] = UNSET if text is None else read(text, info.annotation)
     return values
 
 
-def split_overrides(arguments: Sequence[str], root: Root) -> Iterator[tuple[str, str, list[str]]]:
-    """(dotted name, text of its value, its words on the command line) of each override. Raises `ConfigError`."""
+def unset(names: Any, root: Root, where: str) -> dict[str, Any]:
+    """`UNSET` by dotted name, of settings that `where` takes out of a recipe. Raises `ConfigError`."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{where} = {as_toml(names)} is not a list of settings, such as ['retrieval.corpus']")
+    for name in names:
+        if setting(root, name) is None:
+            raise ConfigError(f"{where} {name}: {unknown(name, root)}")
+    return dict.fromkeys(names, UNSET)
+
+
+def split_overrides(arguments: Sequence[str], root: Root) -> Iterator[tuple[str, str | None, list[str]]]:
+    """(dotted name, text of its value or None to unset it, its words on the command line) of each override.
+
+    Raises `ConfigError`.
+    """
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
@@ -50,6 +67,12 @@ def split_overrides(arguments: Sequence[str], root: Root) -> Iterator[tuple[str,
         name, equals, text = argument[2:].partition("=")
         name = name.replace("-", "_")
         words = [argument]
+        if name == "unset":
+            if not equals and rest and not rest[0].startswith("--"):
+                words.append(text := rest.pop(0))
+            (name,) = unset([text.replace("-", "_")], root, "--unset")
+            yield name, None, words
+            continue
         info = setting(root, name)
         if info is None:
             raise ConfigError(f"--{name}: {unknown(name, root)}")
@@ -77,15 +100,25 @@ def assign(data: dict[str, Any], dotted: str, value: Any) -> None:
     data[key] = value
 
 
+def remove(data: dict[str, Any], dotted: str) -> None:
+    """Take a dotted name out of nested dicts, if it is there."""
+    section, _, key = dotted.rpartition(".")
+    table(data, section).pop(key, None)
+
+
 TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def clears(value: Any, annotation: Any) -> bool:
+    """Whether a value, of a file or of a command line, is the `none` that clears an optional setting."""
+    return isinstance(value, str) and value.lower() in ("none", "null") and type(None) in kinds_of(annotation)
 
 
 def read(text: str, annotation: Any) -> Any:
     """A command line's text as the first kind of the setting that can hold it; else the text itself."""
-    kinds = kinds_of(annotation)
-    if type(None) in kinds and text.lower() in ("none", "null"):
+    if clears(text, annotation):
         return None
-    for kind in kinds:
+    for kind in kinds_of(annotation):
         if kind is bool and text.lower() in TRUTH:
             return TRUTH[text.lower()]
         if kind is str or (typing.get_origin(kind) is Literal and text in typing.get_args(kind)):

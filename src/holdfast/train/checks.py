@@ -11,7 +11,8 @@ from holdfast.base.errors import ConfigError, MissingExtra, ModelError
 from holdfast.base.importing import missing_train_package
 from holdfast.data.factbook import FACTBOOK
 from holdfast.data.questions import Example
-from holdfast.recipe import Config
+from holdfast.recipe import Config, require
+from holdfast.recipe.paths import QUESTIONS, passages_of
 from holdfast.recipe.validation import check_training
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> str
     `stage` as in `check_training`. Returns a sentence on the memory, disk and time that training on a CPU needs, for a
     model in a folder. Raises `HoldfastError`.
     """
+    demonstrations = ("warm_start.data",) if config.warm_start.steps else ()
+    require(config, *QUESTIONS, *passages_of(config), *demonstrations, "model.path", "model.chat_template", "run.code")
     check_training(config, stage=stage)
     _check_packages(config)
     if config.run.device == "cuda":

@@ -24,11 +24,11 @@ from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.jsonl import Skipped, Skips
-from holdfast.base.run_folder import CONFIG
 from holdfast.data import factbook
 from holdfast.data.questions import Example, hold_out, read_questions
 from holdfast.data.world.bundle import world_of
-from holdfast.recipe import Config, load, load_run
+from holdfast.recipe import Config, load_run, require
+from holdfast.recipe.paths import QUESTIONS, passages_of
 from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.cache import CachedRetriever
@@ -84,6 +84,7 @@ def load_retriever(config: Config, *, note: Note | None = None) -> CachedRetriev
     if config.data.train == "world":
         return _index(config, world_of(config.world).documents())
     settings = config.retrieval
+    require(config, *passages_of(config))
     if settings.url is not None:
         # The rollout loop tries a failed search again by itself.
         return CachedRetriever(HTTPRetriever(settings.url, retries=0), settings.cache_size)
@@ -123,7 +124,7 @@ def load_recipe(run_dir: str | Path, overrides: Sequence[str] = ()) -> Config:
     Raises `CheckpointError` if this is not a run folder.
     """
     anywhere = ["--run.device", "auto"] if load_run(Path(run_dir)).run.device == "cuda" else []
-    return load(Path(run_dir) / CONFIG, [*anywhere, *overrides])
+    return load_run(Path(run_dir), [*anywhere, *overrides])
 
 
 def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = True) -> SearchAgent:
@@ -185,6 +186,7 @@ def skipped_rows(path: str, setting: str, note: Note | None) -> Iterator[Callabl
 
 def _questions_of_files(config: Config, note: Note | None) -> Questions:
     data = config.data
+    require(config, *QUESTIONS)
 
     def read(path: str | None, split: str) -> tuple[Example, ...]:
         if path is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, GuardStop, ModelError, RolloutError
 from holdfast.data.questions import QuestionOrder, dev_questions
 from holdfast.diagnose.finding import Finding
-from holdfast.recipe import Config, dump, load_run, setting_values
+from holdfast.recipe import Config, absolute, dump, load_run, setting_values
 from holdfast.train.checkpoint import read_state
 from holdfast.train.checks import config_warnings, overlap_warnings, validate_before_training
 from holdfast.train.evaluate import Evaluator, KeptEvaluations
@@ -41,19 +42,21 @@ def train(config: Config, run_dir: Path, *, listener: Listener | None = None) ->
 
 def train_checked(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Summary:
     """`train`, for a recipe that `validate_before_training` has accepted."""
+    config = absolute(config)
     run_folder.begin(run_dir, dump(config))
     with run_folder.writing(run_dir):  # before the first step too: building the start can take minutes
         return _Run(config, run_dir, listener or Listener()).train()
 
 
-def resume(run_dir: Path, *, listener: Listener | None = None) -> Summary:
-    """Continue a run from its newest complete checkpoint, as if it had never stopped.
+def resume(run_dir: Path, *, moved: Sequence[str] = (), listener: Listener | None = None) -> Summary:
+    """Continue a run from its newest complete checkpoint, as if it had never stopped. `moved` are overrides of its
+    recipe, for files that are elsewhere now.
 
     A run without a checkpoint begins again. A finished run is left as it is, so that its test questions are read once.
     Raises `CheckpointError` for the folder of a warm start, which has a model and no steps.
     """
     listener = listener or Listener()
-    config = load_run(run_dir)
+    config = load_run(run_dir, moved)
     if (summary := read_summary(run_dir)) is not None and summary.steps >= config.train.steps:
         listener.note(f"{run_dir} is finished after step {summary.steps}; these are its results")
         return summary

@@ -20,7 +20,7 @@ from holdfast.data.world.bundle import filler_of, interchangeable_tokens, script
 from holdfast.data.world.model import build_model
 from holdfast.data.world.scripted import ScriptedRollout
 from holdfast.model.language_model import LanguageModel, load_model, pick_device, prepare, unread_code
-from holdfast.recipe import Config, dump
+from holdfast.recipe import Config, absolute, dump
 from holdfast.retrieval.types import Retriever
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
 from holdfast.train.checks import validate_before_training, validate_model_and_prompts
@@ -79,6 +79,7 @@ def warm_start_only(config: Config, run_dir: Path, *, listener: Listener | None 
     """
     validate_before_training(config, stage="warm-start")
     listener = listener or Listener()
+    config = absolute(config)
     run_folder.begin(run_dir, dump(config))
     with run_folder.writing(run_dir):
         set_up_torch(config)

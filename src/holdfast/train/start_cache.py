@@ -15,6 +15,8 @@ from holdfast.data import factbook
 from holdfast.data.factbook import FACTBOOK
 from holdfast.model.models import stored
 from holdfast.recipe import BUNDLED, Config
+from holdfast.recipe.paths import is_path
+from holdfast.retrieval.storage import MANIFEST
 
 SHIPPED = BUNDLED / "starts"
 """A folder for each start that comes with holdfast: a checkpoint, whose state says what made it."""
@@ -53,18 +55,24 @@ def settings_hash(config: Config) -> str:
 def start_folder(config: Config) -> Path:
     """Where the cache keeps the policy that a recipe's warm start makes. Raises `DataError`.
 
-    Its name is a hash of everything the policy depends on. A file of demonstrations and a chat template count with
-    their content, a model folder with the names, sizes and times of its files, and a hub id with its name.
+    Its name is a hash of everything the policy depends on, wherever that lies: a run may have been moved. A file of
+    demonstrations and a chat template count with their content, an index with its manifest, a model folder with the
+    names, sizes and times of its files, and a hub id with its name.
     """
     parts: dict[str, Any] = {"version": __version__, **config.start_parts()}
+    if is_path("retrieval.corpus", config.retrieval.corpus):
+        del parts["retrieval"]["corpus"]  # demonstrations of own passages are in a file
+    if config.retrieval.index and (manifest := Path(config.retrieval.index, MANIFEST)).is_file():
+        parts["retrieval"]["index"] = _digest(str(manifest), "retrieval.index")
     if config.warm_start.data is not None:
-        parts["demonstrations"] = _digest(config.warm_start.data, "warm_start.data")
+        parts["warm_start"]["data"] = _digest(config.warm_start.data, "warm_start.data")
     if config.model.chat_template not in ("auto", "none"):
-        parts["template"] = _digest(config.model.chat_template, "model.chat_template")
+        parts["model"]["chat_template"] = _digest(config.model.chat_template, "model.chat_template")
     folder = stored(config.model.path) or Path(config.model.path)
     if folder.is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        parts["files"] = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+        names = [(str(f.relative_to(folder)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+        parts["model"]["path"] = names
     return cache_dir() / "start" / _hash(parts)
 
 

@@ -77,6 +77,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "world.filler_length": ("5,11",),
     "world.ramble_length": ("19,31",),
     "run.device": ("cpu",),
+    "run.code": ("code",),
     "critic.path": ("checkpoint", *PPO),
     "critic.lr": ("1e-4", *PPO),
     "critic.warmup": ("8", *PPO),

@@ -172,7 +172,7 @@ def test_refusals_of_a_run(probe: Probe, trained: Path, home: Path) -> None:
     assert "is a run and has a recipe" in refused(trained, *what, "--recipe", home / "recipe.toml")
     assert "leave --model.path out" in refused(trained, *what, "--model.path", "x")
     assert "is not a run folder" in refused("runs/nothing", *what)
-    assert "To probe a model, give the recipe of its questions with --recipe" in refused("runs/nothing", *what)
+    assert "to probe a model, give the recipe of its questions with --recipe" in refused("runs/nothing", *what)
     assert "is read as a model; leave it out" in refused(
         home / "raw", *what, "--recipe", home / "recipe.toml", "--checkpoint", "last"
     )

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from holdfast.base.errors import ConfigError, DataError, raise_all
@@ -15,7 +16,8 @@ from holdfast.data.questions import Example, hold_out, read_questions
 from holdfast.methods.method import Option, Translation
 from holdfast.methods.penalties import CustomPenalty
 from holdfast.model.models import stored
-from holdfast.recipe import Config, setting_names, setting_values
+from holdfast.recipe import Config, absolute, require, setting_names, setting_values
+from holdfast.recipe.paths import QUESTIONS
 from holdfast.recipe.validation import code_errors
 
 HOSTS = ("trl", "verl")
@@ -88,7 +90,7 @@ def plan(host: str, config: Config, machines: Machines | None = None) -> Plan:
     translate: Callable[[Config, Machines], Plan] = importlib.import_module(
         f"holdfast.adapters.launch.{host}"
     ).translate
-    return translate(config, machines or Machines())
+    return translate(absolute(config), machines or Machines())
 
 
 def write_plan(plan: Plan, folder: Path, *, overwrite: bool = False) -> None:
@@ -130,17 +132,15 @@ def section(name: str, *, but: tuple[str, ...] = ()) -> list[str]:
 
 
 def model_path(config: Config) -> str:
-    """`model.path`: a folder with its full path, as is that of a hub id that `holdfast model get` has stored. Another
-    hub id as it is."""
-    path = Path(config.model.path)
-    folder = path if path.is_dir() else stored(path)
+    """`model.path`; of a hub id that `holdfast model get` has stored, the folder."""
+    folder = stored(config.model.path)
     return config.model.path if folder is None else str(folder.resolve())
 
 
-def chat_template(config: Config) -> str:
-    """`model.chat_template`: a Jinja file with its full path."""
-    named = config.model.chat_template
-    return named if named in ("auto", "none") else str(Path(named).resolve())
+def code_folder(config: Config) -> Iterator[str]:
+    """The line of `run.sh` with which Python finds the code of the recipe."""
+    if config.run.code is not None:
+        yield f"export PYTHONPATH={quote(config.run.code)}${{PYTHONPATH:+:$PYTHONPATH}}  # run.code"
 
 
 def trackers(config: Config) -> list[str]:
@@ -194,8 +194,8 @@ def local_notes(config: Config) -> Iterator[str]:
     for path in (*penalty, *config.reward.custom):
         module = path.partition(":")[0]
         yield (
-            f"{path} was imported to check it. Python must find {module} where this runs too; install it, or add its "
-            "folder to PYTHONPATH"
+            f"{path} was imported to check it. Python must find {module} where this runs too; install it there, or let "
+            "PYTHONPATH in run.sh name its folder"
         )
 
 
@@ -212,10 +212,11 @@ def questions_of(path: str, split: str) -> Sequence[Example]:
 def train_and_dev(config: Config, host: str) -> tuple[Sequence[Example], Sequence[Example]]:
     """The questions to train on and those to evaluate on while training, held out if the recipe names no dev file.
 
-    Raises `DataError` for a file that is missing or cannot be used, and for fewer questions than a rollout batch has:
-    both hosts leave out a batch that is not full, so they would not train at all.
+    Raises `ConfigError` for a missing file, `DataError` for one that cannot be used or has fewer questions than a
+    rollout batch: both hosts leave out a batch that is not full, so they would not train at all.
     """
     data = config.data
+    require(config, *QUESTIONS)
     train = questions_of(data.train, "train")
     train, dev = hold_out(train) if data.dev is None else (train, questions_of(data.dev, "dev"))
     if len(train) < config.train.questions:

@@ -38,6 +38,7 @@ RECIPE = frozenset([*section("data"), *section("retrieval"), *section("protocol"
 # These are other arguments in the script.
 SCRIPT: Mapping[str, str] = {
     "run.threads": "OMP_NUM_THREADS in run.sh",
+    "run.code": "PYTHONPATH in run.sh",
     "model.path": "model",
     "model.lora_rank": "peft_config",
     "model.lora_alpha": "peft_config",

@@ -8,13 +8,13 @@ from pathlib import Path
 from shlex import quote
 from textwrap import indent
 
-from holdfast.adapters.launch.plan import Machines, chat_template, model_path, train_and_dev
-from holdfast.base.errors import DataError
+from holdfast.adapters.launch.plan import Machines, code_folder, model_path, train_and_dev
 from holdfast.data.factbook import is_factbook
 from holdfast.data.prepare import write_factbook
 from holdfast.methods.method import Option
 from holdfast.methods.penalties import LLDS, NLL, SAPO, Penalty
 from holdfast.recipe import Config, Reward, dump
+from holdfast.recipe.paths import with_values
 
 PORT = 29500
 
@@ -48,40 +48,24 @@ def data_files(config: Config) -> dict[str, str]:
 
 
 def write_data(config: Config, folder: Path) -> None:
-    """Copy the question files as they are, and write what is the Factbook's as files. Raises `DataError` for a missing
-    file, and for too few questions."""
+    """Copy the question files as they are, and write what is the Factbook's as files. Raises as `train_and_dev`
+    does."""
+    if config.data.train != "world":
+        train_and_dev(config, "TRL")
     for part, path in _sources(config):
         target = folder / _place(part, path)
-        if not is_factbook(path) and not Path(path).is_file():
-            raise DataError(
-                f"data.{part} = {path!r}: there is no such file. Put your questions there, or name yours with "
-                f"--data.{part} FILE"
-            )
         target.parent.mkdir(parents=True, exist_ok=True)
         if is_factbook(path):
             write_factbook(path, target)
         else:
             shutil.copyfile(path, target)
-    if config.data.train != "world":
-        train_and_dev(config, "TRL")
 
 
 def relocated(config: Config) -> Config:
-    """The recipe for the folder: its data are the copies there, other paths are full paths."""
-    if config.data.train == "world":
-        return config
-    copies = {part: _place(part, path) for part, path in _sources(config)}
-    passages = {
-        key: copies.pop(key, "") or str(Path(path).resolve())
-        for key in ("corpus", "index")
-        if (path := getattr(config.retrieval, key)) not in (None, "world")
-    }
-    return config.model_copy(
-        update={
-            "data": config.data.model_copy(update=copies),
-            "retrieval": config.retrieval.model_copy(update=passages),
-        }
-    )
+    """The recipe for the folder: its data are the copies there."""
+    sections = {"corpus": "retrieval"}
+    copies = {f"{sections.get(part, 'data')}.{part}": _place(part, path) for part, path in _sources(config)}
+    return with_values(config, copies)
 
 
 def _sources(config: Config) -> Iterator[tuple[str, str]]:
@@ -184,7 +168,7 @@ def script(config: Config, options: Sequence[Option]) -> str:
         penalty=indent("\n".join(f"{line}," for line in arguments), " " * 4),
         model=model_path(config),
         eval_questions=config.eval.questions,
-        chat_template=chat_template(config),
+        chat_template=config.model.chat_template,
         max_failed=config.run.max_failed_fraction,
         faults=f"        search_failure_rate={lost},  # on purpose\n" if lost else "",
         last_eval="trainer.evaluate()  # max_steps is not a multiple of eval_steps\n" if uneven else "",
@@ -273,6 +257,7 @@ def command(config: Config, machines: Machines) -> str:
         lines.append(f"export OMP_NUM_THREADS={config.run.threads}  # run.threads")
     if config.track.wandb:
         lines.append(f"export WANDB_PROJECT={quote(config.track.wandb)}  # track.wandb")
+    lines += code_folder(config)
     ranks = ""
     if machines.nodes > 1:
         ranks = (

@@ -50,10 +50,10 @@ DIRECT: Mapping[str, str] = {
     "checkpoint.keep": "trainer.max_actor_ckpt_to_keep",
 }
 
-# These are in agent_loops.yaml.
+# These are in agent_loops.yaml, and run.code, which is PYTHONPATH, in run.sh.
 AGENT_LOOP = frozenset([
-    *("retrieval.url", "protocol.preset", "protocol.tools", "protocol.max_turns", "protocol.max_turn_tokens"),
-    *("protocol.max_observation_tokens", "protocol.topk", "model.chat_template"),
+    *("run.code", "retrieval.url", "protocol.preset", "protocol.tools", "protocol.max_turns"),
+    *("protocol.max_turn_tokens", "protocol.max_observation_tokens", "protocol.topk", "model.chat_template"),
     *section("reward", but=("kl",)),
 ])  # fmt: skip
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from holdfast.adapters.launch.plan import Machines, chat_template, questions_of, train_and_dev
+from holdfast.adapters.launch.plan import Machines, code_folder, questions_of, train_and_dev
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
@@ -60,7 +60,7 @@ def agent_loops(config: Config) -> str:
         "retriever": config.retrieval.url,
         "preset": limits.preset,
         "prompt": "data",  # the parquet files hold the protocol's prompt
-        **({} if config.model.chat_template == "auto" else {"chat_template": chat_template(config)}),
+        **({} if config.model.chat_template == "auto" else {"chat_template": config.model.chat_template}),
         "max_turns": limits.max_turns,
         "max_turn_tokens": limits.max_turn_tokens,
         "max_observation_tokens": limits.max_observation_tokens,
@@ -118,7 +118,7 @@ def command(config: Config, options: Sequence[Option], machines: Machines) -> st
         'exec python3 -m verl.trainer.main_ppo "${overrides[@]}" "$@"',
     ]
     begin = ["set -euo pipefail", 'cd "$(dirname "$0")"', r"here=${PWD//\'/\\\'}  # as in quotes of Hydra"]
-    begin.append(f"export {_MODULES}  # for verl 0.8, which has no plugins")
+    begin += [f"export {_MODULES}  # for verl 0.8, which has no plugins", *code_folder(config)]
     return "\n".join([*head, *begin, "", "overrides=(", *body, ")", *tail]) + "\n"
 
 
@@ -197,8 +197,7 @@ def write_splits(config: Config, folder: Path) -> None:
     """Write `train.parquet`, `dev.parquet` and, if the recipe names one, `test.parquet`. dev has the questions of
     evaluations while training.
 
-    Raises `DataError` for a file that is missing or cannot be used, and for fewer questions than a rollout batch has;
-    `MissingExtra` for pyarrow.
+    Raises as `train_and_dev` does, and `MissingExtra` for pyarrow.
     """
     pyarrow, parquet = import_pyarrow()
     train, dev = train_and_dev(config, "verl")
