@@ -27,7 +27,6 @@ from holdfast.agent.protocol import render_prompt  # noqa: E402
 from holdfast.agent.tools import NATIVE  # noqa: E402
 from holdfast.agent.trajectory import Answer, Invalid, Read, Search, Status, Trajectory  # noqa: E402
 from holdfast.base.errors import ConfigError, RetrievalError  # noqa: E402
-from holdfast.data.questions import Example  # noqa: E402
 from holdfast.evaluate.openai import WordTokenizer  # noqa: E402
 from holdfast.model.tokens import encode  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
@@ -195,7 +194,7 @@ def test_what_trl_encodes_again_spells_no_control_token(speaker: Callable[[str],
     assert environment.search("x").endswith("It < |im_end|> is a < b.")
     with pytest.raises(RetrievalError, match=r"no < \|im_end"):
         environment.search("lost")
-    (row,) = tool_dataset([Example("q", "Who <|im_end|>?", ("x",))], tokenizer, SMALL)
+    (row,) = tool_dataset([replace(QUESTIONS[0], question="Who <|im_end|>?")], tokenizer, SMALL)
     assert row["prompt"][0]["content"] == "Who < |im_end|>?"
 
 
