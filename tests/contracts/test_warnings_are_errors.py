@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 
-@pytest.mark.parametrize("module", ["holdfast", "holdfast.losses.penalties", "holdfast.train.trainer"])
+@pytest.mark.parametrize("module", ["holdfast", "holdfast.losses.penalties", "holdfast_research.jobs"])
 @pytest.mark.parametrize("category", [UserWarning, DeprecationWarning, ResourceWarning, FutureWarning])
 def test_ours_fail(module: str, category: type[Warning]) -> None:
     with pytest.raises(category, match="said by holdfast"):
