@@ -14,6 +14,12 @@ def test_ours_fail(module: str, category: type[Warning]) -> None:
         warnings.warn_explicit("said by holdfast", category, "file.py", 1, module=module)
 
 
+def test_a_file_that_is_left_open_fails() -> None:
+    """Python says so of whatever runs when it notices."""
+    with pytest.raises(ResourceWarning):
+        warnings.warn_explicit("unclosed file", ResourceWarning, "file.py", 1, module="threading")
+
+
 @pytest.mark.parametrize("module", ["torch", "holdfastly", "tests.holdfast"])
 def test_others_do_not(module: str) -> None:
     with warnings.catch_warnings(record=True) as said:  # keeps the filters; a warning that is an error still raises

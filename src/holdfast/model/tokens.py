@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 class Tokenizer(Protocol):
     """The methods that encoding and decoding call; tokenizers of transformers have them."""
 
-    def __call__(self, text: str, /, *, add_special_tokens: bool = ...) -> Any:
+    def __call__(self, text: str, /, *, add_special_tokens: bool = ..., split_special_tokens: bool = ...) -> Any:
         """A mapping whose `input_ids` are the ids of `text`."""
         ...
 
@@ -32,8 +32,6 @@ class Tokenizer(Protocol):
 
 
 REPLACEMENT = "\ufffd"  # what a byte-level tokenizer decodes a cut multi-byte character to
-
-
 _MARK = "\ufdd0"
 """Before and after each foreign part of a text."""
 _INTERNAL = dict.fromkeys(range(0xFDD0, 0xFDF0))
@@ -127,8 +125,10 @@ def _control(tokenizer: Any) -> _Control:
     return _CONTROL[tokenizer]
 
 
-def _ids(tokenizer: Any, text: str) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    if not text:
+        return []
+    return list(tokenizer(text, add_special_tokens=False, split_special_tokens=False)["input_ids"])
 
 
 def _plain_ids(tokenizer: Any, text: str) -> list[int]:
