@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,9 @@ def test_it_is_there_after_a_restart(tmp_path: Path, killed: bool) -> None:
     path = tmp_path / "queries.jsonl"
     first = fill(path)
     if killed:
+        assert first._file is not None
         first._lock.close()  # as the system does
+        first._file.close()
         with open(path, "a") as file:
             file.write('{"query": "cut o')
     else:
@@ -171,9 +174,11 @@ def test_it_is_there_after_a_restart(tmp_path: Path, killed: bool) -> None:
 def test_another_index_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "queries.jsonl"
     fill(path).close()
-    assert len(QueryCache(10, path, "y")) == 0
+    with closing(QueryCache(10, path, "y")) as kept:
+        assert len(kept) == 0
     path.write_text('{"index": "z"}\n[[[')
-    assert len(QueryCache(10, path, "y")) == 0
+    with closing(QueryCache(10, path, "y")) as kept:
+        assert len(kept) == 0
 
 
 @pytest.mark.parametrize("line", ["[[[", "{}", "\xff"])
@@ -185,7 +190,8 @@ def test_a_damaged_file_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert len(kept) == 0 and "the cache starts empty" in caplog.text
     kept.put(("a", 3), found(5))
     kept.close()
-    assert same(QueryCache(10, path, "x").get(("a", 3)), found(5))
+    with closing(QueryCache(10, path, "x")) as again:
+        assert same(again.get(("a", 3)), found(5))
 
 
 def test_bytes_are_limited_in_memory_and_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,6 +260,8 @@ def test_without_a_place_to_write_it_still_remembers(
         def close(self) -> None:
             self.write("")
 
+    assert kept._file is not None
+    kept._file.close()
     kept._file = Full()  # type: ignore[assignment]
     with caplog.at_level(logging.WARNING):
         kept.put(("a", 1), found(1))
