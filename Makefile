@@ -100,7 +100,7 @@ contracts: contracts-verl contracts-trl contracts-vllm
 # ARGS='-m "not long"' leaves them out.
 contracts-verl: $(VENV)-verl/.setup
 	$(VENV)-verl/bin/holdfast doctor verl
-	OMP_NUM_THREADS=1 $(VENV)-verl/bin/python -m pytest tests/adapters/verl tests/engines/verl $(ARGS)
+	OMP_NUM_THREADS=1 $(VENV)-verl/bin/python -m pytest tests/adapters/verl tests/engines/verl -W ignore::ResourceWarning $(ARGS)
 
 contracts-trl: $(VENV)-trl/.setup
 	$(VENV)-trl/bin/holdfast doctor trl
@@ -108,7 +108,7 @@ contracts-trl: $(VENV)-trl/.setup
 
 # TRL with vLLM in its own process, and by `vllm serve`: minutes, 3 GB of memory and of disk.
 contracts-vllm: $(VENV)-vllm/.setup
-	OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -m pytest tests/engines/vllm $(ARGS)
+	OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -m pytest tests/engines/vllm -W ignore::ResourceWarning $(ARGS)
 
 # prime-rl is not on PyPI: make contracts-prime-rl PRIME_RL=/path/to/a/checkout. Its loss and configurations are imported,
 # which need little of what prime-rl installs.

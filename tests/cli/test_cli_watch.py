@@ -63,11 +63,16 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return script
 
 
+def append(log: Path, text: str) -> None:
+    with log.open("a") as file:
+        file.write(text)
+
+
 def test_a_log_is_followed_and_its_findings_come_once(log: Path, meanwhile: Any, holdfast: Run) -> None:
     log.write_text(rows(1, 15))
 
     def grow(first: int, last: int) -> Callable[[], object]:
-        return lambda: log.open("a").write(rows(first, last))
+        return lambda: append(log, rows(first, last))
 
     meanwhile(grow(16, 17), lambda: None, grow(18, 23), grow(24, 30))
     lines = holdfast("watch", str(log), code=1).stdout.splitlines()
@@ -138,14 +143,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def test_what_did_not_change_is_not_read_again(log: Path, meanwhile: Any, holdfast: Run, read: list[Path]) -> None:
     log.write_text(rows(1, 4))
-    meanwhile(lambda: None, lambda: None, lambda: log.open("a").write(rows(5, 6)), lambda: None)
+    meanwhile(lambda: None, lambda: None, lambda: append(log, rows(5, 6)), lambda: None)
     holdfast("watch", str(log))
     assert len(read) == 2
 
 
 def test_a_command_gets_each_finding_once(log: Path, meanwhile: Any, holdfast: Run, tmp_path: Path) -> None:
     log.write_text(rows(1, 30))
-    meanwhile(lambda: log.open("a").write(rows(31, 32)))
+    meanwhile(lambda: append(log, rows(31, 32)))
     to_file = f'cat > {tmp_path}/"$HOLDFAST_CODE"-"$HOLDFAST_STEP".json; echo "$HOLDFAST_RUN" >> {tmp_path}/names'
     holdfast("watch", str(log), "--exec", to_file, code=1)
     finding = json.loads((tmp_path / "RET001-21.json").read_text())
@@ -211,7 +216,7 @@ def test_a_page_follows_the_run_and_becomes_final(log: Path, meanwhile: Any, hol
 
     def look() -> None:
         seen.append(live_of(page))
-        log.open("a").write(rows(16, 30))
+        append(log, rows(16, 30))
 
     meanwhile(look, lambda: seen.append(live_of(page)))
     holdfast("watch", str(log), "--html", str(page), code=1)
@@ -244,7 +249,7 @@ def test_a_page_of_a_pipe(holdfast: Run, tmp_path: Path) -> None:
 
 def test_a_page_that_cannot_be_written_stops_nothing(log: Path, meanwhile: Any, holdfast: Run, tmp_path: Path) -> None:
     log.write_text(rows(1, 15))
-    meanwhile(lambda: log.open("a").write(rows(16, 17)))
+    meanwhile(lambda: append(log, rows(16, 17)))
     result = holdfast("watch", str(log), "--html", str(log / "page.html"))
     assert "step 17" in result.stdout and result.stderr.count("page.html was not written: ") == 1
     assert "would replace the log" in holdfast("watch", str(log), "--html", str(log), code=2).stderr
@@ -303,7 +308,8 @@ def test_the_trainer_lives_although_nothing_reads_the_output() -> None:
         process.stdin.flush()
         time.sleep(0.02)
     process.stdin.close()
-    stderr = process.stderr.read()
+    with process.stderr:
+        stderr = process.stderr.read()
     assert process.wait(timeout=30) == 1
     assert b"RET001  step 21" in stderr and b"Traceback" not in stderr and b"BrokenPipe" not in stderr
 

@@ -7,11 +7,17 @@ import warnings
 import pytest
 
 
-@pytest.mark.parametrize("module", ["holdfast", "holdfast.losses.penalties", "holdfast.train.trainer"])
+@pytest.mark.parametrize("module", ["holdfast", "holdfast.losses.penalties", "holdfast_research.jobs"])
 @pytest.mark.parametrize("category", [UserWarning, DeprecationWarning, ResourceWarning, FutureWarning])
 def test_ours_fail(module: str, category: type[Warning]) -> None:
     with pytest.raises(category, match="said by holdfast"):
         warnings.warn_explicit("said by holdfast", category, "file.py", 1, module=module)
+
+
+def test_a_file_that_is_left_open_fails() -> None:
+    """Python says so of whatever runs when it notices."""
+    with pytest.raises(ResourceWarning):
+        warnings.warn_explicit("unclosed file", ResourceWarning, "file.py", 1, module="threading")
 
 
 @pytest.mark.parametrize("module", ["torch", "holdfastly", "tests.holdfast"])

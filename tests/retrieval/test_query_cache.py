@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,9 @@ def test_it_is_there_after_a_restart(tmp_path: Path, killed: bool) -> None:
     path = tmp_path / "queries.jsonl"
     first = fill(path)
     if killed:
+        assert first._file is not None
         first._lock.close()  # as the system does
+        first._file.close()
         with open(path, "a") as file:
             file.write('{"query": "cut o')
     else:
@@ -164,9 +167,11 @@ def test_it_is_there_after_a_restart(tmp_path: Path, killed: bool) -> None:
 def test_another_index_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "queries.jsonl"
     fill(path).close()
-    assert len(QueryCache(10, path, "y")) == 0
+    with closing(QueryCache(10, path, "y")) as kept:
+        assert len(kept) == 0
     path.write_text('{"index": "z"}\n[[[')
-    assert len(QueryCache(10, path, "y")) == 0
+    with closing(QueryCache(10, path, "y")) as kept:
+        assert len(kept) == 0
 
 
 @pytest.mark.parametrize(
@@ -186,7 +191,8 @@ def test_a_damaged_line_is_never_served(
     assert same(again.get(("b", 1)), found(4)) and "1 line(s) are damaged" in caplog.text
     again.close()
     caplog.clear()
-    assert len(QueryCache(10, path, "x")) >= 1 and not caplog.text, "it is written again without the line"
+    with closing(QueryCache(10, path, "x")) as kept:
+        assert len(kept) >= 1 and not caplog.text, "it is written again without the line"
 
 
 def test_a_file_whose_first_line_is_damaged_is_not_used(tmp_path: Path) -> None:
@@ -194,9 +200,8 @@ def test_a_file_whose_first_line_is_damaged_is_not_used(tmp_path: Path) -> None:
     fill(path).close()
     for content in (path.read_bytes().replace(b"index", b"imdex"), b"[" * 200_000, b'{"index": "x"}\n', b""):
         path.write_bytes(content)
-        kept = QueryCache(10, path, "x")
-        assert len(kept) == 0
-        kept.close()
+        with closing(QueryCache(10, path, "x")) as kept:
+            assert len(kept) == 0
 
 
 def test_bytes_are_limited_in_memory_and_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,6 +270,8 @@ def test_without_a_place_to_write_it_still_remembers(
         def close(self) -> None:
             self.write("")
 
+    assert kept._file is not None
+    kept._file.close()
     kept._file = Full()  # type: ignore[assignment]
     with caplog.at_level(logging.WARNING):
         kept.put(("a", 1), found(1))

@@ -263,7 +263,8 @@ def test_nothing_has_changed_on_the_first_optimizer_step(
     """Bit for bit, or gates would open on noise; on later steps it has."""
     model, batch = make_model(), a_batch()
     if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
 
     policy = LanguageModel(model=model, tokenizer=None, autocast_dtype=dtype, gradient_checkpointing=checkpointing)
     learner = learner_of(policy, lr=1e-2, weight_decay=0.01)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from holdfast.agent.agent import SearchAgent
-from holdfast.agent.protocol import PLAIN, bare_answer, bare_question, bare_question_with_passages, render_prompt
+from holdfast.agent.protocol import bare_question, bare_question_with_passages, render_message
 from holdfast.agent.trajectory import Group
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, DataError
@@ -23,6 +23,7 @@ from holdfast.base.scoring import sub_em
 from holdfast.data.questions import Example, QuestionOrder
 from holdfast.data.world.bundle import interchangeable_tokens, world_of
 from holdfast.model.language_model import LanguageModel
+from holdfast.model.tokens import encode, foreign
 from holdfast.recipe import Config, absolute, dump, load_run
 from holdfast.recipe.validation import check_training
 from holdfast.retrieval.types import Hit, Retriever
@@ -32,7 +33,7 @@ from holdfast.train.loading import Questions, load_protocol, load_questions, loa
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.start import starting_policy
 from holdfast.train.threads import set_up_torch
-from holdfast.train.warm_start import Demonstration, Supervision, augment_by_renaming, encode_demonstration, warm_start
+from holdfast.train.warm_start import Demonstration, Supervision, augment_by_renaming, warm_start
 
 CORRECT = "correct.jsonl"
 """In the run folder of rejection sampling: the correct rollouts it learns from."""
@@ -114,15 +115,14 @@ def short_answers(
                 f"none of {len(examples)} training questions has a golden answer in the {protocol.topk} passages found "
                 "for it, so there is nothing to learn; check that [retrieval] and [data] belong together"
             )
-    return [
-        encode_demonstration(
-            render_prompt(text, PLAIN, tokenizer, config.model.chat_template),
-            [(bare_answer(example.golden_answers[0], tokenizer.eos_token), "")],
-            protocol,
-            tokenizer,
-        )
-        for text, example in prompts
-    ]
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    demonstrations = []
+    for text, example in prompts:
+        prompt = render_message(foreign(text), tokenizer, config.model.chat_template)
+        answer = [*encode(tokenizer, foreign(f" {example.golden_answers[0].strip()}")), *end]
+        mask = (*[False] * len(prompt), *[True] * len(answer))
+        demonstrations.append(Demonstration((*prompt, *answer), mask))
+    return demonstrations
 
 
 def _passages(retriever: Retriever, examples: Sequence[Example], k: int) -> list[list[Hit]]:

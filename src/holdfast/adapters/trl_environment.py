@@ -1,8 +1,12 @@
 """TRL's own loop of tools (`environment_factory`, TRL 1.16): the agent's tools, and rewards for what they did.
 
-    factory = search_environment(retriever)
+    factory = search_environment(retriever, tokenizer)
     functions, weights = environment_rewards({"em": 1.0})
-    trainer = GRPOTrainer(model, functions, environment_factory=factory, train_dataset=tool_dataset(questions), ...)
+    dataset = tool_dataset(questions, tokenizer)
+    trainer = GRPOTrainer(model, functions, environment_factory=factory, train_dataset=dataset, ...)
+
+TRL encodes every message as one text, so that what spells a control token of the tokenizer becomes one. Questions and
+passages get a blank inside such a spelling.
 
 TRL renders, samples and parses here, for the templates that it knows. `SearchRollouts(retriever, NATIVE)` does the same
 with the rollout loop of `holdfast train`: any template with calls in JSON, a note after a call that cannot be read,
@@ -23,12 +27,13 @@ from holdfast.agent.tools import NATIVE, TOOLS, ToolProtocol, final_answer
 from holdfast.agent.trajectory import Action, Answer, Invalid, Status, Trajectory, Turn
 from holdfast.base.errors import RetrievalError
 from holdfast.data.questions import Example
+from holdfast.model.tokens import spelled_apart
 from holdfast.retrieval.types import Hit, Retriever
 
 __all__ = ["environment_rewards", "search_environment", "tool_dataset"]
 
 
-def search_environment(retriever: Retriever, protocol: ToolProtocol = NATIVE) -> Callable[[], Any]:
+def search_environment(retriever: Retriever, tokenizer: Any, protocol: ToolProtocol = NATIVE) -> Callable[[], Any]:
     """The `environment_factory` for the tools of `protocol`. Passages are not shortened: TRL's `max_completion_length`
     bounds a rollout."""
 
@@ -55,13 +60,14 @@ def search_environment(retriever: Retriever, protocol: ToolProtocol = NATIVE) ->
                 (hits,) = retriever.search([query], protocol.topk)
             except RetrievalError as error:
                 self._failure = str(error)
-                raise
+                raise RetrievalError(spelled_apart(tokenizer, str(error))) from error
             self._found |= {hit.document.id: hit for hit in hits}
             return self._shown(hits)
 
         def _shown(self, hits: Sequence[Hit]) -> str:
             self._seen.append(tuple(hit.document.id for hit in hits))
-            return "".join(format_hits(hits, with_ids="read" in protocol.tools)).strip() or protocol.nothing_found
+            text = "".join(format_hits(hits, with_ids="read" in protocol.tools)).strip()
+            return spelled_apart(tokenizer, text) or protocol.nothing_found
 
     class Reading(Searching):
         """With `read` too."""
@@ -96,9 +102,13 @@ def environment_rewards(
     return [of(function) for function in functions], values
 
 
-def tool_dataset(examples: Sequence[Example], protocol: SearchProtocol = NATIVE) -> Any:
+def tool_dataset(examples: Sequence[Example], tokenizer: Any, protocol: SearchProtocol = NATIVE) -> Any:
     """A `datasets.Dataset` with `prompt` (a conversation), `golden_answers` and `example_id`."""
-    return dataset_of(examples, lambda question: [{"role": "user", "content": prompt_text(question, protocol)}])
+
+    def prompt(question: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": prompt_text(spelled_apart(tokenizer, question), protocol)}]
+
+    return dataset_of(examples, prompt)
 
 
 def rollout_of(messages: Sequence[Mapping[str, Any]], environment: Any) -> Trajectory:

@@ -40,7 +40,7 @@ from holdfast.agent.trajectory import Status, Trajectory
 from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.base.retries import PATIENCE
 from holdfast.model.policy import Completion
-from holdfast.model.tokens import decode, encode, token_span
+from holdfast.model.tokens import decode, encode, foreign, token_span, without_marks
 from holdfast.retrieval.client import AsyncHTTPRetriever
 
 logger = logging.getLogger(__name__)
@@ -172,23 +172,28 @@ class SearchAgentLoop(AgentLoopBase):
         )
 
     def _prompt(self, row: Mapping[str, Any]) -> list[int]:
-        """Not in an executor, as verl's own loops do it: encoding a passage switches the tokenizer to plain characters
-        for a moment, and a prompt encoded by another thread in that moment would lose its special tokens."""
-        messages = [dict(message) for message in row["raw_prompt"]]
-        template = template_of(self.tokenizer, self._chat_template, self._protocol.schemas)
-        if self._from_data and template is None:  # verl would fail without one; a base model reads plain text
-            return plain_prompt("\n".join(message["content"] for message in messages), self.tokenizer)
-        if self._from_data and self._protocol.schemas is None and self._chat_template == "auto":
-            builder = getattr(self, "continuous_token_builder", None)
-            if builder is not None:
-                return list(builder.build_initial_tokens(messages))
-        if self._from_data:  # verl 0.8's own method would cut a long prompt from the left
-            options = {"tools": self._protocol.schemas, "chat_template": template, **self.apply_chat_template_kwargs}
-            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options)
-            return encode(self.tokenizer, text)
-        extra = row.get("extra_info") or {}
-        question = row.get("question") or extra.get("question") or messages[-1]["content"]
-        return render_prompt(str(question), self._protocol, self.tokenizer, self._chat_template)
+        """The prompt's ids. In messages of the data, only the tags of the protocol can be control tokens."""
+        messages, schemas = [dict(message) for message in row["raw_prompt"]], self._protocol.schemas
+        if not self._from_data:
+            extra = row.get("extra_info") or {}
+            question = row.get("question") or extra.get("question") or messages[-1]["content"]
+            return render_prompt(str(question), self._protocol, self.tokenizer, self._chat_template)
+        marked = [foreign(message["content"], self._protocol.tags) for message in messages]
+        template = template_of(self.tokenizer, self._chat_template, schemas)
+        if template is None:  # verl would fail without one; a base model reads plain text
+            return plain_prompt("\n".join(marked), self.tokenizer)
+        builder = getattr(self, "continuous_token_builder", None)
+        if builder is not None and schemas is None and self._chat_template == "auto" and not self._spelled(marked):
+            return list(builder.build_initial_tokens(messages))
+        messages = [message | {"content": text} for message, text in zip(messages, marked, strict=True)]
+        # verl 0.8's own method would cut a long prompt from the left
+        options = {"tools": schemas, "chat_template": template, **self.apply_chat_template_kwargs}
+        text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options)
+        return encode(self.tokenizer, text)
+
+    def _spelled(self, texts: Sequence[str]) -> bool:
+        """Whether verl, which does not know the marks of `foreign`, would make control tokens of these texts."""
+        return any(encode(self.tokenizer, text) != encode(self.tokenizer, without_marks(text)) for text in texts)
 
     async def _search(self, query: str) -> Any:
         address, timeout, retries, patience = self._retriever

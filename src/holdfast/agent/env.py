@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.base.errors import ConfigError
-from holdfast.model.tokens import Tokenizer, cut_ids, decode, encode
+from holdfast.model.tokens import Tokenizer, cut_ids, decode, encode, foreign
 from holdfast.retrieval.types import Hit
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def make_observation(hits: Sequence[Hit] | None, protocol: SearchProtocol, token
             f"tags alone take {len(head) + len(tail)} tokens; raise it (three passages of 100 words need about 500)"
         )
     passages = format_hits(hits, title_quotes=protocol.title_quotes) if hits else [protocol.nothing_found]
-    body = encode(tokenizer, "".join(passages).strip(), foreign=True)
+    body = encode(tokenizer, foreign("".join(passages).strip()))
     truncated = len(body) > room
     if truncated:
         body = fit(passages, room, tokenizer)
@@ -78,14 +78,14 @@ def encode_observation(text: str, protocol: SearchProtocol, tokenizer: Tokenizer
     if not (text.startswith(head) and text.endswith(tail)):
         return encode(tokenizer, text)
     body = text[len(head) : len(text) - len(tail)]
-    return [*encode(tokenizer, head), *encode(tokenizer, body, foreign=True), *encode(tokenizer, tail)]
+    return [*encode(tokenizer, head), *encode(tokenizer, foreign(body)), *encode(tokenizer, tail)]
 
 
 def fit(passages: Sequence[str], room: int, tokenizer: Tokenizer) -> list[int]:
     """Ids of `passages`, one line each, shortened to at most `room` ids altogether."""
     newline = encode(tokenizer, "\n")
     passages = passages[: max(room // (1 + len(newline)), 1)]  # a tiny budget holds the best-ranked only
-    encoded = [encode(tokenizer, passage.strip(), foreign=True) for passage in passages]
+    encoded = [encode(tokenizer, foreign(passage.strip())) for passage in passages]
     room -= len(newline) * (len(passages) - 1)
     body: list[int] = []
     for ids, length in zip(encoded, allot([len(ids) for ids in encoded], room), strict=True):

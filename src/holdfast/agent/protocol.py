@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.agent.env import Observation, encode_observation, format_hits, make_observation
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search
 from holdfast.base.errors import ConfigError, DataError
-from holdfast.model.tokens import Tokenizer, encode
+from holdfast.model.tokens import Tokenizer, encode, foreign, foreign_parts, without_marks
 from holdfast.retrieval.types import Hit
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class SearchProtocol:
     def __post_init__(self) -> None:
         if "{question}" not in self.prompt:
             raise ConfigError(f"protocol {self.name!r}: prompt must contain {{question}}, which the question replaces")
-        tags = (*self.search_tags, *self.answer_tags, *self.information_tags)
+        tags = self.tags[:6]
         if not all(tags) or len(set(tags)) < len(tags):
             raise ConfigError(
                 f"protocol {self.name!r}: search, answer and information tags must be six different texts; they are "
@@ -115,6 +115,12 @@ class SearchProtocol:
         """Opening and closing tag of passages."""
         return (self.information_open, self.information_close)
 
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """All of them, the thought's at the end."""
+        thought = (self.think_open, self.think_close)
+        return (*self.search_tags, *self.answer_tags, *self.information_tags, *thought)
+
     # What `agent/state.py`, a warm start and the trainer call. `ToolProtocol` has its own.
 
     def control_tags(self, tokenizer: Tokenizer | None) -> ControlTags:
@@ -143,9 +149,13 @@ class SearchProtocol:
         """
         return make_observation(hits, self, tokenizer)
 
+    def said(self, text: str, tokenizer: Tokenizer) -> list[int]:
+        """Ids of a text of the model that came without ids: its control tags are tokens, all else is plain."""
+        return encode(tokenizer, foreign(text, (*self.tags, *self.control_tags(tokenizer).call)))
+
     def encode_turn(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """Ids of a turn of a demonstration, which is written with tags."""
-        return encode(tokenizer, text)
+        return self.said(text, tokenizer)
 
     def encode_observation(self, text: str, tokenizer: Tokenizer, *, turn: Sequence[int] = ()) -> list[int]:
         """Ids of an observation of a demonstration, which is written with tags; `turn` as in `observe`."""
@@ -153,7 +163,7 @@ class SearchProtocol:
 
     def answer_ids(self, text: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids of what opens an answer, and of the answer `text`."""
-        return tuple(encode(tokenizer, self.answer_open)), tuple(encode(tokenizer, f" {text} "))
+        return tuple(encode(tokenizer, self.answer_open)), tuple(encode(tokenizer, foreign(f" {text} ")))
 
     def with_template(self, chat_template: str | Path) -> SearchProtocol:
         """The protocol for a model with this chat template; see `render_prompt`."""
@@ -294,12 +304,17 @@ def prompt_text(question: str, protocol: SearchProtocol) -> str:
     >>> prompt_text(" Who? ", replace(CLEAN, prompt="Question: {question}"))
     'Question: Who?'
     """
+    return without_marks(_prompt_text(question, protocol))
+
+
+def _prompt_text(question: str, protocol: SearchProtocol) -> str:
+    """`prompt_text` with the question marked as foreign."""
     question = question.strip()
     if not question:
         raise DataError("the question is empty")
     if protocol.question_mark and not question.endswith("?"):
         question += "?"
-    return protocol.prompt.replace("{question}", question)
+    return protocol.prompt.replace("{question}", foreign(question))
 
 
 def render_prompt(
@@ -314,17 +329,26 @@ def render_prompt(
     tokenizer adds one); anything else is the path of a Jinja file. Raises `DataError` for an empty question,
     `ConfigError` for a template that is missing, fails, drops the question, or lacks tools that the protocol needs.
     """
-    prompt = prompt_text(question, protocol)
+    prompt = _prompt_text(question, protocol)
     protocol.check_template(tokenizer)
-    template = template_of(tokenizer, chat_template, protocol.schemas)
+    return render_message(prompt, tokenizer, chat_template, protocol.schemas)
+
+
+def render_message(
+    message: str,
+    tokenizer: PreTrainedTokenizerBase,
+    chat_template: str | Path = "auto",
+    schemas: list[dict[str, Any]] | None = None,
+) -> list[int]:
+    """`render_prompt` for a user message, of which `foreign` has marked what is not ours."""
+    template = template_of(tokenizer, chat_template, schemas)
     if template is None:
-        return plain_prompt(prompt, tokenizer)
-    messages = [{"role": "user", "content": prompt}]
+        return plain_prompt(message, tokenizer)
     try:
-        text = apply_template(tokenizer, template, messages, protocol.schemas)
+        text = apply_template(tokenizer, template, [{"role": "user", "content": message}], schemas)
     except Exception as error:  # jinja raises many kinds; each means the template does not fit
         raise ConfigError(f"{named(chat_template)} cannot render one user message: {error}") from error
-    if question.strip() not in text:
+    if any(part not in text for part in foreign_parts(message)):
         raise ConfigError(
             f"{named(chat_template)} drops the user's message; it must write the content of every message of `messages`"
         )
@@ -333,9 +357,11 @@ def render_prompt(
 
 def plain_prompt(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Token ids of a prompt for a model without a chat template, with a BOS if the tokenizer adds one."""
-    ids = list(tokenizer(text)["input_ids"])
+    bare = without_marks(text)
+    ids = list(tokenizer(bare)["input_ids"])
     # Some tokenizers end every text with EOS, but the rollout has only begun.
-    return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
+    ids = ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
+    return [*ids[: len(ids) - len(encode(tokenizer, bare))], *encode(tokenizer, text)]
 
 
 _DATE = "26 Jul 2024"
@@ -389,8 +415,6 @@ def read_template(path: str | Path) -> str:
 
 # ---- questions without instructions, for models trained on examples. Training and asking must use the same texts.
 
-PLAIN = replace(CLEAN, name="plain", prompt="{question}")
-"""For `render_prompt`: the text alone as the user message."""
 NO_PASSAGES = "Nothing was found."
 
 
@@ -411,8 +435,3 @@ def bare_question(question: str) -> str:
 def bare_question_with_passages(question: str, hits: Sequence[Hit]) -> str:
     """Passages, then the question."""
     return f"{passage_lines(hits)}\n{bare_question(question)}"
-
-
-def bare_answer(answer: str, end: str | None) -> str:
-    """The training target: the answer, and the end of the sequence (`None` if the tokenizer has no token for it)."""
-    return f" {answer.strip()}{end or ''}"

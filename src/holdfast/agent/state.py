@@ -14,7 +14,7 @@ from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.trajectory import Answer, Read, Search, Status, Trajectory, Turn
 from holdfast.base.errors import RetrievalError
 from holdfast.model.policy import Completion
-from holdfast.model.tokens import Tokenizer, encode, token_span
+from holdfast.model.tokens import Tokenizer, token_span
 from holdfast.retrieval.types import Hit
 
 
@@ -66,7 +66,7 @@ class RolloutState:
             mask_mass=completion.mask_mass,
         )
         # The text of a server that returns no ids must be encoded here; such a rollout cannot be trained on.
-        self.context += encode(self._tokenizer, text) if ids is None else ids
+        self.context += self._protocol.said(text, self._tokenizer) if ids is None else ids
         self.turns.append(turn)
         if isinstance(action, Answer):
             self.status = Status.OK

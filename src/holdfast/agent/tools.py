@@ -31,7 +31,7 @@ from holdfast.agent.protocol import (
 from holdfast.agent.trajectory import Action, Answer, Invalid, Read, Search
 from holdfast.base.errors import ConfigError
 from holdfast.base.section import as_toml
-from holdfast.model.tokens import decode, encode
+from holdfast.model.tokens import decode, encode, foreign
 from holdfast.retrieval.types import Hit
 
 if TYPE_CHECKING:
@@ -286,11 +286,7 @@ class ToolProtocol(SearchProtocol):
         """Ids from the end of the turn to the beginning of the next, around a result."""
         form = self.format(tokenizer)
         content = _as_json(content) if form.quoted else content
-        plain = encode(tokenizer, content, foreign=True)
-        if plain == encode(tokenizer, content):
-            ids = encode(tokenizer, form.before + content + form.after)
-        else:
-            ids = [*encode(tokenizer, form.before), *plain, *encode(tokenizer, form.after)]
+        ids = encode(tokenizer, form.before + foreign(content) + form.after)
         return ids[1:] if turn and turn[-1] == ids[0] else ids  # the model has ended its message itself
 
     def encode_turn(self, text: str, tokenizer: Any) -> list[int]:
@@ -301,7 +297,7 @@ class ToolProtocol(SearchProtocol):
             said = self.write_search(action.query, tokenizer) if isinstance(action, Search) else action.text
             thought = text[: span[0]].strip()
             text = f"{thought}\n{said}" if thought else said
-        return [*encode(tokenizer, text), self.turn_end(tokenizer)]
+        return [*self.said(text, tokenizer), self.turn_end(tokenizer)]
 
     def encode_observation(self, text: str, tokenizer: Any, *, turn: Sequence[int] = ()) -> list[int]:
         """See `SearchProtocol.encode_observation`: passages without their tags, or the note."""
@@ -311,7 +307,7 @@ class ToolProtocol(SearchProtocol):
 
     def answer_ids(self, text: str, tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """See `SearchProtocol.answer_ids`: nothing opens an answer."""
-        return (), tuple(encode(tokenizer, text))
+        return (), tuple(encode(tokenizer, foreign(text)))
 
     def write_search(self, query: str, tokenizer: Any) -> str:
         """A call of `search`, as the template writes it."""

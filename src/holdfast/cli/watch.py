@@ -271,7 +271,8 @@ def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage
 def _copy(stream: IO[bytes], path: Path, ended: Event) -> None:
     """Copy a pipe to standard output and to a file, as `tee` does. The trainer must not stop because one of them cannot
     be written: it is left out from then on."""
-    outputs = [sys.stdout.buffer, path.open("wb")]
+    copy = path.open("wb")
+    outputs = [sys.stdout.buffer, copy]
     try:
         while part := stream.read(_PART):
             for output in list(outputs):
@@ -282,6 +283,9 @@ def _copy(stream: IO[bytes], path: Path, ended: Event) -> None:
                     outputs.remove(output)
                     err().print(f"holdfast: a part of the output is lost: {error.strerror}")
     finally:
+        stream.close()
+        with suppress(OSError):  # what could not be written, the user was told
+            copy.close()
         discard_stdout()
         ended.set()
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.agent.agent import Task, search_agent
-from holdfast.agent.protocol import PLAIN, SearchProtocol, render_prompt
+from holdfast.agent.protocol import SearchProtocol, render_message
 from holdfast.agent.scheduler import Agent, ModelCall
 from holdfast.agent.trajectory import Read, Search, Status
 from holdfast.base.errors import RetrievalError
-from holdfast.evaluate.methods import Conversation, Outcome, Prompt, Reply
+from holdfast.evaluate.methods import TAGS, Conversation, Outcome, Prompt, Reply
 from holdfast.model.policy import Completion
-from holdfast.model.tokens import encode
-from holdfast.retrieval.types import Document, Hit
+from holdfast.model.tokens import encode, foreign
 
 Step = dict[str, Any]
 """`{"says": str}`, `{"searches": str, "hits": [id]}` or `{"reads": id, "hits": [id]}`: one step, as rows record it."""
@@ -50,16 +49,18 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PromptEncoder:
-    """Encodes user messages; knows how long a context may be."""
+    """Encodes model calls; knows how long a context may be."""
 
     tokenizer: Any
     chat_template: str
     positions: float
     """The most tokens of a context with its answer; infinite when unknown."""
 
-    def __call__(self, text: str) -> list[int]:
-        """Token ids of a user message, up to the start of the model's turn."""
-        return render_prompt(text, PLAIN, self.tokenizer, self.chat_template)
+    def __call__(self, prompt: Prompt) -> list[int]:
+        """Token ids of the context of a call."""
+        instruction = prompt.instruction and f"{prompt.instruction}\n\n"
+        context = render_message(instruction + foreign(prompt.user), self.tokenizer, self.chat_template)
+        return context + encode(self.tokenizer, foreign(prompt.answer_start, TAGS))
 
 
 def converse(conversation: Conversation, encoder: PromptEncoder, seed: int) -> Agent[Attempt]:
@@ -85,7 +86,7 @@ def converse(conversation: Conversation, encoder: PromptEncoder, seed: int) -> A
                 status=status, steps=steps, passages=passages, prediction=outcome.prediction, raw=outcome.raw
             )
         if isinstance(request, Prompt):
-            context = encoder(request.user) + encode(encoder.tokenizer, request.answer_start)
+            context = encoder(request)
             room = encoder.positions - len(context)
             if room < 1 and any("says" in step for step in steps):
                 return Attempt(status=Status.TRUNCATED, steps=steps, passages=passages)
@@ -104,7 +105,6 @@ def converse(conversation: Conversation, encoder: PromptEncoder, seed: int) -> A
                 return failed(Status.RETRIEVAL_FAILED, str(reply))
             steps.append({"searches": request.argument, "hits": [hit.document.id for hit in reply]})
             passages += [hit.document.contents for hit in reply]
-            reply = [Hit(_without_special_tokens(hit.document, encoder.tokenizer), hit.score) for hit in reply]
 
 
 def run_search_agent(task: Task, protocol: SearchProtocol, tokenizer: Any) -> Agent[Attempt]:
@@ -124,14 +124,6 @@ def run_search_agent(task: Task, protocol: SearchProtocol, tokenizer: Any) -> Ag
         prediction=trajectory.answer,
         error=trajectory.error,
     )
-
-
-def _without_special_tokens(document: Document, tokenizer: Any) -> Document:
-    """Remove texts that the tokenizer reads as special tokens, so that no passage can end the user's message."""
-    contents = document.contents
-    for token in getattr(tokenizer, "all_special_tokens", ()):
-        contents = contents.replace(token, " ")
-    return Document(document.id, contents)
 
 
 def _to_stop(text: str, stop: Sequence[str]) -> str:

@@ -16,8 +16,8 @@ from holdfast.evaluate.openai import AWAY, TRANSIENT, OpenAIPolicy, WordTokenize
 from holdfast.model.policy import Request
 from holdfast.model.tokens import encode
 
-ANSWER_BEGINS = "\ue000"
-"""Separates the user message from the answer in a context. A private-use character."""
+ANSWER_BEGINS = "\ufdd1"
+"""Separates the user message from the answer in a context. `foreign` takes it out of the texts of others."""
 _TURNS = "<think> a b </think>\n<search> c </search>\n\n<information>Doc 1(Title: d) e.</information>\n\n"
 
 
@@ -30,7 +30,6 @@ class ChatWords(WordTokenizer):
     """
 
     chat_template: str | None = "the server's"
-    all_special_tokens = (ANSWER_BEGINS,)
 
     def get_chat_template(self, tools: object = None) -> str | None:
         """A name for the template, which only has to exist."""
@@ -38,7 +37,7 @@ class ChatWords(WordTokenizer):
 
     def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
         """The user's message and the mark behind it."""
-        return messages[0]["content"].replace(ANSWER_BEGINS, " ") + ANSWER_BEGINS
+        return messages[0]["content"] + ANSWER_BEGINS
 
 
 class ChatPolicy(OpenAIPolicy):

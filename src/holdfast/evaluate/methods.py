@@ -30,6 +30,8 @@ RESULT_OPEN, RESULT_CLOSE = "<|begin_search_result|>", "<|end_search_result|>"
 FINDINGS = "**Final Information**"
 """Search-o1's marker. After it comes what the second call took from the documents."""
 NO_FINDINGS = "No helpful information found."
+TAGS = (ANSWER_OPEN, ANSWER_CLOSE, QUERY_OPEN, QUERY_CLOSE, RESULT_OPEN, RESULT_CLOSE, "<think>", "</think>")
+"""What may be a control token in an answer that the model continues."""
 LIMIT_NOTICE = "The search limit is reached. No more searches are possible; answer with what you know."
 REPEAT_NOTICE = "This query was searched before. Look at its results above."
 
@@ -72,7 +74,10 @@ READING_PROMPT = (
 class Prompt:
     """One model call: a user message, and the beginning of the answer, which the model continues."""
 
+    instruction: str = ""
+    """The first paragraph of the user message, which is the method's."""
     user: str
+    """The rest: passages, the question, what the model said before. Nothing in it becomes a control token."""
     answer_start: str = ""
     max_tokens: int
     stop: tuple[str, ...] = ()
@@ -131,15 +136,14 @@ def search(query: str) -> ToolCall:
     return ToolCall(SEARCH, query)
 
 
-def user_message(instruction: str, question: str, hits: Sequence[Hit] | None = None) -> str:
-    """A user message: the instruction, then passages if the method has any, then the question."""
-    passages = "" if hits is None else f"{passage_lines(hits)}\n\n"
-    return f"{instruction}\n\n{passages}{bare_question(question)}"
+def asked_with(question: str, hits: Sequence[Hit]) -> str:
+    """Passages, then the question."""
+    return f"{passage_lines(hits)}\n\n{bare_question(question)}"
 
 
 def direct(question: str, limits: Limits) -> Conversation:
     """From memory: one call. The first line of the reply is the answer."""
-    reply = yield Prompt(user=user_message(DIRECT_PROMPT, question), max_tokens=limits.answer_tokens)
+    reply = yield Prompt(instruction=DIRECT_PROMPT, user=bare_question(question), max_tokens=limits.answer_tokens)
     return _first_line(reply)
 
 
@@ -152,7 +156,7 @@ def bare_direct(question: str, limits: Limits) -> Conversation:
 def chain_of_thought(question: str, limits: Limits) -> Conversation:
     """One call that reasons first and gives the answer in tags."""
     reply = yield Prompt(
-        user=user_message(COT_PROMPT, question), max_tokens=limits.thought_tokens, stop=(ANSWER_CLOSE,)
+        instruction=COT_PROMPT, user=bare_question(question), max_tokens=limits.thought_tokens, stop=(ANSWER_CLOSE,)
     )
     answer = tagged_answer(reply.text)
     return Outcome(answer, reply.text, answer is None and reply.stop_reason == "length")
@@ -161,7 +165,7 @@ def chain_of_thought(question: str, limits: Limits) -> Conversation:
 def rag(question: str, limits: Limits) -> Conversation:
     """One search with the question, one call with its passages."""
     hits = yield search(question)
-    reply = yield Prompt(user=user_message(RAG_PROMPT, question, hits), max_tokens=limits.answer_tokens)
+    reply = yield Prompt(instruction=RAG_PROMPT, user=asked_with(question, hits), max_tokens=limits.answer_tokens)
     return _first_line(reply)
 
 
@@ -182,8 +186,10 @@ def ircot(question: str, limits: Limits) -> Conversation:
     sentences: list[str] = []
     while len(sentences) < limits.sentences:
         answer_start = "".join(f" {sentence}" for sentence in sentences)
-        user = f"{IRCOT_PROMPT}\n\nNow answer this.\n{bare_question_with_passages(question, collected)}"
-        reply = yield Prompt(user=user, answer_start=answer_start, max_tokens=limits.sentence_tokens)
+        user = f"Now answer this.\n{bare_question_with_passages(question, collected)}"
+        reply = yield Prompt(
+            instruction=IRCOT_PROMPT, user=user, answer_start=answer_start, max_tokens=limits.sentence_tokens
+        )
         sentence = first_sentence(reply.text)
         if not sentence:
             break
@@ -194,7 +200,8 @@ def ircot(question: str, limits: Limits) -> Conversation:
             known = {hit.document.id for hit in collected}
             new = [hit for hit in (yield search(sentence)) if hit.document.id not in known]
             collected += new[: limits.paragraphs - len(collected)]
-    reply = yield Prompt(user=user_message(RAG_PROMPT, question, collected), max_tokens=limits.answer_tokens)
+    user = asked_with(question, collected)
+    reply = yield Prompt(instruction=RAG_PROMPT, user=user, max_tokens=limits.answer_tokens)
     return _first_line(reply)
 
 
@@ -204,11 +211,15 @@ def search_o1(question: str, limits: Limits) -> Conversation:
     A repeated query, and one beyond the limit, gets a notice instead of results. Without a boxed answer, the method
     falls back to `direct`.
     """
-    user = user_message(SEARCH_O1_PROMPT.replace("{searches}", str(limits.searches)), question)
+    first = Prompt(
+        instruction=SEARCH_O1_PROMPT.replace("{searches}", str(limits.searches)),
+        user=bare_question(question),
+        max_tokens=limits.reasoning_tokens,
+        stop=(QUERY_CLOSE,),
+    )
     reasoning, queries = "", list[str]()
-    stop = (QUERY_CLOSE,)
     for _ in range(limits.turns):
-        reply = yield Prompt(user=user, answer_start=reasoning, max_tokens=limits.reasoning_tokens, stop=stop)
+        reply = yield replace(first, answer_start=reasoning)
         reasoning += reply.text
         query = _query_in(reply.text)
         if query is None:
@@ -220,11 +231,12 @@ def search_o1(question: str, limits: Limits) -> Conversation:
         else:
             queries.append(query)
             hits = yield search(query)
-            reader = (
-                f"{READING_PROMPT}\n\nThe reasoning so far:\n{shortened(reasoning)}\n\nThe query: {query}\n\n"
+            user = (
+                f"The reasoning so far:\n{shortened(reasoning)}\n\nThe query: {query}\n\n"
                 f"The documents:\n{passage_lines(hits)}"
             )
-            reading = (yield Prompt(user=reader, max_tokens=limits.reasoning_tokens)).text
+            reader = Prompt(instruction=READING_PROMPT, user=user, max_tokens=limits.reasoning_tokens)
+            reading = (yield reader).text
             findings = reading.rpartition(FINDINGS)[2].strip() if FINDINGS in reading else ""
             findings = findings or NO_FINDINGS
         reasoning += f"\n\n{RESULT_OPEN}{findings}{RESULT_CLOSE}\n\n"

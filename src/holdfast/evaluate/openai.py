@@ -23,7 +23,7 @@ from holdfast.base.retries import PATIENCE, Retries
 from holdfast.base.workers import LoopThread, Workers
 from holdfast.evaluate.servers import Server, uses_proxy
 from holdfast.model.policy import Completion, Request, StopReason
-from holdfast.model.tokens import Tokenizer, decode
+from holdfast.model.tokens import Tokenizer, decode_for_server
 
 TRANSIENT = frozenset({408, 409, 425, 500, 504})
 """HTTP statuses worth a retry."""
@@ -207,7 +207,7 @@ class OpenAIPolicy:
     def _body(self, request: Request, most: int) -> dict[str, Any]:
         body = {
             "model": self.server.model,
-            **self._prompt(decode(self.tokenizer, request.token_ids)),
+            **self._prompt(decode_for_server(self.tokenizer, request.token_ids)),
             self._limit: most,
             "temperature": self.temperature,
             "top_p": self.top_p,
@@ -297,7 +297,6 @@ class WordTokenizer:
 
     eos_token_id = bos_token = None
     chat_template: str | None = None
-    all_special_tokens: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}

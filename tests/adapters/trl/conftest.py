@@ -29,6 +29,10 @@ QUESTIONS = [
     for i in range(6)
 ]
 MakeTrainer = Callable[..., Any]
+CHECKPOINTING = "gradient_checkpointing"
+"""The setting's name in this version of transformers."""
+if "activation_checkpointing" in trl.GRPOConfig.__dataclass_fields__:
+    CHECKPOINTING = "activation_checkpointing"
 collect_ignore = ["two_processes.py"]  # a script
 
 
@@ -120,7 +124,7 @@ def make_trainer(tokenizer: Any, tiny_model: Any, tmp_path: Path) -> MakeTrainer
             "output_dir": str(tmp_path / f"run{len(list(tmp_path.iterdir()))}"),
             "use_cpu": True,
             "bf16": False,
-            "gradient_checkpointing": False,
+            CHECKPOINTING: False,
             "per_device_train_batch_size": 2,
             "gradient_accumulation_steps": 2,
             "steps_per_generation": 4,

@@ -26,6 +26,8 @@ with warnings.catch_warnings():
 from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
 from holdfast.base.errors import ConfigError  # noqa: E402
 
+from .conftest import CHECKPOINTING  # noqa: E402
+
 PENALTIES = [
     *(LLDS(coef=0.7, gate=gate, threshold=0.05) for gate in ("action", "response", "token")),
     SAPO(coef=0.7, tau=0.9),
@@ -225,7 +227,7 @@ def test_a_training(tmp_path: Path, tiny_model: Any, tokenizer: Any, monkeypatch
         model=str(tmp_path / "model"),
         reward_funcs=lambda completions, **_: [0.0 for _ in completions],
         args=AsyncGRPOConfig(
-            output_dir=str(tmp_path / "run"), use_cpu=True, bf16=False, gradient_checkpointing=False, max_steps=3,
+            output_dir=str(tmp_path / "run"), use_cpu=True, bf16=False, max_steps=3, **{CHECKPOINTING: False},
             per_device_train_batch_size=len(SAMPLES), gradient_accumulation_steps=1, token_budget=0, logging_steps=1,
             learning_rate=1e-2, lr_scheduler_type="constant", report_to=[], save_strategy="no", disable_tqdm=True,
             max_staleness=10, dtype="float32",

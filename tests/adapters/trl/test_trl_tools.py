@@ -27,6 +27,7 @@ from holdfast.agent.protocol import render_prompt  # noqa: E402
 from holdfast.agent.tools import NATIVE  # noqa: E402
 from holdfast.agent.trajectory import Answer, Invalid, Read, Search, Status, Trajectory  # noqa: E402
 from holdfast.base.errors import ConfigError, RetrievalError  # noqa: E402
+from holdfast.evaluate.openai import WordTokenizer  # noqa: E402
 from holdfast.model.tokens import encode  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document, Hit  # noqa: E402
@@ -41,6 +42,7 @@ SMALL = replace(
     max_observation_tokens=60,
     max_total_tokens=700,
 )
+WORDS = WordTokenizer()
 PASSAGES = [Document(f"d{i}", f"Mora {i}\nThe lake of Mora {i} is near the town.") for i in range(6)]
 
 
@@ -153,7 +155,7 @@ def call(name: str, **arguments: str) -> dict[str, Any]:
 
 
 def test_what_an_environment_did_is_scored_as_a_rollout() -> None:
-    environment = search_environment(BM25Retriever.build(PASSAGES), replace(SMALL, tools=("search", "read")))()
+    environment = search_environment(BM25Retriever.build(PASSAGES), WORDS, replace(SMALL, tools=("search", "read")))()
     environment.reset(golden_answers=["x"])
     found, read = environment.search("lake Mora 3"), environment.read("d3")
     assert found.startswith("Doc d3(Title: Mora 3) The lake") and read == "Doc d3(Title: Mora 3) " + PASSAGES[3].text
@@ -180,8 +182,24 @@ def test_what_an_environment_did_is_scored_as_a_rollout() -> None:
     assert scores == {"em": [1.0, 0.0], "retrieval": [1.0, 0.0], "format": [0.0, 0.0]} and sum(weights) == 1.75
 
 
+def test_what_trl_encodes_again_spells_no_control_token(speaker: Callable[[str], Any]) -> None:
+    class Shelf:
+        def search(self, queries: Any, k: int) -> Any:
+            if queries == ["lost"]:
+                raise RetrievalError("no <|im_end|> here")
+            return [[Hit(Document("d", "Orsa\nIt <|im_end|> is a < b."), 0.0)]]
+
+    tokenizer = speaker("hermes")
+    environment = search_environment(Shelf(), tokenizer, SMALL)()
+    assert environment.search("x").endswith("It < |im_end|> is a < b.")
+    with pytest.raises(RetrievalError, match=r"no < \|im_end"):
+        environment.search("lost")
+    (row,) = tool_dataset([replace(QUESTIONS[0], question="Who <|im_end|>?")], tokenizer, SMALL)
+    assert row["prompt"][0]["content"] == "Who < |im_end|>?"
+
+
 def test_several_calls_in_a_message_are_a_turn_each() -> None:
-    environment = search_environment(BM25Retriever.build(PASSAGES), replace(SMALL, topk=1))()
+    environment = search_environment(BM25Retriever.build(PASSAGES), WORDS, replace(SMALL, topk=1))()
     both = call("search", query="lake Mora 3")
     both["tool_calls"] += call("browse", url="x")["tool_calls"] + call("search", query="lake Mora 4")["tool_calls"]
     found = [environment.search("lake Mora 3"), "there is no such tool", environment.search("lake Mora 4")]
@@ -198,7 +216,7 @@ def test_several_calls_in_a_message_are_a_turn_each() -> None:
     ids=["an argument too many", "another argument", "a tool that is not offered"],
 )
 def test_a_call_that_trl_refuses_has_found_nothing(failed: dict[str, Any]) -> None:
-    environment = search_environment(BM25Retriever.build(PASSAGES), replace(SMALL, topk=1))()
+    environment = search_environment(BM25Retriever.build(PASSAGES), WORDS, replace(SMALL, topk=1))()
     function = failed["tool_calls"][0]["function"]
     with pytest.raises((TypeError, AttributeError)):  # TRL shows the model the error
         getattr(environment, function["name"])(**function["arguments"])
@@ -211,7 +229,7 @@ def test_a_call_that_trl_refuses_has_found_nothing(failed: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("tool", ["search", "read"])
 def test_an_argument_that_is_no_text_is_refused(tool: str) -> None:
-    environment = search_environment(BM25Retriever.build(PASSAGES), replace(SMALL, tools=("search", "read")))()
+    environment = search_environment(BM25Retriever.build(PASSAGES), WORDS, replace(SMALL, tools=("search", "read")))()
     with pytest.raises(TypeError, match="must be a text, not 5"):
         getattr(environment, tool)(5)
     assert environment._seen == []
@@ -219,7 +237,7 @@ def test_an_argument_that_is_no_text_is_refused(tool: str) -> None:
 
 def test_what_the_messages_do_not_tell_is_not_logged() -> None:
     """TRL's own length would be averaged with a 0, and the trainer's mask mass with a 1."""
-    environment = search_environment(BM25Retriever.build(PASSAGES), SMALL)()
+    environment = search_environment(BM25Retriever.build(PASSAGES), WORDS, SMALL)()
     logged: dict[str, float] = {}
     (em,), _ = environment_rewards({"em": 1.0})
     said = [{"role": "assistant", "content": "town"}]
@@ -229,7 +247,7 @@ def test_what_the_messages_do_not_tell_is_not_logged() -> None:
 
 
 def test_an_outage_is_no_wrong_answer() -> None:
-    environment = search_environment(Down())()
+    environment = search_environment(Down(), WORDS)()
     with pytest.raises(RetrievalError, match="down"):
         environment.search("x")
     done = rollout_of([call("search", query="x"), {"role": "tool", "content": "{}"}], environment)
@@ -246,7 +264,7 @@ def test_trl_runs_the_environment(make_trainer: Any, speaker: Callable[[str], An
     made: list[Any] = []
 
     def factory() -> Any:
-        made.append(search_environment(BM25Retriever.build(PASSAGES), SMALL)())
+        made.append(search_environment(BM25Retriever.build(PASSAGES), tokenizer, SMALL)())
         return made[-1]
 
     trainer = make_trainer(
@@ -255,7 +273,7 @@ def test_trl_runs_the_environment(make_trainer: Any, speaker: Callable[[str], An
         environment_factory=factory,
         reward_funcs=functions,
         reward_weights=weights,
-        train_dataset=tool_dataset(QUESTIONS, SMALL),
+        train_dataset=tool_dataset(QUESTIONS, tokenizer, SMALL),
         model=Qwen2ForCausalLM(model_config(tokenizer)),
         processing_class=tokenizer,
         max_completion_length=200,

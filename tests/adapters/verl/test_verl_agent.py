@@ -378,6 +378,16 @@ def test_our_prompt_around_a_bare_question(make_worker: Callable[..., Any]) -> N
     assert server.calls[0][1] == render_prompt(QUESTION, CLEAN, worker.tokenizer)
 
 
+def test_a_message_of_the_data_writes_no_control_token(make_worker: Callable[..., Any]) -> None:
+    worker, server, _ = make_worker({QUESTION: [ANSWER, ANSWER]})
+    end = worker.tokenizer.eos_token
+    for question in (f"{QUESTION} x", f"{QUESTION} {end}"):
+        one(worker, question)
+    usual, spelled = (ids for _, ids, _ in server.calls)
+    assert spelled.count(worker.tokenizer.eos_token_id) == usual.count(worker.tokenizer.eos_token_id)
+    assert f"{QUESTION} {end}" in worker.tokenizer.decode(spelled)
+
+
 @pytest.mark.skipif(OLD, reason="verl 0.8 makes no agent loop without a chat template")
 def test_a_tokenizer_without_a_chat_template_is_asked_in_plain_text(make_worker: Callable[..., Any]) -> None:
     worker, server, _ = make_worker({QUESTION: [ANSWER]})

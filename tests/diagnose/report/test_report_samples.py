@@ -73,7 +73,8 @@ def test_pieces_that_do_not_fit_the_text_are_left_out(tmp_path: Path, chars: Any
 def test_broken_lines_are_passed_over(tmp_path: Path) -> None:
     broken = ["{", "7", "null", '{"step": 1}', {**ROW, "turns": 3}, {**ROW, "step": "x"}, {**ROW, "reward_parts": 3}]
     write(tmp_path, *broken, ROW, '{"step": 9, "ques')
-    (tmp_path / "trajectories.jsonl").open("ab").write(b"\xff\xfe\x00")
+    with (tmp_path / "trajectories.jsonl").open("ab") as file:
+        file.write(b"\xff\xfe\x00")
     assert [rollout.step for rollout in read_rollouts(tmp_path)] == [3]
     write(tmp_path, "[]", {"step": 2, "correct": [0.1, None], "incorrect": []}, "{", name="displacement.jsonl")
     (row,) = read_changes(tmp_path)

@@ -169,7 +169,7 @@ def _options(planned: Planned, k: int) -> dict[str, Any]:
         "seed": planned.seed,
         "use_cpu": True,
         "bf16": False,
-        "gradient_checkpointing": False,
+        "activation_checkpointing": False,
         "num_generations": task.group,
         "per_device_train_batch_size": rows // max(k, task.k),
         "gradient_accumulation_steps": max(k, task.k) // k,
