@@ -173,7 +173,9 @@ def prevents_where(arm: str, other: str) -> Test:
         (fell, _), (falls_too, numbers) = _fell(control), _fell(run)
         return (not falls_too if fell and falls_too is not None else None), numbers
 
-    return each_pair(arm, other, ask, f"{arm} did not lose 40 % of its peak where {other} did", f"{other} did not, or {SHORT}")
+    return each_pair(
+        arm, other, ask, f"{arm} did not lose 40 % of its peak where {other} did", f"{other} did not, or {SHORT}"
+    )
 
 
 def holds_where(arm: str, other: str) -> Test:
