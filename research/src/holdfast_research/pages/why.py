@@ -20,7 +20,7 @@ from holdfast_research.pages.claims import kept_runs
 from holdfast_research.pages.kept_runs import KEPT
 from holdfast_research.paths import DOCS
 from holdfast_research.series import RunSeries
-from holdfast_research.signals import SIGNALS, warnings_of
+from holdfast_research.signals import SIGNALS, Signal, warnings_of
 
 PAGE = DOCS / "why.md"
 ONE_STEP = "GRPO at K = 1"
@@ -36,6 +36,7 @@ be an exception."""
 
 DISPLACED = "displacement of correct rollouts below 0"
 DRIFTED = "ratios of a rollout multiply to below one half"
+MISPLACED = "control tokens out of place, 99th percentile above 0.1"
 LEAKED = "the sampler keeps 0.02 less than at its most"
 
 
@@ -93,7 +94,7 @@ EXPLANATIONS = (
         "2606.26027",
         "tokens",
         "spikes of a few control tokens break the format",
-        "gradient norm 1 above its lowest",
+        MISPLACED,
         ("interleaved SFT",),
     ),
     Explanation("Credit", "GiGPO, 2505.10978", "credit", "good turns of bad rollouts are punished", None, ("GiGPO",)),
@@ -122,7 +123,7 @@ MEASURES: Mapping[str, str] = {
     "displacement below -0.002 nats": "displacement",
     DRIFTED: "ratio drift, trust region",
     "entropy 0.1 nats above its lowest": "all but lost entropy",
-    "gradient norm 1 above its lowest": "control tokens",
+    MISPLACED: "control tokens",
 }
 """A signal of `signals.py` -> whose measure it is."""
 
@@ -175,8 +176,18 @@ def judged(
 
 def turned(signal: str, runs: Sequence[RunSeries]) -> int:
     """In how many runs a signal turned at all."""
-    (turns,) = (each.turns for each in SIGNALS if each.says == signal)
-    return sum(turns(run) is not None for run in runs)
+    return sum(signal_of(signal).turns(run) is not None for run in runs)
+
+
+def signal_of(says: str) -> Signal:
+    """The signal with these words."""
+    return next(each for each in SIGNALS if each.says == says)
+
+
+def turned_of(says: str | None, runs: Sequence[RunSeries]) -> str:
+    """In how many runs it turned, of those that have its series."""
+    logged = [run for run in runs if says is not None and signal_of(says).logged(run)]
+    return f"{turned(says, logged)}/{len(logged)}" if says is not None and logged else "–"
 
 
 def explanations_table(found: Mapping[str, Method]) -> str:
@@ -185,7 +196,7 @@ def explanations_table(found: Mapping[str, Method]) -> str:
     fallen, others = ([run for run in runs if run.fell is kind] for kind in (True, False))
     lines = [
         "| explanation | a run falls because | removes it: did not fall | no surge either | leaves it: fell | right "
-        f"| its measure turned in {len(fallen)} runs that fell | in {len(others)} others |",
+        "| its measure turned, of runs that fell | of others |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for one in EXPLANATIONS:
@@ -194,7 +205,7 @@ def explanations_table(found: Mapping[str, Method]) -> str:
         )
         both = {name: stayed[name] and calm[name] for name in stayed}
         arms = [f"{sum(part.values())}/{len(part)}" for part in (stayed, both, falls, stayed | falls)]
-        seen = [str(turned(one.measure, part)) if one.measure else "–" for part in (fallen, others)]
+        seen = [turned_of(one.measure, part) for part in (fallen, others)]
         lines.append(f"| **{one.name}** ({one.source}) | {one.says} | {' | '.join((*arms, *seen))} |")
     return "\n".join(lines)
 
@@ -242,7 +253,7 @@ def measures_table(found: Mapping[str, Method]) -> str:
         row = rows[signal]
         median = "–" if row["median"] is None else f"{row['median']:g}"
         counts = f"{row['before']}/{row['dropped']} | {median} | {row['false']}/{row['held']}"
-        there = "–" if MEASURES[signal] == "sampler drift" else turned(signal, real)  # sampled untruncated
+        there = "–" if MEASURES[signal] == "sampler drift" else turned_of(signal, real)  # sampled untruncated
         lines.append(f"| {signal} | {MEASURES[signal]} | {counts} | {there} |")
     return "\n".join(lines)
 
