@@ -266,8 +266,8 @@ TWO_ARMS = [
     (judge.holds_where("A", "B"), SHALLOW, SPIRAL, Status.NOT_SHOWN),
     (judge.prevents_where("A", "B"), SPIRAL, SPIRAL, Status.NOT_SHOWN),
     (judge.prevents_where("A", "B"), HOLD, HOLD, Status.CANNOT_TELL),
-    (judge.prevents_where("A", "B"), HOLD[:24], SHORT_FALL, Status.SHOWN),
-    (judge.prevents_where("A", "B"), HOLD[:23], SHORT_FALL, Status.CANNOT_TELL),  # it may have fallen at the next step
+    (judge.prevents_where("A", "B"), HOLD[:40], SHORT_FALL, Status.SHOWN),
+    (judge.prevents_where("A", "B"), HOLD[:39], SHORT_FALL, Status.CANNOT_TELL),  # it may have fallen at the next step
     (judge.delays("A", "B"), LATE, SPIRAL, Status.SHOWN),
     (judge.delays("A", "B"), HOLD, SPIRAL, Status.SHOWN),
     (judge.delays("A", "B"), SPIRAL, SPIRAL, Status.NOT_SHOWN),
@@ -360,7 +360,7 @@ def test_a_control_in_a_run_that_holds_leaves_out_what_fell(make_run: MakeRun) -
     test = judge.where_it_held("A", judge.never_displaced("A"))
     three = seeds(make_run, "A", HOLD, calm)["A"]
     verdict = test({"A": (*three, make_run("A", 4, SPIRAL, moved))})
-    assert verdict.word is Status.SHOWN and verdict.because.endswith("on 3 of 3 seeds; on 1 it fell")
+    assert verdict.word is Status.SHOWN and verdict.because.endswith("on 3 of 3 seeds (0.44 to 1.00); on 1 it fell")
     assert test({"A": three}) == judge.never_displaced("A")({"A": three})
     nothing = test(seeds(make_run, "A", SPIRAL, calm))
     assert nothing.word is Status.CANNOT_TELL and "A fell on every seed" in nothing.because
@@ -377,7 +377,7 @@ def test_a_habit_is_asked_only_where_there_is_something_to_learn(make_run: MakeR
         assert nothing.word is Status.CANNOT_TELL and nothing.because == "A rose by 0.12 and held on 0 of 3 seeds"
     learned = (*seeds(make_run, "A", HOLD)["A"], make_run("A", 4, [0.2] * N))
     some = test({"A": learned, "B": tuple(make_run("B", seed, HOLD, once) for seed in (1, 2, 3, 4))})
-    assert some.word is Status.SHOWN and some.because.endswith("on 3 of 3 seeds; on 1 A did not learn")
+    assert some.word is Status.SHOWN and some.because.endswith("on 3 of 3 seeds (0.44 to 1.00); on 1 A did not learn")
     assert test({}).because == judge.NOBODY
 
 
@@ -433,4 +433,4 @@ def test_the_numbers_of_every_seed_are_kept(make_run: MakeRun) -> None:
     verdict = judge.displaced_before_drop("A")(seeds(make_run, "A", SPIRAL, metrics))
     # Step 23: (.01 + .01 + 0 - .01 - .02) / 5 < 0. Step 34: (.8 + .7 + .6 + .5 + .4) / 5 = .6 < .8 × .8.
     assert verdict.numbers["1"] == {"displacement < 0": 23, "reward drop": 34}
-    assert verdict.because == "correct rollouts were displaced before the reward dropped on 3 of 3 seeds"
+    assert verdict.because == "correct rollouts were displaced before the reward dropped on 3 of 3 seeds (0.44 to 1.00)"

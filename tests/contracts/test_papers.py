@@ -81,7 +81,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "GiGPO": {"loss.methods.gigpo.on": True},
     "supervised steps": {"loss.methods.interleaved_sft.on": True},
     "IGPO": {"loss.methods.igpo.on": True},
-    "IPO": {"loss.methods.ipo.on": True},
+    "IPO": {"loss.methods.ipo.on": True, "loss.clip_low": 1.0, "loss.clip_high": 1e4},
     "score centering": {"sampling.top_k": 64, "loss.methods.score_centering.on": True},
     "Clip-Cov": {"loss.methods.clip_cov.on": True},
     "filter by reward variance": {"loss.methods.variance_filter.on": True},

@@ -13,10 +13,15 @@ from holdfast.methods.registry import Methods
 from holdfast.recipe import Loss, load
 from holdfast.train.rollouts import training_batch
 
+TEXTS = {4: "Oslo is a city", 5: "Elephants never forget", 6: "no passage", 7: "Oslo is a city."}
+
 
 def rollout(reward: float, *observations: int) -> Trajectory:
     """Searches whose observations are single tokens, then an answer; two tokens a turn."""
-    search = (Turn(tokens=(7, 8), logprobs=(-1.0, -1.0), observation=(o,), action=Search("q")) for o in observations)
+    search = (
+        Turn(tokens=(7, 8), logprobs=(-1.0,) * 2, observation=(o,), observation_text=TEXTS[o], action=Search("q"))
+        for o in observations
+    )
     turns = (*search, Turn(tokens=(9, 8), logprobs=(-1.0, -1.0), action=Answer("x")))
     return Trajectory(example_id="q", prompt=(1, 2), turns=turns, reward=reward, reward_parts={"em": reward})
 
@@ -41,6 +46,14 @@ def test_first_actions_and_answers_behind_the_same_passage_are_compared() -> Non
     alone = batch.action_ids[2] > 1
     assert int(alone.sum()) == 4 and bool((credit[2, alone] == 0).all())
     assert bool((credit[~batch.loss_mask] == 0).all())
+
+
+def test_nearly_the_same_passage_is_the_same_state() -> None:
+    near = Group("q", (rollout(1.0, 4), rollout(0.0, 7)))
+    batch = TokenBatch.from_trajectories([near], pad_token_id=0)
+    answers = batch.action_ids == 2
+    assert bool((GiGPO().credit(batch, [near], ())[answers] != 0).all())
+    assert bool((GiGPO(similarity=1.0).credit(batch, [near], ())[answers] == 0).all())
 
 
 def test_other_questions_are_not_the_same_state() -> None:

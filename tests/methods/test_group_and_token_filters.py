@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -26,7 +27,8 @@ GROUPS = [group("a", 0.0, 0.1), group("b", 1.0, 0.0), group("c", 1.0, 1.0), grou
 
 @pytest.mark.parametrize(
     ("share", "kept"),
-    [(0.5, [0, 1, 0, 0]), (0.9, [0, 1, 0, 1]), (1.0, [1, 1, 0, 1])],
+    # standard deviations of .071, .707, 0 and .354; the sum is 1.131, and .01 of a share may be missing
+    [(0.5, [0, 1, 0, 0]), (0.63, [0, 1, 0, 0]), (0.65, [0, 1, 0, 1]), (1.0, [1, 1, 0, 1])],
 )
 def test_the_groups_that_vary_most_are_learned_from(share: float, kept: list[int]) -> None:
     assert VarianceFilter(share=share).select(GROUPS) == [bool(k) for k in kept]
@@ -42,20 +44,22 @@ def test_together_with_further_rounds_it_is_refused() -> None:
 
 
 def test_clip_cov_leaves_out_a_share_and_repeats_its_draw() -> None:
-    one = group("q", 1.0, 0.0, tokens=40)
-    batch = TokenBatch.from_trajectories([one], pad_token_id=0)
+    batch = TokenBatch.from_trajectories([group("q", 1.0, 0.0, tokens=40)], pad_token_id=0)
     batch.advantages[:] = batch.rewards[:, None] * 2 - 1
-    dropped = ClipCov(share=0.1, low=1.0, high=5.0).drop_by_rollout(batch, [one])
-    cov = batch.advantages * (batch.rollout_logprobs - batch.rollout_logprobs[batch.loss_mask].mean())
+    now = batch.rollout_logprobs * 0.9  # the policy as it is, not the sampler
+    dropped = ClipCov(share=0.1, low=1.0, high=5.0).drop_by_policy(batch, now)
+    cov = batch.advantages * (now - now[batch.loss_mask].mean())
     assert int(dropped.sum()) == 8
     assert bool((cov[dropped] > 1).all()) and bool((cov[dropped] < 5).all())
-    assert torch.equal(dropped, ClipCov(share=0.1).drop_by_rollout(batch, [one]))
-    assert int(ClipCov().drop_by_rollout(batch, [one]).sum()) == 1, "at least one"
+    assert torch.equal(dropped, ClipCov(share=0.1).drop_by_policy(batch, now))
+    assert int(ClipCov().drop_by_policy(batch, now).sum()) == 1, "at least one"
 
 
 def test_ipo_leaves_out_what_moved_and_needs_the_sampler_s_tokens() -> None:
     batch = TokenBatch.from_trajectories([group("q", 1.0)], pad_token_id=0)  # probabilities 1, 0.61 and 0.37
-    micro = replace(batch, sampler_logprobs=batch.rollout_logprobs)
+    micro = replace(batch, sampler_logprobs=batch.rollout_logprobs, old_logprobs=batch.rollout_logprobs + 1.0)
+    weights = IPO().weights(micro)[batch.loss_mask]
+    torch.testing.assert_close(weights, torch.full_like(weights, math.e))
     now = torch.where(batch.loss_mask, batch.rollout_logprobs - 0.6, 0.0)
     assert IPO(eps=0.25).drop_by_policy(micro, now)[batch.loss_mask].tolist() == [True, True, False]
     with pytest.raises(ConfigError, match="the truncated sampler draws from fewer tokens than this loss is over"):

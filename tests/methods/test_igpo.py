@@ -19,8 +19,8 @@ def rollout(reward: float, searches: int) -> Trajectory:
 
 
 GROUP = Group("q", (rollout(1.0, 2), rollout(0.0, 1), rollout(0.0, 0)))
-PROBABILITIES = [0.1, 0.5, 0.8, 0.1, 0.2, 0.1]  # of the golden answer, before each turn of each rollout
-GAINS = [[0.4, 0.3], [0.1], []]
+PROBABILITIES = [0.25, 0.25, 0.75, 0.1, 0.2, 0.1]  # of the golden answer, before each turn of each rollout
+GAINS = [[0.0, 0.5], [0.1], []]
 
 
 def test_probes_are_the_answer_behind_the_prompt_and_every_turn_but_the_last() -> None:
@@ -38,11 +38,11 @@ def test_a_turn_gets_the_gains_from_it_on(gamma: float, weight: float) -> None:
     batch = TokenBatch.from_trajectories([GROUP], pad_token_id=0)
     batch.advantages[:] = torch.tensor([[1.0], [-0.5], [-0.5]])
     credit = IGPO(gamma=gamma, weight=weight).credit(batch, [GROUP], [math.log(p) for p in PROBABILITIES])
-    flat = torch.tensor([0.4, 0.3, 0.1], dtype=torch.float64)
+    mean, deviation = 0.3, 0.2  # of 0.5 and 0.1; the turn that gains nothing counts in neither
     for row, (gains, outcome) in enumerate(zip(GAINS, (1.0, -0.5, -0.5), strict=True)):
         turns = len(gains) + 1
         for k in range(turns):
-            normalised = [(gain - float(flat.mean())) / float(flat.std()) for gain in gains]
+            normalised = [(gain - mean) / deviation if gain else 0.0 for gain in gains]
             ahead = sum(gamma ** (j - k) * normalised[j] for j in range(k, len(gains)))
             wanted = weight * ahead + gamma ** (turns - 1 - k) * outcome
             (got,) = (credit + batch.advantages)[row, batch.action_ids[row] == k + 1].tolist()

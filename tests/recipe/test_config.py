@@ -491,6 +491,10 @@ CONTRADICTIONS = {
         [CENTRED, "--sampling.top_k=0", "--sampling.top_p=0.9"],
         "top_p alone does not bound that",
     ),
+    "centring of cut and other weights": (
+        [CENTRED, "--sampling.top_k=12", "--faults.stale_batches=1"],
+        "sampling.top_k = 12: the sampler has other weights too",
+    ),
     "centring of a sampling mask": (
         [CENTRED, "--sampling.top_k=12", "--sampling.mask_logprobs"],
         "over the whole vocabulary, but this loss is not",

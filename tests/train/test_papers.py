@@ -208,8 +208,8 @@ def dppo(o: Rollout) -> Tensor:
 
 
 def near_in_probability(o: Rollout) -> Tensor:
-    """IPO: without tokens whose probability has moved by more than 0.3, up or down."""
-    return clipped(o) * ((o.new.exp() - o.old.exp()).detach().abs() <= 0.3)
+    """IPO: the plain ratio; without tokens whose probability has moved by more than 0.3, up or down."""
+    return -o.ratio * o.a * ((o.new.exp() - o.old.exp()).detach().abs() <= 0.3)
 
 
 def near_the_sampler(o: Rollout) -> Tensor:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from holdfast.recipe import Faults
+import pytest
+import torch
+from tests.train.one_update import a_batch, learner_of
+from tests.train.whole_runs import a_trainer
+
+from holdfast.methods.score_centering import ScoreCentering
+from holdfast.model.language_model import LanguageModel
+from holdfast.recipe import Config, Faults, Loss
 from holdfast.train.sampler_faults import SamplerWeights, to_8_bits
 
 
@@ -41,3 +49,55 @@ def test_eight_bits_are_three_bits_behind_the_leading_one() -> None:
     relative = ((rounded - weight) / weight).abs()[large]
     assert 0.03 < relative.max() <= 2**-4 + 1e-6
     assert torch.equal(to_8_bits(rounded), rounded) and not to_8_bits(torch.zeros(2, 3)).any()
+
+
+def test_score_centering_expects_over_everything_that_other_weights_could_draw(language_model: LanguageModel) -> None:
+    """A·Σ_v q(v)·p(v) / p_old(v), with three different sets of weights."""
+    model, batch = language_model.model, a_batch().trim()
+
+    def weights(seed: int) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return [p.detach() + 0.05 * torch.randn(p.shape, generator=generator) for p in model.parameters()]
+
+    def put(values: list[torch.Tensor]) -> None:
+        for parameter, value in zip(model.parameters(), values, strict=True):
+            parameter.data = value
+
+    def probabilities() -> torch.Tensor:
+        with torch.no_grad():
+            logits = model(input_ids=batch.token_ids, use_cache=False).logits
+        return torch.nn.functional.pad(logits[:, :-1].softmax(-1), (0, 0, 1, 0))
+
+    sampled, old, now = (weights(seed) for seed in (1, 2, 3))
+    by_weights = []
+    for values in (sampled, old, now):
+        put(values)
+        by_weights.append(probabilities())
+    q, p_old, p = by_weights
+
+    @contextmanager
+    def in_place() -> Iterator[None]:
+        put(sampled)
+        yield
+        put(old)
+
+    put(old)
+    method = ScoreCentering(on=True)
+    learner = learner_of(language_model, Loss.model_validate({"methods": {"score_centering": {"on": True}}}))
+    (micro,) = learner.old_pass(batch, [[list(range(len(batch)))]], sampler=in_place).minibatches[0]
+    put(now)
+    current, logprobs, _ = learner._current(micro)
+    expected = batch.advantages * torch.where(micro.loss_mask[..., None], q * p / p_old, 0.0).sum(-1)
+    torch.testing.assert_close(method.term(current, logprobs), expected, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(
+        expected[micro.loss_mask], batch.advantages.expand_as(expected)[micro.loss_mask], atol=0.05
+    )
+
+
+def test_a_step_with_old_rollouts_measures_the_drift_and_takes_it_out(recipe: Callable[..., Config]) -> None:
+    changes = {"faults.stale_batches": 1, "loss.penalty.name": "none", "loss.methods.score_centering.on": True}
+    trainer = a_trainer(recipe(changes | {"train.optimizer_steps_per_rollout": 2}))
+    first, second = trainer.step().metrics, trainer.step().metrics
+    assert first["centering/drift"] < 1e-4 < second["centering/drift"]
+    assert first["loss/score_centering"] == pytest.approx(first["advantage/token_mean"], abs=0.05)
+    assert second["sampler/logprob_gap"] != pytest.approx(0.0, abs=1e-5)

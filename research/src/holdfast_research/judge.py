@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import mean, median
 
 from holdfast.base.collapse import PLATEAU_ROWS
+from holdfast_research.readings import wilson
 from holdfast_research.series import (
     HALF,
     RISE,
@@ -41,10 +42,10 @@ Answer = tuple[bool | None, Numbers]
 
 
 def tally(answers: Mapping[int, Answer], question: str, silence: str) -> Verdict:
-    """The verdict of some seeds' answers.
+    """The verdict of some seeds' answers, with the 95 % interval of the share that said yes.
 
     >>> tally({1: (True, {}), 2: (True, {}), 3: (False, {})}, "fell first", "").because
-    'fell first on 2 of 3 seeds'
+    'fell first on 2 of 3 seeds (0.21 to 0.94)'
     >>> tally({1: (True, {}), 2: (None, {})}, "fell first", "the reward never fell").because
     'only 1 of the 3 seeds it takes can answer; on 1 the reward never fell'
     """
@@ -59,7 +60,8 @@ def tally(answers: Mapping[int, Answer], question: str, silence: str) -> Verdict
         return Verdict(Status.CANNOT_TELL, f"{few} of the {MIN_SEEDS} seeds it takes can answer{aside}", numbers)
     yes = sum(decided)
     word = Status.SHOWN if yes == len(decided) else Status.PARTLY if 2 * yes >= len(decided) else Status.NOT_SHOWN
-    return Verdict(word, f"{question} on {yes} of {len(decided)} seeds{aside}", numbers)
+    low, high = wilson(yes, len(decided))
+    return Verdict(word, f"{question} on {yes} of {len(decided)} seeds ({low:.2f} to {high:.2f}){aside}", numbers)
 
 
 def each_seed(arm: str, ask: Callable[[RunSeries], Answer], question: str, silence: str) -> Test:
@@ -164,15 +166,16 @@ def holds(arm: str) -> Test:
 
 
 def prevents_where(arm: str, other: str) -> Test:
-    """Whether the run does not fall, on the seeds on which `other` fell, in as many steps if they are few."""
+    """Whether the run does not fall, on the seeds on which `other` fell. A run of few steps that did not fall cannot
+    say."""
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
-        fell, _ = _fell(control)
-        _, numbers = _fell(run)
-        known = run.fell or len(run.rows) >= min(MIN_STEPS, len(control.rows))
-        return (not run.fell if fell and known else None), numbers
+        (fell, _), (falls_too, numbers) = _fell(control), _fell(run)
+        return (not falls_too if fell and falls_too is not None else None), numbers
 
-    return each_pair(arm, other, ask, f"{arm} did not lose 40 % of its peak where {other} did", f"{other} did not")
+    return each_pair(
+        arm, other, ask, f"{arm} did not lose 40 % of its peak where {other} did", f"{other} did not, or {SHORT}"
+    )
 
 
 def holds_where(arm: str, other: str) -> Test:

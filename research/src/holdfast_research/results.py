@@ -133,9 +133,10 @@ def source(claim: Mapping[str, Any]) -> str:
 SHORT_NOTE = "A short run, to see that the machinery works: it trains a few steps and can show nothing."
 VERDICTS = (
     "A test asks one question of every seed. Shown: yes on every seed. Partly: on at least half. Not shown: on fewer. "
-    "Cannot tell: fewer than three seeds can answer. All are about means of five steps. A run dropped when its reward "
-    "had lost 20 % of its peak. It fell when it had lost 40 %, or a third in means of ten steps, beyond its noise and "
-    "whatever came after. It held when its reward rose by 0.12, never fell, and ended at 85 % of its peak or above."
+    "Cannot tell: fewer than three seeds can answer. Brackets hold the 95 % Wilson interval of the share of seeds. All "
+    "are about means of five steps. A run dropped when its reward had lost 20 % of its peak. It fell when it had lost "
+    "40 %, or a third in means of ten steps, beyond its noise and whatever came after. It held when its reward rose by "
+    "0.12, never fell, and ended at 85 % of its peak or above. That a run did not fall takes 40 steps."
 )
 ARM_COLUMNS = (
     *("arm", "seeds", "fell", "reward at its peak → last"),

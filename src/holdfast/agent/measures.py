@@ -34,8 +34,11 @@ def mean_advantages(advantages: Tensor, group_ids: Tensor, action_ids: Tensor, l
     return (sums / counts.clamp(min=1))[cells].view(loss_mask.shape)
 
 
-def centering_metrics(batch: TokenBatch, groups: Sequence[Group]) -> dict[str, float]:
+def centering_metrics(batch: TokenBatch, groups: Sequence[Group], *, other_weights: bool = False) -> dict[str, float]:
     """`centering/drift` and `centering/covariance`, means over sampled tokens; see `drift_and_covariance`.
+
+    Of a sampler with other weights, all of whose distribution is not known, the L1 norm of q − p is |p(y) / q(y) − 1|
+    for the y that was drawn, which has that norm as its mean.
 
     They are those of a loss over the whole vocabulary, whatever the recipe does about the drift. `batch` has old
     log-probs, and the rows of `groups` that have sampled tokens.
@@ -45,6 +48,8 @@ def centering_metrics(batch: TokenBatch, groups: Sequence[Group]) -> dict[str, f
     mean = mean_advantages(batch.advantages, batch.group_ids, batch.action_ids, mask)
     log_mass = sampling_log_mass(batch, with_tokens(groups))
     drift, covariance = drift_and_covariance(batch.old_logprobs, log_mass, batch.advantages, mean, mask)
+    if other_weights:
+        drift = torch.where(mask, mean.abs() * (batch.old_logprobs - batch.rollout_logprobs).expm1().abs(), 0.0)
     tokens = mask.sum().clamp(min=1)
     return {"centering/drift": float(drift.sum() / tokens), "centering/covariance": float(covariance.sum() / tokens)}
 

@@ -180,9 +180,9 @@ METRICS: dict[str, str] = {
     "Below 0: the loss moves probability there. Absent if the sampler is not truncated.",
     "centering/drift": "Size of the part of the expected update that only moves probability between the sampler's "
     "tokens S and the others: mean over sampled tokens of |E[A]|·2(1 − P(S)), the L1 norm by the logits (theory.md, "
-    "step 10). E[A] at a prefix is estimated by the mean advantage of the same action of the same question. 0 if the "
-    "sampler is not truncated. A sampling mask and score centering take this part out of the loss; the series shows "
-    "what it would be.",
+    "step 10). E[A] at a prefix is estimated by the mean advantage of the same action of the same question. Of a "
+    "sampler q with other weights: |E[A]|·|p(y) / q(y) − 1|. 0 if the sampler is neither. A sampling mask and score "
+    "centering take this part out of the loss; the series shows what it would be.",
     "centering/covariance": "Size of the part that tells better tokens from worse ones: mean over sampled tokens y of "
     "|A − E[A]|·2(1 − q(y)), with q = π / P(S) and the same estimate of E[A]. An upper bound, because each prefix has "
     "one draw. Compare `centering/drift` with it.",

@@ -141,8 +141,8 @@ def clip_cov_mask(
     Raises:
         TypeError, ValueError: dtypes, shapes or settings that cannot work.
 
-    Source: Clip-Cov (arXiv 2505.22617), defaults of verl's `clip_cov`. verl takes the means over a micro-batch, draws
-    anew at every optimizer step, and spares tokens that PPO's clip has stopped.
+    Source: Clip-Cov (arXiv 2505.22617), defaults of verl's `clip_cov`, which takes the means over a micro-batch. It
+    also spares tokens that PPO's clip has stopped, whose gradient is 0.
 
     >>> logprobs, advantages = torch.tensor([[0.0, -4.0, -8.0]]), torch.tensor([[1.0, 0.0, -1.0]])
     >>> mask, draws = torch.ones(1, 3, dtype=torch.bool), torch.tensor([[0.5, 0.1, 0.4]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from holdfast.agent.batch import TokenBatch
-    from holdfast.agent.trajectory import Group
 
 
 class ClipCov(Method):
-    """Leave tokens out of the loss whose log-prob and advantage have a large covariance, drawn at random."""
+    """Leave tokens out of the policy loss whose log-prob and advantage have a large covariance over the micro-batch,
+    drawn at random at every optimizer step."""
 
     share: float = Field(2e-4, gt=0, lt=1)
-    """At most this share of the sampled tokens of a rollout batch is left out, but at least one token."""
+    """At most this share of the sampled tokens of a micro-batch is left out, but at least one token."""
     low: float = 1.0
     """Tokens with a smaller covariance stay."""
     high: float = 5.0
@@ -38,21 +38,13 @@ class ClipCov(Method):
         if not self.low < self.high:
             yield f"{self.table()}.low = {self.low:g} must be below {self.table()}.high = {self.high:g}"
 
-    def drop_by_rollout(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor:
-        """The tokens that are drawn. The draw depends on the batch alone, so a resumed run repeats it."""
+    def drop_by_policy(self, micro: TokenBatch, logprobs: Tensor) -> Tensor:
+        """The tokens that are drawn. The draw depends on the micro-batch alone, so a resumed run repeats it."""
         import torch
 
         from holdfast.losses import clip_cov_mask
 
-        generator = torch.Generator().manual_seed(int(batch.token_ids.sum()))
-        draws = torch.rand(batch.token_ids.shape, generator=generator)
-        kept = clip_cov_mask(
-            batch.rollout_logprobs,
-            batch.advantages,
-            batch.loss_mask,
-            draws,
-            share=self.share,
-            low=self.low,
-            high=self.high,
-        )
-        return batch.loss_mask & ~kept
+        generator = torch.Generator().manual_seed(int(micro.token_ids.sum()))
+        draws = torch.rand(micro.token_ids.shape, generator=generator).to(logprobs.device)
+        mask, bounds = micro.learned_mask, {"share": self.share, "low": self.low, "high": self.high}
+        return mask & ~clip_cov_mask(logprobs, micro.advantages, mask, draws, **bounds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -24,9 +25,10 @@ class IGPO(Method):
     """Reward every turn but the last with its information gain: the probability of the golden answer behind it minus
     that before it.
 
-    Gains are normalised over the turns of a group. A turn gets those of the turns from it on, discounted, and the
-    advantage of its rollout. The probability is the geometric mean over the tokens of the first golden answer, under
-    the policy that sampled. It costs a further pass over each rollout, up to every turn.
+    Gains are normalised over the turns of a group that gain or lose anything; a gain of 0 stays 0. A turn gets those of
+    the turns from it on, discounted, and the advantage of its rollout. The probability is the geometric mean over the
+    tokens of the first golden answer, under the policy that sampled. It costs a further pass over each rollout, up to
+    every turn.
     """
 
     weight: float = Field(1.0, gt=0)
@@ -62,14 +64,14 @@ class IGPO(Method):
             for t in group.trajectories:
                 found = [math.exp(next(likelihoods)) for _ in _contexts(t)]
                 of_turns.append([b - a for a, b in pairwise(found)])
-            flat = torch.tensor([gain for gains in of_turns for gain in gains], dtype=torch.float64)
-            mean, std = (float(flat.mean()), float(flat.std())) if len(flat) > 1 else (0.0, 0.0)
+            flat = [gain for gains in of_turns for gain in gains if gain]
+            mean, std = (fmean(flat), pstdev(flat)) if flat else (0.0, 0.0)
             for t, gains in zip(group.trajectories, of_turns, strict=True):
                 outcome = float(batch.advantages[row, 0])
                 ahead = 0.0
                 for k in reversed(range(len(t.turns))):
                     if k < len(gains):  # every turn but the last
-                        ahead = self.gamma * ahead + ((gains[k] - mean) / std if std > 0 else 0.0)
+                        ahead = self.gamma * ahead + ((gains[k] - mean) / std if gains[k] and std > 0 else 0.0)
                     discounted = self.gamma ** (len(t.turns) - 1 - k) * outcome
                     value = self.weight * ahead + discounted - outcome
                     credit[row, batch.action_ids[row] == k + 1] = value

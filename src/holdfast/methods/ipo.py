@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from holdfast.agent.batch import TokenBatch
 
 
-class IPO(Method):
-    """Leave tokens out of the policy loss whose probability is more than `eps` above or below that of the sampler.
+_MOST = 1e4
+"""prime-rl's bound of the ratio."""
 
-    prime-rl has no other clip: set `loss.clip_low = 1` and a large `loss.clip_high` for its loss.
+
+class IPO(Method):
+    """Leave tokens out of the policy loss whose probability is more than `eps` above or below that of the sampler, and
+    take the ratio to the sampler, at most 10,000.
+
+    prime-rl has no other clip: set `loss.clip_low = 1` and `loss.clip_high = 1e4` for its loss.
     """
 
     eps: float = Field(0.3, gt=0, lt=1)
@@ -30,6 +35,11 @@ class IPO(Method):
         "trl": "TRL bounds ratios, not probabilities",
         "verl": "verl bounds probabilities on the side of the advantage only (loss.surrogate = 'dppo')",
     }
+
+    def weights(self, micro: TokenBatch) -> Tensor:
+        """Old policy / sampler, which makes the ratio of the loss, policy / old policy, one to the sampler."""
+        assert micro.old_logprobs is not None and micro.sampler_logprobs is not None
+        return (micro.old_logprobs - micro.sampler_logprobs).exp().clamp(max=_MOST)
 
     def drop_by_policy(self, micro: TokenBatch, logprobs: Tensor) -> Tensor:
         """Tokens that have moved too far."""

@@ -26,7 +26,7 @@ Need = Literal[
     "output layer",
     "sampler",
     "sampler's tokens",
-    "sampling mask",
+    "sampler's distribution",
 ]
 """What a method cannot work without. `recipe/needs.py` has the settings that take it away, and the sentences.
 
@@ -38,7 +38,7 @@ Need = Literal[
 * output layer: a trained output layer;
 * sampler: log-probs of the distribution that the tokens were drawn from;
 * sampler's tokens: a loss over the tokens that the sampler draws from, so that its log-probs can be compared;
-* sampling mask: a truncated sampler, and what it could draw at each token.
+* sampler's distribution: a sampler that differs from the policy, and everything that it could draw at each token.
 """
 
 

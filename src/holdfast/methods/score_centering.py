@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 
 class ScoreCentering(Method):
-    """Subtract from the gradient of every token its expectation under the truncated sampler.
+    """Subtract from the gradient of every token its expectation under a sampler that differs from the policy.
 
-    `sampling.mask_logprobs` removes the same at the first optimizer step, by another distribution in the loss. Here the
-    loss stays over the whole vocabulary. PPO's clip is not in the expectation.
+    With a truncated sampler, `sampling.mask_logprobs` removes the same at the first optimizer step, by another
+    distribution in the loss. Here the loss stays over the whole vocabulary. PPO's clip is not in the expectation.
     """
 
     name: ClassVar = "score_centering"
     source: ClassVar = "Score centering, [arXiv 2609.20807](https://arxiv.org/abs/2609.20807)"
-    needs: ClassVar = frozenset({"all log-probs", "sampling mask"})
+    needs: ClassVar = frozenset({"all log-probs", "sampler's distribution"})
     hosts: ClassVar = {
         "trl": "TRL does not have it, but holdfast's sampling mask removes the same drift there: set "
         "sampling.mask_logprobs = true instead",
         "verl": "a loss function of verl does not see what else the sampler could draw",
     }
     metrics: ClassVar = {
-        "loss/score_centering": "Mean of A·P(S) / P_old(S), the term of `score_centering`, S being what the sampler "
-        "can draw. Absent without it."
+        "loss/score_centering": "Mean of A·Σ q·p / p_old, the term of `score_centering`, over what the sampler q can "
+        "draw. Absent without it."
     }
 
     def term(self, micro: TokenBatch, logprobs: Tensor) -> Tensor:
-        """A·P(S) / P_old(S)."""
+        """A·Σ q·p / p_old; of a sampler that is only truncated A·P(S) / P_old(S)."""
         from holdfast.losses import score_centering_loss
 
         assert micro.log_mass is not None and micro.old_log_mass is not None

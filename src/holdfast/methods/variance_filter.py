@@ -1,4 +1,4 @@
-"""RAGEN-2's filter: learn from the groups with the largest variance of the reward."""
+"""RAGEN-2's filter: learn from the groups whose rewards vary most."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from holdfast.methods.method import Method
 if TYPE_CHECKING:
     from holdfast.agent.trajectory import Group
 
+_SLACK = 0.01
+"""RAGEN-2's `selection_eps`: the sum may miss its share by this much."""
 _WHY = "it trains on every group that it samples"
 
 
 class VarianceFilter(Method):
-    """Learn only from the groups whose rewards vary most: as few as have `share` of the variance of all groups.
+    """Learn only from the groups whose rewards vary most: as few as have `share` of the standard deviations of all
+    groups, less 0.01.
 
     No other questions are sampled in place of the rest.
     """
 
     share: float = Field(0.9, gt=0, le=1)
-    """Share of the variance of the reward, summed over groups. At 1, only groups without contrast are left out."""
+    """Share of the standard deviations of the reward, summed over groups. At 1, little but groups without contrast is
+    left out."""
 
     name: ClassVar = "variance_filter"
     source: ClassVar = (
@@ -33,14 +37,14 @@ class VarianceFilter(Method):
     hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
 
     def select(self, groups: Sequence[Group]) -> list[bool]:
-        """The groups with the largest variance, until they have their share."""
-        from statistics import pvariance
+        """The groups with the largest deviation, until they have their share."""
+        from statistics import stdev
 
         scored = [[t.reward or 0.0 for t in group.trajectories if not t.status.is_failure] for group in groups]
-        variances = [pvariance(rewards) if rewards else 0.0 for rewards in scored]
-        keep, left = [False] * len(groups), self.share * sum(variances)
-        for index in sorted(range(len(groups)), key=lambda i: -variances[i]):
-            if left <= 0 or variances[index] == 0:
+        deviations = [stdev(rewards) if len(rewards) > 1 else 0.0 for rewards in scored]
+        keep, left = [False] * len(groups), self.share * sum(deviations) - _SLACK
+        for index in sorted(range(len(groups)), key=lambda i: -deviations[i]):
+            if left <= 0 or deviations[index] == 0:
                 break
-            keep[index], left = True, left - variances[index]
+            keep[index], left = True, left - deviations[index]
         return keep

@@ -17,7 +17,7 @@ from holdfast.base.environment import unreachable
 from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.base.stored import read_object
 from holdfast.model import models
-from holdfast.model.logprobs import logprobs_and_mass, masked_logprobs, token_logprobs
+from holdfast.model.logprobs import log_distributions, logprobs_and_mass, masked_logprobs, token_logprobs
 from holdfast.model.onednn import use_onednn
 from holdfast.model.sampling import SamplingMask
 from holdfast.model.settings import Model, Sampling
@@ -92,6 +92,12 @@ class LanguageModel:
             temperature=temperature,
             entropy=entropy,
             autocast_dtype=self.autocast_dtype,
+        )
+
+    def log_distributions(self, token_ids: Tensor, loss_mask: Tensor, *, temperature: float) -> Tensor:
+        """`log_distributions` of this model, in its precision."""
+        return log_distributions(
+            self.model, token_ids, loss_mask, temperature=temperature, autocast_dtype=self.autocast_dtype
         )
 
     def masked_logprobs(self, token_ids: Tensor, loss_mask: Tensor, sampling: Sampling) -> tuple[Tensor, SamplingMask]:

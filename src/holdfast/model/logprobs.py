@@ -120,6 +120,19 @@ def _entropy(logits: Tensor, normaliser: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def log_distributions(
+    model: CausalLM,
+    token_ids: Tensor,
+    loss_mask: Tensor,
+    *,
+    temperature: float = 1.0,
+    autocast_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """float32 [N, V]: log-probs of the whole vocabulary where each of the N sampled tokens is predicted, row by row."""
+    return _scaled_logits(model, token_ids, loss_mask, temperature, autocast_dtype).log_softmax(-1)
+
+
+@torch.no_grad()
 def masked_logprobs(
     model: CausalLM,
     token_ids: Tensor,

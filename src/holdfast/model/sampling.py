@@ -64,16 +64,30 @@ class SamplingMask:
 
     def select(self, rows: Sequence[int]) -> SamplingMask:
         """The given rollouts, in the given order."""
-        return SamplingMask(tuple(self.rows[row] for row in rows))
+        return type(self)(tuple(self.rows[row] for row in rows))
 
     def to(self, device: torch.device | str) -> SamplingMask:
         """The same mask on another device."""
-        return SamplingMask(tuple(row.to(device) for row in self.rows))
+        return type(self)(tuple(row.to(device) for row in self.rows))
 
     def logsumexp(self, logits: Tensor) -> Tensor:
         """float [N], of float [N, V] `logits` at the N sampled tokens, rollout by rollout: over drawable ids alone."""
         ids = torch.cat(self.rows)
         return logits.gather(-1, ids.clamp(min=0).long()).masked_fill(ids < 0, -torch.inf).logsumexp(-1)
+
+
+class SamplerRatios(SamplingMask):
+    """How much more likely a sampler with other weights was to draw each token than the old policy.
+
+    `rows` are, for each rollout, float32 [n_i, V]: log q(v) − log p_old(v) at each of its n_i sampled tokens.
+    """
+
+    __slots__ = ()
+
+    def logsumexp(self, logits: Tensor) -> Tensor:
+        """float [N], of float [N, V] `logits` at the N sampled tokens, rollout by rollout: log Σ_v exp(logits)·q/p_old.
+        Of log-probs log p it is the log of E_q[p / p_old]."""
+        return (logits + torch.cat(self.rows)).logsumexp(-1)
 
 
 class Sampled(NamedTuple):

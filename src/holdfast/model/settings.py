@@ -51,6 +51,11 @@ class Sampling(Section):
     """Compute log-probs in the loss only over the tokens that the sampler can draw, so that sampler and loss agree
     (arXiv 2512.02556). Needs `top_k`."""
 
+    @property
+    def truncated(self) -> bool:
+        """Whether some tokens can never be drawn."""
+        return self.top_p < 1 or self.top_k > 0
+
     def problems(self) -> Iterator[str]:
         if self.mask_logprobs and not self.top_k:
             yield (

@@ -77,7 +77,7 @@ def _output_layer(config: Config, method: Method) -> Missing | None:
 
 def _samplers_tokens(config: Config, method: Method) -> Missing | None:
     sampling = config.sampling
-    if sampling.mask_logprobs or (sampling.top_p == 1 and not sampling.top_k):
+    if sampling.mask_logprobs or not sampling.truncated:
         return None
     return (
         "sampling.top_k" if sampling.top_k else "sampling.top_p",
@@ -87,7 +87,17 @@ def _samplers_tokens(config: Config, method: Method) -> Missing | None:
     )
 
 
-def _sampling_mask(config: Config, method: Method) -> Missing | None:
+def _samplers_distribution(config: Config, method: Method) -> Missing | None:
+    if config.faults.of_sampler:
+        if not config.sampling.truncated:
+            return None
+        setting = "sampling.top_k" if config.sampling.top_k else "sampling.top_p"
+        return (
+            setting,
+            "the sampler has other weights too (faults.stale_batches, faults.sampler_8_bits), and of such a one only "
+            "the whole distribution is known",
+            "Set sampling.top_p = 1 and sampling.top_k = 0",
+        )
     if config.sampling.top_k:
         return None
     if config.sampling.top_p < 1:
@@ -99,7 +109,7 @@ def _sampling_mask(config: Config, method: Method) -> Missing | None:
     return (
         "sampling.top_k",
         "the sampler is not truncated, so it draws what the loss expects and there is nothing to take out",
-        "Truncate it, for example with sampling.top_k = 64",
+        "Truncate it, for example with sampling.top_k = 64, or let its weights differ, with faults.stale_batches",
     )
 
 
@@ -111,7 +121,7 @@ NEEDS: Mapping[Need, Callable[[Config, Method], Missing | None]] = {  # "sampler
     "all log-probs": _all_logprobs,
     "output layer": _output_layer,
     "sampler's tokens": _samplers_tokens,
-    "sampling mask": _sampling_mask,
+    "sampler's distribution": _samplers_distribution,
 }
 
 

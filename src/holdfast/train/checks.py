@@ -250,8 +250,7 @@ def _longest(examples: Sequence[Example], tokenizer: Any) -> list[Example]:
 def config_warnings(config: Config) -> Iterator[str]:
     """Sentences about settings that work, but may not be what the user means."""
     sampling = config.sampling
-    truncated = sampling.top_p < 1 or sampling.top_k > 0
-    if truncated and not (sampling.mask_logprobs or config.loss.methods.score_centering.on):
+    if sampling.truncated and not (sampling.mask_logprobs or config.loss.methods.score_centering.on):
         yield (
             f"sampling.top_p = {sampling.top_p:g} and sampling.top_k = {sampling.top_k} truncate the sampler, while "
             "log-probs are over the whole vocabulary. This mismatch alone can make a run collapse: set "

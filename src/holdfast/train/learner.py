@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
@@ -23,13 +23,16 @@ from holdfast.methods.surrogates import SURROGATES
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.logprobs import hidden_states
 from holdfast.model.packed import packable
-from holdfast.model.sampling import SamplingMask
+from holdfast.model.sampling import SamplerRatios, SamplingMask
 from holdfast.model.support import give_back_memory
 from holdfast.recipe import Config, Loss, Sampling, Train
 from holdfast.train.applied import rows_to_score, with_scores, with_weights
 from holdfast.train.objective import Objective, Terms
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode
 from holdfast.train.plan import Plan, in_order, plan_alike, plan_update, shuffled
+
+SamplersWeights = Callable[[], AbstractContextManager[None]]
+"""A context in which the model has the weights that the rollouts were sampled with."""
 
 
 class OldPass(NamedTuple):
@@ -114,7 +117,7 @@ class Learner:
         self.parameters: list[Tensor] = [p for p in language_model.model.parameters() if p.requires_grad]
         self.optimizer = adamw(self.parameters, lr=train.lr, weight_decay=train.weight_decay)
         self._train = train
-        self._needs_mask = sampling.mask_logprobs or any("sampling mask" in m.needs for m in objective.methods)
+        self._reads_sampler = any("sampler's distribution" in method.needs for method in objective.methods)
         for method in objective.methods:
             method.check_model(language_model)
 
@@ -153,8 +156,15 @@ class Learner:
         )
 
     @torch.no_grad()
-    def old_pass(self, batch: TokenBatch, plan: Plan, misplaced: SamplingMask | None = None) -> OldPass:
+    def old_pass(
+        self,
+        batch: TokenBatch,
+        plan: Plan,
+        misplaced: SamplingMask | None = None,
+        sampler: SamplersWeights | None = None,
+    ) -> OldPass:
         """Old log-probs, computed on the same shapes as the update. `misplaced`: tokens whose probability to log.
+        `sampler`: None if the rollouts were sampled with the weights that the model has now.
 
         Equal shapes make the log-probs of the first optimizer step equal to the old ones bit for bit, so that no gate
         opens on numerical noise.
@@ -184,7 +194,9 @@ class Learner:
                         if any(needed[row] for needed in scored.values()):
                             hidden[row] = state.clone()
                 mask = mass = None
-                if self._needs_mask:
+                if self._reads_sampler and sampler is not None:
+                    mask, mass = self._sampler_ratios(micro, sampler), torch.zeros_like(old)
+                elif self._reads_sampler or self.sampling.mask_logprobs:
                     masked, mask = self.language_model.masked_logprobs(micro.token_ids, micro.loss_mask, self.sampling)
                     if self.sampling.mask_logprobs:
                         old = masked  # the loss is over the mask
@@ -207,6 +219,14 @@ class Learner:
                 for micros, mini in zip(minibatches, plan, strict=True)
             ]
         return OldPass(minibatches, whole, entropy_sum / max(tokens, 1))
+
+    def _sampler_ratios(self, micro: TokenBatch, sampler: SamplersWeights) -> SamplerRatios:
+        """log q − log p_old of everything that a sampler with other weights could draw."""
+        ids, mask, temperature = micro.token_ids, micro.loss_mask, self.sampling.temperature
+        with sampler():
+            drawn_with = self.language_model.log_distributions(ids, mask, temperature=temperature)
+        ratios = drawn_with.sub_(self.language_model.log_distributions(ids, mask, temperature=temperature))
+        return SamplerRatios(ratios.split(mask[:, 1:].sum(-1).tolist()))
 
     def _frozen_pass(self, policy: Reference | None, micro: TokenBatch, mask: SamplingMask | None) -> Tensor | None:
         """Log-probs `[B, T]` under a frozen policy, at the temperature of the sampler; None without one."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from holdfast.train.applied import lessons, method_metrics, selected
 from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.critic import Critic
 from holdfast.train.displacement import measure_displacement, measure_per_sample
-from holdfast.train.learner import Learner, OldPass, Reference, make_learner
+from holdfast.train.learner import Learner, OldPass, Reference, SamplersWeights, make_learner
 from holdfast.train.listener import StepResult
 from holdfast.train.loading import make_agent
 from holdfast.train.optimizer import warmed_up
@@ -105,7 +106,8 @@ class Trainer:
                     )
             with clock("update"):
                 plan = learner.plan(batch, self.generator)
-                old_pass = learner.old_pass(batch, plan, self._control.misplaced(with_tokens(learned)))
+                misplaced = self._control.misplaced(with_tokens(learned))
+                old_pass = learner.old_pass(batch, plan, misplaced, self._sampler_weights())
                 if self.critic is not None:
                     old_pass, of_critic = self.critic.learn(old_pass, plan, completed_steps=self.completed_steps)
                     metrics |= of_critic
@@ -124,7 +126,7 @@ class Trainer:
                         generator=self.generator,
                     )
                     metrics |= displacement_metrics
-            metrics |= _batch_metrics(old_pass, learned, self.config.loss.reduction) | method_metrics(
+            metrics |= _batch_metrics(old_pass, learned, self.config) | method_metrics(
                 old_pass.minibatches, self._methods
             )
             for rows in lessons(batch, self._methods, step=self.completed_steps + 1):
@@ -167,7 +169,8 @@ class Trainer:
         question comes again, and must not get the same rollouts.
         """
         config = self.config
-        with self._sampler.in_place(self.completed_steps) if self._sampler else nullcontext():
+        sampler = self._sampler_weights()
+        with sampler() if sampler is not None else nullcontext():
             groups, stats = roll_out(
                 self.agent,
                 examples,
@@ -176,6 +179,10 @@ class Trainer:
                 max_failed=config.run.max_failed_fraction,
             )
         return score(groups, examples, config.reward.weights()), stats
+
+    def _sampler_weights(self) -> SamplersWeights | None:
+        """The weights of this step's rollouts, where they are not the model's own."""
+        return None if self._sampler is None else partial(self._sampler.in_place, self.completed_steps)
 
     def make_batch(self, groups: Sequence[Group]) -> TokenBatch:
         """The batch to learn from, with advantages. It has no rows when every rollout failed."""
@@ -253,14 +260,15 @@ def make_trainer(config: Config, policy: LanguageModel, questions: Sequence[Exam
     return Trainer(config, make_agent(config, policy, retriever), learner, questions, critic)
 
 
-def _batch_metrics(old_pass: OldPass, groups: Sequence[Group], reduction: str) -> dict[str, float]:
+def _batch_metrics(old_pass: OldPass, groups: Sequence[Group], config: Config) -> dict[str, float]:
     """Metrics of the training batch: advantages, the sampler's agreement with the old policy, likelihoods."""
     batch, mask = old_pass.batch, old_pass.batch.loss_mask
     micros = [micro for mini in old_pass.minibatches for micro in mini]
     assert batch.old_logprobs is not None
     metrics = advantage_metrics(batch.advantages, mask) | tail_metrics(batch.advantages, groups)
-    metrics |= sampler_metrics(micros, groups) | centering_metrics(batch, groups) | observation_metrics(batch)
-    metrics |= negative_metrics(micros, reduction=reduction)
+    metrics |= sampler_metrics(micros, groups) | observation_metrics(batch)
+    metrics |= centering_metrics(batch, groups, other_weights=config.faults.of_sampler)
+    metrics |= negative_metrics(micros, reduction=config.loss.reduction)
     if batch.misplaced is not None:
         metrics |= control_metrics(batch.misplaced, mask)
     metrics["loss/tokens"] = float(mask.sum()) / len(batch)

@@ -2,8 +2,9 @@
 
     python -m holdfast_research.pages.why     # writes them into the page, from the runs in research/data/laboratory
 
-An explanation names a cause. An arm that removes it should stay sound where plain GRPO falls, and an arm that leaves it
-should fall. So each explanation makes a statement on each arm, and the runs answer.
+An explanation names a cause. An arm that removes it should not fall where plain GRPO does, and an arm that leaves it
+should. So each explanation makes a statement on each arm, and the runs answer. A fall is one of the reward. A surge of
+entropy is counted beside it, because it is the signature of one of the explanations.
 """
 
 from __future__ import annotations
@@ -19,19 +20,23 @@ from holdfast_research.pages.claims import kept_runs
 from holdfast_research.pages.kept_runs import KEPT
 from holdfast_research.paths import DOCS
 from holdfast_research.series import RunSeries
-from holdfast_research.signals import SIGNALS, warnings_of
+from holdfast_research.signals import SIGNALS, Signal, warnings_of
 
 PAGE = DOCS / "why.md"
 ONE_STEP = "GRPO at K = 1"
 """Plain GRPO of `anchor`: one optimizer step per rollout batch, so every ratio is 1."""
 LEFT_OUT = ("GRPO", "GRPO, reliable search")
 """The controls: what every explanation explains, and what takes away the failed searches."""
+WEAKER = ("LLDS, λ = 0.01", "LLDS, λ = 0.1", "LLDS, λ = 0.2", "SAPO, γ = 0.1", "SAPO, τ = 0.6", "SAPO, τ = 0.8")
+"""Beginnings of the names of the arms whose method is here at a larger dose too: that a weak dose does not help says
+little of the explanation, so they are shown and not counted."""
 ENOUGH = 2 / 3
 """Of seeds, or of arms, that do what an explanation says: more than chance where half would, and one seed of three may
 be an exception."""
 
 DISPLACED = "displacement of correct rollouts below 0"
 DRIFTED = "ratios of a rollout multiply to below one half"
+MISPLACED = "control tokens out of place, 99th percentile above 0.1"
 LEAKED = "the sampler keeps 0.02 less than at its most"
 
 
@@ -47,7 +52,7 @@ class Explanation:
     measure: str | None
     """The signal of `signals.py` that should turn; None where the kept runs have no such series."""
     removes: tuple[str, ...]
-    """Beginnings of the names of the arms that remove the cause or work against it: they should stay sound. Every other
+    """Beginnings of the names of the arms that remove the cause or work against it: they should not fall. Every other
     arm leaves it, and should fall as plain GRPO does."""
 
 
@@ -89,7 +94,7 @@ EXPLANATIONS = (
         "2606.26027",
         "tokens",
         "spikes of a few control tokens break the format",
-        "gradient norm 1 above its lowest",
+        MISPLACED,
         ("interleaved SFT",),
     ),
     Explanation("Credit", "GiGPO, 2505.10978", "credit", "good turns of bad rollouts are punished", None, ("GiGPO",)),
@@ -118,7 +123,7 @@ MEASURES: Mapping[str, str] = {
     "displacement below -0.002 nats": "displacement",
     DRIFTED: "ratio drift, trust region",
     "entropy 0.1 nats above its lowest": "all but lost entropy",
-    "gradient norm 1 above its lowest": "control tokens",
+    MISPLACED: "control tokens",
 }
 """A signal of `signals.py` -> whose measure it is."""
 
@@ -146,9 +151,14 @@ def fell(method: Method) -> int:
     return method.fell
 
 
-def failed(method: Method) -> int:
-    """The seeds on which the reward fell or entropy surged."""
-    return method.failed
+def surged(method: Method) -> int:
+    """The seeds on which entropy surged."""
+    return method.surged
+
+
+def counted(found: Mapping[str, Method]) -> dict[str, Method]:
+    """The arms that count for or against explanations: not the controls, and no weaker doses."""
+    return {name: method for name, method in found.items() if name not in LEFT_OUT and not name.startswith(WEAKER)}
 
 
 def judged(
@@ -158,40 +168,45 @@ def judged(
     `removes` the cause, a bad end where it does not."""
     shares = {
         name: bad(method) / len(method.runs)
-        for name, method in found.items()
-        if name not in LEFT_OUT and name.startswith(explanation.removes) is removes
+        for name, method in counted(found).items()
+        if name.startswith(explanation.removes) is removes
     }
     return {name: (share <= 1 - ENOUGH) if removes else (share >= ENOUGH) for name, share in shares.items()}
 
 
 def turned(signal: str, runs: Sequence[RunSeries]) -> int:
     """In how many runs a signal turned at all."""
-    (turns,) = (each.turns for each in SIGNALS if each.says == signal)
-    return sum(turns(run) is not None for run in runs)
+    return sum(signal_of(signal).turns(run) is not None for run in runs)
 
 
-def verdict(method: Method) -> str:
-    """How the runs of a method end, on at least two thirds of its seeds."""
-    if method.failed / len(method.runs) <= 1 - ENOUGH:
-        return "**sound**"
-    return "falls" if method.fell / len(method.runs) >= ENOUGH else "surges"
+def signal_of(says: str) -> Signal:
+    """The signal with these words."""
+    return next(each for each in SIGNALS if each.says == says)
+
+
+def turned_of(says: str | None, runs: Sequence[RunSeries]) -> str:
+    """In how many runs it turned, of those that have its series."""
+    logged = [run for run in runs if says is not None and signal_of(says).logged(run)]
+    return f"{turned(says, logged)}/{len(logged)}" if says is not None and logged else "–"
 
 
 def explanations_table(found: Mapping[str, Method]) -> str:
     """One row for each explanation: what it says, whether the arms and its measure agree, and the verdict."""
-    runs = [(run, verdict(Method("", "", {0: run})) != "**sound**") for m in found.values() for run in m.runs.values()]
-    bad, good = ([run for run, failed in runs if failed is kind] for kind in (True, False))
+    runs = [run for method in found.values() for run in method.runs.values()]
+    fallen, others = ([run for run in runs if run.fell is kind] for kind in (True, False))
     lines = [
-        "| explanation | a run fails because | removes it: sound | leaves it: failed | right "
-        f"| its measure turned in {len(bad)} failed runs | in {len(good)} sound runs | holds |",
+        "| explanation | a run falls because | removes it: did not fall | no surge either | leaves it: fell | right "
+        "| its measure turned, of runs that fell | of others |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for one in EXPLANATIONS:
-        sound, fails = (judged(one, found, failed, removes=removes) for removes in (True, False))
-        arms = [f"{sum(part.values())}/{len(part)}" for part in (sound, fails, sound | fails)]
-        seen = [str(turned(one.measure, part)) if one.measure else "–" for part in (bad, good)]
-        word = "**yes**" if sum(sound.values()) / len(sound) >= ENOUGH else "no"
-        lines.append(f"| **{one.name}** ({one.source}) | {one.says} | {' | '.join((*arms, *seen))} | {word} |")
+        stayed, calm, falls = (
+            judged(one, found, bad, removes=removes) for bad, removes in ((fell, True), (surged, True), (fell, False))
+        )
+        both = {name: stayed[name] and calm[name] for name in stayed}
+        arms = [f"{sum(part.values())}/{len(part)}" for part in (stayed, both, falls, stayed | falls)]
+        seen = [turned_of(one.measure, part) for part in (fallen, others)]
+        lines.append(f"| **{one.name}** ({one.source}) | {one.says} | {' | '.join((*arms, *seen))} |")
     return "\n".join(lines)
 
 
@@ -208,19 +223,20 @@ CELLS = "fell | entropy surged | mass leaked | displaced | ratios halved | rewar
 
 
 def arms_table(found: Mapping[str, Method]) -> str:
-    """Explanation x measure x arm: whose cause each arm removes, which measures turned, and how it ends."""
-    lines = [f"| arm | removes | ends | {CELLS} |", "|---" * 10 + "|"]
+    """Explanation x measure x arm: whose cause each arm removes, and which measures turned."""
+    lines = [f"| arm | removes | {CELLS} |", "|---" * 9 + "|"]
 
     def order(name: str) -> tuple[bool, float, float, float]:
         n = len(found[name].runs)
         em = found[name].mean_of(lambda summary: summary.em_after)
-        return name not in LEFT_OUT, found[name].failed / n, found[name].fell / n, -em
+        return name not in LEFT_OUT, found[name].fell / n, found[name].surged / n, -em
 
     for name in sorted(found, key=order):
         method = found[name]
         whose = ", ".join(one.word for one in EXPLANATIONS if name.startswith(one.removes))
         shown = re.sub(r"\.0(?!\d)", "", name.replace(" = ", " "))
-        row = (f"[{shown}]({method.experiment}.md)", whose or "–", verdict(method), *cells(method))
+        weaker = " (weaker dose)" if name.startswith(WEAKER) else ""
+        row = (f"[{shown}]({method.experiment}.md){weaker}", whose or "–", *cells(method))
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
@@ -237,7 +253,7 @@ def measures_table(found: Mapping[str, Method]) -> str:
         row = rows[signal]
         median = "–" if row["median"] is None else f"{row['median']:g}"
         counts = f"{row['before']}/{row['dropped']} | {median} | {row['false']}/{row['held']}"
-        there = "–" if MEASURES[signal] == "sampler drift" else turned(signal, real)  # sampled untruncated
+        there = "–" if MEASURES[signal] == "sampler drift" else turned_of(signal, real)  # sampled untruncated
         lines.append(f"| {signal} | {MEASURES[signal]} | {counts} | {there} |")
     return "\n".join(lines)
 
