@@ -193,7 +193,8 @@ class Learner:
                     for row, state in zip(rows, by_row, strict=True):
                         if any(needed[row] for needed in scored.values()):
                             hidden[row] = state.clone()
-                mask = mass = None
+                mask: SamplingMask | None = None
+                mass: Tensor | None = None
                 if self._reads_sampler and sampler is not None:
                     mask, mass = self._sampler_ratios(micro, sampler), torch.zeros_like(old)
                 elif self._reads_sampler or self.sampling.mask_logprobs:
