@@ -54,9 +54,9 @@ EXPERIMENT = Experiment(
         "train.displacement_every": 1,
     },
     notes=(
-        "The recipe is that of `factbook`, untruncated, with four questions a batch, 48 batches, and twice its learning "
-        "rate. In training, rollouts come from the weights of eight batches ago; evaluation has the weights as they "
-        "are.",
+        "The recipe is that of `factbook`, untruncated, with four questions a batch, 48 batches, and twice its "
+        "learning rate. In training, rollouts come from the weights of eight batches ago; evaluation has those that "
+        "learn.",
         "The setting was looked for on seed 12 and one warm start; those runs are not kept. At twice the recipe's rate "
         "fresh rollouts had an exact match of .67 to .85 in training, in means of four batches, from batch 9 to 31, "
         "where the look ended. Rollouts eight batches old had .65 over the batches 9 to 12, then ever fewer searches, "
