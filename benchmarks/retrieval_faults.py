@@ -56,13 +56,12 @@ OTHER_SHAPES = (
 def faulty_server(share: float, seed: int, faults: Sequence[str] = FAULTS) -> Iterator[tuple[str, Any]]:
     """Its address, and how often it met attempts with each fault, and last with an answer."""
     processes = multiprocessing.get_context("spawn")
-    port, met = processes.Value("i", 0), processes.Array("i", len(faults) + 1)
-    server = processes.Process(target=misbehave, args=(share, seed, port, met, faults), daemon=True)
+    (port, told), met = processes.Pipe(duplex=False), processes.Array("i", len(faults) + 1)
+    server = processes.Process(target=misbehave, args=(share, seed, told, met, faults), daemon=True)
     server.start()
+    told.close()  # so that the other end is closed when the server dies
     try:
-        while not port.value:
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port.value}", met
+        yield f"http://127.0.0.1:{port.recv()}", met
     finally:
         server.kill()
         server.join()
@@ -135,7 +134,7 @@ def misbehave(share: float, seed: int, port: Any, met: Any, faults: Sequence[str
 
     async def main() -> None:
         server = await asyncio.start_server(talk, "127.0.0.1", 0, backlog=1024)
-        port.value = server.sockets[0].getsockname()[1]
+        port.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
     asyncio.run(main())

@@ -50,7 +50,7 @@ def test_a_short_table_that_was_killed(tmp_path: Path) -> None:
     first = out / "runs" / "sft-on-search-demonstrations-s11" / "model" / "config.json"
     deadline = time.monotonic() + 240
     while not first.exists():
-        assert killed.poll() is None and time.monotonic() < deadline, killed.communicate()[0]
+        assert killed.poll() is None and time.monotonic() < deadline, killed.communicate(timeout=60)[0]
         time.sleep(0.2)
     killed.send_signal(signal.SIGTERM)
     text, _ = killed.communicate(timeout=60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import operator
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -20,6 +19,8 @@ from holdfast.base.errors import RetrievalError, RetrieverTimeout, RetrieverUnre
 from holdfast.base.retries import Retries
 from holdfast.model.policy import Completion, Request
 from holdfast.retrieval.types import Document, Hit
+
+from ..waiting import wait_for
 
 _OPERATORS: dict[type, Callable[[float, float], float]] = {ast.Add: operator.add, ast.Mult: operator.mul}
 
@@ -350,7 +351,6 @@ def test_closing_ends_the_pauses_of_a_search():
     queue = SearchQueue(retriever, 1, retries=3, backoff_seconds=60)
     queue.submit(["a"])
     (call,) = queue.pending
-    while not retriever.calls:
-        time.sleep(0.001)
+    wait_for(lambda: retriever.calls, minutes=1)
     queue.close()
     assert isinstance(call.result(timeout=30)[0][0], RetrieverUnreachable) and len(retriever.calls) == 1

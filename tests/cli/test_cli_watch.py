@@ -20,6 +20,8 @@ import pytest
 from holdfast.base.errors import ConfigError
 from holdfast.cli import watch
 
+from ..waiting import wait_for
+
 Run = Callable[..., Any]
 
 
@@ -334,8 +336,7 @@ def test_what_came_before_the_first_look_is_read_before_the_pipe_ends(
         def start(self) -> None:
             copied: Path = self._args[1]  # type: ignore[attr-defined]
             super().start()
-            while not copied.stat().st_size:
-                time.sleep(0.001)
+            wait_for(lambda: copied.stat().st_size, minutes=1)
 
     def write() -> None:
         with pipe.open("w") as file:

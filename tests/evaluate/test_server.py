@@ -26,6 +26,7 @@ from holdfast.evaluate.servers import Server, completions_url, find_server, key_
 from holdfast.evaluate.state import read_whole_rows
 from holdfast.model.policy import Request, generate
 
+from ..waiting import wait_for
 from .conftest import CompletionServer, Shelf, Told, evaluated_model, example
 
 ORSA = '"Orsa"\nOrsa lies on the Lomme.'
@@ -171,8 +172,7 @@ def test_a_stop_does_not_wait_for_a_server_that_hangs(completion_server: Complet
     completion_server.saying = lambda body: choice("late")
     policy = policy_of(completion_server, words, concurrency=2)
     policy.submit([request(words, id=str(i)) for i in range(6)])
-    while len(completion_server.bodies) < 2:
-        time.sleep(0.01)
+    wait_for(lambda: len(completion_server.bodies) == 2, minutes=1)
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("completions")]
     started = time.monotonic()
     policy.release([str(i) for i in range(6)])

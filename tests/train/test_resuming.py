@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
 
+from ..waiting import wait_for
 from .whole_runs import EVERYTHING, Killed, Recipe, assert_same_run, comparable
 
 OTHERWISE: dict[str, Any] = {
@@ -178,13 +178,9 @@ def test_so_does_a_process_killed_in_the_middle(whole: Path, recipe: Recipe, tmp
         "train(load(sys.argv[1]), Path(sys.argv[2]))"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "recipe.toml"), str(run_dir)])
-    until = time.monotonic() + 300
     log = run_dir / "metrics.jsonl"
-    while time.monotonic() < until and child.poll() is None:
-        # In the middle of step 4, 5 or 6, or while one of their checkpoints is being written.
-        if log.is_file() and log.read_bytes().count(b"\n") >= 4:
-            break
-        time.sleep(0.01)
+    # In the middle of step 4, 5 or 6, or while one of their checkpoints is being written.
+    wait_for(lambda: log.read_bytes().count(b"\n") >= 4, minutes=5, process=child)
     child.send_signal(signal.SIGKILL)
     assert child.wait(30) == -signal.SIGKILL
     assert not (run_dir / "results.json").exists()

@@ -10,17 +10,15 @@ import json
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from .running import MINUTES, Run, environment, holdfast, start
+from ...waiting import wait_for
+from .running import Run, environment, holdfast, start
 
 collect_ignore = ["cpu_platform.py"]  # imports verl, for processes of its own
 
@@ -79,9 +77,10 @@ class Served:
     def start(self) -> None:
         """Start, and wait until it answers."""
         command = [sys.executable, "-m", "holdfast", "serve", self.index, "--port", str(self.port), "--no-keep-cache"]
-        with (self.index.parent / "serve.log").open("ab") as log:
-            self._process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
-        _wait_for(self._ready, minutes=5)
+        log = self.index.parent / "serve.log"
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(command, env=environment(), stdout=out, stderr=out)
+        wait_for(self._ready, minutes=5, process=self._process, log=log)
 
     def kill(self) -> None:
         """End it as a machine ends that loses power."""
@@ -91,31 +90,14 @@ class Served:
 
     def answered(self) -> int:
         """Queries since the start."""
+        assert self._process is not None and self._process.poll() is None, "the server has stopped"
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         return int(sum(float(line.split()[-1]) for line in lines if line.startswith("holdfast_queries_total")))
 
     def _ready(self) -> bool:
-        assert self._process is not None and self._process.poll() is None, "the server has stopped"
-        with suppress(OSError), urllib.request.urlopen(f"{self.url}/ready", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self.url}/ready", timeout=30) as answer:
             return bool(answer.status == 200)
-        return False
-
-
-def _wait_for(condition: Callable[[], Any], *, minutes: float) -> Any:
-    """The first true value of `condition`, which is asked once a second."""
-    end = time.monotonic() + minutes * MINUTES
-    while time.monotonic() < end:
-        if value := condition():
-            return value
-        time.sleep(1)
-    raise AssertionError(f"nothing after {minutes} minutes")
-
-
-@pytest.fixture(scope="session")
-def wait_for() -> Callable[..., Any]:
-    """wait_for(condition, minutes=5): its first true value."""
-    return _wait_for
 
 
 @dataclass

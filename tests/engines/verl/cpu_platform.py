@@ -110,7 +110,7 @@ def _record(folder: Path, micro_batch: Any) -> None:
     """A line of JSON per rollout: token ids of the prompt and of the response, the mask of the response, and what the
     agent loop says of the response."""
     fields = [micro_batch[name].unbind() for name in ("prompts", "responses", "response_mask", "advantages")]
-    said = micro_batch["extra_fields"].tolist()
+    said = micro_batch.get("extra_fields").tolist()  # [] may make a list of it already
     with (folder / f"{os.getpid()}.jsonl").open("a") as file:
         for prompt, response, mask, advantages, extra in zip(*fields, said, strict=True):
             row = {"prompt": prompt.tolist(), "response": response.tolist(), "mask": mask.tolist()}

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -25,6 +23,7 @@ from holdfast.data.world.model import build_model, build_tokenizer
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
 
+from ...waiting import wait_for
 from .on_cpu import VARIABLES, free_port, prepare
 
 collect_ignore = ["on_cpu.py"]  # a script
@@ -99,7 +98,7 @@ def served(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     with log.open("w") as out:
         server = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
     try:
-        _wait(lambda: _healthy(url), server, log)
+        wait_for(lambda: _healthy(url), minutes=15, process=server, log=log)
         yield url
     finally:
         os.killpg(server.pid, signal.SIGTERM)
@@ -110,16 +109,5 @@ def served(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 
 
 def _healthy(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as response:
-            return bool(json.load(response)["data"])
-    except (OSError, urllib.error.URLError):
-        return False
-
-
-def _wait(ready: Callable[[], bool], server: subprocess.Popen[bytes], log: Path, minutes: int = 15) -> None:
-    until = time.monotonic() + 60 * minutes
-    while not ready():
-        if server.poll() is not None or time.monotonic() > until:
-            pytest.fail(f"vllm serve did not come up:\n{log.read_text()[-3000:]}")
-        time.sleep(1)
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as response:
+        return bool(json.load(response)["data"])

@@ -9,9 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
 from holdfast.retrieval.server import serve
+
+from ...waiting import wait_for
 
 QUERIES = ["lake", "animal", "nothing at all"]
 
@@ -297,8 +299,8 @@ def test_what_was_accepted_is_answered(index_folder: Path, serve_process: Start,
     for i, connection in enumerate(sockets):
         head, body = "POST /retrieve HTTP/1.1\r\nHost: localhost\r\n", f'{{"query": "lake {i}"}}'
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
-    while "holdfast_waiting_queries 40.0" not in httpx.get(f"{address}/metrics", trust_env=False).text:
-        time.sleep(0.05)
+    metrics = partial(httpx.get, f"{address}/metrics", trust_env=False)
+    wait_for(lambda: "holdfast_waiting_queries 40.0" in metrics().text, minutes=1, process=process)
     process.send_signal(number)
     for connection in sockets:
         with connection:
