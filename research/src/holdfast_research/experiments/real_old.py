@@ -16,7 +16,7 @@ IPO = Arm("IPO", {"loss.methods.ipo.on": True, "loss.clip_low": 1.0, "loss.clip_
 
 def _old(batches: int, cure: Arm | None = None) -> Arm:
     name = f"{batches} batches old"
-    settings = {"faults.stale_batches": batches, **(NO_PENALTY | dict(cure.settings) if cure else NO_PENALTY)}
+    settings = {**NO_PENALTY, **(cure.settings if cure else {}), "faults.stale_batches": batches}
     return Arm(f"{name}, {cure.name}" if cure else name, settings)
 
 
