@@ -114,5 +114,5 @@ def test_an_unknown_experiment_names_the_nearest(typed: str, meant: str) -> None
 
 
 def test_an_experiment_like_no_other_lists_them() -> None:
-    with pytest.raises(ConfigError, match="there are factbook, real-fall, real-long, death-spiral, "):
+    with pytest.raises(ConfigError, match="there are factbook, real-fall, real-long, real-old, death-spiral, "):
         find("zzz")

@@ -57,7 +57,8 @@ def test_what_differs_is_not_taken(here: Path, beside: Path) -> None:
     (finish(job(beside, "three")) / "results.json").unlink()
     (finish(job(beside, "broken")) / "results.json").write_text("{")
     (finish(job(beside, "foreign")) / "results.json").write_text("[]")
-    finish(job(beside, ".half"))  # another experiment is copying it
+    half = finish(job(beside, "half"))
+    half.rename(half.with_name(f".{half.name}.part"))  # another experiment is copying it
     finish(job(here, "four"))  # its own runs are no other experiment's
     assert reuse_runs([job(here, "mine")], here) == []
     assert not job(here, "mine").folder.exists()

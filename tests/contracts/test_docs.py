@@ -224,7 +224,7 @@ def test_the_two_commands_are_the_readmes() -> None:
     makefile = re.sub(r"\$\(PIP\)", pip, makefile).replace("$(BIN)", ".venv/bin").replace("$(VENV)", ".venv")
     makefile = makefile.replace("$(PYTHON)", "python3").replace(" $(ARGS)", "")
     by_hand = [line for line in readme if line.startswith((".venv/", "python3 -m venv", "OMP_NUM_THREADS"))]
-    assert len(by_hand) >= 8
+    assert len(by_hand) >= 5
     assert [line for line in by_hand if not re.search(rf"{re.escape(line)}$", makefile, re.M)] == []
 
 

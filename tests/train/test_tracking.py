@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +21,10 @@ from holdfast.train.trajectory_files import TrajectoryFiles, forget_trajectories
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> MetricsFile:
-    return MetricsFile(tmp_path / "run" / "metrics.jsonl")
+def file(tmp_path: Path) -> Iterator[MetricsFile]:
+    file = MetricsFile(tmp_path / "run" / "metrics.jsonl")
+    yield file
+    file.close()
 
 
 def lines(file: MetricsFile) -> list[dict[str, Any]]:

@@ -302,7 +302,7 @@ def test_a_folder_that_is_not_whole_is_refused(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("path", ["Qwen/Qwen2.5-0.5B", "no such thing", "/no/such/folder"])
+@pytest.mark.parametrize("path", ["Qwen/Qwen2.5-0.5B", "no such thing"])
 def test_a_hub_id_without_network_is_refused(own: Callable[..., Config], tmp_path: Path, path: str) -> None:
     with pytest.raises(
         ModelError, match=r"is not a folder here.* (not in the hub's cache|could be fetched from the hub|be a hub id)"

@@ -74,7 +74,7 @@ def _read(path: Path, form: str, parse: Callable[[str], T], error: type[Holdfast
 
 def bounded(value: Any) -> Any:
     """The value. Raises `ValueError` where it is nested too deeply."""
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(_DEEPEST):
         inner = [item for box in level for item in (box.values() if isinstance(box, dict) else box)]
         level = [item for item in inner if isinstance(item, dict | list)]

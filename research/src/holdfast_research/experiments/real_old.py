@@ -26,7 +26,7 @@ PENALTIES = tuple(_old(8, cure) for cure in (a.LLDS_FIXED, PAPERS_COEF, a.SAPO_F
 CORRECTIONS = tuple(_old(8, cure) for cure in (CENTRED, TIS, IPO))
 WHERE = "a pretrained model, real prose, an untruncated sampler with the weights of eight batches ago"
 NAMES = tuple(arm.name for arm in (FRESH, YOUNGER, OLD))
-CURED = tuple(arm.name for arm in (OLD, *PENALTIES, *CORRECTIONS))
+CURED = tuple(tuple(arm.name for arm in (OLD, *cures)) for cures in (PENALTIES, CORRECTIONS))
 
 
 def _kept_up(arm: Arm, why: str) -> Claim:
@@ -111,9 +111,9 @@ EXPERIMENT = Experiment(
     ),
     figures=(
         *a.dynamics(
-            NAMES, CURED, metrics=("reward/mean", "displacement/correct", "likelihood/correct", "entropy/mean")
+            NAMES, *CURED, metrics=("reward/mean", "displacement/correct", "likelihood/correct", "entropy/mean")
         ),
-        *(Figure("rollout/searches", "Searches per rollout", arms) for arms in (NAMES, CURED)),
+        *(Figure("rollout/searches", "Searches per rollout", arms) for arms in (NAMES, *CURED)),
         Figure("sampler/logprob_gap", "Log-prob of the sampler above the learner's, nats per token", NAMES),
         Figure("centering/drift", "Drift towards the sampler", NAMES),
         Figure("ratio/log_product", "ln of the product of a rollout's ratios", NAMES),

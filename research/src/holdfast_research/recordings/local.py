@@ -133,7 +133,7 @@ def masked_leak(trainer: Trainer, start: int) -> Step:
 
     old_pass = trainer.learner.old_pass
 
-    def unwatched(batch: Any, plan: Any, _: Any = None) -> Any:
+    def unwatched(batch: Any, plan: Any, *_: Any) -> Any:
         """Without control tokens: they are looked for in what was sampled, and this mask has more."""
         return old_pass(batch, plan)
 
