@@ -132,7 +132,7 @@ def test_markdown_says_the_same(results: dict[str, Any]) -> None:
     text = markdown(results)
     assert (
         "| It falls. | P: Figure 1 | falls | shown | GRPO <b> held for 20 steps and then lost 40 % of its peak on 3 of "
-        "3 seeds |" in text
+        "3 seeds (0.44 to 1.00) |" in text
     )
     assert "| remedy, 0.2 | 3 | 0 of 3 | 0.80 (0.80 to 0.80) → 0.80 (0.80 to 0.80) |" in text
     assert "No sweep was made" in text and "remedy: loss.penalty.coef = 0.2" in text
