@@ -250,3 +250,11 @@ def test_the_architecture_names_files_that_exist(root: Path) -> None:
 def test_pre_commit_pins_the_ruff_of_the_constraints(root: Path) -> None:
     (pinned,) = re.findall(r"^ruff==(.+)$", (root / "constraints.txt").read_text(), re.M)
     assert f"rev: v{pinned}\n" in (root / ".pre-commit-config.yaml").read_text()
+
+
+def test_the_contract_environments_have_the_torch_of_the_constraints(root: Path) -> None:
+    """pip is given both files."""
+    (pinned,) = re.findall(r"^torch==.+$", (root / "constraints.txt").read_text(), re.M)
+    files = {path.stem: path.read_text().splitlines() for path in (root / "constraints").glob("*.txt")}
+    assert set(files) == {"trl", "verl", "vllm", "prime-rl"}
+    assert [host for host, lines in files.items() if pinned not in lines] == []
