@@ -174,7 +174,7 @@ def test_the_leak_is_named_where_there_is_one(name: str, tmp_path: Path) -> None
             lead = 1 if name == "anchor" else 5  # there the learning rate is four times the recipe's
             assert found["SMP001"] < (half_step or log.steps[-1]) - lead, folder.name
         seen.add(whole)
-    if name in ("second-search", "factbook"):
+    if name in ("second-search", "factbook", "real-long"):
         assert seen == {True}  # their recipes sample untruncated
         return
     names = {arm.name for arm in kept_runs.load_plan(tmp_path).arms}
