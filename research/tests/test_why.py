@@ -288,6 +288,11 @@ def test_a_sampler_with_other_weights() -> None:
     assert len(with_llds) == 6 and not any(fall_step(run) or surged(run) for run in with_llds)
     assert not any(map(fall_step, cured["SAPO"])) and f"SAPO keeps {last_of(cured['SAPO']):.2f}" in SAID
     assert min(falls["4 batches old, TIS"]) > max(falls[old[1]])
+    centred = [run for age in old[:2] for run in runs[f"{age}, score centering"]]
+    assert [run.seed for run in centred] == [11, 11] and not any(map(fall_step, (*centred, *runs["1 batch old, TIS"])))
+    same = [next(r for r in runs[f"{age}{cure}"] if r.seed == 11) for cure in ("", ", LLDS action") for age in old[:2]]
+    ems = [f"{summarise(run).em_after:.2f}" for run in (*centred, *same)]
+    assert "test EM is {} and {}, where plain GRPO has {} and {}, and LLDS {} and {}.".format(*ems) in SAID
     eight, control = (last_of(runs[arm]) for arm in ("8-bit sampler", "GRPO, untruncated sampler"))
     assert f"the reward ends at {eight:.2f}, not {control:.2f}" in SAID
 
