@@ -64,8 +64,8 @@ EXPERIMENT = Experiment(
         "question and no contrast in most groups. Nothing babbled: entropy sank.",
         "The sentences are predictions, written after that look and before any run of these seeds. If displacement "
         "ends them, the penalties keep the reward and the corrections do not. If the drift towards the old sampler "
-        "does, score centering keeps it, because it takes the drift out exactly, and TIS nearly does. That both keep it "
-        "was written when they had on one seed of the [tiny model](mismatch.md); before that they were said to fall.",
+        "does, score centering keeps it, because it takes the drift out exactly, and TIS nearly does. That both keep "
+        "it was written when they had on one seed of the [tiny model](mismatch.md). Before, they were said to fall.",
     ),
     claims=(
         Claim(
