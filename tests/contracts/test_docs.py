@@ -183,7 +183,7 @@ def test_python_runs(page: Path) -> None:
 
 def test_the_penalty_is_spelled_in_one_way() -> None:
     """As findings and the demo do: one set of arguments for one piece of advice."""
-    from holdfast.diagnose.rules.remedies import PENALTY
+    from holdfast.hosts import PENALTY, words
 
     spelled = re.compile(r"with_penalties\(GRPOTrainer, LLDS\([^)]*\)")
     files = [
@@ -193,7 +193,7 @@ def test_the_penalty_is_spelled_in_one_way() -> None:
     ]
     found = [(file.name, line) for file in files for line in spelled.findall(file.read_text(encoding="utf-8"))]
     assert {"README.md", "trl.md", "index.md", "trl_stabilised.py"} <= {name for name, _ in found}
-    assert [pair for pair in found if not PENALTY["trl"][0].startswith(pair[1])] == []
+    assert [pair for pair in found if not words("trl", PENALTY)[0].startswith(pair[1])] == []
 
 
 def test_the_questions_asked_are_in_the_data_of_the_run() -> None:

@@ -15,8 +15,8 @@ import pytest
 # From the bottom. `losses` imports nothing of ours, so that it can be copied into another trainer.
 FLOORS = (
     "losses base",
-    "retrieval diagnose model",
-    "agent",
+    "retrieval hosts model",
+    "agent diagnose",
     "methods data",
     "recipe",
     "train adapters",
@@ -121,7 +121,7 @@ def test_a_face_has_no_code(sources: Mapping[str, ast.Module], face: str) -> Non
         ("holdfast.losses.llds", "import numpy"),
         ("holdfast.losses.llds", "def f():\n    from holdfast.agent.batch import TokenBatch"),
         ("holdfast.diagnose.rules", "import holdfast.train.trainer"),
-        ("holdfast.diagnose.rules", "from holdfast.retrieval.types import Hit"),
+        ("holdfast.hosts.trl", "from holdfast.retrieval.types import Hit"),
         ("holdfast.retrieval.types", "from ..model.hf import HFPolicy"),
         ("holdfast.agent.loop", "from holdfast import loading"),
         ("holdfast.agent.loop", "import importlib\nx = importlib.import_module('holdfast.train')"),

@@ -16,8 +16,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from holdfast.adapters import trl_penalty as adapter
-from holdfast.adapters.launch.plan import Machines
-from holdfast.adapters.launch.trl import translate
+from holdfast.adapters.launch import Machines, plan
 from holdfast.adapters.trl import LLDS, with_penalties
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
 from holdfast.data.world.bundle import world_of
@@ -81,7 +80,7 @@ def make_trainer(planned: Planned, config: Config, model: Path, folder: Path) ->
     loaded = config.model_copy(
         update={"model": config.model.model_copy(update={"path": str(model)}), "warm_start": type(config.warm_start)()}
     )
-    options = {option.name: option.value for option in translate(loaded, Machines()).options}
+    options = {option.name: option.value for option in plan("trl", loaded, Machines()).options}
     options |= SHORT
     options |= {"output_dir": str(folder / "checkpoints")} | _options_of(planned, options)
     functions, weights = reward_functions({n: w for n, w in config.reward.weights().items() if w})

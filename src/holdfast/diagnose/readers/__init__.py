@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from holdfast.base.errors import DataError
-from holdfast.diagnose.log import Host, Log, Series
+from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.readers.columns import series_of
 from holdfast.diagnose.readers.find import READABLE, find_logs
-from holdfast.diagnose.readers.names import CHANGES, ambiguous_names, by_version, is_share, translation
+from holdfast.diagnose.readers.names import ambiguous_names, by_version, is_share, translation
 from holdfast.diagnose.readers.reader import LogFile, Raw
 from holdfast.diagnose.readers.same_run import deduplicate_runs, with_unique_names
 from holdfast.diagnose.readers.services import is_address, read_service
 from holdfast.diagnose.readers.text import Tally, clean, spooled
+from holdfast.hosts import HOSTS
+from holdfast.hosts.host import CHANGES
 
 _logger = logging.getLogger("holdfast")
-
-_HOST_NAMES: Mapping[Host, str] = {"trl": "TRL", "unknown": "the host"}
-"""How messages name a host, if not by its name in `Host`."""
 
 
 def read_log(path: str | Path) -> Log:
@@ -114,7 +112,7 @@ def _log(raw: Raw, of_file: Tally) -> Log:
     for name, target in translation(raw.host, series, doubtful=unclear, instead=by_version(raw.host, series)).items():
         values = CHANGES[target.change](series[name].values)
         if target.differs:
-            notes.append(f"{target.ours} is {_HOST_NAMES.get(raw.host, raw.host)}'s {name}: {target.differs}.")
+            notes.append(f"{target.ours} is {HOSTS[raw.host].known_as}'s {name}: {target.differs}.")
         if is_share(target.ours) and _is_percentage(values):
             notes.append(f"{target.ours} goes up to {np.nanmax(values):g}, so its values were divided by 100.")
             values = values / 100

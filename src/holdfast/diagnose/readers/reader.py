@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, AnyStr, Generic
 
-from holdfast.diagnose.log import Format, Host
+from holdfast.diagnose.log import Format
 from holdfast.diagnose.readers.columns import MOST_NAMES, Columns
 from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of, trainer_of
 from holdfast.diagnose.readers.numbering import is_row, step_in
@@ -23,7 +23,7 @@ class Frame:
     """How a file's rows are framed."""
 
     format: Format
-    host: Host
+    host: str
     split: Split
     """Row -> (its step as read, or None; its metrics). May change the row."""
     null_is_nan: bool
@@ -171,7 +171,7 @@ class Raw:
     """A run, by the names of its host."""
 
     format: Format
-    host: Host
+    host: str
     name: str
     columns: Columns
     settings: Mapping[str, object]

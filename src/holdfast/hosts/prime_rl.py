@@ -1,0 +1,33 @@
+"""prime-rl's trainer and orchestrator."""
+
+from holdfast.hosts.host import Host, Name
+
+_EFFECTIVE = "train/agg/effective/<agent>"
+
+PRIME_RL = Host(
+    id="prime-rl",
+    versions=((0, 8), (1, 0)),
+    versions_text="0.8 or newer, below 1",
+    series=(
+        Name(f"{_EFFECTIVE}/reward/mean", "reward/mean"),
+        Name(f"{_EFFECTIVE}/reward/min", "reward/min"),
+        Name(f"{_EFFECTIVE}/reward/max", "reward/max"),
+        Name(f"{_EFFECTIVE}/num_output_tokens/mean", "rollout/length"),
+        Name(f"{_EFFECTIVE}/num_output_tokens/min", "rollout/min_length"),
+        Name(f"{_EFFECTIVE}/num_output_tokens/max", "rollout/max_length"),
+        Name(f"{_EFFECTIVE}/is_truncated/mean", "rollout/truncated_fraction"),
+        Name(f"{_EFFECTIVE}/num_turns/mean", "rollout/turns"),
+        Name("off_policy/mean", "rollout/staleness"),
+        Name("batch/solve_all", "rollout/all_correct_fraction"),
+        Name("batch/solve_none", "rollout/all_wrong_fraction"),
+        Name("entropy/all/mean", "entropy/mean"),
+        Name("mismatch_kl/all/mean", "sampler/mismatch_kl"),
+        Name("optim/grad_norm", "grad/norm"),
+        Name("optim/lr", "lr"),
+        Name("time/step", "time/step_s"),
+    ),
+    older={"off_policy_level/all/mean": "off_policy/mean", "batch/off_policy_level/mean": "off_policy/mean"},
+    held_out=(r"eval/([^/]+)/(?:effective/[^/]+/)?avg@\d+",),
+    agent=r"(?<=^train/agg/effective/)[^/]+(?=/)",
+    marks=("train/agg/", "mismatch_kl/", "entropy/all/"),
+)
