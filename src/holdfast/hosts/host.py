@@ -202,7 +202,9 @@ class Host:
     older: Mapping[str, str] = field(default_factory=dict)
     """Other names, most of earlier versions, for names of `series`. In a log that has both, these are kept."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What its console prints, in small letters -> the name in its log, or ours."""
+    """What its console prints, in small letters and with `_` for blanks -> the name in its log."""
+    own_labels: frozenset[str] = frozenset()
+    """Of these, what no other console prints."""
     left_alone: Mapping[str, str] = field(default_factory=dict)
     """Names that look alike and mean something else; they keep their own names."""
     held_out: tuple[str, ...] = ()

@@ -54,6 +54,82 @@ SHARES = (
 """Series between 0 and 1. Larger values can only be percentages."""
 
 
+COMMON: Mapping[str, str] = {
+    "reward": "reward/mean",
+    "rewards": "reward/mean",
+    "reward_total": "reward/mean",
+    "total_reward": "reward/mean",
+    "rewards_total": "reward/mean",
+    "episode_reward": "reward/mean",
+    "batch_reward": "reward/mean",
+    "rollout_reward": "reward/mean",
+    "score": "reward/mean",
+    "return": "reward/mean",
+    "returns": "reward/mean",
+    "reward_std": "reward/std",
+    "std_reward": "reward/std",
+    "entropy": "entropy/mean",
+    "policy_entropy": "entropy/mean",
+    "kl": "kl/reference",
+    "kl_ref": "kl/reference",
+    "kl_div": "kl/reference",
+    "kl_divergence": "kl/reference",
+    "grad_norm": "grad/norm",
+    "gradient_norm": "grad/norm",
+    "clip_fraction": "clip/fraction",
+    "clip_frac": "clip/fraction",
+    "completion_length": "rollout/length",
+    "response_length": "rollout/length",
+    "response_len": "rollout/length",
+    "completion_len": "rollout/length",
+    "learning_rate": "lr",
+    "lr": "lr",
+}
+"""What people call a series in scripts of their own, as `common` writes it -> ours. The earlier of two names counts."""
+
+_AROUND = re.compile(
+    r"^(?:train(?:ing)?[_/]|metrics?[_/]|stats[_/]|batch_|mean_|avg_|average_|actor_|policy_)+"
+    r"|(?:[_/]stats|[_/]mean|[_/]avg|[_/]average)+$"
+)
+
+
+def common(name: str) -> str:
+    """A name without what people write differently: case, blanks, prefixes, and that it is a mean.
+
+    >>> common("Batch reward stats/mean"), common("train/Avg. Response Len"), common("rewards/total_mean")
+    ('reward', 'response_len', 'rewards_total')
+    """
+    plain = re.sub(r"[\s.\-]+", "_", name.strip().lower()).strip("_")
+    return re.sub(r"[_/]+", "_", _AROUND.sub("", _AROUND.sub("", plain)))
+
+
+def by_common_names(names: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
+    """Name -> ours, for names that everybody understands; none for a series of ours that is `taken`."""
+    order, have = list(COMMON), set(taken)
+    ranked = sorted((order.index(key), len(name), name) for name in names if (key := common(name)) in COMMON)
+    result: dict[str, str] = {}
+    for rank, _, name in ranked:
+        if (ours := COMMON[order[rank]]) not in have:
+            have.add(ours)
+            result[name] = ours
+    return result
+
+
+_REWARD = {"reward", "rewards", "score", "scores", "return", "returns"}
+_OF_ANOTHER = {"std", "min", "max", "var", "loss", "model", "time", "count", "weight", "coef", "eval", "val", "test"}
+
+
+def like_a_reward(names: Iterable[str]) -> str | None:
+    """The name that a person would take for the reward, by the words in it; None if there is none.
+
+    >>> like_a_reward(["reward_std", "env_step_reward_sum", "env_reward", "loss"])
+    'env_reward'
+    """
+    words = {name: common(name).split("_") for name in names}
+    able = [name for name, parts in words.items() if _REWARD & {*parts} and not _OF_ANOTHER & {*parts}]
+    return min(able, key=lambda name: (len(words[name]), name), default=None)
+
+
 def host_of(names: Iterable[str]) -> str:
     """The host that logs most of these names; "unknown" if none of them is known."""
     names = list(names)
@@ -83,8 +159,11 @@ def translation(
     """Every name of the host -> its translation. If two names mean one series, only our observer's is translated. The
     other keeps its name, as `doubtful` names do. Rows of `instead` replace those of the table."""
     of = HOSTS[host]
-    known = {row.host: row for row in (*of.series, *of.more, *instead) if row.host not in set(doubtful)}
-    targets = {name: _translated(of, name, known) for name in names}
+    doubtful = set(doubtful)
+    known = {row.host: row for row in (*of.series, *of.more, *instead) if row.host not in doubtful}
+    if of.agent:  # a run of one agent need not name it
+        known |= {host.replace("<agent>/", ""): row for host, row in known.items()}
+    targets = {name: Name(name, clean(name)) if name in doubtful else _translated(of, name, known) for name in names}
     taken: set[str] = set()
     result: dict[str, Name] = {}
     for name in sorted(targets, key=lambda name: (_rank(of, targets[name]), name)):
@@ -105,7 +184,7 @@ def is_share(ours: str) -> bool:
 
 def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:
     plain = name.removeprefix("train/") if host.prefixed else name
-    if host.agent:
+    if host.agent and plain not in known:
         plain = re.sub(host.agent, "<agent>", plain)
     for mark in _EVALS if host is TRL else ():
         if plain.startswith(mark):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.diagnose.log import Log
-from holdfast.hosts import HOSTS, PHRASES, words
+from holdfast.hosts import HOSTS, PHRASES, UNKNOWN, words
 
 Remedy = Mapping[str, str]
 """What to change, by host. Names of settings are in backticks; the text for `unknown` has none."""
@@ -24,7 +24,8 @@ NOTHING: Remedy = {"unknown": ""}
 
 @dataclass(frozen=True, slots=True)
 class _Advice(Mapping[str, str]):
-    """A text, with sentences for some hosts behind it or in its place."""
+    """A text, with sentences for some hosts behind it or in its place. It has one for any host, and lists those with
+    words of their own."""
 
     text: str
     also: Mapping[str, str] = field(default_factory=dict)
@@ -35,10 +36,10 @@ class _Advice(Mapping[str, str]):
         return _named(text, host)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(HOSTS)
+        return iter((*(host.id for host in HOSTS.values() if host.words), UNKNOWN.id))
 
     def __len__(self) -> int:
-        return len(HOSTS)
+        return len(tuple(iter(self)))
 
 
 def advise(text: str, *, also: Mapping[str, str] | None = None, instead: Mapping[str, str] | None = None) -> Remedy:
