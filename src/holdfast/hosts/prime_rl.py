@@ -1,8 +1,31 @@
 """prime-rl's trainer and orchestrator."""
 
-from holdfast.hosts.host import Host, Name
+import re
+from collections.abc import Mapping
+
+from holdfast.hosts.host import Host, Logged, Name
 
 _EFFECTIVE = "train/agg/effective/<agent>"
+_AGENT = re.compile(r"train/agg/effective/([^/]+)/(?:[^/]+/)*(?:mean|min|max|std)")
+_OF_REWARD = re.compile(r"train/agg/effective/([^/]+)/reward/mean")
+
+
+def _doubtful(series: Mapping[str, Logged], settings: Mapping[str, object]) -> dict[str, str]:
+    """Of several agents, the series of all but one: the one that is trained, if the log says which."""
+    agents = sorted({found[1] for name in series if (found := _OF_REWARD.fullmatch(name))})
+    if len(agents) < 2:
+        return {}
+    share = {name: series.get(f"train/agg/effective/{name}/is_trainable/mean") for name in agents}
+    trained = [name for name, one in share.items() if one is not None and (one.values > 0).any()]
+    chosen = (trained or agents)[0]
+    why = f"the series are those of the agent {chosen}, " + (
+        "which is trained" if len(trained) == 1 else "the first of several; to choose, give `--name reward=SERIES`"
+    )
+    others = [
+        name for name in series if (found := _AGENT.fullmatch(name)) and found[1] in agents and found[1] != chosen
+    ]
+    return dict.fromkeys(others, why)
+
 
 PRIME_RL = Host(
     id="prime-rl",
@@ -41,5 +64,6 @@ PRIME_RL = Host(
     own_labels=frozenset({"mismatch_kl", "max_off-policy", "max._off-policy_level", "async_level"}),
     held_out=(r"eval/([^/]+)/(?:effective/[^/]+/)?avg@\d+",),
     agent=r"(?<=^train/agg/effective/)[^/]+(?=/)",
+    doubtful=_doubtful,
     marks=("train/agg/", "mismatch_kl/", "entropy/all/"),
 )

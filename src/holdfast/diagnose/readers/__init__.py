@@ -25,7 +25,7 @@ from holdfast.diagnose.readers.names import (
     translation,
 )
 from holdfast.diagnose.readers.reader import LogFile, Raw
-from holdfast.diagnose.readers.same_run import deduplicate_runs, with_unique_names
+from holdfast.diagnose.readers.same_run import deduplicate_runs, joined_parts, with_unique_names
 from holdfast.diagnose.readers.services import is_address, read_service
 from holdfast.diagnose.readers.text import Tally, clean, spooled
 from holdfast.hosts import HOSTS
@@ -56,7 +56,7 @@ def read_logs(path: str | Path, names: Mapping[str, str] | None = None) -> tuple
     to its end. In a folder, a file that is empty or not a log is left out with a logged warning. Raises `DataError` if
     no run is left, or a log lacks a series of `names`: our name of a series, or "reward" and the like -> the log's.
     """
-    given = {COMMON.get(ours, ours): name for ours, name in (names or {}).items()}
+    given = names or {}
     if is_address(path):
         return _at_service(str(path), given)
     if str(path) == "-":
@@ -99,7 +99,7 @@ def _logs_at(path: Path, given: Mapping[str, str]) -> tuple[Log, ...]:
         except DataError as error:
             if not file.beside:
                 unread.append(error)
-    logs = with_unique_names(deduplicate_runs(read))
+    logs = with_unique_names(deduplicate_runs(joined_parts(read)))
     if not logs:
         raise unread[0]
     for problem in unread:  # of which one sentence is enough, beside logs that can be read
@@ -142,6 +142,7 @@ def _named(
             near = get_close_matches(name, result, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {listed(sorted(result))}"
             raise DataError(f"--name {ours}={name}: the log {clean(run)} has no series {name!r}; {hint}")
+        ours = COMMON.get(ours, ours)
         result = {other: Name(other, other) if target.ours == ours else target for other, target in result.items()}
         result[name] = Name(name, ours)
     kept = [name for name, target in result.items() if target.ours == clean(name) and name not in doubtful]
@@ -174,8 +175,8 @@ def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
         result[target.ours] = Series(series[name].steps, values)
     if result and not any(name in result for name in REWARDS):
         notes.append(
-            f"no series is known as the reward: the log has {listed(sorted(result))}. If one of them is, name it: "
-            "`--name reward=SERIES`."
+            f"No series is known as the reward. The log has {listed([*result])}; if one of them is, name it: `--name "
+            "reward=SERIES`."
         )
     return Log(
         format=raw.format,

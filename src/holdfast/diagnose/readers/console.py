@@ -19,6 +19,7 @@ FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=Tr
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WORDS = {"True": 1.0, "False": 0.0}
 _SETTING = re.compile(r"'([^'\s]+)': ?")
+_MOST_SETTINGS = 10_000
 _LONGEST_LINE = 1 << 14  # characters of a line of settings
 _WRAPPED = re.compile(r"(?<![\w./@-])step:\d{1,15}(?: - [^\s:]+:\S+)*\s*$")
 SEARCHED = 100_000
@@ -84,7 +85,7 @@ class Console:
         line = without_process(COLOUR.sub("", line)).rstrip()
         if not self.settings and not self._above and not line.startswith("{'actor_rollout_ref'"):
             return
-        if line[:1] not in ("{", " "):
+        if line[:1] not in ("{", " ") or len(self.settings) > _MOST_SETTINGS:
             return
         found = list(_SETTING.finditer(line[:_LONGEST_LINE]))
         ends = [match.start() for match in found[1:]] + [len(line)]

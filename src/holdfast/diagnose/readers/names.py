@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from holdfast.base.glossary import METRICS
 from holdfast.diagnose.log import Series
 from holdfast.diagnose.readers.text import clean
 from holdfast.hosts import HOSTS, UNKNOWN
@@ -141,7 +142,7 @@ def host_of(names: Iterable[str]) -> str:
     score = {
         VERL.id: sum(name.startswith(VERL.families) for name in plain),
         TRL.id: len(plain & of_trl) + sum("holdfast/" in name for name in plain),
-        OURS.id: sum(name.startswith(OURS.families) for name in plain),
+        OURS.id: sum(name.startswith(OURS.families) and (name in METRICS or name in FORMER) for name in plain),
     }
     best = max(score, key=lambda host: score[host])
     return best if score[best] else UNKNOWN.id
@@ -221,13 +222,13 @@ def _rank(host: Host, name: Name) -> int:
 
 def ambiguous_names(host: str, series: Mapping[str, Series], settings: Mapping[str, object]) -> dict[str, str]:
     """Name in the table of the host -> why it is not translated in this log; `series` has the names of the host."""
-    return HOSTS[host].doubtful(_plain(series), settings)
+    return HOSTS[host].doubtful(_plain(HOSTS[host], series), settings)
 
 
 def by_version(host: str, series: Mapping[str, Series]) -> tuple[Name, ...]:
     """Rows of the table that the version of the trainer changes, as far as the log shows the version."""
-    return HOSTS[host].by_version(_plain(series))
+    return HOSTS[host].by_version(_plain(HOSTS[host], series))
 
 
-def _plain(series: Mapping[str, Series]) -> dict[str, Series]:
-    return {name.removeprefix("train/"): part for name, part in series.items()}
+def _plain(host: Host, series: Mapping[str, Series]) -> Mapping[str, Series]:
+    return {name.removeprefix("train/"): part for name, part in series.items()} if host.prefixed else series

@@ -53,6 +53,8 @@ def row_in(line: str) -> Print | None:
     """
     step = _step_in(line) if len(line) <= _LINE and _CORE.search(line) else None
     row = {} if step is None else _numbers_in(line)
+    if row and (epoch := _EPOCH.search(line)):
+        row["epoch"] = float(epoch[1])  # which shows that steps start again
     return None if step is None or not any(map(_CORE.search, row)) else (step, row)
 
 

@@ -49,6 +49,17 @@ def frame_of(rows: Sequence[Row]) -> Frame | None:
     return Frame("holdfast" if host in ("holdfast", "unknown") else "jsonl", host, _ours, null_is_nan=False)
 
 
+PROMPTS = ("prompt", "question", "task_id", "prompt_id", "question_id", "example_id", "problem", "input")
+"""Names of what a completion answers."""
+_OF_COMPLETION = {*PROMPTS, "completion", "completion_len", "completion_length", "response", "output", "answer"}
+_SCORES = {"reward", "rewards", "score"}
+
+
+def of_completions(rows: Sequence[Row]) -> bool:
+    """Whether each row is of one completion: its reward, and something of its text or prompt."""
+    return bool(rows) and not any(_OF_COMPLETION.isdisjoint(row) or _SCORES.isdisjoint(row) for row in rows)
+
+
 def history_frame(names: Iterable[str]) -> Frame | None:
     """The frame of a W&B history with these columns; None if none is a step. An empty cell was not logged."""
     names = set(names)
