@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import __version__
-from holdfast.base.section import as_toml
 from holdfast.hosts.host import (
     ANYWHERE,
     Elsewhere,
@@ -338,8 +337,8 @@ def _problems(recipe: Any) -> Iterator[str]:
         fate = OTHERS.get(name) or OTHERS.get(name.rpartition(".")[0])
         if "${" in str(value) and fate is not _DATA and not isinstance(fate, Noted):
             yield (
-                f"{name} = {as_toml(value)}: verl's configuration replaces every ${{...}}, for example by a variable "
-                "of the environment, so the text would not get there as it is. Write it without ${"
+                f"{name} = {recipe.as_toml(value)}: verl's configuration replaces every ${{...}}, for example by a "
+                "variable of the environment, so the text would not get there as it is. Write it without ${"
             )
     if recipe.data.train == "world":
         yield (

@@ -19,6 +19,7 @@ from holdfast.adapters.launch.schedule import (
 )
 from holdfast.adapters.verl_losses import LOSSES, loss_name
 from holdfast.base.errors import ConfigError
+from holdfast.base.section import as_toml
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import Launch, Noted, Option, Refused, Translation
 from holdfast.methods.method import Method
@@ -121,6 +122,11 @@ class Recipe:
         return LOSSES[str(self.verl_loss)].settings
 
     # ---- sentences
+
+    @staticmethod
+    def as_toml(value: Any) -> str:
+        """A value as a recipe writes it."""
+        return as_toml(value)
 
     def fated(self, kind: type[Noted | Refused]) -> Iterator[str]:
         """A sentence for each setting that the recipe changes, and of which the host's table says this, in the order

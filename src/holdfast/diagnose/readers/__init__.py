@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
@@ -27,14 +27,11 @@ from holdfast.diagnose.readers.names import (
 from holdfast.diagnose.readers.reader import LogFile, Raw
 from holdfast.diagnose.readers.same_run import deduplicate_runs, joined_parts, with_unique_names
 from holdfast.diagnose.readers.services import is_address, read_service
-from holdfast.diagnose.readers.text import Tally, clean, spooled
+from holdfast.diagnose.readers.text import Tally, clean, listed, spooled
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import CHANGES, Name
 
 _logger = logging.getLogger("holdfast")
-
-_MOST_LISTED = 8
-"""Names in a sentence."""
 
 
 def read_log(path: str | Path) -> Log:
@@ -117,18 +114,6 @@ def _read(file: LogFile, given: Mapping[str, str]) -> tuple[Log, ...]:
     return tuple(_log(run, tally, given) for run in filled)
 
 
-def listed(names: Sequence[str]) -> str:
-    """Some names in a sentence.
-
-    >>> listed(["a", "b", "c"]), listed([*"abcdefghijkl"])
-    ('a, b and c', 'a, b, c, d, e, f, g, h and 4 more')
-    """
-    shown = [clean(name) for name in names]
-    if len(shown) > _MOST_LISTED + 1:
-        shown = [*shown[:_MOST_LISTED], f"{len(shown) - _MOST_LISTED} more"]
-    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
-
-
 def _named(
     targets: Mapping[str, Name], given: Mapping[str, str], run: str, doubtful: Mapping[str, str]
 ) -> dict[str, Name]:
@@ -173,11 +158,6 @@ def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
             notes.append(f"{target.ours} goes up to {np.nanmax(values):g}, so its values were divided by 100.")
             values = values / 100
         result[target.ours] = Series(series[name].steps, values)
-    if result and not any(name in result for name in REWARDS):
-        notes.append(
-            f"No series is known as the reward. The log has {listed([*result])}; if one of them is, name it: `--name "
-            "reward=SERIES`."
-        )
     return Log(
         format=raw.format,
         host=raw.host,

@@ -214,7 +214,8 @@ def _continued(steps: Ints, arrays: Arrays, tally: Tally) -> Ints:
     cumulative = [arrays[name] for name in CUMULATIVE if name in arrays]
     rising = [(rows, values, np.maximum.accumulate(values)) for rows, values in cumulative]
     resumes = list(_resumes(steps, _again(steps, arrays)))
-    in_epochs = len(resumes) > 1 and len({last for _, last in resumes}) == 1
+    from_the_start = all(steps[row] <= steps[0] for row, _ in resumes)
+    in_epochs = len(resumes) > 1 and len({last for _, last in resumes}) == 1 and from_the_start
     for row, last in resumes:
         begins = [(int(np.searchsorted(rows, row)), values, so_far) for rows, values, so_far in rising]
         goes_on = any(0 < at < len(values) and values[at] > so_far[at - 1] for at, values, so_far in begins)

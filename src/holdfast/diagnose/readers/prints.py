@@ -16,6 +16,7 @@ from holdfast.hosts import HOSTS
 from holdfast.hosts.host import Host
 
 _FEW = 2
+_FIRST = 100  # rows by which a log is known
 _LINE = 1 << 14  # characters of a line that may be a row
 _CORE = re.compile(r"loss|reward", re.IGNORECASE)
 _PLACED = re.compile(r"step|iter|ep(?:och|isode)", re.IGNORECASE)
@@ -117,9 +118,9 @@ def _rows(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, Print]]:
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
     columns = Columns(tally, null_is_nan=True)
-    host: Host | None = None
+    first = islice(_rows(lines(file.path, Tally(file.path))), _FIRST)
+    host = next(filter(None, (_host_of_labels(row) for _, (_, row) in first)), None)
     for number, (step, row) in _rows(lines(file.path, tally)):
-        host = host or _host_of_labels(row)
         columns.add(number, step, row if host is None else {host.labels.get(name, name): row[name] for name in row})
     return [Raw("console", host.id if host else trainer_of(columns.names()), file.name, columns, {})]
 
@@ -132,7 +133,7 @@ def _host_of_labels(row: Mapping[str, float]) -> Host | None:
 def _has_rows(path: Path) -> bool:
     """Whether rows of several steps are printed, and no line of verl's."""
     first = islice(lines(path, Tally(path)), SEARCHED)
-    steps = {step for _, (step, _) in islice(_rows(first), 100)}
+    steps = {step for _, (step, _) in islice(_rows(first), _FIRST)}
     return len(steps) >= _FEW and not has_step(path)
 
 
