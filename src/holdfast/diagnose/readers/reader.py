@@ -46,7 +46,7 @@ def frame_of(rows: Sequence[Row]) -> Frame | None:
     host = host_of(names)
     if host in ("trl", "verl"):
         return Frame("trl" if host == "trl" else "verl", host, _flat, null_is_nan=True)
-    return Frame("holdfast" if host in ("holdfast", "unknown") else "jsonl", host, _ours, null_is_nan=False)
+    return Frame("holdfast" if host == "holdfast" else "jsonl", host, _ours, null_is_nan=False)
 
 
 PROMPTS = ("prompt", "question", "task_id", "prompt_id", "question_id", "example_id", "problem", "input")
