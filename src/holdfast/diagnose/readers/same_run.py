@@ -45,7 +45,8 @@ def joined_parts(read: list[tuple[LogFile, Log]]) -> list[tuple[LogFile, Log]]:
     that have other series at the same steps, as prime-rl's trainer and orchestrator write them."""
     result: list[tuple[LogFile, Log]] = []
     for file, log in read:
-        at = next((i for i, (other, whole) in enumerate(result) if _is_part(file, log, other, whole)), None)
+        parts = enumerate(result) if file.beside else ()  # thousands of others are not compared with each other
+        at = next((i for i, (other, whole) in parts if _is_part(file, log, other, whole)), None)
         if at is None:
             result.append((file, log))
             continue
@@ -61,8 +62,7 @@ def joined_parts(read: list[tuple[LogFile, Log]]) -> list[tuple[LogFile, Log]]:
 def _is_part(file: LogFile, log: Log, other: LogFile, whole: Log) -> bool:
     shared = [name for name in log.series if name in whole.series and not name.startswith(_CLOCKS)]
     return (
-        file.beside
-        and file.path.parent.parent == other.path.parent
+        file.path.parent.parent == other.path.parent
         and log.host == whole.host
         and not shared
         and len(np.intersect1d(log.steps, whole.steps)) >= _FEWEST
