@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import tempfile
@@ -288,13 +289,42 @@ def test_a_sampler_with_other_weights() -> None:
     assert len(with_llds) == 6 and not any(fall_step(run) or surged(run) for run in with_llds)
     assert not any(map(fall_step, cured["SAPO"])) and f"SAPO keeps {last_of(cured['SAPO']):.2f}" in SAID
     assert min(falls["4 batches old, TIS"]) > max(falls[old[1]])
-    centred = [run for age in old[:2] for run in runs[f"{age}, score centering"]]
-    assert [run.seed for run in centred] == [11, 11] and not any(map(fall_step, (*centred, *runs["1 batch old, TIS"])))
-    same = [next(r for r in runs[f"{age}{cure}"] if r.seed == 11) for cure in ("", ", LLDS action") for age in old[:2]]
-    ems = [f"{summarise(run).em_after:.2f}" for run in (*centred, *same)]
+    centred = {age: runs[f"{age}, score centering"] for age in old[:2]}
+    held = [run for arm in (*centred.values(), runs["1 batch old, TIS"]) for run in arm]
+    assert len(held) == 9 and not any(map(fall_step, held)) and len(falls["4 batches old, TIS"]) == 3
+    rows = (*centred.values(), *(runs[f"{age}{cure}"] for cure in ("", ", LLDS action") for age in old[:2]))
+    ems = [f"{mean(summarise(run).em_after for run in arm):.2f}" for arm in rows]
     assert "test EM is {} and {}, where plain GRPO has {} and {}, and LLDS {} and {}.".format(*ems) in SAID
     eight, control = (last_of(runs[arm]) for arm in ("8-bit sampler", "GRPO, untruncated sampler"))
     assert f"the reward ends at {eight:.2f}, not {control:.2f}" in SAID
+
+
+def test_stale_rollouts_on_a_real_model() -> None:
+    runs = kept("real-old")
+    falls = {arm: (sum(run.fell for run in seeds), len(seeds)) for arm, seeds in runs.items()}
+    old = "8 batches old"
+    arms = {
+        arm: falls[f"{old}, {arm}"]
+        for arm in ("LLDS action", "LLDS action, 0.2", "SAPO", "score centering", "TIS", "IPO")
+    }
+    assert falls[old] == (3, 3) and list(arms.values()) == [(0, 3), (0, 3), (0, 3), (1, 3), (1, 2), (2, 2)]
+    assert falls["4 batches old"] == (1, 2) and falls["GRPO"] == (1, 3)
+    ems = {
+        arm: mean(em for run in seeds if not math.isnan(em := summarise(run).em_after)) for arm, seeds in runs.items()
+    }
+    assert f"falls on 3 of 3 seeds** ({ems[old]:.2f}), where fresh rollouts end at {ems['GRPO']:.2f}" in SAID
+    said = "LLDS at λ = 1 ({:.2f}), at the paper's 0.2 ({:.2f}) and SAPO at γ = 1 ({:.2f}) fall on 0 of 3"
+    assert said.format(*(ems[f"{old}, {arm}"] for arm in list(arms)[:3])) in SAID
+    assert (
+        f"TIS on 1 of 2 ({ems[f'{old}, TIS']:.2f})" in SAID and f"two seeds falls ({ems['4 batches old']:.2f})" in SAID
+    )
+    (hidden,) = (run for run in runs[f"{old}, score centering"] if run.seed == 15)
+    assert not hidden.fell and summarise(hidden).em_after == 0.01
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    percent = [round(100 * ems[arm]) for arm in (old, "GRPO", f"{old}, LLDS action")]
+    assert (
+        "answers {} % of the test questions, and {} % with fresh rollouts. With LLDS ({} %".format(*percent) in readme
+    )
 
 
 def last_of(runs: tuple[RunSeries, ...]) -> float:
