@@ -67,11 +67,13 @@ def of(method: Method) -> list[RunSeries]:
 
 def test_the_tables_and_figures_are_those_of_the_runs(found: dict[str, Method]) -> None:
     assert page(TEXT, found) == TEXT, "python -m holdfast_research.pages.why"
-    drawn = {name: svg for _, name, svg in figures(find("rivals"), kept("rivals"))}
+    of_experiment = {
+        name: svg for about in ("rivals", "real-old") for _, name, svg in figures(find(about), kept(about))
+    }
     shown = re.findall(r"\(figures/(.+)\)", TEXT)
-    assert len(shown) == 3
+    assert len(shown) == 4
     for name in shown:
-        assert (PAGE.parent / "figures" / name).read_text(encoding="utf-8") == drawn[name], name
+        assert of_experiment[name] == (PAGE.parent / "figures" / name).read_text(encoding="utf-8")
 
 
 def test_what_the_explanations_are_right_on(found: dict[str, Method]) -> None:

@@ -107,6 +107,14 @@ EXPLANATIONS = (
         ("Clip-Cov",),
     ),
     Explanation(
+        "Void turns",
+        "SimpleTIR, 2509.02479",
+        "void",
+        "turns that are neither a search nor an answer are unlikely tokens, with large gradients",
+        None,
+        ("SimpleTIR",),
+    ),
+    Explanation(
         "No contrast",
         "RAGEN-2",
         "contrast",
