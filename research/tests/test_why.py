@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_research.experiments import find
+from holdfast_research.pages import hosts
 from holdfast_research.pages.arms import Method, methods
 from holdfast_research.pages.claims import kept_runs
 from holdfast_research.pages.curves import figures
