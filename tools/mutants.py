@@ -34,10 +34,10 @@ losses/advantages.py: (high > low)[group] => (high >= low)[group]
 # losses/test_by_hand.py losses/test_losses_contract.py
 losses/policy.py: log_ratio = log_ratio.clamp(max=MAX_LOG_RATIO) => log_ratio = log_ratio
 # losses/test_remedies_differential.py losses/test_by_hand.py
+losses/values.py: gamma * lam * next_advantage => gamma * next_advantage
 losses/filters.py: (-rise > low) => (rise > low)
 losses/sampler.py: weights = weights.clamp(low, high) => weights = weights.clamp(max=high)
 # train/test_critic.py losses/test_by_hand.py
-losses/values.py: gamma * lam * next_advantage => gamma * next_advantage
 # losses/test_influence.py
 losses/influence.py: lowest = means[flags].min() => lowest = means[flags].max()
 # losses/test_centering.py
@@ -84,7 +84,7 @@ diagnose/rules/groups.py: (smooth <= MIXED_NOW) & (highest(smooth) <= MIXED_EVER
 diagnose/rules/likelihood.py: (now > ACCELERATION_TIMES * before) => (now > before)
 diagnose/rules/updates.py: ABOVE_LARGEST_TIMES * delayed( => 0 * delayed(
 # retrieval/test_bm25.py
-retrieval/bm25.py: np.flatnonzero(scores > 0) => np.flatnonzero(scores >= 0)
+retrieval/bm25.py: scores[hits] >= _kth => scores[hits] > _kth
 # retrieval/test_client.py
 retrieval/client.py: asked=min(answer.retry_after, self._timeout) => asked=0.0
 # retrieval/test_dense.py
