@@ -1,4 +1,4 @@
-"""NTHR in TRL: its scores and the loss, against loops over float64 numbers. test_trl_equals_local.py trains with it."""
+"""What NTHR refuses in TRL. test_trl_equals_local.py trains with it."""
 
 from __future__ import annotations
 
