@@ -204,8 +204,6 @@ def test_a_run_that_is_not_there(runs: Any, holdfast: Run) -> None:
     assert "odl" in holdfast("ask", "odl", code=2).stderr  # one word is a run, not a question
 
 
-
-
 def console(width: int | None = None) -> tuple[Console, io.StringIO]:
     file = io.StringIO()
     terminal = width is not None
