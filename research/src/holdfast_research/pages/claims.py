@@ -38,8 +38,8 @@ ask whether runs that hold have it too.
 Keep five things in mind:
 
 * **The cause.** Here it is a truncated sampler, whose probability leaks where failures are the rule ([the
-  testbed](testbed.md)). Sampled untruncated, the testbeds fall with [stale rollouts](mismatch.md) alone, and a real
-  model [at five times its learning rate](real-fall.md). That a penalty prevents this fall does not show that the
+  testbed](testbed.md)). Sampled untruncated, the testbeds fall with [stale rollouts](mismatch.md) alone, and so does
+  [a real model](real-old.md). That a penalty prevents this fall does not show that the
   papers' mechanism caused theirs.
 * **Coefficients and set-up.** Unless an arm says otherwise LLDS has λ = 1 and SAPO γ = 1, where the papers have 0.2 and
   0.1. Both are over the tokens of preserved rollouts, as in LLDS's paper and in SAPO's code. SAPO is tested with exact

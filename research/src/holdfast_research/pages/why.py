@@ -132,6 +132,7 @@ ELSEWHERE: Mapping[str, str] = {
     "factbook": "135 M, Factbook",
     "real-fall": "135 M, large step",
     "real-long": "135 M, 150 batches",
+    "real-old": "135 M, stale rollouts",
 }
 """An experiment on another start -> what it is."""
 
