@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli.command import SettingsCommand
 from holdfast.cli.plugins import PANEL
-from holdfast_research.__main__ import COMMANDS, program
+from holdfast_research.__main__ import program
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 HEAD = f"""\
@@ -132,26 +131,6 @@ def names_of(command: Any, name: str = "holdfast") -> Iterator[str]:
 
 def test_the_page_shows_the_commands() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "docs/reference/cli.md is behind the code: run `make docs`"
-
-
-def test_every_command_has_a_section() -> None:
-    headings = set(re.findall(r"^###+ (holdfast .*)$", PAGE.read_text(encoding="utf-8"), re.M))
-    assert headings == set(names_of(program()))
-    assert {"holdfast train", "holdfast eval compare", "holdfast reproduce run"} <= headings
-
-
-def test_commands_of_the_research_package_are_marked() -> None:
-    _, heading, research = PAGE.read_text(encoding="utf-8").partition(f"\n## {PANEL}\n")
-    assert heading
-    assert set(re.findall(r"^### holdfast (.*)$", research, re.M)) == set(COMMANDS)
-
-
-def test_commands_that_take_settings_say_so() -> None:
-    group = program()
-    text = PAGE.read_text(encoding="utf-8")
-    for name in ("train", "ask"):
-        section = text.partition(f"### holdfast {name}\n")[2].partition("\n### ")[0]
-        assert ("[--section.key value]" in section) is isinstance(group.commands[name], SettingsCommand)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
-import pytest
-from pydantic import BaseModel, Field
-
 from holdfast.base.section import Root, as_toml, choice_of, join_or, kind_of, sections
 from holdfast.cli.describe import USEFUL
 from holdfast.recipe import Config, setting_names
@@ -154,27 +151,6 @@ def test_every_setting_is_on_the_page() -> None:
     names = listed(PAGE.read_text(encoding="utf-8"))
     assert names == set(setting_names())
     assert set(USEFUL) <= names
-
-
-def test_a_setting_that_is_missing_is_seen() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert set(setting_names()) - listed(text.replace("| **`steps`**", "| **steps**")) == {
-        "train.steps",
-        "warm_start.steps",
-    }
-
-
-class Toy(BaseModel):
-    share: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    either: Annotated[int, Field(gt=2)] | None = None
-
-
-@pytest.mark.parametrize(
-    ("key", "text"), [("share", "a number ≥ 0 and < 1"), ("either", "a whole number > 2 or unset")]
-)
-def test_bounds_are_shown(key: str, text: str) -> None:
-    info = Toy.model_fields[key]
-    assert values(info.annotation, info.metadata) == text
 
 
 if __name__ == "__main__":
