@@ -16,9 +16,9 @@ from holdfast.diagnose.readers import read_log
 from holdfast.recipe import dump, load
 from holdfast_research.experiments import find
 from holdfast_research.jobs import refuse_other_runs
-from holdfast_research.pages import kept_runs
+from holdfast_research.pages import curves, kept_runs
 from holdfast_research.plan import Plan, finished
-from holdfast_research.results import markdown, results_of
+from holdfast_research.results import results_of
 
 EXPERIMENT = find("death-spiral")
 PLAN = Plan(experiment=EXPERIMENT, arms=(EXPERIMENT.arm("GRPO"),), seeds=(11, 12, 13), settings={})
@@ -140,15 +140,9 @@ def test_the_page_in_the_documentation_is_that_of_the_kept_runs(name: str, tmp_p
     plan = kept_runs.load_plan(tmp_path)
     jobs = plan.jobs(tmp_path)
     refuse_other_runs(jobs)
-    page = markdown(results_of(plan, finished(jobs), tmp_path))
-    shown = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-    assert _numbers(shown).startswith(_numbers(page).rstrip("\n"))
-
-
-def _numbers(page: str) -> str:
-    """The page without what it was made with: another torch, or a new setting in all recipes, is no other result."""
-    lines = page.splitlines()
-    return "\n".join(line for line in lines if "torch " not in line and "Settings by SHA-256" not in line)
+    results = results_of(plan, finished(jobs), tmp_path)
+    assert (DOCS / f"{name}.md").read_text(encoding="utf-8").startswith(curves.text_of(results))
+    assert (kept_runs.KEPT / name / "runs.csv").read_text(encoding="utf-8") == curves.runs_as_csv(results)
 
 
 @pytest.mark.grid(4)
