@@ -150,7 +150,6 @@ docs: dev
 	$(BIN)/python tests/contracts/test_metrics_glossary.py
 	$(BIN)/python tests/contracts/test_diagnose_page.py
 	$(BIN)/python tests/contracts/test_methods_page.py
-	$(BIN)/python tests/contracts/test_factbook_page.py
 	$(BIN)/python -m holdfast_research.pages.terminal
 
 # The site, with every link checked: build/site/index.html, which works without a server.
