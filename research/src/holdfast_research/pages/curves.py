@@ -97,7 +97,7 @@ def claim_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         if claim["paper"] == CONTROL:
             arm = next((name for name in names if claim["says"].startswith(f"{name} ")), "")
             rest = claim["says"].removeprefix(arm)
-            rows.setdefault((rest, claim["asks"]), []).append((arm, verdict(claim)))
+            rows.setdefault((rest, claim["asks"]), []).append((arm, shown(claim["verdict"], claim["because"])))
     for (rest, asks), verdicts in rows.items():
         if len(verdicts) == 1:
             ((arm, word),) = verdicts
@@ -106,12 +106,16 @@ def claim_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             yield f"…{rest}", asks, "<br>".join(f"{arm}: {word}" for arm, word in verdicts)
 
 
-def verdict(claim: Mapping[str, Any]) -> str:
-    """The word with its count of seeds and the interval; where there is no count, with the reason."""
-    if counted := COUNT.search(claim["because"]):
+def shown(word: str, because: str) -> str:
+    """A verdict with its count of seeds and the interval; where there is no count, with the reason.
+
+    >>> shown("partly", "it fell on 2 of 3 seeds (0.21 to 0.94)"), shown("cannot tell", "no seed can answer")
+    ('**partly**, 2 of 3 (0.21–0.94)', '**cannot tell**: no seed can answer')
+    """
+    if counted := COUNT.search(because):
         count, low, high = counted.groups()
-        return f"**{claim['verdict']}**, {count} ({low}–{high}){claim['because'][counted.end() :]}"
-    return f"**{claim['verdict']}**: {claim['because']}"
+        return f"**{word}**, {count} ({low}–{high}){because[counted.end() :]}"
+    return f"**{word}**: {because}"
 
 
 def _table(columns: Sequence[str], rows: Iterator[Sequence[str]]) -> list[str]:
@@ -153,8 +157,8 @@ def write_page(out: Path) -> Path:
     lines = ["", "## Curves", ""]
     for figure, name, svg in figures(experiment, runs):
         write_whole(DOCS / "figures" / name, svg)
-        shown = ", ".join(arm for arm in figure.arms if arm in runs)
-        lines.append(f"![{figure.title}: {shown}](figures/{name})")
+        arms = ", ".join(arm for arm in figure.arms if arm in runs)
+        lines.append(f"![{figure.title}: {arms}](figures/{name})")
     write_whole(KEPT_RUNS / experiment.name / "runs.csv", runs_as_csv(results))
     lines += ["", f"[Every run](../data/laboratory/{experiment.name}/runs.csv), as CSV."]
     write_whole(DOCS / f"{experiment.name}.md", text_of(results) + "\n".join(lines) + "\n")
