@@ -33,9 +33,9 @@ test-all: lint
 golden: dev
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/golden.py $(ARGS)
 
-# Runs that are killed, damaged and starved, servers and files that are broken: in 15 minutes at most, on two cores.
+# Runs that are killed, damaged and starved, servers and files that are broken. HOLDFAST_CHAOS is the seed.
 chaos: dev
-	$(BIN)/python benchmarks/chaos.py $(ARGS)
+	HOLDFAST_CHAOS=$${HOLDFAST_CHAOS:-0} $(BIN)/python -m pytest tests/chaos $(ARGS)
 
 # Tests and benchmarks on one GPU, in 25 minutes at most: docs/reference/gpu.md.
 gpu: dev

@@ -9,14 +9,13 @@ import random
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from chaos_kit import RECIPE, Bench, Case, Ended, Limits, Moment, Outcome, Stop, compare, settings_of
+from tests.chaos.kit import RECIPE, Bench, Case, Ended, Limits, Moment, Outcome, Stop, compare, settings_of
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 STEPS = int(str(RECIPE["train.steps"]))
@@ -42,15 +41,10 @@ class Runs:
         self.bench = bench
         self.counts: Counter[str] = Counter()
         self._whole: Path | None = None
-        self._making = threading.Lock()
 
     @property
     def whole(self) -> Path:
-        """Its folder. From then on its start is in the cache. Raises `OutOfTime`, `RuntimeError` if it fails."""
-        with self._making:
-            return self._made()
-
-    def _made(self) -> Path:
+        """Its folder. From then on its start is in the cache. Raises `RuntimeError` if it fails."""
         if self._whole is None:
             bench, began = self.bench, time.monotonic()
             bench.slowest = 60.0  # nothing is known yet
