@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -108,26 +109,18 @@ def _how(reading: Reading) -> str:
 
 
 def in_short(kept: Mapping[str, Reading]) -> str:
-    """The table of goals, what was reached, and what each number means on a reader's runs."""
+    """A row a set of runs: what was measured, in bold where it misses its goal."""
     rows: dict[str, dict[str, str]] = {}
-    for goal in GOALS:
-        if goal.reading in kept:
-            number = str(_inside(kept[goal.reading], goal.place))
-            distance = _ratio(number) - goal.level
-            rows[goal.name] = {
-                "measured": number,
-                "goal": f"at most {goal.level:g}" if goal.at_most else f"{goal.level:g}",
-                "reached": "yes" if (distance <= 0 if goal.at_most else distance >= 0) else "no",
-                "on your runs": goal.worth,
-            }
+    for name, reading, places in SUMMARY:
+        if reading in kept:
+            cells = rows.setdefault(name, dict.fromkeys((FOUND, CAUSE, HEALTHY), "–"))
+            for (column, level), place in places.items():
+                number = str(reduce(getitem, place, kept[reading]))  # type: ignore[arg-type]
+                distance = _ratio(number) - level
+                missed = distance > 0 if column == HEALTHY else distance < 0
+                goal = f"{'at most' if column == HEALTHY else 'goal'} {level:g}"
+                cells[column] = f"{'**' * missed}{number}{'**' * missed}; {goal}"
     return table(rows) if rows else ""
-
-
-def _inside(reading: Reading, path: Iterable[str]) -> Any:
-    value: Any = reading
-    for key in path:
-        value = value[key]
-    return value
 
 
 def _ratio(number: str) -> float:
@@ -215,68 +208,47 @@ _SETS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A line of the summary."""
-
-    name: str
-    reading: str
-    place: tuple[str, ...]
-    """The keys to its number in the reading."""
-    level: float
-    worth: str
-    """What the number means on a reader's runs."""
-    at_most: bool = False
+FOUND, CAUSE, HEALTHY = (
+    "faulty runs with a finding",
+    "right cause first, where the log can tell",
+    "healthy runs with one",
+)
+Places = Mapping[tuple[str, float], tuple[str, ...]]
+"""Column and goal -> the keys to the number in a reading."""
 
 
-def _goals_of_set(view: str, name: str, worth: str) -> tuple[Goal, ...]:
-    in_view = ("numbers", view)
-    first = (*in_view, "right cause first, where the log can tell")
-    return (
-        Goal(f"{name}: faulty runs with a finding", "fourth", (*in_view, "found by the end"), 0.95, worth),
-        Goal(f"{name}: right cause first, where the log can tell", "fourth", first, 0.8, "yours may have two at once"),
-        Goal(
-            f"{name}: healthy runs with a finding",
-            "fourth",
-            (*in_view, "healthy with a finding"),
-            0.05,
-            "noise, plateaus, schedules and resumes were among them",
-            at_most=True,
-        ),
-    )
+def _public_places() -> Places:
+    return {
+        (FOUND, 0.95): ("counts", "bad runs with a finding"),
+        (HEALTHY, 0.05): ("counts", "healthy runs with a finding"),
+    }
 
 
-def _goals_of_own(column: str, name: str, worth: str) -> tuple[Goal, ...]:
-    return tuple(
-        Goal(f"{name}: {goal.name}", "own_recordings", ("pooled", column, goal.name), goal.level, worth, goal.at_most)
-        for goal in diagnosis.GOALS
-    )
+def _set_places(view: str) -> Places:
+    return {
+        (FOUND, 0.95): ("numbers", view, "found by the end"),
+        (CAUSE, 0.8): ("numbers", view, "right cause first, where the log can tell"),
+        (HEALTHY, 0.05): ("numbers", view, "healthy with a finding"),
+    }
 
 
-def _goals_of_public(reading: str, name: str) -> tuple[Goal, ...]:
-    bad, healthy = "bad runs with a finding", "healthy runs with a finding"
-    worth = "half have 8 rewards a row, the noisiest kind"
-    return (
-        Goal(f"{name}: {bad}", reading, ("counts", bad), 0.95, "a log like yours may not be among them"),
-        Goal(f"{name}: {healthy}", reading, ("counts", healthy), 0.05, worth, at_most=True),
-    )
+def _own_places(column: str) -> Places:
+    found, cause, healthy = (("pooled", column, goal.name) for goal in diagnosis.GOALS)
+    return {(FOUND, 0.95): found, (CAUSE, 0.9): cause, (HEALTHY, 0.05): healthy}
 
 
-GOALS = (
-    *_goals_of_public("public_logs_kept", "public logs, never seen"),
-    *_goals_of_public("public_logs", "public logs, seen"),
-    *_goals_of_set("stock", "blind TRL runs, stock log", "most like yours, but tiny"),
-    *_goals_of_set("observed", "the same runs, with the observer", "what `with_penalties(GRPOTrainer)` adds"),
-    Goal(
-        "simulated healthy runs: findings per run in the worst cell",
-        "null_model",
-        ("worst",),
-        0.02,
-        "if your noise is like theirs",
-        at_most=True,
+SUMMARY: Sequence[tuple[str, str, Places]] = (
+    ("public logs, never seen", "public_logs_kept", _public_places()),
+    ("public logs, seen; half have 8 rewards a row", "public_logs", _public_places()),
+    ("blind runs of TRL, stock log: most like yours, but tiny", "fourth", _set_places("stock")),
+    ("the same, with what `with_penalties(GRPOTrainer)` logs", "fourth", _set_places("observed")),
+    ("simulated healthy runs: findings per run in the worst cell", "null_model", {(HEALTHY, 0.02): ("worst",)}),
+    ("our recordings, found before half of the peak was lost", "own_recordings", _own_places("each testbed left out")),
+    (
+        "the same, TRL's stock logs",
+        "own_recordings",
+        _own_places("TRL's stock logs, each testbed left out"),
     ),
-    *_goals_of_own("each testbed left out", "our recordings", "too good: the rules were made on most of these runs"),
-    *_goals_of_own("TRL's stock logs, each testbed left out", "our recordings, TRL's stock logs", "too good as well"),
 )
 
 _TABLES: Mapping[str, Callable[[Reading], str]] = {
