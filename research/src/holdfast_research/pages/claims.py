@@ -20,7 +20,7 @@ from holdfast_research import readings
 from holdfast_research.experiments import EXPERIMENTS
 from holdfast_research.judge import NOBODY
 from holdfast_research.pages import influence, influence_claims
-from holdfast_research.pages.curves import runs_of, shown
+from holdfast_research.pages.curves import asked, runs_of, shown
 from holdfast_research.pages.kept_runs import KEPT, restore
 from holdfast_research.paths import DOCS
 from holdfast_research.plan import PLAN_FILE
@@ -122,13 +122,13 @@ def page(every: Sequence[Answer]) -> str:
     for paper, rows in papers.items():
         lines += [f"## {paper}", "", "| claim | where | test | verdicts |", "|---|---|---|---|"]
         told = {row: those for row, those in rows.items() if any(map(_tells, those))}
-        lines += [f"| {' | '.join((*row, _verdicts(those)))} |" for row, those in told.items()]
-        asked = {row: those for row, those in rows.items() if row not in told and _verdicts(those)}
+        lines += [f"| {row[0]} | {row[1]} | {asked(row[2])} | {_verdicts(those)} |" for row, those in told.items()]
+        undecided = {row: those for row, those in rows.items() if row not in told and _verdicts(those)}
         lines += [
             "",
             "Cannot tell:",
             "",
-            *(f"* {row[0]} ({row[1]}) {_verdicts(those)}" for row, those in asked.items()),
+            *(f"* {row[0]} ({row[1]}) {_verdicts(those)}" for row, those in undecided.items()),
         ]
         missing = [_missing(row[0], row[1], those) for row, those in rows.items() if not _verdicts(those)]
         lines += ["", *(("Not answered by any kept run:", "", *dict.fromkeys(missing), "") if missing else ())]
