@@ -14,9 +14,9 @@ from holdfast.base.errors import ConfigError
 from holdfast.recipe import dump, load
 from holdfast_research.experiments import find
 from holdfast_research.jobs import refuse_other_runs
-from holdfast_research.pages import kept_runs
+from holdfast_research.pages import curves, kept_runs
 from holdfast_research.plan import Plan, finished
-from holdfast_research.results import markdown, results_of
+from holdfast_research.results import results_of
 
 EXPERIMENT = find("death-spiral")
 PLAN = Plan(experiment=EXPERIMENT, arms=(EXPERIMENT.arm("GRPO"),), seeds=(11, 12, 13), settings={})
@@ -125,6 +125,12 @@ def test_a_run_made_again_takes_the_place_of_the_packed_one(folder: Path, tmp_pa
     assert after["runs/grpo-s12"] == before["runs/grpo-s12"]
 
 
+def test_a_run_that_is_there_stays(folder: Path, tmp_path: Path) -> None:
+    kept_runs.keep(folder, tmp_path / "kept")
+    assert kept_runs.restore("death-spiral", folder, tmp_path / "kept") == []
+    assert (folder / "runs" / "grpo-s11" / "checkpoints").exists()
+
+
 @pytest.mark.grid(4)
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in kept_runs.KEPT.glob("*/plan.json")))
 def test_the_page_in_the_documentation_is_that_of_the_kept_runs(name: str, tmp_path: Path) -> None:
@@ -132,12 +138,6 @@ def test_the_page_in_the_documentation_is_that_of_the_kept_runs(name: str, tmp_p
     plan = kept_runs.load_plan(tmp_path)
     jobs = plan.jobs(tmp_path)
     refuse_other_runs(jobs)
-    page = markdown(results_of(plan, finished(jobs), tmp_path))
-    shown = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-    assert _numbers(shown).startswith(_numbers(page).rstrip("\n"))
-
-
-def _numbers(page: str) -> str:
-    """The page without what it was made with: another torch, or a new setting in all recipes, is no other result."""
-    lines = page.splitlines()
-    return "\n".join(line for line in lines if "torch " not in line and "Settings by SHA-256" not in line)
+    results = results_of(plan, finished(jobs), tmp_path)
+    assert (DOCS / f"{name}.md").read_text(encoding="utf-8").startswith(curves.text_of(results))
+    assert (kept_runs.KEPT / name / "runs.csv").read_text(encoding="utf-8") == curves.runs_as_csv(results)

@@ -92,8 +92,12 @@ def section(code: str) -> str:
     if figure.is_file():
         lines += [f"![{rule.title}, in a recorded run](../figures/{figure.name})", ""]
     lines += [f"* **Needs** {needs}."]
-    hosts = [("holdfast", "holdfast"), ("TRL", "trl"), ("verl", "verl")]
-    lines += [f"* **Change, in {name}.** {rule.remedy[host]}" for name, host in hosts]  # type: ignore[index]
+    lines += [f"* **Change.** {rule.remedy['unknown']}"]
+    lines += [
+        f"* **In {name}.** {', '.join(named)}"
+        for name, host in (("holdfast", "holdfast"), ("TRL", "trl"), ("verl", "verl"))
+        if (named := dict.fromkeys(re.findall(r"`[^`]+`", rule.remedy[host])))  # type: ignore[index]
+    ]
     lines += [f"* **Known problems.** {rule.limitations}", ""]
     return "\n".join(lines)
 

@@ -73,7 +73,7 @@ def unknown_settings(page: Path) -> list[str]:
     """Dotted names in inline code that begin like a setting and are none."""
     known = {*setting_names(), *SECTIONS, *(name.rpartition(".")[0] for name in setting_names())}
     unknown = []
-    ours = re.sub(r"^\* \*\*Change, in verl\..*$", "", prose(page), flags=re.M)  # held to verl's in test_texts.py
+    ours = re.sub(r"^\* \*\*In verl\..*$", "", prose(page), flags=re.M)  # held to verl's in test_texts.py
     for code in re.findall(r"`([^`\n]+)`", ours):
         name = code.partition("=")[0].strip().removeprefix("--")
         head, _, last = name.partition(".")

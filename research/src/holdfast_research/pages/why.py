@@ -17,6 +17,7 @@ from pathlib import Path
 from holdfast.base.files import write_whole
 from holdfast_research.pages.arms import Method, methods
 from holdfast_research.pages.claims import kept_runs
+from holdfast_research.pages.filling import filled
 from holdfast_research.pages.kept_runs import KEPT
 from holdfast_research.paths import DOCS
 from holdfast_research.series import RunSeries
@@ -285,10 +286,7 @@ def page(text: str, found: Mapping[str, Method]) -> str:
         "measures": measures_table(found),
         "elsewhere": elsewhere_table(),
     }
-    for name, table in tables.items():
-        text, n = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", rf"\1\n{table}\n\n\2", text, flags=re.DOTALL)
-        assert n == 1, name
-    return text
+    return filled(text, tables)
 
 
 def main() -> None:
