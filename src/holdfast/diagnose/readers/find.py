@@ -118,8 +118,8 @@ def _below(folder: Path, depth: int) -> Iterator[LogFile]:
         if run.path.name == STATE_FILE:
             yield from islice(_beside(folder), _MOST_BESIDE)
         elif run.settings is None:  # prime-rl's trainer has its orchestrator's in a folder
-            inner = [entry / METRICS for entry in _entries(folder) if (entry / METRICS).is_file()]
-            yield from (replace(_file(path), beside=True) for path in inner[:_MOST_BESIDE])
+            parts = (entry / METRICS for entry in _entries(folder) if (entry / METRICS).is_file())
+            yield from (replace(_file(path), beside=True) for path in islice(parts, _MOST_BESIDE))
         return
     if (left := len(list(folder.iterdir())) - _MOST_FILES) > 0:
         _logger.warning("left out: %d files and folders of %s; %d are looked at", left, folder, _MOST_FILES)
