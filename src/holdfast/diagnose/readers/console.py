@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from holdfast.diagnose.readers.columns import number_in
+from holdfast.diagnose.readers.columns import MOST_NAMES, number_in
 from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.reader import Frame, LogFile, Raw, Reader, Row
 from holdfast.diagnose.readers.settings import setting
@@ -32,7 +32,7 @@ def unwrapped(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     for number, line in numbered:
         if parts[0]:
             rest = without_process(COLOUR.sub("", line)).strip()
-            if rest.startswith("- "):
+            if rest.startswith("- ") and len(parts) <= MOST_NAMES:
                 parts.append(rest)
                 continue
             yield at, " ".join(parts)

@@ -28,9 +28,10 @@ _PAIR = re.compile(
     re.IGNORECASE,
 )
 _CELL = re.compile(
-    r"([A-Za-z][\w ./-]*?)(?:\s*[:=]\s*|\s+)(" + _DIGITS + r")(%)?(?![\w:]|[.,]\d)[^\d|:=]*", re.IGNORECASE
+    r"([A-Za-z][\w./-]*(?: [A-Za-z(][\w./-]*)*)(?:\s*[:=]\s*|\s+)(" + _DIGITS + r")(%)?(?![\w:]|[.,]\d)[^\d|:=]*",
+    re.IGNORECASE,
 )
-_PART = re.compile(r"(?:^|[\]:|]\s*)([A-Za-z][A-Za-z ]*?)\s+[-–]\s+(?=(?:mean|avg|average|min|max)\b)", re.IGNORECASE)
+_PART = re.compile(r"(?:^|[\]:|]\s*)([A-Za-z]+(?: [A-Za-z]+)*) - (?=(?:mean|avg|average|min|max)\b)", re.IGNORECASE)
 _OF_PART = ("mean", "avg", "average", "min", "max", "std")
 _STEP = re.compile(r"(?<![A-Za-z./-])(?:step|iteration|iter)s?\s*(?:[:=#]\s*)?(\d{1,15})(?![\w.,]*?\d)", re.IGNORECASE)
 _EPOCH = re.compile(r"(?<![A-Za-z])ep(?:och|isode)s?\s*(?:[:=]\s*)?\[?(\d{1,9})(/\d+)?(?![.\d])\]?", re.IGNORECASE)
@@ -50,7 +51,7 @@ def row_in(line: str) -> Print | None:
     >>> row_in("INFO step=12 | Loss: 0.5, mean reward = 0.25"), row_in("the loss fell to 0.5")
     ((12, {'loss': 0.5, 'reward': 0.25}), None)
     >>> row_in("Epoch:[2/3](5/100), Reward: 1.5"), row_in("Step 3 | Reward 0.5 | Grad. Norm 1.5 | Truncation 14.0%")
-    ((105, {'reward': 1.5}), (3, {'grad._norm': 1.5, 'truncation': 0.14, 'reward': 0.5}))
+    ((105, {'reward': 1.5, 'epoch': 2.0}), (3, {'grad._norm': 1.5, 'truncation': 0.14, 'reward': 0.5}))
     """
     step = _step_in(line) if len(line) <= _LINE and _CORE.search(line) else None
     row = {} if step is None else _numbers_in(line)
@@ -63,7 +64,7 @@ def _numbers_in(line: str) -> dict[str, float]:
     """The numbers of a line by name; those of a mean reward by `reward`."""
     row: dict[str, float] = {}
     means: dict[str, float] = {}
-    part = _PART.search(line)
+    part = _PART.search(line) if " - " in line else None
     for name, number in _pairs(line):
         name = name.lower().strip()
         if name.endswith(".py") or _COUNTS.search(name):
@@ -79,8 +80,9 @@ def _numbers_in(line: str) -> dict[str, float]:
 
 def _pairs(line: str) -> Iterator[tuple[str, float]]:
     """(name, number) of what a line says. In a cell between bars the name may have any number of words."""
-    for cell in line.split(" | "):
-        whole = _CELL.fullmatch(cell.strip()) if cell is not line else None
+    cells = line.split(" | ")
+    for cell in cells:
+        whole = _CELL.fullmatch(cell.strip()) if len(cells) > 1 else None
         if whole is not None:
             yield whole[1], float(whole[2]) / (100 if whole[3] else 1)
         else:
