@@ -537,7 +537,11 @@ CONTRADICTIONS = {
         [*OWN, "--protocol.preset=tools", "--protocol.tools=['read']"],
         "protocol.tools = ['read'] without 'search'",
     ),
-    "no such tool": ([*OWN, "--protocol.preset=tools", "--protocol.tools=['browse']"], "'search' or 'read'"),
+    "no such tool": ([*OWN, "--protocol.preset=tools", "--protocol.tools=['browse']"], "there is no tool 'browse'"),
+    "demonstrations of searches": (
+        [*OWN, "--protocol.preset=tools", "--protocol.tools=['my_tools:add']", "--warm_start.steps=9"],
+        "demonstrations search, and this agent cannot",
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.agent import Task
+from holdfast.agent.agent import Task, call_queue
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.scheduler import Agent, run_agents
 from holdfast.agent.searching import SEARCH, SearchQueue
@@ -155,10 +155,11 @@ class Evaluation:
             return row
 
         agents = {_id(example, k): answered(example, k) for example, k in requested}
+        calls = call_queue(self.protocol)
         if self.retriever is None:
-            return run_agents(agents, policy=self.model.policy, tools={})
+            return run_agents(agents, policy=self.model.policy, tools=calls)
         with closing(SearchQueue(self.retriever, self.protocol.topk, patience=PATIENCE)) as queue:
-            return run_agents(agents, policy=self.model.policy, tools={SEARCH: queue})
+            return run_agents(agents, policy=self.model.policy, tools={SEARCH: queue, **calls})
 
     def _agent(self, example: Example, k: int) -> Agent[Attempt]:
         model, conversation = self.model, self.method.bare if self.bare else self.method.conversation

@@ -35,7 +35,7 @@ from holdfast.retrieval.cache import CachedRetriever
 from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.corpus import corpus_hash, passages
 from holdfast.retrieval.storage import MANIFEST, open_manifest, read_manifest
-from holdfast.retrieval.types import Document, Retriever
+from holdfast.retrieval.types import Document, NoPassages, Retriever
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import SearchAgent
@@ -80,11 +80,14 @@ def load_questions(config: Config, *, note: Note | None = None) -> Questions:
 
 
 def load_retriever(config: Config, *, note: Note | None = None) -> CachedRetriever:
-    """The retriever of [retrieval], over all passages. `note` as in `load_questions`."""
+    """The retriever of [retrieval], over all passages; without passages for an agent that does not search. `note` as in
+    `load_questions`."""
     if config.data.train == "world":
         return _index(config, world_of(config.world).documents())
     settings = config.retrieval
     require(config, *passages_of(config))
+    if not config.protocol.searches:
+        return CachedRetriever(NoPassages(), 0)
     if settings.url is not None:
         # The rollout loop tries a failed search again by itself.
         return CachedRetriever(HTTPRetriever(settings.url, retries=0), settings.cache_size)
@@ -111,10 +114,11 @@ def load_protocol(config: Config) -> SearchProtocol:
     """The protocol of a recipe: its preset with its limits and prompt."""
     settings = config.protocol
     preset = PRESETS[settings.preset]
-    limits = settings.model_dump(exclude={"preset", "prompt", "tools"})
+    limits = settings.model_dump(exclude={"preset", "prompt", "tools", "tool_timeout"})
     protocol = replace(preset, prompt=settings.prompt or preset.prompt, **limits)
-    if isinstance(protocol, ToolProtocol) and settings.tools is not None:
-        protocol = replace(protocol, tools=settings.tools)
+    if isinstance(protocol, ToolProtocol):
+        tools = protocol.tools if settings.tools is None else settings.tools
+        protocol = replace(protocol, tools=tools, tool_timeout=settings.tool_timeout)
     return protocol.with_template(config.model.chat_template)
 
 

@@ -38,6 +38,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "model.chat_template": ("none",),
     "protocol.preset": ("search-r1",),
     "protocol.tools": ("search,read", "--protocol.preset=tools"),
+    "protocol.tool_timeout": ("7", "--protocol.preset=tools", "--protocol.tools=search,read"),
     "protocol.prompt": ("Q: {question}",),
     "protocol.max_turns": ("6", "--loss.reduction=seq-mean-token-sum-norm"),
     "warm_start.data": ("episodes.jsonl",),
