@@ -102,7 +102,7 @@ def _search(query: str) -> str:
     Args:
         query: What to look for.
     """
-    raise NotImplementedError
+    return ""  # TRL calls the method that has this description
 
 
 def _read(id: str) -> str:
@@ -111,7 +111,7 @@ def _read(id: str) -> str:
     Args:
         id: The id of the passage: what stands between Doc and the title.
     """
-    raise NotImplementedError
+    return ""  # TRL calls the method that has this description
 
 
 _DESCRIBED: dict[str, Callable[..., Any]] = {"search": _search, "read": _read}

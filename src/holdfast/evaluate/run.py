@@ -22,6 +22,7 @@ from holdfast.agent.searching import SEARCH, SearchQueue
 from holdfast.base.errors import RolloutError
 from holdfast.base.retries import PATIENCE
 from holdfast.base.scoring import MODES, Mode, exact_match, f1, in_passages, sub_em
+from holdfast.data.files import unmatched
 from holdfast.data.questions import Example
 from holdfast.evaluate.agents import Attempt, PromptEncoder, converse, run_search_agent
 from holdfast.evaluate.methods import LIMITS, SINGLE_HOP_LIMITS, Method
@@ -44,7 +45,7 @@ class Evaluation:
         method: one of `METHODS`.
         retriever: None for methods that do not search.
         samples: answers per question; None is one, greedy.
-        scorer: `table`, or `official` for the rule of each question's own set.
+        scorer: `table`; `unicode`; or `official` for the rule of each question's own set.
         bare: ask without instructions, as a model that was trained on the method expects.
         row: name of this row in tables.
     """
@@ -109,6 +110,8 @@ class Evaluation:
                 f"{self._asked_tokens}. Turns that do not fit count as truncated. To set the limit yourself: "
                 f"--protocol.max_total_tokens {fits}"
             )
+        if self.scorer == "table" and (note := unmatched(self.examples)) is not None:
+            listener.note(f"{note}; every answer to them counts as wrong")
         settings = self.settings() | {"batch": batch if self.model.local else None}
         folder.begin(settings)
         count = self.samples or 1
@@ -199,6 +202,8 @@ class Evaluation:
 
     def _mode(self, example: Example) -> Mode:
         name = set_of(example)
+        if self.scorer == "unicode":
+            return "unicode"
         return name if self.scorer == "official" and name in MODES else "table"  # type: ignore[return-value]
 
     def _refuse_outage(self, rows: Sequence[Row], folder: EvalFolder) -> None:

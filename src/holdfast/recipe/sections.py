@@ -17,6 +17,7 @@ from holdfast.diagnose.codes import chosen
 from holdfast.methods.penalties import LLDS, AnyPenalty
 from holdfast.methods.registry import Methods
 from holdfast.methods.surrogates import SURROGATES
+from holdfast.retrieval.corpus import FIELDS as PASSAGE_FIELDS
 from holdfast.retrieval.wire import retrieve_url
 
 LONGEST_NAME = 200
@@ -77,13 +78,16 @@ class Retrieval(Section):
     """The passages, and the index or the server that searches them."""
 
     corpus: str = "world"
-    """Passages: `world`, the bundled ones, `factbook:corpus`, a JSONL file (`id`, `contents`), or a folder of `.md` and
-    `.txt` files."""
+    """Passages: `world`, the bundled ones, `factbook:corpus`, a file of rows (`id`, `contents`), or a folder of
+    documents (docs/guide/retrieval.md)."""
     index: str | None = None
     """Index folder of `holdfast index build`, BM25 or dense. It contains the passages. If `corpus` is also set, the
     index must be of that corpus; if the folder does not exist, a BM25 index is built and saved there."""
     url: str | None = None
     """Address of a `/retrieve` server (Search-R1's protocol), instead of a local index."""
+    fields: dict[str, str] = Field({})
+    """Fields of the rows of `corpus` that hold `id`, `title` and `text`, where they have other names: `{ text = "body"
+    }`."""
     stem: bool = True
     """Stem English words when an index is built."""
     cache_size: int = Field(100_000, ge=0)
@@ -95,6 +99,8 @@ class Retrieval(Section):
                 "retrieval.corpus = 'none' names no passages; to take a corpus out of a recipe, write unset = "
                 "['retrieval.corpus'] at its top, or --unset retrieval.corpus"
             )
+        if unknown := sorted(set(self.fields) - set(PASSAGE_FIELDS)):
+            yield f"retrieval.fields has {unknown[0]!r}, but a passage has {', '.join(PASSAGE_FIELDS)}; leave it out"
         if self.url is None:
             return
         if not self.url:

@@ -33,6 +33,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "data.test": ("test.jsonl",),
     "retrieval.corpus": ("corpus.jsonl", "--retrieval.url=none"),
     "retrieval.index": ("index", "--retrieval.url=none", "--retrieval.corpus=corpus.jsonl"),
+    "retrieval.fields": ('text = "body"', "--retrieval.url=none", "--retrieval.corpus=corpus.jsonl"),
     "model.lora_alpha": ("64", "--model.lora_rank=8"),
     "model.autocast": ("none",),
     "model.chat_template": ("none",),

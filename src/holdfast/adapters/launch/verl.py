@@ -71,6 +71,7 @@ NOTED: Mapping[str, str] = {
     **dict.fromkeys(section("faults"), "verl's rollouts have no faults on purpose"),
     "run.threads": "Ray gives every worker its threads",
     "retrieval.stem": "the server of the index has its own",
+    "retrieval.fields": "the index of the server has its passages",
     "retrieval.cache_size": "the server has its own cache",
     "run.max_failed_fraction": "verl continues however many rollouts fail. It leaves them out and logs that",
     "train.displacement_every": "a loss function of verl cannot see rollouts before and after a whole update",

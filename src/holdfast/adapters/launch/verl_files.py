@@ -14,7 +14,7 @@ from holdfast.adapters.launch.plan import Machines, code_folder, questions_of, t
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
-from holdfast.data.files import import_pyarrow
+from holdfast.base.rows import import_pyarrow
 from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions
 from holdfast.methods.method import Option
 from holdfast.recipe import Config, dump
