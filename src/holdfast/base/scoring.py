@@ -50,7 +50,8 @@ def _normalize_nq(text: str) -> str:
 
 
 def _decomposed(text: str, form: Literal["NFD", "NFKD"] = "NFD") -> str:
-    """NFD, or `form`, in n log n steps: `unicodedata.normalize` takes n² for n accents in a row, and a model can write those.
+    """NFD or NFKD in n log n steps: `unicodedata.normalize` takes n² for n accents in a row, and a model can write
+    those.
 
     Each character is decomposed; then each run of accents is sorted by combining class, equal classes as they were.
     """

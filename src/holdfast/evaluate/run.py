@@ -74,6 +74,7 @@ class Evaluation:
         """What the answers depend on; results.json repeats these settings."""
         model, method, config = self.model, self.method, self.model.config
         prompting = asdict(LIMITS) if method.conversation else None
+        unset = set() if config.retrieval.fields else {"fields"}  # as results were before there was this setting
         return {
             "row": self.row,
             "model": model.name,
@@ -87,7 +88,7 @@ class Evaluation:
             "scorer": self.scorer,
             "questions": len(self.examples),
             "questions_digest": digest(self.examples),
-            "retrieval": config.retrieval.model_dump() if method.searches else None,
+            "retrieval": config.retrieval.model_dump(exclude=unset) if method.searches else None,
             "passages": getattr(self.retriever, "corpus_hash", None),
             "tokenizer": model.tokenizer_name,
             "topk": self.protocol.topk,
