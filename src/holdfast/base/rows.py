@@ -106,6 +106,8 @@ def kind_of(path: Path) -> str:
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix in (".parquet", ".csv", ".tsv"):
         return "parquet" if suffix == ".parquet" else "table"
+    if suffix in (".xlsx", ".xls", ".ods"):
+        raise DataError(f"{path} is a spreadsheet; save it as CSV, in UTF-8")
     with opened(path) as file:
         beginning = file.read(_BEGINNING).decode("utf-8-sig", "replace")
     return "array" if _array_start(beginning, suffix) else "lines"

@@ -162,14 +162,13 @@ def _check_passages(config: Config) -> None:
     corpus = Path(settings.corpus)
     with skipped_rows(settings.corpus, "retrieval.corpus", _ignore) as on_skip:
         documents = read_passages(settings.corpus, on_skip, settings.fields)
-        if folder is not None and (folder / MANIFEST).is_file():
-            check_index(config, folder, corpus_sha256=digest_of(config, folder, documents))
-            return
         if corpus.is_file() and corpus.stat().st_size > _SMALL_CORPUS:
             next(iter(documents), None)
-            return
-        for _ in documents:
-            pass
+        elif folder is not None and (folder / MANIFEST).is_file():
+            check_index(config, folder, corpus_sha256=digest_of(config, folder, documents))
+        else:
+            for _ in documents:
+                pass
 
 
 def _check_prompts(config: Config, stage: str | None) -> str | None:
