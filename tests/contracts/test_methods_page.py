@@ -28,8 +28,7 @@ low = 0.5
 ```
 
 On the command line: `--loss.methods.nthr.on`, `--loss.methods.sampler_weights.low 0.5`. Any setting of a table switches
-its method on. [Settings](settings.md) has them all, [papers](papers.md) the settings of each published method. To add
-one, see [Add a method](../contributing/add-a-method.md).
+its method on. `holdfast recipe show` lists them all, [papers](papers.md) the settings of each published method.
 
 <!-- made from holdfast.methods by `make docs`; edit the classes there -->
 """
