@@ -12,7 +12,8 @@ from typing import Any
 
 from holdfast.base.errors import ConfigError, DataError, raise_all
 from holdfast.data import factbook
-from holdfast.data.questions import Example, hold_out, read_questions
+from holdfast.data.files import read_questions
+from holdfast.data.questions import Example, hold_out
 from holdfast.methods.method import Option, Translation
 from holdfast.methods.penalties import CustomPenalty
 from holdfast.model.models import stored

@@ -52,8 +52,9 @@ DIRECT: Mapping[str, str] = {
 
 # These are in agent_loops.yaml, and run.code, which is PYTHONPATH, in run.sh.
 AGENT_LOOP = frozenset([
-    *("run.code", "retrieval.url", "protocol.preset", "protocol.tools", "protocol.max_turns"),
-    *("protocol.max_turn_tokens", "protocol.max_observation_tokens", "protocol.topk", "model.chat_template"),
+    *("run.code", "retrieval.url", "protocol.preset", "protocol.tools", "protocol.tool_timeout"),
+    *("protocol.max_turns", "protocol.max_turn_tokens", "protocol.max_observation_tokens", "protocol.topk"),
+    "model.chat_template",
     *section("reward", but=("kl",)),
 ])  # fmt: skip
 
@@ -70,6 +71,7 @@ NOTED: Mapping[str, str] = {
     **dict.fromkeys(section("faults"), "verl's rollouts have no faults on purpose"),
     "run.threads": "Ray gives every worker its threads",
     "retrieval.stem": "the server of the index has its own",
+    "retrieval.fields": "the index of the server has its passages",
     "retrieval.cache_size": "the server has its own cache",
     "run.max_failed_fraction": "verl continues however many rollouts fail. It leaves them out and logs that",
     "train.displacement_every": "a loss function of verl cannot see rollouts before and after a whole update",
@@ -145,7 +147,7 @@ def _problems(config: Config, machines: Machines) -> Iterator[str]:
             "server. Set data.train to your questions and retrieval.url to a server over your passages, or train on "
             "it in TRL"
         )
-    elif config.retrieval.url is None and config.retrieval.corpus == "world":
+    elif config.retrieval.url is None and config.retrieval.corpus == "world" and config.protocol.searches:
         yield "retrieval.url is not set, but verl's rollouts need a retrieval server; set it to the address of one"
     if config.model.path == "tiny" and not config.warm_start.steps:
         yield (

@@ -14,7 +14,7 @@ from holdfast.adapters.launch.plan import Machines, code_folder, questions_of, t
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
-from holdfast.data.files import import_pyarrow
+from holdfast.base.rows import import_pyarrow
 from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions
 from holdfast.methods.method import Option
 from holdfast.recipe import Config, dump
@@ -65,7 +65,7 @@ def agent_loops(config: Config) -> str:
         "max_turn_tokens": limits.max_turn_tokens,
         "max_observation_tokens": limits.max_observation_tokens,
         "topk": limits.topk,
-        **({} if limits.tools is None else {"tool_names": list(limits.tools)}),
+        **({} if limits.tools is None else {"tool_names": list(limits.tools), "tool_timeout": limits.tool_timeout}),
         "reward": {name: weight for name, weight in config.reward.weights().items() if weight},
     }
     lines = [f"- name: {AGENT}", "  _target_: holdfast.adapters.verl_agent.SearchAgentLoop"]
