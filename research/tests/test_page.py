@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.base.errors import MissingExtra
 from holdfast_research import judge
-from holdfast_research.figures import draw, mean_curve, spread
+from holdfast_research.figures import draw
 from holdfast_research.jobs import Failure
 from holdfast_research.page import html, write_report
 from holdfast_research.pages.curves import claim_rows, missing, text_of
 from holdfast_research.plan import Plan
-from holdfast_research.results import ARM_COLUMNS, arm_row, results_of, sweep_lines
+from holdfast_research.results import results_of
 from holdfast_research.series import RunSeries
 from holdfast_research.values import Arm, Claim, Experiment, Figure, Runs, Sweep
 
@@ -125,8 +122,7 @@ def test_what_asks_about_arms_left_out_is_left_out(runs: Runs, tmp_path: Path) -
 
 
 def test_the_page_in_markdown_has_arms_verdicts_and_what_is_missing(results: dict[str, Any]) -> None:
-    text = text_of(results)
-    assert "| remedy, 0.2 | 0 of 3 | 0.80 (0.80–0.80) → 0.80 (0.80–0.80) |" in text
+    assert "| remedy, 0.2 | 0 of 3 | 0.80 (0.80–0.80) → 0.80 (0.80–0.80) |" in text_of(results)
     results["claims"] = [
         {"paper": "control", "says": f"{arm} holds.", "asks": "it holds", "verdict": word, "because": because}
         for arm, word, because in (
@@ -143,24 +139,6 @@ def test_the_page_in_markdown_has_arms_verdicts_and_what_is_missing(results: dic
     assert list(missing(results)) == ["No seeds 11, 12, 13: GRPO <b>; remedy 0.2."]
 
 
-def test_arms_have_invalid_turns_and_clipped_tokens_where_runs_logged_them(
-    make_run: Callable[..., RunSeries], tmp_path: Path
-) -> None:
-    logged = {"rollout/invalid_fraction": 0.25, "clip/fraction": 0.125}
-    with_them = tuple(make_run("remedy", s, SPIRAL, logged) for s in (11, 12, 13))
-    runs = {GRPO.name: tuple(make_run(GRPO.name, s, SPIRAL) for s in (11, 12, 13)), "remedy": with_them}
-    grpo, remedy = (dict(zip(ARM_COLUMNS, arm_row(arm), strict=True)) for arm in made_of(runs, tmp_path)["arms"])
-    assert (grpo["invalid turns, last"], grpo["clipped tokens, last"]) == ("–", "–")
-    assert remedy["invalid turns, last"] == "0.25 (0.25 to 0.25)"
-    assert remedy["clipped tokens, last"] == "0.125 (0.125 to 0.125)"
-
-
-def test_a_sweep_is_told_in_full(results: dict[str, Any]) -> None:
-    results["sweep"] |= {"made": True, "tuning_seeds": [101, 102]}
-    results["sweep"]["arms"]["remedy"]["tried"] = [{"value": "0.1", "score": 0.25}, {"value": "0.2", "score": None}]
-    assert "remedy: loss.penalty.coef = 0.2 (tried 0.1: 0.250; 0.2: –)" in "".join(sweep_lines(results))
-
-
 def test_a_figure_is_svg_in_the_pages_own_colours(runs: Runs) -> None:
     svg = draw(EXPERIMENT.figures[0], runs, key="f0")
     assert svg is not None
@@ -172,24 +150,6 @@ def test_a_figure_is_svg_in_the_pages_own_colours(runs: Runs) -> None:
     assert svg == draw(EXPERIMENT.figures[0], runs, key="f0")  # equal numbers, equal bytes
     assert svg != draw(EXPERIMENT.figures[0], {**runs, "remedy": runs[GRPO.name]}, key="f0")
     assert draw(EXPERIMENT.figures[1], runs, key="f1") is None
-
-
-def test_without_matplotlib_the_extra_is_named(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'holdfast-rl\[figures\]'"):
-        draw(EXPERIMENT.figures[0], runs, key="f")
-
-
-def test_the_mean_is_over_steps_that_all_seeds_have() -> None:
-    assert mean_curve([([1, 2, 4], [1.0, 2.0, 4.0]), ([2, 3, 4], [4.0, 0.0, 0.0])]) == ([2, 4], [3.0, 2.0])
-
-
-def test_labels_move_apart_and_keep_their_order() -> None:
-    moved = spread([0.9, 0.1, 0.1, 0.12], 0.1)
-    assert moved[0] == 0.9
-    low = sorted(moved[1:])
-    assert all(b - a > 0.099 for a, b in pairwise(low))
-    assert moved[3] == max(moved[1:])
 
 
 def test_runs_that_start_from_different_policies_are_told_apart(

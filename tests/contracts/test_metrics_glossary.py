@@ -10,9 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import pytest
-
-from holdfast.base.glossary import EXPLANATIONS, glossary_entry
+from holdfast.base.glossary import EXPLANATIONS
 from holdfast.base.glossary import METRICS as OF_RUNS
 from holdfast.diagnose.readers.names import GROUP_STD, TABLES
 from holdfast.methods.registry import series
@@ -122,27 +120,6 @@ def test_every_name_in_the_code_is_in_the_glossary(sources: Mapping[str, ast.Mod
 def test_every_entry_of_the_glossary_is_logged(sources: Mapping[str, ast.Module]) -> None:
     names = {*used_names(sources), GROUP_STD.ours, *(row.ours for table in TABLES.values() for row in table)}
     assert not [entry for entry in METRICS if not any(fits(name, entry) for name in names)]
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "row = {'rollout/lenght': 1.0}",
-        "row['likelihood/correct/turn_1'] = 0.0",
-        "row[f'likelihood/{kind}/turn_{k}'] = 0.0",
-        "x = row.get('displacement/correkt')",
-        "COLUMNS = (('reward', 'reward/meen'),)",
-        "log('clip/share', 1)",
-        "row |= {'brand_new/family': 1.0}",
-    ],
-)
-def test_an_unknown_name_is_seen(source: str) -> None:
-    assert unknown(used_names({"holdfast.x": ast.parse(source)}))
-
-
-def test_holes_fit_and_numbers_are_found() -> None:
-    assert not unknown(used_names({"holdfast.x": ast.parse("r[f'likelihood/{kind}/action_{k}'] = r[f'eval/{n}']")}))
-    assert glossary_entry("likelihood/correct/action_3") and glossary_entry("likelihood/correct/action_x") is None
 
 
 def test_the_page_shows_the_glossary() -> None:

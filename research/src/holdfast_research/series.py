@@ -142,9 +142,9 @@ def summarise(run: RunSeries) -> RunSummary:
         clipped_last=_last(run, "clip/fraction"),
         displacement=mean(displacement) if displacement else math.nan,
         em_before=before.get("em", math.nan),
-        em_after=after["em"],
+        em_after=after.get("em", math.nan),
         greedy_before=before.get("em_greedy", math.nan),
-        greedy_after=after["em_greedy"],
+        greedy_after=after.get("em_greedy", math.nan),
         seconds=run.results["seconds"],
     )
 

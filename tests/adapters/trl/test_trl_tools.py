@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -26,7 +25,7 @@ from holdfast.adapters.trl_search import SearchRollouts, question_dataset, rewar
 from holdfast.agent.protocol import render_prompt  # noqa: E402
 from holdfast.agent.tools import NATIVE  # noqa: E402
 from holdfast.agent.trajectory import Answer, Invalid, Read, Search, Status, Trajectory  # noqa: E402
-from holdfast.base.errors import ConfigError, RetrievalError  # noqa: E402
+from holdfast.base.errors import RetrievalError  # noqa: E402
 from holdfast.evaluate.openai import WordTokenizer  # noqa: E402
 from holdfast.model.tokens import encode  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
@@ -135,17 +134,6 @@ def test_a_result_has_the_ids_that_trl_gives_it(name: str, speaker: Callable[[st
         assert list(ours.token_ids) == trl.GRPOTrainer._get_tool_suffix_ids(host, [message])
 
 
-def test_a_model_without_a_template_of_tools_is_refused(searching: Callable[..., Any]) -> None:
-    trainer = searching()
-    trainer.processing_class = tokenizer = copy.deepcopy(trainer.processing_class)
-    tokenizer.chat_template = "{{ messages[0].content }}"
-    with pytest.raises(ConfigError, match="does not tell the model of tools"):
-        trainer.rollout_func(["Who?"], trainer)
-    tokenizer.chat_template = None
-    with pytest.raises(ConfigError, match="there is no chat template"):
-        trainer.rollout_func(["Who?"], trainer)
-
-
 # ---- TRL's own loop of tools
 
 
@@ -225,25 +213,6 @@ def test_a_call_that_trl_refuses_has_found_nothing(failed: dict[str, Any]) -> No
     done = rollout_of(messages, environment)
     assert [type(turn.action) for turn in done.turns] == [Invalid, Search]
     assert [turn.hits for turn in done.turns] == [(), ("d4",)]
-
-
-@pytest.mark.parametrize("tool", ["search", "read"])
-def test_an_argument_that_is_no_text_is_refused(tool: str) -> None:
-    environment = search_environment(BM25Retriever.build(PASSAGES), WORDS, replace(SMALL, tools=("search", "read")))()
-    with pytest.raises(TypeError, match="must be a text, not 5"):
-        getattr(environment, tool)(5)
-    assert environment._seen == []
-
-
-def test_what_the_messages_do_not_tell_is_not_logged() -> None:
-    """TRL's own length would be averaged with a 0, and the trainer's mask mass with a 1."""
-    environment = search_environment(BM25Retriever.build(PASSAGES), WORDS, SMALL)()
-    logged: dict[str, float] = {}
-    (em,), _ = environment_rewards({"em": 1.0})
-    said = [{"role": "assistant", "content": "town"}]
-    em([said], [environment], golden_answers=[["town"]], log_metric=logged.__setitem__)
-    assert logged["holdfast/reward/em"] == 1.0
-    assert not {"holdfast/rollout/length", "holdfast/sampler/mask_mass"} & set(logged)
 
 
 def test_an_outage_is_no_wrong_answer() -> None:

@@ -40,8 +40,8 @@ python -m holdfast_research.pages.claims
 
 * **The cause.** Here it is a truncated sampler, under which probability moves to tokens that are never sampled where
   failures are the rule ([the testbed](testbed.md)). Untruncated, the testbeds fall with [stale rollouts](mismatch.md)
-  alone, and a real model [at five times its learning rate](real-fall.md). That a penalty prevents this fall does not
-  show that the papers' mechanism caused theirs.
+  alone, and so does [a real model](real-old.md). That a penalty prevents this fall does not show that the papers'
+  mechanism caused theirs.
 * **Set-up.** Unless an arm says otherwise LLDS has λ = 1 and SAPO γ = 1, over the tokens of preserved rollouts; the
   papers have 0.2 and 0.1. SAPO is tested with exact match and five rollouts a question; its paper has token F1 and ten.
 * **Shared runs.** `testbeds` draws a testbed with every seed; the others share one, and partly the same runs of plain

@@ -108,6 +108,14 @@ EXPLANATIONS = (
         ("Clip-Cov",),
     ),
     Explanation(
+        "Void turns",
+        "SimpleTIR, 2509.02479",
+        "void",
+        "turns that are neither a search nor an answer are unlikely tokens, with large gradients",
+        None,
+        ("SimpleTIR",),
+    ),
+    Explanation(
         "No contrast",
         "RAGEN-2",
         "contrast",
@@ -133,6 +141,7 @@ ELSEWHERE: Mapping[str, str] = {
     "factbook": "135 M, Factbook",
     "real-fall": "135 M, large step",
     "real-long": "135 M, 150 batches",
+    "real-old": "135 M, stale rollouts",
 }
 """An experiment on another start -> what it is."""
 
