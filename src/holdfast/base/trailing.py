@@ -38,6 +38,8 @@ _SCALE = 5
 """Rows of the means of which binary noise is expected."""
 MIN_NOISE_RATIO = 0.25
 """The share of that noise that must be there."""
+_MOST_ALIKE = 0.95
+"""Correlation of neighbouring rows that is counted as memory of the noise; more is a course that no line fits."""
 _FIRST_ROWS = 16
 _LARGEST_COUNT = 64
 """Largest number of rewards that a row is tested to be the mean of."""
@@ -104,17 +106,18 @@ def noise(values: Values, window: int) -> Values:
 
     A sudden break must not count as noise. So the last `window` differences are left out once there are more than twice
     as many, and before that the largest, if there are four or more. With few differences the estimate is widened. It is
-    0 at the first row.
+    0 at the first row. The mean of their sizes and that of their squares agree for normal noise; the larger counts, so
+    that the rare large values of a sparse reward are noise too.
     """
     if len(values) < 2:
         return np.zeros_like(values)
     sizes = np.concatenate([[0.0], np.abs(np.diff(values))])
-    sums, counts = np.cumsum(sizes), np.arange(len(values))
+    sums, squares, counts = np.cumsum(sizes), np.cumsum(sizes**2), np.arange(len(values))
     late, few = counts > 2 * window, (counts >= _FEWEST_TO_CHOOSE) & (counts <= 2 * window)
     counts = np.where(late, counts - window, counts)
-    sums = sums[counts] - np.where(few, np.maximum.accumulate(sizes), 0.0)
-    used = np.maximum(counts - few, 1)
-    return sums / used * (1 + (2 + 2 * few) / used) / _DIFFERENCE
+    largest, used = np.where(few, np.maximum.accumulate(sizes), 0.0), np.maximum(counts - few, 1)
+    of_squares = np.sqrt(np.maximum(squares[counts] - largest**2, 0.0) / used / 2)
+    return np.maximum((sums[counts] - largest) / used / _DIFFERENCE, of_squares) * (1 + (2 + 2 * few) / used)
 
 
 def noise_of_mean(values: Values, window: int) -> Values:
@@ -213,11 +216,39 @@ def needed(errors: float, window: int, rows: int) -> Values:
 
 def margin(values: Values, window: int, errors: float) -> Values:
     """[N]: how far noise alone may move the mean of `window` values from its best or lowest. It is `errors` standard
-    errors of the difference of two means in a short log, and more in a long one."""
+    errors of the difference of two means in a short log, and more in a long one. Rounding alone is noise too."""
     rows = np.minimum(np.arange(1, len(values) + 1), window)
     of_draws = highest(binary_noise(trailing_mean(values, window), drawn_count(values) * rows))
-    spread = np.maximum(noise_of_mean(values, window), of_draws)
+    spread = np.maximum(noise_of_mean(values, window), np.maximum(of_draws, _ROUNDED * highest(np.abs(values))))
     return needed(errors, window, len(values)) * math.sqrt(2) * spread
+
+
+def trend(values: Values) -> tuple[Values, Values]:
+    """([N], [N]): how far the straight line through all values so far has climbed from the first row to this one, and
+    the standard error of that. What lies off the line is noise: so one odd row, or a course that no line fits, widens
+    the error, and so does noise with a memory. The error is infinite before there are four rows.
+
+    >>> change, error = trend(np.array([0.0, 1.0, 2.0, 3.0, 4.0, 6.0]))
+    >>> change.round(1).tolist()[-1], error.round(1).tolist()[-1]
+    (5.7, 0.4)
+    """
+    if not len(values):
+        return values, values
+    x = np.arange(len(values), dtype=np.float64)
+    y, rows = values - values[0], x + 1
+    spread = np.maximum(rows * (rows**2 - 1) / 12, 1e-12)
+    slope = (np.cumsum(x * y) - x / 2 * np.cumsum(y)) / spread
+    off = np.maximum(np.cumsum(y**2) - np.cumsum(y) ** 2 / rows - slope**2 * spread, 0.0)
+    scatter = np.sqrt(off / np.maximum(rows - 2, 1))
+    jumps = np.diff(y, prepend=y[:1])
+    rough = np.cumsum(jumps**2) - 2 * slope * y + slope**2 * x
+    with np.errstate(invalid="ignore", divide="ignore"):
+        alike = 1 - rough / (2 * off)  # correlation of neighbours, as far as the line leaves it
+        alike = np.clip(np.nan_to_num(alike + (2 + 4 * np.maximum(alike, 0.0)) / rows, neginf=0.0), 0.0, _MOST_ALIKE)
+        memory = noise_of_mean(values, _SCALE) * math.sqrt(_SCALE) / noise(values, _SCALE)
+    scatter *= np.fmax(memory, np.sqrt((1 + alike) / (1 - alike)))
+    scatter = np.maximum(scatter, _ROUNDED * highest(np.abs(values)))
+    return slope * x, np.where(rows < _FEWEST_TO_CHOOSE, np.inf, scatter * x / np.sqrt(spread))
 
 
 def held(condition: Truths, count: int) -> Truths:

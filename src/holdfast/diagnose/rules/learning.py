@@ -107,7 +107,7 @@ RWD004 = Rule(
         ),
     ),
     # These say why nothing is learned, or that the reward went down.
-    suppressed_by=("LRN001", "GRD003", "GRP001", "SMP003", "TRN001", "RWD001"),
+    suppressed_by=("LRN001", "GRD003", "GRP001", "SMP003", "ENT003", "TRN001", "RWD001"),
     meaning="The last third of the rewards is not higher than the first, beyond their noise.",
     impact="The policy may not learn at all, or so slowly that this log cannot show it. Many sound runs look like this "
     "for a long time.",
