@@ -51,6 +51,7 @@ from holdfast.base.trailing import (
     noise_of_mean,
     rows_since,
     spans,
+    trailing_lowest,
     trailing_mean,
     trend,
 )
@@ -103,11 +104,13 @@ class Smoothed:
     """[N]: share of the range; 0 at the peak and in the first rows."""
     z_score: Values
     """[N]: the loss in standard errors of the difference of the two means."""
+    lost_from_rest: Values
+    """[N]: share of the range that is lost if the best row of the peak is left out: one odd row is no peak."""
 
     def has_lost(self, share: float, errors: float) -> Truths:
         """[N]: where it has lost `share` or more, by more than `errors` standard errors. Longer logs need more."""
         enough = self.z_score > needed(errors, self.window, len(self.means))
-        return np.asarray((self.lost >= share - _ROUNDING) & enough)
+        return np.asarray((self.lost >= share - _ROUNDING) & (self.lost_from_rest >= share / 2) & enough)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,11 +267,14 @@ def _smoothed(rewards: Values, count: Values, window: int) -> Smoothed:
     of_row = np.maximum(noise_of_mean(rewards, window) * math.sqrt(window), binary_noise(in_both, count))
     error = of_row * np.sqrt(1 / rows + 1 / peak_rows)
     loss, height = peaks - means, reward_range(peaks, lowest(rewards))
+    best_row = -trailing_lowest(-rewards, window)[peak_at]
+    rest = np.where(peak_rows > 2, (peak_rows * peaks - best_row) / np.maximum(peak_rows - 1, 1), peaks)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         lost = np.where(height > 0, loss / height, 0.0)
+        lost_from_rest = np.where(height > 0, (rest - means) / height, 0.0)
         z_score = np.where(loss > 0, loss / error, 0.0)
     lost[: FEWEST - 1 if window <= LONG_WINDOW else FEWEST_WINDOWS * window - 1] = 0.0
-    return Smoothed(window, means, lost, z_score)
+    return Smoothed(window, means, lost, z_score, lost_from_rest)
 
 
 def reward_range(peak: ArrayLike, lowest: ArrayLike) -> Values:

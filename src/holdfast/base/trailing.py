@@ -194,7 +194,7 @@ def drawn_count(values: Values) -> Values:
     differences count too: a few equal rows at the start are chance, and must not make all that follows significant."""
     counts, means, rows = count_of(values), trailing_mean(values, _SCALE), np.arange(1, len(values) + 1)
     expected = np.sqrt(np.cumsum(binary_noise(means, counts) ** 2) / rows)
-    varies = np.cumsum(np.abs(np.diff(values, prepend=values[:1]))) / np.maximum(rows - 1, 1) / _DIFFERENCE
+    varies = np.sqrt(np.cumsum(np.diff(values, prepend=values[:1]) ** 2) / np.maximum(rows - 1, 1) / 2)
     return np.where(varies < MIN_NOISE_RATIO * expected, np.inf, counts)
 
 

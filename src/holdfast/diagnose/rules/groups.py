@@ -24,7 +24,7 @@ from holdfast.base.trailing import (
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import Remedy, advise
-from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling, has_risen
+from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling, shows_no_rise
 from holdfast.diagnose.rules.truncation import MUCH_FRACTION
 
 Rank = NDArray[np.int64]
@@ -257,7 +257,7 @@ def seldom_differ(rows: Rows, *, teaches: bool) -> Signal:
     where = (so_far <= MIXED_EVER) & (smooth > MIXED_NOW) & (row >= LONG_ROWS - 1)
     reward = rows.latest(REWARD)
     cut = rows.latest(TRUNCATED, lambda truncated: trailing_mean(truncated, LONG_ROWS)) >= MUCH_FRACTION  # TRN001
-    where &= (is_low(reward, LONG_ROWS) & ~has_risen(rows) & ~cut & (row >= FEWEST_FLAT - 1)) != teaches
+    where &= (is_low(reward, LONG_ROWS) & shows_no_rise(rows) & ~cut & (row >= FEWEST_FLAT - 1)) != teaches
     return Signal(
         where & ~falling(rows),
         lambda: dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: reward},

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import curve_of, reward_range
+from holdfast.base.collapse import TREND_ERRORS, curve_of, reward_range
 from holdfast.base.trailing import (
     Span,
     Truths,
@@ -276,6 +276,7 @@ BEST_ROWS, BACK_SHARE = 5, 0.2
 """The reward is near its best when the mean of five rows is within that share of the range of it."""
 LEARNED_SHARE = 0.1
 """Share of its range that a reward has gained, if the policy learns."""
+VISIBLE_SHARE = 0.2
 SOLVED = 0.9
 """A mean reward between 0 and 1 from which on there is little left to gain."""
 LONG_PREFERRED_ADVANTAGE = 0.03
@@ -310,6 +311,18 @@ def has_risen(rows: Rows, name: str = "reward/mean") -> Truths:
         return curve_of(values).rose & (gain > LEARNED_SHARE * reward_range(highest(values), lowest(values)))
 
     return rows.where(name, rises)
+
+
+def shows_no_rise(rows: Rows) -> Truths:
+    """[N]: where the reward has not risen, nothing suggests that it does, and a rise by a fifth of the highest possible
+    reward would show. That is 1, or the highest mean if it is more."""
+
+    def flat(reward: Values) -> Truths:
+        change, error = trend(reward)
+        visible = TREND_ERRORS * error < VISIBLE_SHARE * np.maximum(highest(reward), 1.0)
+        return visible & (change < TREND_ERRORS / 2 * error)
+
+    return rows.where("reward/mean", flat) & ~has_risen(rows)
 
 
 def is_solved(rows: Rows) -> Truths:
