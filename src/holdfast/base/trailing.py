@@ -106,8 +106,8 @@ def noise(values: Values, window: int) -> Values:
 
     A sudden break must not count as noise. So the last `window` differences are left out once there are more than twice
     as many, and before that the largest, if there are four or more. With few differences the estimate is widened. It is
-    0 at the first row. The mean of their sizes and that of their squares agree for normal noise; the larger counts, so
-    that the rare large values of a sparse reward are noise too.
+    0 at the first row. The mean of their sizes and that of their squares agree for normal noise. Where the second is
+    larger, tails are heavy: it counts, and more by the same factor, since a few errors are then no rare thing.
     """
     if len(values) < 2:
         return np.zeros_like(values)
@@ -117,7 +117,9 @@ def noise(values: Values, window: int) -> Values:
     counts = np.where(late, counts - window, counts)
     largest, used = np.where(few, np.maximum.accumulate(sizes), 0.0), np.maximum(counts - few, 1)
     of_squares = np.sqrt(np.maximum(squares[counts] - largest**2, 0.0) / used / 2)
-    return np.maximum((sums[counts] - largest) / used / _DIFFERENCE, of_squares) * (1 + (2 + 2 * few) / used)
+    of_sizes = (sums[counts] - largest) / used / _DIFFERENCE
+    heavy = np.maximum(of_squares / np.maximum(of_sizes, 1e-300), 1.0)
+    return np.maximum(of_sizes, of_squares) * heavy * (1 + (2 + 2 * few) / used)
 
 
 def noise_of_mean(values: Values, window: int) -> Values:
