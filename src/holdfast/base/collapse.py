@@ -78,6 +78,8 @@ TREND_ERRORS = 3.0
 one."""
 FEWEST_FLAT = 30
 """Rows in which a reward should have risen."""
+VISIBLE_SHARE = 0.25
+"""Share of the range by which a change must show, before a reward counts as flat."""
 BREAK_ROWS, BREAK_SHARE = 3, 0.6
 """A fall is a break if this share of the loss came within these rows: harder questions or another reward are as likely
 as a collapse."""
@@ -304,8 +306,8 @@ class Course:
     word: Word = "unclear"
     """The verdict. `collapsed`, `fell` and `recovered` are of the last fall, which began from a plateau or not, or is
     over. `dropped` is a loss of 20 % at the end. Without any of these the line through all rows decides: it `rose` or
-    `declined` by more than 3 standard errors, is `flat` if it did not by half of that in 30 rows, or it is `unclear`:
-    this log cannot tell yet."""
+    `declined` by more than 3 standard errors, is `flat` if it did not by half of that in 30 rows, and a change by a
+    quarter of the range would show. Else it is `unclear`: this log cannot tell yet."""
     change: float = 0.0
     """How far the line through all rows climbs from the first row to the last."""
     error: float = math.inf
@@ -350,7 +352,10 @@ def _word(curve: Curve, change: float, error: float) -> Word:
         return "rose" if change > 0 else "declined"
     if rows and curve.rose[-1]:
         return "rose"
-    return "flat" if rows >= FEWEST_FLAT and abs(change) <= TREND_ERRORS / 2 * error else "unclear"
+    if rows < FEWEST_FLAT or abs(change) > TREND_ERRORS / 2 * error:
+        return "unclear"
+    height = float(reward_range(curve.short.means.max(), curve.rewards.min()))
+    return "flat" if TREND_ERRORS * error <= VISIBLE_SHARE * height or not height else "unclear"
 
 
 def dropped(curve: Curve) -> Fall | None:
