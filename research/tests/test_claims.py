@@ -24,14 +24,6 @@ def test_the_page_is_what_the_kept_runs_say() -> None:
     assert made == PAGE, "python -m holdfast_research.pages.claims"
 
 
-def test_what_no_claim_asks_stands_beside_the_verdicts() -> None:
-    """Invalid turns come back under the penalties, and not under an untruncated sampler."""
-    rows = [line.split(" | ") for line in claims.further() if line.startswith("| ")]
-    invalid = {row[0].removeprefix("| "): [float(cell) for cell in row[2:5]] for row in rows[1:7]}
-    assert invalid["SAPO"] == [0.03, 0.10, 0.29] and invalid["LLDS action"] == [0.02, 0.05, 0.29]
-    assert invalid["GRPO"] == [0.03, 0.51, 0.31] and invalid["GRPO, untruncated sampler"][-1] == 0.08
-
-
 @pytest.fixture
 def few(tmp_path: Path) -> Path:
     """A repository that keeps one experiment."""

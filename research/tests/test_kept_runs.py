@@ -125,12 +125,6 @@ def test_a_run_made_again_takes_the_place_of_the_packed_one(folder: Path, tmp_pa
     assert after["runs/grpo-s12"] == before["runs/grpo-s12"]
 
 
-def test_a_run_that_is_there_stays(folder: Path, tmp_path: Path) -> None:
-    kept_runs.keep(folder, tmp_path / "kept")
-    assert kept_runs.restore("death-spiral", folder, tmp_path / "kept") == []
-    assert (folder / "runs" / "grpo-s11" / "checkpoints").exists()
-
-
 @pytest.mark.grid(4)
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in kept_runs.KEPT.glob("*/plan.json")))
 def test_the_page_in_the_documentation_is_that_of_the_kept_runs(name: str, tmp_path: Path) -> None:

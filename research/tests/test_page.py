@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.base.errors import MissingExtra
 from holdfast_research import judge
-from holdfast_research.figures import draw, mean_curve, spread
+from holdfast_research.figures import draw
 from holdfast_research.jobs import Failure
 from holdfast_research.page import html, write_report
 from holdfast_research.pages.curves import claim_rows, missing, text_of
@@ -125,8 +122,7 @@ def test_what_asks_about_arms_left_out_is_left_out(runs: Runs, tmp_path: Path) -
 
 
 def test_the_page_in_markdown_has_arms_verdicts_and_what_is_missing(results: dict[str, Any]) -> None:
-    text = text_of(results)
-    assert "| remedy, 0.2 | 0 of 3 | 0.80 (0.80–0.80) → 0.80 (0.80–0.80) |" in text
+    assert "| remedy, 0.2 | 0 of 3 | 0.80 (0.80–0.80) → 0.80 (0.80–0.80) |" in text_of(results)
     results["claims"] = [
         {"paper": "control", "says": f"{arm} holds.", "asks": "it holds", "verdict": word, "because": because}
         for arm, word, because in (
@@ -154,24 +150,6 @@ def test_a_figure_is_svg_in_the_pages_own_colours(runs: Runs) -> None:
     assert svg == draw(EXPERIMENT.figures[0], runs, key="f0")  # equal numbers, equal bytes
     assert svg != draw(EXPERIMENT.figures[0], {**runs, "remedy": runs[GRPO.name]}, key="f0")
     assert draw(EXPERIMENT.figures[1], runs, key="f1") is None
-
-
-def test_without_matplotlib_the_extra_is_named(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'holdfast-rl\[figures\]'"):
-        draw(EXPERIMENT.figures[0], runs, key="f")
-
-
-def test_the_mean_is_over_steps_that_all_seeds_have() -> None:
-    assert mean_curve([([1, 2, 4], [1.0, 2.0, 4.0]), ([2, 3, 4], [4.0, 0.0, 0.0])]) == ([2, 4], [3.0, 2.0])
-
-
-def test_labels_move_apart_and_keep_their_order() -> None:
-    moved = spread([0.9, 0.1, 0.1, 0.12], 0.1)
-    assert moved[0] == 0.9
-    low = sorted(moved[1:])
-    assert all(b - a > 0.099 for a, b in pairwise(low))
-    assert moved[3] == max(moved[1:])
 
 
 def test_runs_that_start_from_different_policies_are_told_apart(

@@ -1,4 +1,4 @@
-"""The single-turn sets: what counts as an outcome, and the page that judges them."""
+"""The single-turn sets, and the page that judges them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from holdfast_research import collection
+from holdfast_research import collection, readings
 from holdfast_research.pages import single_turn as page
-from holdfast_research.recordings import outcomes
 from holdfast_research.recordings.library import PACKED, Recording, folder_of, read_manifest
-
-HELD_OUT = folder_of("fourth")
 
 
 def test_a_log_of_every_step_is_joined_as_trl_joins_it() -> None:
@@ -51,10 +48,20 @@ def test_a_set_is_judged_in_every_view(tmp_path: Path) -> None:
     assert "!! leak" in page.each(verdicts)
 
 
-def test_the_held_out_set_is_small_and_has_healthy_runs() -> None:
-    recordings = read_manifest(HELD_OUT)
-    assert {r.name for r in recordings} == set(collection.read(HELD_OUT / PACKED))
-    assert sum(path.stat().st_size for path in HELD_OUT.iterdir()) < 1.5e6
-    for recording in recordings:
-        assert recording.healthy or recording.cause in (*outcomes.CAUSES, outcomes.UNPLANNED)
-    assert sum(r.healthy for r in recordings) >= 20
+def test_a_log_of_the_local_trainer_is_judged_whole_and_with_a_row_in_ten() -> None:
+    folder = folder_of("real-model")
+    recordings = read_manifest(folder)
+    assert len(recordings) == 8 and all(recording.healthy for recording in recordings)
+    assert set(collection.read(folder / PACKED)) == {recording.name for recording in recordings}
+    views = page.views(recordings[0], folder)
+    assert len(views["whole"].steps) == 24 and views["every 10"].steps.tolist() == [10, 20]
+    assert views["whole"].settings["train.group_size"] == 6
+
+
+def test_what_is_said_of_the_runs_of_a_real_model_is_published() -> None:
+    folder, kept = folder_of("real-model"), readings.kept("real-model")
+    assert kept is not None
+    verdicts = page.all_views(read_manifest(folder), folder)
+    assert len(verdicts) == 16
+    for v in verdicts:
+        assert kept["runs"][v.name][v.view] == page.said(v.findings, v.notes), "make accuracy"

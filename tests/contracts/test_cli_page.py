@@ -8,8 +8,7 @@ from typing import Any
 
 from tests.contracts.site_modules import site_module
 
-from holdfast.cli.command import SettingsCommand
-from holdfast_research.__main__ import COMMANDS, program
+from holdfast_research.__main__ import program
 
 commands = site_module("commands")
 
@@ -24,17 +23,3 @@ def test_every_command_has_a_section() -> None:
     headings = set(re.findall(r"^###+ (holdfast .*)$", commands.page(), re.M))
     assert headings == set(names_of(program()))
     assert {"holdfast train", "holdfast eval compare", "holdfast reproduce run"} <= headings
-
-
-def test_commands_of_the_research_package_are_marked() -> None:
-    _, heading, research = commands.page().partition(f"\n## {commands.PANEL}\n")
-    assert heading
-    assert set(re.findall(r"^### holdfast (.*)$", research, re.M)) == set(COMMANDS)
-
-
-def test_commands_that_take_settings_say_so() -> None:
-    group = program()
-    text = commands.page()
-    for name in ("train", "ask"):
-        section = text.partition(f"### holdfast {name}\n")[2].partition("\n### ")[0]
-        assert ("[--section.key value]" in section) is isinstance(group.commands[name], SettingsCommand)

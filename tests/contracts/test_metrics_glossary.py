@@ -80,9 +80,10 @@ def used_names(sources: Mapping[str, ast.Module]) -> dict[str, set[str]]:
 
 
 def fits(used: str, name: str) -> bool:
-    """Whether a used name, holes included, can be the glossary's name; any number of an action will do."""
+    """Whether a used name, holes included, can be the glossary's name; any number of an action, or name of a tool,
+    will do."""
     pattern = re.escape(re.sub(r"(?<=/action_)\d+$", "0", used)).replace(r"\{\}", FILLED)
-    return re.fullmatch(pattern, name.replace("<k>", "0")) is not None
+    return re.fullmatch(pattern, name.replace("<k>", "0").replace("<name>", "name")) is not None
 
 
 def unknown(names: Mapping[str, set[str]]) -> list[str]:

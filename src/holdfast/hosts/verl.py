@@ -248,6 +248,7 @@ OTHERS: Mapping[str, Elsewhere | Noted | Refused] = {
     "faults": Noted("verl's rollouts have no faults on purpose"),
     "run.threads": Noted("Ray gives every worker its threads"),
     "retrieval.stem": Noted("the server of the index has its own"),
+    "retrieval.fields": Noted("the index of the server has its passages"),
     "retrieval.cache_size": Noted("the server has its own cache"),
     "run.max_failed_fraction": Noted("verl continues however many rollouts fail. It leaves them out and logs that"),
     "train.displacement_every": Noted("a loss function of verl cannot see rollouts before and after a whole update"),
@@ -346,7 +347,7 @@ def _problems(recipe: Any) -> Iterator[str]:
             "server. Set data.train to your questions and retrieval.url to a server over your passages, or train on "
             "it in TRL"
         )
-    elif recipe.retrieval.url is None and recipe.retrieval.corpus == "world":
+    elif recipe.retrieval.url is None and recipe.retrieval.corpus == "world" and recipe.protocol.searches:
         yield "retrieval.url is not set, but verl's rollouts need a retrieval server; set it to the address of one"
     if recipe.model.path == "tiny" and not recipe.warm_start.steps:
         yield (

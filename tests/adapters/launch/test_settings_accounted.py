@@ -32,11 +32,13 @@ OTHER: dict[str, tuple[str, ...]] = {
     "data.test": ("test.jsonl",),
     "retrieval.corpus": ("corpus.jsonl", "--retrieval.url=none"),
     "retrieval.index": ("index", "--retrieval.url=none", "--retrieval.corpus=corpus.jsonl"),
+    "retrieval.fields": ('text = "body"',),
     "model.lora_alpha": ("64", "--model.lora_rank=8"),
     "model.autocast": ("none",),
     "model.chat_template": ("none",),
     "protocol.preset": ("search-r1",),
     "protocol.tools": ("search,read", "--protocol.preset=tools"),
+    "protocol.tool_timeout": ("7", "--protocol.preset=tools", "--protocol.tools=search,read"),
     "protocol.prompt": ("Q: {question}",),
     "protocol.max_turns": ("6", "--loss.reduction=seq-mean-token-sum-norm"),
     "warm_start.data": ("episodes.jsonl",),
@@ -117,7 +119,7 @@ def substance(host: str, config: Config) -> tuple[object, ...]:
     made = plan(host, config, Machines(gpus=2))
     texts = {name: text for name, text in made.files.items() if name != "recipe.toml"}
     if host == "trl":
-        sections = ("data]", "retrieval]", "protocol]", "world]")
+        sections = ("data]", "retrieval]", "retrieval.fields]", "protocol]", "world]")
         texts["read"] = "".join(
             part for part in re.split(r"(?m)^(?=\[)", made.files["recipe.toml"]) if part[1:].startswith(sections)
         )

@@ -18,7 +18,7 @@ def filled(page: str, tables: Mapping[str, str]) -> str:
     <!-- end -->
     """
     for name, table in tables.items():
-        made = f"<!-- {name} -->\n\n{table.strip()}\n\n<!-- end -->"
-        page, n = re.subn(rf"<!-- {name} -->\n.*?<!-- end -->", lambda _, made=made: made, page, flags=re.DOTALL)
-        assert n == 1, f"the page has lost the marks of its {name}"
+        found = re.search(rf"<!-- {name} -->\n(.*?)<!-- end -->", page, re.DOTALL)
+        assert found, f"the page has lost the marks of its {name}"
+        page = f"{page[: found.start(1)]}\n{table.strip()}\n\n{page[found.end(1) :]}"
     return page

@@ -15,7 +15,8 @@ from holdfast.adapters.launch.schedule import Machines
 from holdfast.adapters.launch.view import Recipe, launch_of
 from holdfast.base.errors import ConfigError, DataError, raise_all
 from holdfast.data import factbook
-from holdfast.data.questions import Example, hold_out, read_questions
+from holdfast.data.files import read_questions
+from holdfast.data.questions import Example, hold_out
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import Noted, Option, Refused
 from holdfast.recipe import Config, absolute, require

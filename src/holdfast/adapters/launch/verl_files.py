@@ -16,7 +16,7 @@ from holdfast.adapters.launch.view import Recipe
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
-from holdfast.data.files import import_pyarrow
+from holdfast.base.rows import import_pyarrow
 from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions
 from holdfast.hosts.host import Here, Option, Reference
 from holdfast.hosts.verl import AGENT, AGENT_LOOPS
@@ -54,7 +54,7 @@ def agent_loops(config: Config) -> str:
         "max_turn_tokens": limits.max_turn_tokens,
         "max_observation_tokens": limits.max_observation_tokens,
         "topk": limits.topk,
-        **({} if limits.tools is None else {"tool_names": list(limits.tools)}),
+        **({} if limits.tools is None else {"tool_names": list(limits.tools), "tool_timeout": limits.tool_timeout}),
         "reward": {name: weight for name, weight in config.reward.weights().items() if weight},
     }
     lines = [f"- name: {AGENT}", "  _target_: holdfast.adapters.verl_agent.SearchAgentLoop"]
