@@ -13,10 +13,6 @@ import typer
 
 from holdfast.cli.doctor_losses import Line, prime_rl_checks, slime_checks
 from holdfast.cli.terminal import HELP_OPTIONS, out
-from holdfast.hosts.host import between
-from holdfast.hosts.prime_rl import PRIME_RL
-from holdfast.hosts.trl import TRL
-from holdfast.hosts.verl import VERL
 
 app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True, context_settings=HELP_OPTIONS)
 
@@ -129,6 +125,8 @@ def slime(
 
 def trl_lines() -> Iterator[Line]:
     """(whether it is fine, what was checked and what to do) for TRL."""
+    from holdfast.hosts.trl import TRL
+
     if (installed := _version("trl")) is None:
         yield False, f"trl is not installed in this environment. {_INSTALL_TRL}"
         return
@@ -146,6 +144,9 @@ def trl_lines() -> Iterator[Line]:
 
 def unsloth_lines() -> Iterator[Line]:
     """The lines of `trl_lines` for Unsloth."""
+    from holdfast.hosts.host import between
+    from holdfast.hosts.trl import TRL
+
     packages = {name: _version(name) for name in ("unsloth", "unsloth_zoo", "trl")}
     absent = [name for name, installed in packages.items() if installed is None]
     if absent:
@@ -169,6 +170,8 @@ def unsloth_lines() -> Iterator[Line]:
 
 def prime_rl_lines(config: Path | None) -> Iterator[Line]:
     """The lines of `trl_lines` for prime-rl."""
+    from holdfast.hosts.prime_rl import PRIME_RL
+
     if (installed := _version("prime-rl")) is None:
         yield (
             False,
@@ -206,6 +209,9 @@ def slime_lines(options: list[str]) -> Iterator[Line]:
 
 def verl_lines(overrides: list[str]) -> Iterator[Line]:
     """The lines of `trl_lines` for verl. Stops at the first problem that hides the others."""
+    from holdfast.hosts.host import between
+    from holdfast.hosts.verl import VERL
+
     if (installed := _version("verl")) is None:
         yield False, "verl is not installed in this environment. Run: pip install 'holdfast-rl[verl]'"
         return

@@ -97,7 +97,7 @@ def test_too_few_questions_for_a_batch(small: str, host: str, why: str) -> None:
 
 
 def test_an_unknown_host_or_setting(small: str) -> None:
-    assert "trl|verl" in typed("ray", small, code=2)
+    assert "choose trl or verl" in typed("ray", small, code=2)
     assert "did you mean train.lr" in typed("trl", small, "--train.learning_rate", "1", code=2)
 
 
