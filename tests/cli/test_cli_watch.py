@@ -110,7 +110,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     paths: list[Path] = []
     read_logs = readers.read_logs
-    monkeypatch.setattr(readers, "read_logs", lambda path: paths.append(path) or read_logs(path))
+    monkeypatch.setattr(readers, "read_logs", lambda path, names: paths.append(path) or read_logs(path, names))
     return paths
 
 

@@ -15,8 +15,8 @@ import pytest
 # From the bottom. `losses` imports nothing of ours, so that it can be copied into another trainer.
 FLOORS = (
     "losses base",
-    "retrieval diagnose model",
-    "agent",
+    "retrieval hosts model",
+    "agent diagnose",
     "methods data",
     "recipe",
     "train adapters",

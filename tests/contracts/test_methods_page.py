@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.adapters.launch.view import in_host as translated
+from holdfast.adapters.launch.view import launch_of
 from holdfast.methods.method import Method
 from holdfast.methods.registry import METHODS
 from holdfast.recipe import load
@@ -50,9 +52,9 @@ def row(kind: type[Method]) -> str:
 
 def in_host(kind: type[Method], host: str) -> Iterator[str]:
     """The options of a host for the method's defaults, or why there are none."""
-    made = kind().translated(host, load())
+    made = translated(kind(), host, load())
     if made.problems:
-        yield f"no: {kind.hosts.get(host, 'the host does not have it')}"
+        yield f"no: {launch_of(host).methods.get(kind.name, kind.elsewhere)}"
     elif not made.options:
         yield "yes"
     yield from (f"`{option.name}`" for option in made.options)

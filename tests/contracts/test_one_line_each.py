@@ -56,7 +56,7 @@ class Toy(Method):
     source: ClassVar = "a test"
     needs: ClassVar = frozenset({"group advantages", "sampler"})
     acts_on: ClassVar = "it compares the rollouts of a group"
-    hosts: ClassVar = {"trl": "it is a toy", "verl": "it is a toy"}
+    elsewhere: ClassVar = "it is a toy"
     metrics: ClassVar = {"toy/calls": "Hooks that were called."}
     called: ClassVar = set()
 

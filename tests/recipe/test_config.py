@@ -454,6 +454,12 @@ CONTRADICTIONS = {
     "one tool twice": [*OWN, "--protocol.preset=tools", "--protocol.tools=['search', 'search']"],
     "reading alone": [*OWN, "--protocol.preset=tools", "--protocol.tools=['read']"],
     "no such tool": [*OWN, "--protocol.preset=tools", "--protocol.tools=['browse']"],
+    "demonstrations of searches": [
+        *OWN,
+        "--protocol.preset=tools",
+        "--protocol.tools=['my_tools:add']",
+        "--warm_start.steps=9",
+    ],
     "nthr with frozen layers": ["--model.path=m", *OWN, f"{METHODS}nthr.on", "--model.lora_rank=8"],
 }
 

@@ -16,6 +16,7 @@ from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
+from holdfast.train import loading
 from holdfast.train.loading import load_questions, load_retriever, load_retrievers
 
 Recipe = Callable[..., Config]
@@ -102,10 +103,13 @@ def test_bad_rows_are_counted_and_said(
 # ---- indexes
 
 
-def test_an_index_is_saved_and_used_again(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
+def test_an_index_is_saved_and_used_again(
+    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own_files["retrieval.index"] = str(tmp_path / "deep" / "index")
     first = load_retriever(recipe(own_files)).search(["thing 7 water"], 3)
     written = (tmp_path / "deep" / "index" / "manifest.json").stat().st_mtime_ns
+    monkeypatch.setattr(loading, "corpus_hash", pytest.fail)  # the corpus is not read while its file stays the same
     again = load_retriever(recipe(own_files)).search(["thing 7 water"], 3)
     assert again == first and first[0][0].document.id == "7"
     assert (tmp_path / "deep" / "index" / "manifest.json").stat().st_mtime_ns == written

@@ -57,7 +57,7 @@ def test_a_model_that_never_searches_or_answers_is_stopped_while_no_reward_says_
     if model == "base" or "custom" in reward:
         train(config, tmp_path / "run", listener=told)
         return
-    with pytest.raises(ModelError, match=r"none of the first 64 rollouts searched or answered.*warm_start\.data"):
+    with pytest.raises(ModelError, match=r"none of the first 64 rollouts called a tool or answered.*warm_start\.data"):
         train(config, tmp_path / "run", listener=told)
     assert [step for step, _ in told.steps] == [1, 2]
 

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.base.collapse import WINDOW, Curve, collapsed, curve_of, dropped, fell, plateau
 from holdfast.base.errors import DataError
 from holdfast.base.run_folder import METRICS, RESULTS
-from holdfast.diagnose.readers.names import FORMER
+from holdfast.hosts.ours import FORMER
 from holdfast.train.tracking import MetricsFile
 
 RISE = 0.12

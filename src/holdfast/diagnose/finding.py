@@ -11,8 +11,11 @@ from typing import Any, Literal
 
 from holdfast.base.collapse import FALLEN_SHARE, FEWEST, WINDOW, Course
 from holdfast.base.files import write_whole
+from holdfast.base.glossary import METRICS
 from holdfast.base.run_folder import FINDINGS
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.readers.names import CUMULATIVE
+from holdfast.diagnose.readers.text import listed
 
 Level = Literal["finding", "note"]
 """A finding is a problem. A note is worth knowing, but no reason to act."""
@@ -120,7 +123,11 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
     if rows == 1:
         span = f"1 row, step {facts['last step']:.0f}"
     if "peak reward" not in facts:
-        return f"No reward in this log ({span})."
+        others = [name for name in log.series if name not in METRICS and name not in CUMULATIVE]
+        more = (
+            f" If a series is the reward, name it: --name reward=SERIES. There are {listed(others)}." if others else ""
+        )
+        return f"No reward in this log ({span}).{more}"
     if facts["rewards"] == 1:
         return f"Reward {facts['last reward']:.3g} ({span}). {MORE_ROWS}"
     course = f"Reward {facts['first reward']:.3g} at first, {facts['peak reward']:.3g} at best"

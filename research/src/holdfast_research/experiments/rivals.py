@@ -81,7 +81,8 @@ EXPERIMENT = Experiment(
         a.SAME_STEP,
     ),
     figures=(
-        *a.dynamics(KNOWN, TRIED, TRIED_MORE, metrics=("reward/mean", "displacement/correct", "entropy/mean")),
+        *a.dynamics(KNOWN, TRIED, metrics=("reward/mean", "displacement/correct", "entropy/mean")),
         *(Figure("sampler/mask_mass", "Probability of what the sampler can draw", arms) for arms in (KNOWN, TRIED)),
+        *a.dynamics(TRIED_MORE, metrics=("reward/mean", "entropy/mean")),
     ),
 )
