@@ -5,11 +5,12 @@
     python -m holdfast_research.null_model --json build/null_model.json
 
 A healthy run is drawn, not trained. Its rewards are correct or not, for questions of unequal difficulty. Its level
-stays, rises, or rises to a plateau. Noise has a memory, and some runs see easy and hard questions by turns. The other
+stays, rises, or rises to a plateau. Noise has a memory, and some runs see easy and hard questions by turns. Other
+cells have rewards that are nearly always 0, that have heavy tails, or that are negative. The other
 series are those of a stock GRPOTrainer, or of one with our observer. With them go a held-out score, calls of a tool, a
 staleness that is constant, and one of several schedules. No threshold of a rule was chosen from them.
 
-A cell is a number of rows and a number of completions a row. Each run draws all else. The rules are those
+A cell is a number of rows, a number of completions a row, and a kind of reward. Each run draws all else. The rules are those
 of `holdfast diagnose`, all together, and the count is of findings, not of notes.
 """
 
@@ -35,9 +36,16 @@ from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log, Series
 
 Shape = Literal["stationary", "plateau", "rising", "steps"]
+Reward = Literal["correct", "sparse", "heavy-tailed", "negative"]
 
-ROWS = (20, 100, 300, 1000, 3000, 10000)
-COMPLETIONS = (4, 8, 16, 64, 512)
+ROWS = (8, 20, 100, 300, 1000, 3000, 10000)
+COMPLETIONS = (2, 4, 8, 16, 64, 512)
+COMPLETIONS_OF_OTHERS = 8
+"""Completions a row, where rewards are not just correct or incorrect."""
+RARE = 0.03
+"""The share of the chance to be correct that is left where rewards are sparse."""
+TAIL = 0.5
+"""The scale of noise with two degrees of freedom, for one completion."""
 RUNS, MOST_ROWS = 200, 200_000
 """Runs in a cell, and rows in all of them: cells of long runs have fewer."""
 FEWEST_RUNS = 60
@@ -75,6 +83,7 @@ class Run:
     observed: bool
     """Whether our observer logs too."""
     seed: int
+    reward: Reward = "correct"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +95,7 @@ class Verdict:
     steps: tuple[int, ...]
 
 
-def drawn(rows: int, completions: int, seed: int) -> Run:
+def drawn(rows: int, completions: int, seed: int, reward: Reward = "correct") -> Run:
     """A healthy run of a cell. The same seed draws the same run."""
     draw = np.random.default_rng((rows, completions, seed))
     groups = [size for size in (2, 4, 8, 16) if size <= completions and not (completions == 512 and size < 8)]
@@ -102,6 +111,7 @@ def drawn(rows: int, completions: int, seed: int) -> Run:
         functions=int(draw.choice([1, 1, 2])),
         observed=bool(draw.random() < 0.5),
         seed=seed,
+        reward=reward,
     )
 
 
@@ -127,10 +137,14 @@ def log_of(run: Run, copy: int | None = None) -> Log:
     rewards = rewards_of(draw, run)
     series = stock(draw, run, rewards)
     series |= beside(draw_beside, run)
+    scores: dict[str, Series] = {}
+    if run.reward != "correct":  # a script's log: the reward alone, which no share of groups or held-out score explains
+        series = {name: values for name, values in series.items() if name == "reward/mean" or name not in rewards}
+    else:
+        scores = held_out(draw_scores, run)
     if run.observed:
         series |= observed(draw, run, rewards["reward/mean"], series)
     steps = np.arange(1, run.rows + 1)
-    scores = held_out(draw_scores, run)
     return Log(
         format="trl",
         host="trl",
@@ -159,6 +173,7 @@ def rewards_of(draw: np.random.Generator, run: Run) -> dict[str, Values]:
     level = level + run.season * np.sin(2 * np.pi * np.arange(run.rows) / draw.uniform(10, max(run.rows / 3, 11)))
     questions = max(run.completions // run.group, 1)
     chance = _share(level[:, None] + DIFFICULTY * draw.normal(size=(run.rows, questions)))
+    chance = RARE * chance if run.reward == "sparse" else chance
     correct = draw.binomial(run.group, chance) / run.group
     deviation = np.sqrt(correct * (1 - correct) * run.group / (run.group - 1))
     mixed = (deviation > 0).mean(axis=1)
@@ -166,8 +181,13 @@ def rewards_of(draw: np.random.Generator, run: Run) -> dict[str, Values]:
     if run.functions > 1:
         form = _share(np.linspace(0, 3, run.rows) + LEVEL_NOISE * autocorrelated(draw, run.rows, run.memory))
         parts["rewards/polite/mean"] = draw.binomial(run.completions, form) / run.completions
+    total = np.asarray(np.sum(list(parts.values()), axis=0))
+    if run.reward == "heavy-tailed":
+        total = total + TAIL / np.sqrt(run.completions) * draw.standard_t(2, size=run.rows)
+    if run.reward == "negative":
+        total = 2 * (total - run.functions) - 0.2
     return parts | {
-        "reward/mean": np.sum(list(parts.values()), axis=0),
+        "reward/mean": total,
         "reward/group_std": deviation.mean(axis=1),
         "rollout/mixed_group_fraction": mixed,
         "frac_reward_zero_std": 1 - mixed,
@@ -332,8 +352,8 @@ def _logit(share: float) -> float:
 # ---- judging
 
 
-def judge(cell: tuple[int, int, int]) -> Verdict:
-    """(rows, completions, seed) -> what the rules find in that run."""
+def judge(cell: tuple[int, int, int, Reward]) -> Verdict:
+    """(rows, completions, seed, reward) -> what the rules find in that run."""
     run = drawn(*cell)
     findings = diagnose(log_of(run)).findings
     return Verdict(run=run, codes=tuple(f.code for f in findings), steps=tuple(f.step for f in findings))
@@ -341,8 +361,12 @@ def judge(cell: tuple[int, int, int]) -> Verdict:
 
 def verdicts(rows: Sequence[int], completions: Sequence[int], runs: int, jobs: int = 1) -> Iterator[Verdict]:
     """The verdicts of all cells, in order."""
+    kinds: list[tuple[int, Reward]] = [(size, "correct") for size in completions]
+    kinds += [(COMPLETIONS_OF_OTHERS, reward) for reward in get_args(Reward)[1:]]
     cells = [
-        (length, size, seed) for length, size in product(rows, completions) for seed in range(runs_of(length, runs))
+        (length, size, seed, reward)
+        for length, (size, reward) in product(rows, kinds)
+        for seed in range(runs_of(length, runs))
     ]
     if jobs == 1:
         yield from map(judge, cells)
@@ -371,8 +395,8 @@ def table(all_of_them: Sequence[Verdict]) -> str:
     def line(name: str, some: list[Verdict]) -> str:
         return f"| {name} | " + " | ".join(f"{rate(v for v in some if v.run.rows == n):.3f}" for n in rows) + " |"
 
-    for size in sorted({v.run.completions for v in all_of_them}):
-        lines.append(line(f"{size} completions", [v for v in all_of_them if v.run.completions == size]))
+    for kind in sorted({cell_of(v.run)[1:] for v in all_of_them}):
+        lines.append(line(name_of(*kind), [v for v in all_of_them if cell_of(v.run)[1:] == kind]))
     for shape in get_args(Shape):
         lines.append(line(shape, [v for v in all_of_them if v.run.shape == shape]))
     for memory in MEMORIES:
@@ -393,10 +417,24 @@ def table(all_of_them: Sequence[Verdict]) -> str:
 
 def too_many(all_of_them: Sequence[Verdict]) -> list[str]:
     """The cells with more than `CELL_AT_MOST` findings per run."""
-    cells: dict[tuple[int, int], list[Verdict]] = {}
+    cells: dict[tuple[int, int, Reward], list[Verdict]] = {}
     for verdict in all_of_them:
-        cells.setdefault((verdict.run.rows, verdict.run.completions), []).append(verdict)
-    return [f"{n} rows of {c}: {rate(some):.3f}" for (n, c), some in cells.items() if rate(some) > CELL_AT_MOST]
+        cells.setdefault(cell_of(verdict.run), []).append(verdict)
+    return [
+        f"{rows} rows, {name_of(*kind)}: {rate(some):.3f}"
+        for (rows, *kind), some in cells.items()
+        if rate(some) > CELL_AT_MOST
+    ]
+
+
+def cell_of(run: Run) -> tuple[int, int, Reward]:
+    """(rows, completions, reward): the cell of a run."""
+    return run.rows, run.completions, run.reward
+
+
+def name_of(completions: int, reward: Reward) -> str:
+    """A kind of cell in words."""
+    return f"{completions} completions" + ("" if reward == "correct" else f", {reward} rewards")
 
 
 def main() -> None:
@@ -408,7 +446,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write every verdict here")
     args = parser.parse_args()
-    total = sum(runs_of(n, args.runs) for n in args.rows) * len(args.completions)
+    total = sum(runs_of(n, args.runs) for n in args.rows) * (len(args.completions) + len(get_args(Reward)) - 1)
     results: list[Verdict] = []
     for verdict in verdicts(args.rows, args.completions, args.runs, args.jobs):
         results.append(verdict)

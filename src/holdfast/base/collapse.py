@@ -2,11 +2,12 @@
 `holdfast diagnose` share this definition.
 
 The reward is smoothed over its last `WINDOW` rows. A loss is a share of the reward's range. The range reaches from the
-lowest reward so far to the peak, and always includes 0. Where no reward is below 0, that is the share of the peak.
-Where one is below 0, a share of the peak would mean nothing: take -0.98 after -1. A loss must also exceed the noise. It
-is estimated from neighbouring rows, from neighbouring means, and from the number of binary rewards in a row, if that
-shows. The longer the log, the more means there are, and the further apart the best and the lowest of them are by
-chance. So the standard errors below are those of short logs, and longer ones need more (`needed` in `trailing.py`).
+lowest reward so far to the peak, and includes 0 unless the peak is below 0. Where no reward is below 0, that is the
+share of the peak. Where one is below 0, a share of the peak would mean nothing: take -0.98 after -1. A loss must also
+exceed the noise. It is estimated from neighbouring rows, from neighbouring means, and from the number of binary rewards
+in a row, if that shows. The longer the log, the more means there are, and the further apart the best and the lowest of
+them are by chance. So the standard errors below are those of short logs, and longer ones need more (`needed` in
+`trailing.py`).
 
 * `dropped`: 20 % is lost, by more than 3 standard errors.
 * `fell`: 40 % is lost, by more than 5 standard errors; or a third, in the mean of ten rows, by more than 4. In a long
@@ -15,7 +16,8 @@ chance. So the standard errors below are those of short logs, and longer ones ne
 
 A sudden fall may pass: `Curve.down` leaves out the rows in which it recovers, or may still begin to. A fall is over
 once the reward is within 20 % of its peak again, in the means of five and of ten rows (`Curve.back`). `course` says
-what came of a fall by the end of the log. `RWD001`, the headline and the phases of a report are all read from it.
+what became of the reward by the end of the log, in one word. `RWD001`, `RWD004`, the headline, the closing words of a
+run, and the verdict and the phases of a report all read it.
 
 Everything is causal: what is true at a row depends on the rows up to it. A run that recovered fell all the same
 (`fell`); `Curve.fallen` says for each row whether the reward has fallen.
@@ -49,7 +51,9 @@ from holdfast.base.trailing import (
     noise_of_mean,
     rows_since,
     spans,
+    trailing_lowest,
     trailing_mean,
+    trend,
 )
 
 WINDOW = 5
@@ -69,6 +73,13 @@ PLATEAU_ROWS = 20
 """Rows near the peak that make a fall a collapse."""
 FALLEN_ERRORS, FALLEN_LONG_ERRORS, DROPPED_ERRORS = 5.0, 4.0, 3.0
 """Standard errors of the difference of two means that a loss must exceed in a short log."""
+TREND_ERRORS = 3.0
+"""Standard errors by which the line through all rows shows a rise or a decline. Below half of that nothing suggests
+one."""
+FEWEST_FLAT = 30
+"""Rows in which a reward should have risen."""
+VISIBLE_SHARE = 0.25
+"""Share of the range by which a change must show, before a reward counts as flat."""
 BREAK_ROWS, BREAK_SHARE = 3, 0.6
 """A fall is a break if this share of the loss came within these rows: harder questions or another reward are as likely
 as a collapse."""
@@ -95,11 +106,13 @@ class Smoothed:
     """[N]: share of the range; 0 at the peak and in the first rows."""
     z_score: Values
     """[N]: the loss in standard errors of the difference of the two means."""
+    lost_from_rest: Values
+    """[N]: share of the range that is lost if the best row of the peak is left out: one odd row is no peak."""
 
     def has_lost(self, share: float, errors: float) -> Truths:
         """[N]: where it has lost `share` or more, by more than `errors` standard errors. Longer logs need more."""
         enough = self.z_score > needed(errors, self.window, len(self.means))
-        return np.asarray((self.lost >= share - _ROUNDING) & enough)
+        return np.asarray((self.lost >= share - _ROUNDING) & (self.lost_from_rest >= share / 2) & enough)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +165,13 @@ class Curve:
 
     @property
     def rose(self) -> Truths:
-        """[N]: where the mean of ten rows is above that of the first ten by more than 3 standard errors."""
+        """[N]: where the line through all rows so far rises, or the mean of ten rows is above that of the first ten, by
+        more than 3 standard errors. Fewer than ten rows show no rise."""
+        change, error = trend(self.rewards)
         by_chance = margin(self.rewards, LONG_WINDOW, DROPPED_ERRORS)
-        return np.asarray(self.long.means - mean_at_first(self.rewards, LONG_WINDOW) > by_chance + _ROUNDING)
+        higher = self.long.means - mean_at_first(self.rewards, LONG_WINDOW) > by_chance + _ROUNDING
+        known = np.arange(len(change)) >= LONG_WINDOW - 1
+        return np.asarray(known & (higher | (change > TREND_ERRORS * error)))
 
     @property
     def back(self) -> Truths:
@@ -164,7 +181,7 @@ class Curve:
         for mean in self.longest:
             known = np.arange(len(near)) >= FEWEST_WINDOWS * mean.window - 1
             near |= known & (mean.lost < DROPPED_SHARE) & held(~self.falling, mean.window)
-        return np.asarray(near)
+        return np.asarray(near & ~self.falling)
 
     @property
     def down(self) -> Truths:
@@ -252,20 +269,27 @@ def _smoothed(rewards: Values, count: Values, window: int) -> Smoothed:
     of_row = np.maximum(noise_of_mean(rewards, window) * math.sqrt(window), binary_noise(in_both, count))
     error = of_row * np.sqrt(1 / rows + 1 / peak_rows)
     loss, height = peaks - means, reward_range(peaks, lowest(rewards))
+    best_row = -trailing_lowest(-rewards, window)[peak_at]
+    rest = np.where(peak_rows > 2, (peak_rows * peaks - best_row) / np.maximum(peak_rows - 1, 1), peaks)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         lost = np.where(height > 0, loss / height, 0.0)
+        lost_from_rest = np.where(height > 0, (rest - means) / height, 0.0)
         z_score = np.where(loss > 0, loss / error, 0.0)
     lost[: FEWEST - 1 if window <= LONG_WINDOW else FEWEST_WINDOWS * window - 1] = 0.0
-    return Smoothed(window, means, lost, z_score)
+    return Smoothed(window, means, lost, z_score, lost_from_rest)
 
 
 def reward_range(peak: ArrayLike, lowest: ArrayLike) -> Values:
-    """How far a reward can fall: from the peak to the lowest value, with 0 always in the range.
+    """How far a reward can fall: from the peak to the lowest value, with 0 in the range unless the peak is below it. A
+    peak below 0 stands for half of its size at least, so that -0.7 after -0.66 is no loss of everything.
 
     >>> [float(reward_range(*pair)) for pair in ((0.8, 0.1), (0.5, -1.0), (-0.5, -1.0))]
-    [0.8, 1.5, 1.0]
+    [0.8, 1.5, 0.5]
     """
-    return np.maximum(peak, 0.0) - np.minimum(lowest, 0.0)
+    return np.maximum(peak - np.minimum(lowest, 0.0), -0.5 * np.asarray(peak))
+
+
+Word = Literal["collapsed", "fell", "recovered", "dropped", "rose", "declined", "flat", "unclear"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +303,15 @@ class Course:
     passed: before it passed."""
     back_step: int | None = None
     """Where the reward was near its peak again; None if it is still down, or never fell."""
+    word: Word = "unclear"
+    """The verdict. `collapsed`, `fell` and `recovered` are of the last fall, which began from a plateau or not, or is
+    over. `dropped` is a loss of 20 % at the end. Without any of these the line through all rows decides: it `rose` or
+    `declined` by more than 3 standard errors, is `flat` if it did not by half of that in 30 rows, and a change by a
+    quarter of the range would show. Else it is `unclear`: this log cannot tell yet."""
+    change: float = 0.0
+    """How far the line through all rows climbs from the first row to the last."""
+    error: float = math.inf
+    """The standard error of that."""
 
 
 def course(curve: Curve) -> Course:
@@ -290,10 +323,12 @@ def course(curve: Curve) -> Course:
     >>> course(curve_of([0.8] * 20 + [0.0] * 8 + [0.8] * 30)).back_step
     37
     """
+    changes, errors = trend(curve.rewards)
+    change, error = (float(changes[-1]), float(errors[-1])) if len(changes) else (0.0, math.inf)
     back = curve.back
     found = spans(curve.down, back)
     if not found:
-        return Course()
+        return Course(word=_word(curve, change, error), change=change, error=error)
     at, returned = found[-1]
     begun = int(np.flatnonzero(back[: at + 1])[-1]) if back[: at + 1].any() else 0
     end = len(back) if returned is None else returned
@@ -302,7 +337,25 @@ def course(curve: Curve) -> Course:
         curve.fall_at(at),
         None if half is None else curve.loss_at(begun + half, curve.short),
         None if returned is None else int(curve.steps[returned]),
+        "recovered" if returned is not None else "fell" if collapsed(curve) is None else "collapsed",
+        change,
+        error,
     )
+
+
+def _word(curve: Curve, change: float, error: float) -> Word:
+    """The verdict on a reward that did not fall."""
+    rows = len(curve.steps)
+    if rows and curve.dropped[-1]:
+        return "dropped"
+    if rows >= LONG_WINDOW and abs(change) > TREND_ERRORS * error:
+        return "rose" if change > 0 else "declined"
+    if rows and curve.rose[-1]:
+        return "rose"
+    if rows < FEWEST_FLAT or abs(change) > TREND_ERRORS / 2 * error:
+        return "unclear"
+    height = float(reward_range(curve.short.means.max(), curve.rewards.min()))
+    return "flat" if TREND_ERRORS * error <= VISIBLE_SHARE * height or not height else "unclear"
 
 
 def dropped(curve: Curve) -> Fall | None:

@@ -38,6 +38,8 @@ _SCALE = 5
 """Rows of the means of which binary noise is expected."""
 MIN_NOISE_RATIO = 0.25
 """The share of that noise that must be there."""
+_MOST_ALIKE = 0.95
+"""Correlation of neighbouring rows that is counted as memory of the noise; more is a course that no line fits."""
 _FIRST_ROWS = 16
 _LARGEST_COUNT = 64
 """Largest number of rewards that a row is tested to be the mean of."""
@@ -104,17 +106,22 @@ def noise(values: Values, window: int) -> Values:
 
     A sudden break must not count as noise. So the last `window` differences are left out once there are more than twice
     as many, and before that the largest, if there are four or more. With few differences the estimate is widened. It is
-    0 at the first row.
+    0 at the first row. The products of neighbouring differences give a second estimate: an odd row is left as fast as
+    it came, a break is not. Both agree for normal noise. Where the second is larger, tails are heavy: it counts, and
+    more by the same factor, since a few errors are then no rare thing.
     """
     if len(values) < 2:
         return np.zeros_like(values)
-    sizes = np.concatenate([[0.0], np.abs(np.diff(values))])
-    sums, counts = np.cumsum(sizes), np.arange(len(values))
+    steps = np.diff(values, prepend=values[:1])
+    sizes, returns = np.abs(steps), -steps * delayed(steps, 1)
+    sums, squares, counts = np.cumsum(sizes), np.cumsum(returns), np.arange(len(values))
     late, few = counts > 2 * window, (counts >= _FEWEST_TO_CHOOSE) & (counts <= 2 * window)
     counts = np.where(late, counts - window, counts)
-    sums = sums[counts] - np.where(few, np.maximum.accumulate(sizes), 0.0)
     used = np.maximum(counts - few, 1)
-    return sums / used * (1 + (2 + 2 * few) / used) / _DIFFERENCE
+    of_sizes = (sums[counts] - np.where(few, np.maximum.accumulate(sizes), 0.0)) / used / _DIFFERENCE
+    of_returns = np.sqrt(np.maximum(squares[counts], 0.0) / np.maximum(counts - 1, 1))
+    heavy = np.maximum(of_returns / np.maximum(of_sizes, 1e-300), 1.0)
+    return np.where(late, heavy**2, 1.0) * of_sizes * (1 + (2 + 2 * few) / used)
 
 
 def noise_of_mean(values: Values, window: int) -> Values:
@@ -191,7 +198,7 @@ def drawn_count(values: Values) -> Values:
     differences count too: a few equal rows at the start are chance, and must not make all that follows significant."""
     counts, means, rows = count_of(values), trailing_mean(values, _SCALE), np.arange(1, len(values) + 1)
     expected = np.sqrt(np.cumsum(binary_noise(means, counts) ** 2) / rows)
-    varies = np.cumsum(np.abs(np.diff(values, prepend=values[:1]))) / np.maximum(rows - 1, 1) / _DIFFERENCE
+    varies = np.sqrt(np.cumsum(np.diff(values, prepend=values[:1]) ** 2) / np.maximum(rows - 1, 1) / 2)
     return np.where(varies < MIN_NOISE_RATIO * expected, np.inf, counts)
 
 
@@ -213,11 +220,39 @@ def needed(errors: float, window: int, rows: int) -> Values:
 
 def margin(values: Values, window: int, errors: float) -> Values:
     """[N]: how far noise alone may move the mean of `window` values from its best or lowest. It is `errors` standard
-    errors of the difference of two means in a short log, and more in a long one."""
+    errors of the difference of two means in a short log, and more in a long one. Rounding alone is noise too."""
     rows = np.minimum(np.arange(1, len(values) + 1), window)
     of_draws = highest(binary_noise(trailing_mean(values, window), drawn_count(values) * rows))
-    spread = np.maximum(noise_of_mean(values, window), of_draws)
+    spread = np.maximum(noise_of_mean(values, window), np.maximum(of_draws, _ROUNDED * highest(np.abs(values))))
     return needed(errors, window, len(values)) * math.sqrt(2) * spread
+
+
+def trend(values: Values) -> tuple[Values, Values]:
+    """([N], [N]): how far the straight line through all values so far has climbed from the first row to this one, and
+    the standard error of that. What lies off the line is noise: so one odd row, or a course that no line fits, widens
+    the error, and so does noise with a memory. The error is infinite before there are four rows.
+
+    >>> change, error = trend(np.array([0.0, 1.0, 2.0, 3.0, 4.0, 6.0]))
+    >>> change.round(1).tolist()[-1], error.round(1).tolist()[-1]
+    (5.7, 0.4)
+    """
+    if not len(values):
+        return values, values
+    x = np.arange(len(values), dtype=np.float64)
+    y, rows = values - values[0], x + 1
+    spread = np.maximum(rows * (rows**2 - 1) / 12, 1e-12)
+    slope = (np.cumsum(x * y) - x / 2 * np.cumsum(y)) / spread
+    off = np.maximum(np.cumsum(y**2) - np.cumsum(y) ** 2 / rows - slope**2 * spread, 0.0)
+    scatter = np.sqrt(off / np.maximum(rows - 2, 1))
+    jumps = np.diff(y, prepend=y[:1])
+    rough = np.cumsum(jumps**2) - 2 * slope * y + slope**2 * x
+    with np.errstate(invalid="ignore", divide="ignore"):
+        alike = 1 - rough / (2 * off)  # correlation of neighbours, as far as the line leaves it
+        alike = np.clip(np.nan_to_num(alike + (2 + 4 * np.maximum(alike, 0.0)) / rows, neginf=0.0), 0.0, _MOST_ALIKE)
+        memory = noise_of_mean(values, _SCALE) * math.sqrt(_SCALE) / noise(values, _SCALE)
+    scatter *= np.fmax(memory, np.sqrt((1 + alike) / (1 - alike)))
+    scatter = np.maximum(scatter, _ROUNDED * highest(np.abs(values)))
+    return slope * x, np.where(rows < _FEWEST_TO_CHOOSE, np.inf, scatter * x / np.sqrt(spread))
 
 
 def held(condition: Truths, count: int) -> Truths:

@@ -115,14 +115,16 @@ def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
     if len(log.steps):
         facts |= {"first step": float(log.steps[0]), "last step": float(log.steps[-1])}
     if curve is not None:
-        means = curve.rewards if len(curve.rewards) < WINDOW else curve.short.means
-        facts["rewards"] = float(len(means))
-        facts["first reward"] = float(means[0 if len(means) < WINDOW else WINDOW - 1])
+        brief = len(curve.rewards) < 2 * WINDOW  # the first five rows and the last would share some
+        means = curve.rewards if brief else curve.short.means[WINDOW - 1 :]
+        facts["rewards"] = float(len(curve.rewards))
+        facts["first reward"] = float(means[0])
         facts["peak reward"] = float(means.max())
         facts["last reward"] = float(means[-1])
         facts["lost at the end"] = float(curve.short.lost[-1])
         facts["down at the end"] = float(curve.fallen[-1])
-        facts["rose"] = float(curve.rose.any())
+        went = course(curve)
+        facts["trend"], facts["error of the trend"] = went.change, went.error
     return facts
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.base.collapse import FALLEN_SHARE, FEWEST, WINDOW, Course
+from holdfast.base.collapse import LONG_WINDOW, TREND_ERRORS, WINDOW, Course
 from holdfast.base.files import write_whole
 from holdfast.base.glossary import METRICS
 from holdfast.base.run_folder import FINDINGS
@@ -130,30 +130,38 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
         return f"No reward in this log ({span}).{more}"
     if facts["rewards"] == 1:
         return f"Reward {facts['last reward']:.3g} ({span}). {MORE_ROWS}"
-    course = f"Reward {facts['first reward']:.3g} at first, {facts['peak reward']:.3g} at best"
-    course += f", {facts['last reward']:.3g} at the end ({span})."
-    if too_short(diagnosis):
-        return f"{course} {MORE_ROWS}"
-    if facts["rewards"] < FEWEST:
-        return f"{course} Too few rewards to judge a fall."
-    return f"{course} {_what_became(diagnosis)}"
+    rows = "single rows" if facts["rewards"] < 2 * WINDOW else f"means of {WINDOW} rows"
+    course = f"Reward {facts['first reward']:.3g} in the first rows, {facts['peak reward']:.3g} at best"
+    course += f", {facts['last reward']:.3g} in the last ({rows}; {span})."
+    return f"{course} {MORE_ROWS if too_short(diagnosis) else _what_became(diagnosis)}"
 
 
 def _what_became(diagnosis: Diagnosis) -> str:
-    """Whether the reward fell, in a sentence or two."""
-    facts, fall, half, back = diagnosis.facts, diagnosis.course.fall, diagnosis.course.half, diagnosis.course.back_step
-    if fall is not None:
+    """The verdict on the course of the reward, in a sentence or two."""
+    facts, course = diagnosis.facts, diagnosis.course
+    if (fall := course.fall) is not None:
+        half, back = course.half, course.back_step
         fell = f"It fell: {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}"
         fell += "" if half is None else f", half by step {half.step}"
         return f"{fell}." + ("" if back is None else f" It was back near its peak at step {back}.")
     if facts["down at the end"]:
         lost = facts["lost at the end"]
         return f"It lost {lost:.0%} of its best in the last rows. More rows will show whether it comes back."
-    if facts["lost at the end"] >= FALLEN_SHARE:
-        return "It did not fall: a loss this large is within the noise of this log."
-    if facts["rewards"] < 2 * WINDOW:
-        return "It did not fall in these few rows."
-    return "It did not fall." if facts["rose"] else "It neither rose nor fell beyond its noise."
+    if course.word == "dropped":
+        return f"It has dropped: {facts['lost at the end']:.0%} below its best at the end."
+    if course.word in ("rose", "declined"):
+        trend = f"by {abs(course.change):.2g} ± {course.error:.2g} over the run"
+        is_trend = abs(course.change) > TREND_ERRORS * course.error
+        return f"It {course.word} {trend}." if is_trend else "It rose: the last ten rows are above the first ten."
+    visible = TREND_ERRORS * course.error
+    if course.word == "flat":
+        return f"It has neither risen nor fallen. A change of {visible:.2g} or more over the run would show."
+    if facts["rewards"] < LONG_WINDOW:
+        return "Too few rows to tell yet whether it rises or falls."
+    return (
+        f"Cannot tell yet: it changed by {course.change:+.2g} ± {course.error:.2g} over the run, which may be noise. A "
+        f"change of {visible:.2g} or more would show."
+    )
 
 
 def too_short(diagnosis: Diagnosis) -> bool:

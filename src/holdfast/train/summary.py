@@ -10,7 +10,7 @@ from statistics import mean
 from typing import Any
 
 from holdfast.agent.trajectory import Trajectory
-from holdfast.base.collapse import DROPPED_SHARE, WINDOW, Curve, collapsed, curve_of, fell
+from holdfast.base.collapse import DROPPED_SHARE, WINDOW, Curve, collapsed, course, curve_of, fell
 from holdfast.base.environment import versions
 from holdfast.base.errors import DataError
 from holdfast.base.files import write_whole
@@ -149,7 +149,8 @@ def _reward(curve: Curve, gain: float | None) -> str:
         return "Nothing was learned: the reward was 0 in every step."
     if len(means) == 1:
         return f"Too few steps to judge. Reward was {last:.2f} on average, in {window} step{'s' * (window > 1)}."
-    went = f"{'fell' if last < first else 'rose'} from {first:.2f} to {last:.2f}"
+    moved = {"rose": "rose", "declined": "fell"}.get(course(curve).word, "went")
+    went = f"{moved} from {first:.2f} to {last:.2f}"
     if (last - first if gain is None else gain) > 0.02:
         ended = "Learned and held."
     elif curve.short.lost[-1] >= DROPPED_SHARE:

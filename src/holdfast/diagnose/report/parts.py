@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from holdfast.base.collapse import collapsed, dropped, fell
 from holdfast.diagnose.compare import compare, first_difference, flat_settings
 from holdfast.diagnose.finding import Diagnosis, Finding, headline, lead_of, too_short
-from holdfast.diagnose.log import reward_curve
 from holdfast.diagnose.outlook import told
 from holdfast.diagnose.report.data import window_of
 from holdfast.diagnose.report.links import link_of
@@ -145,16 +143,16 @@ def comparison(runs: Sequence[ReportedRun], rollouts: Sequence[Mapping[str, Any]
 
 
 def verdict(run: ReportedRun) -> tuple[int | None, str]:
-    """(step, words) of the strongest of collapsed, fell and dropped (`holdfast.base.collapse`), and where the reward
-    came back; no step if it held."""
-    curve = reward_curve(run.log)
-    if curve is None or too_short(run.diagnosis):
+    """(step, words): what became of the reward (`holdfast.base.collapse.course`), as the headline says; the step of the
+    fall, None if it did not fall."""
+    course = run.diagnosis.course
+    if "peak reward" not in run.diagnosis.facts or too_short(run.diagnosis):
         return None, "–"
-    back = run.diagnosis.course.back_step
-    for word, fall in (("collapsed", collapsed(curve)), ("fell", fell(curve)), ("dropped", dropped(curve))):
-        if fall is not None:
-            return fall.step, f"{word} at {fall.step:,}" + ("" if back is None else f", back at {back:,}")
-    return None, "held"
+    if course.fall is None:
+        return None, "cannot tell yet" if course.word == "unclear" else course.word
+    if course.back_step is None:
+        return course.fall.step, f"{course.word} at {course.fall.step:,}"
+    return course.fall.step, f"fell at {course.fall.step:,}, back at {course.back_step:,}"
 
 
 def _code_at(finding: Finding, i: int, run: ReportedRun, rollouts: Sequence[Mapping[str, Any]]) -> str:

@@ -122,7 +122,7 @@ def breaks_at_first(rows: Rows) -> Signal:
     row = np.arange(len(reward))
     first = delayed(trailing_mean(reward, FIRST_ROWS), 2)  # the mean of all rows before the last two
     by_chance = BREAK_ERRORS * binary_noise(first, 2 * count_of(reward))
-    height = reward_range(first, lowest(reward))
+    height = np.maximum(first, 0.0) - np.minimum(lowest(reward), 0.0)  # so few rows do not show how low rewards may be
     gone = held(first - reward >= GONE_SHARE * height, 2) & (first - reward > by_chance)
     sudden = (first - delayed(reward, 2) < LOST_SHARE * height) | clips_much_so_far(rows)
     gone &= (row >= 2) & (row < FIRST_ROWS) & sudden & long_not_preferred(rows)

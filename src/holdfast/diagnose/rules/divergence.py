@@ -10,22 +10,22 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import Truths, Values, highest, lowest, mean_at_first, trailing_mean
+from holdfast.base.trailing import Truths, Values, highest, lowest, trailing_mean
 from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling, has_risen
 
 KL, REWARD = "kl/reference", "reward/mean"
 ROWS = 5
 MOST_ROWS = 0.8
 """Share of these rows that must be above the level: four of five."""
 
-BAND_NATS = 1.0
-"""Nats per token. Language models that learn stay between 0.0005 and 0.3. At 1, the reference gives an average token of
-the policy a third of the probability that the policy gives it."""
-LEARNED_SHARE = 0.25
-"""Share of its range that the reward has gained. A small model that learns a task from scratch leaves its reference and
-is healthy."""
+RISE_NATS = 1.0
+"""Nats per token above the lowest of the first rows: a reference need not be the start. Language models that learn rise
+by 0.0005 to 0.3. At 1, the reference gives an average token a third of the probability that it gave at first."""
+FEWEST_ROWS = 10
+"""Rows in which the reward may begin to rise. A small model that learns a task from scratch leaves its reference and is
+healthy."""
 
 RUNAWAY_TIMES = 5.0
 """Times the KL when the reward was first near its best. Ordinary learning multiplies it before that."""
@@ -46,22 +46,17 @@ def stays_above(values: Values, level: float | Values) -> Truths:
     return often & (np.arange(len(values)) >= ROWS - 1)
 
 
-def has_learned(rows: Rows) -> Truths:
-    """[N]: where the reward has gained a quarter of its range since the first rows."""
-
-    def gained(reward: Values) -> Truths:
-        mean = trailing_mean(reward, ROWS)
-        gain = mean - mean_at_first(reward, ROWS)
-        return gain > LEARNED_SHARE * reward_range(highest(mean), lowest(reward))
-
-    return rows.where(REWARD, gained)
-
-
-def leaves_band(rows: Rows) -> Signal:
-    """The KL stays above what a language model needs, and the reward has gained little."""
+def leaves_start(rows: Rows) -> Signal:
+    """The KL stays far above that of the first rows, and the reward has not risen."""
     (kl,) = rows.columns
-    smooth, learned = trailing_mean(kl, ROWS), has_learned(rows)
-    return Signal(stays_above(kl, BAND_NATS) & ~learned, lambda: {KL: smooth}, normal=~stays_above(kl, BAND_NATS / 2))
+    rise = kl - lowest(kl)[np.minimum(np.arange(len(kl)), ROWS - 1)]
+    smooth, risen = trailing_mean(kl, ROWS), has_risen(rows)
+    return Signal(
+        stays_above(rise, RISE_NATS) & ~risen,
+        lambda: {KL: smooth},
+        lambda: {"first": smooth - trailing_mean(rise, ROWS)},
+        normal=risen | ~stays_above(rise, RISE_NATS / 2),
+    )
 
 
 def runs_away(rows: Rows) -> Signal:
@@ -85,8 +80,10 @@ KLD001 = Rule(
     checks=(
         Check(
             series=(KL,),
-            signal=leaves_band,
-            message="The KL to the reference is {kl/reference:.2g} nats per token, but the reward has hardly risen.",
+            signal=leaves_start,
+            message="The KL to the reference is {kl/reference:.2g} nats per token, up from {first:.2g} in the first "
+            "rows, but the reward has not risen.",
+            min_rows=FEWEST_ROWS,
             look_at=(KL, REWARD),
         ),
         Check(
@@ -99,7 +96,7 @@ KLD001 = Rule(
     # These say why the policy leaves, and what to change.
     suppressed_by=("MSK001", "SMP001", "STP001"),
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
-    meaning="The policy is far from its reference although the reward has hardly risen. Or it moves away while the "
+    meaning="The policy has left its reference although the reward has not risen. Or it moves away while the "
     "reward falls.",
     impact="The policy no longer writes like its reference: its text degenerates and gradients spike. If the KL is "
     "part of the loss or of the reward, it outweighs the task.",
@@ -107,8 +104,8 @@ KLD001 = Rule(
         "Lower the [learning rate], or raise the [coefficient of the KL]. Go back to a checkpoint from before the KL "
         "rose."
     ),
-    limitations="The threshold of 1 nat per token suits language models. A small model trained from scratch may "
-    "exceed it, so the rule is silent once the reward has gained a quarter of its range. Single spikes "
-    "are ignored, because one token can cause them. Without a reference (`beta=0`), no trainer measures "
-    "this KL.",
+    limitations="The threshold, 1 nat per token above the first five rows, suits language models. A small model "
+    "trained from scratch may exceed it, so the rule waits for ten rows and is silent once the reward has risen. "
+    "Single spikes are ignored, because one token can cause them. Without a reference (`beta=0`), no trainer "
+    "measures this KL.",
 )

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import reward_range
+from holdfast.base.collapse import FEWEST_FLAT, reward_range
 from holdfast.base.trailing import (
     Truths,
     Values,
@@ -24,7 +24,8 @@ from holdfast.base.trailing import (
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import Remedy, advise
-from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling
+from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling, shows_no_rise
+from holdfast.diagnose.rules.truncation import MUCH_FRACTION
 
 Rank = NDArray[np.int64]
 
@@ -51,6 +52,9 @@ such rows have no contrast in one run of three, and twenty in one of sixty."""
 
 LONG_ROWS = 20
 """Rows that show how few groups have different rewards, or that none has any longer. A row may be one group."""
+LOW_SHARE = 0.5
+"""Share of the highest possible reward up to which much is left to learn. That is 1, or the highest mean if it is
+more."""
 CORRECT_REWARD = 0.9
 """Mean reward from which on groups without contrast are all correct. They are all incorrect below 1 minus that."""
 
@@ -94,7 +98,7 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
     never = (smooth <= MIXED_NOW) & (highest(smooth) <= MIXED_EVER)
     reward = rows.latest(REWARD)
     never &= ~falling(rows)  # then it is a consequence
-    never &= ~(rows.latest(TRUNCATED) >= ALL_TRUNCATED)  # TRN001 says why
+    never &= ~(without_room(rows) & is_low(reward, ROWS))  # TRN001 says why
     never &= (highest(np.abs(np.nan_to_num(reward, nan=1.0))) == 0) == zero
     if sure:
         never &= np.arange(len(never)) >= ROWS - 1
@@ -104,6 +108,11 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
         never = np.full(len(never), never[-1])
     evidence = dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: reward}
     return Signal(never, lambda: evidence, lambda: {"equal": 1 - smooth}, normal=smooth > MIXED_EVER)
+
+
+def is_low(reward: Values, window: int) -> Truths:
+    """[N]: where the mean of the last rewards leaves much to learn."""
+    return trailing_mean(reward, window) <= LOW_SHARE * np.maximum(highest(reward), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +192,12 @@ def may_be_broken(rows: Rows) -> Truths:
 
 def without_answers(rows: Rows) -> Truths:
     """[N]: where no rollout comes to an answer, which TRN001 or RWD002 reports."""
-    return (rows.latest(TRUNCATED) >= ALL_TRUNCATED) | (rows.latest(ANSWERED) <= NONE_ANSWERED)
+    return without_room(rows) | (rows.latest(ANSWERED) <= NONE_ANSWERED)
+
+
+def without_room(rows: Rows) -> Truths:
+    """[N]: where as good as every rollout is truncated."""
+    return rows.latest(TRUNCATED) >= ALL_TRUNCATED
 
 
 def same_text(rows: Rows, begins: Rank, before: Rank) -> Truths:
@@ -234,15 +248,19 @@ def loses_contrast(rows: Rows, *, correct: bool) -> Signal:
     )
 
 
-def seldom_differ(rows: Rows) -> Signal:
-    """Few groups have had different rewards since the start, though more than almost none."""
+def seldom_differ(rows: Rows, *, teaches: bool) -> Signal:
+    """Few groups have had different rewards since the start, though more than almost none. Without `teaches`,
+    where there is much to learn and the reward has not risen; with it, elsewhere."""
     share = CONTRAST[rows.names](*rows.columns)
     smooth, row = trailing_mean(share, LONG_ROWS), np.arange(len(share))
     so_far = np.cumsum(share) / (row + 1)
     where = (so_far <= MIXED_EVER) & (smooth > MIXED_NOW) & (row >= LONG_ROWS - 1)
+    reward = rows.latest(REWARD)
+    cut = rows.latest(TRUNCATED, lambda truncated: trailing_mean(truncated, LONG_ROWS)) >= MUCH_FRACTION  # TRN001
+    where &= (is_low(reward, LONG_ROWS) & shows_no_rise(rows) & ~cut & (row >= FEWEST_FLAT - 1)) != teaches
     return Signal(
         where & ~falling(rows),
-        lambda: dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: rows.latest(REWARD)},
+        lambda: dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: reward},
         lambda: {"equal": 1 - smooth},
         normal=smooth > MIXED_EVER,
     )
@@ -304,11 +322,16 @@ LATE_CHECKS = (
         look_at=(MIXED, REWARD),
         level="note",
     ),
-    Check(
-        series=(MIXED,),
-        signal=seldom_differ,
-        message="In {equal:.0%} of the groups all rollouts have the same reward, so few rollouts teach anything.",
-        level="note",
+    *(
+        Check(
+            series=(MIXED,),
+            signal=partial(seldom_differ, teaches=teaches),
+            message="In {equal:.0%} of the groups all rollouts have the same reward, so few rollouts teach anything"
+            + ("." if teaches else ", and the reward has not risen since the log began."),
+            look_at=(MIXED, REWARD),
+            level="note" if teaches else "finding",
+        )
+        for teaches in (False, True)
     ),
 )
 """Contrast that is lost late, or that was rare from the start."""

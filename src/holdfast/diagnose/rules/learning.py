@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.base.trailing import Values, held, noise_of_mean, rows_since, trailing_mean
+from holdfast.base.collapse import TREND_ERRORS, WINDOW, course
+from holdfast.base.trailing import Values, held, rows_since, trailing_mean
+from holdfast.diagnose.log import reward_curve
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, is_solved
 
 RATE, REWARD, KL, CLIPPED = "lr", "reward/mean", "kl/reference", "clip/fraction"
 
@@ -14,15 +16,6 @@ ZERO_ROWS = 5
 """Consecutive rows. A warm-up begins with a row at 0, and a schedule ends with one."""
 KL_MOVES = 1e-4
 """Nats. A KL that grows by more than this shows that the weights change, so the 0 is a rounded one."""
-
-FEWEST_ROWS = 30
-"""Rows in which a reward should have risen: thirds that do not overlap."""
-PART = 3
-"""The first third is compared with the last one."""
-RISE_ERRORS = 3.0
-"""Standard errors of their difference that show a rise. Below half of that, nothing suggests one."""
-SOLVED = 0.9
-"""A mean reward between 0 and 1 from which on there is little left to gain."""
 
 
 def is_zero(rows: Rows) -> Signal | None:
@@ -71,25 +64,22 @@ LRN001 = Rule(
 )
 
 
-def never_rose(rows: Rows) -> Signal:
-    """So far the reward is not higher than at first by more than noise. The newest row decides."""
-    (reward,) = rows.columns
-    count = len(reward)
-    third = max(count // PART, 1)
-    early, late = float(reward[:third].mean()), float(reward[count - third :].mean())
-    visible = RISE_ERRORS * np.sqrt(2) * float(noise_of_mean(reward, third)[-1])
-    flat = count >= FEWEST_ROWS and visible > 0 and abs(late - early) <= visible / 2 and not is_solved(reward)
-    where = np.arange(count) == (count - 1 if flat else -1)
+def never_rose(rows: Rows) -> Signal | None:
+    """So far the reward is flat (`holdfast.base.collapse.course`), and not near 1. The newest row decides."""
+    curve = reward_curve(rows.log, REWARD)
+    assert curve is not None
+    if (went := course(curve)).word != "flat" or is_solved(rows)[-1]:
+        return None
+    count = len(rows.steps)
 
     def every(value: float) -> Values:
         return np.full(count, value)
 
-    return Signal(where, lambda: {REWARD: every(late)}, lambda: {"early": every(early), "visible": every(visible)})
-
-
-def is_solved(reward: Values) -> bool:
-    """Whether the reward cannot rise much: a share near 1."""
-    return bool(reward.min() >= 0 and reward.max() <= 1 and trailing_mean(reward, ZERO_ROWS).max() >= SOLVED)
+    return Signal(
+        np.arange(count) == count - 1,
+        lambda: {REWARD: trailing_mean(curve.rewards, WINDOW)},
+        lambda: {"change": every(went.change), "error": every(went.error), "visible": every(TREND_ERRORS * went.error)},
+    )
 
 
 RWD004 = Rule(
@@ -101,14 +91,14 @@ RWD004 = Rule(
         Check(
             series=(REWARD,),
             signal=never_rose,
-            message="The reward has not risen: {early:.3g} in the first third, {reward/mean:.3g} in the last. A rise "
-            "of {visible:.2g} or more would show above the noise.",
+            message="The reward has not risen: it changed by {change:+.2g} ± {error:.2g} over the run. A rise of "
+            "{visible:.2g} or more would show above the noise.",
             level="note",
         ),
     ),
     # These say why nothing is learned, or that the reward went down.
-    suppressed_by=("LRN001", "GRD003", "GRP001", "SMP003", "TRN001", "RWD001"),
-    meaning="The last third of the rewards is not higher than the first, beyond their noise.",
+    suppressed_by=("LRN001", "GRD003", "GRP001", "SMP003", "ENT003", "TRN001", "RWD001"),
+    meaning="The line through all rewards does not rise beyond their noise, in 30 rows or more.",
     impact="The policy may not learn at all, or so slowly that this log cannot show it. Many sound runs look like this "
     "for a long time.",
     remedy=advise(

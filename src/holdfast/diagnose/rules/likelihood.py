@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from holdfast.base.trailing import (
     last_where,
     lowest,
     margin,
+    mean_at_first,
     most_since,
     needed,
     rows_since,
@@ -34,7 +36,7 @@ from holdfast.base.trailing import (
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise, setting
-from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, long_not_preferred
+from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling, is_solved, long_not_preferred
 
 DISPLACEMENT = ("displacement/correct", "displacement/fraction", "likelihood/correct")
 DRIFT = ("drift/positive", "likelihood/positive")
@@ -336,6 +338,8 @@ If rollouts grow first, they are of another kind and may have another entropy.""
 
 DIFFERENT_FRACTION = 0.2
 """Share of the groups with different rewards from which on the rollouts of a question are not nearly identical."""
+ONE_ROLLOUT_NATS = 0.01
+"""Nats of a whole rollout: 999 of 1,000 are then the same, and do not differ in a fifth of the groups."""
 EXHAUSTED_NATS = 0.1
 """Nats of a whole rollout: nine of ten rollouts are then the most likely one."""
 EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS = 0.03, 0.02
@@ -352,6 +356,7 @@ def surges(rows: Rows) -> Signal | None:
     if not risen.any():
         return None
     risen &= rise > margin(entropy, ENTROPY_ROWS, SURGE_ERRORS)
+    risen &= (smooth > mean_at_first(entropy, ENTROPY_ROWS)) | falling(rows)
     steps_up = np.diff(entropy, prepend=entropy[:1])
     rest = trailing_mean(entropy, 2) - low - most_since(steps_up, smooth <= low)
     # NaN, if the length is not known, excludes nothing.
@@ -370,8 +375,9 @@ def surges(rows: Rows) -> Signal | None:
     return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, words, normal=below_half)
 
 
-def runs_out(rows: Rows) -> Signal:
-    """Entropy is near 0, per token or per rollout."""
+def runs_out(rows: Rows, *, solved: bool) -> Signal:
+    """Entropy is near 0, per token or per rollout. With `solved`, only where the reward is near 1; without it, only
+    elsewhere."""
     (entropy,) = rows.columns
     smooth = trailing_mean(entropy, ENTROPY_ROWS)
     start = highest(smooth)
@@ -381,7 +387,15 @@ def runs_out(rows: Rows) -> Signal:
     # Rewards that differ within groups belong to rollouts that differ.
     differ = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ENTROPY_ROWS)) > DIFFERENT_FRACTION
     back = (smooth > 2 * EXHAUSTED_TOKEN_NATS) & ~(of_rollout < 2 * EXHAUSTED_NATS)
-    return Signal(where & ~differ, lambda: {ENTROPY: smooth, "highest so far": start}, normal=back | differ)
+    back |= differ | (is_solved(rows) != solved)
+    return Signal(where & ~back, lambda: {ENTROPY: smooth, "highest so far": start}, normal=back)
+
+
+def is_noisy_reward(rows: Rows) -> Signal:
+    """Entropy is too low for rollouts that differ, and yet many groups have different rewards."""
+    entropy, length, mixed = (trailing_mean(column, ENTROPY_ROWS) for column in rows.columns)
+    one = (entropy * length < ONE_ROLLOUT_NATS) & (mixed > DIFFERENT_FRACTION)
+    return Signal(one, lambda: {ENTROPY: entropy, LENGTH: length, MIXED: mixed}, normal=~one)
 
 
 def for_surge(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
@@ -429,11 +443,26 @@ ENT002 = Rule(
     needs=((ENTROPY,),),
     checks=(
         Check(
-            series=(ENTROPY,),
-            signal=runs_out,
-            message="Entropy is only {entropy/mean:.2g} nats per token, so the rollouts of a question are nearly "
-            "identical.",
+            series=(ENTROPY, LENGTH, MIXED),
+            signal=is_noisy_reward,
+            message="The rollouts of a question are nearly identical ({entropy/mean:.2g} nats per token), but their "
+            "rewards differ in {rollout/mixed_group_fraction:.0%} of the groups: the reward is noisy.",
             min_rows=ENTROPY_ROWS,
+            remedy=advise(
+                "Score the same rollout twice: if its reward changes, remove what is random from the reward function. "
+                "Read some [rollouts] of one question."
+            ),
+        ),
+        *(
+            Check(
+                series=(ENTROPY,),
+                signal=partial(runs_out, solved=solved),
+                message="Entropy is only {entropy/mean:.2g} nats per token, so the rollouts of a question are nearly "
+                "identical" + (", as they may be when the task is solved." if solved else "."),
+                min_rows=ENTROPY_ROWS,
+                level="note" if solved else "finding",
+            )
+            for solved in (False, True)
         ),
     ),
     meaning="Entropy is so low that the rollouts of a question are nearly identical.",
@@ -443,5 +472,6 @@ ENT002 = Rule(
         "Stop here and take the best checkpoint, or raise the [entropy bonus], the [coefficient of the KL] or the "
         "[upper clip]."
     ),
-    limitations="A solved task looks the same and is not a failure.",
+    limitations="A solved task looks the same and is not a failure. With a mean reward of 0.9 or more, out of 1, it is "
+    "a note. With other rewards the rule cannot tell.",
 )

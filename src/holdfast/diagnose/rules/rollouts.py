@@ -9,7 +9,7 @@ from holdfast.base.trailing import Truths, Values, delayed, held, highest, last_
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import ADVANTAGE, Check, Rows, Rule, Signal
-from holdfast.diagnose.rules.truncation import FROM_THE_START
+from holdfast.diagnose.rules.truncation import LEVELS
 
 FAILED_SEARCHES, FAILED, EMPTY = "retrieval/error_fraction", "rollout/failed_fraction", "retrieval/empty_fraction"
 SEARCH_ROWS = 3
@@ -168,7 +168,7 @@ TRN001 = Rule(
     title="rollouts truncated",
     needs=((TRUNCATED,), (ADVANTAGE, LENGTH)),
     checks=(
-        *FROM_THE_START,
+        *LEVELS,
         Check(
             series=(ADVANTAGE, LENGTH),
             signal=grow_without_reward,
@@ -189,7 +189,7 @@ TRN001 = Rule(
             for costs in (True, False)
         ),
     ),
-    suppressed_by=("REP001",),  # a loop runs until the limit, and a higher limit would not end it
+    suppressed_by=("REP001", "ENT003"),  # loops and noise run until the limit, and a higher limit would not end them
     meaning="Rollouts run out of turns or tokens, or grow towards that limit, but the reward does not rise.",
     impact="A truncated rollout has no answer and no reward. So the policy learns to avoid long rollouts, whatever "
     "they contain, or the agent stops learning when to end.",

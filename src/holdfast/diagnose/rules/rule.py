@@ -13,8 +13,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import Span, Truths, Values, held, highest, lowest, merged, spans, trailing_mean
+from holdfast.base.collapse import TREND_ERRORS, curve_of, reward_range
+from holdfast.base.trailing import (
+    Span,
+    Truths,
+    Values,
+    held,
+    highest,
+    lowest,
+    mean_at_first,
+    merged,
+    spans,
+    trailing_mean,
+    trend,
+)
 from holdfast.diagnose.finding import Finding, Level
 from holdfast.diagnose.log import REWARDS, Log, Series, as_of, finite, has, reward_curve
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy
@@ -262,6 +274,11 @@ ROWS_TO_FORGET = 20
 """Rows after a single bad update, with the reward near its best, after which it did no harm."""
 BEST_ROWS, BACK_SHARE = 5, 0.2
 """The reward is near its best when the mean of five rows is within that share of the range of it."""
+LEARNED_SHARE = 0.1
+"""Share of its range that a reward has gained, if the policy learns."""
+VISIBLE_SHARE = 0.2
+SOLVED = 0.9
+"""A mean reward between 0 and 1 from which on there is little left to gain."""
 LONG_PREFERRED_ADVANTAGE = 0.03
 """Mean advantage per token. Above this, advantages prefer long rollouts. Correct rollouts then lose likelihood because
 others gain it: a flaw of the reward, not lazy displacement. In recorded displacement collapses it was below 0.01."""
@@ -283,6 +300,39 @@ def is_near_best(reward: Values) -> Truths:
 def did_no_harm(rows: Rows, where: Truths) -> Truths:
     """[N]: where the reward has been near its best for twenty rows, since a row of `where`."""
     return held(rows.where("reward/mean", is_near_best) & ~where, ROWS_TO_FORGET)
+
+
+def has_risen(rows: Rows, name: str = "reward/mean") -> Truths:
+    """[N]: where the reward, or another series, has risen since the log began, by more than noise and by a tenth of its
+    range. Learning ends an alarm; a rise that only a long log can show does not."""
+
+    def rises(values: Values) -> Truths:
+        gain = np.maximum(trend(values)[0], trailing_mean(values, BEST_ROWS) - mean_at_first(values, BEST_ROWS))
+        return curve_of(values).rose & (gain > LEARNED_SHARE * reward_range(highest(values), lowest(values)))
+
+    return rows.where(name, rises)
+
+
+def shows_no_rise(rows: Rows) -> Truths:
+    """[N]: where the reward has not risen, nothing suggests that it does, and a rise by a fifth of the highest possible
+    reward would show. That is 1, or the highest mean if it is more."""
+
+    def flat(reward: Values) -> Truths:
+        change, error = trend(reward)
+        visible = TREND_ERRORS * error < VISIBLE_SHARE * np.maximum(highest(reward), 1.0)
+        return visible & (change < TREND_ERRORS / 2 * error)
+
+    return rows.where("reward/mean", flat) & ~has_risen(rows)
+
+
+def is_solved(rows: Rows) -> Truths:
+    """[N]: where the reward is a share near 1, so that little is left to gain."""
+
+    def near_one(reward: Values) -> Truths:
+        is_share = (lowest(reward) >= 0) & (highest(reward) <= 1)
+        return is_share & (trailing_mean(reward, BEST_ROWS) >= SOLVED)
+
+    return rows.where("reward/mean", near_one)
 
 
 def falling(rows: Rows) -> Truths:

@@ -6,12 +6,14 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.trailing import Truths, Values, delayed, highest, last_where, lowest, margin, trailing_mean
+from holdfast.base.collapse import reward_range
+from holdfast.base.trailing import Truths, Values, delayed, held, highest, last_where, lowest, margin, trailing_mean
 from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 CALLS, TURNS, FAILED, REWARD = "rollout/searches", "rollout/turns", "rollout/failed_call_fraction", "reward/mean"
+LENGTH = "rollout/length"
 
 ROWS, LONG_ROWS, USUAL_ROWS = 5, 20, 10
 """Rows in the two means that count as now, and in the mean that counts as an established use. A row of four rollouts
@@ -41,6 +43,13 @@ RISE_OF_FAILURES_ERRORS = 5.0
 ALWAYS_FAILED, ALWAYS_ROWS = 0.9, 10
 """Share of the calls that fail in each of the first rows, if the tool never worked. A model that only writes malformed
 calls at first writes some that work by then."""
+
+SHORT_SHARE = 0.6
+"""Share of the usual length that is left in two rows, if the tool's results are missing from it."""
+SAME_TURNS_SHARE = 0.1
+"""Change of the turns, as a share of those with a call, within which the agent acts as before."""
+GONE_SHARE, GONE_ERRORS = 0.3, 3.0
+"""Share of its range that the reward has lost in the same rows, and standard errors of that."""
 
 
 def takes_turns(log: Log) -> bool:
@@ -98,6 +107,26 @@ def fails_more(rows: Rows) -> Signal:
         lambda: {FAILED: trailing_mean(share, min(FAILED_SHARES))},
         lambda: {"before": low},
         normal=(_logits(now) - _logits(low) < FAILED_LOGITS / 2) & was_called(rows),
+    )
+
+
+def results_are_missing(rows: Rows) -> Signal:
+    """Rollouts become far shorter from one row to the next and earn less, although the agent takes as many turns. A
+    length that counts observations shows so that the tool returns little or nothing."""
+    length, turns, reward = rows.columns
+    usual, taken, earned = (delayed(trailing_mean(column, ROWS), 2) for column in rows.columns)
+    calls = taken - ONE_TURN.get(rows.log.host, 1.0)
+    short = held(length < SHORT_SHARE * usual, 2) & (delayed(length, 2) > SHORT_SHARE * usual)
+    alike = held(np.abs(turns - taken) < SAME_TURNS_SHARE * calls, 2) & (calls > USED_TURNS)
+    lost = earned - trailing_mean(reward, 2)
+    costs = lost > np.maximum(
+        GONE_SHARE * reward_range(earned, lowest(reward)), delayed(margin(reward, 2, GONE_ERRORS), 2)
+    )
+    return Signal(
+        short & alike & costs,
+        lambda: {LENGTH: length, TURNS: turns, REWARD: trailing_mean(reward, 2)},
+        lambda: {"before": usual},
+        normal=length > (1 + SHORT_SHARE) / 2 * highest(usual),
     )
 
 
@@ -175,8 +204,8 @@ TOL002 = Rule(
     code="TOL002",
     title="tool calls fail",
     kind="logged cause",
-    needs=((FAILED,),),
-    applies=lambda log: has(log, FAILED),
+    needs=((FAILED,), (LENGTH, TURNS, REWARD)),
+    applies=lambda log: has(log, FAILED) or has(log, LENGTH, TURNS, REWARD),
     checks=(
         Check(
             series=(FAILED,),
@@ -193,8 +222,16 @@ TOL002 = Rule(
             "{rollout/failed_call_fraction:.0%} of the calls.",
             look_at=(FAILED, CALLS),
         ),
+        Check(
+            series=(LENGTH, TURNS, REWARD),
+            signal=results_are_missing,
+            message="The tool seems to have stopped answering: within two rows rollouts went from {before:.3g} to "
+            "{rollout/length:.3g} tokens and earn less, although the agent takes as many turns as before.",
+            min_rows=ROWS + 2,
+            better=((FAILED,),),
+        ),
     ),
-    meaning="Many calls of tools fail, or are malformed.",
+    meaning="Many calls of tools fail, are malformed, or return nothing.",
     impact="The agent gets errors in place of results, so its reward falls although its weights may be sound. It then "
     "learns not to call the tool.",
     remedy=advise(
@@ -205,5 +242,6 @@ TOL002 = Rule(
     ),
     limitations="TRL counts malformed calls as failures too, so the share does not say which of both it is. A model "
     "that still learns to write calls has a high share that falls; that is not reported unless 90 % fail in ten "
-    "rows. Other trainers do not log the share.",
+    "rows. Other trainers do not log the share. There the rule looks at the length, which must count the results of "
+    "tools, as verl's does: with unchanged turns, a tool that stops answering makes it fall at once.",
 )

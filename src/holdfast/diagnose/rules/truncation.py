@@ -1,11 +1,13 @@
-"""Rollouts that are truncated from the start: checks of TRN001."""
+"""How many rollouts are truncated, whether that rises or not: checks of TRN001."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from holdfast.base.trailing import Truths, Values, highest, margin, mean_at_first, trailing_mean
-from holdfast.diagnose.rules.rule import Check, Rows, Signal
+from holdfast.base.collapse import FEWEST_FLAT
+from holdfast.base.trailing import Truths, highest, trailing_mean
+from holdfast.diagnose.rules.hacking import FORM, functions_of
+from holdfast.diagnose.rules.rule import Check, Rows, Signal, has_risen
 
 TRUNCATED, REWARD, MIXED = "rollout/truncated_fraction", "reward/mean", "rollout/mixed_group_fraction"
 
@@ -13,6 +15,8 @@ MUCH_FRACTION = 0.5
 """Half of the rollouts. Reasoning runs often begin with a tenth to a third, and learn to be shorter."""
 MOST_FRACTION = 0.75
 """Three quarters of them, for truncation to limit the reward. Runs with half or two thirds may be healthy."""
+ALL_FRACTION = 0.95
+"""As good as all of them."""
 ROWS_IF_ALL = 10
 """Rows within which the reward may begin to rise although all rollouts are truncated."""
 ROWS_WITHOUT_CONTRAST = 3
@@ -20,32 +24,30 @@ ROWS_WITHOUT_CONTRAST = 3
 LEAST_MIXED = 0.05
 ROWS_IF_MOST = 20
 """The same if three quarters or more are truncated."""
+LATE_ROWS = 20
+"""Rows in the mean of the truncated share, where half are truncated by now."""
 REWARD_ROWS = 5
-RISE_ERRORS = 4.0
-"""Standard errors by which the reward has risen."""
 EARNED_BY_TRUNCATED = 0.05
 """Reward that truncated rollouts may earn, as a share of the highest possible. Where they earn more, being truncated
 costs them little. The highest possible reward is 1, or the highest mean so far if that is more."""
 
 
-def reward_has_risen(rows: Rows) -> Truths:
-    """[N]: where the reward is above its first rows by more than noise."""
-
-    def risen(reward: Values) -> Truths:
-        gain = trailing_mean(reward, REWARD_ROWS) - mean_at_first(reward, REWARD_ROWS)
-        return gain > margin(reward, REWARD_ROWS, RISE_ERRORS)
-
-    return rows.where(REWARD, risen)
+def more_is_earned(rows: Rows) -> Truths:
+    """[N]: where the reward has risen. Where its functions are logged, one that is not named after form has: a format
+    can be learned in a text that is cut."""
+    functions = functions_of(rows.log)
+    parts = [name for name in functions if not FORM.search(name)] if len(functions) > 1 else []
+    return np.any([has_risen(rows, name) for name in parts or [REWARD]], axis=0)
 
 
 def all_are_truncated(rows: Rows) -> Signal:
-    """All are truncated since the first row, and the reward does not rise."""
+    """As good as all are truncated since the first row, and the reward does not rise."""
     (share,) = rows.columns
-    row, risen = np.arange(len(share)), reward_has_risen(rows)
+    row, risen = np.arange(len(share)), more_is_earned(rows)
     same_rewards = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ROWS_WITHOUT_CONTRAST)) <= LEAST_MIXED
     enough = (row >= ROWS_IF_ALL - 1) | (same_rewards & (row >= ROWS_WITHOUT_CONTRAST - 1))
     return Signal(
-        (np.cumsum(share < 1) == 0) & enough & ~risen,
+        (np.cumsum(share < ALL_FRACTION) == 0) & enough & ~risen,
         lambda: {TRUNCATED: share},
         normal=risen | (share < MUCH_FRACTION),
     )
@@ -63,7 +65,7 @@ def truncation_limits_reward(rows: Rows) -> Signal:
     smooth, mean_reward = trailing_mean(share, REWARD_ROWS), trailing_mean(reward, REWARD_ROWS)
     top = np.maximum(highest(reward), 1.0)
     limited = mean_reward <= (1 - smooth + EARNED_BY_TRUNCATED) * top
-    risen = reward_has_risen(rows)
+    risen = more_is_earned(rows)
     return Signal(
         (np.cumsum(share < MOST_FRACTION) == 0) & limited & ~risen,
         lambda: {TRUNCATED: smooth, REWARD: mean_reward},
@@ -71,11 +73,23 @@ def truncation_limits_reward(rows: Rows) -> Signal:
     )
 
 
-FROM_THE_START = (
+def half_are_truncated(rows: Rows) -> Signal:
+    """Half or more are truncated by now, and the reward has not risen since the log began."""
+    share, _ = rows.columns
+    smooth, risen = trailing_mean(share, LATE_ROWS), more_is_earned(rows)
+    return Signal(
+        (smooth >= MUCH_FRACTION) & ~risen,
+        lambda: {TRUNCATED: smooth},
+        normal=risen | (smooth < MUCH_FRACTION / 2),
+    )
+
+
+LEVELS = (
     Check(
         series=(TRUNCATED,),
         signal=all_are_truncated,
-        message="Every rollout has run out of turns or tokens since the log began.",
+        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and nearly all have "
+        "since the log began.",
     ),
     Check(
         series=(TRUNCATED, REWARD),
@@ -85,6 +99,13 @@ FROM_THE_START = (
         min_rows=ROWS_IF_MOST,
     ),
     Check(
+        series=(TRUNCATED, REWARD),
+        signal=half_are_truncated,
+        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens (mean of 20 rows), and "
+        "the reward has not risen since the log began.",
+        min_rows=FEWEST_FLAT,
+    ),
+    Check(
         series=(TRUNCATED,),
         signal=many_are_truncated,
         message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. If they make sense, "
@@ -92,4 +113,4 @@ FROM_THE_START = (
         level="note",
     ),
 )
-"""The checks of TRN001 that do not need a rise of the truncated share."""
+"""The checks of TRN001 on the level of the truncated share."""
