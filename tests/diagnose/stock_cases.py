@@ -56,22 +56,12 @@ SCORE, CALLS, TURNS, CALLS_FAIL = (
     "rollout__turns",
     "rollout__failed_call_fraction",
 )
-AGE, CLIP, WRONG = "rollout__staleness", "clip__fraction", "rollout__invalid_fraction"
+AGE, CLIP = "rollout__staleness", "clip__fraction"
 REPEATED, LOOPING = "rollout__repetition", "rollout__looping_fraction"
 RATIO, SIGNED = "sampler__importance_ratio", "sampler__logprob_gap"
 FLAT = {"reward__mean": noisy(0.5, 0.02)}
 FOLLOWS = then(noisy(0.35, 0.01), ramp(0, 0.6, 20))
 """A held-out score that rises with the reward."""
-
-
-def recurring(every: int, height: float) -> Change:
-    """A low share, and a high one in two rows of so many."""
-    return lambda values: np.where(np.isin(np.arange(len(values)) % every, (3, 4)), height, noisy(0.02, 0.004)(values))
-
-
-def without_form(every: int) -> Change:
-    """What that costs."""
-    return lambda values: values - 0.3 * np.isin(np.arange(len(values)) % every, (3, 4))
 
 
 CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {

@@ -10,8 +10,8 @@ cells have rewards that are nearly always 0, that have heavy tails, or that are 
 series are those of a stock GRPOTrainer, or of one with our observer. With them go a held-out score, calls of a tool, a
 staleness that is constant, and one of several schedules. No threshold of a rule was chosen from them.
 
-A cell is a number of rows, a number of completions a row, and a kind of reward. Each run draws all else. The rules are those
-of `holdfast diagnose`, all together, and the count is of findings, not of notes.
+A cell is a number of rows, a number of completions a row, and a kind of reward. Each run draws all else. The rules are
+those of `holdfast diagnose`, all together, and the count is of findings, not of notes.
 """
 
 from __future__ import annotations

@@ -103,7 +103,6 @@ def fades(values: Values, start: int, to: float, rows: int) -> Values:
 
 HELD = noisy(np.minimum(RISING, RISING[25]), 0.02)
 UPDATES = np.cumsum(WELL["lr"]) / 1e-6
-SPIKES = np.isin(T % 15, (3, 4)) & (T > 15)
 
 
 @dataclass(frozen=True, slots=True)
