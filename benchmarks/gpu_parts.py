@@ -203,9 +203,11 @@ def work_per_token(device: torch.device, generate: Callable[[int], None], new: i
         for event in profile.key_averages():
             counts["operations"] += event.count * event.key.startswith("aten::")
             counts["casts"] += event.count * (event.key == "aten::_to_copy")
-            counts["kernels"] += event.count * ("LaunchKernel" in event.key)
+            counts["launches"] += event.count * ("LaunchKernel" in event.key or "GraphLaunch" in event.key)
             counts["waits"] += event.count * ("StreamSynchronize" in event.key)
-            counts["device_us"] += getattr(event, "self_device_time_total", 0)
+            if event.device_type != torch.autograd.DeviceType.CPU:  # an operator has the time of its kernels too
+                counts["kernels"] += event.count
+                counts["device_us"] += event.self_device_time_total
         totals.append(counts)
     print_costs(device, profile)
     before, after = totals

@@ -1,4 +1,5 @@
-"""What mkdocs does not do by itself: the study's pages, the Python API, `llms.txt`, and each page as Markdown.
+"""What mkdocs does not do by itself: the study's pages, settings, commands, the Python API, `llms.txt`, and pages as
+Markdown.
 
 Some pages lie outside `docs`: those of the study and two of the repository. They are read from where they are, and
 links between the trees are rewritten. A link to another file of the repository becomes a link to `repo_url`; while
@@ -7,6 +8,7 @@ there is none it becomes its text.
 
 from __future__ import annotations
 
+import importlib.util
 import posixpath
 import re
 from collections.abc import Callable, Iterator
@@ -46,6 +48,8 @@ API = {
 }
 
 API_FOLDER = "reference/api/"
+MADE = {"reference/settings.md": "settings", "reference/cli.md": "commands"}
+"""Page of the site -> the module beside this one whose `page()` makes it from the code."""
 
 FENCE = re.compile(r"^(`{3,}|~{3,}).*?^\1[^\n]*$", re.M | re.S)
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
@@ -120,8 +124,17 @@ def api_page(page: str) -> str:
     return f"# {title}\n\n" + "\n".join(f"::: holdfast.{name}\n" for name in names)
 
 
+def made(module: str) -> str:
+    """The text of a page that a module beside this one makes."""
+    spec = importlib.util.spec_from_file_location(module, Path(__file__).with_name(f"{module}.py"))
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return str(loaded.page())
+
+
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages from outside `docs`, and those of the API."""
+    """Add the pages from outside `docs`, those of the API, and those made from the code."""
     from mkdocs.structure.files import File
 
     study = (path.relative_to(ROOT) for path in (ROOT / "research" / "docs").rglob("*"))
@@ -130,6 +143,8 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, site_path(path), abs_src_path=str(ROOT / path)))
     for name in API:
         files.append(File.generated(config, f"{API_FOLDER}{name}.md", content=api_page(name)))
+    for page, module in MADE.items():
+        files.append(File.generated(config, page, content=made(module)))
     return files
 
 

@@ -7,18 +7,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.errors import ConfigError
 from holdfast.base.glossary import glossary_entry
 from holdfast.cli.recipes import find as find_recipe
 from holdfast.recipe import load
-from holdfast_research.experiments import EXPERIMENTS, find
+from holdfast_research.experiments import EXPERIMENTS
 from holdfast_research.jobs import slug
 from holdfast_research.methods import Settings, words
 from holdfast_research.plan import Plan
 from holdfast_research.values import Arm, Experiment
 
-CONTROLS = {"GRPO", "GRPO, reliable search", "GRPO, untruncated sampler", "GRPO, sampling mask kept"}
-SINGLE = {*CONTROLS, "GRPO, sequence mean", "GRPO, baseline by length", "GRPO, KL 0.001", "GSPO, clip 0.2"}
 ALL = pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
 
 
@@ -91,28 +88,3 @@ def test_figures_show_arms_and_metrics_that_exist(experiment: Experiment) -> Non
         assert set(figure.arms) <= {arm.name for arm in experiment.arms}
         assert 2 <= len(figure.arms) <= 6  # as many as there are colours
         assert glossary_entry(figure.metric)
-
-
-def test_every_method_gets_a_sweep_of_the_same_size() -> None:
-    arms = EXPERIMENTS["death-spiral"].arms
-    swept = {arm.name: len(arm.sweep.values) for arm in arms if arm.sweep is not None}
-    assert set(swept.values()) == {3}
-    assert set(swept) == {arm.name for arm in arms} - SINGLE
-
-
-def test_the_death_spiral_has_its_arms() -> None:
-    names = {arm.name for arm in EXPERIMENTS["death-spiral"].arms}
-    methods = {"LLD", "LLDS response", "LLDS action", "LLDS-MA", "SAPO", "GSPO", "GSPO + LLDS action"}
-    methods |= {"GSPO, clip 0.2, LLDS action"}
-    assert names == methods | SINGLE | {"GRPO, smaller step", "KL to the reference"}
-
-
-@pytest.mark.parametrize(("typed", "meant"), [("deathspiral", "death-spiral"), ("coeficient", "coefficient")])
-def test_an_unknown_experiment_names_the_nearest(typed: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=f"did you mean {meant}"):
-        find(typed)
-
-
-def test_an_experiment_like_no_other_lists_them() -> None:
-    with pytest.raises(ConfigError, match="there are factbook, real-fall, real-long, real-old, death-spiral, "):
-        find("zzz")

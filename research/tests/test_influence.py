@@ -15,7 +15,6 @@ from holdfast_research.pages.influence import (
     Probed,
     ProbedRun,
     by_number_correct,
-    displaced,
     estimate,
     from_kept,
     likeness,
@@ -120,12 +119,6 @@ def test_the_interval_draws_runs() -> None:
     same, other = ({f"q{k}": np.asarray([(k, sign * k)]) for k in range(200)} for sign in (1.0, -1.0))
     wide = estimate([[same], [other]], ranks, draws=200)
     assert wide is not None and (wide.value, wide.low, wide.high) == (0.0, -1.0, 1.0)
-
-
-def test_the_share_of_the_displaced_is_a_statistic() -> None:
-    pairs = {"a": np.asarray([(1.0, -0.1), (1.0, 0.1)]), "b": np.asarray([(1.0, -0.2), (1.0, 0.2)])}
-    share = estimate([[pairs]], displaced, draws=50)
-    assert share is not None and (share.value, share.low, share.high) == (0.5, 0.5, 0.5)
 
 
 def test_the_fewest_correct_rise_most(found: Callable[..., Influence]) -> None:

@@ -38,218 +38,114 @@ def word(test: judge.Test, *runs: Runs) -> Status:
     return test(together).word
 
 
+SHOWN, NOT_SHOWN, CANNOT_TELL = Status.SHOWN, Status.NOT_SHOWN, Status.CANNOT_TELL
+FIRST, SECOND = "likelihood/correct/action_1", "likelihood/correct/action_2"
+LIKELY, LESS_LIKELY = "likelihood/correct", "likelihood/incorrect"
+CORRECT, INCORRECT = "displacement/correct", "displacement/incorrect"
+ENTROPY, LENGTH, MATCH = "entropy/mean", "rollout/length", "rollout/first_action_match_fraction"
+
 # test, metrics, reward, verdict; each test has at least one that it must not show
 ONE_ARM = [
-    (judge.collapses("A"), {}, SPIRAL, Status.SHOWN),
-    (judge.collapses("A"), {}, HOLD, Status.NOT_SHOWN),
-    (judge.collapses("A"), {}, SPIRAL[:39], Status.CANNOT_TELL),
-    (judge.falls("A"), {}, SPIRAL, Status.SHOWN),
-    (judge.falls("A"), {}, SHALLOW, Status.NOT_SHOWN),
-    (judge.falls("A"), {}, SHORT_FALL, Status.SHOWN),  # a short run that fell has fallen
-    (judge.falls("A"), {}, HOLD[:24], Status.CANNOT_TELL),
-    (judge.stays_down("A"), {}, SPIRAL, Status.SHOWN),
-    (judge.stays_down("A"), {}, [*SPIRAL, *[0.8] * 10], Status.NOT_SHOWN),  # it came back
-    (judge.stays_down("A"), {}, HOLD, Status.CANNOT_TELL),
-    (judge.holds("A"), {}, HOLD, Status.SHOWN),
-    (judge.holds("A"), {}, SHALLOW, Status.NOT_SHOWN),  # no collapse, and no hold either
-    (judge.holds("A"), {}, [0.0] * 60, Status.NOT_SHOWN),  # it never learned, so it held nothing
-    (judge.displaced_before_drop("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, SPIRAL, Status.SHOWN),
-    (judge.displaced_before_drop("A"), {"displacement/correct": ramp(0.01, 40, -0.01)}, SPIRAL, Status.NOT_SHOWN),
-    (judge.displaced_before_drop("A"), {}, SPIRAL, Status.CANNOT_TELL),  # never logged is not never below
-    (judge.displaced_before_drop("A"), {"displacement/correct": -1.0}, HOLD, Status.CANNOT_TELL),
-    (judge.never_displaced("A"), {"displacement/correct": 0.01}, HOLD, Status.SHOWN),
-    (judge.never_displaced("A"), {"displacement/correct": ramp(0.01, 50, -0.01)}, HOLD, Status.NOT_SHOWN),
-    (judge.never_displaced("A"), {}, HOLD, Status.CANNOT_TELL),
-    (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 15, -0.01)}, SPIRAL, Status.SHOWN),
-    (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 32, -0.01)}, SPIRAL, Status.NOT_SHOWN),
-    (judge.likelihood_decays_first("A"), {"likelihood/correct": ramp(-0.5, 15, -1e-4)}, SPIRAL, Status.NOT_SHOWN),
+    (judge.collapses("A"), {}, SPIRAL, SHOWN),
+    (judge.collapses("A"), {}, HOLD, NOT_SHOWN),
+    (judge.collapses("A"), {}, SPIRAL[:39], CANNOT_TELL),
+    (judge.falls("A"), {}, SPIRAL, SHOWN),
+    (judge.falls("A"), {}, SHALLOW, NOT_SHOWN),
+    (judge.falls("A"), {}, SHORT_FALL, SHOWN),  # a short run that fell has fallen
+    (judge.falls("A"), {}, HOLD[:24], CANNOT_TELL),
+    (judge.stays_down("A"), {}, SPIRAL, SHOWN),
+    (judge.stays_down("A"), {}, [*SPIRAL, *[0.8] * 10], NOT_SHOWN),  # it came back
+    (judge.stays_down("A"), {}, HOLD, CANNOT_TELL),
+    (judge.holds("A"), {}, HOLD, SHOWN),
+    (judge.holds("A"), {}, SHALLOW, NOT_SHOWN),  # no collapse, and no hold either
+    (judge.holds("A"), {}, [0.0] * 60, NOT_SHOWN),  # it never learned, so it held nothing
+    (judge.displaced_before_drop("A"), {CORRECT: ramp(0.01, 20, -0.01)}, SPIRAL, SHOWN),
+    (judge.displaced_before_drop("A"), {CORRECT: ramp(0.01, 40, -0.01)}, SPIRAL, NOT_SHOWN),
+    (judge.displaced_before_drop("A"), {}, SPIRAL, CANNOT_TELL),  # never logged is not never below
+    (judge.displaced_before_drop("A"), {CORRECT: -1.0}, HOLD, CANNOT_TELL),
+    (judge.never_displaced("A"), {CORRECT: 0.01}, HOLD, SHOWN),
+    (judge.never_displaced("A"), {CORRECT: ramp(0.01, 50, -0.01)}, HOLD, NOT_SHOWN),
+    (judge.never_displaced("A"), {}, HOLD, CANNOT_TELL),
+    (judge.likelihood_decays_first("A"), {LIKELY: ramp(-0.5, 15, -0.01)}, SPIRAL, SHOWN),
+    (judge.likelihood_decays_first("A"), {LIKELY: ramp(-0.5, 32, -0.01)}, SPIRAL, NOT_SHOWN),
+    (judge.likelihood_decays_first("A"), {LIKELY: ramp(-0.5, 15, -1e-4)}, SPIRAL, NOT_SHOWN),
     # It decays 7 steps before the drop, but the reward has long stopped rising:
     (
         judge.likelihood_decays_first("A"),
-        {"likelihood/correct": [-0.01 * abs(step - 25) for step in range(1, N + 1)]},
+        {LIKELY: [-0.01 * abs(step - 25) for step in range(1, N + 1)]},
         SPIRAL,
-        Status.NOT_SHOWN,
+        NOT_SHOWN,
     ),
-    (judge.likelihood_decays_first("A"), {}, SPIRAL, Status.CANNOT_TELL),
-    (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": -0.2}, SPIRAL, Status.SHOWN),
-    (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": ramp(0.0, 34, -0.2)}, SPIRAL, Status.NOT_SHOWN),
-    (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": -0.2}, HOLD, Status.CANNOT_TELL),
-    (judge.queries_drift_more("A"), DRIFT, SPIRAL, Status.CANNOT_TELL),
-    (judge.displacement_deepens("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, SPIRAL, Status.SHOWN),
-    (judge.displacement_deepens("A"), {"displacement/correct": ramp(-0.5, 10, 0.01)}, SPIRAL, Status.NOT_SHOWN),
-    (judge.displacement_deepens("A"), {"displacement/correct": ramp(0.01, 31, -0.1)}, SPIRAL, Status.CANNOT_TELL),
-    (judge.displacement_deepens("A"), {"displacement/correct": ramp(0.01, 20, -0.01)}, HOLD, Status.CANNOT_TELL),
-    (
-        judge.incorrect_not_raised("A"),
-        {"displacement/correct": -0.1, "displacement/incorrect": -0.2},
-        SPIRAL,
-        Status.SHOWN,
-    ),
-    (
-        judge.incorrect_not_raised("A"),
-        {"displacement/correct": -0.1, "displacement/incorrect": 0.1},
-        SPIRAL,
-        Status.NOT_SHOWN,
-    ),
-    (
-        judge.incorrect_not_raised("A"),
-        {"displacement/correct": 0.1, "displacement/incorrect": 0.1},
-        SPIRAL,
-        Status.CANNOT_TELL,
-    ),
-    (
-        judge.incorrect_below_correct("A"),
-        {"likelihood/correct": -0.5, "likelihood/incorrect": -0.6},
-        HOLD,
-        Status.SHOWN,
-    ),
+    (judge.likelihood_decays_first("A"), {}, SPIRAL, CANNOT_TELL),
+    (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": -0.2}, SPIRAL, SHOWN),
+    (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": ramp(0.0, 34, -0.2)}, SPIRAL, NOT_SHOWN),
+    (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": -0.2}, HOLD, CANNOT_TELL),
+    (judge.queries_drift_more("A"), DRIFT, SPIRAL, CANNOT_TELL),
+    (judge.displacement_deepens("A"), {CORRECT: ramp(0.01, 20, -0.01)}, SPIRAL, SHOWN),
+    (judge.displacement_deepens("A"), {CORRECT: ramp(-0.5, 10, 0.01)}, SPIRAL, NOT_SHOWN),
+    (judge.displacement_deepens("A"), {CORRECT: ramp(0.01, 31, -0.1)}, SPIRAL, CANNOT_TELL),
+    (judge.displacement_deepens("A"), {CORRECT: ramp(0.01, 20, -0.01)}, HOLD, CANNOT_TELL),
+    (judge.incorrect_not_raised("A"), {CORRECT: -0.1, INCORRECT: -0.2}, SPIRAL, SHOWN),
+    (judge.incorrect_not_raised("A"), {CORRECT: -0.1, INCORRECT: 0.1}, SPIRAL, NOT_SHOWN),
+    (judge.incorrect_not_raised("A"), {CORRECT: 0.1, INCORRECT: 0.1}, SPIRAL, CANNOT_TELL),
+    (judge.incorrect_below_correct("A"), {LIKELY: -0.5, LESS_LIKELY: -0.6}, HOLD, SHOWN),
     # Only after the drop:
+    (judge.incorrect_below_correct("A"), {LIKELY: -1, LESS_LIKELY: ramp(0, 33, -2)}, SPIRAL, NOT_SHOWN),
+    (judge.incorrect_below_correct("A"), {LIKELY: -0.6, LESS_LIKELY: -0.5}, HOLD, NOT_SHOWN),
+    (judge.entropy_surges_alone("A", LENGTH), {ENTROPY: ramp(1, 20, 0.1), LENGTH: ramp(50, 40, 5)}, SPIRAL, SHOWN),
+    (judge.entropy_surges_alone("A", LENGTH), {ENTROPY: ramp(1, 20, 0.1), LENGTH: ramp(50, 15, 5)}, SPIRAL, NOT_SHOWN),
+    (judge.entropy_surges_alone("A", LENGTH), {ENTROPY: 1.0, LENGTH: 50.0}, SPIRAL, CANNOT_TELL),
+    (judge.entropy_before_drop("A"), {ENTROPY: ramp(1, 20, 0.1)}, SPIRAL, SHOWN),
+    (judge.entropy_before_drop("A"), {ENTROPY: ramp(1, 33, 0.1)}, SPIRAL, NOT_SHOWN),
+    (judge.gradient_calm_at_drop("A"), {"grad/norm": 0.3}, SPIRAL, SHOWN),
+    (judge.gradient_calm_at_drop("A"), {"grad/norm": ramp(0.3, 28, 1.0)}, SPIRAL, NOT_SHOWN),
+    (judge.gradient_surges("A"), {"grad/norm": ramp(0.3, 40, 1)}, SPIRAL, SHOWN),
+    (judge.gradient_surges("A"), {"grad/norm": [*[0.3] * 39, 1.0, *[0.3] * 20]}, SPIRAL, NOT_SHOWN),  # one step
+    (judge.gradient_surges("A"), {"grad/norm": 0.3, "grad/norm_max": ramp(0.3, 40, 1)}, SPIRAL, NOT_SHOWN),
+    (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.2)}, SPIRAL, SHOWN),
+    (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.02)}, SPIRAL, NOT_SHOWN),
+    (judge.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 20, -0.01)}, HOLD, SHOWN),
+    (judge.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 50, -0.5)}, HOLD, NOT_SHOWN),
+    (judge.ratio_never_drifts("A"), {}, HOLD, CANNOT_TELL),
+    (judge.first_action_crosses("A"), {FIRST: ramp(-0.2, 30, -0.1), SECOND: -0.3}, SPIRAL, SHOWN),
+    (judge.first_action_crosses("A"), {FIRST: ramp(-0.4, 30, -0.1), SECOND: -0.3}, SPIRAL, NOT_SHOWN),
+    (judge.first_action_crosses("A"), {FIRST: ramp(-0.2, 34, -0.1), SECOND: -0.3}, SPIRAL, NOT_SHOWN),  # after the drop
+    (judge.first_action_crosses("A"), {FIRST: -0.2}, SPIRAL, CANNOT_TELL),
+    (judge.first_action_crosses("A"), {FIRST: ramp(-0.2, 30, -0.1), SECOND: -0.3}, HOLD, CANNOT_TELL),
+    (judge.first_action_crosses_by_the_end("A"), {FIRST: ramp(-0.2, 30, -0.1), SECOND: -0.3}, HOLD, SHOWN),
+    (judge.first_action_crosses_by_the_end("A"), {FIRST: -0.2, SECOND: -0.3}, HOLD, NOT_SHOWN),
+    (judge.first_action_decays_faster("A"), {FIRST: ramp(-1, 30, -0.1), SECOND: ramp(-1, 30, -0.05)}, SPIRAL, SHOWN),
     (
-        judge.incorrect_below_correct("A"),
-        {"likelihood/correct": -1, "likelihood/incorrect": ramp(0, 33, -2)},
+        judge.first_action_decays_faster("A"),
+        {FIRST: ramp(-1, 30, -0.05), SECOND: ramp(-1, 30, -0.1)},
         SPIRAL,
-        Status.NOT_SHOWN,
-    ),
-    (
-        judge.incorrect_below_correct("A"),
-        {"likelihood/correct": -0.6, "likelihood/incorrect": -0.5},
-        HOLD,
-        Status.NOT_SHOWN,
-    ),
-    (
-        judge.entropy_surges_alone("A", "rollout/length"),
-        {"entropy/mean": ramp(1, 20, 0.1), "rollout/length": ramp(50, 40, 5)},
-        SPIRAL,
-        Status.SHOWN,
-    ),
-    (
-        judge.entropy_surges_alone("A", "rollout/length"),
-        {"entropy/mean": ramp(1, 20, 0.1), "rollout/length": ramp(50, 15, 5)},
-        SPIRAL,
-        Status.NOT_SHOWN,
-    ),
-    (
-        judge.entropy_surges_alone("A", "rollout/length"),
-        {"entropy/mean": 1.0, "rollout/length": 50.0},
-        SPIRAL,
-        Status.CANNOT_TELL,
-    ),
-    (judge.entropy_before_drop("A"), {"entropy/mean": ramp(1, 20, 0.1)}, SPIRAL, Status.SHOWN),
-    (judge.entropy_before_drop("A"), {"entropy/mean": ramp(1, 33, 0.1)}, SPIRAL, Status.NOT_SHOWN),
-    (judge.gradient_calm_at_drop("A"), {"grad/norm": 0.3}, SPIRAL, Status.SHOWN),
-    (judge.gradient_calm_at_drop("A"), {"grad/norm": ramp(0.3, 28, 1.0)}, SPIRAL, Status.NOT_SHOWN),
-    (judge.gradient_surges("A"), {"grad/norm": ramp(0.3, 40, 1)}, SPIRAL, Status.SHOWN),
-    (
-        judge.gradient_surges("A"),
-        {"grad/norm": [*[0.3] * 39, 1.0, *[0.3] * 20]},
-        SPIRAL,
-        Status.NOT_SHOWN,
-    ),  # one step
-    (judge.gradient_surges("A"), {"grad/norm": 0.3, "grad/norm_max": ramp(0.3, 40, 1)}, SPIRAL, Status.NOT_SHOWN),
-    (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.2)}, SPIRAL, Status.SHOWN),
-    (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.02)}, SPIRAL, Status.NOT_SHOWN),
-    (judge.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 20, -0.01)}, HOLD, Status.SHOWN),
-    (judge.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 50, -0.5)}, HOLD, Status.NOT_SHOWN),
-    (judge.ratio_never_drifts("A"), {}, HOLD, Status.CANNOT_TELL),
-    (
-        judge.first_action_crosses("A"),
-        {"likelihood/correct/action_1": ramp(-0.2, 30, -0.1), "likelihood/correct/action_2": -0.3},
-        SPIRAL,
-        Status.SHOWN,
-    ),
-    (
-        judge.first_action_crosses("A"),
-        {"likelihood/correct/action_1": ramp(-0.4, 30, -0.1), "likelihood/correct/action_2": -0.3},
-        SPIRAL,
-        Status.NOT_SHOWN,
-    ),
-    (  # after the drop
-        judge.first_action_crosses("A"),
-        {"likelihood/correct/action_1": ramp(-0.2, 34, -0.1), "likelihood/correct/action_2": -0.3},
-        SPIRAL,
-        Status.NOT_SHOWN,
-    ),
-    (judge.first_action_crosses("A"), {"likelihood/correct/action_1": -0.2}, SPIRAL, Status.CANNOT_TELL),
-    (
-        judge.first_action_crosses("A"),
-        {"likelihood/correct/action_1": ramp(-0.2, 30, -0.1), "likelihood/correct/action_2": -0.3},
-        HOLD,
-        Status.CANNOT_TELL,
-    ),
-    (
-        judge.first_action_crosses_by_the_end("A"),
-        {"likelihood/correct/action_1": ramp(-0.2, 30, -0.1), "likelihood/correct/action_2": -0.3},
-        HOLD,
-        Status.SHOWN,
-    ),
-    (
-        judge.first_action_crosses_by_the_end("A"),
-        {"likelihood/correct/action_1": -0.2, "likelihood/correct/action_2": -0.3},
-        HOLD,
-        Status.NOT_SHOWN,
+        NOT_SHOWN,
     ),
     (
         judge.first_action_decays_faster("A"),
-        {"likelihood/correct/action_1": ramp(-1, 30, -0.1), "likelihood/correct/action_2": ramp(-1, 30, -0.05)},
+        {FIRST: ramp(-1, 40, -0.5), SECOND: ramp(-1, 30, -0.1)},
         SPIRAL,
-        Status.SHOWN,
-    ),
-    (
-        judge.first_action_decays_faster("A"),
-        {"likelihood/correct/action_1": ramp(-1, 30, -0.05), "likelihood/correct/action_2": ramp(-1, 30, -0.1)},
-        SPIRAL,
-        Status.NOT_SHOWN,
-    ),
-    (  # only after the drop
-        judge.first_action_decays_faster("A"),
-        {"likelihood/correct/action_1": ramp(-1, 40, -0.5), "likelihood/correct/action_2": ramp(-1, 30, -0.1)},
-        SPIRAL,
-        Status.NOT_SHOWN,
-    ),
+        NOT_SHOWN,
+    ),  # only after the drop
+    (judge.first_action_match_rises("A"), {MATCH: ramp(0.3, 10, 0.01)}, SPIRAL, SHOWN),
+    (judge.first_action_match_rises("A"), {MATCH: ramp(0.3, 33, 0.01)}, SPIRAL, NOT_SHOWN),
     (
         judge.first_action_match_rises("A"),
-        {"rollout/first_action_match_fraction": ramp(0.3, 10, 0.01)},
+        {MATCH: [0.3, *[0.6] * 20, *[0.2] * 40]},
         SPIRAL,
-        Status.SHOWN,
-    ),
-    (
-        judge.first_action_match_rises("A"),
-        {"rollout/first_action_match_fraction": ramp(0.3, 33, 0.01)},
-        SPIRAL,
-        Status.NOT_SHOWN,
-    ),
-    (  # up, and down again by the drop
-        judge.first_action_match_rises("A"),
-        {"rollout/first_action_match_fraction": [0.3, *[0.6] * 20, *[0.2] * 40]},
-        SPIRAL,
-        Status.NOT_SHOWN,
-    ),
-    (
-        judge.first_action_match_rises("A"),
-        {"rollout/first_action_match_fraction": ramp(0.3, 10, 0.01)},
-        HOLD,
-        Status.CANNOT_TELL,
-    ),
-    (
-        judge.first_action_match_rises_by_the_end("A"),
-        {"rollout/first_action_match_fraction": ramp(0.3, 10, 0.01)},
-        HOLD,
-        Status.SHOWN,
-    ),
-    (
-        judge.first_action_match_rises_by_the_end("A"),
-        {"rollout/first_action_match_fraction": 0.3},
-        HOLD,
-        Status.NOT_SHOWN,
-    ),
-    (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 10, 0.03)}, SPIRAL, Status.SHOWN),
-    (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, SPIRAL, Status.NOT_SHOWN),
-    (judge.never_most_displaced("A"), {"displacement/fraction": 0.4}, HOLD, Status.SHOWN),
-    (judge.never_most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, HOLD, Status.NOT_SHOWN),
-    (judge.never_most_displaced("A"), {}, HOLD, Status.CANNOT_TELL),
-    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, HOLD, Status.SHOWN),
-    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.3}, HOLD, Status.NOT_SHOWN),
-    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, SPIRAL, Status.CANNOT_TELL),
+        NOT_SHOWN,
+    ),  # up, and down again by the drop
+    (judge.first_action_match_rises("A"), {MATCH: ramp(0.3, 10, 0.01)}, HOLD, CANNOT_TELL),
+    (judge.first_action_match_rises_by_the_end("A"), {MATCH: ramp(0.3, 10, 0.01)}, HOLD, SHOWN),
+    (judge.first_action_match_rises_by_the_end("A"), {MATCH: 0.3}, HOLD, NOT_SHOWN),
+    (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 10, 0.03)}, SPIRAL, SHOWN),
+    (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, SPIRAL, NOT_SHOWN),
+    (judge.never_most_displaced("A"), {"displacement/fraction": 0.4}, HOLD, SHOWN),
+    (judge.never_most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, HOLD, NOT_SHOWN),
+    (judge.never_most_displaced("A"), {}, HOLD, CANNOT_TELL),
+    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, HOLD, SHOWN),
+    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.3}, HOLD, NOT_SHOWN),
+    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, SPIRAL, CANNOT_TELL),
 ]
 
 
@@ -259,28 +155,28 @@ def test_one_arm(make_run: MakeRun, test: judge.Test, metrics: Any, reward: list
 
 
 TWO_ARMS = [
-    (judge.holds_where("A", "B"), HOLD, SPIRAL, Status.SHOWN),
-    (judge.holds_where("A", "B"), SPIRAL, SPIRAL, Status.NOT_SHOWN),
-    (judge.holds_where("A", "B"), HOLD, HOLD, Status.CANNOT_TELL),  # nothing to remedy
-    (judge.prevents_where("A", "B"), SHALLOW, SPIRAL, Status.SHOWN),  # it lost some, and did not collapse
-    (judge.holds_where("A", "B"), SHALLOW, SPIRAL, Status.NOT_SHOWN),
-    (judge.prevents_where("A", "B"), SPIRAL, SPIRAL, Status.NOT_SHOWN),
-    (judge.prevents_where("A", "B"), HOLD, HOLD, Status.CANNOT_TELL),
-    (judge.prevents_where("A", "B"), HOLD[:40], SHORT_FALL, Status.SHOWN),
-    (judge.prevents_where("A", "B"), HOLD[:39], SHORT_FALL, Status.CANNOT_TELL),  # it may have fallen at the next step
-    (judge.delays("A", "B"), LATE, SPIRAL, Status.SHOWN),
-    (judge.delays("A", "B"), HOLD, SPIRAL, Status.SHOWN),
-    (judge.delays("A", "B"), SPIRAL, SPIRAL, Status.NOT_SHOWN),
-    (judge.delays("A", "B"), SPIRAL, HOLD, Status.CANNOT_TELL),
-    (judge.falls_after_delay("A", "B"), LATE, SPIRAL, Status.SHOWN),
-    (judge.falls_after_delay("A", "B"), HOLD, SPIRAL, Status.NOT_SHOWN),
-    (judge.falls_after_delay("A", "B"), [*HOLD[:45], *[0.6] * 15], SPIRAL, Status.NOT_SHOWN),  # a dip is no fall
-    (judge.falls_after_delay("A", "B"), SPIRAL, LATE, Status.NOT_SHOWN),
-    (judge.falls_after_delay("A", "B"), SPIRAL, HOLD, Status.CANNOT_TELL),
-    (judge.peaks_higher("A", "B"), [*RISE, *[0.9] * 30], SPIRAL, Status.SHOWN),
-    (judge.peaks_higher("A", "B"), SPIRAL, [*RISE, *[0.9] * 30], Status.NOT_SHOWN),
-    (judge.peaks_higher("A", "B"), HOLD, SPIRAL, Status.CANNOT_TELL),  # the same peak
-    (judge.peaks_higher("A", "B"), [*SPIRAL, *[0.9] * 20], SPIRAL, Status.CANNOT_TELL),  # higher when B is over
+    (judge.holds_where("A", "B"), HOLD, SPIRAL, SHOWN),
+    (judge.holds_where("A", "B"), SPIRAL, SPIRAL, NOT_SHOWN),
+    (judge.holds_where("A", "B"), HOLD, HOLD, CANNOT_TELL),  # nothing to remedy
+    (judge.prevents_where("A", "B"), SHALLOW, SPIRAL, SHOWN),  # it lost some, and did not collapse
+    (judge.holds_where("A", "B"), SHALLOW, SPIRAL, NOT_SHOWN),
+    (judge.prevents_where("A", "B"), SPIRAL, SPIRAL, NOT_SHOWN),
+    (judge.prevents_where("A", "B"), HOLD, HOLD, CANNOT_TELL),
+    (judge.prevents_where("A", "B"), HOLD[:40], SHORT_FALL, SHOWN),
+    (judge.prevents_where("A", "B"), HOLD[:39], SHORT_FALL, CANNOT_TELL),  # it may have fallen at the next step
+    (judge.delays("A", "B"), LATE, SPIRAL, SHOWN),
+    (judge.delays("A", "B"), HOLD, SPIRAL, SHOWN),
+    (judge.delays("A", "B"), SPIRAL, SPIRAL, NOT_SHOWN),
+    (judge.delays("A", "B"), SPIRAL, HOLD, CANNOT_TELL),
+    (judge.falls_after_delay("A", "B"), LATE, SPIRAL, SHOWN),
+    (judge.falls_after_delay("A", "B"), HOLD, SPIRAL, NOT_SHOWN),
+    (judge.falls_after_delay("A", "B"), [*HOLD[:45], *[0.6] * 15], SPIRAL, NOT_SHOWN),  # a dip is no fall
+    (judge.falls_after_delay("A", "B"), SPIRAL, LATE, NOT_SHOWN),
+    (judge.falls_after_delay("A", "B"), SPIRAL, HOLD, CANNOT_TELL),
+    (judge.peaks_higher("A", "B"), [*RISE, *[0.9] * 30], SPIRAL, SHOWN),
+    (judge.peaks_higher("A", "B"), SPIRAL, [*RISE, *[0.9] * 30], NOT_SHOWN),
+    (judge.peaks_higher("A", "B"), HOLD, SPIRAL, CANNOT_TELL),  # the same peak
+    (judge.peaks_higher("A", "B"), [*SPIRAL, *[0.9] * 20], SPIRAL, CANNOT_TELL),  # higher when B is over
 ]
 
 
@@ -290,9 +186,9 @@ def test_two_arms(make_run: MakeRun, test: judge.Test, ours: list[float], other:
 
 
 UPDATES = [  # K of the two runs, which drop at the steps 34 and 44
-    (10, 10, Status.SHOWN),  # 340 and 440 optimizer steps
-    (20, 10, Status.NOT_SHOWN),  # 680
-    (20, 16, Status.SHOWN),  # 704
+    (10, 10, SHOWN),  # 340 and 440 optimizer steps
+    (20, 10, NOT_SHOWN),  # 680
+    (20, 16, SHOWN),  # 704
 ]
 
 
@@ -304,55 +200,55 @@ def test_a_drop_is_counted_in_optimizer_steps(make_run: MakeRun, ours: int, othe
     )
     test = judge.drops_after_as_many_updates("A", "B")
     assert word(test, *runs) is expected
-    assert word(test, runs[0], seeds(make_run, "B", HOLD, {"optimizer_steps_per_rollout": other})) is Status.CANNOT_TELL
-    assert word(test, runs[0], seeds(make_run, "B", LATE)) is Status.CANNOT_TELL  # K was not logged
+    assert word(test, runs[0], seeds(make_run, "B", HOLD, {"optimizer_steps_per_rollout": other})) is CANNOT_TELL
+    assert word(test, runs[0], seeds(make_run, "B", LATE)) is CANNOT_TELL  # K was not logged
 
 
-SURGE = {"entropy/mean": ramp(1.0, 20, 0.05)}
-CALM = {"entropy/mean": ramp(1.0, 20, 0.005)}
+SURGE = {ENTROPY: ramp(1.0, 20, 0.05)}
+CALM = {ENTROPY: ramp(1.0, 20, 0.005)}
 
 
 @pytest.mark.parametrize(
     ("ours", "other", "expected"),
     [
-        (CALM, SURGE, Status.SHOWN),
-        (SURGE, SURGE, Status.NOT_SHOWN),  # whatever its reward does
-        (CALM, CALM, Status.CANNOT_TELL),
+        (CALM, SURGE, SHOWN),
+        (SURGE, SURGE, NOT_SHOWN),  # whatever its reward does
+        (CALM, CALM, CANNOT_TELL),
     ],
 )
 def test_no_surge_where(make_run: MakeRun, ours: Any, other: Any, expected: Status) -> None:
     runs = seeds(make_run, "A", HOLD, ours), seeds(make_run, "B", SPIRAL, other)
     assert word(judge.no_surge_where("A", "B"), *runs) is expected
-    assert word(judge.no_surge_where("A", "B"), seeds(make_run, "A", HOLD), runs[1]) is Status.CANNOT_TELL
+    assert word(judge.no_surge_where("A", "B"), seeds(make_run, "A", HOLD), runs[1]) is CANNOT_TELL
 
 
 @pytest.mark.parametrize(
     ("ours", "other", "expected"),
     [
-        (ramp(1.0, 41, 0.05), ramp(1.0, 20, 0.05), Status.SHOWN),  # surges at 29 and 50
-        (ramp(1.0, 39, 0.05), ramp(1.0, 20, 0.05), Status.NOT_SHOWN),
-        (ramp(1.0, 20, 0.005), ramp(1.0, 20, 0.05), Status.SHOWN),  # it never comes
-        (ramp(1.0, 20, 0.05), ramp(1.0, 20, 0.005), Status.CANNOT_TELL),
+        (ramp(1.0, 41, 0.05), ramp(1.0, 20, 0.05), SHOWN),  # surges at 29 and 50
+        (ramp(1.0, 39, 0.05), ramp(1.0, 20, 0.05), NOT_SHOWN),
+        (ramp(1.0, 20, 0.005), ramp(1.0, 20, 0.05), SHOWN),  # it never comes
+        (ramp(1.0, 20, 0.05), ramp(1.0, 20, 0.005), CANNOT_TELL),
     ],
 )
 def test_postpones_surge(make_run: MakeRun, ours: list[float], other: list[float], expected: Status) -> None:
-    runs = seeds(make_run, "A", HOLD, {"entropy/mean": ours}), seeds(make_run, "B", SPIRAL, {"entropy/mean": other})
+    runs = seeds(make_run, "A", HOLD, {ENTROPY: ours}), seeds(make_run, "B", SPIRAL, {ENTROPY: other})
     assert word(judge.postpones_surge("A", "B"), *runs) is expected
 
 
 @pytest.mark.parametrize(
     ("ours", "other", "expected"),
     [
-        (2.1, 1.0, Status.SHOWN),
-        (1.9, 1.0, Status.NOT_SHOWN),
-        (2.1, 1.5, Status.CANNOT_TELL),
+        (2.1, 1.0, SHOWN),
+        (1.9, 1.0, NOT_SHOWN),
+        (2.1, 1.5, CANNOT_TELL),
     ],  # nothing to bring back
 )
 def test_brings_back_searches(make_run: MakeRun, ours: float, other: float, expected: Status) -> None:
     runs = [seeds(make_run, arm, HOLD, {"rollout/searches": n}) for arm, n in (("A", ours), ("B", other))]
     test = judge.brings_back_searches("A", "B", 2.0, 1.2)
     assert word(test, *runs) is expected
-    assert word(test, runs[0], seeds(make_run, "B", SPIRAL, {"rollout/searches": 1.0})) is Status.CANNOT_TELL
+    assert word(test, runs[0], seeds(make_run, "B", SPIRAL, {"rollout/searches": 1.0})) is CANNOT_TELL
 
 
 def test_a_control_in_a_run_that_holds_leaves_out_what_fell(make_run: MakeRun) -> None:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.base.errors import MissingExtra
 from holdfast_research import judge
-from holdfast_research.figures import draw, mean_curve, spread
+from holdfast_research.figures import draw
 from holdfast_research.jobs import Failure
 from holdfast_research.page import html, write_report
+from holdfast_research.pages.curves import claim_rows, missing, text_of
 from holdfast_research.plan import Plan
-from holdfast_research.results import ARM_COLUMNS, arm_row, markdown, results_of
+from holdfast_research.results import results_of
 from holdfast_research.series import RunSeries
 from holdfast_research.values import Arm, Claim, Experiment, Figure, Runs, Sweep
 
@@ -108,54 +106,37 @@ def test_the_page_is_one_file_that_holds_everything(results: dict[str, Any], run
 
 def test_what_the_papers_say_stands_apart(results: dict[str, Any], runs: Runs, tmp_path: Path) -> None:
     """A control that is shown is no point for a paper."""
-    text = markdown(results)
-    papers, controls = text.index("### What the papers say"), text.index("### Controls, and what no paper says")
-    assert papers < text.index("| It holds. |") < controls < text.index("| It is absent. | a sane step |")
+    text = text_of(results)
+    assert "| It is absent. | is | " in text and "| It holds. |" not in text and "2 shown" in text
     html = write_report(EXPERIMENT, results, runs, tmp_path / "out").read_text()
     assert "What the papers say: ● shown 2 · ◐ partly 0" in html and "no paper says: ● shown 0" in html
-
-    results["claims"] = results["claims"][:2]
-    assert "### Controls" not in markdown(results)
 
 
 def test_what_asks_about_arms_left_out_is_left_out(runs: Runs, tmp_path: Path) -> None:
     alone = {"remedy": runs["remedy"]}
     results = results_of(replace(PLAN, arms=(REMEDY,)), alone, tmp_path)
     assert results["claims"] == [] and results["claims_left_out"] == 3
-    assert "left out with `--arms`: 3." in markdown(results)
     assert (
         "Claims about arms that were left out" in write_report(EXPERIMENT, results, alone, tmp_path / "out").read_text()
     )
 
 
-def test_markdown_says_the_same(results: dict[str, Any]) -> None:
-    text = markdown(results)
-    assert (
-        "| It falls. | P: Figure 1 | falls | shown | GRPO <b> held for 20 steps and then lost 40 % of its peak on 3 of "
-        "3 seeds (0.44 to 1.00) |" in text
-    )
-    assert "| remedy, 0.2 | 3 | 0 of 3 | 0.80 (0.80 to 0.80) → 0.80 (0.80 to 0.80) |" in text
-    assert "No sweep was made" in text and "remedy: loss.penalty.coef = 0.2" in text
-    assert "GRPO <b>, seed 11 failed: the disk is full (logs/a.log)" in text
-    assert "GRPO <b>, seed 12 has not run to its end" in text
-
-
-def test_arms_have_invalid_turns_and_clipped_tokens_where_runs_logged_them(
-    make_run: Callable[..., RunSeries], tmp_path: Path
-) -> None:
-    logged = {"rollout/invalid_fraction": 0.25, "clip/fraction": 0.125}
-    with_them = tuple(make_run("remedy", s, SPIRAL, logged) for s in (11, 12, 13))
-    runs = {GRPO.name: tuple(make_run(GRPO.name, s, SPIRAL) for s in (11, 12, 13)), "remedy": with_them}
-    grpo, remedy = (dict(zip(ARM_COLUMNS, arm_row(arm), strict=True)) for arm in made_of(runs, tmp_path)["arms"])
-    assert (grpo["invalid turns, last"], grpo["clipped tokens, last"]) == ("–", "–")
-    assert remedy["invalid turns, last"] == "0.25 (0.25 to 0.25)"
-    assert remedy["clipped tokens, last"] == "0.125 (0.125 to 0.125)"
-
-
-def test_a_sweep_is_told_in_full(results: dict[str, Any]) -> None:
-    results["sweep"] |= {"made": True, "tuning_seeds": [101, 102]}
-    results["sweep"]["arms"]["remedy"]["tried"] = [{"value": "0.1", "score": 0.25}, {"value": "0.2", "score": None}]
-    assert "remedy: loss.penalty.coef = 0.2 (tried 0.1: 0.250; 0.2: –)" in markdown(results)
+def test_the_page_in_markdown_has_arms_verdicts_and_what_is_missing(results: dict[str, Any]) -> None:
+    assert "| remedy, 0.2 | 0 of 3 | 0.80 (0.80–0.80) → 0.80 (0.80–0.80) |" in text_of(results)
+    results["claims"] = [
+        {"paper": "control", "says": f"{arm} holds.", "asks": "it holds", "verdict": word, "because": because}
+        for arm, word, because in (
+            ("GRPO <b>", "not shown", "GRPO held on 0 of 3 seeds (0.00 to 0.56)"),
+            ("remedy", "cannot tell", "none of the 3 seeds it takes can answer"),
+        )
+    ]
+    ((says, _, verdicts),) = claim_rows(results)
+    assert says == "… holds."
+    assert verdicts.split("<br>") == [
+        "GRPO <b>: **not shown**, 0 of 3 (0.00–0.56)",
+        "remedy: **cannot tell**: none of the 3 seeds it takes can answer",
+    ]
+    assert list(missing(results)) == ["No seeds 11, 12, 13: GRPO <b>; remedy 0.2."]
 
 
 def test_a_figure_is_svg_in_the_pages_own_colours(runs: Runs) -> None:
@@ -171,24 +152,6 @@ def test_a_figure_is_svg_in_the_pages_own_colours(runs: Runs) -> None:
     assert draw(EXPERIMENT.figures[1], runs, key="f1") is None
 
 
-def test_without_matplotlib_the_extra_is_named(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'holdfast-rl\[figures\]'"):
-        draw(EXPERIMENT.figures[0], runs, key="f")
-
-
-def test_the_mean_is_over_steps_that_all_seeds_have() -> None:
-    assert mean_curve([([1, 2, 4], [1.0, 2.0, 4.0]), ([2, 3, 4], [4.0, 0.0, 0.0])]) == ([2, 4], [3.0, 2.0])
-
-
-def test_labels_move_apart_and_keep_their_order() -> None:
-    moved = spread([0.9, 0.1, 0.1, 0.12], 0.1)
-    assert moved[0] == 0.9
-    low = sorted(moved[1:])
-    assert all(b - a > 0.099 for a, b in pairwise(low))
-    assert moved[3] == max(moved[1:])
-
-
 def test_runs_that_start_from_different_policies_are_told_apart(
     runs: Runs, make_run: Callable[..., RunSeries], tmp_path: Path
 ) -> None:
@@ -200,4 +163,4 @@ def test_runs_that_start_from_different_policies_are_told_apart(
     results = made_of(runs | {"remedy": (runs["remedy"][0], elsewhere, runs["remedy"][2])}, tmp_path)
     assert sorted((row["greedy"]["em_greedy"], len(row["runs"])) for row in results["starts"]) == [(0.3, 5), (0.325, 1)]
     said = "before training, greedy test EM is 0.3000 (5 runs, GRPO <b>, seed 11 the first), 0.3250 (1 runs, "
-    assert said in markdown(results) and "do not all start from one policy" in html(results, [])
+    assert said in text_of(results) and "do not all start from one policy" in html(results, [])

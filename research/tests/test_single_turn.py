@@ -1,4 +1,4 @@
-"""The single-turn sets: their plans, what counts as an outcome, and the page that judges them."""
+"""The single-turn sets, and the page that judges them."""
 
 from __future__ import annotations
 
@@ -6,67 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from holdfast_research import collection, readings
 from holdfast_research.pages import single_turn as page
-from holdfast_research.recordings import fourth, outcomes, practice
-from holdfast_research.recordings.library import PACKED, Recording, folder_of, keep_logs, read_manifest
-from holdfast_research.recordings.single_turn import FAULTS
-from holdfast_research.recordings.single_turn_tasks import REWARDS, TASKS
-
-HELD_OUT = folder_of("fourth")
-
-
-def truth(rewards: list[float], **more: Any) -> list[dict[str, Any]]:
-    row = {"parts": [0.5], "contrast": 0.5, "truncated": 0.0}
-    return [{"step": i + 1, "reward": reward, **row, **more} for i, reward in enumerate(rewards)]
-
-
-@pytest.mark.parametrize("plan", [practice, fourth])
-def test_a_plan_names_tasks_faults_causes_and_rewards_that_exist(plan: Any) -> None:
-    assert len({run.name for run in plan.RUNS}) == len(plan.RUNS)
-    for run in plan.RUNS:
-        assert run.task in TASKS and run.reward in REWARDS
-        assert not run.fault or run.fault in FAULTS
-        assert run.healthy or run.cause in outcomes.CAUSES
-        assert set(run.also) <= set(outcomes.CAUSES)
-        assert run.questions * run.group % (run.k * run.options.get("gradient_accumulation_steps", 1)) == 0
-        assert run.start < run.batches
-
-
-def test_the_sets_share_no_task_and_no_seed_of_a_task() -> None:
-    assert not {run.task for run in practice.RUNS} & {run.task for run in fourth.RUNS}
-    assert len({run.seed for run in fourth.RUNS}) == len(fourth.RUNS)
-    assert {run.every for run in fourth.RUNS} == {1, 4, 10}
-
-
-def test_the_held_out_set_has_twenty_of_each_and_two_of_every_cause() -> None:
-    assert sum(run.healthy for run in fourth.RUNS) >= 20
-    causes = [run.cause for run in fourth.RUNS if not run.healthy]
-    assert len(causes) >= 20 and len(set(causes)) >= 10
-    assert all(causes.count(cause) >= 2 for cause in causes)
-
-
-@pytest.mark.parametrize(
-    ("planned", "rows", "expected"),
-    [
-        ("step-too-large", truth([0.6] * 30 + [0.1] * 20), "step-too-large"),
-        ("step-too-large", truth([0.6] * 50), outcomes.UNTOUCHED),
-        ("entropy-exhausted", truth([0.5] * 20) + truth([0.5] * 30, contrast=0.05), "entropy-exhausted"),
-        ("entropy-exhausted", truth([0.5] * 20) + truth([0.95] * 30, contrast=0.05), outcomes.UNTOUCHED),
-        ("truncation", truth([0.5] * 30) + truth([0.4] * 20, truncated=0.6), "truncation"),
-        ("truncation", truth([0.5] * 50), outcomes.UNTOUCHED),
-        ("hacking", truth([0.5] * 20) + truth([0.9] * 20, parts=[0.1]), "hacking"),
-        ("hacking", truth([0.5] * 20) + truth([0.9] * 20), outcomes.UNTOUCHED),
-        ("masked-leak", truth([0.5] * 50), "masked-leak"),
-        ("non-finite", truth([0.5] * 20 + [float("inf")] * 5), "non-finite"),
-        ("healthy-plain", truth([0.5] * 50), "healthy-plain"),
-        ("healthy-plain", truth([0.6] * 30 + [0.1] * 20), outcomes.UNPLANNED),
-    ],
-)
-def test_an_outcome_follows_what_the_recorder_saw(planned: str, rows: list[dict[str, Any]], expected: str) -> None:
-    assert outcomes.outcome(planned, rows) == expected
+from holdfast_research.recordings.library import PACKED, Recording, folder_of, read_manifest
 
 
 def test_a_log_of_every_step_is_joined_as_trl_joins_it() -> None:
@@ -80,10 +22,8 @@ def a_recording(folder: Path, name: str, cause: str, rows: list[dict[str, Any]],
     settings = {"logging_steps": 1, "engine": False}
     row = {"testbed": "t", "host": "trl", "split": "practice", "seed": 1, "steps": len(rows), "how": "", "recipe": "t"}
     recording = Recording(name=name, cause=cause, settings=settings, **row, **more)
-    (folder / name).mkdir()
-    state = {"log_history": rows, "global_step": len(rows)}
-    (folder / name / "trainer_state.json").write_text(json.dumps(state))
-    keep_logs([recording], folder, folder)
+    log = {"trainer_state.json": json.dumps({"log_history": rows, "global_step": len(rows)})}
+    collection.write(folder / PACKED, {**collection.read(folder / PACKED), name: log})
     return recording
 
 
@@ -108,19 +48,6 @@ def test_a_set_is_judged_in_every_view(tmp_path: Path) -> None:
     assert "!! leak" in page.each(verdicts)
 
 
-def test_the_held_out_set_is_small_and_follows_its_plan() -> None:
-    planned = {run.name: run for run in fourth.RUNS}
-    recordings = read_manifest(HELD_OUT)
-    assert {r.name for r in recordings} == set(collection.read(HELD_OUT / PACKED))
-    assert sum(path.stat().st_size for path in HELD_OUT.iterdir()) < 1.5e6
-    for recording in recordings:
-        run = planned[recording.name]
-        assert recording.cause in (run.cause, outcomes.UNTOUCHED, outcomes.UNPLANNED)
-        assert recording.healthy or recording.cause in (*outcomes.CAUSES, outcomes.UNPLANNED)
-    assert sum(r.healthy for r in recordings) >= 20
-    assert sum(not r.healthy for r in recordings) >= 20
-
-
 def test_a_log_of_the_local_trainer_is_judged_whole_and_with_a_row_in_ten() -> None:
     folder = folder_of("real-model")
     recordings = read_manifest(folder)
@@ -138,10 +65,3 @@ def test_what_is_said_of_the_runs_of_a_real_model_is_published() -> None:
     assert len(verdicts) == 16
     for v in verdicts:
         assert kept["runs"][v.name][v.view] == page.said(v.findings, v.notes), "make accuracy"
-
-
-def test_the_set_says_nothing_of_the_machine_and_is_small() -> None:
-    folder = folder_of("real-model")
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 6e4
-    text = (folder / "manifest.json").read_text(encoding="utf-8") + str(collection.read(folder / PACKED))
-    assert "/work" not in text and "/root" not in text and "/tmp" not in text

@@ -7,7 +7,6 @@ import io
 import json
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.cli.recipes import find as find_recipe
-from holdfast.evaluate.methods import METHODS
 from holdfast.evaluate.results import GENERAL_SETS, MULTI_HOP_SETS, results_of
 from holdfast.evaluate.state import RESULTS, SETTINGS
 from holdfast.recipe import load
@@ -29,7 +27,6 @@ from holdfast_research.tables.table import block_of, joined, published_block
 Command = Callable[..., str]
 
 
-ROOT = Path(__file__).parents[2]
 SEVEN = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
 
 
@@ -80,15 +77,6 @@ def test_finished_results_of_a_folder_are_shown(holdfast: Command, tmp_path: Pat
     assert "two is not finished and left out" in text and "| one | 0.750 | 0.250 |" in text
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {"table.md", "table.csv", "table.tex"}
     assert "tabular" in holdfast("table", "show", str(tmp_path / "one"), "--format", "tex")
-
-
-def test_the_page_shows_the_command_of_every_training_row(holdfast: Command) -> None:
-    page = (ROOT / "docs" / "reference" / "tables.md").read_text(encoding="utf-8")
-    shown = holdfast("table", "commands")
-    for row in ROWS:
-        assert row.command("quickstart") + " " in page, row.name
-        assert row.command("quickstart") in shown
-        assert row.method in METHODS
 
 
 def test_averages_are_of_sets_and_gains_name_their_row() -> None:
@@ -203,79 +191,6 @@ def test_printed_numbers_agree_or_are_marked(model: str) -> None:
     assert all(row.against is None or row.against in {other.name for other in rows} for row in rows)
     marked = {(name, cell) for block, name, cell in DISPUTED if block == model}
     assert disagreements(rows) | quoted_otherwise(rows) == marked
-
-
-def test_a_wrong_number_is_a_disagreement() -> None:
-    rows = BLOCKS["qwen2.5-3b-instruct"]
-    for row in rows:
-        if len(row.values) == 7 and row.average is not None:
-            wrong = replace(row, values={**row.values, "nq": row.values["nq"] + 0.02})
-            others = [other for other in rows if other is not row]
-            assert (row.name, "average") in disagreements([wrong, *others]) or (row.name, "average") in {
-                (name, cell) for _, name, cell in DISPUTED
-            }
-
-
-PRINTED_TABLES = {
-    # paper and table -> (block, start of the row's name) of every row
-    "LLDS v1 and v2, 3B": [
-        *[("qwen2.5-3b-instruct", name) for name in ("Direct", "CoT", "IRCoT", "Search-o1", "RAG", "SFT")],
-        *[("qwen2.5-3b-instruct", name) for name in ("R1-instruct", "Rejection sampling", "Search-R1 PPO")],
-        *[("qwen2.5-3b-instruct", name) for name in ("Search-R1 GRPO", "ZeroSearch", "GSPO", "GSPO + LLDS-R")],
-        *[("qwen2.5-3b-instruct", name) for name in ("GSPO + LLDS-A", "+ LLDS-R", "+ LLDS-A", "+ LLD, NQ alone")],
-        *[("qwen2.5-3b-instruct", f"+ LLDS-{variant}, NQ alone") for variant in ("R", "R-MA", "A")],
-        *[("qwen2.5-3b", name) for name in ("R1-base", "Search-R1 PPO", "Search-R1 GRPO", "ZeroSearch", "StepSearch")],
-        *[("qwen2.5-3b", name) for name in ("CriticSearch", "Tree-GRPO", "Search-R1 GRPO, NQ alone")],
-        *[("qwen2.5-3b", name) for name in ("+ LLD, NQ alone", "+ LLDS-R, NQ alone", "+ LLDS-A, NQ alone")],
-        *[("qwen2.5-3b", f"+ LLDS-{variant}") for variant in ("R", "R, version 2", "R-MA", "A", "A-MA")],
-    ],
-    "LLDS v1 and v2, 7B": [
-        *[("qwen2.5-7b-instruct", name) for name in ("Direct", "CoT", "IRCoT", "Search-o1", "RAG", "SFT")],
-        *[("qwen2.5-7b-instruct", name) for name in ("R1-instruct", "Rejection sampling", "Search-R1 PPO")],
-        *[("qwen2.5-7b-instruct", name) for name in ("Search-R1 GRPO", "ZeroSearch", "+ LLDS-R", "+ LLDS-A")],
-        ("qwen2.5-7b-instruct", "+ LLDS-R, NQ alone"),
-        *[("qwen2.5-7b", name) for name in ("R1-base", "Search-R1 PPO", "Search-R1 GRPO", "ZeroSearch", "StepSearch")],
-        *[("qwen2.5-7b", name) for name in ("CriticSearch", "Tree-GRPO", "+ LLDS-R", "+ LLDS-A")],
-        ("qwen2.5-7b", "+ LLDS-R, NQ alone"),
-    ],
-    "LLDS v2, Llama": [("llama3.2-3b", name) for name in ("GRPO", "+ LLDS", "+ LLDS-MA")],
-    "Search-R1, ablations": [
-        ("qwen2.5-3b", "Search-R1 PPO without feedback mask"),
-        ("qwen2.5-7b", "Search-R1 PPO without feedback mask"),
-        *[("qwen2.5-7b", f"Search-R1 PPO, {passages}") for passages in ("1 passage a search", "5 passages a search")],
-        *[("qwen2.5-7b", f"Search-R1 GRPO, groups of {size}") for size in (1, 3)],
-    ],
-    "Search-R1, 14B": [
-        *[("qwen2.5-14b-instruct", name) for name in ("Direct", "CoT", "IRCoT", "Search-o1", "RAG", "SFT")],
-        *[("qwen2.5-14b-instruct", name) for name in ("R1-instruct", "Search-R1 PPO")],
-        *[("qwen2.5-14b", name) for name in ("R1-base", "Search-R1 PPO")],
-    ],
-    "SAPO": [
-        *[("qwen2.5-3b", name) for name in ("ReSearch", "StepSearch of the SAPO paper", "EXSEARCH", "O2-Searcher")],
-        *[("qwen2.5-3b", name) for name in ("AutoRefine", "InForage", "SE-Search", "SAPO")],
-        *[("qwen2.5-3b-instruct", name) for name in ("ReSearch", "AutoRefine", "SAPO", "GRPO with F1 reward")],
-        *[("qwen2.5-3b-instruct", f"+ KL to old, {condition}") for condition in ("no condition", "on r")],
-        *[("qwen2.5-3b-instruct", f"SAPO, {variant}") for variant in ("like for like", "τ 0.6", "τ 0.8", "τ 1.2")],
-        *[(f"qwen2.5-{size}-instruct", "SAPO") for size in ("1.5b", "7b", "14b")],
-        *[(f"llama3.2-3b{kind}", name) for kind in ("", "-instruct") for name in ("GRPO of the SAPO paper", "SAPO")],
-    ],
-}
-
-
-def test_every_row_of_the_papers_is_there_and_whole() -> None:
-    """The lists are of the papers' tables, so that no row can go unnoticed."""
-    rows = {(block, row.name): row for block, rows in BLOCKS.items() for row in rows}
-    printed = {place for places in PRINTED_TABLES.values() for place in places}
-    assert printed <= rows.keys()
-    partly = {place for place in printed if len(rows[place].values) < 7}
-    assert partly == {
-        *[("qwen2.5-3b", name) for name in ("CriticSearch", "StepSearch of the SAPO paper", "EXSEARCH")],
-        ("qwen2.5-7b", "CriticSearch"),
-        *[("qwen2.5-3b-instruct", f"SAPO, τ {tau}") for tau in ("0.6", "0.8", "1.2")],
-    }, "printed without all seven sets"
-    with_f1 = {place for place, row in rows.items() if row.f1}
-    assert with_f1 == {(f"qwen2.5-{size}-instruct", "SAPO") for size in ("1.5b", "3b", "7b", "14b")}
-    assert all(len(rows[place].f1) == 7 for place in with_f1)
 
 
 def test_the_gain_of_the_headline_is_computed_beside_the_printed_one() -> None:

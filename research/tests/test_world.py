@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
-import torch
 
 from holdfast.cli.recipes import find as find_recipe
-from holdfast.data.world.scripted import stated
 from holdfast.recipe import load
 from holdfast_research.pages import world
 
@@ -54,33 +50,3 @@ def test_shuffled_passages_are_about_somebody_else(bench: world.Bench) -> None:
         assert question.hops[0].fact.subject not in [hit.document.title for hit in found]
         assert len(found) == 3
     assert len({found[0].document.id for found in hits}) > 100
-
-
-def test_a_reading_stands_before_its_value(bench: world.Bench) -> None:
-    moments = world.readings(bench)
-    assert len(moments) > 850  # 200 dev and 400 test questions, half of them with two hops
-    for moment in moments[::20]:
-        context, forced = (bench.tokenizer.decode(ids) for ids in (moment.context, moment.forced))
-        subject, written = forced.removeprefix("<think> ").split(" has ")
-        last = context[context.rindex("<information>") :]
-        assert stated(last)[moment.rank] == (subject, written, moment.text)
-        assert bench.tokenizer.decode(moment.value) == f" {moment.text}"
-
-
-def test_forced_reading_looks_at_the_value_and_nothing_else() -> None:
-    """A model that predicts each next token right, but for position 5, which predicts token 6."""
-
-    class Knowing(torch.nn.Linear):
-        def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
-            logits = torch.nn.functional.one_hot(input_ids.roll(-1, dims=1), 50).float()
-            logits[:, 5] = 0
-            return SimpleNamespace(logits=logits)
-
-    def moment(before: int) -> object:
-        ids = tuple(range(1, before + 1))
-        return world.Reading("one hop", ids[:-2], ids[-2:], (30, 31), "Kelan Orso", 0)
-
-    policy = SimpleNamespace(model=Knowing(1, 1), pad_token_id=0)
-    # A value of two tokens after n others is at positions n and n + 1, predicted at n - 1 and n.
-    right = world.reads_forced(policy, [moment(n) for n in (4, 5, 6, 7)])
-    assert right == [True, False, False, True]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, loss_name, penalty_for
+from holdfast.adapters.verl_losses import LOSSES, penalty_for
 from holdfast.base.errors import ConfigError
-from holdfast.methods.penalties import LLDS, NLL, SAPO, CustomPenalty, NoPenalty
+from holdfast.methods.penalties import LLDS, NLL, SAPO
 
 HINGE = """
 from torch import where
@@ -68,20 +68,6 @@ def test_a_class_of_ones_own_goes_by_its_path(hinge: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({}, r"policy_loss\.penalty_path = '': .*module:Class"),
-        ({"penalty_path": "no_such_module:Hinge"}, r"policy_loss\.penalty_path: .*cannot be imported"),
-        ({"penalty_path": "a:B", "penalty_settings": {"coef": 1}}, r"set policy_loss\.penalty_coef"),
-    ],
-)
-def test_errors_of_a_custom_penalty_name_verls_settings(given: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence) as caught:
-        penalty_for("holdfast_custom", given)
-    assert "loss.penalty." not in str(caught.value).replace("policy_loss.penalty_", "")
-
-
-@pytest.mark.parametrize(
     ("name", "given", "said"),
     [
         ("holdfast_llds", {"penalty_tau": 0.9}, "penalty_tau = 0.9 with loss_mode = 'holdfast_llds', which does not"),
@@ -110,19 +96,3 @@ def test_errors_of_a_custom_penalty_name_verls_settings(given: dict[str, object]
 def test_what_is_refused(name: str, given: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         penalty_for(name, given)
-
-
-def test_a_penalty_has_the_name_that_makes_it(hinge: str) -> None:
-    assert [loss_name(p) for p in (NoPenalty(), LLDS(), LLDS(gate="token"), SAPO(), CustomPenalty(path=hinge))] == [
-        "holdfast_observe",
-        "holdfast_llds",
-        "holdfast_lld",
-        "holdfast_search_sapo",
-        "holdfast_custom",
-    ]
-    assert loss_name(NLL()) == "holdfast_nll"
-    assert set(PENALTY_FIELDS) == {
-        *("penalty_answer", "penalty_answer_weight", "penalty_answer_base", "penalty_answer_target"),
-        *("penalty_coef", "penalty_normalizer", "penalty_preserve", "penalty_threshold", "penalty_tau"),
-        *("penalty_path", "penalty_settings"),
-    }

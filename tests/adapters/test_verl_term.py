@@ -78,12 +78,6 @@ def test_what_has_nothing_to_count_repeats_what_was_seen_last() -> None:
     assert empty == third and all(map(math.isfinite, empty.values()))
 
 
-def test_a_process_that_sees_nothing_but_empty_rows_has_finite_numbers() -> None:
-    nothing = torch.zeros(2, 3, dtype=torch.bool)
-    nan = torch.full((2, 3), math.nan)
-    assert all(map(math.isfinite, numbers(Log(), nan, nan, nan, nothing).values()))
-
-
 def test_an_inert_penalty_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(verl_term, "_PATIENCE", 2)
     ones, same = torch.ones(1, 2, dtype=torch.bool), torch.tensor([[-1.0, -3.0]])

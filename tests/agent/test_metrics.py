@@ -14,7 +14,6 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.agent.control import ControlTokens, TurnState, control_metrics, turn_metrics, turn_state
 from holdfast.agent.measures import (
     centering_metrics,
-    long_and_unlikely,
     mean_advantages,
     negative_metrics,
     observation_metrics,
@@ -24,14 +23,11 @@ from holdfast.agent.metrics import (
     displacement_metrics,
     likelihood_metrics,
     likelihood_rows,
-    per_token_mean,
     repetition,
-    retrieval_metrics,
     rollout_metrics,
     sampler_metrics,
 )
 from holdfast.agent.protocol import CLEAN, SAPO, parse_action
-from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Action, Answer, Group, Invalid, Search, Status, Trajectory, Turn
 from holdfast.data.world.model import build_tokenizer
 from holdfast.model.sampling import SamplingMask
@@ -89,12 +85,6 @@ def test_rollout_metrics() -> None:
     )
 
 
-def test_a_rollout_whose_tokens_are_not_known_has_no_length() -> None:
-    untold = rollout(turn(Search("a"), 2), replace(turn(Answer("x"), 1), tokens=None, logprobs=None))
-    assert "rollout/length" not in rollout_metrics([Group("q", (untold,))])
-    assert rollout_metrics([Group("q", (untold, WRONG_AT_ONCE))])["rollout/length"] == 4
-
-
 def repeated_by_pairs(actions: list[tuple[int, ...]], length: int) -> float | None:
     """Each place beside every earlier place, token by token."""
     places = [(k, i) for k, ids in enumerate(actions) for i in range(len(ids) - length + 1)]
@@ -141,22 +131,6 @@ def test_an_outage_has_no_reward() -> None:
     assert metrics == {"rollout/failed_fraction": 1.0, "sampler/mask_mass": 1.0}
     mixed = rollout_metrics([Group("q", (RIGHT, WRONG_AT_ONCE)), Group("p", (OUTAGE, OUTAGE))])
     assert mixed["rollout/mixed_group_fraction"] == 1.0
-
-
-def test_rollouts_without_a_search_have_no_search_metrics() -> None:
-    metrics = rollout_metrics([Group("q", (WRONG_AT_ONCE,))])
-    assert not {
-        "retrieval/duplicate_fraction",
-        "rollout/truncated_observation_fraction",
-        "rollout/first_action_match_fraction",
-    } & set(metrics)
-    assert metrics["rollout/searches"] == 0
-    assert retrieval_metrics(RolloutStats()) == {}
-
-
-def test_retrieval_metrics() -> None:
-    stats = RolloutStats(searches=8, failed_searches=2, calls=4, retrieval_seconds=0.1)
-    assert retrieval_metrics(stats) == pytest.approx({"retrieval/latency_ms": 25, "retrieval/error_fraction": 0.25})
 
 
 def a_batch() -> TokenBatch:
@@ -250,12 +224,6 @@ def test_displacement_metrics() -> None:
     }
 
 
-def test_per_token_mean_ignores_what_is_masked() -> None:
-    values = torch.tensor([[1.0, 3.0, float("nan")], [float("inf")] * 3])
-    mask = torch.tensor([[True, True, False], [False] * 3])
-    assert per_token_mean(values, mask).tolist() == [2.0, 0.0]
-
-
 # ---- measures of the rival explanations against loops over plain numbers
 
 
@@ -343,12 +311,6 @@ def test_before_and_after_the_first_observation_against_loops(seed: int) -> None
     assert observation_metrics(batch) == pytest.approx(expected, abs=1e-6)
 
 
-def test_without_a_second_action_nothing_is_said_about_it() -> None:
-    _, batch = a_group(0, cut=False)
-    found = observation_metrics(replace(batch, action_ids=batch.loss_mask.long()))
-    assert found.keys() == {"entropy/before_observation", "likelihood/before_observation"}
-
-
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("reduction", ["token-mean", "seq-mean-token-mean"])
@@ -390,17 +352,6 @@ def test_the_push_on_long_unlikely_rollouts_against_loops(seed: int, weighted: b
         },
         abs=1e-6,
     )
-
-
-def test_long_and_unlikely_by_hand() -> None:
-    lengths, logprobs = torch.tensor([1.0, 2.0, 8.0, 9.0, 9.0]), torch.tensor([-1.0, -2.0, -3.0, -9.0, -9.0])
-    correct = torch.tensor([False, False, False, False, True])
-    assert long_and_unlikely(lengths, logprobs, correct).tolist() == [False, False, False, True, False]
-
-
-def test_without_a_push_there_is_no_share() -> None:
-    _, batch = a_group(0, cut=False)
-    assert negative_metrics([replace(batch, advantages=batch.advantages.abs())], reduction="token-mean") == {}
 
 
 # ---- control tokens out of place

@@ -12,16 +12,13 @@ from transformers import PreTrainedTokenizerFast
 from holdfast.agent.env import allot, format_hits, make_observation
 from holdfast.agent.protocol import (
     CLEAN,
-    R1,
-    SAPO,
     SEARCH_R1,
     parse_action,
     parse_turn,
     render_prompt,
 )
-from holdfast.agent.tools import PRESETS
 from holdfast.agent.trajectory import Answer, Invalid, Search
-from holdfast.base.errors import ConfigError, DataError
+from holdfast.base.errors import ConfigError
 from holdfast.model.tokens import REPLACEMENT, char_lengths, cut_ids, decode, encode, foreign, token_span
 from holdfast.retrieval.types import Document, Hit
 
@@ -114,37 +111,11 @@ def test_tags_are_the_protocols_own():
     assert own.stop == ("]]", "}")
 
 
-def test_one_closing_tag_may_begin_like_the_other():
-    own = replace(CLEAN, search_close="</s>", answer_close="</s>!")
-    assert parse_action("<answer> a </s>!", own) == Answer("a")
-    assert parse_action("<search> a </s>", own) == Search("a")
-
-
 def test_passages_are_written_as_search_r1_writes_them():
     hits = [Hit(Document("a", '"Orsa"\nA town. \nOld.'), 2.0), Hit(Document("b", "Mora"), 1.0)]
     assert format_hits(hits) == ["Doc 1(Title: Orsa) A town. \nOld.\n", "Doc 2(Title: Mora)\n"]
     assert format_hits(hits, title_quotes=True)[0] == 'Doc 1(Title: "Orsa") A town. \nOld.\n'
     assert format_hits([]) == []
-
-
-def test_the_preset_without_search_never_names_one(tokenizer):
-    text = decode(tokenizer, render_prompt("Who?", R1, tokenizer))
-    assert text.endswith("Question: Who?\n") and R1.max_turns == 1
-    assert all(tag in text for tag in R1.answer_tags)
-    assert "search" not in text.lower() and R1.information_open not in text
-    assert PRESETS["r1"] is R1
-
-
-@pytest.mark.parametrize("protocol", [CLEAN, SEARCH_R1, SAPO])
-def test_presets(protocol, tokenizer):
-    text = decode(tokenizer, render_prompt("Who?", protocol, tokenizer))
-    assert text.count("Who?") == 1
-    assert text.endswith("Question: Who?\n")
-    for tag in (*protocol.search_tags, *protocol.answer_tags, *protocol.information_tags):
-        assert tag in text
-    for tag in (*protocol.search_tags, *protocol.answer_tags):
-        assert tag in protocol.invalid_note
-    assert PRESETS[protocol.name] is protocol
 
 
 def test_questions_are_put_in_as_they_are(tokenizer):
@@ -156,11 +127,6 @@ def test_search_r1_ends_a_question_with_a_mark(tokenizer):
     for question in ("Who", "Who?"):
         assert decode(tokenizer, render_prompt(question, SEARCH_R1, tokenizer)).endswith(" Who?\n")
     assert decode(tokenizer, render_prompt("Name it", CLEAN, tokenizer)).endswith(" Name it\n")
-
-
-def test_an_empty_question(tokenizer):
-    with pytest.raises(DataError, match="question is empty"):
-        render_prompt(" \n", CLEAN, tokenizer)
 
 
 def test_a_base_model_gets_plain_text(tokenizer):
@@ -193,11 +159,6 @@ def test_a_template_file_wins_over_the_tokenizers(own_tokenizer, tmp_path):
     prompt = CLEAN.prompt.replace("{question}", "Who?")
     for path in (file, str(file)):
         assert decode(own_tokenizer, render_prompt("Who?", CLEAN, own_tokenizer, path)) == f"[{prompt}]"
-
-
-def test_several_named_templates_mean_the_default_one(own_tokenizer):
-    own_tokenizer.chat_template = {"default": "D {{ messages[0]['content'] }}", "rag": "R {{ messages[0]['content'] }}"}
-    assert decode(own_tokenizer, render_prompt("Who?", CLEAN, own_tokenizer)).startswith("D ")
 
 
 def test_templates_that_cannot_work(own_tokenizer, tmp_path):
@@ -316,21 +277,6 @@ def test_any_passages_any_budget(tokenizer):
     assert 20 < cuts < 180
 
 
-def test_a_tiny_budget_keeps_the_best_passage(tokenizer):
-    tags = len(encode(tokenizer, "\n\n<information>")) + len(encode(tokenizer, "</information>\n\n"))
-    seen = make_observation(hits("a", "b", "c"), replace(CLEAN, max_observation_tokens=tags + 1), tokenizer)
-    assert seen.text.startswith("\n\n<information>D")
-    assert len(seen.token_ids) == tags + 1
-    with pytest.raises(ConfigError, match=f"information tags alone take {tags} tokens"):
-        make_observation(hits("a"), replace(CLEAN, max_observation_tokens=tags), tokenizer)
-
-
-def test_a_note_that_does_not_fit_is_cut(tokenizer):
-    note = make_observation(None, replace(CLEAN, invalid_note="Orsa " * 50, max_observation_tokens=10), tokenizer)
-    assert note.truncated
-    assert len(note.token_ids) == 10
-
-
 @pytest.mark.parametrize(
     ("lengths", "room", "shares"),
     [
@@ -404,12 +350,6 @@ def test_tokens_that_are_not_a_canonical_encoding(tokenizer):
     assert (start, decode(tokenizer, ids[start:end])) == (3, "<answer>é</answer>")
 
 
-def test_a_text_that_ends_inside_a_character(tokenizer):
-    ids = [*encode(tokenizer, "<answer> x </answer>"), *encode(tokenizer, "鰐")[:1]]
-    start, end = token_span(ids, (0, 20), tokenizer)
-    assert decode(tokenizer, ids[start:end]) == "<answer> x </answer>"
-
-
 def test_a_sentencepiece_tokenizer_with_byte_fallback():
     # Llama's and Gemma's kind: blanks are ▁, characters outside the vocabulary are bytes, decoded run by run, and a run
     # that ends early decodes to one replacement character per byte.
@@ -444,12 +384,6 @@ def test_special_tokens_inside_the_text_are_characters_too(tokenizer):
     ids = [tokenizer.eos_token_id, *encode(tokenizer, "<answer> x </answer>"), tokenizer.eos_token_id]
     span = parse_turn(decode(tokenizer, ids), CLEAN)[1]
     assert token_span(ids, span, tokenizer) == (1, len(ids) - 1)
-
-
-@pytest.mark.parametrize("span", [(0, 0), (2, 1), (-1, 2), (0, 99)])
-def test_spans_outside_the_text_are_refused(tokenizer, span):
-    with pytest.raises(ValueError, match="is not a part of the 4 characters"):
-        token_span(encode(tokenizer, "Orsa"), span, tokenizer)
 
 
 def test_a_cut_never_ends_inside_a_character(tokenizer):
@@ -508,11 +442,3 @@ def test_the_characters_of_tokens_that_decode_otherwise_alone():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=own)
     assert decode(tokenizer, [0, 1, 2]) == "the lakes" and decode(tokenizer, [1]) == "lake"
     assert char_lengths([0, 1, 2], "the lakes", tokenizer) == [3, 5, 1]
-
-
-def test_no_token_no_character(tokenizer):
-    assert char_lengths([], "", tokenizer) == []
-    assert char_lengths([tokenizer.eos_token_id], "", tokenizer) == [0]
-    # bytes that are no character: whatever the text shows for them is shared out and nothing is lost
-    broken = encode(tokenizer, "鰐")[:2]
-    assert sum(char_lengths(broken, decode(tokenizer, broken), tokenizer)) == len(decode(tokenizer, broken))

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from holdfast.agent.agent import Task, run_rollouts
+from holdfast.agent.calling import TOOLS
 from holdfast.agent.control import ControlTokens, turn_state
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.state import RolloutState
-from holdfast.agent.tools import NATIVE, TOOLS
-from holdfast.agent.trajectory import Answer, Invalid, Read, Search, Status, Trajectory, Turn
+from holdfast.agent.tools import NATIVE
+from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status, ToolResult, Trajectory, Turn
 from holdfast.base.errors import ConfigError
 from holdfast.model.policy import Completion
 from holdfast.model.tokens import decode, encode
@@ -44,9 +45,9 @@ CALLS = [
     (call("search", '{"query": "\\ud800x"}'), Search("?x")),
     (call("browse", '{"query": "x"}'), Invalid("there is no tool 'browse'")),
     (call("search", "{query: x}"), Invalid("the call is not JSON")),
-    (call("search", '"x"'), Invalid("search takes one text, query")),
-    (call("search", '{"query": 3}'), Invalid("search takes one text, query")),
-    (call("search", '{"query": "x", "topk": 9}'), Invalid("search takes one text, query")),
+    (call("search", '"x"'), Invalid("search takes query (string)")),
+    (call("search", '{"query": 3}'), Invalid("search takes query (string)")),
+    (call("search", '{"query": "x", "topk": 9}'), Invalid("search takes query (string)")),
     (call("search", '{"query": " "}'), Invalid("empty query")),
     (call("search", '{"query": "x"}') * 2, Invalid("more than one call")),
     (call("search", '{"query": "x"}') + " and so", Invalid("text after the call")),
@@ -73,7 +74,7 @@ LLAMA_CALLS = [
     ('\n{"type": "function", "name": "search", "parameters": {"query": "x"}}', Search("x")),
     ('<|python_tag|>{"name": "search", "parameters": {"query": "x"}}', Search("x")),
     ('{"name": "search", "parameters": {"query": "x"}}; {"name": 1}', Invalid("text after the call")),
-    ('{"name": "search", "arguments": {"query": "x"}}', Invalid("search takes one text, query")),
+    ('{"name": "search", "arguments": {"query": "x"}}', Invalid("search takes query (string)")),
     ("{name}", Invalid("the call is not JSON")),
     ("the set {1}", Answer("the set {1}")),
     ('the set {"a": 1}', Answer('the set {"a": 1}')),
@@ -240,8 +241,10 @@ def test_a_template_of_its_own_for_tools_is_found(speaker: Speaker) -> None:
 def test_tools_that_an_agent_cannot_have() -> None:
     for tools, why in {
         ("search", "search"): "two tools of one name",
+        ("search", "my_tools:search"): "two tools of one name",
         ("search", "browse"): "there is no tool 'browse'",
-        ("read",): "without 'search'",
+        ("read", "my_tools:add"): "without 'search'",
+        (): "has none",
     }.items():
         with pytest.raises(ConfigError, match=why):
             replace(NATIVE, tools=tools)
@@ -260,7 +263,7 @@ def test_a_server_that_returns_text_alone_gets_the_same_context(speaker: Speaker
             stop_reason="eos",
             text=text,
         )
-        assert state.take_turn(ended) == "x"
+        assert state.take_turn(ended) == Search("x")
         state.take_hits(hits("town"))
         contexts.append(state.context)
     assert contexts[0] == contexts[1] and contexts[0].count(tokenizer.eos_token_id) == 4
@@ -301,7 +304,23 @@ def test_the_end_of_a_message_is_out_of_place_inside_a_call_alone(speaker: Speak
 # ---- random rollouts with tool calls
 
 
-PROTOCOL = replace(NATIVE, tools=("search", "read"), max_turns=9, max_observation_tokens=400, max_total_tokens=10**6)
+def note(text: str, times: int = 1) -> str:
+    """Write a note.
+
+    Args:
+        text: The note, "quoted".
+        times: How often.
+    """
+    return text * times
+
+
+PROTOCOL = replace(
+    NATIVE,
+    tools=("search", "read", f"{__name__}:note"),
+    max_turns=9,
+    max_observation_tokens=400,
+    max_total_tokens=10**6,
+)
 WORDS = [
     "the",
     "lake",
@@ -348,7 +367,8 @@ class History:
 
     def call(self, name: str, argument: str, before: str) -> str:
         """A call as the template writes it."""
-        function = {"name": name, "arguments": {"query" if name == "search" else "id": argument}}
+        parameter = {"search": "query", "read": "id", "note": "text"}[name]
+        function = {"name": name, "arguments": {parameter: argument, **({"times": 2} if name == "note" else {})}}
         calls = [{"type": "function", "function": function}]
         start = len(self.rendered())
         self.messages += [
@@ -362,12 +382,12 @@ class History:
     def turn(self) -> tuple[str, bool, type]:
         """(text, whether it ends, what it is), its message appended."""
         rng, form = self.rng, self.form
-        kind = rng.choice(["search", "search", "read", "spaced", "not json", "no tool", "two", "cut"])
+        kind = rng.choice(["search", "search", "read", "note", "spaced", "not json", "no tool", "two", "cut"])
         thought = rng.choice(["", f"<think>\n{some_words(rng, PLAIN)}\n</think>\n\n"]) if form.opening else ""
-        if kind in ("search", "read"):
+        if kind in ("search", "read", "note"):
             argument = rng.choice([*self.found, "x9"]) if kind == "read" else some_words(rng)
             said = some_words(rng, PLAIN) if form.opening and rng.random() < 0.5 else ""
-            return self.call(kind, argument, thought + said), True, Search if kind == "search" else Read
+            return self.call(kind, argument, thought + said), True, {"search": Search, "read": Read, "note": Call}[kind]
         inner = {
             "spaced": f'{{ "{form.arguments}":{{"query" : {json.dumps(some_words(rng))}}},  "name":"search"}}',
             "not json": f'{{"name": "search", "{form.arguments}": {{"query": {some_words(rng, PLAIN)}}}',
@@ -391,7 +411,10 @@ class History:
             stop_reason="eos" if ends else "length",
             text=decode(self.tokenizer, ids[:-1] if ends else ids),
         )
-        if state.take_turn(completion) is not None:
+        action = state.take_turn(completion)
+        if isinstance(action, Call):
+            state.take_result(ToolResult(some_words(self.rng), failed=False, seconds=0.1))
+        elif action is not None:
             hits = [
                 Hit(Document(f"d{k}", f"{some_words(self.rng)}\n{some_words(self.rng)}"), 0.0)
                 for k in self.rng.sample(range(9), 2)

@@ -9,7 +9,8 @@ import stat
 import pytest
 
 from holdfast.base.errors import DataError
-from holdfast.base.jsonl import read_rows, text_field, write_jsonl
+from holdfast.base.jsonl import text_field, write_jsonl
+from holdfast.base.rows import read_rows
 
 
 def read(path, **kwargs):
@@ -106,7 +107,7 @@ def test_windows_line_ends(tmp_path):
 def test_a_missing_file_and_a_folder(tmp_path):
     with pytest.raises(DataError, match=r"nothing\.jsonl does not exist"):
         read(tmp_path / "nothing.jsonl")
-    with pytest.raises(DataError, match="is a folder; name a JSONL file in it"):
+    with pytest.raises(DataError, match="is a folder; name a file in it"):
         read(tmp_path)
 
 

@@ -16,7 +16,7 @@ from holdfast.agent.protocol import SEARCH_R1
 from holdfast.base.errors import ConfigError
 from holdfast.base.scoring import MODES, exact_match, f1, searchr1_answer, searchr1_exact_match, sub_em
 
-OFFICIAL = [mode for mode in MODES if mode != "table"]
+OFFICIAL = [mode for mode in MODES if mode not in ("table", "unicode")]
 
 
 def is_ascii_punctuation(c: str) -> bool:
@@ -207,7 +207,7 @@ def test_empty_texts_are_equal_in_every_official_script(mode):
 
 @pytest.mark.parametrize("score", [exact_match, f1, sub_em])
 def test_an_unknown_mode_and_wrong_golds_are_refused(score):
-    with pytest.raises(ConfigError, match=r"'squad' does not exist; the modes are table, nq, .*bamboogle"):
+    with pytest.raises(ConfigError, match=r"'squad' does not exist; the modes are table, .*bamboogle"):
         score("x", ["x"], mode="squad")
     with pytest.raises(TypeError, match=r"write \['Paris'\]"):
         score(None, "Paris", mode="nq")
@@ -285,3 +285,22 @@ def test_it_finds_what_the_published_expression_finds() -> None:
         text = "".join(draw.choices(parts, k=draw.randint(0, 14)))
         pairs = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
         assert searchr1_answer(text) == (pairs[-1].strip() if len(pairs) > 1 else None), text
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "em", "shared"),
+    [
+        ("「北京」。", "北京", 1.0, 1.0),
+        ("北京市", "北京", 0.0, 0.8),  # two of three characters, both of two
+        ("１２ kg", "12 kg", 1.0, 1.0),
+        ("Cafe\u0301!", "café", 1.0, 1.0),
+        ("«The» Orsa…", "orsa", 1.0, 1.0),
+        ("กรุงเทพฯ", "กรุงเทพฯ", 1.0, 1.0),
+        ("。", "？", 0.0, 0.0),
+    ],
+)
+def test_answers_in_any_language(prediction: str, gold: str, em: float, shared: float) -> None:
+    assert exact_match(prediction, [gold], mode="unicode") == em
+    assert f1(prediction, [gold], mode="unicode") == pytest.approx(shared)
+    if prediction != gold:
+        assert exact_match(prediction, [gold]) < 1 or gold == "café"

@@ -89,22 +89,6 @@ def test_the_real_model_is_trained_by_every_arm(tmp_path: Path) -> None:
     assert ("| TRL, rollouts by its own generate | 2 |" in table) == bool(trl)
 
 
-def test_an_arm_that_fails_leaves_the_next_its_turn(tmp_path: Path) -> None:
-    kit = bench("limits", tmp_path)
-    with kit.arm(arm="large") as row:
-        row["before"] = 1
-        raise torch.OutOfMemoryError("CUDA out of memory")
-    with kit.arm(arm="wrong"):
-        raise ValueError("no such thing\nat all")
-    with kit.arm(arm="good") as row:
-        row["value"] = 2
-    assert gpu.read_rows(tmp_path / "limits.jsonl") == [
-        {"arm": "large", "before": 1, "error": "out of memory"},
-        {"arm": "wrong", "error": "ValueError: no such thing"},
-        {"arm": "good", "value": 2},
-    ]
-
-
 # ---- one after another
 
 
@@ -144,27 +128,6 @@ def test_each_part_survives_the_others(tmp_path: Path, monkeypatch: pytest.Monke
     assert "| dead |" in (tmp_path / "results.md").read_text()
     gpu.Kit(kit.options).run({"good": 20.0})
     assert set(json.loads((tmp_path / "results.json").read_text())["parts"]) == set(parts), "the other parts stay"
-
-
-def test_the_whole_time_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kit = kit_with({"first": "time.sleep(60)", "second": ""}, tmp_path, monkeypatch, minutes=2 / 60)
-    kit.run({"first": 20.0, "second": 20.0})
-    statuses = [part["status"] for part in kit.results["parts"].values()]
-    assert statuses[1] == "left out: no time was left"
-
-
-def test_all_parts_fit_into_the_time() -> None:
-    assert sum(seconds for seconds, _ in gpu_parts.PARTS.values()) <= gpu.MINUTES * 60
-    budgets = {name: seconds for name, (seconds, _) in gpu_parts.PARTS.items()}
-    assert list(gpu.choose(["step", "limits"], budgets)) == ["limits", "step"]
-    with pytest.raises(SystemExit, match="--parts stepp: not a part; the parts are limits tests"):
-        gpu.choose(["stepp"], budgets)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="PyTorch sees no GPU here"):
-        gpu.main(["--folder", str(tmp_path)])
 
 
 # ---- what is counted
@@ -218,50 +181,7 @@ def test_speeds_of_a_run() -> None:
     }
 
 
-def test_the_peak_is_the_tables_where_the_device_is_in_it() -> None:
-    assert gpu_hardware.peak_of("NVIDIA H100 80GB HBM3", 600.0) == (989.0, "data sheet")
-    assert gpu_hardware.peak_of("NVIDIA H100 PCIe", 600.0) == (756.0, "data sheet")
-    assert gpu_hardware.peak_of("NVIDIA L40S", 1.0) == (362.0, "data sheet")
-    assert gpu_hardware.peak_of("a new one", 600.0) == (600.0, "measured")
-
-
 # ---- the page
-
-
-def test_tables_are_put_between_the_markers(tmp_path: Path) -> None:
-    page = tmp_path / "gpu.md"
-    page.write_text(f"# Page\n\n{gpu_report.BEGIN}\n\nnothing yet\n\n{gpu_report.END}\n\nend\n")
-    for text in ("one\n", "two\n"):
-        gpu_report.fill(page, text)
-    assert page.read_text() == f"# Page\n\n{gpu_report.BEGIN}\n\ntwo\n\n{gpu_report.END}\n\nend\n"
-    page.write_text("nothing")
-    with pytest.raises(SystemExit, match="lacks the lines"):
-        gpu_report.fill(page, "one")
-
-
-def test_the_page_of_the_docs_has_a_place_for_them() -> None:
-    text = (Path(__file__).parents[2] / "docs/reference/gpu.md").read_text()
-    assert text.index(gpu_report.BEGIN) < text.index(gpu_report.END)
-
-
-def test_a_report_has_every_table() -> None:
-    machine = {"device": "X", "date": "2026-01-01", "versions": {"torch": "2"}, "cuda": "13", "toy": False}
-    decode = {"kind": "decode", "size": "0.5b", "arm": "holdfast", "tokens_per_s": 4321.0, "share_of_floor": 0.405}
-    rows = {
-        "rollouts": [decode, {"kind": "decode", "size": "0.5b", "arm": "vLLM", "error": "out of memory"}],
-        "step": [{"kind": "step", "holdfast": {"step": 2.0}, "trl": {"step": 3.0}, "trl_over_holdfast": 1.5}],
-        "factbook": [{"kind": "factbook", "arm": "GRPO", "steps": 30, "step_s": 4.2, "mfu": 0.125}],
-        "tests": [{"kind": "tests", "counts": {"passed": 19}, "failed": []}],
-    }
-    parts = {name: {"status": "ok", "seconds": 1.0, "rows": part} for name, part in rows.items()}
-    text = gpu_report.markdown({"machine": machine, "parts": parts})
-    assert "| 0.5b | holdfast | 4,321 | – | – | 40.5% |" in text
-    assert "| 0.5b | vLLM |" in text and "out of memory |" in text
-    assert (
-        "TRL / holdfast: 1.50" in text
-        and "| GRPO | 30 | 4.20 | – | – | – | – | – | 12.5% |" in text
-        and "19 passed" in text
-    )
 
 
 def test_the_page_has_the_results_that_are_kept() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import nthr_cost
 import penalty_cost
 import rollout
 from holdfast.base.scoring import MODES, exact_match
-from measuring import median_interval, memory_mb, peak_memory_mb, table
+from measuring import median_interval
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -60,11 +58,6 @@ def test_every_format_is_measured(run: Run, tmp_path: Path) -> None:
 # ---- costs of NTHR
 
 
-def test_the_peak_is_the_highest_sum() -> None:
-    assert nthr_cost.peak_bytes([(5, 100), (1, 64), (2, -64), (3, 32), (4, 48)]) == 180
-    assert nthr_cost.peak_bytes([]) == 0
-
-
 @pytest.mark.long
 def test_both_arms_are_timed_in_every_round(run, tmp_path: Path) -> None:
     done = run("nthr_cost.py", "--shape", "tiny", "--rounds", 2, "--json", tmp_path / "out.json")
@@ -75,12 +68,6 @@ def test_both_arms_are_timed_in_every_round(run, tmp_path: Path) -> None:
     # What NTHR holds more: at most the hidden states, one matrix for the group in flight, and small change.
     shape, peak = result["shape"], result["peak_bytes"]
     assert 0 <= peak["nthr"] - peak["plain"] < shape["hidden bytes"] + 4 * shape["matrix bytes"] + 2**16
-
-
-def test_both_arms_learn_alike_but_for_the_weights() -> None:
-    update = nthr_cost.Update(nthr_cost.SHAPES["tiny"], seed=0)
-    plain, scored = (update.run(nthr_cost.ARMS[nthr])[1] for nthr in (False, True))
-    assert plain.keys() == scored.keys() and update.weighed() >= 0
 
 
 # ---- costs of penalties
@@ -97,33 +84,6 @@ def test_every_arm_is_timed_in_every_round(run, tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[-4:]] == ["plain", "llds-action", "llds-response", "sapo"]
 
 
-def test_costs_are_of_the_same_round() -> None:
-    """The first round is twice as slow as the second for both arms, as on a busy machine: the cost is 10 % in each."""
-    seconds = {"none": [2.0, 1.0], "sapo": [2.2, 1.1]}
-    assert penalty_cost.costs(seconds)["sapo"] == pytest.approx((10.0, 10.0, 10.0))
-
-
-def test_the_quickstarts_shape_is_the_recipes() -> None:
-    from holdfast.recipe import load
-
-    recipe, shape = (
-        load(Path(__file__).parents[2] / "src/holdfast/recipe/bundled" / "quickstart.toml"),
-        penalty_cost.SHAPES["quickstart"],
-    )
-    assert (shape.questions, shape.group) == (recipe.train.questions, recipe.train.group_size)
-    assert shape.updates == recipe.train.optimizer_steps_per_rollout
-    assert (shape.hidden, shape.layers, shape.heads) == (
-        recipe.world.model.hidden,
-        recipe.world.model.layers,
-        recipe.world.model.heads,
-    )
-
-
-def test_ten_million_parameters() -> None:
-    model = penalty_cost.model_of(penalty_cost.SHAPES["10m"], seed=0)
-    assert 9.5e6 < sum(parameter.numel() for parameter in model.parameters()) < 10.5e6
-
-
 # ---- measuring
 
 
@@ -131,23 +91,6 @@ def test_the_interval_of_a_median_is_that_of_the_tables() -> None:
     """Ranks of the classic table for 95 %: 1 and 6 of 6, 2 and 9 of 10, 6 and 15 of 20, 18 and 33 of 50."""
     ranks = {n: median_interval(list(range(n, 0, -1)))[1:] for n in (6, 10, 20, 50)}
     assert ranks == {6: (1, 6), 10: (2, 9), 20: (6, 15), 50: (18, 33)}
-
-
-def test_few_values_have_their_range_as_interval() -> None:
-    assert median_interval([3.0]) == (3.0, 3.0, 3.0)
-    assert median_interval([1.0, 9.0, 4.0, 2.0, 3.0]) == (3.0, 1.0, 9.0)
-
-
-def test_the_peak_remembers_what_was_given_back() -> None:
-    before = memory_mb()
-    with mmap.mmap(-1, 64 * 2**20) as block:  # of its own: an allocator may have as much at hand
-        for page in range(0, len(block), mmap.PAGESIZE):
-            block[page] = 1
-    assert peak_memory_mb() >= before + 60
-
-
-def test_columns_are_aligned() -> None:
-    assert table(["a", "long"], [["wide", 1]]) == "a     long\nwide     1"
 
 
 # ---- the rollout benchmark runs

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,36 +43,3 @@ def test_a_step_is_the_scripts(run, tmp_path: Path, arms: list[str]) -> None:
         seconds = results[arm]["steps"][0]["seconds"]
         assert 0 < seconds["rollout"] + seconds["old log-probs"] + seconds["optimizer steps"] <= seconds["step"] * 1.001
     assert ("trl / holdfast:" in done.stdout) is (len(arms) == 2)
-
-
-@pytest.mark.skipif(HAS_TRL, reason="trl is installed")
-def test_without_trl_it_says_how_to_install_it(run) -> None:
-    done = run("step_vs_trl.py")
-    assert done.returncode != 0
-    assert "pip install -c constraints.txt -e '.[train,trl]'" in done.stderr
-
-
-def test_rollouts_have_three_turns_at_least() -> None:
-    task = Task()
-    scripts = [task.script(q, k) for q in range(task.questions) for k in range(task.group)]
-    assert {len(s.lengths) for s in scripts} == {3, 4, 5}
-    assert all(len(s.queries) == len(s.lengths) - 1 for s in scripts)
-    assert {16 <= n <= 48 for s in scripts for n in s.lengths} == {True}
-
-
-def test_without_spread_all_rollouts_are_alike() -> None:
-    task = replace(Task(), spread=0.0)
-    assert {task.script(q, k).lengths for q in range(4) for k in range(4)} == {(32, 32, 32, 32)}
-
-
-def test_turns_too_short_for_an_answer_are_refused() -> None:
-    with pytest.raises(SystemExit, match="16 tokens"):
-        Task(turn_tokens=20, spread=0.5)
-
-
-def test_options_give_the_task_back() -> None:
-    import argparse
-
-    parser = argparse.ArgumentParser()
-    Task().add_options(parser)
-    assert Task.from_options(parser.parse_args(TINY.as_options())) == TINY

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import io
-import json
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,9 +14,9 @@ from rich.console import Console
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.env import format_hits
 from holdfast.agent.protocol import CLEAN, SEARCH_R1
-from holdfast.base.errors import ConfigError, RetrievalError
+from holdfast.base.errors import RetrievalError
 from holdfast.cli import ask
-from holdfast.cli.transcript import parts_of, show_line, show_observation, show_turn
+from holdfast.cli.transcript import show_observation
 from holdfast.model.policy import Completion, Request
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Document, Hit
@@ -98,26 +96,6 @@ def test_a_rollout_from_question_to_answer() -> None:
         "finds     1 Mira · mentor of Mira: Kelan.\n"
         "answers   Kelan\n"
     )
-
-
-def test_the_end_of_sequence_is_not_shown_and_the_note_is() -> None:
-    assert asked(agent("hm", "<answer> Kelan </answer>")) == (
-        f"question  {QUESTION}\nsays      hm\nfeedback  {CLEAN.invalid_note}\nanswers   Kelan\n"
-    )
-
-
-def test_a_turn_appears_before_the_next_begins() -> None:
-    file = io.StringIO()
-    seen: list[str] = []
-
-    class Watched(Scripted):
-        def poll(self) -> list[Completion]:
-            seen.append(file.getvalue())
-            return super().poll()
-
-    policy: Any = Watched("<search> Mira </search>", "<answer> Kelan </answer>")
-    ask.answer(replace(agent(), policy=policy), QUESTION, Console(file=file, highlight=False))
-    assert [text.count("\n") for text in seen] == [1, 3]  # the question; and its search and passage
 
 
 @pytest.mark.parametrize(
@@ -202,17 +180,6 @@ def test_questions_may_come_from_a_pipe(runs: Any, holdfast: Run) -> None:
     assert len(runs) == 1
 
 
-def test_a_closed_standard_input_asks_nothing(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(ConfigError, match="no question is given, and standard input is closed"):
-        ask.ask("old")
-
-
-def test_sampling(runs: Any, holdfast: Run) -> None:
-    holdfast("ask", "old", QUESTION, "--sample")
-    assert runs == [(Path("runs/old"), "last", False)]
-
-
 @pytest.mark.parametrize(
     ("given", "passed"),
     [
@@ -228,14 +195,6 @@ def test_checkpoints(runs: Any, holdfast: Run, given: str, passed: str) -> None:
     assert runs == [(Path("runs/old"), passed, True)]
 
 
-def test_a_checkpoint_that_is_not_there(runs: Any, holdfast: Run) -> None:
-    stderr = holdfast("ask", "old", QUESTION, "--checkpoint", "step-9", code=2).stderr
-    assert stderr == (
-        "error: --checkpoint step-9: no such folder; give last, best, or a step or checkpoint of the run "
-        "(step-000020)\n"
-    )
-
-
 def test_a_run_that_is_not_there(runs: Any, holdfast: Run) -> None:
     stderr = holdfast("ask", "odl", QUESTION, code=2).stderr
     assert stderr == (
@@ -245,60 +204,10 @@ def test_a_run_that_is_not_there(runs: Any, holdfast: Run) -> None:
     assert "odl" in holdfast("ask", "odl", code=2).stderr  # one word is a run, not a question
 
 
-def test_no_run_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holdfast: Run) -> None:
-    monkeypatch.chdir(tmp_path)
-    for arguments in ([], [QUESTION]):
-        stderr = holdfast("ask", *arguments, code=2).stderr
-        assert stderr == "error: there is no run in runs/\nhint: train one with: holdfast train\n"
-
-
-def test_an_interrupt_is_no_error_report(runs: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ask, "answer", interrupted)
-    assert holdfast("ask", "old", QUESTION, code=130).stderr == "Stopped.\n"
-
-
-def test_examples_come_from_the_runs_own_rollouts(tmp_path: Path) -> None:
-    assert ask._examples(tmp_path) == []
-    rows = [{"question": q} for q in ("a?", "b?", "c?", "c?")]
-    (tmp_path / "trajectories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert ask._examples(tmp_path) == ["c?", "b?"]
-    (tmp_path / "trajectories.jsonl").write_text('{"question": "a?"}\n{"que')
-    assert ask._examples(tmp_path) == []
-
-
-# ---- test_cli_transcript.py
-
-
 def console(width: int | None = None) -> tuple[Console, io.StringIO]:
     file = io.StringIO()
     terminal = width is not None
     return Console(file=file, force_terminal=terminal, width=width, color_system=None, highlight=False), file
-
-
-def test_a_turn_is_split_at_its_tags() -> None:
-    text = "well <think> a < b </think>\n<search> who <is> it </search>\n\n"
-    assert parts_of(text) == [("says", "well"), ("thinks", "a < b"), ("searches", "who <is> it")]
-    protocol = replace(CLEAN, search_open="[q]", search_close="[/q]")
-    assert parts_of("[q]x[/q]<search>", protocol) == [("searches", "x"), ("says", "<search>")]
-
-
-def test_a_turn_is_labelled_and_its_white_space_is_one_space() -> None:
-    output, file = console()
-    show_turn(output, "<think>\n first\n\n thought </think> <search> Orsa </search>\n\n")
-    assert file.getvalue() == "thinks    first thought\nsearches  Orsa\n"
-
-
-def test_lines_wrap_behind_their_label() -> None:
-    output, file = console(width=30)
-    show_turn(output, "<think> one two three four five six seven </think>")
-    #                                          30 columns end here: |
-    assert file.getvalue() == "thinks    one two three four\n          five six seven\n"
-    output, file = console(width=20)
-    show_line(output, "says", "x" * 50 + " y")
-    assert file.getvalue() == "says      " + "x" * 50 + "\n          y\n"
 
 
 @pytest.mark.parametrize("protocol", [CLEAN, SEARCH_R1], ids=lambda p: p.name)
@@ -316,13 +225,3 @@ def test_passages_as_the_environment_writes_them(protocol: object) -> None:
     assert second.startswith("          2 Doc (1) [x] · Long. word word")
     assert second.endswith("word …")
     assert len(second) < 300
-
-
-def test_observations_that_are_no_passages() -> None:
-    output, file = console()
-    show_observation(output, f"\n\n<information>{CLEAN.nothing_found}</information>\n\n")
-    show_observation(output, "\n\n<information></information>\n\n")
-    show_observation(output, f"\n\n{SEARCH_R1.invalid_note}\n\n")
-    first, second, third = file.getvalue().splitlines()
-    assert first == second == "finds     Nothing was found."
-    assert third == f"feedback  {SEARCH_R1.invalid_note}"

@@ -8,7 +8,6 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from holdfast.base.glossary import METRICS
 from holdfast.cli.console import Lines, LiveTable, columns_for, open_console
 from holdfast.cli.terminal import is_live
 from holdfast.diagnose.finding import Finding
@@ -121,13 +120,6 @@ def test_plain_lines_of_a_run() -> None:
     )
 
 
-def test_plain_lines_are_never_wrapped_or_styled() -> None:
-    console, lines, _ = lines_console()
-    lines.note("word " * 60 + "[red]not markup[/red]")
-    assert console.file.getvalue().count("\n") == 1  # type: ignore[attr-defined]
-    assert "[red]not markup[/red]" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
 def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich believe in a terminal
     console = Console()
@@ -162,63 +154,6 @@ def test_the_table_fits_its_terminal(width: int) -> None:
     assert "0.250" in rows[1]
     assert "0.300" in rows[1]
     assert "-0.0123" in rows[1]
-
-
-def test_the_metrics_shown_exist() -> None:
-    assert {column.metric for column in columns_for(1000)} <= set(METRICS)
-
-
-def test_the_table_keeps_the_last_steps_and_dashes_for_what_is_missing() -> None:
-    screen = Screen()
-    table = LiveTable(screen, Clock())
-    table.stage("training", 60)
-    table.step(StepResult(step=0, metrics={"eval/em": 0.2}))
-    assert drawn(table, screen).splitlines()[2].split() == ["0", *["–"] * 7, "0.200"]
-    for step in range(1, 31):
-        table.step(StepResult(step=step, metrics=STEP))
-    rows = [line.split()[0] for line in drawn(table, screen).splitlines() if line.strip()]
-    assert rows[1:15] == ["step", *map(str, range(19, 31)), "trend"]
-
-
-def test_a_low_terminal_shows_fewer_steps() -> None:
-    screen = Screen(height=16)
-    table = LiveTable(screen, Clock())
-    table.stage("training", 60)
-    for step in range(1, 31):
-        table.step(StepResult(step=step, metrics=STEP))
-    assert len(drawn(table, screen).splitlines()) <= 16
-    assert "\n   30 " in drawn(table, screen)
-
-
-def test_displacement_is_red_below_zero_and_green_above() -> None:
-    screen = Screen()
-    table = LiveTable(screen, Clock())
-    table.stage("training", 60)
-    table.step(StepResult(step=1, metrics={"displacement/correct": -0.5}))
-    table.step(StepResult(step=2, metrics={"displacement/correct": 0.5}))
-    with screen.capture() as captured:
-        screen.print(table._render())
-    assert re.search(r"\x1b\[31m *-0\.5000", captured.get())
-    assert re.search(r"\x1b\[32m *\+0\.5000", captured.get())
-
-
-def test_what_is_over_stays_on_the_screen() -> None:
-    screen, clock = Screen(), Clock()
-    table = LiveTable(screen, clock)
-    with table.running():
-        table.stage("warm start", 2)
-        clock.now += 3
-        table.advance(2, {"loss": 0.5})
-        table.stage("training", 2)
-        table.note("read this")
-        for step in (1, 2):
-            table.step(StepResult(step=step, metrics=STEP))
-        table.finish()
-        assert drawn(table, screen).strip() == ""
-    assert "✓ warm start  3.0 s  loss 0.500\n" in screen.text
-    assert "note read this\n" in screen.text
-    assert re.search(r"\n +2   0\.250 .*✓ training", screen.text, re.S)
-    assert screen.written.getvalue().count("\x1b[?25l") == screen.written.getvalue().count("\x1b[?25h")  # the cursor
 
 
 def test_a_run_that_fails_leaves_its_table_and_the_cursor() -> None:

@@ -25,16 +25,6 @@ def sample(tmp_path: Path) -> Path:
     return tmp_path / "sample" / "questions.jsonl"
 
 
-def test_ls_says_sizes_licences_and_where_from_without_a_network() -> None:
-    result = run("list")
-    assert result.exit_code == 0
-    line = next(line for line in result.output.splitlines() if line.startswith("hotpotqa"))
-    assert line.split() == ["hotpotqa", "90,447", "7,405*", "multi-hop", "CC", "BY-SA", "4.0", "hotpotqa.github.io"]
-    assert "51,713" in result.output
-    assert "169,615" in result.output
-    assert "RUC-NLPIR/FlashRAG_datasets" in result.output
-
-
 def test_there_and_back(sample: Path, tmp_path: Path) -> None:
     for form in ("searchr1", "verl", "skyrl"):
         parquet, back = tmp_path / f"{form}.parquet", tmp_path / f"{form}.jsonl"
@@ -84,7 +74,8 @@ def test_validate_says_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -
         (["prepare", "nq", "--out", "o", "--format", "csv"], "jsonl, searchr1, verl or skyrl"),
         (["prepare", "sample", "--out", "o", "--from", "x"], "sample needs no download"),
         (["convert", "gone.jsonl", "o.parquet"], "gone.jsonl does not exist"),
-        (["convert", "a.csv", "o.parquet"], "ends in .jsonl"),
+        (["convert", "a.csv", "o.parquet"], "a.csv does not exist"),
+        (["convert", "a.xlsx", "o.parquet"], "save it as CSV"),
         (["convert", "a.jsonl", "o.csv"], "ends in .jsonl"),
         (["convert", "a.jsonl", "o.jsonl", "--format", "verl"], "must end in .parquet"),
     ],
@@ -97,13 +88,6 @@ def test_what_cannot_work_is_a_sentence(
     assert result.exit_code == 2
     assert sentence in result.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
-    (tmp_path / "taken").touch()
-    result = run("prepare", "sample", "--out", tmp_path / "taken" / "sample")
-    assert result.exit_code == 2
-    assert result.stderr.endswith("sample cannot be read or written: a file is where a folder should be\n")
 
 
 def test_a_file_is_not_written_over_itself(sample: Path) -> None:

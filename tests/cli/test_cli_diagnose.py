@@ -228,7 +228,7 @@ def test_an_address_reaches_the_readers_as_it_was_typed(monkeypatch: pytest.Monk
 
     asked: list[object] = []
 
-    def refuse(source: object) -> Any:
+    def refuse(source: object, names: object) -> Any:
         asked.append(source)
         raise DataError("no such run")
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from holdfast.data.world.model import build_tokenizer
-from holdfast.evaluate.model import open_model, settings_of
 
 from .conftest import printed as holdfast
 
@@ -128,20 +127,6 @@ def test_a_model_from_elsewhere_is_evaluated_as_a_recipe_says(
     )
 
 
-def test_a_checkpoint_is_verified_once(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checksums read the weights and the optimizer."""
-    asked: list[str] = []
-
-    def model_folder(run: Path, which: str) -> Path:
-        asked.append(which)
-        return Path(model)
-
-    monkeypatch.setattr("holdfast.evaluate.model.model_folder", model_folder)
-    config, _ = settings_of(model, [], [])
-    open_model(str(tmp_path), config, tmp_path, samples=None)
-    assert asked == ["last"]
-
-
 def test_only_one_checkpoint_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Model:
         policy = None
@@ -166,8 +151,3 @@ def test_only_one_checkpoint_is_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("holdfast.evaluate.run.Evaluation", Evaluation)
     holdfast("eval", "run", "m", "--checkpoint", "all", "--method", "direct", "--world.people", "60", "--limit", "1")
     assert len(opened) == 3
-
-
-def test_a_setting_may_have_a_value_like_the_name_of_an_argument() -> None:
-    """`world` is one letter from `words`, which is what the command calls its arguments."""
-    assert "no option" not in holdfast("eval", "run", "gone", "--retrieval.corpus", "world", code=2)

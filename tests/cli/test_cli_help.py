@@ -1,65 +1,20 @@
 from __future__ import annotations
 
 import pickle
-import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from holdfast import __version__
 from holdfast.cli import plugins
-from holdfast.cli.describe import USEFUL, default_of
 from holdfast.cli.main import app
-from holdfast.recipe import setting_names
 
 from .conftest import printed
-
-Run = Callable[..., Any]
-RESEARCH = {"table", "reproduce", "baseline", "study-probe"}
-"""Commands that are not the library's."""
-
-
-def test_help_teaches_what_exists(holdfast: Run) -> None:
-    text = holdfast("--help").stdout
-    for command in ("holdfast train", "holdfast ask", "holdfast recipe show > my.toml"):
-        assert f" {command} " in text
-    assert holdfast("-h").stdout == text
-    assert max(map(len, text.splitlines())) <= 80
-
-
-def test_no_arguments_show_the_help(holdfast: Run) -> None:
-    assert "Start here" in holdfast(code=2).output
-
-
-def test_help_of_train_lists_useful_settings_on_one_line_each(holdfast: Run) -> None:
-    lines = holdfast("train", "--help").stdout.splitlines()
-    for name, meaning in USEFUL.items():
-        (line,) = (line for line in lines if line.startswith(f"│ --{name} "))
-        assert f"{meaning} [{default_of(name)}]" in line
-    assert any("holdfast recipe show" in line for line in lines)
-    assert max(map(len, lines)) <= 80
-
-
-@pytest.mark.parametrize("name", setting_names())
-def test_every_setting_is_described(name: str) -> None:
-    from holdfast.recipe import Config
-    from holdfast.recipe.settings import setting
-
-    info = setting(Config, name)
-    assert info is not None
-    assert info.description, f"{name} has no docstring: `holdfast recipe show` would print it unexplained"
-
-
-def test_version(holdfast: Run) -> None:
-    assert holdfast("--version").stdout == f"holdfast {__version__}\n"
 
 
 def test_help_loads_neither_torch_nor_a_schema() -> None:
@@ -80,49 +35,6 @@ def test_help_loads_neither_torch_nor_a_schema() -> None:
     assert not loaded("train", "--help") & heavy
     assert not loaded("train", "--dry-run") & (heavy - {"numpy"})
     assert not loaded("recipe", "show") & heavy
-
-
-def _commands() -> list[tuple[str, ...]]:
-    from typer.main import get_command
-
-    def below(command: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
-        inner = getattr(command, "commands", {})
-        return [path, *(leaf for name, child in inner.items() for leaf in below(child, (*path, name)))]
-
-    return [path for path in below(get_command(app), ()) if path and path[0] not in RESEARCH]
-
-
-def _command(path: tuple[str, ...]) -> Any:
-    from typer.main import get_command
-
-    command: Any = get_command(app)
-    for name in path:
-        command = command.commands[name]
-    return command
-
-
-@pytest.mark.parametrize("path", _commands(), ids=" ".join)
-def test_every_help_says_what_it_does_with_an_example_and_fits(path: tuple[str, ...], holdfast: Run) -> None:
-    text = re.sub(r"\[/?cyan\]", "", _command(path).help)
-    first, _, rest = text.partition("\n\n")
-    assert first.endswith(".") and first.count(". ") <= 1, "the first paragraph is a sentence"
-    assert f"holdfast {path[0]}" in text or path[-1] == "list", "there is no example"
-    body = [line for line in rest.splitlines() if "holdfast " not in line]
-    assert max(map(len, body), default=0) <= 78, "a longer line would wrap twice"
-    assert max(map(len, holdfast(*path, "--help").stdout.splitlines())) <= 80
-
-
-@pytest.mark.parametrize("path", _commands(), ids=" ".join)
-def test_every_option_is_explained(path: tuple[str, ...]) -> None:
-    for parameter in _command(path).params:
-        assert parameter.help and parameter.help.endswith((".", "…")), parameter.name
-
-
-def test_the_methods_named_in_the_help_are_those_that_exist() -> None:
-    from holdfast.cli.evaluate import METHOD_NAMES
-    from holdfast.evaluate.methods import METHODS
-
-    assert tuple(METHODS) == METHOD_NAMES
 
 
 def test_an_error_has_its_hint_on_a_line_of_its_own_and_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,11 +99,6 @@ def test_help_lists_them_in_a_panel() -> None:
     text = printed("--help")
     panel = text[text.index(plugins.PANEL) :]
     assert "toys A group of commands." in panel and "alone One command." in panel
-
-
-def test_nothing_is_looked_up_for_a_command_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "entry_points", lambda **_: pytest.fail("looked up"))
-    printed("diagnose", "--help")
 
 
 def test_the_entry_points_of_the_study_can_be_loaded() -> None:

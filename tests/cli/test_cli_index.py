@@ -50,15 +50,15 @@ def test_what_cannot_be_done_is_a_sentence(corpus: Path, holdfast: Run, argument
 
 
 def test_a_build_says_what_it_read_and_what_it_skipped_and_why(corpus: Path, holdfast: Run) -> None:
-    names = ["a.md", "b.txt", "c.pdf", "d.pdf", "e.pdf", "f.pdf", "g.html", "LICENSE"]
+    names = ["a.md", "b.txt", "c.odt", "d.odt", "e.odt", "f.odt", "g.epub", "LICENSE"]
     Path("docs").mkdir()
     for name in names:
         Path("docs", name).write_text("A town by the lake.")
     assert holdfast("index", "build", "docs", "--out", "my-index").stdout.splitlines()[-5:-1] == [
         "docs: 2 passages of 2 files",
-        "skipped 4 files (docs/c.pdf, docs/d.pdf, docs/e.pdf, …): .pdf is not read",
+        "skipped 4 files (docs/c.odt, docs/d.odt, docs/e.odt, …): .odt is not read",
         "skipped 1 file (docs/LICENSE): a name without an ending is not read",
-        "skipped 1 file (docs/g.html): .html is not read",
+        "skipped 1 file (docs/g.epub): .epub is not read",
     ]
 
 

@@ -41,13 +41,6 @@ def test_settings_beat_the_recipe_wherever_they_stand(trainer: Any, holdfast: Ru
     assert trainer.config.loss.entropy_coef == -0.01
 
 
-def test_a_flag_setting_leaves_the_recipe_alone(trainer: Any, holdfast: Run) -> None:
-    Path("my.toml").write_text("")
-    holdfast("train", "--track.tensorboard", "my.toml")
-    assert trainer.config.track.tensorboard is True
-    assert trainer.config.run.name == "my"
-
-
 def test_a_bundled_recipe_goes_by_its_name(trainer: Any, holdfast: Run) -> None:
     holdfast("train", "collapse")
     by_name = trainer.config
@@ -57,12 +50,6 @@ def test_a_bundled_recipe_goes_by_its_name(trainer: Any, holdfast: Run) -> None:
     Path("collapse").mkdir()  # a run of it, say, where one stands in runs/
     holdfast("train", "collapse", "--run.name", by_name.run.name, "--overwrite")
     assert trainer.config == by_name
-
-
-def test_a_recipe_of_ones_own_hides_the_bundled_one(trainer: Any, holdfast: Run) -> None:
-    Path("quickstart").write_text("[train]\nsteps = 3\n")
-    holdfast("train", "quickstart")
-    assert trainer.config.train.steps == 3
 
 
 @pytest.mark.parametrize(
@@ -91,12 +78,6 @@ def test_a_shown_recipe_reads_back_equal(trainer: Any, holdfast: Run) -> None:
     assert list(Path().iterdir()) == []
 
 
-def test_a_shown_prompt_may_have_any_line_break(trainer: Any, holdfast: Run) -> None:
-    prompt = "One\u2028two\x85\nthree: {question}"
-    printed = holdfast("recipe", "show", f"--protocol.prompt={prompt}").stdout
-    assert tomllib.loads(printed)["protocol"]["prompt"] == prompt
-
-
 def test_another_penalty_in_a_written_recipe_has_its_own_strength(trainer: Any, holdfast: Run) -> None:
     text = holdfast("recipe", "show", "--loss.penalty.name=none").stdout
     edited = validate(tomllib.loads(text.replace('name = "none"', 'name = "sapo"'))).loss.penalty
@@ -105,22 +86,6 @@ def test_another_penalty_in_a_written_recipe_has_its_own_strength(trainer: Any, 
     assert load("resolved.toml", ["--loss.penalty.name=llds"]).loss.penalty == LLDS()
     Path("own.toml").write_text('[loss.penalty]\nname = "sapo"\ncoef = 0.7\n')
     assert load("own.toml", ["--loss.penalty.name=llds"]).loss.penalty == LLDS()  # γ of SAPO is not λ of LLDS
-
-
-def test_a_shown_recipe_explains_and_names_what_is_not_set(trainer: Any, holdfast: Run) -> None:
-    text = holdfast("recipe", "show").stdout
-    assert "\n# dev =\n" in text
-    assert "(string, optional)" in text
-    assert "# Rollouts per question.\ngroup_size = " in text
-    assert "('none', 'llds', 'sapo', 'nll' or 'custom')" in text.replace("\n# ", " ")
-    assert 'With name = "sapo" also: tau. With name = "custom" also: path, settings.' in text.replace("\n# ", " ")
-    assert max(map(len, text.splitlines())) <= 100
-
-
-def test_bundled_recipes_are_listed_on_one_line_each(holdfast: Run) -> None:
-    lines = holdfast("recipe", "list").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == list(recipes.bundled())
-    assert all(len(line.split()) > 5 for line in lines)
 
 
 def test_a_dry_run_names_the_folder_and_makes_nothing(trainer: Any, holdfast: Run) -> None:
@@ -176,14 +141,6 @@ def test_a_taken_name_gets_a_number(trainer: Any, holdfast: Run) -> None:
         assert Path("runs", expected, "config.toml").is_file()
 
 
-def test_a_name_given_by_hand_is_taken_as_it_is(trainer: Any, holdfast: Run) -> None:
-    holdfast("train", "--run.name", "night", "--run.dir", "elsewhere")
-    stderr = holdfast("train", "--run.name", "night", "--run.dir", "elsewhere", code=2).stderr
-    assert "elsewhere/night exists; replace it with --overwrite" in stderr
-    assert "hint: to continue it: holdfast resume elsewhere/night\n" in stderr
-    assert len(trainer.calls) == 1
-
-
 def test_overwrite_replaces_a_run(trainer: Any, holdfast: Run) -> None:
     holdfast("train")
     Path("runs/quickstart/metrics.jsonl").write_text("old")
@@ -234,18 +191,6 @@ def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
         claim(night, "quickstart", named=True, overwrite=False)
 
 
-def test_a_file_in_the_way_of_the_run_folder(trainer: Any, holdfast: Run) -> None:
-    Path("runs").write_text("")
-    assert "the run folder runs/quickstart cannot be made" in holdfast("train", code=2).stderr
-
-
-def test_a_link_to_nowhere_in_the_place_of_the_runs(trainer: Any, holdfast: Run) -> None:
-    Path("runs").symlink_to("gone")
-    assert "the run folder runs/quickstart cannot be made: File exists; set run.dir" in " ".join(
-        holdfast("train", code=2).stderr.split()
-    )
-
-
 # ---- what `holdfast train` says of a run that goes well
 
 
@@ -269,20 +214,6 @@ def test_closing(trainer: Any, holdfast: Run) -> None:
     assert rows["exact match, sampled"] == ["0.200", "0.450", "+0.250"]
     assert rows["exact match, greedy"] == ["0.400", "0.390", "-0.010"]
     assert text.endswith("  holdfast ask runs/quickstart 'Who is the mentor of Mira Tolvan?'\n")
-
-
-def test_closing_shows_rollouts_a_person_can_read(trainer: Any, holdfast: Run) -> None:
-    text = holdfast("train").stdout
-    assert (
-        "question  Who is the mentor of Mira Tolvan?\n"
-        "thinks    her mentor\n"
-        "searches  Mira Tolvan mentor\n"
-        "finds     1 Mira Tolvan · Mira Tolvan has teacher Kelan Orso.\n"
-        "          2 [bold] Zed · Zed has rival Bo.\n"  # no markup of ours
-        "answers   Kelan Orso\n"
-        "expected  Kelan Orso ✓\n"
-    ) in text
-    assert "says      hm\nexpected  A ✗ (no answer)\n" in text
 
 
 def test_commands_to_copy_name_the_program_as_it_can_be_found(

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError, RolloutError
-from holdfast.recipe import validate
 from holdfast.train.listener import Listener
 
 from .conftest import then_raise
@@ -58,24 +56,12 @@ def test_resume_changes_nothing(trainer: Any, holdfast: Run, arguments: list[str
     assert len(trainer.calls) == 1
 
 
-def test_the_recipe_of_a_run_is_shown(trainer: Any, holdfast: Run) -> None:
-    holdfast("train", "--run.name=night", "--train.steps=7")
-    printed = holdfast("recipe", "show", "runs/night").stdout
-    assert validate(tomllib.loads(printed)) == trainer.config
-
-
 def test_the_warm_start_alone(trainer: Any, holdfast: Run) -> None:
     result = holdfast("warm-start", "--run.name=start")
     assert trainer.calls[0][0] == "warm start"
     assert result.stdout.endswith("holdfast train --model.path runs/start/model --warm_start.steps 0\n")
     collapse = holdfast("warm-start", "collapse", "--run.name=plain").stdout
     assert collapse.endswith("/model --warm_start.steps 0 --world.scripts.plain_steps 0\n")
-
-
-def test_the_warm_start_alone_needs_steps(trainer: Any, holdfast: Run) -> None:
-    stderr = holdfast("warm-start", "--warm_start.steps=0", "--world.scripts.plain_steps=0", code=2).stderr
-    assert "there is no warm start to make; set warm_start.steps" in stderr
-    assert not Path("runs").exists()
 
 
 # ---- stops
@@ -108,18 +94,6 @@ def test_a_checkpoint_without_all_its_files_is_not_counted(trainer: Any, holdfas
 
     trainer.script = script
     assert holdfast("train", code=130).stderr.startswith("Stopped. Step 20 is saved. To continue from there:\n")
-
-
-def test_an_impatient_interrupt_cuts_off_no_words(trainer: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def impatiently(run_dir: Path) -> bool:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
-            os.kill(os.getpid(), number)
-        return False
-
-    monkeypatch.setattr("holdfast.cli.runs.discard_if_bare", impatiently)
-    trainer.script = then_raise(KeyboardInterrupt(), make_checkpoint(40))
-    assert holdfast("train", code=130).stderr.startswith("Stopped. Step 40 is saved")
-    os.kill(os.getpid(), signal.SIGINT)  # deaf until it ends
 
 
 @pytest.mark.parametrize("error", [CheckpointError("no checkpoint is whole"), ConfigError("x is not valid TOML")])
@@ -173,14 +147,6 @@ def test_a_stop_while_python_tidies_up_is_not_lost(
     assert sys.unraisablehook is hook
 
 
-def test_a_kill_is_what_it_was_after_a_run(trainer: Any, holdfast: Run) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    holdfast("train")
-    trainer.script = then_raise(RolloutError("the retriever is down"))
-    holdfast("train", code=2)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
 def test_an_error_after_a_checkpoint_says_how_to_go_on(trainer: Any, holdfast: Run) -> None:
     trainer.script = then_raise(RolloutError("the retriever is down"), make_checkpoint(20))
     stderr = holdfast("train", "--run.name=my run", code=2).stderr
@@ -191,16 +157,6 @@ def test_an_error_after_a_checkpoint_says_how_to_go_on(trainer: Any, holdfast: R
 def test_a_guard_that_stops_a_run_has_an_exit_code_of_its_own(trainer: Any, holdfast: Run) -> None:
     trainer.script = then_raise(GuardStop("stopped by guard.codes after step 20: LLD003."), make_checkpoint(20))
     assert holdfast("train", code=3).stderr == "stopped by guard.codes after step 20: LLD003.\n"
-
-
-def test_an_error_with_a_hint_gets_no_other(trainer: Any, holdfast: Run) -> None:
-    trainer.script = then_raise(RolloutError("the disk is full", hint="make room"), make_checkpoint(20))
-    assert holdfast("train", code=2).stderr == "error: the disk is full\nhint: make room\n"
-
-
-def test_a_bug_keeps_its_traceback(trainer: Any, holdfast: Run) -> None:
-    trainer.script = then_raise(ZeroDivisionError("a bug"))
-    assert isinstance(holdfast("train", code=1).exception, ZeroDivisionError)
 
 
 def test_a_missing_package_is_said_with_the_command(

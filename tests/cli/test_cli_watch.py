@@ -12,15 +12,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
-
-from holdfast.base.errors import ConfigError
-from holdfast.cli import watch
-
-from ..waiting import wait_for
 
 Run = Callable[..., Any]
 
@@ -109,29 +103,6 @@ def test_what_cannot_be_watched(log: Path, tmp_path: Path, holdfast: Run) -> Non
     assert "2 runs here; watch one of them: other, run" in holdfast("watch", str(tmp_path), code=2).stderr
 
 
-@pytest.mark.parametrize("source", [None, "-"])
-def test_a_closed_standard_input_cannot_be_watched(source: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(ConfigError, match="standard input is closed"):
-        watch.watch(source)
-
-
-def test_a_log_that_vanishes_is_waited_for(log: Path, meanwhile: Any, holdfast: Run) -> None:
-    log.write_text(rows(1, 4))
-    meanwhile(log.unlink, lambda: None, lambda: log.write_text(rows(1, 6)))
-    lines = holdfast("watch", str(log)).stdout.splitlines()
-    assert [line for line in lines if line.startswith("note: ")] == [f"note: {log} does not exist; waiting"]
-    assert [int(line.split()[1]) for line in lines if line.startswith("step ")] == [4, 5, 6]
-
-
-def test_text_without_a_row_is_waited_for(tmp_path: Path, meanwhile: Any, holdfast: Run) -> None:
-    path = tmp_path / "verl.log"
-    path.write_text("Loading the model\n")
-    meanwhile(lambda: None, lambda: path.write_text("Loading the model\nstep:1 - critic/score/mean:0.5\n"))
-    stdout = holdfast("watch", str(path)).stdout
-    assert stdout.count("; waiting") == 1 and "step 1  reward 0.500" in stdout
-
-
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The paths that were read, one for each time."""
@@ -139,15 +110,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     paths: list[Path] = []
     read_logs = readers.read_logs
-    monkeypatch.setattr(readers, "read_logs", lambda path: paths.append(path) or read_logs(path))
+    monkeypatch.setattr(readers, "read_logs", lambda path, names: paths.append(path) or read_logs(path, names))
     return paths
-
-
-def test_what_did_not_change_is_not_read_again(log: Path, meanwhile: Any, holdfast: Run, read: list[Path]) -> None:
-    log.write_text(rows(1, 4))
-    meanwhile(lambda: None, lambda: None, lambda: append(log, rows(5, 6)), lambda: None)
-    holdfast("watch", str(log))
-    assert len(read) == 2
 
 
 def test_a_command_gets_each_finding_once(log: Path, meanwhile: Any, holdfast: Run, tmp_path: Path) -> None:
@@ -158,13 +122,6 @@ def test_a_command_gets_each_finding_once(log: Path, meanwhile: Any, holdfast: R
     finding = json.loads((tmp_path / "RET001-21.json").read_text())
     assert (finding["name"], finding["code"], finding["step"], finding["level"]) == ("run", "RET001", 21, "finding")
     assert (tmp_path / "names").read_text().split() == ["run"] * len(list(tmp_path.glob("*-*.json")))
-
-
-def test_a_command_that_fails_is_a_warning(log: Path, meanwhile: Any, holdfast: Run) -> None:
-    log.write_text(rows(1, 30))
-    meanwhile()
-    stderr = holdfast("watch", str(log), "--exec", "exit 3", code=1).stderr
-    assert "--exec, on RET001: Command 'exit 3' returned non-zero exit status 3." in stderr
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnose.md"
@@ -201,10 +158,6 @@ def test_the_commands_of_the_page(
         assert said.startswith('a"b, RET001: ') and f"https://{service.lower()}.example/x" in arguments
 
 
-def test_the_page_has_three_services() -> None:
-    assert [service for _, service in SERVICES] == ["SLACK", "DISCORD", "sendmail"]
-
-
 def live_of(page: Path) -> tuple[bool, int]:
     """Whether the page is live, and the last step in it."""
     (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.S)
@@ -224,29 +177,6 @@ def test_a_page_follows_the_run_and_becomes_final(log: Path, meanwhile: Any, hol
     holdfast("watch", str(log), "--html", str(page), code=1)
     assert [*seen, live_of(page)] == [(True, 15), (True, 30), (False, 30)]
     assert "RET001" in page.read_text() and sorted(tmp_path.iterdir()) == [page, log.parent]
-
-
-def test_a_page_in_the_folder_of_the_log_does_not_count_as_a_change(log: Path, meanwhile: Any, holdfast: Run) -> None:
-    page, seen = log.parent / "page.html", []
-    log.write_text(rows(1, 15))
-
-    def look() -> None:
-        seen.append(page.stat().st_mtime_ns)
-
-    meanwhile(look, look)
-    holdfast("watch", str(log.parent), "--html", str(page))
-    assert len(seen) == 2 and seen[0] == seen[1]
-
-
-def test_a_pipe_that_ended_is_read_once(holdfast: Run, read: list[Path]) -> None:
-    holdfast("watch", "-", "--every", "60", stdin=rows(1, 15))
-    assert len(read) == 1
-
-
-def test_a_page_of_a_pipe(holdfast: Run, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    assert holdfast("watch", "-", "--html", str(page), code=1, stdin=rows(1, 30)).stdout == rows(1, 30)
-    assert live_of(page) == (False, 30)
 
 
 def test_a_page_that_cannot_be_written_stops_nothing(log: Path, meanwhile: Any, holdfast: Run, tmp_path: Path) -> None:
@@ -323,31 +253,3 @@ def test_a_named_pipe_is_followed(tmp_path: Path) -> None:
     pipe.write_text(rows(1, 30))
     stdout, stderr = process.communicate(timeout=30)
     assert stdout.decode() == rows(1, 30) and process.returncode == 1 and b"RET001  step 21" in stderr
-
-
-def test_what_came_before_the_first_look_is_read_before_the_pipe_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holdfast: Run
-) -> None:
-    """On a loaded machine the copy may be ahead of the command."""
-    pipe, taken, in_time = tmp_path / "pipe", Event(), []
-    os.mkfifo(pipe)
-
-    class Ahead(Thread):
-        def start(self) -> None:
-            copied: Path = self._args[1]  # type: ignore[attr-defined]
-            super().start()
-            wait_for(lambda: copied.stat().st_size, minutes=1)
-
-    def write() -> None:
-        with pipe.open("w") as file:
-            file.write(rows(1, 30))
-            file.flush()
-            in_time.append(taken.wait(10))
-
-    monkeypatch.setattr(watch, "Thread", Ahead)
-    monkeypatch.setattr(watch.Follower, "take", lambda *_: taken.set())
-    writer = Thread(target=write)
-    writer.start()
-    holdfast("watch", str(pipe), "--every", "0.1")
-    writer.join()
-    assert in_time == [True]

@@ -1,127 +1,16 @@
-"""docs/reference/cli.md shows the help of every command, those that the research package adds included.
-
-Run as a script (`make docs`) this writes the page.
-"""
+"""The site's page of commands has every command."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from holdfast.cli.command import SettingsCommand
-from holdfast.cli.plugins import PANEL
-from holdfast_research.__main__ import COMMANDS, program
+from tests.contracts.site_modules import site_module
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
-HEAD = f"""\
-# Commands
+from holdfast_research.__main__ import program
 
-Every command of `holdfast`, with its options: what `--help` prints.
-
-```sh
-holdfast diagnose --help
-```
-
-The last commands, "{PANEL}", come with the research package: `pip install -e research`. Where the
-usage says `[--section.key value]`, every [setting](settings.md) is an option too. Exit code 2 means an error.
-
-<!-- made from the commands by `make docs`; edit the help there -->
-"""
-MARKUP = re.compile(r"\[/?(?:cyan|bold|dim)\]")
-EXAMPLE = re.compile(r"\[cyan\](.*?)\[/cyan\](?: {2,}(\S.*))?", re.S)
-
-
-def prose(text: str) -> str:
-    """A help text as Markdown: what is coloured becomes code, and what looks like an HTML tag stays text."""
-    return re.sub(r"\[cyan\](.*?)\[/cyan\]", r"`\1`", text).replace("<", "&lt;")
-
-
-def body(text: str) -> Iterator[str]:
-    """The paragraphs of a help text; neighbouring examples become one block of code."""
-    examples: list[tuple[str, str | None]] = []
-    for paragraph in [*text.split("\n\n"), ""]:
-        # What a command does stands behind it, or in the line below it.
-        lines = re.sub(r"(\[/cyan\])\n +(?!\[)", r"\1  ", paragraph).splitlines()
-        matches = [EXAMPLE.fullmatch(line.strip()) for line in lines]
-        if matches and all(matches):
-            examples += [(match[1], match[2]) for match in matches if match]
-            continue
-        if examples:
-            yield from ("```sh", *commented(examples), "```", "")
-            examples = []
-        if "\n  " in f"\n{paragraph}":  # a table of its own
-            yield from ("```text", MARKUP.sub("", paragraph), "```", "")
-        elif paragraph:
-            yield from (prose(paragraph), "")
-
-
-def commented(examples: list[tuple[str, str | None]]) -> Iterator[str]:
-    """Commands and what they do, in two columns."""
-    width = max(len(command) for command, _ in examples)
-    for command, comment in examples:
-        yield f"{command:{width}}    # {comment}" if comment else command
-
-
-def cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def options(command: Any, context: Any) -> Iterator[str]:
-    """A table of the arguments and options, that of --help left out."""
-    rows = [parameter.get_help_record(context) for parameter in command.get_params(context) if parameter.name != "help"]
-    if rows := [row for row in rows if row]:
-        yield from ("| argument or option | meaning |", "|---|---|")
-        for name, meaning in rows:
-            name = re.sub(r" <(?:str|path|list\[\w+\]|trl\|verl)>$", "", name).replace("<int range>", "N")
-            yield f"| `{cell(name.replace('<float range>', 'N'))}` | {cell(prose(in_signs(meaning)))} |"
-        yield ""
-
-
-def in_signs(meaning: str) -> str:
-    """A help text with its bounds as signs.
-
-    >>> in_signs("Port.  [default: 8000; 0<=x<=65535]"), in_signs("Time.  [x>=0.1]")
-    ('Port.  [default: 8000; 0 to 65535]', 'Time.  [≥ 0.1]')
-    """
-    meaning = re.sub(r"([\d.]+)<=x<=([\d.]+)\]$", r"\1 to \2]", meaning)
-    return re.sub(r"x>=([\d.]+)\]$", r"≥ \1]", meaning)
-
-
-def usage(command: Any, context: Any) -> str:
-    pieces = " ".join(command.collect_usage_pieces(context))
-    return f"{context.command_path} " + re.sub(r"{([^}|]+?)(?:\.\.\.)?}", r"\1", pieces).replace("...]...", "]...")
-
-
-def part(command: Any, context: Any, level: int) -> Iterator[str]:
-    """A command and those in it."""
-    yield from (f"{'#' * level} {context.command_path}", "")
-    if not hasattr(command, "commands"):
-        yield from ("```text", usage(command, context), "```", "")
-    yield from body(command.help or "")
-    yield from options(command, context)
-    for inner, inside in children(command, context):
-        yield from part(inner, inside, level + 1)
-
-
-def children(command: Any, context: Any) -> Iterator[tuple[Any, Any]]:
-    """The commands in a command, each with its context."""
-    for name in command.list_commands(context) if hasattr(command, "commands") else ():
-        inner = command.get_command(context, name)
-        yield inner, inner.context_class(inner, info_name=name, parent=context)
-
-
-def page() -> str:
-    group = program()
-    lines = [HEAD]
-    panel = ""
-    for command, context in children(group, group.context_class(group, info_name="holdfast")):
-        if command.rich_help_panel != panel:
-            panel = command.rich_help_panel
-            lines += [f"## {panel}", ""]
-        lines += part(command, context, 3)
-    return "\n".join(lines).rstrip("\n") + "\n"
+commands = site_module("commands")
 
 
 def names_of(command: Any, name: str = "holdfast") -> Iterator[str]:
@@ -130,29 +19,7 @@ def names_of(command: Any, name: str = "holdfast") -> Iterator[str]:
         yield from names_of(inner, f"{name} {child}")
 
 
-def test_the_page_shows_the_commands() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "docs/reference/cli.md is behind the code: run `make docs`"
-
-
 def test_every_command_has_a_section() -> None:
-    headings = set(re.findall(r"^###+ (holdfast .*)$", PAGE.read_text(encoding="utf-8"), re.M))
+    headings = set(re.findall(r"^###+ (holdfast .*)$", commands.page(), re.M))
     assert headings == set(names_of(program()))
     assert {"holdfast train", "holdfast eval compare", "holdfast reproduce run"} <= headings
-
-
-def test_commands_of_the_research_package_are_marked() -> None:
-    _, heading, research = PAGE.read_text(encoding="utf-8").partition(f"\n## {PANEL}\n")
-    assert heading
-    assert set(re.findall(r"^### holdfast (.*)$", research, re.M)) == set(COMMANDS)
-
-
-def test_commands_that_take_settings_say_so() -> None:
-    group = program()
-    text = PAGE.read_text(encoding="utf-8")
-    for name in ("train", "ask"):
-        section = text.partition(f"### holdfast {name}\n")[2].partition("\n### ")[0]
-        assert ("[--section.key value]" in section) is isinstance(group.commands[name], SettingsCommand)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

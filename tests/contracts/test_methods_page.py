@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.adapters.launch.view import in_host as translated
+from holdfast.adapters.launch.view import launch_of
 from holdfast.methods.method import Method
 from holdfast.methods.registry import METHODS
 from holdfast.recipe import load
@@ -28,8 +30,7 @@ low = 0.5
 ```
 
 On the command line: `--loss.methods.nthr.on`, `--loss.methods.sampler_weights.low 0.5`. Any setting of a table switches
-its method on. [Settings](settings.md) has them all, [papers](papers.md) the settings of each published method. To add
-one, see [Add a method](../contributing/add-a-method.md).
+its method on. `holdfast recipe show` lists them all, [papers](papers.md) the settings of each published method.
 
 <!-- made from holdfast.methods by `make docs`; edit the classes there -->
 """
@@ -51,9 +52,9 @@ def row(kind: type[Method]) -> str:
 
 def in_host(kind: type[Method], host: str) -> Iterator[str]:
     """The options of a host for the method's defaults, or why there are none."""
-    made = kind().translated(host, load())
+    made = translated(kind(), host, load())
     if made.problems:
-        yield f"no: {kind.hosts.get(host, 'the host does not have it')}"
+        yield f"no: {launch_of(host).methods.get(kind.name, kind.elsewhere)}"
     elif not made.options:
         yield "yes"
     yield from (f"`{option.name}`" for option in made.options)

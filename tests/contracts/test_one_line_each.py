@@ -56,7 +56,7 @@ class Toy(Method):
     source: ClassVar = "a test"
     needs: ClassVar = frozenset({"group advantages", "sampler"})
     acts_on: ClassVar = "it compares the rollouts of a group"
-    hosts: ClassVar = {"trl": "it is a toy", "verl": "it is a toy"}
+    elsewhere: ClassVar = "it is a toy"
     metrics: ClassVar = {"toy/calls": "Hooks that were called."}
     called: ClassVar = set()
 
@@ -228,9 +228,10 @@ def test_a_method_of_the_package(tmp_path: Path) -> None:
     launch = ("--loss.methods.toy.on", "--data.train=q.jsonl", "--retrieval.url=http://h:1", "--model.path=m")
     (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["Mira"]}\n' * 60)
     assert "[loss.methods.toy]: it is a toy" in python("-m", "holdfast", "launch", "trl", "quickstart", *launch)
-    for page in ("test_methods_page.py", "test_settings_page.py", "test_metrics_glossary.py"):
+    for page in ("test_methods_page.py", "test_metrics_glossary.py"):
         shutil.copy(Path(__file__).parent / page, tmp_path / page)
-    made = "import test_methods_page as m, test_settings_page as s, test_metrics_glossary as g"
+    shutil.copy(Path(__file__).parents[2] / "docs" / "_site" / "settings.py", tmp_path / "settings.py")
+    made = "import test_methods_page as m, settings as s, test_metrics_glossary as g"
     printed = python("-c", f"{made}; print(m.page(), s.page(), g.table())")
     assert "## `[loss.methods.toy]`" in printed and "| `toy/calls` | Hooks that were called. |" in printed
     assert (

@@ -6,8 +6,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from holdfast.base.errors import MissingExtra
 
 ANOTHER_PROJECT = re.compile(
@@ -37,22 +35,6 @@ def test_every_text_installs_holdfast_rl(root: Path) -> None:
         if ANOTHER_PROJECT.search(line)
     ]
     assert not wrong
-
-
-@pytest.mark.parametrize(
-    ("line", "wrong"),
-    [
-        ("pip install holdfast", True),
-        ("pip install 'holdfast[trl]'", True),
-        ("needs `holdfast[trl]`", True),
-        ("uv pip install -U holdfast==0.1", True),
-        ("pip install 'holdfast-rl[trl]'", False),
-        ("pip install -e '.[train]' && holdfast-rl", False),
-        ("pipx run --spec holdfast-rl holdfast diagnose", False),
-    ],
-)
-def test_what_the_pattern_finds(line: str, wrong: bool) -> None:
-    assert bool(ANOTHER_PROJECT.search(line)) is wrong
 
 
 def test_extras_that_are_named_exist(root: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.base.errors import ConfigError
 from holdfast.cli.command import split
 from holdfast.recipe import Config, load
 
@@ -27,10 +26,6 @@ def command_in(text: str) -> list[str]:
     return []
 
 
-def test_there_are_recipes() -> None:
-    assert {"quickstart.toml", "collapse.toml"} <= {path.name for path in RECIPES}
-
-
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name)
 def test_a_recipe_loads_and_says_how_to_run_it(path: Path) -> None:
     assert isinstance(load(path), Config)
@@ -46,16 +41,3 @@ def test_a_recipe_loads_and_says_how_to_run_it(path: Path) -> None:
     settings, others = split(rest, MACHINES)
     load(path, settings)  # the overrides it shows, if any, are real settings
     assert not others or (start[1] == "launch" and set(others[::2]) <= MACHINES), f"{others} are no settings"
-
-
-def test_what_is_no_such_command_is_not_taken_for_one() -> None:
-    assert command_in("# Plain GRPO.\n#\n#     holdfast train recipes/x.toml --run.seed 1\n[run]") == [
-        "holdfast",
-        "train",
-        "recipes/x.toml",
-        "--run.seed",
-        "1",
-    ]
-    assert command_in("[run]\n# holdfast train recipes/x.toml") == []
-    with pytest.raises(ConfigError):
-        load(None, ["--run.sed", "1"])

@@ -1,137 +1,14 @@
-"""docs/reference/settings.md lists every setting of a recipe, from the sections that hold them.
-
-Run as a script (`make docs`) this writes the page.
-"""
+"""The site's page of settings lists every setting of a recipe."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
 
-import pytest
-from pydantic import BaseModel, Field
+from tests.contracts.site_modules import site_module
 
-from holdfast.base.section import Root, as_toml, choice_of, join_or, kind_of, sections
-from holdfast.cli.describe import USEFUL
-from holdfast.recipe import Config, setting_names
+from holdfast.recipe import setting_names
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
-HEAD = """\
-# Settings
-
-Every setting of a recipe, with its default. `holdfast recipe show > my.toml` writes them to a file that you can edit.
-A setting is a line of that file, or an option: `--train.steps 50`. [Papers](papers.md) has the settings of each
-published method.
-
-```bash
-holdfast recipe show > my.toml
-holdfast train my.toml --train.steps 50 --dry-run    # check it, and stop
-```
-
-A recipe may change another one, bundled or a file. `unset` takes settings of that recipe out, as `--unset KEY` does on
-the command line. Of `retrieval.corpus`, `index` and `url`, what a file or a command line names replaces all that the
-recipe below it names:
-
-```toml
-extends = "factbook"
-unset = ["warm_start.data", "warm_start.steps"]
-
-[retrieval]
-index = "factbook.dense"
-```
-
-Paths in a recipe are relative to the folder of its file. Paths on the command line are relative to the current folder,
-and so are `run.dir`, where runs are written, and the paths of the bundled recipes.
-
-A run keeps absolute paths, so `ask`, `eval`, `resume` and `report` work from any folder. If files of a run were moved,
-a command names those that are missing. Give their new place: `holdfast resume runs/my --retrieval.corpus new/docs`, and
-likewise for `ask` and `eval run`. To keep it, write it into the `config.toml` of the run.
-
-The {useful} in **bold** are changed first. A default here is that of a recipe that does not set it: bundled recipes set
-some, and `holdfast recipe show NAME` shows which.
-
-<!-- made from holdfast.recipe by `make docs`; edit the texts there -->
-"""
-COLUMNS = ("| setting | value | default | meaning |", "|---|---|---|---|")
-SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-
-
-def limits(metadata: Iterable[Any]) -> str:
-    """Bounds in signs.
-
-    >>> from annotated_types import Ge, Lt
-    >>> limits([Ge(0), Lt(1.5)])
-    '≥ 0 and < 1.5'
-    """
-    bounds = [(sign, getattr(part, key)) for part in metadata for key, sign in SIGNS.items() if hasattr(part, key)]
-    return " and ".join(f"{sign} {bound:g}" for sign, bound in bounds)
-
-
-def values(annotation: Any, metadata: Iterable[Any]) -> str:
-    """What a setting may hold, its bounds included."""
-    members = [get_args(kind)[1].metadata for kind in get_args(annotation) if get_origin(kind) is Annotated]
-    bounds = limits(metadata) or (limits(members[0]) if members else "")
-    kind = re.sub(r"'([^']+)'", r"`\1`", kind_of(annotation)).replace("or none", "or unset")
-    return re.sub(r"number\b", f"number {bounds}", kind, count=1) if bounds else kind
-
-
-def cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def meaning(text: str) -> str:
-    """A description, in which the name of a page is a link."""
-    return re.sub(r"docs/reference/(\w+)\.md", r"[\1](\1.md)", cell(text))
-
-
-def row(dotted: str, kind: str, default: Any, text: str) -> str:
-    key = dotted.rpartition(".")[2]
-    setting = f"**`{key}`**" if dotted in USEFUL else f"`{key}`"
-    return f"| {setting} | {kind} | {'' if default is None else f'`{cell(as_toml(default))}`'} | {meaning(text)} |"
-
-
-def table(section: Root, name: str, leave_out: Collection[str] = ()) -> Iterator[str]:
-    rows = [
-        row(f"{name}.{key}", values(info.annotation, info.metadata), info.default, info.description or "")
-        for key, info in section.model_fields.items()
-        if key not in leave_out and not sections(info.annotation)
-    ]
-    if rows:
-        yield from (*COLUMNS, *rows, "")
-
-
-def text_of(section: Root) -> str:
-    return " ".join((section.__doc__ or "").partition("\n\n")[0].split())
-
-
-def part(section: Root, name: str) -> Iterator[str]:
-    """A section: its heading, its text, its table, then the sections in it."""
-    yield from (f"## `[{name}]`", "", text_of(section), "", *table(section, name))
-    for key, info in section.model_fields.items():
-        inside = sections(info.annotation)
-        if len(inside) == 1:
-            yield from part(inside[0], f"{name}.{key}")
-        elif inside:
-            yield from choices(inside, f"{name}.{key}", choice_of(type(info.default)))
-
-
-def choices(kinds: Sequence[Root], name: str, default: str) -> Iterator[str]:
-    """A section that is one of several, which its `name` chooses."""
-    names = join_or([f"`{choice_of(kind)}`" for kind in kinds])
-    text = kinds[0].model_fields["name"].description or ""
-    yield from (f"## `[{name}]`", "", "The `name` decides which other settings there are.", "")
-    yield from (*COLUMNS, row(f"{name}.name", names, default, text), "")
-    for kind in kinds:
-        yield from (f'### `name = "{choice_of(kind)}"`', "", text_of(kind), "", *table(kind, name, ("name",)))
-
-
-def page() -> str:
-    lines = [HEAD.format(useful=len(USEFUL))]
-    for name, info in Config.model_fields.items():
-        lines += part(sections(info.annotation)[0], name)
-    return "\n".join(lines).rstrip("\n") + "\n"
+settings = site_module("settings")
 
 
 def listed(text: str) -> set[str]:
@@ -146,36 +23,7 @@ def listed(text: str) -> set[str]:
     return names
 
 
-def test_the_page_shows_the_settings() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "docs/reference/settings.md is behind the code: run `make docs`"
-
-
 def test_every_setting_is_on_the_page() -> None:
-    names = listed(PAGE.read_text(encoding="utf-8"))
+    names = listed(settings.page())
     assert names == set(setting_names())
-    assert set(USEFUL) <= names
-
-
-def test_a_setting_that_is_missing_is_seen() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert set(setting_names()) - listed(text.replace("| **`steps`**", "| **steps**")) == {
-        "train.steps",
-        "warm_start.steps",
-    }
-
-
-class Toy(BaseModel):
-    share: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    either: Annotated[int, Field(gt=2)] | None = None
-
-
-@pytest.mark.parametrize(
-    ("key", "text"), [("share", "a number ≥ 0 and < 1"), ("either", "a whole number > 2 or unset")]
-)
-def test_bounds_are_shown(key: str, text: str) -> None:
-    info = Toy.model_fields[key]
-    assert values(info.annotation, info.metadata) == text
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    assert set(settings.USEFUL) <= names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.contracts.site_modules import site_module
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,11 +25,7 @@ AnyTag.add_multi_constructor("", lambda loader, suffix, node: suffix)
 
 
 def hooks() -> Any:
-    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "_site" / "hooks.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return site_module("hooks")
 
 
 def pages_in(nav: Any) -> Iterator[str]:
@@ -43,7 +39,8 @@ def pages_of_the_site() -> set[str]:
     site = hooks()
     paths = {path.relative_to(ROOT).as_posix() for tree in site.TREES for path in (ROOT / tree).rglob("*.md")}
     return {site.site_path(path) for path in paths | set(site.PAGES)} | {
-        f"{site.API_FOLDER}{name}.md" for name in site.API
+        *(f"{site.API_FOLDER}{name}.md" for name in site.API),
+        *site.MADE,
     }
 
 
@@ -56,7 +53,7 @@ def test_the_navigation_names_every_page_once() -> None:
 
 def test_a_page_and_its_source_name_each_other() -> None:
     site = hooks()
-    pages = {page for page in pages_of_the_site() if not page.startswith(site.API_FOLDER)}
+    pages = {page for page in pages_of_the_site() if not page.startswith(site.API_FOLDER) and page not in site.MADE}
     assert {site.site_path(site.repository_path(page)) for page in pages} == pages
     assert not [page for page in pages if not (ROOT / site.repository_path(page)).is_file()]
 

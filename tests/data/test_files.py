@@ -247,7 +247,7 @@ GOOD = {"question": "Who?", "golden_answers": ["x"]}
         ({"question": "Who?", "reward_spec": "x"}, "reward_spec", "must be an object, is a string"),
         ({**GOOD, "extra_info": []}, "extra_info", "must be an object, is a list"),
         ({**GOOD, "extra_info": {"index": -1}}, "extra_info.index", "must be a row number, is -1"),
-        ({**GOOD, "index": "7"}, "index", "must be a row number, is '7'"),
+        ({**GOOD, "index": "7a"}, "index", "must be a row number, is '7a'"),
         ({**GOOD, "data_source": ""}, "data_source", "is empty"),
         ({**GOOD, "prompt": "Who?"}, "prompt", "must be a list of messages, is a string"),
         ({**GOOD, "prompt": []}, "prompt", "must be a list of messages"),
@@ -330,4 +330,4 @@ def test_a_question_that_no_answer_can_be_right_to_is_a_note(tmp_path, put):
     (report,) = check_files([put(tmp_path / "x.jsonl", rows)])
     assert report.bad == 0
     (note,) = report.notes
-    assert note.startswith("1 question(s) have no golden answer that scoring can match, such as x/test/0")
+    assert note.startswith("1 question has no golden answer that scoring can match: x/test/0 ('The The')")

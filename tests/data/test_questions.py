@@ -5,7 +5,8 @@ import json
 import pytest
 
 from holdfast.base.errors import CheckpointError, DataError
-from holdfast.data.questions import Example, QuestionOrder, hold_out, read_questions
+from holdfast.data.files import iter_examples, read_questions
+from holdfast.data.questions import Example, QuestionOrder, hold_out
 
 
 def put(tmp_path, *rows, name="nq.jsonl"):
@@ -69,16 +70,59 @@ def test_an_answer_that_normalises_to_nothing_beside_another_is_kept(tmp_path):
     assert file.skipped == ()
 
 
-def test_a_json_array_instead_of_lines_is_an_error(tmp_path):
-    path = tmp_path / "array.jsonl"
-    path.write_text(json.dumps([GOOD, GOOD], indent=1))
-    with pytest.raises(DataError, match=r"none of \d+ rows can be used as a question"):
-        read_questions(path, on_skip=print)
+# ---- as sets publish their rows, written for this test
+
+PUBLISHED = {
+    "nq": ({"question": "Who?", "answer": ["Mira", "M."]}, "answer"),
+    "triviaqa": (
+        {"Question": "Who?", "QuestionId": "q", "Answer": {"Value": "Mira", "Aliases": ["Mira", "M."], "Type": "x"}},
+        "Answer.Value + Answer.Aliases",
+    ),
+    "triviaqa on the hub": (
+        {"question": "Who?", "answer": {"aliases": ["M."], "value": "Mira", "normalized_aliases": ["m"]}},
+        "answer.value + answer.aliases",
+    ),
+    "popqa": ({"question": "Who?", "obj": "Mira", "possible_answers": '["Mira", "M."]'}, "possible_answers"),
+    "hotpotqa": ({"_id": "5a", "question": "Who?", "answer": "Mira", "context": [["T", ["x"]]]}, "answer"),
+    "musique": (
+        {"id": "2hop", "question": "Who?", "answer": "Mira", "answer_aliases": ["M."], "answerable": True},
+        "answer + answer_aliases",
+    ),
+    "bamboogle": ({"Question": "Who?", "Answer": "Mira"}, "Answer"),
+    "squad": ({"question": "Who?", "answers": {"text": ["Mira", "M."], "answer_start": [1, 2]}}, "answers.text"),
+    "search-r1": (
+        {"question": "Who?", "answer": "a note", "reward_model": {"ground_truth": {"target": ["Mira", "M."]}}},
+        "reward_model.ground_truth.target",
+    ),
+}
 
 
-def test_parquet_is_refused_with_the_command_that_helps():
-    with pytest.raises(DataError, match=r"is parquet; .*: holdfast data convert x/a\.parquet x/a\.jsonl"):
-        read_questions("x/a.parquet")
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+def test_rows_as_published(name, ending, tmp_path):
+    row, place = PUBLISHED[name]
+    path = tmp_path / f"q.{ending}"
+    wrapped = {"Version": 1.0, "Data": [row, row]} if "trivia" in name else [row, row]
+    path.write_text("\n".join(map(json.dumps, [row, row])) if ending == "jsonl" else json.dumps(wrapped, indent=2))
+    taken = []
+    for examples in (read_questions(path).examples, tuple(iter_examples(path, on_taken=taken.append))):
+        assert [e.question for e in examples] == ["Who?"] * 2
+        assert examples[1].golden_answers in (("Mira", "M."), ("Mira",)) and examples[1].index == 1
+    assert taken == [place] * 2 and ("M." in examples[0].golden_answers) == ("M." in json.dumps(row))
+
+
+def test_a_spreadsheet(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text('\ufeffQuestion;Answer;Aliases\r\n"Who; or\nwhat?";Mira;"[""M.""]"\r\n;;\r\nWhere?;Orsa;\r\n')
+    first, second = read_questions(path).examples
+    assert (first.question, first.golden_answers) == ("Who; or\nwhat?", ("Mira", "M."))
+    assert (second.question, second.golden_answers, second.source) == ("Where?", ("Orsa",), "mine")
+
+
+def test_a_question_that_its_set_calls_unanswerable_is_skipped(tmp_path):
+    rows = [GOOD, {"question": "Who?", "answer": "x", "answerable": False}, {"question": "Who?", "answer": {"n": 1}}]
+    skips = read_questions(put(tmp_path, *rows, GOOD)).skipped
+    assert [(skip.line, skip.field) for skip in skips] == [(2, "answerable"), (3, "answer")]
 
 
 def examples(n: int, tag: str = "Who?") -> list[Example]:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from holdfast.diagnose.diagnose import diagnose
-from holdfast.diagnose.log import Host, Log, Series
+from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.outlook import FELL, FLOOR_STEP, GOOD, NO_RATE, SAVED, SHARE, TIME_SHARE, reaches, told
 
 
-def log_of(host: Host = "holdfast", settings: dict[str, object] | None = None, **series: Any) -> Log:
+def log_of(host: str = "holdfast", settings: dict[str, object] | None = None, **series: Any) -> Log:
     arrays = {name.replace("__", "/"): np.asarray(values, float) for name, values in series.items()}
     steps = np.arange(1, 1 + max(map(len, arrays.values())))
     named = {name: Series(steps[: len(values)], values) for name, values in arrays.items()}
@@ -74,7 +74,7 @@ def test_a_learning_rate_of_zero() -> None:
         ("trl", {}, None),
     ],
 )
-def test_the_last_good_checkpoint(host: Host, settings: dict[str, object], saved: int | None) -> None:
+def test_the_last_good_checkpoint(host: str, settings: dict[str, object], saved: int | None) -> None:
     facts = diagnose(log_of(host, settings, reward__mean=COLLAPSE)).facts
     assert 40 <= facts[GOOD] <= 44  # the running mean is highest a few rows after the last rise
     assert facts.get(SAVED) == saved

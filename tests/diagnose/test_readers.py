@@ -259,12 +259,26 @@ def test_a_console_line_keeps_what_is_no_number_in_a_note(tmp_path: Path) -> Non
     assert log.notes == ("Left out 2 values: not a number (the first: line 1: actor/lr:fast).",)
 
 
-def test_a_configuration_that_cannot_be_read_costs_only_the_settings(tmp_path: Path) -> None:
+def test_a_torn_line_of_a_configuration_costs_only_itself(tmp_path: Path) -> None:
     path = tmp_path / "job.log"
-    path.write_text("{'actor_rollout_ref': {'actor': <Missing>,\n 'x': 1}}\nstep:1 - actor/entropy:0.5\n")
+    lines = [
+        "{'actor_rollout_ref': {'actor': {'optim': {'lr': 1e-06,",
+        "                                  'other",
+        "                                           'warmup': 5}},",
+        "                       'rollout': {'n': 8, 'top_p': 0.9}},",
+        " 'trainer': {'save_freq': 20}}",
+        "step:1 - actor/entropy:0.5",
+    ]
+    path.write_text("\n".join(lines))
     log = read_log(path)
-    assert log.settings == {} and set(log.series) == {"entropy/mean"}
-    assert log.notes == ("The settings are unknown: the configuration that verl printed cannot be read.",)
+    assert set(log.series) == {"entropy/mean"} and log.notes == ()
+    assert log.settings == {
+        "actor_rollout_ref.actor.optim.lr": 1e-06,
+        "actor_rollout_ref.actor.optim.warmup": 5,
+        "actor_rollout_ref.rollout.n": 8,
+        "actor_rollout_ref.rollout.top_p": 0.9,
+        "trainer.save_freq": 20,
+    }
 
 
 # ---- W&B

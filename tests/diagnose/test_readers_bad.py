@@ -155,7 +155,7 @@ def test_parts_of_a_trainer_that_log_at_their_own_pace(tmp_path: Path) -> None:
     resumed = [*rows, *ahead[20:25], *behind[19:24]]
     log = read_log(written(tmp_path, verl(*resumed)))
     assert "once, from step 39 back to step 21" in log.notes[0]
-    assert log.series["reward"].steps.tolist()[-6:] == [19, 21, 22, 23, 24, 25]
+    assert log.series["reward/mean"].steps.tolist()[-6:] == [19, 21, 22, 23, 24, 25]
     assert log.series["loss"].steps.tolist() == list(range(1, 25))
 
 

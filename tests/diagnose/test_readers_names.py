@@ -13,21 +13,21 @@ import pytest
 from holdfast.base.glossary import METRICS
 from holdfast.diagnose.log import Series
 from holdfast.diagnose.readers.names import (
-    CHANGES,
-    FORMER,
-    LEFT_ALONE,
-    MORE,
     SHARES,
-    TABLES,
-    Name,
     ambiguous_names,
     by_version,
     host_of,
     is_share,
     translation,
 )
+from holdfast.hosts import HOSTS
+from holdfast.hosts.host import CHANGES, Name
+from holdfast.hosts.ours import FORMER
 
 ROOT = Path(__file__).parents[2]
+TABLES = {host: HOSTS[host].series for host in HOSTS if HOSTS[host].series}
+MORE = {host: HOSTS[host].more for host in HOSTS if HOSTS[host].more}
+LEFT_ALONE = {host: HOSTS[host].left_alone for host in HOSTS if HOSTS[host].left_alone}
 LOGS = ROOT / "tests" / "fixtures" / "logs"
 PAGE = ROOT / "docs" / "reference" / "logs.md"
 
@@ -164,7 +164,7 @@ def test_the_changes() -> None:
     ],
 )
 def test_one_name(host: str, name: str, ours: str) -> None:
-    assert translation(host, [name])[name].ours == ours  # type: ignore[arg-type]
+    assert translation(host, [name])[name].ours == ours
 
 
 def test_beside_the_new_name_an_old_one_keeps_its_own() -> None:
@@ -213,7 +213,7 @@ def series(*values: float) -> Series:
     ],
 )
 def test_doubts(host: str, name: str, values: tuple[float, ...], settings: dict[str, object], doubtful: bool) -> None:
-    assert bool(ambiguous_names(host, {name: series(*values)}, settings)) is doubtful  # type: ignore[arg-type]
+    assert bool(ambiguous_names(host, {name: series(*values)}, settings)) is doubtful
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def rows_of(table: tuple[Name, ...]) -> str:
 
 
 def left_of(host: str) -> str:
-    return "".join(f"| `{name}` | {why} |\n" for name, why in LEFT_ALONE[host].items())  # type: ignore[index]
+    return "".join(f"| `{name}` | {why} |\n" for name, why in LEFT_ALONE[host].items())
 
 
 @pytest.mark.parametrize(("host", "table"), TABLES.items())
@@ -297,7 +297,7 @@ def test_the_page_shows_the_tables(host: str, table: tuple[Name, ...]) -> None:
 
 @pytest.mark.parametrize("host", MORE)
 def test_the_page_shows_the_other_names(host: str) -> None:
-    assert rows_of(MORE[host]) in PAGE.read_text(encoding="utf-8")  # type: ignore[index]
+    assert rows_of(MORE[host]) in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_core_score_of_a_dataset_comes_before_others() -> None:

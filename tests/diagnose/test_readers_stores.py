@@ -251,6 +251,18 @@ def test_values_without_a_step_are_numbered(tmp_path: Path) -> None:
     assert log.steps.tolist() == [1, 2, 3] and log.notes[0].startswith("No value has a step")
 
 
+def test_every_attempt_in_a_folder_is_a_run(tmp_path: Path) -> None:
+    """A file that begins again is one; a file that goes on, or that has other series, is not."""
+    steps = {"1": (1, 2, 3), "2": (1, 2), "3": (3, 4)}
+    for number, of_file in steps.items():
+        path = tmp_path / f"events.out.tfevents.{number}.host"
+        path.write_bytes(b"".join(event(step, b"train/reward", step) for step in of_file))
+    (tmp_path / "events.out.tfevents.4.host").write_bytes(event(1, b"system/load", 1.0))
+    first, second = read_logs(tmp_path)
+    assert (first.steps.tolist(), second.steps.tolist()) == ([1, 2, 3], [1, 2, 3, 4])
+    assert "system/load" in second.series and "system/load" not in first.series
+
+
 # ---- databases
 
 

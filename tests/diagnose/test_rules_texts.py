@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.diagnose.diagnose import LOGGED_BY, best_set, how_to_log, logged_by
-from holdfast.diagnose.rules import RULES, remedies
+from holdfast.diagnose.diagnose import best_set, how_to_log, logged_by
+from holdfast.diagnose.rules import RULES
+from holdfast.hosts import HOSTS as ALL_HOSTS
+from holdfast.hosts import PENALTY as PHRASE
+from holdfast.hosts import words as words_of
 from holdfast.recipe import setting_names
 
 CODE = re.compile(r"`([^`]+)`")
@@ -34,7 +37,7 @@ CALLS = {
     "with_penalties",
     "with_penalties(GRPOTrainer)",
     "with_penalties(GRPOTrainer, mask_logprobs=True)",
-    *remedies.PENALTY["trl"],
+    *words_of("trl", PHRASE),
     '"sapo"',
     "holdfast train",
     "holdfast resume",
@@ -49,13 +52,13 @@ def words(host: str) -> Iterator[tuple[str, str]]:
     """(where, what stands in backticks) for a host, but calls."""
     for code, rule in RULES.items():
         for remedy in (rule.remedy, *(check.remedy for check in rule.checks if check.remedy is not None)):
-            for word in CODE.findall(remedy[host]):  # type: ignore[index]
+            for word in CODE.findall(remedy[host]):
                 if word not in CALLS:
                     yield code, word
-    for start, how in LOGGED_BY[host].items():  # type: ignore[index]
+    for start, how in ALL_HOSTS[host].logged_by.items():
         for word in CODE.findall(how):
             if word not in CALLS:
-                yield f"LOGGED_BY {start!r}", word
+                yield f"logged_by {start!r}", word
 
 
 def test_every_code_has_words() -> None:
@@ -115,6 +118,6 @@ def test_what_would_log_a_series() -> None:
     assert how_to_log("verl", ["displacement/correct"]) == "verl cannot log it, but `holdfast train` does."
     for host in ("holdfast", "trl"):
         for rule in RULES.values():
-            names, able = best_set(host, rule.needs)  # type: ignore[arg-type]
-            how = able and how_to_log(host, names)  # type: ignore[arg-type]
-            assert how, f"{rule.code}: add {names} to LOGGED_BY in diagnose/diagnose.py, for {host}"
+            names, able = best_set(host, rule.needs)
+            how = able and how_to_log(host, names)
+            assert how, f"{rule.code}: add {names} to `logged_by` of the host, {host}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,16 @@ def test_only_what_is_missing_is_asked_again(words: Any, tmp_path: Path) -> None
     assert [id for id, *_ in again.calls] == ["nq/test/7#0"]
     assert told.notes == [f"22 of 23 answers exist already, in {tmp_path}"]
     assert {name: (tmp_path / name).read_bytes() for name in FILES} == before
+
+
+def test_questions_that_no_answer_can_be_right_to_are_named(words: Any, tmp_path: Path) -> None:
+    examples = [*QUESTIONS[:2], replace(QUESTIONS[2], golden_answers=("A", "the"))]
+    for scorer, named in (("table", True), ("official", False)):
+        told = Told()
+        evaluation = Evaluation(evaluated_model(echo(words), local=False), DIRECT, examples, None, scorer=scorer)
+        evaluation.run(tmp_path / scorer, told)
+        notes = [note for note in told.notes if "no golden answer" in note]
+        assert len(notes) == named and all("musique/test/2" in note for note in notes)
 
 
 @pytest.mark.parametrize("is_local", [True, False])

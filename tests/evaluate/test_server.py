@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from holdfast.base.answers import Answer
 from holdfast.base.errors import ConfigError, ModelError, RolloutError
 from holdfast.cli.main import app
-from holdfast.evaluate import methods
 from holdfast.evaluate.chat import ANSWER_BEGINS, ChatPolicy, ChatWords
 from holdfast.evaluate.methods import METHODS
 from holdfast.evaluate.model import open_model, settings_of
@@ -56,16 +55,6 @@ class Beginning(WordTokenizer):
 
     def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
         return super().__call__(text if text.startswith("Who") else f"Who {text}")
-
-
-def test_a_bos_that_the_tokenizer_does_not_add_is_sent(completion_server: CompletionServer) -> None:
-    """As that of SmolLM2: its BOS is the first token of its chat template, and no server would put it there."""
-    words = WordTokenizer()
-    words.bos_token = "Who"
-    policy = policy_of(completion_server, words)
-    generate(policy, [request(words)])
-    assert completion_server.bodies[0]["prompt"] == "Who?"
-    policy.close()
 
 
 def test_what_is_sent(completion_server: CompletionServer) -> None:
@@ -185,14 +174,6 @@ def test_a_stop_does_not_wait_for_a_server_that_hangs(completion_server: Complet
     assert len(completion_server.bodies) == 2, "what was queued is still sent"
 
 
-def test_an_answer_that_drips_in_ends_at_the_deadline(completion_server: CompletionServer, words: Any) -> None:
-    completion_server.replies = [(202, b"x" * 1000)]
-    policy = policy_of(completion_server, words, retries=0, timeout=0.5)
-    (completion,) = generate(policy, [request(words)])
-    assert completion.error is not None and "did not answer within 0.5 seconds" in completion.error
-    policy.close()
-
-
 def test_a_turn_has_the_characters_of_its_tokens(completion_server: CompletionServer, words: Any) -> None:
     """More would fill the memory when it is encoded."""
     texts = ["half \ud800", "x" * 2**20]
@@ -202,13 +183,6 @@ def test_a_turn_has_the_characters_of_its_tokens(completion_server: CompletionSe
     policy.close()
     assert (half.text, half.error) == ("half ?", None)
     assert long.error is not None and "sent more than" in long.error
-
-
-def test_nobody_listens(words: Any) -> None:
-    policy = OpenAIPolicy(server_at("http://127.0.0.1:9"), words, retries=0, patience=0)
-    (completion,) = generate(policy, [request(words)])
-    assert completion.error is not None and "cannot be reached" in completion.error
-    policy.close()
 
 
 def test_methods_through_a_server(completion_server: CompletionServer, words: Any, tmp_path: Path) -> None:
@@ -240,25 +214,6 @@ def test_methods_through_a_server(completion_server: CompletionServer, words: An
     assert sum("<information>Doc 1(Title: Orsa) Orsa lies on the Lomme.</information>" in text for text in asked) == 12
 
 
-def test_a_server_is_opened_with_a_tokenizer_or_without(completion_server: CompletionServer) -> None:
-    config, run = settings_of("some/model", ["--sampling.temperature", "0.7", "--sampling.top_p", "0.9"], [])
-    given = ["--sampling.top_p", "0.9"]
-    model = open_model(
-        "some/model", config, run, samples=3, server=server_at(completion_server.url), tokenizer="none", given=given
-    )
-    assert isinstance(model.tokenizer, WordTokenizer) and not model.local
-    assert model.decoding == "sampled at temperature 0.7, top-p 0.9"
-    assert (model.policy.temperature, model.policy.top_p) == (0.7, 0.9)
-    plain = open_model("some/model", config, run, samples=3, server=server_at(completion_server.url), tokenizer="none")
-    assert plain.policy.top_p == 1.0, "truncation is used only where it is asked for"
-    with pytest.raises(ModelError, match=r"the tokenizer '/no/such' cannot be loaded.*--tokenizer none"):
-        open_model(
-            "some/model", config, run, samples=None, server=server_at(completion_server.url), tokenizer="/no/such"
-        )
-    with pytest.raises(ConfigError, match="--tokenizer has no effect without --server"):
-        open_model("some/model", config, run, samples=None, tokenizer="none")
-
-
 @pytest.mark.parametrize(
     "address",
     ["localhost:8000", "ftp://h", "http://", "http://h:x", "http://[::1", "http://h..x:80", f"http://{'h' * 64}"],
@@ -266,11 +221,6 @@ def test_a_server_is_opened_with_a_tokenizer_or_without(completion_server: Compl
 def test_no_address(address: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a server"):
         completions_url(address)
-
-
-@pytest.mark.parametrize("text", ["a  b\n\nc-d, 'é' ", "<search> x </search>\n", methods.QUERY_OPEN, "\t1,000.5"])
-def test_words_are_read_back_as_they_were(text: str, words: Any) -> None:
-    assert words.decode(words(text)["input_ids"]) == text
 
 
 # ---- what a server says of itself
@@ -355,28 +305,6 @@ def test_a_model_that_the_server_lacks(
     assert sentence in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("entry", "model"), [({"id": "llama3.2:latest"}, "llama3.2"), ({"id": "a.gguf", "aliases": ["qwen"]}, "qwen")]
-)
-def test_other_names_of_a_model(entry: dict[str, Any], model: str, completion_server: CompletionServer) -> None:
-    serve(completion_server, entry)
-    assert find_server(completion_server.url, model).model == model
-
-
-def test_a_server_that_lists_nothing_or_a_page_of_many(completion_server: CompletionServer) -> None:
-    assert find_server(completion_server.url, "gpt").model == "gpt"
-    with pytest.raises(ConfigError, match=r"does not list its models \(404: .*\); give MODEL"):
-        find_server(completion_server.url, None)
-    serve(completion_server, TINY, has_more=True)
-    assert find_server(completion_server.url, "on-the-next-page").model == "on-the-next-page"
-
-
-@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://☃.net"])  # the second is not a valid host name
-def test_no_server_there(address: str) -> None:
-    with pytest.raises(ConfigError, match=rf"--server: {address}/v1/models cannot be reached .*; is it running there"):
-        find_server(address, "tiny")
-
-
 def test_a_context_that_is_shorter_than_the_protocols(completion_server: CompletionServer, tmp_path: Path) -> None:
     """The request asks for what fits, the answer counts as cut, and one note says so."""
     serve(completion_server, TINY | {"max_model_len": 150})
@@ -455,14 +383,6 @@ def test_fields_that_a_server_does_not_know_are_left_out(completion_server: Comp
         "temperature",
         "top_p",
     }
-
-
-def test_a_temperature_of_its_own(completion_server: CompletionServer, words: Any) -> None:
-    completion_server.replies = [(400, b"Unsupported value: 'temperature' does not support 0 with this model.")]
-    policy = policy_of(completion_server, words)
-    (completion,) = generate(policy, [request(words)])
-    policy.close()
-    assert completion.error is not None and completion.error.endswith("give --samples 1 --sampling.temperature 1")
 
 
 # ---- keys
@@ -689,18 +609,6 @@ def test_an_inexact_continuation_is_refused(
     assert not (tmp_path / "out").exists() or not read_whole_rows(tmp_path / "out" / "questions.jsonl")
 
 
-@pytest.mark.parametrize("status", [201, 429, 500, 503], ids=["breaks-off", "busy", "fails", "restarts"])
-def test_the_test_of_continuing_outlasts_what_passes(
-    status: int, completion_server: CompletionServer, tmp_path: Path
-) -> None:
-    completion_server.saying = continuing(completion_server, lambda user, begun: 9 + len(user) + len(begun))
-    completion_server.replies = [(status, b"wait")]
-    policy = chat_policy(completion_server)
-    assert policy.fault_in_continuing() is None
-    policy.close()
-    assert len(completion_server.bodies) == 4
-
-
 @pytest.mark.parametrize(("status", "reason"), [(201, "cannot be reached"), (503, "answered 503: wait")])
 def test_a_chat_server_that_stays_away_is_not_said_to_be_inexact(
     status: int, reason: str, completion_server: CompletionServer
@@ -719,19 +627,3 @@ def test_a_completions_address_of_a_chat_server(completion_server: CompletionSer
     policy.close()
     assert completion.error is not None
     assert completion.error.endswith(f"give --server {completion_server.url}/v1/chat/completions")
-
-
-def test_a_tokenizer_for_a_chat_endpoint() -> None:
-    config, run = settings_of("some/model", [], [])
-    server = Server(url="http://h/v1/chat/completions", model="m")
-    with pytest.raises(ConfigError, match="applies the chat template itself; leave --tokenizer out"):
-        open_model("some/model", config, run, samples=None, server=server, tokenizer="gpt2")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [(["m", "--api-key-env", "X"], "--api-key-env X has no effect without --server"), ([], "MODEL is missing")],
-)
-def test_options_that_go_with_a_server(arguments: list[str], sentence: str) -> None:
-    result = CliRunner().invoke(app, ["eval", "run", *arguments])
-    assert result.exit_code == 2 and sentence in result.output

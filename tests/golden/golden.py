@@ -34,7 +34,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from holdfast.diagnose.readers.names import FORMER
+from holdfast.hosts.ours import FORMER
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = Path(__file__).parent / "expected"

@@ -16,7 +16,3 @@ def test_it_learns(capsys):
     assert sum(history[-5:]) / 5 > 0.7
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("step  40") and not last.endswith("active 0.00")  # the penalty takes part
-
-
-def test_it_is_short():
-    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 60

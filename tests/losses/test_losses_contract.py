@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import subprocess
-import sys
-from pathlib import Path
 from typing import get_type_hints
 
 import numpy as np
@@ -349,42 +345,3 @@ def test_every_setting_is_keyword_only_and_the_first_four_arguments_agree():
         parameters = inspect.signature(getattr(losses, name)).parameters.values()
         defaults = [p for p in parameters if p.default is not p.empty]
         assert all(p.kind is p.KEYWORD_ONLY for p in defaults), name
-
-
-def test_every_public_function_has_a_docstring_with_its_source():
-    without_paper = {"logged_stats", "merge_stats", "penalty_stats", "ratio_stats"}
-    for name in losses.__all__:
-        doc = getattr(losses, name).__doc__
-        assert "Returns:" in doc and "Raises:" in doc, name
-        assert name in without_paper or "Source:" in doc, name
-
-
-def test_every_public_function_is_in_the_docs():
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "losses.md").read_text(encoding="utf-8")
-    assert [name for name in losses.__all__ if f"{name}(" not in page and f"`{name}`" not in page] == []
-
-
-def test_losses_import_torch_and_nothing_else():
-    allowed = {"__future__", "collections", "math", "typing", "torch", "holdfast"}
-    for path in Path(losses.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or "."] if isinstance(node, ast.ImportFrom) else []
-            for name in names:
-                assert name.split(".")[0] in allowed, (path.name, name)
-                assert not name.startswith("holdfast") or name.startswith("holdfast.losses"), (path.name, name)
-
-
-def test_losses_work_where_only_torch_is_installed():
-    code = """
-import sys
-for name in ("numpy", "pydantic", "typer", "rich", "tomli_w", "transformers", "tokenizers", "Stemmer"):
-    sys.modules[name] = None  # importing it raises ImportError
-import torch
-from holdfast.losses import llds_penalty, reduce_loss
-mask = torch.ones(1, 2, dtype=torch.bool)
-loss = llds_penalty(torch.full((1, 2), -1.0), torch.full((1, 2), -0.5), torch.ones(1, 1), mask)
-print(reduce_loss(loss, mask).tolist())
-"""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == "0.5", done.stderr

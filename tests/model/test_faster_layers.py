@@ -13,9 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from holdfast.methods.nthr import output_layer
 from holdfast.model import last_layer, logprobs, onednn
-from holdfast.model.casting import CastWeights
 from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import LanguageModel, prepare
 from holdfast.model.logprobs import token_logprobs
@@ -45,21 +43,6 @@ class Operations(TorchDispatchMode):
         by_mask = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
         self.waits += name in self.WAITS or by_mask
         return result
-
-
-@pytest.mark.parametrize("inference", [True, False])
-def test_waits_are_counted(inference: bool) -> None:
-    x = torch.tensor([1.0, 0.0])
-    for read in (
-        lambda: bool(x.any()),
-        lambda: float(x[0]),
-        lambda: x[0].item(),
-        lambda: x.nonzero(),
-        lambda: x[x > 0],
-    ):
-        with torch.inference_mode(inference), Operations(set()) as counter:
-            read()
-        assert counter.waits >= 1
 
 
 def run_rollouts(policy: HFPolicy, rows: int = 5, new: int = 12) -> dict[str, Any]:
@@ -112,15 +95,6 @@ def test_new_weights_are_seen_by_the_next_batch_of_rollouts(make_model, tokenize
     second = run_rollouts(policy)
     assert second != first
     assert second == run_rollouts(HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16))
-
-
-def test_an_exception_leaves_the_original_weights(make_model) -> None:
-    model = make_model()
-    weight = model.lm_head.weight
-    with pytest.raises(KeyError), CastWeights(model, torch.bfloat16).in_place():
-        assert model.lm_head.weight.dtype == torch.bfloat16
-        raise KeyError
-    assert model.lm_head.weight is weight
 
 
 def step_counts(model: Any, tokenizer: Any, **settings: Any) -> Operations:
@@ -197,14 +171,6 @@ def test_a_frozen_layer_passes_gradients_on_and_gets_none() -> None:
     assert own == [None, None]
 
 
-def test_a_second_derivative_is_refused() -> None:
-    _, layer = twins(bias=False)
-    rows = torch.randn(3, 33, requires_grad=True)
-    (gradient,) = torch.autograd.grad(layer(rows).square().sum(), rows, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
-
-
 def test_under_autocast_it_is_linear() -> None:
     plain, other = twins(bias=True)
     rows = torch.randn(3, 33)
@@ -231,11 +197,6 @@ def test_where_it_is_used(monkeypatch: pytest.MonkeyPatch, slow: bool, hidden: i
     model = prepared(hidden, autocast).model
     linear = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
     assert linear and {type(module) is OneDNNLinear for module in linear} == {used}
-
-
-def test_nthr_can_score_its_output_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onednn, "mkl_is_slow", lambda: True)
-    assert output_layer(prepared(256)).shape == (40, 256)
 
 
 @pytest.mark.parametrize(
@@ -350,11 +311,6 @@ def test_a_mixture_of_experts_is_computed_whole(monkeypatch: pytest.MonkeyPatch)
     picked, _ = token_logprobs(model, *a_batch((3, 12, 0, 7)))
     monkeypatch.setattr(logprobs, "last_layer_where", lambda *_: nullcontext())
     torch.testing.assert_close(picked, token_logprobs(model, *a_batch((3, 12, 0, 7)))[0], atol=0, rtol=0)
-
-
-def test_a_batch_in_which_nothing_is_read() -> None:
-    found, _ = token_logprobs(a_model("qwen2"), *a_batch((0, 0, 0, 0)))
-    assert found.abs().sum() == 0
 
 
 def test_the_model_is_as_before_also_after_an_error() -> None:

@@ -110,8 +110,3 @@ def test_a_last_character_spread_over_byte_tokens_is_looked_at(tokenizer) -> Non
     table = StopTable(tokenizer, (), vocabulary=300)
     assert table.flags(("fin é",))[last] == MAYBE
     assert table.flags(("fin e",))[last] == 0
-
-
-def test_no_stop_strings(tokenizer) -> None:
-    flags = StopTable(tokenizer, {1, 999}, vocabulary=300).flags(())
-    assert [token for token, flag in enumerate(flags) if flag] == [1], "an id outside the vocabulary is no token"

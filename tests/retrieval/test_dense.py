@@ -273,26 +273,6 @@ def changed(files: dict[str, Any], name: str, content: Any) -> dict[str, Any]:
     return {**copy.deepcopy(files), name: content}
 
 
-@pytest.mark.parametrize(
-    ("name", "query", "passage", "pooling"),
-    [
-        ("intfloat/e5-base-v2", "query: ", "passage: ", "mean"),
-        ("/models/E5-small", "query: ", "passage: ", "mean"),
-        ("intfloat/multilingual-e5-large", "query: ", "passage: ", "mean"),
-        ("BAAI/bge-base-en-v1.5", "Represent this sentence for searching relevant passages: ", "", "cls"),
-        ("BAAI/bge-m3", "", "", "cls"),
-        ("thenlper/gte-base", "", "", "mean"),
-        ("facebook/contriever", "", "", "mean"),
-    ],
-)
-def test_the_table(monkeypatch: pytest.MonkeyPatch, name: str, query: str, passage: str, pooling: str) -> None:
-    monkeypatch.setattr("holdfast.retrieval.encoder._read", lambda model, file: None)
-    spec = spec_of(name)
-    assert (spec.query_prefix, spec.passage_prefix, spec.pooling) == (query, passage, pooling)
-    given = spec_of(name, query_prefix="q ", passage_prefix="")
-    assert (given.query_prefix, given.passage_prefix) == ("q ", "")
-
-
 def test_an_instruction_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.retrieval.encoder._read", lambda model, file: None)
     with pytest.raises(ConfigError, match=r"needs an instruction before each query.*--query-prefix"):
@@ -359,14 +339,6 @@ def test_padding_on_the_left_pools_the_same() -> None:
         assert torch.allclose(pool(states, right, pooling), pool(shifted, left, pooling))
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda"])
-def test_a_device_that_is_not_there(encoder: Any, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match=f"--device {device}"):
-        Encoder(EncoderSpec(model=str(encoder())), device)
-    assert Encoder(EncoderSpec(model=str(encoder())), "auto").device.type == "cpu"
-
-
 # ---- sizes against what indexes really take
 
 
@@ -389,28 +361,6 @@ def test_disk_is_what_an_index_takes(write_corpus: Write, encoder: Any, tmp_path
     needs = plan.dense_needs(size, 32, 10.0, 1e-6, sq8=sq8)
     assert needs.disk == pytest.approx(bytes_of(tmp_path / "dense"), rel=0.05)
     assert needs.build_seconds == 150
-
-
-def test_wiki_18() -> None:
-    size = plan.size_of(*plan.sample_of(None, None))
-    assert 0.9 < size.text * size.passages / 14e9 < 1.1
-    assert 0.85 < size.pairs / 57 < 1.15
-    halves, bytes_ = (plan.dense_needs(size, 768, None, 1e-6, sq8=sq8) for sq8 in (False, True))
-    documents = (size.text + 8) * size.passages
-    assert halves.disk - documents == pytest.approx(2 * 768 * 21_015_324)  # 32.3 GB
-    assert bytes_.disk - halves.disk == pytest.approx(768 * 21_015_324)  # 16.1 GB
-    assert bytes_.memory - documents == pytest.approx(768 * 21_015_324)
-    assert halves.building_memory < 3 * 2**30  # the vectors are never held, the codes are
-    assert bytes_.building_memory == pytest.approx(768 * 21_015_324, rel=0.02)
-    assert halves.build_seconds is None
-
-
-def test_rates_are_measured(encoder: Any) -> None:
-    sample, _ = plan.sample_of(None, 100)
-    assert plan.bm25_rate(sample[:200]) > 0
-    rate, dimensions = plan.encoding_rate(str(encoder()), sample[:50], "cpu")
-    assert rate > 0 and dimensions == 32
-    assert plan.row_seconds(8, "cpu") > 0
 
 
 def test_of_a_folder_passages_are_counted_and_not_files(tmp_path: Path) -> None:

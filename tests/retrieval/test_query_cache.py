@@ -67,19 +67,6 @@ def test_the_least_recently_used_is_forgotten():
     assert inner.calls == [(("b",), 1)]
 
 
-def test_a_batch_larger_than_the_cache_is_still_answered():
-    cached = CachedRetriever(Recording(), size=2)
-    assert ids(cached.search(list("abcda"), 1)) == [["a-0"], ["b-0"], ["c-0"], ["d-0"], ["a-0"]]
-
-
-def test_size_zero_keeps_nothing_but_still_asks_once_per_call():
-    inner = Recording()
-    cached = CachedRetriever(inner, size=0)
-    cached.search(["a", "a"], 1)
-    cached.search(["a"], 1)
-    assert inner.calls == [(("a",), 1), (("a",), 1)]
-
-
 def test_empty_results_are_remembered_and_failures_are_not():
     inner = Recording()
     cached = CachedRetriever(inner)
@@ -279,10 +266,3 @@ def test_without_a_place_to_write_it_still_remembers(
     kept.flush()
     kept.close()
     assert kept.get(("a", 1)) is not None
-
-
-def test_size_zero_keeps_nothing(tmp_path: Path) -> None:
-    kept = QueryCache(0, tmp_path / "queries.jsonl", "x")
-    kept.put(("a", 1), found(1))
-    assert kept.get(("a", 1)) is None
-    assert list(tmp_path.iterdir()) == []

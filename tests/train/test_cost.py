@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from holdfast.base.errors import ConfigError
-from holdfast.data.questions import Example
 from holdfast.model.language_model import LanguageModel
-from holdfast.recipe import BUNDLED, Config, load
+from holdfast.recipe import Config, load
 from holdfast.train import cost
 from holdfast.train.checks import validate_before_training
 from holdfast.train.cost import (
     Shape,
     checkpoint_bytes,
     cost_of,
-    evaluation_operations,
     fixed_bytes,
     operations,
     pass_tokens,
     shape_of,
     speed,
     token_bytes,
-    warm_start_operations,
 )
-from holdfast.train.loading import Questions, load_questions
+from holdfast.train.loading import load_questions
 
 from .whole_runs import a_start
 
@@ -71,23 +65,6 @@ def test_the_estimate_is_near_the_peak_that_was_measured(
         f"--model.gradient_checkpointing={str(checkpointing).lower()}",
     )
     assert fixed_bytes(shape, recipe) + tokens * token_bytes(shape, recipe) == pytest.approx(peak * GIB, rel=0.15)
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc's allocator")
-def test_freed_memory_goes_back_to_the_system() -> None:
-    code = """
-import torch
-from holdfast.model.support import give_back_memory
-def resident():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")) / 1024
-del_first = torch.ones(4_000_000); del del_first  # from now on, glibc has blocks of up to 16 MB in its heap
-blocks = [torch.ones(500_000) for _ in range(100)]
-last = torch.ones(100_000)  # above them, so the heap cannot shrink
-del blocks
-before = resident(); give_back_memory(); print(before - resident())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(done.stdout) > 150, "of 200 MB"
 
 
 def test_copies_of_the_weights_cost_what_they_hold() -> None:
@@ -131,23 +108,6 @@ def test_the_time_of_a_step_is_that_of_its_products(
     assert (said := validate_before_training(own("raw"))) is not None
     assert re.search(r" h a step and .* h in all, .* h for evaluations included, if rollouts fill a third of", said)
     assert "the warm start" not in said
-
-
-def test_the_time_of_the_warm_start_and_of_evaluations_is_that_of_their_products() -> None:
-    """In a run of the factbook recipe a step took 70 seconds, the warm start five minutes, and each evaluation of 400
-    questions four."""
-    recipe = load(BUNDLED / "factbook.toml")
-    step, asked = (
-        operations(SMOLLM2, recipe),
-        (Example(source="own", split="test", index=0, question="?", golden_answers=("x",)),) * 400,
-    )
-    questions = Questions(train=asked, dev=asked[:200], test=asked)
-    evaluations = evaluation_operations(SMOLLM2, recipe, questions)
-    assert warm_start_operations(SMOLLM2, recipe) / step == pytest.approx(300 / 70, rel=0.5)
-    assert evaluations / step == pytest.approx(2 * 240 / 70, rel=0.5)
-    on_dev = load(BUNDLED / "factbook.toml", ["--eval.every=12", "--eval.questions=100", "--eval.start=false"])
-    assert evaluation_operations(SMOLLM2, on_dev, questions) == pytest.approx(evaluations * (3 * 100 + 400) / 800)
-    assert warm_start_operations(SMOLLM2, load(None, ["--warm_start.steps=0"])) == 0
 
 
 def test_what_does_not_fit_is_refused_with_a_value_that_does(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import math
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,25 +88,6 @@ def test_advantages_of_a_step_come_from_its_rewards_and_values(recipe: Recipe, s
     assert metrics["kl/reference"] == pytest.approx(float(kl[mask].mean()), abs=1e-6)
 
 
-def test_a_few_steps_run_and_both_models_learn(recipe: Recipe) -> None:
-    trainer = a_trainer(recipe(PPO | {"critic.warmup": 1}))
-    critic = trainer.critic
-    assert critic is not None
-    policy = {name: p.detach().clone() for name, p in trainer.learner.language_model.model.named_parameters()}
-    values = {name: w.detach().clone() for name, w in critic.weights.items()}
-    rows = [trainer.step().metrics for _ in range(3)]
-    assert rows[0]["critic/value_mean"] == 0.0 and rows[1]["critic/value_mean"] != 0.0
-    assert [row["critic/lr"] for row in rows] == pytest.approx([1.5e-3, 3e-3, 3e-3])
-    assert rows[0]["kl/reference"] == 0.0 and rows[2]["kl/reference"] != 0.0
-    for row in rows:
-        assert all(math.isfinite(value) for value in row.values())
-        assert row["critic/skipped_steps"] == 0 and row["penalty/noise_floor"] == 0
-        assert row["advantage/token_mean"] == pytest.approx(0.0, abs=1e-5), "whitened"
-        assert "loss/kl" not in row
-    assert any(not torch.equal(policy[n], p) for n, p in trainer.learner.language_model.model.named_parameters())
-    assert all(not torch.equal(values[n], w) for n, w in critic.weights.items() if "head" in n or "norm" in n)
-
-
 def test_values_move_towards_returns(recipe: Recipe) -> None:
     trainer = a_trainer(recipe(PPO | {"reward.kl": 0.0, "critic.clip": 0.0, "train.questions": 24}))
     critic = trainer.critic
@@ -120,22 +99,6 @@ def test_values_move_towards_returns(recipe: Recipe) -> None:
     assert rows[-1]["critic/value_loss"] < rows[0]["critic/value_loss"] / 2
     assert rows[-1]["critic/value_mean"] == pytest.approx(rows[-1]["critic/return_mean"], abs=0.1)
     assert all(row["critic/clip_fraction"] == 0 for row in rows)
-
-
-def test_a_clip_holds_values_near_the_old_ones(recipe: Recipe) -> None:
-    """Ten optimizer steps on one batch, with a large learning rate and targets far away."""
-    settings = {"train.optimizer_steps_per_rollout": 10, "critic.lr": 0.03, "reward.kl": 0.0}
-    moved = {}
-    for clip in (0.05, 0.0):
-        trainer = a_trainer(recipe(PPO | settings | {"critic.clip": clip}))
-        critic = trainer.critic
-        assert critic is not None
-        old_pass, plan = prepared(trainer)
-        rich = replace(old_pass.batch, rewards=torch.full_like(old_pass.batch.rewards, 10.0))
-        metrics = critic.learn(old_pass._replace(batch=rich), plan, completed_steps=0)[1]
-        moved[clip] = float(critic.values(old_pass.batch, plan)[old_pass.batch.loss_mask].mean())
-        assert (metrics["critic/clip_fraction"] > 0.3) == (clip > 0)
-    assert moved[0.05] < moved[0.0]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 
 from holdfast.base.errors import ConfigError, GuardStop
 from holdfast.base.run_folder import FINDINGS, METRICS, list_checkpoints
-from holdfast.diagnose import monitor
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import as_json
 from holdfast.diagnose.readers import read_log
@@ -74,39 +73,6 @@ def test_the_guard_saves_and_stops(recipe: Recipe, tmp_path: Path, told: Any, mo
     assert [(f["code"], f["step"]) for f in written(run_dir)["findings"]] == [("GRD002", 2)]
 
 
-def test_a_stop_names_the_checkpoint_there_is(
-    recipe: Recipe, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A long log is not judged at every step, so that the run stops, and is saved, later than the finding begins."""
-    poison(monkeypatch, at=2)
-    monkeypatch.setattr(monitor, "_JUDGED_EVERY", 1.5)  # judged after steps 1 and 3
-    run_dir = tmp_path / "run"
-    with pytest.raises(GuardStop) as stop:
-        train(recipe(SHORT | {"guard.codes": "GRD002", "guard.action": "stop"}), run_dir, listener=told)
-    (checkpoint,) = list_checkpoints(run_dir)
-    assert checkpoint.name == "step-000003" and [alarm.step for alarm in told.alarms] == [2]
-    assert f"after step 3: GRD002. {told.alarms[0].summary}" in str(stop.value) and str(checkpoint) in str(stop.value)
-
-
-def test_the_guard_minds_its_own_codes(
-    recipe: Recipe, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    poison(monkeypatch, at=2)
-    config = recipe(SHORT | {"guard.codes": "LLD003", "guard.action": "stop"})
-    assert train(config, tmp_path / "run", listener=told).steps == 4
-    assert told.alarms == []
-    assert [finding["code"] for finding in written(tmp_path / "run")["findings"]] == ["GRD002"]
-
-
-def test_the_last_step_ends_the_run_anyway(
-    recipe: Recipe, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    poison(monkeypatch, at=4)
-    config = recipe(SHORT | {"guard.action": "stop"})
-    assert train(config, tmp_path / "run", listener=told).steps == 4
-    assert [alarm.code for alarm in told.alarms] == ["GRD002"]
-
-
 def test_a_resumed_run_forgets_what_it_will_log_again(recipe: Recipe, tmp_path: Path, told: Any) -> None:
     file = MetricsFile(tmp_path / METRICS)
     for step in (1, 2, 3):
@@ -122,16 +88,6 @@ def test_a_resumed_run_forgets_what_it_will_log_again(recipe: Recipe, tmp_path: 
     assert written(tmp_path)["findings"] == [] and told.alarms == []
     resumed.step(StepResult(step=3, metrics={"grad/norm": math.inf}))
     assert [alarm.code for alarm in told.alarms] == ["GRD002"]
-
-
-def test_an_evaluation_before_the_first_step_stops_nothing(recipe: Recipe, tmp_path: Path, told: Any) -> None:
-    """There is nothing to save yet. What it shows is told, and the same at a step stops."""
-    settings = recipe({"guard.action": "stop"}).guard
-    for step, stops in ((0, False), (1, True)):
-        guard = Guard(settings, tmp_path, recipe={}, on_finding=told.finding)
-        guard.step(StepResult(step=step, metrics={"grad/norm": math.nan}))
-        assert [alarm.code for alarm in told.alarms] == ["GRD002"] and (guard.stop is not None) is stops
-        told.alarms.clear()
 
 
 def test_a_list_of_codes_will_do(tmp_path: Path) -> None:

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.errors import CheckpointError, ConfigError, DataError
+from holdfast.base.errors import ConfigError, DataError
 from holdfast.data.world.bundle import world_of
 from holdfast.recipe import Config
 from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
-from holdfast.train.loading import load_agent, load_protocol, load_questions, load_retriever, load_retrievers
+from holdfast.train import loading
+from holdfast.train.loading import load_questions, load_retriever, load_retrievers
 
 Recipe = Callable[..., Config]
 
@@ -102,10 +103,13 @@ def test_bad_rows_are_counted_and_said(
 # ---- indexes
 
 
-def test_an_index_is_saved_and_used_again(recipe: Recipe, own_files: dict[str, Any], tmp_path: Path) -> None:
+def test_an_index_is_saved_and_used_again(
+    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own_files["retrieval.index"] = str(tmp_path / "deep" / "index")
     first = load_retriever(recipe(own_files)).search(["thing 7 water"], 3)
     written = (tmp_path / "deep" / "index" / "manifest.json").stat().st_mtime_ns
+    monkeypatch.setattr(loading, "corpus_hash", pytest.fail)  # the corpus is not read while its file stays the same
     again = load_retriever(recipe(own_files)).search(["thing 7 water"], 3)
     assert again == first and first[0][0].document.id == "7"
     assert (tmp_path / "deep" / "index" / "manifest.json").stat().st_mtime_ns == written
@@ -131,29 +135,9 @@ def test_an_index_brings_its_own_passages(
         load_retriever(recipe(with_corpus))
 
 
-def test_skipped_passages_are_never_silent(
-    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str], caplog: Any
-) -> None:
-    """Not where nobody listens for notes either."""
-    own_files["retrieval.corpus"] = write_rows(tmp_path / "c.jsonl", [*passages(5), {"id": "3", "contents": "again"}])
-    load_retriever(recipe(own_files))
-    assert "c.jsonl': skipped 1 row (line 6): id: '3' occurred on an earlier line" in caplog.text
-
-
 def test_an_index_that_cannot_be_written_is_an_error(recipe: Recipe, own_files: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"retrieval\.index: .* cannot be written: "):
         load_retriever(recipe(own_files | {"retrieval.index": own_files["data.train"] + "/index"}))
 
 
 # ---- the rest
-
-
-def test_the_protocol_is_the_preset_with_the_recipes_limits(recipe: Recipe) -> None:
-    protocol = load_protocol(recipe({"protocol.preset": "search-r1", "protocol.topk": 7}))
-    assert (protocol.name, protocol.topk, protocol.max_turns) == ("search-r1", 7, 3)
-    assert protocol.prompt == "Question: {question}\n" and protocol.title_quotes
-
-
-def test_an_agent_needs_a_run_folder(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"is not a run folder: it has no config\.toml"):
-        load_agent(tmp_path)

@@ -78,19 +78,6 @@ def test_gradients_equal_the_plain_forwards(make_model: Callable[..., Any]) -> N
         torch.testing.assert_close(grad, grads[1][name], atol=1e-4, rtol=1e-4, msg=name)
 
 
-def test_padding_changes_nothing(make_model: Callable[..., Any]) -> None:
-    model = make_model()
-    ids, mask = ragged()
-    wide = torch.full((3, 20), 7)
-    wide[:, :12] = ids
-    wide_mask = torch.zeros(3, 20, dtype=torch.bool)
-    wide_mask[:, :12] = mask
-    with torch.no_grad():
-        narrow, _ = token_logprobs(model, ids, mask)
-        padded, _ = token_logprobs(model, wide, wide_mask)
-    torch.testing.assert_close(padded[:, :12], narrow, atol=1e-5, rtol=1e-5)
-
-
 def test_the_output_layer_sees_sampled_positions_only(make_model: Callable[..., Any]) -> None:
     model = make_model()
     ids, mask = ragged()
@@ -210,15 +197,6 @@ def test_a_step_sees_no_gap_and_no_noise(recipe: Recipe) -> None:
     assert mismatched["likelihood/incorrect"] == metrics["likelihood/incorrect"]
     assert mismatched["displacement/incorrect"] != metrics["displacement/incorrect"]
     assert all(math.isfinite(value) for value in metrics.values())
-
-
-def test_the_reference_is_asked_about_the_same_tokens(recipe: Recipe) -> None:
-    trainer = make_trainer(recipe, **{"loss.kl_coef": 0.1})
-    groups, _ = trainer.roll_out(trainer.question_order.next(4))
-    batch = trainer.make_batch(groups)
-    minis, _, _ = trainer.learner.old_pass(batch, [[list(range(len(batch)))]])
-    (micro,) = minis[0]
-    assert micro.ref_logprobs is not None and torch.equal(micro.ref_logprobs, micro.old_logprobs)  # nothing moved yet
 
 
 def test_rows_of_a_batch_take_their_mask_along(recipe: Recipe) -> None:

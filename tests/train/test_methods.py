@@ -16,22 +16,19 @@ from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.searching import RolloutStats
-from holdfast.agent.trajectory import Answer, Group, Invalid, Search, Trajectory, Turn
-from holdfast.base.errors import ConfigError, ModelError
+from holdfast.agent.trajectory import Answer, Group, Search, Trajectory, Turn
+from holdfast.base.errors import ModelError
 from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import QuestionOrder
 from holdfast.evaluate.probes import arms_of, open_run
 from holdfast.losses import llds_penalty, nthr_weights, token_influence
-from holdfast.methods.drop_first_actions import DropFirstActions
-from holdfast.methods.drop_void import DropVoid
-from holdfast.methods.interleaved_sft import InterleavedSFT
 from holdfast.methods.negative_weight import NegativeWeight
 from holdfast.methods.nthr import NTHR, check_logits, output_layer, rows_for_nthr
 from holdfast.methods.penalties import LLDS
 from holdfast.methods.registry import Methods
 from holdfast.methods.sampler_weights import SamplerWeights
 from holdfast.model.language_model import LanguageModel
-from holdfast.recipe import Loss, validate
+from holdfast.recipe import Loss
 from holdfast.train.listener import Listener
 from holdfast.train.rollouts import training_batch
 from holdfast.train.run import train
@@ -61,28 +58,6 @@ def batch_of(group: Group, **methods: Any) -> TokenBatch:
 
 SEARCH, OTHER = turn(Search("lake"), hits=("a", "b")), turn(Search("sea"), hits=("c",))
 END = turn(Answer("x"))
-GROUP = Group(
-    "q",
-    (
-        rollout(True, SEARCH, END),
-        rollout(False, SEARCH, END),
-        rollout(False, OTHER, END),
-        rollout(False, SEARCH, turn(Invalid("empty")), END),
-    ),
-)
-
-
-def test_void_rollouts_are_left_out_and_count_in_their_group() -> None:
-    plain, batch = batch_of(GROUP), batch_of(GROUP, drop_void=DropVoid())
-    assert torch.equal(batch.advantages, plain.advantages) and plain.excluded is None
-    assert batch.learned_mask.sum(-1).tolist() == [4, 4, 4, 0]
-    assert batch.loss_mask.sum(-1).tolist() == [4, 4, 4, 6]
-
-
-def test_first_actions_that_a_correct_rollout_shares_are_left_out() -> None:
-    batch = batch_of(GROUP, drop_first_actions=DropFirstActions())
-    assert batch.learned_mask.sum(-1).tolist() == [4, 2, 4, 4]
-    assert not (batch.learned_mask & (batch.action_ids == 1))[[1, 3]].any()
 
 
 def test_a_truncated_sampler_drew_from_what_it_kept() -> None:
@@ -280,11 +255,6 @@ def test_a_step_with_each_remedy(recipe: Recipe, changes: dict[str, Any], logged
         assert metrics["loss/excluded_fraction"] > 0
 
 
-def test_weights_of_an_untruncated_sampler_are_one(recipe: Recipe) -> None:
-    metrics = a_trainer(recipe({"loss.methods.sampler_weights": {"level": "sequence"}})).step().metrics
-    assert metrics["loss/mean_weight"] == pytest.approx(1.0, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     ("weights", "series"),
     [({"level": "sequence", "aggregate": "mean", "keep": "reject"}, "loss/excluded_fraction"),
@@ -357,11 +327,6 @@ def test_rounds_end_when_there_are_enough_groups(recipe: Recipe, mixed: str, rou
 # ---- settings that cannot work
 
 
-def test_nthr_with_lora_is_refused() -> None:
-    with pytest.raises(ConfigError, match="which LoRA freezes"):
-        validate({"loss": {"methods": {"nthr": {}}}, "model": {"path": "model", "lora_rank": 8}})
-
-
 # ---- supervised steps between those of reinforcement learning
 
 
@@ -390,14 +355,6 @@ def test_every_second_step_has_one_if_a_rollout_is_correct(correct: bool, recipe
     assert [("loss/supervised" in row) for row in rows] == [False, correct, False, correct]
 
 
-def test_only_correct_rollouts_teach(recipe: Recipe) -> None:
-    trainer = a_trainer(recipe())
-    batch = trainer.make_batch(trainer.roll_out(trainer.question_order.next(2))[0])
-    method = InterleavedSFT(every=3)
-    assert method.lesson(batch, 4) is None
-    assert torch.equal(method.lesson(batch, 6), batch.correct)
-
-
 # ---- likelihoods of golden answers in the course of rollouts
 
 
@@ -410,16 +367,6 @@ def test_means_are_of_the_continuation_alone_whatever_is_passed_together(recipe:
         logprobs = (logits / learner.sampling.temperature).log_softmax(-1)
         wanted = [float(logprobs[len(context) - 1 + k, token]) for k, token in enumerate(continuation)]
         assert mean == pytest.approx(sum(wanted) / len(wanted), abs=1e-4)
-
-
-def test_a_run_with_information_gains_learns_from_turns(recipe: Recipe) -> None:
-    trainer = a_trainer(recipe({"loss.methods.igpo.on": True, "loss.penalty.name": "none"}))
-    groups, _ = trainer.roll_out(trainer.question_order.next(4))
-    batch = trainer.make_batch(groups)
-    assert batch.advantages.shape == batch.token_ids.shape
-    several = [t for group in groups for t in group.trajectories if len(t.turns) > 1]
-    assert several and bool((batch.advantages != 0).any())
-    assert trainer.step().metrics["loss/policy"] != 0
 
 
 # ---- an anchor
@@ -465,21 +412,6 @@ def test_the_anchor_is_one_to_n_batches_old(recipe: Recipe) -> None:
         policies.append(weights(trainer))
         trainer.step()
         assert trainer.learner.anchor is not None and same(trainer.learner.anchor.weights, policies[anchor])
-
-
-def test_an_anchor_that_is_the_sampling_policy_changes_nothing(make_model: Callable[..., Any]) -> None:
-    plan = [[[0, 3, 2], [1]], [[4, 6], [5]]]
-    found = []
-    for anchored in (False, True):
-        learner = learner_of(LanguageModel(model=make_model(), tokenizer=None), Loss(kl_coef=0.0), lr=1e-2)
-        if anchored:
-            learner.renew_anchor()
-        minibatches, _, _ = learner.old_pass(a_batch(), plan)
-        assert all((micro.anchor_logprobs is not None) == anchored for mini in minibatches for micro in mini)
-        found.append((learner.step(minibatches, mean_searches=0.0), learner.language_model.model.state_dict()))
-    (plain, one), (metrics, other) = found
-    assert metrics == plain and plain["loss/penalty"] > 0
-    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_the_policy_loss_and_its_statistics_keep_the_sampling_policy(make_model: Callable[..., Any]) -> None:

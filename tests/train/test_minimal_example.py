@@ -31,12 +31,6 @@ def example() -> ModuleType:
     return module
 
 
-def test_it_is_short_and_imports_no_trainer() -> None:
-    text = EXAMPLE.read_text()
-    assert len(text.splitlines()) <= 200
-    assert not re.search(r"^(from|import) holdfast\.(train|config|loading)", text, re.M)
-
-
 def test_its_settings_are_the_quickstarts(example: ModuleType) -> None:
     config = load(EXAMPLE.parents[1] / "src/holdfast/recipe/bundled" / "quickstart.toml")
     train = config.train

@@ -29,22 +29,6 @@ from holdfast.train.trainer import Trainer
 from ..waiting import wait_for
 from .whole_runs import EVERYTHING, Killed, Recipe, assert_same_run, comparable
 
-OTHERWISE: dict[str, Any] = {
-    "train.steps": 2,
-    "checkpoint.every": 1,
-    "loss.penalty.name": "sapo",
-    "loss.reduction": "seq-mean-token-mean",
-    "loss.ratio": "sequence",
-    "model.gradient_checkpointing": True,
-    "sampling.top_p": 0.9,
-    "sampling.top_k": 40,
-    "sampling.mask_logprobs": True,
-    "faults.search_failure_rate": 0.5,
-    "train.micro_batch_tokens": 600,
-    "train.minibatches": "in-order",
-    "train.anchor_every": 1,
-}
-
 
 def kill_after(told: Any, step: int) -> Any:
     """A listener that ends everything when it is told of a step."""
@@ -59,17 +43,6 @@ def kill_after(told: Any, step: int) -> Any:
     return told
 
 
-def kill_when(words: str, remember: Callable[[str], None]) -> Callable[[str], None]:
-    """A `note` that ends everything when it hears these words."""
-
-    def note(message: str) -> None:
-        remember(message)
-        if words in message:
-            raise Killed
-
-    return note
-
-
 def test_a_stopped_run_goes_on_as_if_it_never_had_been(whole: Path, recipe: Recipe, tmp_path: Path, told: Any) -> None:
     run_dir = tmp_path / "run"
     with pytest.raises(Killed):
@@ -81,19 +54,6 @@ def test_a_stopped_run_goes_on_as_if_it_never_had_been(whole: Path, recipe: Reci
     assert "resumed after step 4" in told.notes
     assert summary.steps == 6
     assert_same_run(whole, run_dir)
-
-
-@pytest.mark.long
-def test_so_does_another_recipe(recipe: Recipe, tmp_path: Path, told: Any) -> None:
-    """SAPO, GSPO's ratio, recomputed activations, a truncated sampler, many micro-batches."""
-    train(recipe(OTHERWISE), tmp_path / "whole")
-    with pytest.raises(Killed):
-        train(recipe(OTHERWISE), tmp_path / "run", listener=kill_after(told, 2))
-    resume(tmp_path / "run")
-    assert_same_run(tmp_path / "whole", tmp_path / "run")
-    rows = comparable(tmp_path / "whole")
-    assert all(row["penalty/noise_floor"] == 0.0 for row in rows)
-    assert all(row["sampler/mask_mass"] < 1 for row in rows)
 
 
 @pytest.mark.long
@@ -186,19 +146,6 @@ def test_so_does_a_process_killed_in_the_middle(whole: Path, recipe: Recipe, tmp
     assert not (run_dir / "results.json").exists()
     resume(run_dir)
     assert_same_run(whole, run_dir)
-
-
-def test_a_kill_before_the_first_checkpoint_costs_no_more_than_the_steps_made(
-    recipe: Recipe, tmp_path: Path, told: Any
-) -> None:
-    config = recipe({"train.steps": 2, "checkpoint.every": 2})
-    train(config, tmp_path / "whole")
-    with pytest.raises(Killed):
-        train(config, tmp_path / "run", listener=kill_after(told, 1))
-    del told.step
-    resume(tmp_path / "run", listener=told)
-    assert any("no checkpoint yet, so the run starts from the beginning" in note for note in told.notes)
-    assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
 def test_a_kill_between_the_best_model_and_the_checkpoint_does_no_harm(
@@ -308,15 +255,6 @@ def test_a_run_may_be_made_longer(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "run" / "config.toml").write_text(dump(long))
     assert resume(tmp_path / "run").steps == 3
     assert_same_run(tmp_path / "whole", tmp_path / "run")
-
-
-def test_other_threads_are_told_of(unfinished: Path, told: Any) -> None:
-    text = (unfinished / "config.toml").read_text()
-    (unfinished / "config.toml").write_text(text.replace("threads = 1", "threads = 2"))
-    told.note = kill_when("continues with", told.note)
-    with pytest.raises(Killed):
-        resume(unfinished, listener=told)
-    assert "continues with threads 2 instead of threads 1" in told.notes[-1] and "drift" in told.notes[-1]
 
 
 @pytest.mark.parametrize(

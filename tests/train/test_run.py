@@ -60,19 +60,6 @@ def test_the_metrics(whole: Path) -> None:
     assert rows[1]["loss/kl"] < rows[6]["loss/kl"]  # the policy leaves its reference
 
 
-def test_the_displacement_of_single_rollouts(whole: Path) -> None:
-    """The lists are what the metrics are means of."""
-    metrics = {row["step"]: row for row in comparable(whole) if "displacement/rollouts" in row}
-    rows = [json.loads(line) for line in (whole / "displacement.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == list(metrics) == [1, 3, 5]
-    for row in rows:
-        own = metrics[row["step"]]
-        assert len(row["correct"]) + len(row["incorrect"]) == own["displacement/rollouts"]
-        for kind in ("correct", "incorrect"):
-            if row[kind]:
-                assert sum(row[kind]) / len(row[kind]) == pytest.approx(own[f"displacement/{kind}"], rel=1e-3, abs=1e-6)
-
-
 def test_the_trajectories(whole: Path) -> None:
     rows = [json.loads(line) for line in (whole / "trajectories.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [step for step in range(1, 7) for _ in range(4)]

@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from holdfast.base.environment import cache_dir
 from holdfast.cli.recipes import find
 from holdfast.recipe import Config, load
 from holdfast.train.checkpoint import find_damage
 from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.run import train
 from holdfast.train.start import starting_policy, warm_start_only
-from holdfast.train.start_cache import SHIPPED, settings_hash, shipped_start, start_folder
-from holdfast.train.threads import set_up_torch
+from holdfast.train.start_cache import settings_hash, shipped_start, start_folder
 
 from .whole_runs import Recipe, assert_same_run, comparable
 
@@ -61,17 +58,6 @@ def test_the_tiny_model_learns_from_a_file_too(whole: Path, recipe: Recipe, tmp_
     assert (scripted / "model.safetensors").read_bytes() != (learned / "model.safetensors").read_bytes()
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_CACHE", "/a")
-    assert cache_dir() == Path("/a")
-    monkeypatch.delenv("HOLDFAST_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    assert cache_dir() == Path("/b/holdfast")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", "/c")
-    assert cache_dir() == Path("/c/.cache/holdfast")
-
-
 def test_another_chat_template_makes_another_start(recipe: Recipe, tmp_path: Path) -> None:
     """Also where it is the same file, edited since."""
     template = tmp_path / "chat.jinja"
@@ -80,22 +66,6 @@ def test_another_chat_template_makes_another_start(recipe: Recipe, tmp_path: Pat
         template.write_text(text)
         folders.add(start_folder(recipe({"model.chat_template": str(template)})))
     assert len(folders) == 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "threads"),
-    [
-        ({"run.threads": 0}, 1),
-        ({"run.threads": 2}, 2),
-        ({"run.threads": 0, "model.path": "some/model"}, 3),  # PyTorch's choice
-    ],
-)
-def test_the_tiny_model_has_one_thread_unless_more_are_asked_for(
-    recipe: Recipe, changes: dict[str, Any], threads: int
-) -> None:
-    torch.set_num_threads(3)  # the fixture of this folder puts back what was
-    set_up_torch(recipe(changes))
-    assert torch.get_num_threads() == threads
 
 
 # ---- the starts that come with holdfast belong to today's recipes
@@ -115,10 +85,6 @@ def start_of(config: Config) -> Path:
     return folder
 
 
-def test_each_start_has_a_recipe() -> None:
-    assert sorted(path.name for path in SHIPPED.iterdir()) == sorted(RECIPES)
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_start_is_whole_small_and_says_what_made_it(name: str) -> None:
     folder = start_of(bundled(name))
@@ -127,10 +93,6 @@ def test_a_start_is_whole_small_and_says_what_made_it(name: str) -> None:
     state = json.loads((folder / "state.json").read_text())
     assert state["settings"] == settings_hash(bundled(name)) and state["command"] == f"holdfast warm-start {name}"
     assert state["made_by"]["holdfast"] and 0 <= state["scores"]["em_greedy"] <= 1
-
-
-def test_collapse_starts_like_flaky() -> None:
-    assert start_of(bundled("collapse")).name == "flaky"
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from holdfast.agent.protocol import CLEAN, render_prompt
+from holdfast.agent.protocol import render_prompt
 from holdfast.base.errors import CheckpointError, ConfigError, ModelError
 from holdfast.base.run_folder import list_checkpoints
 from holdfast.model.language_model import load_model, take_weights
-from holdfast.model.logprobs import token_logprobs
 from holdfast.recipe import Config, Model
 from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25_building import build_bm25
@@ -29,7 +28,7 @@ from holdfast.train.run import resume, train
 from holdfast.train.saving import refuse_other_shape
 from holdfast.train.start import warm_start_only
 
-from .whole_runs import Killed, Recipe, a_start
+from .whole_runs import Killed, a_start
 from .whole_runs import comparable as rows_of
 
 CPU = torch.device("cpu")
@@ -58,7 +57,7 @@ def test_a_model_that_never_searches_or_answers_is_stopped_while_no_reward_says_
     if model == "base" or "custom" in reward:
         train(config, tmp_path / "run", listener=told)
         return
-    with pytest.raises(ModelError, match=r"none of the first 64 rollouts searched or answered.*warm_start\.data"):
+    with pytest.raises(ModelError, match=r"none of the first 64 rollouts called a tool or answered.*warm_start\.data"):
         train(config, tmp_path / "run", listener=told)
     assert [step for step, _ in told.steps] == [1, 2]
 
@@ -138,13 +137,6 @@ def test_it_trains_is_saved_goes_on_and_answers(
         names = set(load_file(saved / "adapter_model.safetensors"))
         assert names and all("lora_" in name for name in names) and not (saved / "model.safetensors").exists()
         assert Path(json.loads((saved / "adapter_config.json").read_text())["base_model_name_or_path"]).is_absolute()
-
-
-def test_base_and_instruct_see_their_own_prompts(base: Path, instruct: Path) -> None:
-    """Also after the tokenizer was saved and loaded again."""
-    tokenizers = [load_model(Model(path="x"), folder, CPU).tokenizer for folder in (base, instruct)]
-    plain, chat = (tokenizer.decode(render_prompt("Where?", CLEAN, tokenizer)) for tokenizer in tokenizers)
-    assert "Where?" in plain and chat == f"<|user|>{plain}<|agent|>"
 
 
 # ---- the weights
@@ -234,25 +226,6 @@ def test_weights_are_fp32_and_dropout_is_off(tmp_path: Path, make_model: Callabl
     assert load_model(Model(path="x", autocast="bf16"), tmp_path / "half", CPU).autocast_dtype is torch.bfloat16
 
 
-def test_dropout_that_is_a_number_of_the_layer_is_off_too(
-    tmp_path: Path, make_model: Callable[..., Any], tokenizer: PreTrainedTokenizerFast
-) -> None:
-    opt = make_model("OPT", word_embed_proj_dim=32, ffn_dim=48, dropout=0.5, init_std=0.2)
-    opt.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    made = load_model(Model(path="x"), tmp_path, CPU)
-    made.model.train()
-    ids = torch.arange(2, 14)[None]
-    with torch.no_grad():
-        assert torch.equal(made.model(ids).logits, made.model(ids).logits)
-
-
-def test_the_tokenizer_is_the_one_that_was_saved(home: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    """`AutoTokenizer` reads a Qwen2 folder by Qwen2's own rules, whatever the folder says."""
-    made = load_model(Model(path="x"), home / "raw", CPU)
-    assert json.loads(made.tokenizer.backend_tokenizer.to_str()) == json.loads(tokenizer.backend_tokenizer.to_str())
-
-
 # ---- models that are refused
 
 
@@ -310,18 +283,6 @@ def test_a_hub_id_without_network_is_refused(own: Callable[..., Config], tmp_pat
         train(own("raw", {"model.path": path}), tmp_path / "run")
 
 
-def test_a_model_that_is_no_causal_one_is_refused(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    import transformers
-
-    config = transformers.BertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
-    )
-    transformers.BertModel(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="Give a causal language model with all its weights"):
-        load_model(Model(path=str(tmp_path)), tmp_path, CPU)
-
-
 def test_adapters_of_another_rank_are_refused(
     own: Callable[..., Config], lesson: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -354,21 +315,6 @@ def test_weights_of_another_model_are_refused(home: Path, tmp_path: Path, make_m
 
 
 # ---- the warm start of a model of one's own
-
-
-def test_a_warm_start_teaches_what_the_episodes_say(base: Path, home: Path) -> None:
-    tokenizer = load_model(Model(path="x"), base, CPU).tokenizer
-    prompt, answer = (
-        tokenizer(text)["input_ids"] for text in ("Question: What is place 0?\n", "<answer> town </answer>")
-    )
-    ids = torch.tensor([prompt + answer])
-    mask = torch.tensor([[False] * len(prompt) + [True] * len(answer)])
-    with torch.no_grad():
-        after, before = (
-            token_logprobs(load_model(Model(path="x"), folder, CPU).model, ids, mask)[0].sum()
-            for folder in (base, home / "raw")
-        )
-    assert after > before + 20
 
 
 def test_a_run_does_its_warm_start_first(own: Callable[..., Config], lesson: dict[str, Any], tmp_path: Path) -> None:
@@ -435,11 +381,3 @@ def test_bad_and_overlong_episodes_are_left_out_and_said(
     path = write_rows(tmp_path / "long.jsonl", [endless])
     with pytest.raises(ConfigError, match=r"1 of 1 demonstrations .* longer than protocol\.max_total_tokens = 200"):
         warm_start_only(own("raw", {"warm_start": {"data": path, "steps": 1}}), tmp_path / "next")
-
-
-def test_a_model_of_ones_own_learns_the_worlds_scripts_too(
-    recipe: Recipe, home: Path, tmp_path: Path, told: Any
-) -> None:
-    config = recipe({"model": {"path": str(home / "raw")}, "warm_start.steps": 2, "protocol.max_total_tokens": 512})
-    warm_start_only(config, tmp_path / "run", listener=told)
-    assert ("warm start", 2) in told.stages and told.advanced[-1][0] == 2

@@ -74,12 +74,6 @@ def test_what_the_agent_says_is_learned_and_nothing_else(tokenizer: PreTrainedTo
     assert list(episode.token_ids[:3]) == prompt and not any(episode.loss_mask[:3])
 
 
-def test_an_observation_is_token_for_token_what_a_rollout_hears(tokenizer: PreTrainedTokenizerFast) -> None:
-    heard = make_observation([Hit(Document("a", "Mora\nA town by the lake.\n"), 1.0)], CLEAN, tokenizer)
-    episode = encode_demonstration([5], [("<search> x </search>", heard.text)], CLEAN, tokenizer)
-    assert tuple(episode.token_ids[-len(heard.token_ids) :]) == heard.token_ids
-
-
 def test_observations_give_no_gradient(make_model: Callable[..., Any]) -> None:
     """Another continuation of what was heard changes nothing as long as nothing is said after it."""
     rows = [Demonstration((5, 6, 7, 8, tail, 9), (False, False, True, True, False, False)) for tail in (20, 21)]
@@ -116,11 +110,6 @@ def test_a_disguise_renames_and_keeps_the_story() -> None:
     assert [list(m.token_ids) for m in made] == [list(m.token_ids) for m in again]
 
 
-def test_episodes_are_disguised_in_turn() -> None:
-    one, two = Demonstration((1, 2), (False, True)), Demonstration((3, 4), (False, True))
-    assert [list(e.token_ids) for e in augment_by_renaming([one, two], [], 3, seed=0)] == [[1, 2], [3, 4], [1, 2]]
-
-
 # ---- learning
 
 
@@ -148,12 +137,6 @@ def test_micro_batches_do_not_matter(make_model: Callable[..., Any]) -> None:
     for losses, end in ends[1:]:
         assert losses == pytest.approx(ends[0][0], rel=1e-6)  # logged in float32
         torch.testing.assert_close(end, ends[0][1], atol=1e-9, rtol=0)
-
-
-def test_it_ends_without_gradients_and_in_eval_mode(make_model: Callable[..., Any]) -> None:
-    model = make_model()
-    train(model, episodes())
-    assert all(parameter.grad is None for parameter in model.parameters()) and not model.training
 
 
 def test_one_that_is_stopped_leaves_the_model_in_eval_mode(make_model: Callable[..., Any]) -> None:
@@ -242,43 +225,30 @@ def test_passages_are_written_as_a_rollout_hears_them(
 
 
 @pytest.mark.parametrize(
-    ("row", "problem"),
+    ("row", "field"),
     [
-        ({"turns": [{"text": "a"}]}, "question: missing"),
-        ({"question": "?"}, "turns: must be a list of at least one turn"),
-        ({"question": "?", "turns": []}, "turns: must be a list of at least one turn"),
-        ({"question": "?", "turns": ["hello"]}, "turns[0]: must be an object, is a string"),
-        ({"question": "?", "turns": [{"text": "a"}, {"observation": "b"}]}, "turns[1].text: missing"),
-        ({"question": "?", "turns": [{"text": ""}]}, "turns[0].text: is empty"),
-        ({"question": "?", "turns": [{"text": "a", "observation": 3}]}, "turns[0].observation: must be a string"),
-        ({"question": "?", "turns": [{"text": "a"}]}, "turns: none is a search or an answer: write <search> query"),
-        (
-            {"question": "?", "turns": [{"text": "<query> a </query>", "observation": FOUND}, {"text": TURNS[1][0]}]},
-            "turns[0].text: is not a search, but an observation follows: write <search> query </search> or <answer> "
-            "answer </answer> (protocol.preset = 'clean')",
-        ),
-        (
-            {"question": "?", "turns": [{"text": "<query> a </query>", "observation": ["Mora"]}]},
-            "turns[0].text: is not a search",
-        ),
-        (
-            {"question": "?", "turns": [{"text": TURNS[0][0], "observation": "Mora is a town."}]},
-            "turns[0].observation: must be a list of passages, or their text as <information> … </information>",
-        ),
-        ({"question": "?", "turns": [{"text": TURNS[0][0]}, {"text": TURNS[1][0]}]}, "turns[0].observation: must be a"),
-        (
-            {"question": "?", "turns": [{"text": TURNS[0][0], "observation": [{"text": "b"}]}]},
-            "turns[0].observation[0]: must be a string, is null",
-        ),
-        (["question"], "row: must be a JSON object"),
+        ({"turns": [{"text": "a"}]}, "question"),
+        ({"question": "?"}, "turns"),
+        ({"question": "?", "turns": []}, "turns"),
+        ({"question": "?", "turns": ["hello"]}, "turns[0]"),
+        ({"question": "?", "turns": [{"text": "a"}, {"observation": "b"}]}, "turns[1].text"),
+        ({"question": "?", "turns": [{"text": ""}]}, "turns[0].text"),
+        ({"question": "?", "turns": [{"text": "a", "observation": 3}]}, "turns[0].observation"),
+        ({"question": "?", "turns": [{"text": "a"}]}, "turns"),
+        ({"question": "?", "turns": [{"text": "<query> a </query>", "observation": FOUND}]}, "turns[0].text"),
+        ({"question": "?", "turns": [{"text": "<query> a </query>", "observation": ["Mora"]}]}, "turns[0].text"),
+        ({"question": "?", "turns": [{"text": TURNS[0][0], "observation": "A town."}]}, "turns[0].observation"),
+        ({"question": "?", "turns": [{"text": TURNS[0][0]}, {"text": TURNS[1][0]}]}, "turns[0].observation"),
+        ({"question": "?", "turns": [{"text": TURNS[0][0], "observation": [{}]}]}, "turns[0].observation[0]"),
+        (["question"], "row"),
     ],
 )
 def test_a_bad_episode_is_skipped_and_said(
-    tmp_path: Path, write_rows: Callable[..., str], row: Any, problem: str
+    tmp_path: Path, write_rows: Callable[..., str], row: Any, field: str
 ) -> None:
     good = {"question": "?", "turns": [{"text": "hm", "observation": NOTE}, {"text": TURNS[0][0]}]}
     path = write_rows(tmp_path / "e.jsonl", [good, row])
     skipped: list[Skipped] = []
     read = read_demonstrations(Path(path), CLEAN, on_skip=skipped.append)
     assert read == [("?", [("hm", NOTE), (TURNS[0][0], "")])]
-    assert f"e.jsonl:2: {problem}" in str(skipped[0])
+    assert f"e.jsonl:2: {field}: " in str(skipped[0])

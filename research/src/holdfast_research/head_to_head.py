@@ -35,8 +35,8 @@ from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.readers import read_log
 from holdfast.diagnose.readers.find import find_logs
-from holdfast.diagnose.readers.names import TRL
 from holdfast.diagnose.readers.text import Tally
+from holdfast.hosts.trl import SERIES as TRL
 from holdfast_research import null_model, other_tools, public_logs, readings
 from holdfast_research.pages.diagnosis import RIGHT
 from holdfast_research.recordings.library import FOLDER, REAL_MODEL, SETS, folder_of, load, read_manifest, unpack

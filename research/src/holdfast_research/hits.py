@@ -19,7 +19,8 @@ from typing import Annotated
 import typer
 
 from holdfast.base.scoring import in_passages
-from holdfast.data.questions import Example, read_questions
+from holdfast.data.files import read_questions
+from holdfast.data.questions import Example
 from holdfast.retrieval import open_index
 from holdfast.retrieval.types import Hit, Retriever
 

@@ -421,8 +421,8 @@ def too_many(all_of_them: Sequence[Verdict]) -> list[str]:
     for verdict in all_of_them:
         cells.setdefault(cell_of(verdict.run), []).append(verdict)
     return [
-        f"{rows} rows, {name_of(*kind)}: {rate(some):.3f}"
-        for (rows, *kind), some in cells.items()
+        f"{rows} rows, {name_of(completions, reward)}: {rate(some):.3f}"
+        for (rows, completions, reward), some in cells.items()
         if rate(some) > CELL_AT_MOST
     ]
 

@@ -6,7 +6,8 @@
 The runs are those of `holdfast reproduce run`: seed by seed, with the arms that --arms names and the controls. Small
 models share a card well under CUDA MPS, which is started if the machine has it. When the time is up, runs that are not
 finished are stopped, with a checkpoint. What is finished is printed, and packed into --keep: one file, which a GPU
-machine can send back. The same command continues, and elsewhere this adds the runs to the repository:
+machine can send back. With --cut that is also a run that was stopped after so many steps; it has no evaluation. Without
+it the same command continues. Elsewhere this adds the runs to the repository:
 
     python -m holdfast_research.pages.kept_runs keep runs/lab/real-old
 """
@@ -14,6 +15,7 @@ machine can send back. The same command continues, and elsewhere this adds the r
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import time
@@ -21,6 +23,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.base.environment import versions
+from holdfast.base.run_folder import METRICS, RESULTS
+from holdfast.train.tracking import MetricsFile
 from holdfast_research.experiments import find
 from holdfast_research.jobs import Failure, Progress, run_jobs
 from holdfast_research.pages.kept_runs import HOME, keep
@@ -49,6 +54,22 @@ def run_for(plan: Plan, folder: Path, *, minutes: float, at_once: int) -> list[F
         return run_jobs(plan.jobs(folder), at_once, folder / "logs", watch)
     except _TimeIsUp:
         return []
+
+
+def end_where_cut(plan: Plan, folder: Path, least: int) -> None:
+    """Make finished runs, without an evaluation, of those that were stopped after `least` steps or more."""
+    for job in plan.jobs(folder):
+        rows = MetricsFile(job.folder / METRICS).read() if not job.done and (job.folder / METRICS).exists() else []
+        if rows and int(rows[-1]["step"]) >= least:
+            seconds = sum(row.get("time/step_s", 0.0) for row in rows)
+            ended = {
+                "made_by": versions(),
+                "seconds": seconds,
+                "steps": int(rows[-1]["step"]),
+                "before": {},
+                "after": {},
+            }
+            (job.folder / RESULTS).write_text(json.dumps(ended, indent=1) + "\n", encoding="utf-8")
 
 
 def results(plan: Plan, folder: Path) -> Iterator[str]:
@@ -90,6 +111,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="instead of the experiment's")
     parser.add_argument("--short", action="store_true", help="a few seconds a run; results are meaningless")
     parser.add_argument("--out", type=Path, help="default: runs/lab/EXPERIMENT")
+    parser.add_argument("--cut", type=int, metavar="STEPS", help="also keep runs stopped after so many steps or more")
     parser.add_argument("--keep", type=Path, help="a folder for the finished runs, in one file")
     asked = parser.parse_args()
     experiment = find(asked.experiment)
@@ -104,6 +126,8 @@ def main() -> None:
     folder = asked.out or HOME / experiment.name
     with shared_card(asked.device):
         failures = run_for(plan, folder, minutes=asked.minutes, at_once=asked.jobs)
+    if asked.cut is not None:
+        end_where_cut(plan, folder, asked.cut)
     print("\n".join(results(plan, folder)))
     for failure in failures:
         print(f"failed: {failure.job.name}: {failure.reason} (see {failure.log})")

@@ -1,4 +1,4 @@
-"""The report of an experiment: results.json, page.md, and one self-contained HTML page with the curves."""
+"""The report of an experiment: results.json, and one self-contained HTML page with the curves."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ _MARKS = {"shown": "●", "partly": "◐", "not shown": "○", "cannot tell": "?
 
 
 def write_report(experiment: Experiment, results: Mapping[str, Any], runs: Runs, out: Path) -> Path:
-    """The three files, numbers first; returns the HTML page. Raises `MissingExtra` without matplotlib."""
+    """The two files, numbers first; returns the HTML page. Raises `MissingExtra` without matplotlib."""
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    write_whole(out / "page.md", r.markdown(results))
     shown = [figure for figure in experiment.figures if any(arm in runs for arm in figure.arms)]
     drawings = [(figure, draw(figure, runs, key=f"f{i}")) for i, figure in enumerate(shown)]
     write_whole(out / "index.html", html(results, drawings))

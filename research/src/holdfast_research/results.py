@@ -1,4 +1,4 @@
-"""The results of an experiment as one JSON object, and as a page of Markdown."""
+"""The results of an experiment as one JSON object, and the rows and sentences that pages make of it."""
 
 from __future__ import annotations
 
@@ -73,43 +73,6 @@ def config_hash(job: TrainingJob) -> str:
     config = job.config
     shared = config.model_copy(update={"run": type(config.run)()})
     return hashlib.sha256(dump(shared).encode()).hexdigest()[:12]
-
-
-def markdown(results: Mapping[str, Any]) -> str:
-    """The page without curves."""
-    lines = [f"# {results['title']}", "", f"{sentence(results['shows'])}", ""]
-    if results["short"]:
-        lines += [f"**{SHORT_NOTE}**", ""]
-    lines += [f"**{line}**\n" for line in start_lines(results)]
-    lines += [f"* {note}" for note in results["notes"]]
-    lines += ["", "## Claims", "", VERDICTS]
-    for title, claims in claim_groups(results):
-        lines += ["", f"### {title}", "", "| claim | where | test | verdict | because |", "|---|---|---|---|---|"]
-        for claim in claims:
-            where = source(claim)
-            lines.append(f"| {claim['says']} | {where} | {claim['asks']} | {claim['verdict']} | {claim['because']} |")
-    if left_out := results["claims_left_out"]:
-        lines += ["", left_out_line(left_out)]
-    lines += ["", "## Arms", "", f"| {' | '.join(ARM_COLUMNS)} |", f"|{'---|' * len(ARM_COLUMNS)}"]
-    lines += [f"| {' | '.join(arm_row(arm))} |" for arm in results["arms"]]
-    lines += ["", ARMS_NOTE]
-    if warnings := warning_rows(results):
-        lines += [
-            "",
-            "## Early warnings",
-            "",
-            f"| {' | '.join(WARNING_COLUMNS)} |",
-            f"|{'---|' * len(WARNING_COLUMNS)}",
-        ]
-        lines += [*(f"| {' | '.join(row)} |" for row in warnings), "", WARNINGS_NOTE]
-    lines += ["", "## Coefficients", "", *[f"* {line}" for line in sweep_lines(results)], ""]
-    lines += ["## Every run", "", f"| {' | '.join(RUN_COLUMNS)} |", f"|{'---|' * len(RUN_COLUMNS)}"]
-    lines += [f"| {' | '.join(row)} |" for row in run_rows(results)]
-    if missing := missing_lines(results):
-        lines += ["", "## Not finished", "", *[f"* {line}" for line in missing]]
-    lines += ["", "## How this was made", "", "```bash", results["command"], "```", ""]
-    lines += [f"* {line}" for line in origin_lines(results)]
-    return "\n".join(lines) + "\n"
 
 
 def claim_groups(results: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.base.collapse import WINDOW, Curve, collapsed, curve_of, dropped, fell, plateau
 from holdfast.base.errors import DataError
 from holdfast.base.run_folder import METRICS, RESULTS
-from holdfast.diagnose.readers.names import FORMER
+from holdfast.hosts.ours import FORMER
 from holdfast.train.tracking import MetricsFile
 
 RISE = 0.12
@@ -142,9 +142,9 @@ def summarise(run: RunSeries) -> RunSummary:
         clipped_last=_last(run, "clip/fraction"),
         displacement=mean(displacement) if displacement else math.nan,
         em_before=before.get("em", math.nan),
-        em_after=after["em"],
+        em_after=after.get("em", math.nan),
         greedy_before=before.get("em_greedy", math.nan),
-        greedy_after=after["em_greedy"],
+        greedy_after=after.get("em_greedy", math.nan),
         seconds=run.results["seconds"],
     )
 

@@ -15,7 +15,7 @@ Runs = Mapping[str, tuple[RunSeries, ...]]
 
 CONTROL = "control"
 FIRST_SEED = 11
-"""The first of the reported seeds. 1 to 3 are in docs/reference/results.md; the arms were chosen after them."""
+"""The first of the reported seeds. The arms were chosen after seeds 1 to 3."""
 
 
 class Status(StrEnum):

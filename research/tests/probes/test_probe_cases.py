@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ import transformers
 
 from holdfast.agent.trajectory import Answer, Search, Trajectory, Turn
 from holdfast.base.errors import RolloutError
-from holdfast.evaluate.probes import Rollouts, Subject, draw
+from holdfast.evaluate.probes import Rollouts, Subject
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import validate
 from holdfast_research.probes import Cases, cases, influence
@@ -196,16 +194,3 @@ def test_counts(found: Cases) -> None:
     assert values["used"] == 3 and values["labels"] == {
         name: {"cases": every, "displaced": displaced} for name, (every, displaced) in found.label_counts.items()
     }
-
-
-def test_what_people_read(found: Cases, tmp_path: Path) -> None:
-    text = found.lines()
-    assert text[0].startswith("3 of 9 questions have a correct and an incorrect rollout.")
-    assert "s/train/0        -1.000  -0.5  shared prefix, long and unlikely" in text
-    draw(found, "a title", tmp_path / "one.svg")
-    assert "s/train/0: shared prefix" in (tmp_path / "one.svg").read_text(encoding="utf-8")
-
-
-def test_nothing_displaced_is_said(found: Cases, case: Make) -> None:
-    risen = replace(found, every=(case(displacement=0.5),))
-    assert "made the correct rollouts of 0 less likely" in risen.lines()[0]

@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.base.errors import RolloutError
 from holdfast.evaluate.probes import Subject, draw
-from holdfast_research.probes import BySearches, FirstAction, by_searches, first_action
-from holdfast_research.probes.likelihood import Level, Rounds
+from holdfast_research.probes import FirstAction, by_searches, first_action
+from holdfast_research.probes.likelihood import Level
 
 Make = Callable[..., Any]
 ZERO, ONE = math.log(0.8), math.log(0.2)
@@ -112,22 +112,6 @@ FIRST_ACTION = FirstAction(
     first_matching=Level(rollouts=3, logprob=-0.125),
     first_other=Level(rollouts=0, logprob=None),
 )
-BY_SEARCHES = BySearches(
-    rounds=(
-        Rounds(
-            searches=0,
-            everyone=Level(rollouts=2, logprob=-0.5),
-            correct=Level(rollouts=0, logprob=None),
-            incorrect=Level(rollouts=2, logprob=-0.5),
-        ),
-        Rounds(
-            searches=3,
-            everyone=Level(rollouts=12, logprob=-0.75),
-            correct=Level(rollouts=6, logprob=-0.25),
-            incorrect=Level(rollouts=6, logprob=-1.25),
-        ),
-    )
-)
 
 
 def test_the_table_and_the_figure_of_first_actions(tmp_path: Path) -> None:
@@ -155,21 +139,3 @@ def test_the_table_and_the_figure_of_first_actions(tmp_path: Path) -> None:
     draw(FIRST_ACTION, "a title", tmp_path / "two.svg")
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
     json.dumps(FIRST_ACTION.to_json(), allow_nan=False)
-
-
-def test_the_table_and_the_figure_of_searches(tmp_path: Path) -> None:
-    expected = [
-        "Log-prob per token, mean over rollouts (rollouts)",
-        "searches          all       correct       incorrect",
-        "0          -0.500 (2)           –  -0.500 (2)",
-        "3         -0.750 (12)  -0.250 (6)  -1.250 (6)",
-    ]
-    lines = BY_SEARCHES.lines()
-    assert [" ".join(line.split()) for line in lines] == [" ".join(line.split()) for line in expected]
-    assert max(len(line) for line in lines if "  " in line) <= 80
-    draw(BY_SEARCHES, "a title", tmp_path / "one.svg")
-    said = {" ".join(text.split()) for text in ElementTree.parse(tmp_path / "one.svg").getroot().itertext()}
-    assert {"a title", "searches", "12", "correct"} <= said
-    draw(BY_SEARCHES, "a title", tmp_path / "two.svg")
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-    json.dumps(BY_SEARCHES.to_json(), allow_nan=False)

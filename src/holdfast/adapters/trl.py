@@ -27,14 +27,14 @@ from holdfast.adapters.trl_mask import MaskMixin
 from holdfast.adapters.trl_nthr import NthrMixin
 from holdfast.adapters.trl_penalty import PenaltyMixin, Settings
 from holdfast.base.errors import ConfigError
+from holdfast.hosts.host import between
+from holdfast.hosts.trl import TRL as HOST
 from holdfast.methods.custom_penalty import try_out
 from holdfast.methods.penalties import LLDS, NLL, PENALTIES, SAPO, Penalty
 
 __all__ = ["LLDS", "NLL", "SAPO", "with_penalties"]
 
 T = TypeVar("T", bound=type)
-
-_SUPPORTED = (1, 15), (2, 0)  # versions of TRL: from, below
 
 
 def with_penalties(
@@ -75,9 +75,8 @@ def with_penalties(
     from trl import GRPOTrainer
 
     installed = version("trl")
-    numbers = tuple(int(part) for part in installed.split(".")[:2])
-    if not _SUPPORTED[0] <= numbers < _SUPPORTED[1]:
-        raise ConfigError(f"trl {installed} is installed, but this adapter needs 1.15 or newer, below 2: {_INSTALL}")
+    if not HOST.works_with(installed):
+        raise ConfigError(f"trl {installed} is installed, but this adapter needs {HOST.versions_text}: {_INSTALL}")
     is_async = isinstance(trainer_class, type) and any(base.__name__ == NAME for base in trainer_class.__mro__)
     if not is_async and not (isinstance(trainer_class, type) and issubclass(trainer_class, GRPOTrainer)):
         given = f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r})"
@@ -115,20 +114,20 @@ def with_penalties(
         why = "a loss over the whole vocabulary" if mask_logprobs else "TRL's own forward pass"
         raise ConfigError(f"nthr=True with {other}: NTHR needs {why}. Leave one out")
     if is_async:
-        _check_async(penalty, numbers, mask_logprobs=mask_logprobs, nthr=nthr)
+        _check_async(penalty, installed, mask_logprobs=mask_logprobs, nthr=nthr)
         return type(name, (AsyncMixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
     mixins = (_mixin(trainer_class), *[MaskMixin] * mask_logprobs, *[NthrMixin] * nthr)
     bases: tuple[type, ...] = (*mixins, trainer_class)
     return type(name, bases, {"holdfast_settings": settings})  # type: ignore[return-value]
 
 
-def _check_async(penalty: Penalty | None, numbers: tuple[int, ...], *, mask_logprobs: bool, nthr: bool) -> None:
+def _check_async(penalty: Penalty | None, installed: str, *, mask_logprobs: bool, nthr: bool) -> None:
     """Raise `ConfigError` for what AsyncGRPOTrainer cannot honour."""
     host = f"TRL's {NAME}"
     problems = [] if penalty is None else list(unsupported(penalty, host))
     problems += [f"mask_logprobs=True: {host} has no pass of its own for old log-probs. Leave it out"] * mask_logprobs
     problems += [f"nthr=True: {host} trains on parts of groups, and NTHR compares whole ones. Leave it out"] * nthr
-    if numbers < OLDEST:
+    if not between(installed, OLDEST):
         problems.append(f"with_penalties({NAME}) needs trl 1.16 or newer, whose loss gets packed rollouts: {_INSTALL}")
     for problem in problems:
         raise ConfigError(problem)

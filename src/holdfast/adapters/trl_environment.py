@@ -15,17 +15,19 @@ limits by the turn, and exact spans of actions and answers.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_type_hints
 
 from holdfast.adapters.trl_search import dataset_of, reward_functions
+from holdfast.agent.calling import begin
 from holdfast.agent.env import format_hits
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.rewards import EM
-from holdfast.agent.tools import NATIVE, TOOLS, ToolProtocol, final_answer
-from holdfast.agent.trajectory import Action, Answer, Invalid, Status, Trajectory, Turn
-from holdfast.base.errors import RetrievalError
+from holdfast.agent.tools import NATIVE, ToolProtocol, final_answer
+from holdfast.agent.trajectory import Action, Answer, Call, Invalid, Read, Search, Status, ToolResult, Trajectory, Turn
+from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.data.questions import Example
 from holdfast.model.tokens import spelled_apart
 from holdfast.retrieval.types import Hit, Retriever
@@ -33,12 +35,22 @@ from holdfast.retrieval.types import Hit, Retriever
 __all__ = ["environment_rewards", "search_environment", "tool_dataset"]
 
 
-def search_environment(retriever: Retriever, tokenizer: Any, protocol: ToolProtocol = NATIVE) -> Callable[[], Any]:
-    """The `environment_factory` for the tools of `protocol`. Passages are not shortened: TRL's `max_completion_length`
-    bounds a rollout."""
+def search_environment(
+    retriever: Retriever | None, tokenizer: Any, protocol: ToolProtocol = NATIVE
+) -> Callable[[], Any]:
+    """The `environment_factory` for the tools of `protocol`; without `search` it needs no retriever. Passages are not
+    shortened: TRL's `max_completion_length` bounds a rollout.
 
-    class Searching:
+    Raises `ConfigError` for functions that a model cannot be told of, or whose names TRL keeps for itself.
+    """
+    tools = protocol.by_name
+    if hidden := [name for name in tools if name.startswith("_") or name == "reset"]:
+        raise ConfigError(f"TRL does not offer a tool of the name {hidden[0]!r} to the model; rename the function")
+
+    class Environment:
         """The tools of one rollout. TRL offers every public method but `reset` to the model."""
+
+        _tools = tools
 
         def __init__(self) -> None:
             self.reset()
@@ -46,43 +58,80 @@ def search_environment(retriever: Retriever, tokenizer: Any, protocol: ToolProto
         def reset(self, **_: Any) -> None:
             """Forget the last rollout."""
             self._found: dict[str, Hit] = {}
-            self._seen: list[tuple[str, ...]] = []
+            self._seen: list[tuple[str, ...] | ToolResult] = []
             self._failure: str | None = None
 
-        def search(self, query: str) -> str:
-            """Search for passages. Returns the best ones.
+        def _called(self, name: str, arguments: Mapping[str, Any]) -> str:
+            action = tools[name].called(arguments)
+            match action:
+                case Search(query):
+                    text = self._shown(self._searched(query))
+                case Read(passage):
+                    hit = self._found.get(passage)
+                    text = self._shown([] if hit is None else [hit])
+                case Call(_, written):
+                    result = begin(tools[name], written, protocol.tool_timeout).result()
+                    self._seen.append(result)
+                    text = result.text
+                case _:
+                    raise TypeError(action.reason if isinstance(action, Invalid) else name)
+            return spelled_apart(tokenizer, text)
 
-            Args:
-                query: What to look for.
-            """
-            _check_text("query", query)
+        def _searched(self, query: str) -> Sequence[Hit]:
+            assert retriever is not None, "search_environment needs a retriever for `search`"
             try:
                 (hits,) = retriever.search([query], protocol.topk)
             except RetrievalError as error:
                 self._failure = str(error)
                 raise RetrievalError(spelled_apart(tokenizer, str(error))) from error
             self._found |= {hit.document.id: hit for hit in hits}
-            return self._shown(hits)
+            return hits
 
         def _shown(self, hits: Sequence[Hit]) -> str:
             self._seen.append(tuple(hit.document.id for hit in hits))
-            text = "".join(format_hits(hits, with_ids="read" in protocol.tools)).strip()
-            return spelled_apart(tokenizer, text) or protocol.nothing_found
+            return "".join(format_hits(hits, with_ids="read" in tools)).strip() or protocol.nothing_found
 
-    class Reading(Searching):
-        """With `read` too."""
+    for name, tool in tools.items():
+        setattr(Environment, name, _method(name, tool.function or _DESCRIBED[name]))
+    return Environment
 
-        def read(self, id: str) -> str:
-            """Read one passage that a search has returned, whole.
 
-            Args:
-                id: The id of the passage: what stands between Doc and the title.
-            """
-            _check_text("id", id)
-            hit = self._found.get(id)
-            return self._shown([] if hit is None else [hit])
+def _search(query: str) -> str:
+    """Search for passages. Returns the best ones.
 
-    return Reading if "read" in protocol.tools else Searching
+    Args:
+        query: What to look for.
+    """
+    return ""  # TRL calls the method that has this description
+
+
+def _read(id: str) -> str:
+    """Read one passage that a search has returned, whole.
+
+    Args:
+        id: The id of the passage: what stands between Doc and the title.
+    """
+    return ""  # TRL calls the method that has this description
+
+
+_DESCRIBED: dict[str, Callable[..., Any]] = {"search": _search, "read": _read}
+"""Functions whose signatures and docstrings TRL reads."""
+
+
+def _method(name: str, function: Callable[..., Any]) -> Callable[..., str]:
+    """A method that TRL describes to the model as it would the function."""
+
+    signature = inspect.signature(function)
+
+    def method(self: Any, *given: Any, **named: Any) -> str:
+        text: str = self._called(name, signature.bind(*given, **named).arguments)
+        return text
+
+    receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__signature__ = signature.replace(parameters=[receiver, *signature.parameters.values()])  # type: ignore[attr-defined]
+    method.__annotations__ = get_type_hints(function)
+    method.__name__, method.__doc__ = name, function.__doc__
+    return method
 
 
 def environment_rewards(
@@ -125,8 +174,9 @@ def rollout_of(messages: Sequence[Mapping[str, Any]], environment: Any) -> Traje
                 turns.append(Turn(tokens=None, logprobs=None, action=action, text="" if i else text))
         elif next_result < len(turns):
             turn = turns[next_result]
-            hits = next(seen, ()) if not isinstance(turn.action, Invalid) else ()
-            turns[next_result] = replace(turn, observation_text=str(message["content"]), hits=hits)
+            came = next(seen, ()) if not isinstance(turn.action, Invalid) else ()
+            of_kind = {"result": came} if isinstance(came, ToolResult) else {"hits": came}
+            turns[next_result] = replace(turn, observation_text=str(message["content"]), **of_kind)
             next_result += 1
     answered = bool(turns) and isinstance(turns[-1].action, Answer)
     failure = environment._failure
@@ -143,19 +193,10 @@ def _actions(message: Mapping[str, Any], environment: Any) -> list[Action]:
 
 
 def _called(call: Mapping[str, Any], environment: Any) -> Action:
-    """What a call did. TRL answers one that `environment` does not take with an error, and nothing was searched."""
+    """What a call did. TRL answers one that `environment` does not take with an error, and nothing was called."""
     function = call.get("function", {})
-    tool = TOOLS.get(str(function.get("name")))
-    if tool is None or not hasattr(environment, tool.name):
+    tool = environment._tools.get(function.get("name"))
+    if tool is None:
         return Invalid(f"there is no tool {function.get('name')!r}")
-    arguments = function.get("arguments")
-    argument = arguments.get(tool.parameter) if isinstance(arguments, Mapping) and len(arguments) == 1 else None
-    return (
-        tool.action(argument) if isinstance(argument, str) else Invalid(f"{tool.name} takes one text, {tool.parameter}")
-    )
-
-
-def _check_text(name: str, value: Any) -> None:
-    """TRL hands a model's argument on as it is, and shows the model what a tool raises."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a text, not {value!r}")
+    action: Action = tool.called(function.get("arguments"))
+    return action

@@ -26,7 +26,8 @@ from holdfast.diagnose.codes import chosen
 from holdfast.diagnose.finding import Finding, write_findings
 from holdfast.diagnose.log import Series
 from holdfast.diagnose.monitor import Monitor
-from holdfast.diagnose.readers.names import CHANGES, ambiguous_names, translation
+from holdfast.diagnose.readers.names import ambiguous_names, translation
+from holdfast.hosts.host import CHANGES
 
 __all__ = ["Monitoring"]
 

@@ -37,9 +37,10 @@ from verl.workers.utils import losses as verl_losses
 
 from holdfast import __version__
 from holdfast.adapters.host_losses import CountedMean, PreservedShare, measure, preserved_counts
-from holdfast.adapters.verl_losses import ANSWER_SPAN, LOSSES, PENALTY_FIELDS, penalty_for
+from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
 from holdfast.adapters.verl_term import Answers, Log, Searches, base_name, refuse_split_actions
 from holdfast.base.errors import ConfigError
+from holdfast.hosts.verl import ANSWER_SPAN, VERL
 from holdfast.methods.penalties import LLDS, Penalty
 
 __all__ = ["LOSSES", "HoldfastPolicyLossConfig"]
@@ -198,9 +199,10 @@ class _Loss:
 
 def _register() -> None:
     version = verl.__version__
-    if not version.startswith(("0.8.", "0.9.")):
+    if not VERL.works_with(version):
         sentence = (
-            f"verl {version} is installed, but holdfast.adapters.verl needs 0.8 or 0.9. Run: pip install 'verl==0.9.*'"
+            f"verl {version} is installed, but holdfast.adapters.verl needs {VERL.versions_text}. Run: pip install "
+            "'verl==0.9.*'"
         )
         print(f"holdfast: no losses registered: {sentence}", file=sys.stderr)  # verl hides what a plugin raises
         raise ConfigError(sentence)

@@ -25,18 +25,19 @@ import inspect
 import logging
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
+from holdfast.agent.calling import begin
 from holdfast.agent.protocol import SearchProtocol, plain_prompt, render_prompt, template_of
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import PRESETS, ToolProtocol
-from holdfast.agent.trajectory import Status, Trajectory
+from holdfast.agent.trajectory import Call, Search, Status, Trajectory
 from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.base.retries import PATIENCE
 from holdfast.model.policy import Completion
@@ -59,7 +60,9 @@ class SearchAgentLoop(AgentLoopBase):
     Args:
         retriever: address of a `/retrieve` server.
         preset: `clean`, `search-r1`, `sapo`, `r1` or `tools`.
-        tool_names: with `tools`, the tools of the model, `search` and `read`; None is `search` alone.
+        tool_names: with `tools`, the tools of the model: `search`, `read`, and import paths of functions; None is
+            `search` alone.
+        tool_timeout: seconds that a call of a function may take.
         prompt: `data` takes the messages of the data set's prompt column; `protocol` writes the preset's prompt around
             the row's `question` (or `extra_info.question`).
         chat_template: `auto`, `none`, or a Jinja file; see `render_prompt`.
@@ -79,6 +82,7 @@ class SearchAgentLoop(AgentLoopBase):
         retriever: str | None = None,
         preset: str = "clean",
         tool_names: Sequence[str] | None = None,
+        tool_timeout: float = 30.0,
         prompt: str = "data",
         chat_template: str = "auto",
         max_turns: int | None = None,
@@ -93,11 +97,6 @@ class SearchAgentLoop(AgentLoopBase):
     ) -> None:
         _refuse_unknown(others)
         super().__init__(*host, **others)
-        if retriever is None:
-            raise ConfigError(
-                "the agent loop holdfast_search needs the address of a retriever; add `retriever: "
-                "http://HOST:PORT/retrieve` to its entry in the YAML file that agent_loop_config_path names"
-            )
         if preset not in PRESETS or prompt not in ("data", "protocol"):
             raise ConfigError(
                 f"holdfast_search with preset={preset!r}, prompt={prompt!r}: presets are {', '.join(PRESETS)}; the "
@@ -111,6 +110,13 @@ class SearchAgentLoop(AgentLoopBase):
                     "tools; set `preset: tools`, or leave tool_names out"
                 )
             protocol = replace(protocol, tools=tuple(tool_names))
+        if retriever is None and protocol.searches:
+            raise ConfigError(
+                "the agent loop holdfast_search needs the address of a retriever; add `retriever: "
+                "http://HOST:PORT/retrieve` to its entry in the YAML file that agent_loop_config_path names"
+            )
+        self._functions = protocol.by_name if isinstance(protocol, ToolProtocol) else {}
+        self._tool_timeout = tool_timeout
         protocol = protocol.with_template(chat_template)
         protocol.check_template(self.tokenizer)
         backend = self.rollout_config.get("name")
@@ -130,7 +136,7 @@ class SearchAgentLoop(AgentLoopBase):
         self._weights = None if reward is None else dict(reward)
         if self._weights is not None:
             check_weights(self._weights)
-        self._retriever = (retriever, timeout, retries, patience)
+        self._retriever = (str(retriever), timeout, retries, patience)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         """One rollout of `row`, the columns of the data set. `[]` for one that failed, where verl can do without it."""
@@ -146,9 +152,13 @@ class SearchAgentLoop(AgentLoopBase):
             completion = await server.turn(state.context, remaining)
             if completion is None:
                 state.fail("verl's server aborted a turn")
-            elif (query := state.take_turn(completion)) is not None:
+            elif (action := state.take_turn(completion)) is not None:
                 started = time.perf_counter()
-                state.take_hits(await self._search(query))
+                if isinstance(action, Search):
+                    state.take_hits(await self._search(action.query))
+                else:
+                    call = begin(self._functions[action.tool], action.arguments, self._tool_timeout)
+                    state.take_result(await asyncio.wrap_future(call))
                 seconds += time.perf_counter() - started
         trajectory = state.trajectory(f"{row.get('data_source', 'verl')}/{row.get('index', 0)}")
         if trajectory.status.is_failure:
@@ -168,6 +178,7 @@ class SearchAgentLoop(AgentLoopBase):
             server.fields,
             with_logprobs=server.has_logprobs,
             scored=scored,
+            functions=[name for name, tool in self._functions.items() if tool.function is not None],
             routed_experts=server.routed_experts,
         )
 
@@ -276,10 +287,12 @@ def to_output(
     *,
     with_logprobs: bool,
     scored: bool,
+    functions: Iterable[str] = (),
     routed_experts: Any = None,
 ) -> AgentLoopOutput:
     """A trajectory as verl's output. `extra_fields` holds the server's `fields`, and `action_ids` (one per response
-    token), `answer_span` ([start, end) in the response, or None), `answer`, `searches`, `status`."""
+    token), `answer_span` ([start, end) in the response, or None), `answer`, `searches`, `status`. `functions` are the
+    names of the user's own tools, whose calls are counted."""
     start = len(trajectory.prompt)
     answer = [i for i, inside in enumerate(trajectory.answer_mask[start:]) if inside]
     extra: dict[str, Any] = {
@@ -298,6 +311,7 @@ def to_output(
             "searches": float(trajectory.searches),
             "truncated": float(trajectory.status is Status.TRUNCATED),
             "failed": float(trajectory.status.is_failure),
+            **{f"tools/{name}/{key}": value for name in functions for key, value in _use_of(name, trajectory).items()},
         }
     return AgentLoopOutput(
         prompt_ids=list(trajectory.prompt),
@@ -310,6 +324,17 @@ def to_output(
         metrics=metrics,
         extra_fields=extra,
     )
+
+
+def _use_of(name: str, trajectory: Trajectory) -> dict[str, float]:
+    """Calls of a tool of the user's own in a rollout, those that failed, and their seconds."""
+    calls = [turn for turn in trajectory.turns if isinstance(turn.action, Call) and turn.action.tool == name]
+    results = [turn.result for turn in calls if turn.result is not None]
+    return {
+        "calls": float(len(calls)),
+        "errors": float(sum(result.failed for result in results)),
+        "seconds": sum(result.seconds for result in results),
+    }
 
 
 def golden_answers(reward_model: Any) -> list[str]:

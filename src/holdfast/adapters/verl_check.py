@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.adapters.verl import HoldfastPolicyLossConfig
-from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION, penalty_for
+from holdfast.adapters.verl_losses import LAST_ACTION, penalty_for
 from holdfast.adapters.verl_losses import LOSSES as LOSSES
 from holdfast.adapters.verl_term import refuse_split_actions
 from holdfast.base.errors import ConfigError
+from holdfast.hosts.verl import ANSWER_SPAN
 
 TARGET = f"{HoldfastPolicyLossConfig.__module__}.{HoldfastPolicyLossConfig.__qualname__}"
 _LOSS = "actor_rollout_ref.actor.policy_loss"

@@ -11,11 +11,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from holdfast.agent.calling import CALL, CallQueue
 from holdfast.agent.protocol import SearchProtocol, render_prompt
-from holdfast.agent.scheduler import Agent, ModelCall, ToolCall, run_agents
+from holdfast.agent.scheduler import Agent, ModelCall, Tool, ToolCall, run_agents
 from holdfast.agent.searching import SEARCH, RolloutStats, SearchQueue
 from holdfast.agent.state import RolloutState
-from holdfast.agent.trajectory import Trajectory, Turn
+from holdfast.agent.tools import ToolProtocol
+from holdfast.agent.trajectory import Search, Trajectory, Turn
 from holdfast.base.errors import RetrievalError
 from holdfast.model.policy import Policy
 from holdfast.model.tokens import Tokenizer
@@ -138,7 +140,14 @@ def run_rollouts(
         retriever, protocol.topk, retries=retries, backoff_seconds=backoff_seconds, patience=patience, stats=stats
     )
     with closing(queue):
-        return run_agents(agents, policy=policy, tools={SEARCH: queue}, usage=stats)
+        return run_agents(agents, policy=policy, tools={SEARCH: queue, **call_queue(protocol)}, usage=stats)
+
+
+def call_queue(protocol: SearchProtocol) -> dict[str, Tool]:
+    """The queue of the scheduler for the functions of a protocol, if it has any."""
+    if not isinstance(protocol, ToolProtocol):
+        return {}
+    return {CALL: CallQueue(protocol.by_name.values(), protocol.tool_timeout)}
 
 
 def search_agent(
@@ -154,12 +163,14 @@ def search_agent(
     state = RolloutState(task.prompt, protocol, tokenizer)
     while remaining := state.remaining_tokens():
         completion = yield ModelCall(tuple(state.context), remaining, protocol.stop, task.seed)
-        query = state.take_turn(completion)
-        if query is not None:
+        action = state.take_turn(completion)
+        if isinstance(action, Search):
             stats.searches += 1
-            result = yield ToolCall(SEARCH, query)
+            result = yield ToolCall(SEARCH, action.query)
             stats.failed_searches += isinstance(result, RetrievalError)
             state.take_hits(result)
+        elif action is not None:
+            state.take_result((yield ToolCall(CALL, (task.id, action))))
         if completion.error is None:
             stats.truncated_observations += state.turns[-1].observation_truncated
             if on_turn is not None:

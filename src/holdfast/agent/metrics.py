@@ -10,7 +10,7 @@ from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.searching import RolloutStats
-from holdfast.agent.trajectory import Group, Invalid, Search, Status, Trajectory, with_tokens
+from holdfast.agent.trajectory import Call, Group, Invalid, Search, Status, Trajectory, with_tokens
 
 REPEATED_TOKENS = 12
 """Tokens of an n-gram that counts as repeated. Shorter ones occur again in sound text: `</think>`, a line break and
@@ -55,10 +55,23 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "retrieval/empty_fraction": [not t.hits for t in turns if isinstance(t.action, Search) and t.observation],
         "sampler/mask_mass": [mass for turn in turns for mass in turn.mask_mass or ()] or [1.0],
     }
+    for tool in {turn.action.tool for turn in turns if isinstance(turn.action, Call)}:
+        series |= _tool_series(tool, rows)
     result = {name: sum(values) / len(values) for name, values in series.items() if values}
     if queries:
         result["retrieval/duplicate_fraction"] = 1 - len(set(queries)) / len(queries)
     return result
+
+
+def _tool_series(tool: str, rows: Sequence[Trajectory]) -> dict[str, Sequence[float]]:
+    """Calls of a tool of the user's own per rollout; of those that returned, which failed, and how long they took."""
+    calls = [[turn for turn in t.turns if isinstance(turn.action, Call) and turn.action.tool == tool] for t in rows]
+    results = [turn.result for turns in calls for turn in turns if turn.result is not None]
+    return {
+        f"tools/{tool}/calls": list(map(len, calls)),
+        f"tools/{tool}/errors": [result.failed for result in results],
+        f"tools/{tool}/seconds": [result.seconds for result in results],
+    }
 
 
 def repetition(actions: Sequence[tuple[int, ...]], length: int = REPEATED_TOKENS) -> float | None:

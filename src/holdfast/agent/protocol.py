@@ -134,6 +134,11 @@ class SearchProtocol:
         )
 
     @property
+    def searches(self) -> bool:
+        """Whether the model can search."""
+        return True
+
+    @property
     def schemas(self) -> list[dict[str, Any]] | None:
         """JSON schemas of tools for the chat template; None for a protocol of tags."""
         return None

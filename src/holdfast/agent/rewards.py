@@ -53,6 +53,12 @@ def _thrift(trajectory: Trajectory, golds: Sequence[str]) -> float:
     return _em(trajectory, golds) / max(trajectory.searches, 1)
 
 
+def unicode_em(trajectory: Trajectory, golds: Sequence[str]) -> float:
+    """Exact match in scoring mode `unicode`, for answers in other languages than English. A recipe names it in
+    `reward.custom`, as `holdfast.agent.rewards:unicode_em`."""
+    return exact_match(trajectory.answer, golds, mode="unicode")
+
+
 Part = Callable[[Trajectory, Sequence[str]], float]
 
 PARTS: dict[str, Part] = {

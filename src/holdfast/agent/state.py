@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from holdfast.agent.env import Observation
 from holdfast.agent.protocol import SearchProtocol
-from holdfast.agent.trajectory import Answer, Read, Search, Status, Trajectory, Turn
+from holdfast.agent.tools import ToolProtocol
+from holdfast.agent.trajectory import Answer, Call, Read, Search, Status, ToolResult, Trajectory, Turn
 from holdfast.base.errors import RetrievalError
 from holdfast.model.policy import Completion
 from holdfast.model.tokens import Tokenizer, token_span
@@ -19,8 +21,8 @@ from holdfast.retrieval.types import Hit
 
 
 class RolloutState:
-    """A rollout in progress. Sample a turn of at most `remaining_tokens()` tokens and pass it to `take_turn`;
-    if that returns a query, pass its hits to `take_hits`; repeat until `status` is set.
+    """A rollout in progress. Sample a turn of at most `remaining_tokens()` tokens and pass it to `take_turn`. If that
+    returns a search or a call, pass what comes back to `take_hits` or `take_result`. Repeat until `status` is set.
 
     It ends as `OK` with an answer; as `TRUNCATED` when its turns or tokens are used up (also after a search in the last
     turn, whose result could not be read); as `RETRIEVAL_FAILED`; or as `ERROR` when the prompt alone fills
@@ -47,8 +49,8 @@ class RolloutState:
             return 0
         return min(self._protocol.max_turn_tokens, self._protocol.max_total_tokens - len(self.context))
 
-    def take_turn(self, completion: Completion) -> str | None:
-        """Append the turn. Returns the query if it is a search whose result must be awaited."""
+    def take_turn(self, completion: Completion) -> Search | Call | None:
+        """Append the turn. Returns its action if that has a result which must be awaited."""
         if completion.error is not None:
             self.fail(completion.error)
             return None
@@ -62,7 +64,7 @@ class RolloutState:
             text=text,
             stop_reason=completion.stop_reason,
             answer_span=span if isinstance(action, Answer) else None,
-            query_span=span if isinstance(action, Search | Read) else None,
+            query_span=span if isinstance(action, Search | Read | Call) else None,
             mask_mass=completion.mask_mass,
         )
         # The text of a server that returns no ids must be encoded here; such a rollout cannot be trained on.
@@ -74,13 +76,13 @@ class RolloutState:
             self.status = Status.TRUNCATED
         elif ids is None and not text and completion.stop_reason == "length":
             self.status = Status.TRUNCATED  # the server counts its tokens, and has room for none
-        elif isinstance(action, Search):
-            return action.query
+        elif isinstance(action, Search | Call):
+            return action
         elif isinstance(action, Read):
             found = self._found.get(action.passage)
-            self._observe([] if found is None else [found])
+            self._observe_hits([] if found is None else [found])
         else:
-            self._observe(None)
+            self._observe_hits(None)
         return None
 
     def take_hits(self, result: Sequence[Hit] | RetrievalError) -> None:
@@ -89,7 +91,15 @@ class RolloutState:
             self.fail(str(result), Status.RETRIEVAL_FAILED)
         else:
             self._found |= {hit.document.id: hit for hit in result}
-            self._observe(result)
+            self._observe_hits(result)
+
+    def take_result(self, result: ToolResult) -> None:
+        """Append what the call of the last turn returned. A failed one says so to the model, and the rollout goes
+        on."""
+        assert isinstance(self._protocol, ToolProtocol)
+        turn = self.turns[-1]
+        self.turns[-1] = replace(turn, result=result)
+        self._observe(self._protocol.observe_result(result, self._tokenizer, turn=turn.tokens or ()))
 
     def fail(self, why: str, status: Status = Status.ERROR) -> None:
         """End the rollout for a reason that says nothing about the policy."""
@@ -102,9 +112,12 @@ class RolloutState:
             example_id=example_id, prompt=self.prompt, turns=tuple(self.turns), status=self.status, error=self.error
         )
 
-    def _observe(self, hits: Sequence[Hit] | None) -> None:
+    def _observe_hits(self, hits: Sequence[Hit] | None) -> None:
+        ids = tuple(hit.document.id for hit in hits or ())
+        self._observe(self._protocol.observe(hits, self._tokenizer, turn=self.turns[-1].tokens or ()), ids)
+
+    def _observe(self, observation: Observation, hits: tuple[str, ...] = ()) -> None:
         """Append the observation if at least one more token fits after it; else end the rollout without it."""
-        observation = self._protocol.observe(hits, self._tokenizer, turn=self.turns[-1].tokens or ())
         if len(self.context) + len(observation.token_ids) >= self._protocol.max_total_tokens:
             self.status = Status.TRUNCATED
             return
@@ -113,6 +126,6 @@ class RolloutState:
             self.turns[-1],
             observation=observation.token_ids,
             observation_text=observation.text,
-            hits=tuple(hit.document.id for hit in hits or ()),
+            hits=hits,
             observation_truncated=observation.truncated,
         )

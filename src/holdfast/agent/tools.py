@@ -8,12 +8,13 @@ of the model's message to the beginning of its next. Nothing is rendered or enco
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from holdfast.agent.calling import SEARCH, Tool, problem_of, tool_named
 from holdfast.agent.env import Observation, fit, format_hits
 from holdfast.agent.protocol import (
     CLEAN,
@@ -28,63 +29,13 @@ from holdfast.agent.protocol import (
     parse_turn,
     template_of,
 )
-from holdfast.agent.trajectory import Action, Answer, Invalid, Read, Search
+from holdfast.agent.trajectory import Action, Answer, Invalid, Search, ToolResult
 from holdfast.base.errors import ConfigError
-from holdfast.base.section import as_toml
 from holdfast.model.tokens import decode, encode, foreign
 from holdfast.retrieval.types import Hit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
-    """A tool with one argument, a text, as the model is told of it."""
-
-    name: str
-    description: str
-    parameter: str
-    about_parameter: str
-    action: Callable[[str], Action]
-    """What a call with this argument does."""
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """Its JSON schema, as chat templates take it."""
-        properties = {self.parameter: {"type": "string", "description": self.about_parameter}}
-        parameters = {"type": "object", "properties": properties, "required": [self.parameter]}
-        function = {"name": self.name, "description": self.description, "parameters": parameters}
-        return {"type": "function", "function": function}
-
-
-SEARCH = Tool(
-    name="search",
-    description="Search for passages. Returns the best ones, perhaps shortened.",
-    parameter="query",
-    about_parameter="What to look for.",
-    action=Search,
-)
-READ = Tool(
-    name="read",
-    description="Read one passage that a search has returned, whole.",
-    parameter="id",
-    about_parameter="The id of the passage: what stands between Doc and the title.",
-    action=Read,
-)
-TOOLS = {tool.name: tool for tool in (SEARCH, READ)}
-
-
-def problem_of(tools: Sequence[str]) -> str | None:
-    """Why an agent cannot have these tools."""
-    shown = as_toml(tools)
-    if unknown := [name for name in tools if name not in TOOLS]:
-        return f"tools = {shown}, but there is no tool {unknown[0]!r}; there are {', '.join(TOOLS)}"
-    if len(set(tools)) < len(tools):
-        return f"tools = {shown} has two tools of one name, which a call cannot tell apart; leave one out"
-    if "search" not in tools:
-        return f"tools = {shown} without 'search', which finds what others read; add it"
-    return None
 
 
 def final_answer(text: str) -> ParsedTurn:
@@ -170,7 +121,9 @@ class ToolProtocol(SearchProtocol):
     """
 
     tools: tuple[str, ...] = ("search",)
-    """Names in `TOOLS`."""
+    """See `agent/calling.py`: `search`, `read`, and import paths of functions."""
+    tool_timeout: float = 30.0
+    """Seconds that a call of a function may take."""
     chat_template: str | Path = "auto"
     """As in `render_prompt`."""
 
@@ -185,17 +138,27 @@ class ToolProtocol(SearchProtocol):
         return ()
 
     @property
+    def by_name(self) -> dict[str, Tool]:
+        """The tools by the names that the model calls. Raises `ConfigError` as `tool_named` does."""
+        return {tool.name: tool for tool in map(tool_named, self.tools)}
+
+    @property
+    def searches(self) -> bool:
+        """See `SearchProtocol.searches`."""
+        return "search" in self.tools
+
+    @property
     def schemas(self) -> list[dict[str, Any]]:
         """See `Tool.schema`."""
-        return [TOOLS[name].schema for name in self.tools]
+        return [tool.schema for tool in self.by_name.values()]
 
     def format(self, tokenizer: Any) -> CallFormat:
         """How the tokenizer's template writes calls. Raises `ConfigError` for a template that this cannot be read from,
         in a sentence that says why."""
         formats = _FORMATS.setdefault(tokenizer, {})
-        key = (str(self.chat_template), str(getattr(tokenizer, "chat_template", None)), self.tools)
+        key = (str(self.chat_template), str(getattr(tokenizer, "chat_template", None)))
         if key not in formats:
-            formats[key] = _read_format(tokenizer, self.chat_template, self.schemas)
+            formats[key] = _read_format(tokenizer, self.chat_template)
         return formats[key]
 
     def turn_end(self, tokenizer: Any) -> int:
@@ -244,15 +207,10 @@ class ToolProtocol(SearchProtocol):
 
     def _action(self, call: Any, form: CallFormat) -> Action:
         name = call.get(form.name) if isinstance(call, dict) else None
-        if name not in self.tools:
+        tool = self.by_name.get(name) if isinstance(name, str) else None
+        if tool is None:
             return Invalid(f"there is no tool {name!r}" if isinstance(name, str) else "the call names no tool")
-        tool, arguments = TOOLS[name], call.get(form.arguments)
-        argument = arguments.get(tool.parameter) if isinstance(arguments, dict) else None
-        if not isinstance(argument, str) or len(arguments) > 1:
-            return Invalid(f"{name} takes one text, {tool.parameter}")
-        # An escape of half a character is valid JSON, but no text that can be sent.
-        argument = argument.encode("utf-8", "replace").decode("utf-8").strip()
-        return tool.action(argument) if argument else Invalid(f"empty {tool.parameter}")
+        return tool.called(call.get(form.arguments))
 
     def observe(self, hits: Sequence[Hit] | None, tokenizer: Any, *, turn: Sequence[int] = ()) -> Observation:
         """See `SearchProtocol.observe`; at most `max_observation_tokens` ids, those of the template's frame included.
@@ -266,6 +224,13 @@ class ToolProtocol(SearchProtocol):
         else:
             with_ids = "read" in self.tools
             passages = format_hits(hits, title_quotes=self.title_quotes, with_ids=with_ids) or [self.nothing_found]
+        return self._observation(passages, tokenizer, turn)
+
+    def observe_result(self, result: ToolResult, tokenizer: Any, *, turn: Sequence[int] = ()) -> Observation:
+        """As `observe`, of a call of a function."""
+        return self._observation([result.text], tokenizer, turn)
+
+    def _observation(self, passages: Sequence[str], tokenizer: Any, turn: Sequence[int]) -> Observation:
         limit = self.max_observation_tokens
         content = "".join(passages).strip()
         ids = self._frame(content, tokenizer, turn)
@@ -333,14 +298,15 @@ PRESETS: dict[str, SearchProtocol] = {protocol.name: protocol for protocol in (C
 
 # ---- what a template writes
 
-_FORMATS: WeakKeyDictionary[Any, dict[tuple[str, str, tuple[str, ...]], CallFormat]] = WeakKeyDictionary()
+_FORMATS: WeakKeyDictionary[Any, dict[tuple[str, str], CallFormat]] = WeakKeyDictionary()
 _QUERIES, _RESULTS = ("firstholdfastquery", "secondholdfastquery"), ('first"holdfastresult', 'second"holdfastresult')
 """Words that no template has. A quote tells whether a template writes results as JSON."""
 _CALL_ID = "holdfast1"  # Mistral's templates want nine letters and digits
 
 
-def _read_format(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path, schemas: list[Any]) -> CallFormat:
+def _read_format(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path) -> CallFormat:
     """The format, from two renderings: two calls with their results; and a result after a message without a call."""
+    schemas, (parameter,) = [SEARCH.schema], SEARCH.parameters
     where = f"protocol.preset = 'tools': {named(chat_template)}"
     instead = (
         "Take a model whose template has tools (such as Qwen2.5, Qwen3 or Llama 3), name a Jinja file in "
@@ -383,7 +349,7 @@ def _read_format(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path, 
     try:
         call, end = json.JSONDecoder().raw_decode(opened + query + between, brace)
         name = next(key for key, value in call.items() if value == SEARCH.name)
-        arguments = next(key for key, value in call.items() if value == {SEARCH.parameter: query})
+        arguments = next(key for key, value in call.items() if value == {parameter: query})
     except (ValueError, AttributeError, StopIteration):
         raise refused("does not write a call as one JSON object with a name and arguments") from None
     closed, before = (opened + query + between)[end:], _between(plain, query, result)
@@ -413,7 +379,7 @@ def _between(text: str, left: str, right: str) -> str:
 
 
 def _call(query: str) -> dict[str, Any]:
-    function = {"name": SEARCH.name, "arguments": {SEARCH.parameter: query}}
+    function = {"name": SEARCH.name, "arguments": dict.fromkeys(SEARCH.parameters, query)}
     return {
         "role": "assistant",
         "content": "",

@@ -29,6 +29,16 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """The model called a tool of the user's own (`agent/calling.py`)."""
+
+    tool: str
+    """Its name."""
+    arguments: str
+    """A JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The model gave its final answer."""
 
@@ -42,7 +52,18 @@ class Invalid:
     reason: str
 
 
-Action = Search | Read | Answer | Invalid
+Action = Search | Read | Call | Answer | Invalid
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool of the user's own returned."""
+
+    text: str
+    """What the model reads, before it is cut to its budget."""
+    failed: bool
+    """True when the text says why there is no result."""
+    seconds: float
 
 
 class Status(StrEnum):
@@ -85,6 +106,8 @@ class Turn:
     """Decoded `observation`; with tool calls, without what the chat template writes around it."""
     hits: tuple[str, ...] = ()
     """Document ids the search returned, best first, or the id that was read."""
+    result: ToolResult | None = None
+    """What a `Call` returned."""
     stop_reason: str = "stop"
     """`stop` (a closing tag), `eos` (a message's end), or `length`."""
     answer_span: tuple[int, int] | None = None

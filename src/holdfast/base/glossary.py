@@ -196,6 +196,9 @@ METRICS: dict[str, str] = {
     "retrieval/error_fraction": "Share of searches that failed after all retries.",
     "retrieval/empty_fraction": "Share of searches that found nothing.",
     "retrieval/duplicate_fraction": "Share of searches that repeat a query of the same step.",
+    "tools/<name>/calls": "Calls of this tool of your own per rollout. Absent in a step without a call.",
+    "tools/<name>/errors": "Share of its calls that failed or took too long. The model was told why.",
+    "tools/<name>/seconds": "Seconds that a call of it took, on average.",
     "optimizer_steps_per_rollout": "Optimizer steps per rollout batch (K).",
     "lr": "Learning rate.",
     "time/rollout_s": "Seconds for rollouts.",
@@ -216,6 +219,8 @@ def glossary_entry(name: str) -> str | None:
     """
     if name.startswith("eval/") and name.endswith("/score"):
         return METRICS.get("eval/<dataset>/score")
+    if name.startswith("tools/"):
+        return METRICS.get(f"tools/<name>/{name.rpartition('/')[2]}")
     head, _, number = name.rpartition("action_")
     return METRICS.get(f"{head}action_<k>" if head and number.isdigit() else name)
 

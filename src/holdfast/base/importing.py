@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import sys
+import traceback
 from importlib.util import find_spec
 from typing import Any
 
@@ -51,14 +52,23 @@ def import_named(path: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # the module's own code runs
+        line = _failing_line(error)
+        remedy = "Mend that line" if line else "Install it, put it beside the recipe, or set run.code to its folder"
         raise ConfigError(
-            f"{path!r}: the module {module_name} cannot be imported ({type(error).__name__}: {error}). Install it, "
-            "put it beside the recipe, or set run.code to its folder"
+            f"{path!r}: the module {module_name} cannot be imported ({type(error).__name__}: {error}){line}. {remedy}"
         ) from error
     if not hasattr(module, name):
         near = difflib.get_close_matches(name, vars(module), n=1)
         raise ConfigError(f"{path!r}: {module_name} has no {name}" + (f"; did you mean {near[0]}?" if near else ""))
     return getattr(module, name)
+
+
+def _failing_line(error: Exception) -> str:
+    """Where a module fails while it is imported: file and line; empty if no code of it ran."""
+    if isinstance(error, SyntaxError):
+        return f", in {error.filename}, line {error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    return "".join(f", in {frame.filename}, line {frame.lineno}" for frame in frames[1:2])  # the first is ours
 
 
 def missing_train_package() -> str | None:

@@ -1,25 +1,23 @@
-"""JSON Lines in and out. A bad row is skipped and reported with file, line and field; a bad file is an error."""
+"""JSON Lines in and out, and what was skipped. `base/rows.py` reads rows of other files too."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import logging
 import os
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from holdfast.base.errors import DataError
 from holdfast.base.files import replacing
 from holdfast.base.stored import bounded_json
 
-T = TypeVar("T")
-_log = logging.getLogger("holdfast")
 _BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -94,60 +92,6 @@ class BadField(Exception):
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(field, reason)
         self.field, self.reason = field, reason
-
-
-def read_rows(
-    path: str | os.PathLike[str],
-    parse: Callable[[dict[str, Any], int], T],
-    *,
-    what: str,
-    on_skip: Callable[[Skipped], None] | None = None,
-) -> tuple[list[T], list[Skipped]]:
-    """`parse(row, line)` of every row of a JSONL file (plain or .gz), in order, and the rows that were skipped.
-
-    `parse` raises `BadField` to skip a row. `what` names a row in messages ("question"). Skipped rows go to `on_skip`
-    as they come, or, without it, into one logged warning. Blank lines hold no row. Raises `DataError` when the file
-    cannot be read, holds no usable row, or when more than half of its rows are bad.
-    """
-    path = Path(path)
-    skipped: list[Skipped] = []
-
-    def collect(skip: Skipped) -> None:
-        skipped.append(skip)
-        if on_skip is not None:
-            on_skip(skip)
-
-    rows = list(iter_rows(path, parse, what=what, on_skip=collect))
-    if skipped and on_skip is None:
-        _log.warning(
-            "%s: skipped %d of %d rows; the first: %s", path, len(skipped), len(rows) + len(skipped), skipped[0]
-        )
-    return rows, skipped
-
-
-def iter_rows(
-    path: str | os.PathLike[str],
-    parse: Callable[[dict[str, Any], int], T],
-    *,
-    what: str,
-    on_skip: Callable[[Skipped], None],
-    replace: bool = False,
-) -> Iterator[T]:
-    """As `read_rows`, one row at a time, in constant memory. Too many bad rows raise at the end.
-
-    `replace` puts U+FFFD where a line is not UTF-8, instead of skipping it.
-    """
-    path = Path(path)
-    judge = Judge(str(path), what, on_skip)
-    for line, fields in objects(lines(path), judge.skip, "replace" if replace else "strict"):
-        try:
-            row = parse(fields, line)
-        except BadField as bad:
-            judge.skip(line, bad)
-        else:
-            judge.good += 1
-            yield row
-    judge.verdict()
 
 
 def objects(
@@ -257,26 +201,29 @@ def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]])
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(line number from 1, bytes without the line end) of every line that is not blank. Raises `DataError`."""
+    """(line number from 1, bytes with the line end) of every line that is not blank. Raises `DataError`."""
+    with opened(path) as file:
+        for line, raw in enumerate(file, start=1):
+            if line == 1:
+                if raw.startswith(_UTF16):
+                    raise DataError(f"{path} is UTF-16; save it as UTF-8")
+                raw = raw.removeprefix(_BOM)
+            if raw.strip():
+                yield line, raw
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file, unpacked if it ends in .gz. Raises `DataError` for what cannot be read, also while it is read."""
     if path.is_dir():
-        raise DataError(f"{path} is a folder; name a JSONL file in it")
+        raise DataError(f"{path} is a folder; name a file in it")
     try:
-        with _open(path) as file:
-            for line, raw in enumerate(file, start=1):
-                if line == 1:
-                    if raw.startswith(_UTF16):
-                        raise DataError(f"{path} is UTF-16; save it as UTF-8")
-                    raw = raw.removeprefix(_BOM)
-                if raw.strip():
-                    yield line, raw
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            yield file  # type: ignore[misc]
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
     except (OSError, EOFError, zlib.error) as error:  # gzip raises all three for a damaged file
         raise DataError(f"{path} cannot be read: {error}") from error
-
-
-def _open(path: Path) -> BinaryIO:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
 
 
 def json_object(text: str | bytes, errors: str = "strict") -> dict[str, Any]:

@@ -5,6 +5,8 @@ which SQuAD 1.1 introduced. One deviation: a text of which normalisation leaves 
 neither as prediction nor as golden answer. The published code counts two empty texts as equal, and an empty golden
 answer as contained in every prediction; a policy would find both.
 
+`unicode` is for answers in any language, and imitates no published script.
+
 The other modes carry the name of a data set and follow the script its authors published, empty texts included.
 docs/reference/scoring.md shows with examples where they differ.
 """
@@ -21,12 +23,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from holdfast.base.errors import ConfigError
+from holdfast.base.scripts import UNSPACED
 
-Mode = Literal["table", "nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"]
+Mode = Literal["table", "unicode", "nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SPACE_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation + "‘’´", " "))
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
@@ -45,14 +49,15 @@ def _normalize_nq(text: str) -> str:
     return normalize_answer(_decomposed(text))
 
 
-def _decomposed(text: str) -> str:
-    """NFD in n log n steps: `unicodedata.normalize` takes n² for n accents in a row, and a model can write those.
+def _decomposed(text: str, form: Literal["NFD", "NFKD"] = "NFD") -> str:
+    """NFD or NFKD in n log n steps: `unicodedata.normalize` takes n² for n accents in a row, and a model can write
+    those.
 
     Each character is decomposed; then each run of accents is sorted by combining class, equal classes as they were.
     """
     if len(text) < 1000:
-        return unicodedata.normalize("NFD", text)
-    characters = "".join(unicodedata.normalize("NFD", character) for character in text)
+        return unicodedata.normalize(form, text)
+    characters = "".join(unicodedata.normalize(form, character) for character in text)
     runs = itertools.groupby(characters, key=lambda character: unicodedata.combining(character) > 0)
     return "".join("".join(sorted(run, key=unicodedata.combining) if accents else run) for accents, run in runs)
 
@@ -61,6 +66,14 @@ def _normalize_triviaqa(text: str) -> str:
     """Punctuation, `_` and curly quotes included, becomes a blank: `Jean-Luc` is two words."""
     text = text.lower().translate(_SPACE_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def _normalize_unicode(text: str) -> str:
+    """As `normalize_answer`, with punctuation and symbols of every script, wide letters as narrow ones, and two
+    spellings of `é` equal. Characters of a script without blanks are words, so that F1 counts them."""
+    text = _decomposed(text, "NFKD").casefold()
+    text = "".join(character for character in text if unicodedata.category(character)[0] not in "PS")
+    return " ".join(_ARTICLES.sub(" ", _UNSPACED.sub(r" \g<0> ", text)).split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +91,7 @@ class _Rule:
 
 _RULES: dict[Mode, _Rule] = {
     "table": _Rule(empty_scores=False),
+    "unicode": _Rule(normalize=_normalize_unicode, empty_scores=False),
     "nq": _Rule(normalize=_normalize_nq),
     "triviaqa": _Rule(normalize=_normalize_triviaqa),
     "popqa": _Rule(),
@@ -97,6 +111,8 @@ def exact_match(prediction: str | None, golds: Sequence[str], *, mode: Mode = "t
 
     >>> exact_match("the Eiffel Tower", ["Eiffel tower."])
     1.0
+    >>> exact_match("北京。", ["北京"]), exact_match("北京。", ["北京"], mode="unicode")
+    (0.0, 1.0)
     >>> exact_match("Jean Luc", ["Jean-Luc"]), exact_match("Jean Luc", ["Jean-Luc"], mode="triviaqa")
     (0.0, 1.0)
     """

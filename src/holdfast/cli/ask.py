@@ -121,9 +121,10 @@ def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = 
 
     def show(_task: Any, turn: Turn) -> None:
         native = agent.protocol.schemas is not None
-        show_turn(console, turn.text, agent.protocol, action=turn.action if native else None)
+        action = turn.action if native else None
+        show_turn(console, turn.text, agent.protocol, action=action)
         if turn.observation_text:
-            show_observation(console, turn.observation_text, agent.protocol)
+            show_observation(console, turn.observation_text, agent.protocol, action=action)
         console.file.flush()
 
     if echo:

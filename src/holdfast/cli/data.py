@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -183,7 +184,7 @@ def validate(paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help
 
 @app.command("convert")
 def convert(
-    source_file: Annotated[Path, typer.Argument(metavar="IN", help="A .jsonl, .jsonl.gz or .parquet file.")],
+    source_file: Annotated[Path, typer.Argument(metavar="IN", help="A .jsonl, .json, .parquet, .csv or .tsv file.")],
     target_file: Annotated[Path, typer.Argument(metavar="OUT", help="A .jsonl or .parquet file to write.")],
     form: Annotated[
         str | None,
@@ -204,10 +205,14 @@ def convert(
 ) -> None:
     """Convert a question file to another format.
 
+    Reads the seven sets as they are published, and says which fields it took
+    the golden answers from.
+
     [cyan]holdfast data convert train.parquet train.jsonl[/cyan]
         parquet of Search-R1, verl or SkyRL, for [cyan]holdfast train[/cyan]
 
-    [cyan]holdfast data convert mine.jsonl mine.parquet --format verl[/cyan]
+    [cyan]holdfast data convert mine.csv mine.parquet --format verl[/cyan]
+        a spreadsheet with the columns question and answer, for verl
     """
     from holdfast.base.jsonl import Skips
     from holdfast.data.files import file_type_of, iter_examples, write_examples
@@ -216,12 +221,17 @@ def convert(
     target_form = _form(form) if form else "jsonl" if file_type_of(target_file) == "jsonl" else "searchr1"
     if target_file.exists() and source_file.exists() and target_file.samefile(source_file):
         raise ConfigError(f"{target_file} would overwrite itself; name another file")
-    file_type_of(source_file)
-    examples = iter_examples(source_file, source=source, split=split, on_bad=skips if skip_bad else None)
+    taken: Counter[str] = Counter()
+
+    def take(place: str) -> None:
+        taken[place] += 1
+
+    examples = iter_examples(source_file, source=source, split=split, on_bad=skips if skip_bad else None, on_taken=take)
     count = write_examples(target_file, examples, target_form, reword=reword)
     for sentence in skips.sentences():
         err().print(sentence)
-    out().print(f"{target_file}: {count:,} questions")
+    places = ", ".join(f"{place} of {rows:,}" if len(taken) > 1 else place for place, rows in taken.most_common())
+    out().print(f"{target_file}: {count:,} questions, golden answers from {places}", soft_wrap=True)
 
 
 def _form(name: str) -> Form:

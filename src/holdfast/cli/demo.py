@@ -116,7 +116,7 @@ def _has_display(console: Console) -> bool:
 
 
 def _next(console: Console, folder: Path) -> None:
-    from holdfast.diagnose.rules.remedies import PENALTY
+    from holdfast.hosts import PENALTY, words
 
     name, runs = program(), " ".join(shlex.quote(str(folder / run)) for run in RUNS)
     passing = Path(sys.argv[0]).name == "holdfast-rl" and shutil.which("holdfast") is None  # as by `pipx run`
@@ -131,13 +131,13 @@ def _next(console: Console, folder: Path) -> None:
         (
             "Such a penalty in TRL (pip install 'holdfast-rl[trl]')",
             "from holdfast.adapters.trl import LLDS, with_penalties\n"
-            f"    trainer = {PENALTY['trl'][0]}(...)\n"
+            f"    trainer = {words('trl', PENALTY)[0]}(...)\n"
             "    # in GRPOConfig, steps_per_generation is at least twice\n"
             "    # gradient_accumulation_steps",
         ),
         (
             "And in verl (pip install 'holdfast-rl[verl]')",
-            "\n    ".join(PENALTY["verl"]),
+            "\n    ".join(words("verl", PENALTY)),
         ),
         ("Train such an agent here, in minutes (pip install 'holdfast-rl[train]')", f"{name} train"),
     ):

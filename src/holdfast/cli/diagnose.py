@@ -12,7 +12,7 @@ from rich.text import Text
 from holdfast.base.errors import ConfigError
 from holdfast.cli.findings import entry, paragraph, show, show_differences
 from holdfast.cli.pages import check_page
-from holdfast.cli.sources import LogsArgument, read_sources
+from holdfast.cli.sources import LogsArgument, NameOption, read_sources
 from holdfast.cli.terminal import err, out
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def diagnose(
             metavar="CODES", help="Report only these codes. LLD,ENT001 means ENT001 and all codes that begin with LLD."
         ),
     ] = None,
+    name: NameOption = None,
     explain: Annotated[
         str | None,
         typer.Option(metavar="CODE", help="Explain a code, such as LLD003, without a LOG; `all` lists the codes."),
@@ -112,7 +113,7 @@ def diagnose(
     form = _form(form, as_json=as_json)
     if page is not None:
         check_page(page, sources, "--html")
-    runs = [(log, _diagnose(log, codes), path) for log, path in read_sources(sources, "diagnose")]
+    runs = [(log, _diagnose(log, codes), path) for log, path in read_sources(sources, "diagnose", name)]
     printed = _print_differences if diff else _print
     printed([(log, diagnosis) for log, diagnosis, _ in runs], form, verbose=verbose)
     if page is not None:
@@ -181,6 +182,7 @@ def _fails(diagnosis: Diagnosis, fail_on: FailOn) -> bool:
 def report(
     sources: LogsArgument = None,
     page: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path("report.html"),
+    name: NameOption = None,
 ) -> None:
     """Write a web page with curves, findings and sampled rollouts.
 
@@ -195,7 +197,7 @@ def report(
     from holdfast.diagnose.diagnose import diagnose
 
     check_page(page, sources, "--out")
-    _write_page(page, [(log, diagnose(log), path) for log, path in read_sources(sources, "report")])
+    _write_page(page, [(log, diagnose(log), path) for log, path in read_sources(sources, "report", name)])
     out().print(f"Wrote {page}", soft_wrap=True)
 
 

@@ -13,6 +13,10 @@ import typer
 
 from holdfast.cli.doctor_losses import Line, prime_rl_checks, slime_checks
 from holdfast.cli.terminal import HELP_OPTIONS, out
+from holdfast.hosts.host import between
+from holdfast.hosts.prime_rl import PRIME_RL
+from holdfast.hosts.trl import TRL
+from holdfast.hosts.verl import VERL
 
 app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True, context_settings=HELP_OPTIONS)
 
@@ -128,8 +132,8 @@ def trl_lines() -> Iterator[Line]:
     if (installed := _version("trl")) is None:
         yield False, f"trl is not installed in this environment. {_INSTALL_TRL}"
         return
-    if not _between(installed, (1, 15), (2, 0)):
-        yield False, f"trl {installed} is installed, but 1.15 or newer, below 2, is needed. {_INSTALL_TRL}"
+    if not TRL.works_with(installed):
+        yield False, f"trl {installed} is installed, but {TRL.versions_text}, is needed. {_INSTALL_TRL}"
         return
     yield True, f"trl {installed}, transformers {_version('transformers')}"
     yield True, _TRL_SCHEDULE
@@ -148,11 +152,11 @@ def unsloth_lines() -> Iterator[Line]:
         yield False, f"{' and '.join(absent)} not installed in this environment. Run: pip install unsloth unsloth_zoo"
         return
     zoo, installed = str(packages["unsloth_zoo"]), str(packages["trl"])
-    if not _between(zoo, (2026, 10), (9999, 0)):
+    if not between(zoo, (2026, 10)):
         yield False, f"unsloth_zoo {zoo} is installed, but 2026.10 or newer is needed. {_INSTALL_UNSLOTH}"
         return
-    if not _between(installed, (1, 15), (2, 0)):
-        yield False, f"trl {installed} is installed, but 1.15 or newer, below 2, is needed. {_INSTALL_TRL}"
+    if not TRL.works_with(installed):
+        yield False, f"trl {installed} is installed, but {TRL.versions_text}, is needed. {_INSTALL_TRL}"
         return
     yield True, ", ".join(f"{name} {version}" for name, version in packages.items())
     yield True, "`import unsloth` must come before every import of trl; with_penalties refuses the other order"
@@ -172,8 +176,8 @@ def prime_rl_lines(config: Path | None) -> Iterator[Line]:
             "environment",
         )
         return
-    if not _between(installed, (0, 8), (1, 0)):
-        yield False, f"prime-rl {installed} is installed, but holdfast needs 0.8 or newer, below 1"
+    if not PRIME_RL.works_with(installed):
+        yield False, f"prime-rl {installed} is installed, but holdfast needs {PRIME_RL.versions_text}"
         return
     yield True, f"prime-rl {installed}"
     try:
@@ -205,21 +209,24 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
     if (installed := _version("verl")) is None:
         yield False, "verl is not installed in this environment. Run: pip install 'holdfast-rl[verl]'"
         return
-    if not _between(installed, (0, 8), (0, 10)):
-        yield False, f"verl {installed} is installed, but holdfast needs 0.8 or 0.9. Run: pip install 'verl==0.9.*'"
+    if not VERL.works_with(installed):
+        yield (
+            False,
+            f"verl {installed} is installed, but holdfast needs {VERL.versions_text}. Run: pip install 'verl==0.9.*'",
+        )
         return
     yield True, f"verl {installed}, transformers {_version('transformers')}"
     vllm = _version("vllm")
     if vllm is None:
         yield True, "vllm is not installed here, but the machines that generate rollouts need it"
-    elif _between(vllm, (0, 18), (9999, 0)):
+    elif between(vllm, (0, 18)):
         yield True, f"vllm {vllm}"
     else:
         yield (
             False,
             f"vllm {vllm} is installed, but verl {installed} needs 0.18 or newer. Run: pip install 'vllm>=0.18'",
         )
-    yield from _plugin_lines(has_plugins=_between(installed, (0, 9), (0, 10)))
+    yield from _plugin_lines(has_plugins=between(installed, (0, 9), (0, 10)))
     absent = [package for module, package in _VERL_NEEDS.items() if find_spec(module) is None]
     if absent:
         missing = f"{', '.join(absent)} missing, which verl's trainer or its agent loops need"
@@ -270,11 +277,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _between(installed: str, first: tuple[int, int], last: tuple[int, int]) -> bool:
-    try:
-        major, minor = (int(part) for part in installed.split(".")[:2])
-    except ValueError:
-        return False
-    return first <= (major, minor) < last

@@ -32,6 +32,7 @@ class Scorer(StrEnum):
     """Which rule scores an answer."""
 
     TABLE = "table"
+    UNICODE = "unicode"
     OFFICIAL = "official"
 
 
@@ -116,7 +117,8 @@ def run(
     scorer: Annotated[
         Scorer,
         typer.Option(
-            help="`table`: exact match as in Search-R1, for all sets; `official`: the official rule of each set."
+            help="`table`: exact match as in Search-R1, for all sets; `unicode`: for answers in any language; "
+            "`official`: the official rule of each set."
         ),
     ] = Scorer.TABLE,
     bare: Annotated[

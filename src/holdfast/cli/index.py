@@ -19,6 +19,12 @@ Dense = Annotated[
     str | None,
     typer.Option(metavar="MODEL", help="Dense index with this encoder: a folder or a hub id. Default: BM25."),
 ]
+Field = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=FIELD", help="Field of CORPUS that holds id, title or text, such as text=body. Repeatable."
+    ),
+]
 Device = Annotated[str, typer.Option(metavar="DEVICE", help="Device of the encoder: auto, cpu or cuda.")]
 
 
@@ -38,12 +44,17 @@ def index() -> None:
 def build(
     corpus: Annotated[
         Path,
-        typer.Argument(metavar="CORPUS", help="JSONL (also .gz), a .tsv of DPR, or a folder of .md and .txt files."),
+        typer.Argument(
+            metavar="CORPUS",
+            help="A file of passages: JSON lines, a JSON array, parquet, .csv or .tsv. Or a folder of .md, .txt, .rst, "
+            ".html and .pdf files.",
+        ),
     ],
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="The index folder.")],
     replace: Annotated[
         bool, typer.Option("--replace-invalid", help="Replace bytes that are not UTF-8, instead of skipping the row.")
     ] = False,
+    field: Field = None,
     stem: Annotated[bool, typer.Option(help="BM25: index word stems, so that `towns` finds `town`.")] = True,
     dense: Dense = None,
     sq8: Annotated[
@@ -77,6 +88,7 @@ def build(
     if dense is not None and not stem:
         raise ConfigError("--no-stem is for BM25; an encoder reads whole texts. Leave out --no-stem or --dense")
     from holdfast.cli.console import open_console
+    from holdfast.retrieval.corpus import fields_of
 
     with train_extra("loading"):
         if not dense:  # BM25 needs no torch
@@ -92,7 +104,7 @@ def build(
                 build_dense, corpus, folder, spec, sq8=sq8, vectors=vectors, device=device, batch=batch
             )
     with open_console(out(), folder) as listener:
-        reading = write_index(replace=replace, progress=listener)
+        reading = write_index(replace=replace, fields=fields_of(field or ()), progress=listener)
     for sentence in reading.sentences():
         out().print(sentence, soft_wrap=True)
     out().print(f'Done. Try it: {program()} index show {quote(str(folder))} "a query"')
@@ -106,6 +118,7 @@ def plan(
     passages: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Number of passages to assume. Default: those in CORPUS.")
     ] = None,
+    field: Field = None,
     dense: Dense = None,
     dimensions: Annotated[
         int, typer.Option("--dimensions", min=1, metavar="N", help="Vector size, if --dense is not given.")
@@ -120,8 +133,9 @@ def plan(
     """
     with train_extra("measuring"):
         from holdfast.retrieval import plan as planning
+        from holdfast.retrieval.corpus import fields_of
 
-        sample, count = planning.sample_of(corpus, passages)
+        sample, count = planning.sample_of(corpus, passages, fields_of(field or ()))
         size = planning.size_of(sample, count)
         rate = None
         if dense is not None:

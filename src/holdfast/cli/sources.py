@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -25,6 +25,26 @@ LogsArgument = Annotated[
         help="Files, folders, names of runs in runs/, or addresses such as wandb://…; `-` is standard input.",
     ),
 ]
+
+NameOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--name",
+        metavar="OURS=SERIES",
+        help="What a series of the log is, such as reward=MY_SCORE; may be given several times.",
+    ),
+]
+
+
+def given_names(options: Sequence[str] | None) -> dict[str, str]:
+    """`reward=MY_SCORE` as {"reward": "MY_SCORE"}. Raises `ConfigError` for anything else."""
+    pairs = [option.partition("=") for option in options or ()]
+    for ours, equals, name in pairs:
+        if not (ours and equals and name):
+            raise ConfigError(
+                f"--name {ours}{equals}{name} names no series; write, for example, --name reward=MY_SCORE"
+            )
+    return {ours.strip(): name.strip() for ours, _, name in pairs}
 
 
 def is_stream(source: str) -> bool:
@@ -49,19 +69,22 @@ def stdin() -> TextIO:
     return sys.stdin
 
 
-def read_sources(sources: Sequence[str] | None, command: str) -> list[tuple[Log, Path | None]]:
-    """Each log, and the path it came from; None where that is not a file or a folder.
+def read_sources(
+    sources: Sequence[str] | None, command: str, names: Sequence[str] | None = None
+) -> list[tuple[Log, Path | None]]:
+    """Each log, and the path it came from; None where that is not a file or a folder. `names` as `--name` gives them.
 
     Without sources, reads what is piped in. Raises `ConfigError` if nothing is, and `DataError` for what cannot be
     read.
     """
+    given = given_names(names)
     if sources:
-        return [pair for source in sources for pair in _read(source)]
+        return [pair for source in sources for pair in _read(source, given)]
     example = f"{program()} {command} runs/quickstart"
     if stdin().isatty():
         raise ConfigError("no log is given", hint=f"{example}; or, to see an example: {program()} demo")
     try:
-        return _read(STDIN)
+        return _read(STDIN, given)
     except DataError as error:
         raise DataError(
             str(error),
@@ -70,10 +93,10 @@ def read_sources(sources: Sequence[str] | None, command: str) -> list[tuple[Log,
         ) from None
 
 
-def _read(source: str) -> list[tuple[Log, Path | None]]:
+def _read(source: str, given: Mapping[str, str]) -> list[tuple[Log, Path | None]]:
     from holdfast.diagnose.readers import read_logs
 
     if source == STDIN and stdin().isatty():
         err().print("Paste the log, then press Ctrl-D on an empty line.", style="dim")
     path = path_of(source)
-    return [(log, path) for log in read_logs(path or source)]
+    return [(log, path) for log in read_logs(path or source, given)]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.agent.protocol import CLEAN, SearchProtocol
-from holdfast.agent.trajectory import Action, Answer, Read, Search
+from holdfast.agent.trajectory import Action, Answer, Call, Read, Search
 
 STYLES = {
     "question": "bold",
@@ -17,6 +17,8 @@ STYLES = {
     "thinks": "dim",
     "searches": "cyan",
     "reads": "cyan",
+    "calls": "cyan",
+    "returns": "bright_black",
     "finds": "bright_black",
     "feedback": "yellow",
     "answers": "bold",
@@ -64,6 +66,8 @@ def parts_of_message(text: str, action: Action) -> list[tuple[str, str]]:
             done = [("searches", query)]
         case Read(passage):
             done = [("reads", passage)]
+        case Call(tool, arguments):
+            done = [("calls", f"{tool} {arguments}")]
         case Answer(answer):
             return [*before, ("answers", answer)]
         case _:
@@ -96,9 +100,15 @@ def show_turn(
         show_line(console, kind, part, style=answer_style if kind == "answers" else None)
 
 
-def show_observation(console: Console, observation: str, protocol: SearchProtocol = CLEAN) -> None:
-    """Print the observation of a turn: its passages, shortened, or the feedback to an invalid turn."""
+def show_observation(
+    console: Console, observation: str, protocol: SearchProtocol = CLEAN, *, action: Action | None = None
+) -> None:
+    """Print the observation of a turn: its passages, shortened, what a function returned, or the feedback to an invalid
+    turn. `action`: as in `show_turn`."""
     text = observation.strip()
+    if isinstance(action, Call):
+        show_line(console, "returns", _shortened(text))
+        return
     if not text.startswith(protocol.information_open) and not _PASSAGE.match(text) and text != protocol.nothing_found:
         show_line(console, "feedback", text)
         return

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.run_folder import is_finished, is_run
 from holdfast.cli.findings import show
 from holdfast.cli.pages import LivePage
-from holdfast.cli.sources import STDIN, is_stream, path_of, stdin
+from holdfast.cli.sources import STDIN, NameOption, given_names, is_stream, path_of, stdin
 from holdfast.cli.terminal import discard_stdout, err, is_live, out, program
 from holdfast.train.listener import Listener, StepResult
 
@@ -40,6 +40,8 @@ _COMMAND_SECONDS = 60.0
 _PART = 1 << 16
 
 OnFinding = Callable[["Finding", "Log"], None]
+Given = Mapping[str, str]
+"""What `--name` gives: ours -> the log's."""
 
 
 def watch(
@@ -58,6 +60,7 @@ def watch(
             "--html", metavar="FILE", help="Also write a page with curves and findings, and keep it up to date."
         ),
     ] = None,
+    name: NameOption = None,
 ) -> None:
     """Follow a run while it trains, and report findings as they come.
 
@@ -98,7 +101,7 @@ def watch(
     live = None if page is None else LivePage(page, source)
     follow = _watch_pipe if is_stream(source) else _watch_log
     try:
-        has_findings = follow(source, every, on_finding, live)
+        has_findings = follow(source, every, on_finding, live, given_names(name))
     finally:
         if live is not None:
             live.finish()
@@ -109,7 +112,7 @@ def watch(
 # ---- a log that grows
 
 
-def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage | None) -> bool:
+def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage | None, given: Given) -> bool:
     """Follow a file, a folder or a service until Ctrl-C, or the end of a run of holdfast. Returns whether there are
     findings."""
     from holdfast.cli.console import open_console
@@ -128,7 +131,7 @@ def _watch_log(source: str, every: float, on_finding: OnFinding, live: LivePage 
             began, size = perf_counter(), _size(path)
             try:
                 if size is None or size != seen:
-                    follower.take(read_logs(path or source))
+                    follower.take(read_logs(path or source, given))
                     seen = size
                 reason = "" if follower.has_begun else "there is no row yet"
             except DataError as error:
@@ -236,7 +239,7 @@ def _metrics_at(log: Log, step: int) -> dict[str, float]:
 # ---- a pipe
 
 
-def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage | None) -> bool:
+def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage | None, given: Given) -> bool:
     """Pass a pipe on until it ends, and report what its log shows. Returns whether there are findings."""
     from holdfast.diagnose.diagnose import diagnose
 
@@ -256,9 +259,9 @@ def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage
                 began, size = perf_counter(), _size(path)
                 if size != seen:
                     with suppress(DataError):  # nothing to read yet
-                        follower.take(_read_piped(path))
+                        follower.take(_read_piped(path, given))
                     pause, seen = max(every, _REST * (perf_counter() - began)), size
-            logs = _read_piped(path)
+            logs = _read_piped(path, given)
     finally:
         signal.signal(signal.SIGINT, before)
     follower.take(logs)
@@ -290,12 +293,12 @@ def _copy(stream: IO[bytes], path: Path, ended: Event) -> None:
         ended.set()
 
 
-def _read_piped(path: Path) -> tuple[Log, ...]:
+def _read_piped(path: Path, given: Given) -> tuple[Log, ...]:
     """The logs in what came through the pipe so far. Errors name the pipe, not the file."""
     from holdfast.diagnose.readers import read_logs
 
     try:
-        return read_logs(path)
+        return read_logs(path, given)
     except DataError as error:
         raise DataError(str(error).replace(str(path), "the pipe")) from None
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import Skipped
-from holdfast.base.scoring import normalize_answer
 from holdfast.data.catalogue import SETS
-from holdfast.data.files import iter_examples
+from holdfast.data.files import can_match, iter_examples, unmatched
 from holdfast.data.questions import Example
 
 _Seen = dict[str, tuple[str, tuple[str, tuple[str, ...]]]]
@@ -66,15 +65,12 @@ def _check(path: Path, first: _Seen) -> FileReport:
                 where, before = first[example.id]
                 other = "" if before == content else ", with another question or other golden answers"
                 report.add(f"question {row}: {example.id} is also {where}{other}")
-            if not any(map(normalize_answer, example.golden_answers)):
+            if not can_match(example):
                 unscorable.append(example)
     except DataError as error:
         report.add(str(error).partition("\n")[0])
-    if unscorable:
-        report.notes.append(
-            f"{len(unscorable)} question(s) have no golden answer that scoring can match, such as "
-            f"{unscorable[0].id}: {', '.join(map(repr, unscorable[0].golden_answers))}; training skips them"
-        )
+    if (note := unmatched(unscorable)) is not None:
+        report.notes.append(f"{note}; training skips them")
     return report
 
 

@@ -4,19 +4,80 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.base.errors import DataError, MissingExtra
+from holdfast.base.errors import DataError
 from holdfast.base.files import replacing
-from holdfast.base.jsonl import BadField, Judge, Skipped, iter_rows, write_jsonl
+from holdfast.base.jsonl import BadField, Skipped, write_jsonl
+from holdfast.base.rows import import_pyarrow, iter_rows, read_rows
+from holdfast.base.scoring import normalize_answer
 from holdfast.data.catalogue import Form
 from holdfast.data.questions import Example
 from holdfast.data.rows import example_of, row_of
 
 _SPLITS = ("train", "dev", "test", "validation")
-_ROWS = 1024  # converted at a time; contexts of HotpotQA make a row 6 kB
+_ROWS = 1024  # written at a time
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionFile:
+    """The usable questions of a file, and the skipped rows, each with its reason."""
+
+    examples: tuple[Example, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def read_questions(
+    path: str | os.PathLike[str],
+    *,
+    source: str | None = None,
+    split: str = "train",
+    on_skip: Callable[[Skipped], None] | None = None,
+) -> QuestionFile:
+    """The questions of a file to train on, of any kind and form (`holdfast.base.rows`, `holdfast.data.rows`).
+
+    `source` defaults to the file's name without its ending; the names of source, split and index in a row do not count.
+    A row is skipped, counted and reported (to `on_skip`, else in one logged warning) when it has no question or no
+    golden answers, or when normalisation leaves nothing of any of these, because no prediction could then be correct.
+    Raises `DataError` for a file that cannot be read, that holds no usable row, or in which more than half of the rows
+    cannot be used.
+    """
+    name = Path(path).name.removesuffix(".gz")
+    source = source or Path(name).stem
+
+    def parse(row: dict[str, Any], line: int) -> Example:
+        example = example_of(row, source=source, split=split, index=line - 1)
+        if not can_match(example):
+            shown = ", ".join(map(repr, example.golden_answers))
+            raise BadField("golden_answers", f"{shown} is empty without punctuation and articles")
+        return replace(example, source=source, split=split, index=line - 1)
+
+    examples, skipped = read_rows(path, parse, what="question", on_skip=on_skip)
+    return QuestionFile(tuple(examples), tuple(skipped))
+
+
+def can_match(example: Example) -> bool:
+    """Whether an answer can score: normalisation leaves something of a golden answer."""
+    return any(map(normalize_answer, example.golden_answers))
+
+
+def unmatched(examples: Iterable[Example]) -> str | None:
+    """A sentence on the questions to which no answer can score; None if there are none.
+
+    >>> grade = Example(source="s", split="dev", index=1, question="Which grade?", golden_answers=("A",))
+    >>> unmatched([grade])
+    "1 question has no golden answer that scoring can match: s/dev/1 ('A')"
+    """
+    lost = [example for example in examples if not can_match(example)]
+    if not lost:
+        return None
+    s = "questions have" if len(lost) > 1 else "question has"
+    shown = ", ".join(f"{e.id} ({', '.join(map(repr, e.golden_answers))})" for e in lost[:_SHOWN])
+    return f"{len(lost):,} {s} no golden answer that scoring can match: {shown}{', …' * (len(lost) > _SHOWN)}"
 
 
 def read_examples(
@@ -42,25 +103,23 @@ def iter_examples(
     source: str | None = None,
     split: str | None = None,
     on_bad: Callable[[Skipped], None] | None = None,
+    on_taken: Callable[[str], None] | None = None,
 ) -> Iterator[Example]:
-    """The questions of a .jsonl, .jsonl.gz or .parquet file, in order, in memory that does not grow with the file.
+    """The questions of a file of any kind and form, in order, in memory that does not grow with the file.
 
     A row names its own source, split and index; else `source` and `split` are the file's (see `place_of`), and the
-    index is its line or row, from 0. Rows that cannot be used go to `on_bad`. Raises `DataError` for the first of them
-    when there is no `on_bad`, for a file that cannot be read, and when more than half of its rows are bad.
+    index is its line or row, from 0. `on_taken` as in `example_of`. Rows that cannot be used go to `on_bad`. Raises
+    `DataError` for the first of them when there is no `on_bad`, for a file that cannot be read, and when more than half
+    of its rows are bad.
     """
     path = Path(path)
     file_source, file_split = place_of(path)
     source, split = source or file_source, split or file_split
 
     def parse(row: dict[str, Any], number: int) -> Example:
-        return example_of(row, source=source, split=split, index=number - 1)
+        return example_of(row, source=source, split=split, index=number - 1, on_taken=on_taken)
 
-    on_bad = on_bad or _refuse
-    if path.suffix == ".parquet":
-        yield from _parquet_rows(path, parse, on_bad)
-    else:
-        yield from iter_rows(path, parse, what="question", on_skip=on_bad)
+    return iter_rows(path, parse, what="question", on_skip=on_bad or _refuse)
 
 
 def place_of(path: str | os.PathLike[str]) -> tuple[str, str]:
@@ -77,7 +136,7 @@ def place_of(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def file_type_of(path: str | os.PathLike[str]) -> Literal["jsonl", "parquet"]:
-    """The format that a file's ending names. Raises `DataError` for any but .jsonl, .jsonl.gz, .json and .parquet."""
+    """The format to write that a file's ending names. Raises `DataError` for any but .jsonl, .json and .parquet."""
     name = Path(path).name
     if name.endswith((".jsonl", ".jsonl.gz", ".json")):
         return "jsonl"
@@ -105,31 +164,6 @@ def write_examples(
 
 def _refuse(bad: Skipped) -> None:
     raise DataError(str(bad))
-
-
-def _parquet_rows(
-    path: Path, parse: Callable[[dict[str, Any], int], Example], on_bad: Callable[[Skipped], None]
-) -> Iterator[Example]:
-    pyarrow, parquet = import_pyarrow()
-    if not path.is_file():
-        raise DataError(f"{path} does not exist" if not path.exists() else f"{path} is a folder; name a file in it")
-    judge = Judge(str(path), "question", on_bad, form="rows")
-    number = 0
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_ROWS):
-                for row in batch.to_pylist():
-                    number += 1
-                    try:
-                        example = parse(row, number)
-                    except BadField as bad:
-                        judge.skip(number, bad)
-                    else:
-                        judge.good += 1
-                        yield example
-    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise DataError(f"{path} cannot be read as parquet: {error}") from error
-    judge.verdict()
 
 
 def _write_parquet(path: Path, rows: Iterator[dict[str, Any]], form: Form) -> int:
@@ -162,13 +196,3 @@ def _schema(pa: Any, form: Form) -> Any:
         "skyrl": [("env_class", text), ("reward_spec", reward)],
     }[form]
     return pa.schema([*columns, ("extra_info", pa.struct(extra)), ("metadata", text), ("fields", text)])
-
-
-def import_pyarrow() -> tuple[Any, Any]:
-    """The modules `pyarrow` and `pyarrow.parquet`. Raises `MissingExtra`."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError:
-        raise MissingExtra("pyarrow", "data") from None
-    return pyarrow, parquet

@@ -241,7 +241,7 @@ def open_questions(what: str, *, origin: str | None = None) -> tuple[Example, ..
     """
     if Path(what).is_file():
         return read_examples(what)
-    if Path(what).suffix in (".jsonl", ".gz", ".parquet", ".json"):
+    if Path(what).suffix in (".jsonl", ".gz", ".parquet", ".json", ".csv", ".tsv"):
         raise DataError(f"{what} does not exist")
     if what == SAMPLE:
         return sample_questions()

@@ -1,17 +1,13 @@
-"""Questions: the value, the JSONL reader, and the order of training, whose position a checkpoint can keep."""
+"""Questions: the value, and the order of training, whose position a checkpoint can keep."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import CheckpointError, DataError
-from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
-from holdfast.base.scoring import normalize_answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,68 +32,6 @@ class Example:
     def id(self) -> str:
         """Unique over all data sets of a run; grouping by the index alone would merge questions of two data sets."""
         return f"{self.source}/{self.split}/{self.index}"
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionFile:
-    """The usable questions of a file, and the skipped rows, each with its reason."""
-
-    examples: tuple[Example, ...]
-    skipped: tuple[Skipped, ...]
-
-
-def read_questions(
-    path: str | os.PathLike[str],
-    *,
-    source: str | None = None,
-    split: str = "train",
-    on_skip: Callable[[Skipped], None] | None = None,
-) -> QuestionFile:
-    """Questions of a JSONL file (or .jsonl.gz): `{"question": str, "golden_answers": [str, …] or str}` a line.
-
-    `source` defaults to the file's name without its ending. A row is skipped, counted and reported (to `on_skip`, else
-    in one logged warning) when it is not such an object, when its question is empty, or when normalisation leaves
-    nothing of any golden answer, because no prediction could then be correct. Raises `DataError` for a file that cannot
-    be read, that holds no usable row, or in which more than half of the rows cannot be used.
-    """
-    if Path(path).suffix == ".parquet":
-        lines = Path(path).with_suffix(".jsonl")
-        raise DataError(f"{path} is parquet; turn it into JSON lines first: holdfast data convert {path} {lines}")
-    name = Path(path).name.removesuffix(".gz")
-    source = source or name.removesuffix(".jsonl").removesuffix(".json")
-
-    def parse(row: dict[str, Any], line: int) -> Example:
-        return Example(
-            source=source,
-            split=split,
-            index=line - 1,
-            question=text_field(row, "question").strip(),
-            golden_answers=_golden_answers(row),
-            metadata={key: value for key, value in row.items() if key not in ("question", "golden_answers")},
-        )
-
-    examples, skipped = read_rows(path, parse, what="question", on_skip=on_skip)
-    return QuestionFile(tuple(examples), tuple(skipped))
-
-
-def _golden_answers(row: Mapping[str, Any]) -> tuple[str, ...]:
-    key = "golden_answers"
-    answers = texts_of(row[key], key) if key in row else (text_field(row, key),)
-    if not any(map(normalize_answer, answers)):
-        raise BadField(key, f"{', '.join(map(repr, answers))} is empty without punctuation and articles")
-    return answers
-
-
-def texts_of(value: Any, field: str) -> tuple[str, ...]:
-    """A list of texts, or one text; at least one of them must not be empty. Raises `BadField`."""
-    if isinstance(value, str):
-        return (clean_text(value, field),)
-    if not isinstance(value, list):
-        raise BadField(field, f"must be a string or a list of strings, is {json_kind(value)}")
-    texts = tuple(clean_text(text, f"{field}[{i}]", empty=True) for i, text in enumerate(value))
-    if not any(text.strip() for text in texts):
-        raise BadField(field, "is an empty list" if not texts else f"contains only {', '.join(map(repr, texts))}")
-    return texts
 
 
 MOST_HELD_OUT = 1000

@@ -5,13 +5,14 @@
     verl      its search example's: data_source with a prefix, extra_info.tools_kwargs, an agent that calls tools
     skyrl     its search example's: reward_spec in place of reward_model, env_class
 
-A row is read by its fields, whatever its form: the forms differ in where a value is, not in what it means.
+A row is read by its fields, whatever its form: the forms differ in where a value is, not in what it means. Rows as the
+sets publish them are read too (`data/fields.py`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,8 @@ from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField, clean_text, json_kind
 from holdfast.base.stored import bounded_json
 from holdfast.data.catalogue import Form
-from holdfast.data.questions import Example, texts_of
+from holdfast.data.fields import answer_names, answers_in, question_name, texts_of
+from holdfast.data.questions import Example
 
 PREFIX = "searchR1_"
 """verl and SkyRL prefix the name of the set with it, and choose the reward by it."""
@@ -43,8 +45,11 @@ _CONSTANTS = {"ability": "fact-reasoning", "env_class": "search", "agent_name": 
 _PLACED = ("question", "golden_answers", "data_source", "split", "index", "reward_model", "reward_spec", "extra_info")
 
 
-def example_of(row: Mapping[str, Any], *, source: str, split: str, index: int) -> Example:
-    """A row of any form. `source`, `split` and `index` are for a row that does not name its own.
+def example_of(
+    row: Mapping[str, Any], *, source: str, split: str, index: int, on_taken: Callable[[str], None] | None = None
+) -> Example:
+    """A row of any form. `source`, `split` and `index` are for a row that does not name its own. `on_taken` gets the
+    place of its golden answers.
 
     All other fields go to `metadata`. A null field counts as absent, because parquet fills missing columns with null.
     Raises `BadField`.
@@ -53,7 +58,11 @@ def example_of(row: Mapping[str, Any], *, source: str, split: str, index: int) -
     extra = _mapping(row, "extra_info")
     extra = {key: value for key, value in extra.items() if value is not None}
     source, split, index = _identity(row, extra, source, split, index)
-    other = {key: value for key, value in row.items() if key not in _PLACED and _CONSTANTS.get(key) != value}
+    taken, golds = _golds(row, extra)
+    if on_taken is not None:
+        on_taken(taken)
+    read = {*_PLACED, question_name(row), *answer_names(row)}
+    other = {key: value for key, value in row.items() if key not in read and _CONSTANTS.get(key) != value}
     if rest := {key: value for key, value in extra.items() if key not in _IN_EXTRA_INFO}:
         other["extra_info"] = rest
     if (metadata := _object(other.get("metadata"))) is not None:  # JSON in parquet, see `row_of`
@@ -68,7 +77,7 @@ def example_of(row: Mapping[str, Any], *, source: str, split: str, index: int) -
         split=split,
         index=index,
         question=_question(row, extra),
-        golden_answers=_golds(row, extra),
+        golden_answers=golds,
         metadata=other,
     )
     if other.get("id") == example.id:
@@ -143,6 +152,7 @@ def _identity(
     for place, name in ((extra, "extra_info."), (row, "")):
         if "index" in place:
             number = place["index"]
+            number = int(number) if isinstance(number, str) and number.isdecimal() else number  # of a table
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise BadField(f"{name}index", f"must be a row number, is {number!r}")
             return source, split, number
@@ -150,16 +160,18 @@ def _identity(
 
 
 def _question(row: Mapping[str, Any], extra: Mapping[str, Any]) -> str:
+    own = question_name(row) or "question"
     arguments = _search_arguments(extra)
-    places = (("question", row), ("extra_info.question", extra), (_where("question"), arguments))
-    for name, place in places:
-        if place.get("question") is not None:
-            return clean_text(place["question"], name).strip()
+    places = ((own, row.get(own)), ("extra_info.question", extra.get("question")))
+    for name, value in (*places, (_where("question"), arguments.get("question"))):
+        if value is not None:
+            return clean_text(value, name).strip()
     raise BadField("question", f"missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
 
 
-def _golds(row: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[str, ...]:
-    """Every place that holds golden answers must hold the same ones."""
+def _golds(row: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The place of the golden answers, and these. Every place of our forms must hold the same ones; fields of other
+    sets are read where there is no such place."""
     places: dict[str, tuple[str, ...]] = {}
     if "golden_answers" in row:
         places["golden_answers"] = texts_of(row["golden_answers"], "golden_answers")
@@ -170,13 +182,14 @@ def _golds(row: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[str, ...]:
     truth = _search_arguments(extra).get("ground_truth")
     if truth is not None:
         places |= _target(truth, _where("ground_truth"))
+    places = places or answers_in(row)
     if not places:
         raise BadField("golden_answers", f"missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
     (name, golds), *others = places.items()
     for other, texts in others:
         if texts != golds:
             raise BadField(other, f"differs from {name}: {list(texts)} and {list(golds)}")
-    return golds
+    return name, golds
 
 
 def _target(truth: Any, field: str) -> dict[str, tuple[str, ...]]:

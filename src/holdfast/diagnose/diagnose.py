@@ -9,11 +9,12 @@ import numpy as np
 from holdfast.base.collapse import WINDOW, Course, Curve, course
 from holdfast.diagnose.batches import joined
 from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
-from holdfast.diagnose.log import Host, Log, has, reward_curve
+from holdfast.diagnose.log import Log, has, reward_curve
 from holdfast.diagnose.outlook import outlook
 from holdfast.diagnose.rules import RULES
-from holdfast.diagnose.rules.remedies import NOTHING, PENALTY
+from holdfast.diagnose.rules.remedies import NOTHING
 from holdfast.diagnose.rules.rule import KINDS, Hit, Rule, without_suppressed
+from holdfast.hosts import HOSTS
 
 
 def diagnose(log: Log) -> Diagnosis:
@@ -127,67 +128,6 @@ def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
     return facts
 
 
-_VERL_LOSS = "`actor_rollout_ref.actor.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is"
-_TRL_LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
-_TRL_ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/guide/trl.md)"
-_TRL_SAMPLED_HERE = "`with_penalties(GRPOTrainer)` with `SearchRollouts`, which samples from the trainer's model"
-
-# What logs a series, by the first prefix that its name has. Nothing logs a name without one.
-LOGGED_BY: Mapping[Host, Mapping[str, str]] = {
-    "holdfast": {
-        "displacement/": "`train.displacement_every = 1`",
-        "eval/": "`eval.every`",
-        "penalty/": '`loss.penalty.name` other than "none"',
-        "": "every run of `holdfast train`, so this log is incomplete or from another version",
-    },
-    "trl": {
-        "displacement/": _TRL_LOSS,
-        "likelihood/correct": _TRL_LOSS,
-        "likelihood/incorrect": _TRL_LOSS,
-        "ratio/": _TRL_LOSS,
-        "optimizer_steps_per_rollout": _TRL_LOSS,
-        "loss/tokens": "`with_penalties(GRPOTrainer)` with `SearchRollouts`",
-        "penalty/": f"`{PENALTY['trl'][0]}`",
-        "rollout/length": "every GRPOTrainer (`completions/mean_length`)",
-        "clip/": "every GRPOTrainer (`clip_ratio/region_mean`)",
-        "grad/norm": "every trainer, with `max_grad_norm` set",
-        "entropy/mean": "every GRPOTrainer (`entropy`)",
-        "rollout/mixed_group_fraction": "every GRPOTrainer (`frac_reward_zero_std`)",
-        "sampler/logprob_gap": "`with_penalties(GRPOTrainer)` with `use_vllm=True` or `SearchRollouts`",
-        "sampler/mask_mass": _TRL_LOSS,
-        "sampler/logprob_abs_gap": "every GRPOTrainer with `use_vllm=True` (`sampling/sampling_logp_difference/mean`)",
-        "kl/": "every GRPOTrainer with `beta` above 0 (`kl`)",
-        "advantage/tail_mean": _TRL_SAMPLED_HERE,
-        "lr": "every trainer (`learning_rate`)",
-        "rollout/failed_call_fraction": "every GRPOTrainer with tools",
-        "rollout/staleness": "every AsyncGRPOTrainer",
-        "retrieval/": _TRL_ROLLOUTS,
-        "rollout/": _TRL_ROLLOUTS,
-        "reward/mean": "every GRPOTrainer (`reward`)",
-        "reward/": _TRL_ROLLOUTS,
-    },
-    "verl": {
-        "drift/": _VERL_LOSS,
-        "likelihood/positive": _VERL_LOSS,
-        "likelihood/negative": _VERL_LOSS,
-        "ratio/": _VERL_LOSS,
-        "penalty/": f"`{PENALTY['verl'][0]}`",
-        "clip/": "every actor of verl (`actor/pg_clipfrac`)",
-        "grad/norm": "every actor of verl (`actor/grad_norm`)",
-        "entropy/mean": "verl's trainer (`actor/entropy`)",
-        "rollout/length": "verl's trainer (`response_length/mean`)",
-        "reward/mean": "verl's trainer (`critic/score/mean`)",
-        "lr": "verl's trainer (`actor/lr`)",
-        "rollout/turns": "verl's trainer, with an agent loop",
-        "sampler/importance_ratio": "`algorithm.rollout_correction` with importance weights",
-        "sampler/logprob_gap": "`actor_rollout_ref.rollout.calculate_log_probs=True` (`rollout_corr/kl`)",
-        "sampler/prob_abs_gap": "`actor_rollout_ref.rollout.calculate_log_probs=True` "
-        "(`training/rollout_probs_diff_mean`)",
-        "kl/": "`actor_rollout_ref.actor.use_kl_loss=True` (`actor/kl_loss`)",
-    },
-}
-
-
 def what_to_log(log: Log) -> str:
     """The settings and the observer that let the next log decide more codes, in a sentence or two; empty if this log
     has them."""
@@ -204,18 +144,18 @@ def what_to_log(log: Log) -> str:
         return more if dense else f"To see every step, set `logging_steps=1`. {more}".strip()
     if log.host == "verl":
         observed = any(name.startswith("drift/") for name in log.series)
-        return "" if observed else f"To check more codes, train with {_VERL_LOSS}."
+        return "" if observed else f"To check more codes, train with {logged_by('verl', 'drift/')}."
     if log.host == "holdfast":
         return ""
     return "To check more codes, use holdfast's observers for TRL and verl (docs/guide/trl.md, docs/guide/verl.md)."
 
 
-def logged_by(host: Host, name: str) -> str | None:
+def logged_by(host: str, name: str) -> str | None:
     """What logs a series on this host; None if nothing does."""
-    return next((how for start, how in LOGGED_BY.get(host, {}).items() if name.startswith(start)), None)
+    return next((how for start, how in HOSTS[host].logged_by.items() if name.startswith(start)), None)
 
 
-def best_set(host: Host, needs: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
+def best_set(host: str, needs: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
     """(the first set of series that this host can log, True); (the first set, False) if it can log none."""
     loggable = next((names for names in needs if all(logged_by(host, name) for name in names)), None)
     return (needs[0], False) if loggable is None else (loggable, True)
@@ -236,11 +176,11 @@ def observed_without(log: Log, missing: Iterable[str]) -> str | None:
     return f"`with_penalties` was active, but {why}."
 
 
-def how_to_log(host: Host, names: Iterable[str]) -> str:
+def how_to_log(host: str, names: Iterable[str]) -> str:
     """One sentence: which setting logs the series."""
     ways = list(dict.fromkeys(way for name in names if (way := logged_by(host, name)) is not None))
     if ways:
         return f"Logged by {'; '.join(ways)}."
-    if host not in LOGGED_BY:
+    if not HOSTS[host].logged_by:
         return "holdfast's observers for TRL and verl log it (docs/guide/trl.md, docs/guide/verl.md)."
     return f"{host} cannot log it, but `holdfast train` does."

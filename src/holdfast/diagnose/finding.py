@@ -11,8 +11,11 @@ from typing import Any, Literal
 
 from holdfast.base.collapse import LONG_WINDOW, TREND_ERRORS, WINDOW, Course
 from holdfast.base.files import write_whole
+from holdfast.base.glossary import METRICS
 from holdfast.base.run_folder import FINDINGS
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.readers.names import CUMULATIVE
+from holdfast.diagnose.readers.text import listed
 
 Level = Literal["finding", "note"]
 """A finding is a problem. A note is worth knowing, but no reason to act."""
@@ -120,12 +123,16 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
     if rows == 1:
         span = f"1 row, step {facts['last step']:.0f}"
     if "peak reward" not in facts:
-        return f"No reward in this log ({span})."
+        others = [name for name in log.series if name not in METRICS and name not in CUMULATIVE]
+        more = (
+            f" If a series is the reward, name it: --name reward=SERIES. There are {listed(others)}." if others else ""
+        )
+        return f"No reward in this log ({span}).{more}"
     if facts["rewards"] == 1:
         return f"Reward {facts['last reward']:.3g} ({span}). {MORE_ROWS}"
-    rows = "single rows" if facts["rewards"] < 2 * WINDOW else f"means of {WINDOW} rows"
+    shown = "single rows" if facts["rewards"] < 2 * WINDOW else f"means of {WINDOW} rows"
     course = f"Reward {facts['first reward']:.3g} in the first rows, {facts['peak reward']:.3g} at best"
-    course += f", {facts['last reward']:.3g} in the last ({rows}; {span})."
+    course += f", {facts['last reward']:.3g} in the last ({shown}; {span})."
     return f"{course} {MORE_ROWS if too_short(diagnosis) else _what_became(diagnosis)}"
 
 

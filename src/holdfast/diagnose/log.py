@@ -16,7 +16,6 @@ from holdfast.base.trailing import Values
 Format = Literal[
     "holdfast", "trl", "verl", "wandb", "console", "table", "jsonl", "tensorboard", "trackio", "mlflow", "swanlab"
 ]
-Host = Literal["holdfast", "trl", "verl", "prime-rl", "tinker", "slime", "skyrl", "openrlhf", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +42,8 @@ class Log:
 
     format: Format
     """The format of the file."""
-    host: Host
-    """The trainer whose settings a remedy names. A W&B export may come from any."""
+    host: str
+    """The trainer whose settings a remedy names, by its id in `holdfast.hosts`. A W&B export may come from any."""
     name: str
     """Name of the run folder or of the file."""
     series: Mapping[str, Series]

@@ -12,7 +12,7 @@ import numpy as np
 from holdfast.diagnose.batches import joined
 from holdfast.diagnose.diagnose import as_findings, diagnose, hits_of
 from holdfast.diagnose.finding import Diagnosis, Finding
-from holdfast.diagnose.log import Host, Log, Series
+from holdfast.diagnose.log import Log, Series
 
 _JUDGED_EVERY = 2000
 """The rules wait for one more row per this many rows of the log. A rule looks at the whole log. So on a log of 20,000
@@ -32,9 +32,7 @@ class Monitor:
         settings: settings of the run by the dotted names of the host.
     """
 
-    def __init__(
-        self, *, host: Host = "holdfast", name: str = "", settings: Mapping[str, object] | None = None
-    ) -> None:
+    def __init__(self, *, host: str = "holdfast", name: str = "", settings: Mapping[str, object] | None = None) -> None:
         self._host, self._name, self._settings = host, name, dict(settings or {})
         self._columns: dict[str, _Column] = {}
         self._steps = _Column()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from holdfast.base.collapse import WINDOW
 from holdfast.base.trailing import Values, trailing_mean
 from holdfast.diagnose.finding import Finding
-from holdfast.diagnose.log import Host, Log, finite, has
+from holdfast.diagnose.log import Log, finite, has
 from holdfast.diagnose.rules.likelihood import (
     ENTROPY,
     EXHAUSTED_NATS,
@@ -22,6 +22,7 @@ from holdfast.diagnose.rules.likelihood import (
     LENGTH,
 )
 from holdfast.diagnose.rules.reward import good_step
+from holdfast.hosts import HOSTS
 
 FELL, NO_CONTRAST, NO_RATE = "fell for good", "no contrast since", "learning rate 0 since"
 SHARE, TIME_SHARE = "share of the rows after", "share of the time after"
@@ -33,12 +34,6 @@ WORTH_SAYING = 0.1
 STRETCHES = 6
 """Stretches in each of which entropy must be lower than in the one before. In noise alone that is one case in 720."""
 TIME, RATE = "time/step_s", "lr"
-
-_SAVED_EVERY: Mapping[Host, tuple[str, ...]] = {
-    "holdfast": ("checkpoint.every",),
-    "trl": ("save_steps",),
-    "verl": ("trainer.save_freq",),
-}
 
 
 def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
@@ -115,8 +110,8 @@ def saved_every(log: Log) -> int | None:
     """Steps between two checkpoints, if the settings say so."""
     if log.settings.get("save_strategy", "steps") != "steps":
         return None
-    values = [log.settings.get(name) for name in _SAVED_EVERY.get(log.host, ())]
-    return next((value for value in values if type(value) is int and value > 0), None)
+    value = log.settings.get(HOSTS[log.host].saved_every)
+    return value if type(value) is int and value > 0 else None
 
 
 # ---- where entropy goes

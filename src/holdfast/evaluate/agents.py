@@ -13,14 +13,15 @@ from typing import Any
 from holdfast.agent.agent import Task, search_agent
 from holdfast.agent.protocol import SearchProtocol, render_message
 from holdfast.agent.scheduler import Agent, ModelCall
-from holdfast.agent.trajectory import Read, Search, Status
+from holdfast.agent.trajectory import Call, Read, Search, Status
 from holdfast.base.errors import RetrievalError
 from holdfast.evaluate.methods import TAGS, Conversation, Outcome, Prompt, Reply
 from holdfast.model.policy import Completion
 from holdfast.model.tokens import encode, foreign
 
 Step = dict[str, Any]
-"""`{"says": str}`, `{"searches": str, "hits": [id]}` or `{"reads": id, "hits": [id]}`: one step, as rows record it."""
+"""One step, as rows record it: `{"says": str}`, `{"searches": str, "hits": [id]}`, `{"reads": id, "hits": [id]}`, or
+`{"calls": tool, "arguments": str, "returns": str, "failed": bool}`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +118,9 @@ def run_search_agent(task: Task, protocol: SearchProtocol, tokenizer: Any) -> Ag
             steps.append({"reads": turn.action.passage, "hits": list(turn.hits)})
         if isinstance(turn.action, Search) and turn.observation_text:
             steps.append({"searches": turn.action.query, "hits": list(turn.hits)})
+        if isinstance(turn.action, Call) and turn.result is not None:
+            called = {"calls": turn.action.tool, "arguments": turn.action.arguments}
+            steps.append(called | {"returns": turn.observation_text, "failed": turn.result.failed})
     return Attempt(
         status=trajectory.status,
         steps=steps,

@@ -351,7 +351,7 @@ class Method:
 
     def searches_allowed(self, protocol: SearchProtocol) -> str:
         """What tables print: `none`, or how many searches a question may have."""
-        if not self.searches:
+        if not self.searches or (self.conversation is None and not protocol.searches):
             return "none"
         return self.most_searches or str(protocol.max_turns - 1)
 

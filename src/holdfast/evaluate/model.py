@@ -230,11 +230,11 @@ def agent_protocol(method: Method, config: Config) -> SearchProtocol:
 def retriever_for(
     method: Method, config: Config, data: Sequence[str], note: Callable[[str], None] | None = None
 ) -> Any | None:
-    """The retriever of the recipe; None for a method that never searches.
+    """The retriever of the recipe; None for a method that never searches, and for an agent without that tool.
 
     Raises `ConfigError` when its passages belong to other questions.
     """
-    if not method.searches:
+    if not method.searches or (method.conversation is None and not config.protocol.searches):
         return None
     world_passages = config.data.train == "world"
     mismatched = [name for name in data if not is_of_recipe(name) and (name in WORLD) != world_passages]

@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.agent import Task
+from holdfast.agent.agent import Task, call_queue
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.scheduler import Agent, run_agents
 from holdfast.agent.searching import SEARCH, SearchQueue
 from holdfast.base.errors import RolloutError
 from holdfast.base.retries import PATIENCE
 from holdfast.base.scoring import MODES, Mode, exact_match, f1, in_passages, sub_em
+from holdfast.data.files import unmatched
 from holdfast.data.questions import Example
 from holdfast.evaluate.agents import Attempt, PromptEncoder, converse, run_search_agent
 from holdfast.evaluate.methods import LIMITS, SINGLE_HOP_LIMITS, Method
@@ -44,7 +45,7 @@ class Evaluation:
         method: one of `METHODS`.
         retriever: None for methods that do not search.
         samples: answers per question; None is one, greedy.
-        scorer: `table`, or `official` for the rule of each question's own set.
+        scorer: `table`; `unicode`; or `official` for the rule of each question's own set.
         bare: ask without instructions, as a model that was trained on the method expects.
         row: name of this row in tables.
     """
@@ -73,6 +74,7 @@ class Evaluation:
         """What the answers depend on; results.json repeats these settings."""
         model, method, config = self.model, self.method, self.model.config
         prompting = asdict(LIMITS) if method.conversation else None
+        unset = set() if config.retrieval.fields else {"fields"}  # as results were before there was this setting
         return {
             "row": self.row,
             "model": model.name,
@@ -86,7 +88,7 @@ class Evaluation:
             "scorer": self.scorer,
             "questions": len(self.examples),
             "questions_digest": digest(self.examples),
-            "retrieval": config.retrieval.model_dump() if method.searches else None,
+            "retrieval": config.retrieval.model_dump(exclude=unset) if method.searches else None,
             "passages": getattr(self.retriever, "corpus_hash", None),
             "tokenizer": model.tokenizer_name,
             "topk": self.protocol.topk,
@@ -109,6 +111,8 @@ class Evaluation:
                 f"{self._asked_tokens}. Turns that do not fit count as truncated. To set the limit yourself: "
                 f"--protocol.max_total_tokens {fits}"
             )
+        if self.scorer == "table" and (note := unmatched(self.examples)) is not None:
+            listener.note(f"{note}; every answer to them counts as wrong")
         settings = self.settings() | {"batch": batch if self.model.local else None}
         folder.begin(settings)
         count = self.samples or 1
@@ -155,10 +159,11 @@ class Evaluation:
             return row
 
         agents = {_id(example, k): answered(example, k) for example, k in requested}
+        calls = call_queue(self.protocol)
         if self.retriever is None:
-            return run_agents(agents, policy=self.model.policy, tools={})
+            return run_agents(agents, policy=self.model.policy, tools=calls)
         with closing(SearchQueue(self.retriever, self.protocol.topk, patience=PATIENCE)) as queue:
-            return run_agents(agents, policy=self.model.policy, tools={SEARCH: queue})
+            return run_agents(agents, policy=self.model.policy, tools={SEARCH: queue, **calls})
 
     def _agent(self, example: Example, k: int) -> Agent[Attempt]:
         model, conversation = self.model, self.method.bare if self.bare else self.method.conversation
@@ -198,6 +203,8 @@ class Evaluation:
 
     def _mode(self, example: Example) -> Mode:
         name = set_of(example)
+        if self.scorer == "unicode":
+            return "unicode"
         return name if self.scorer == "official" and name in MODES else "table"  # type: ignore[return-value]
 
     def _refuse_outage(self, rows: Sequence[Row], folder: EvalFolder) -> None:

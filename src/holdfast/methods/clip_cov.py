@@ -28,10 +28,6 @@ class ClipCov(Method):
 
     name: ClassVar = "clip_cov"
     source: ClassVar = "Clip-Cov, [arXiv 2505.22617](https://arxiv.org/abs/2505.22617)"
-    hosts: ClassVar = {
-        "trl": "TRL does not have it",
-        "verl": "verl's is a loss of its own (policy_loss.loss_mode = clip_cov), in the place of holdfast's",
-    }
 
     def problems(self) -> Iterator[str]:
         """Bounds that leave nothing between them."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from holdfast.agent.batch import TokenBatch
     from holdfast.agent.trajectory import Group
 
-_WHY = "its loss does not see which searches found the same passages"
-
 
 class DropFirstActions(Method):
     """Leave the first search of an incorrect rollout out of the loss if the first search of a correct rollout of the
@@ -24,7 +22,7 @@ class DropFirstActions(Method):
     source: ClassVar = "proposed by LLDS, section 5.3, [arXiv 2512.04220](https://arxiv.org/abs/2512.04220)"
     needs: ClassVar = frozenset({"rollout advantages"})
     acts_on: ClassVar = "it compares the rollouts of a group"
-    hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
+    elsewhere: ClassVar = "its loss does not see which searches found the same passages"
 
     def drop_by_rollout(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor:
         """First actions of incorrect rollouts that a correct one shares."""

@@ -13,15 +13,13 @@ if TYPE_CHECKING:
     from holdfast.agent.batch import TokenBatch
     from holdfast.agent.trajectory import Group
 
-_WHY = "its loss does not see which turns are invalid"
-
 
 class DropVoid(Method):
     """Leave rollouts with an invalid turn out of the loss. Their rewards still count in the group mean."""
 
     name: ClassVar = "drop_void"
     source: ClassVar = "SimpleTIR, [arXiv 2509.02479](https://arxiv.org/abs/2509.02479)"
-    hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
+    elsewhere: ClassVar = "its loss does not see which turns are invalid"
 
     def drop_by_rollout(self, batch: TokenBatch, groups: Sequence[Group]) -> Tensor:
         """All tokens of rollouts with an invalid turn."""

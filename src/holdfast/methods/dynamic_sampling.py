@@ -12,8 +12,6 @@ from holdfast.methods.method import Method
 if TYPE_CHECKING:
     from holdfast.agent.trajectory import Group
 
-_WHY = "it trains on every group that it samples"
-
 
 class DynamicSampling(Method):
     """Learn only from groups whose rewards differ, and sample other questions until there are `train.questions` of
@@ -26,7 +24,7 @@ class DynamicSampling(Method):
     source: ClassVar = "DAPO, [arXiv 2503.14476](https://arxiv.org/abs/2503.14476)"
     needs: ClassVar = frozenset({"group advantages"})
     acts_on: ClassVar = "it replaces groups whose rewards are equal"
-    hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
+    elsewhere: ClassVar = "it trains on every group that it samples"
     metrics: ClassVar = {
         "rollout/extra_questions": "Number of questions that `dynamic_sampling` drew in addition to `train.questions`. "
         "Absent without it."

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from holdfast.agent.batch import TokenBatch
     from holdfast.agent.trajectory import Group
 
-_WHY = "its advantages are of whole rollouts"
-
 
 class GiGPO(Method):
     """Add an advantage of each action to that of its rollout: its return against those of other actions that rollouts
@@ -43,7 +41,7 @@ class GiGPO(Method):
     source: ClassVar = "GiGPO, [arXiv 2505.10978](https://arxiv.org/abs/2505.10978)"
     needs: ClassVar = frozenset({"group advantages"})
     acts_on: ClassVar = "it adds to advantages within groups"
-    hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
+    elsewhere: ClassVar = "its advantages are of whole rollouts"
 
     def credit(self, batch: TokenBatch, groups: Sequence[Group], probed: Sequence[float]) -> Tensor:
         """The weighted advantages of actions, on their tokens."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from holdfast.agent.batch import TokenBatch
     from holdfast.agent.trajectory import Group, Trajectory
 
-_WHY = "its trainer knows neither turns nor golden answers"
-
 
 class IGPO(Method):
     """Reward every turn but the last with its information gain: the probability of the golden answer behind it minus
@@ -40,7 +38,7 @@ class IGPO(Method):
     source: ClassVar = "IGPO, [arXiv 2510.14967](https://arxiv.org/abs/2510.14967), gains and outcome normalised apart"
     needs: ClassVar = frozenset({"group advantages"})
     acts_on: ClassVar = "it adds to advantages within groups"
-    hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
+    elsewhere: ClassVar = "its trainer knows neither turns nor golden answers"
 
     def probes(self, groups: Sequence[Group], answers: Sequence[Sequence[str]], to_answer: ToAnswer) -> list[Probe]:
         """The golden answer behind the prompt and behind every turn but the last."""

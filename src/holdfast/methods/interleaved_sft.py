@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from holdfast.agent.batch import TokenBatch
 
-_WHY = "its trainer has no supervised steps"
-
 
 class InterleavedSFT(Method):
     """After the update of every `every`-th step, take one optimizer step on the likelihood of its correct rollouts.
@@ -28,7 +26,7 @@ class InterleavedSFT(Method):
 
     name: ClassVar = "interleaved_sft"
     source: ClassVar = "a control of [arXiv 2606.26027](https://arxiv.org/abs/2606.26027), there on demonstrations"
-    hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
+    elsewhere: ClassVar = "its trainer has no supervised steps"
     metrics: ClassVar = {
         "loss/supervised": "Mean negative log-prob of the tokens of correct rollouts, in nats, before a supervised "
         "step of `interleaved_sft`. Absent in steps without one."

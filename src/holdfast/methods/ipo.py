@@ -31,10 +31,6 @@ class IPO(Method):
     name: ClassVar = "ipo"
     source: ClassVar = "INTELLECT Policy Optimization, prime-rl's default loss"
     needs: ClassVar = frozenset({"sampler", "sampler's tokens"})
-    hosts: ClassVar = {
-        "trl": "TRL bounds ratios, not probabilities",
-        "verl": "verl bounds probabilities on the side of the advantage only (loss.surrogate = 'dppo')",
-    }
 
     def weights(self, micro: TokenBatch) -> Tensor:
         """Old policy / sampler, which makes the ratio of the loss, policy / old policy, one to the sampler."""

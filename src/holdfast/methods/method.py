@@ -1,9 +1,8 @@
-"""What a method is: settings, hooks that the local trainer calls, and what it says of itself to hosts and docs."""
+"""What a method is: settings, hooks that the local trainer calls, and what it says of itself in errors and docs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
@@ -48,26 +47,6 @@ ToAnswer = Callable[[str], tuple[tuple[int, ...], tuple[int, ...]]]
 """Token ids of an answer in the protocol: what opens it, and its text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option of a host; `why` names the settings it comes from, or the reason for its value."""
-
-    name: str
-    value: Any
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """A method in another trainer: its options there, or why it cannot be."""
-
-    options: tuple[Option, ...] = ()
-    problems: tuple[str, ...] = ()
-    """A sentence for each thing that the host cannot do."""
-    notes: tuple[str, ...] = ()
-    """A sentence for each thing that the host does differently."""
-
-
 class Method(Section):
     """A method against collapse, the table `[loss.methods.NAME]` of a recipe.
 
@@ -85,8 +64,8 @@ class Method(Section):
     needs: ClassVar[frozenset[Need]] = frozenset()
     acts_on: ClassVar[str] = "it needs one advantage for each rollout"
     """What it does, for the sentence that refuses it: "it compares the rollouts of a group"."""
-    hosts: ClassVar[Mapping[str, str]] = {}
-    """Host -> why it does not have the method. A method that a host has overrides `translated` instead."""
+    elsewhere: ClassVar[str] = "the host does not have this method"
+    """Why other trainers do not have it. One that does, or has a reason of its own, says so in its file of `hosts/`."""
     metrics: ClassVar[Mapping[str, str]] = {}
     """Name of each series that it logs -> meaning and unit."""
 
@@ -182,13 +161,6 @@ class Method(Section):
     def lesson(self, batch: TokenBatch, step: int) -> Tensor | None:
         """bool [B]: rows to learn from by their likelihood, in one more optimizer step. `step` counts from 1."""
         return None
-
-    # ---- elsewhere
-
-    def translated(self, host: str, config: Any) -> Translation:
-        """The method in `trl` or `verl`. `config` is the whole recipe."""
-        why = self.hosts.get(host, "the host does not have this method")
-        return Translation(problems=(f"[{self.table()}]: {why}. Leave it out, or use `holdfast train`",))
 
     @classmethod
     def table(cls) -> str:

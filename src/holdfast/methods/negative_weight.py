@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from holdfast.agent.batch import TokenBatch
 
-_WHY = "its loss gives all rollouts the same weight"
-
 
 class NegativeWeight(Method):
     """Multiply the policy loss of rollouts with A < 0 by `weight`. At 0, only rollouts with A > 0 train."""
@@ -26,7 +24,7 @@ class NegativeWeight(Method):
     source: ClassVar = "a control: positive rollouts alone"
     needs: ClassVar = frozenset({"rollout advantages"})
     acts_on: ClassVar = "it weights rollouts by the sign of their advantage"
-    hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
+    elsewhere: ClassVar = "its loss gives all rollouts the same weight"
 
     def weights(self, micro: TokenBatch) -> Tensor:
         """`weight` where A < 0, otherwise 1."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.base.errors import ModelError
-from holdfast.methods.method import Method, Translation
+from holdfast.methods.method import Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,6 @@ _MOST_ROUNDING = 0.5
 """Nats by which a log-prob may differ when it is computed again from hidden states; bf16 needs about 0.1."""
 ASKED = "[loss.methods.nthr]"
 """Begins the sentences about a model."""
-_WHY = "its loss gets only log-probs, but NTHR's scores need hidden states"
 
 
 class NTHR(Method):
@@ -28,13 +27,7 @@ class NTHR(Method):
     source: ClassVar = "NTHR, [arXiv 2505.18830](https://arxiv.org/abs/2505.18830)"
     needs: ClassVar = frozenset({"group advantages", "negative rollouts", "all log-probs", "output layer"})
     acts_on: ClassVar = "it compares positive and negative rollouts of a group"
-    hosts: ClassVar = {"verl": _WHY}
-
-    def translated(self, host: str, config: Any) -> Translation:
-        """In TRL an argument of `with_penalties`."""
-        if host != "trl":
-            return super().translated(host, config)
-        return Translation(notes=("TRL takes NTHR's hidden states from a forward pass of their own",))
+    elsewhere: ClassVar = "its loss gets only log-probs, but NTHR's scores need hidden states"
 
     def check_model(self, language_model: LanguageModel) -> None:
         """Raise `ModelError` for a model whose output layer gives no scores."""

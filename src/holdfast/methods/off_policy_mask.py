@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from holdfast.methods.method import Method, Option, Translation
+from holdfast.methods.method import Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +24,6 @@ class OffPolicyMask(Method):
     source: ClassVar = "DeepSeek-V3.2, [arXiv 2512.02556](https://arxiv.org/abs/2512.02556)"
     needs: ClassVar = frozenset({"rollout advantages", "negative rollouts", "drift"})
     acts_on: ClassVar = "it leaves out rollouts by the sign of their advantage"
-    hosts: ClassVar = {"verl": "verl does not have this mask, but TRL has it"}
 
     def drop_by_policy(self, micro: TokenBatch, logprobs: Tensor) -> Tensor:
         """Rollouts with A < 0 that fell by more than `threshold`."""
@@ -33,14 +32,4 @@ class OffPolicyMask(Method):
         assert micro.old_logprobs is not None
         return ~off_policy_sequence_mask(
             logprobs, micro.old_logprobs, micro.advantages, micro.learned_mask, threshold=self.threshold
-        )
-
-    def translated(self, host: str, config: Any) -> Translation:
-        """TRL's `off_policy_mask_threshold`."""
-        if host != "trl":
-            return Method.translated(self, host, config)
-        setting = f"{self.table()}.threshold"
-        return Translation(
-            options=(Option("off_policy_mask_threshold", self.threshold, setting),),
-            notes=(f"TRL measures {setting} from the sampler's log-probs, where it has them",),
         )

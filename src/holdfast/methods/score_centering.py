@@ -22,11 +22,6 @@ class ScoreCentering(Method):
     name: ClassVar = "score_centering"
     source: ClassVar = "Score centering, [arXiv 2609.20807](https://arxiv.org/abs/2609.20807)"
     needs: ClassVar = frozenset({"all log-probs", "sampler's distribution"})
-    hosts: ClassVar = {
-        "trl": "TRL does not have it, but holdfast's sampling mask removes the same drift there: set "
-        "sampling.mask_logprobs = true instead",
-        "verl": "a loss function of verl does not see what else the sampler could draw",
-    }
     metrics: ClassVar = {
         "loss/score_centering": "Mean of A·Σ q·p / p_old, the term of `score_centering`, over what the sampler q can "
         "draw. Absent without it."

@@ -23,18 +23,13 @@ def _none(loss: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surrogate:
-    """A policy loss, and what it is in other trainers."""
+    """A policy loss."""
 
     policy: Policy
     clips: bool = False
     """Whether it stops the gradient outside the clip, so that clipped tokens can be counted."""
     problems: Problems = _none
     """Settings of `[loss]` that it cannot use."""
-    trl: str | None
-    """TRL's `loss_type`; empty: that of the reduction; None: TRL does not have it."""
-    trl_problems: Problems = _none
-    verl: str
-    """verl's `loss_mode`."""
 
 
 def _arguments(micro: TokenBatch, logprobs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -80,19 +75,6 @@ def _cispo(micro: TokenBatch, logprobs: Tensor, loss: Any) -> tuple[Tensor, None
     return cispo_loss(*_arguments(micro, logprobs), clip_low=loss.clip_low, clip_high=loss.clip_high), None
 
 
-def _cispo_in_trl(loss: Any) -> Iterator[str]:
-    if loss.clip_low != 1:
-        yield (
-            f"loss.clip_low = {loss.clip_low:g} with loss.surrogate = 'cispo': TRL's weights have no lower bound. Set "
-            "loss.clip_low = 1.0, which switches it off"
-        )
-    if loss.reduction != "token-mean":
-        yield (
-            f"loss.reduction = {loss.reduction!r} with loss.surrogate = 'cispo': TRL's mean is over tokens. Set "
-            "loss.reduction = 'token-mean'"
-        )
-
-
 # ---- DPPO
 
 
@@ -115,10 +97,8 @@ def _dppo_problems(loss: Any) -> Iterator[str]:
 
 
 SURROGATES: Mapping[str, Surrogate] = {
-    "clip": Surrogate(policy=_clip, clips=True, trl="", verl="vanilla"),
-    "cispo": Surrogate(
-        policy=_cispo, problems=_of_the_clip_alone, trl="cispo", trl_problems=_cispo_in_trl, verl="cispo"
-    ),
-    "dppo": Surrogate(policy=_dppo, problems=_dppo_problems, trl=None, verl="dppo_tv"),
+    "clip": Surrogate(policy=_clip, clips=True),
+    "cispo": Surrogate(policy=_cispo, problems=_of_the_clip_alone),
+    "dppo": Surrogate(policy=_dppo, problems=_dppo_problems),
 }
 """`loss.surrogate` -> its policy loss."""

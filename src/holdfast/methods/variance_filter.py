@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _SLACK = 0.01
 """RAGEN-2's `selection_eps`: the sum may miss its share by this much."""
-_WHY = "it trains on every group that it samples"
 
 
 class VarianceFilter(Method):
@@ -34,7 +33,7 @@ class VarianceFilter(Method):
     )
     needs: ClassVar = frozenset({"group advantages"})
     acts_on: ClassVar = "it compares the rewards within groups"
-    hosts: ClassVar = {"trl": _WHY, "verl": _WHY}
+    elsewhere: ClassVar = "it trains on every group that it samples"
 
     def select(self, groups: Sequence[Group]) -> list[bool]:
         """The groups with the largest deviation, until they have their share."""

@@ -16,7 +16,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -228,10 +228,27 @@ class Row:
         self.logprobs, self.masses = [], []
 
 
+class Storage(Protocol):
+    """Slots of some positions each."""
+
+    slots: int
+    capacity: int
+    most: tuple[int, int]
+    """Limits of slots and capacity when growing in advance."""
+
+    def reserve(self, slots: int, capacity: int) -> None:
+        """Make room; what is stored stays."""
+        ...
+
+    def copy(self, moves: Sequence[tuple[int, int]], length: int) -> None:
+        """Copy the first `length` positions of slots, given as (source, target) pairs."""
+        ...
+
+
 class SlotTable:
     """Slots of a cache and their rows. Slots are handed out lowest first, to keep decoding rows close together."""
 
-    def __init__(self, cache: SlotCache) -> None:
+    def __init__(self, cache: Storage) -> None:
         self.cache = cache
         self.rows: list[Row | None] = []
         self._free: list[int] = []

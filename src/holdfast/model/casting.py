@@ -19,8 +19,8 @@ class CastWeights:
     """Copies of the parameters of a model's linear layers in the dtype of autocast.
 
     With them in place, a forward pass under autocast gives the same bits as without: they are what autocast makes.
-    Parameters outside linear layers, such as embeddings and norms, are not cast by autocast and not here. The copies do
-    not follow later changes of the weights. They take 2 bytes for each parameter.
+    Parameters outside linear layers, such as embeddings and norms, are not cast by autocast and not here. The copies
+    follow later changes of the weights only by `refresh`. They take 2 bytes for each parameter.
     """
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
@@ -31,8 +31,20 @@ class CastWeights:
                 continue
             for name, parameter in module._parameters.items():
                 if parameter is not None and parameter.dtype == torch.float32:
-                    copy = copies.setdefault(parameter, parameter.detach().to(dtype))
-                    self._places.append((module._parameters, name, copy))
+                    if parameter not in copies:
+                        copies[parameter] = parameter.detach().to(dtype)
+                    self._places.append((module._parameters, name, copies[parameter]))
+
+    @property
+    def bytes(self) -> int:
+        """What they take."""
+        return sum(copy.nbytes for copy in {id(copy): copy for _, _, copy in self._places}.values())
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Cast the present weights, into the same memory."""
+        for parameters, name, copy in self._places:
+            copy.copy_(parameters[name])
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

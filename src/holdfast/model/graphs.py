@@ -1,8 +1,8 @@
 """Steps of decoding as CUDA graphs.
 
-A step launches some 60 kernels for each layer. In small models each kernel is shorter than its launch, so the device
-waits for the host. A CUDA graph launches them all in one call, but has fixed sizes and addresses. So slots and visible
-positions are rounded up to few sizes, and each size has its graph.
+A step launches some 40 kernels for each layer. In small models each kernel is shorter than its launch, so the device
+waits for the host. A CUDA graph launches them all in one call, but has fixed sizes and addresses. So the number of rows
+is rounded up to few sizes, and each size has its graph.
 """
 
 from __future__ import annotations
@@ -18,30 +18,22 @@ from torch import Tensor
 
 from holdfast.model.sampling import Sampled
 
-LENGTHS = 128
-"""Visible positions are rounded up to a multiple of this."""
-
-Decode = Callable[[Tensor, Tensor, Tensor, int], Sampled]
-"""One step: token, position and key of each slot, and the visible positions -> what is sampled. It must not wait for
-the device."""
-Replay = Callable[[Tensor, Tensor, Tensor], Sampled]
+Advance = Callable[[Tensor], Sampled]
+"""One step: moves the state of its rows on in place, `[values, R]`, and says what was sampled. It must not wait for the
+device."""
+Replay = Callable[[Tensor], tuple[Sampled, Tensor]]
 
 
-def rounded_slots(slots: int) -> int:
+def rounded_rows(rows: int) -> int:
     """At least as many: 8, 12, 16, 24, 32, 48, 64, 96 …"""
     size = 8
-    while size < slots:
-        size = size * 3 // 2 if size * 3 // 2 >= slots else size * 2
+    while size < rows:
+        size = size * 3 // 2 if size * 3 // 2 >= rows else size * 2
     return size
 
 
-def rounded_length(length: int) -> int:
-    """At least as many visible positions."""
-    return -(-length // LENGTHS) * LENGTHS
-
-
 class StepGraphs:
-    """The graphs of one batch of rollouts: they hold the addresses of its weights and its cache.
+    """A graph for each number of rows: they hold the addresses of the weights and of the keys.
 
     The first step of a size runs as it is, since kernels that it loads cannot be loaded during a capture. The second is
     captured. A model that cannot be captured, because it waits for the device, decodes as it is.
@@ -57,36 +49,34 @@ class StepGraphs:
         """Number of sizes that have a graph."""
         return sum(replay is not None for replay in self._graphs.values())
 
-    def step(
-        self, decode: Decode, state: tuple[Tensor, Tensor, Tensor], length: int, storage: tuple[int, int]
-    ) -> Sampled:
-        """What `decode` samples for the tokens, positions and keys of `state`.
+    def step(self, advance: Advance, state: Tensor, storage: tuple[int, int]) -> tuple[Sampled, Tensor]:
+        """What `advance` samples, valid until the next step; and the state to go on with.
 
-        It is valid until the next step. `storage` is the size of the cache; another size has other addresses.
+        `storage` is the size of the cache; another size has other addresses.
         """
-        size = (len(state[0]), length, *storage)
+        size = (state.shape[1], *storage)
         if size not in self._graphs or not self._works:
             self._graphs[size] = None
-            return decode(*state, length)
+            return advance(state), state
         replay = self._graphs[size]
         if replay is None:
             try:
-                replay = self._graphs[size] = self._capture(decode, state, length)
+                replay = self._graphs[size] = self._capture(advance, state)
             except RuntimeError as error:
                 self._works = False
                 warnings.warn(f"rollouts decode without CUDA graphs, which is slower: {error}", stacklevel=2)
-                return decode(*state, length)
-        return replay(*state)
+                return advance(state), state
+        return replay(state)
 
-    def _capture(self, decode: Decode, state: tuple[Tensor, Tensor, Tensor], length: int) -> Replay:
-        graph, inputs = torch.cuda.CUDAGraph(), tuple(tensor.clone() for tensor in state)
-        here, aside = torch.cuda.current_stream(inputs[0].device), _capture_stream(inputs[0].device)
+    def _capture(self, advance: Advance, state: Tensor) -> Replay:
+        graph, kept = torch.cuda.CUDAGraph(), state.clone()
+        here, aside = torch.cuda.current_stream(state.device), _capture_stream(state.device)
         aside.wait_stream(here)
         # Not `torch.cuda.graph`: it returns all unused memory to the driver, which the next allocations pay for.
         with torch.cuda.stream(aside):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                outputs = decode(inputs[0], inputs[1], inputs[2], length)
+                sampled = advance(kept)
             except BaseException:
                 with suppress(RuntimeError):
                     graph.capture_end()
@@ -95,11 +85,11 @@ class StepGraphs:
         here.wait_stream(aside)
         self._pool = graph.pool()
 
-        def replay(*values: Tensor) -> Sampled:
-            for kept, value in zip(inputs, values, strict=True):
-                kept.copy_(value)
+        def replay(state: Tensor) -> tuple[Sampled, Tensor]:
+            if state is not kept:
+                kept.copy_(state)
             graph.replay()
-            return outputs
+            return sampled, kept
 
         return replay
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from torch import Tensor
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.model.cache import Row, SlotCache, SlotTable
 from holdfast.model.casting import CastWeights
-from holdfast.model.graphs import StepGraphs, rounded_length, rounded_slots
+from holdfast.model.flash import FlashSlots, serves
+from holdfast.model.graphs import StepGraphs, rounded_rows
 from holdfast.model.last_layer import last_layer_where
 from holdfast.model.policy import Completion, Request, StopReason
 from holdfast.model.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
@@ -39,6 +41,7 @@ from holdfast.model.support import (
     refuse_unsupported,
     rows_that_fit,
     text_config,
+    whole_memory,
     worth_sharing,
 )
 from holdfast.model.tokens import REPLACEMENT, decode
@@ -53,21 +56,20 @@ _MAX_WAIT = 16  # steps a row waits at most
 _PREFILL_TOKENS, _PREFILL_TOKENS_CPU = 16_384, 1024
 
 _CACHE_CPU = 2**31  # bytes of keys and values on a CPU: more rows than these hold are hardly decoded faster
+_STAYS = 1 / 16  # share of a GPU that storage and casts may take while the model learns
 
 END, MAYBE = 1, 2
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Device-side state of slots 0..n-1, valid until a row enters or leaves."""
+    """Rows of a step, valid until one enters or leaves."""
 
-    tokens: Tensor
-    positions: Tensor
-    keys: Tensor
-    advance: Tensor
-    """1 for decoding rows, 0 for idle slots, whose computations are thrown away."""
+    state: Tensor
+    """int64 [5, R] on the device: each row's token, position, key, 1 if it decodes, slot. What the others compute is
+    thrown away."""
     rows: list[tuple[int, Row]]
-    """Decoding rows and their slots."""
+    """Decoding rows and their columns."""
     length: int
     """Positions the longest decoding row sees."""
 
@@ -87,7 +89,7 @@ class HFPolicy:
         top_p, top_k: truncate the sampler (see `sampling.draw`); 1.0 and 0 sample from the whole vocabulary.
         device: moves the model there; None leaves it where it is.
         autocast_dtype: e.g. `torch.bfloat16`, runs forward passes under autocast. The weights of linear layers are cast
-            once for each batch of rollouts, and the casts kept until it ends.
+            once for each batch of rollouts.
         on_token: called with (request id, token id) as each token is sampled.
         greedy: take the most likely token instead of sampling.
         max_rows: rollouts whose keys are in memory at once; others queue.
@@ -129,9 +131,9 @@ class HFPolicy:
         self._forward_options = {"logits_to_keep": 1} if accepts_logits_to_keep(model) else {}
         self._prefill_tokens = _PREFILL_TOKENS_CPU if self.device.type == "cpu" else _PREFILL_TOKENS
         self._shares_turns = worth_sharing(model)
-        self._begin()
-        with self._ready_to_sample():
-            check_exact(self.model, self.device)
+        self._in_place = serves(model, self.device, autocast_dtype or model.dtype)
+        self._forget()
+        self._check()
 
     def with_sampling(
         self, *, temperature: float, top_p: float = 1.0, top_k: int = 0, greedy: bool = False
@@ -141,19 +143,43 @@ class HFPolicy:
         _check_sampling(temperature, top_p, top_k)
         policy = copy.copy(self)
         policy.temperature, policy.top_p, policy.top_k, policy.greedy = temperature, top_p, top_k, greedy
-        policy._begin()
+        policy._forget()
         return policy
+
+    def _check(self) -> None:
+        """Raise `ModelError` for a model that the cache cannot serve. Where only slots cannot, they are not used."""
+        with self._ready_to_sample():
+            if self._flash is not None:
+                try:
+                    with self._autocast():
+                        check_exact(self.model, self.device, self._flash)
+                    return
+                except (ModelError, RuntimeError) as error:
+                    warnings.warn(f"rollouts decode without FlashAttention, which is slower: {error}", stacklevel=3)
+                    self._in_place = False
+                    self._forget()
+            check_exact(self.model, self.device)
+
+    def _forget(self) -> None:
+        """Start without rollouts, and without what stays between batches of them."""
+        self._cast: CastWeights | None = None
+        self._flash: FlashSlots | None = None
+        self._graphs: StepGraphs | None = None
+        self._weights: list[int] = []
+        if self._in_place:
+            self._flash = FlashSlots(self.model, self.device, self.autocast_dtype or self.model.dtype)
+            self._graphs = StepGraphs()
+        self._begin()
 
     def _begin(self) -> None:
         """Start without rollouts."""
-        self._table = SlotTable(SlotCache(text_config(self.model).num_hidden_layers, self.device))
+        self._cache = SlotCache(text_config(self.model).num_hidden_layers, self.device)
+        self._table = SlotTable(self._flash or self._cache)
         self._rows: dict[str, Row] = {}
         self._waiting: list[Row] = []
         self._waited = 0
         self._decoding = 0
         self._batch: _Batch | None = None
-        self._cast: CastWeights | None = None
-        self._graphs = StepGraphs() if self.device.type == "cuda" else None
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; computing starts at the next `poll`.
@@ -162,8 +188,7 @@ class HFPolicy:
         the model's positions.
         """
         if not self._rows:
-            if self.autocast_dtype is not None:
-                self._cast = CastWeights(self.model, self.autocast_dtype)
+            self._read_weights()
             self._measure_room()
         for request in requests:
             row = self._rows.get(request.id) or Row(id=request.id, context=[])
@@ -198,11 +223,12 @@ class HFPolicy:
     def release(self, ids: Iterable[str]) -> None:
         """Forget these rollouts in any state, also after an exception during their prefill.
 
-        The last one frees the memory of the cache, which the optimizer needs between rollouts.
+        The last one frees the memory of the cache, which the optimizer needs between rollouts, unless that is a small
+        part of a GPU's.
         """
         leaving = [self._rows.pop(id) for id in ids if id in self._rows]
         if not self._rows:
-            self._begin()
+            self._begin() if self._may_stay() else self._forget()
             if leaving and self.device.type == "cpu":
                 give_back_memory()
         elif leaving:
@@ -215,6 +241,23 @@ class HFPolicy:
         if leaving:
             self._batch = None
 
+    def _may_stay(self) -> bool:
+        if self._flash is None:
+            return False
+        taken = self._flash.bytes + (self._cast.bytes if self._cast else 0)
+        return taken <= _STAYS * whole_memory(self.device)
+
+    def _read_weights(self) -> None:
+        """Cast the model's present weights. Graphs hold the addresses of the others, and are dropped where these
+        change."""
+        if self._cast is not None:
+            self._cast.refresh()
+        elif self.autocast_dtype is not None:
+            self._cast = CastWeights(self.model, self.autocast_dtype)
+        weights = [parameter.data_ptr() for parameter in self.model.parameters()]
+        if self._graphs is not None and weights != self._weights:
+            self._graphs, self._weights = StepGraphs(), weights
+
     def _measure_room(self) -> None:
         """Set how many rows are in memory at once. Repeated for each batch of rollouts: training in between changes the
         free memory of a GPU."""
@@ -223,8 +266,7 @@ class HFPolicy:
         free = free_memory(self.device) if self.device.type == "cuda" else 2 * _CACHE_CPU
         fit = rows_that_fit(self.model, self._max_tokens, self.autocast_dtype, free)
         self.max_rows = min(self._most_rows, fit)
-        most = (self.max_rows, self._max_tokens)
-        self._table = SlotTable(SlotCache(text_config(self.model).num_hidden_layers, self.device, most=most))
+        self._table.cache.most = (self.max_rows, self._max_tokens)
 
     def _choose_prefill(self) -> list[Row]:
         """Waiting rows to prefill now; none while waiting for more is cheaper."""
@@ -262,7 +304,26 @@ class HFPolicy:
     def _prefill_pass(self, families: list[list[Row]], finished: list[Completion]) -> None:
         """One forward pass over the first row of each family; the others copy its keys and draw from its logits."""
         leaders = [family[0] for family in families]
-        width, length = max(row.unseen for row in leaders), max(len(row.context) for row in leaders)
+        length = max(len(row.context) for row in leaders)
+        logits = self._padded(leaders, length) if self._flash is None else self._packed(leaders, length, self._flash)
+        self._table.cache.copy([(family[0].slot, row.slot) for family in families for row in family[1:]], length)
+        rows = [(i, row) for i, family in enumerate(families) for row in family]
+        for _, row in rows:
+            row.cached, row.decoding = len(row.context), True
+        self._decoding += len(rows)
+        source, keys, where = self._columns([(i, row.key, row.cached) for i, row in rows])
+        sampled = self._sample(logits.index_select(0, source), keys, where)
+        self._accept([(i, row) for i, (_, row) in enumerate(rows)], sampled, finished)
+
+    def _packed(self, leaders: list[Row], length: int, slots: FlashSlots) -> Tensor:
+        """Logits `[rows, V]` behind the contexts of rows."""
+        self._table.reserve(length)
+        with self._autocast():
+            return slots.append([(row.slot, row.cached, row.context[row.cached :]) for row in leaders])
+
+    def _padded(self, leaders: list[Row], length: int) -> Tensor:
+        """Likewise, in a pass with padding."""
+        width = max(row.unseen for row in leaders)
         self._table.reserve(max(row.cached for row in leaders) + width)
         # New tokens are right-aligned in the pass, so that every row's last one is the pass's last position, the only
         # one to be projected onto the vocabulary. The padding in front is stored after the row's end, where no query
@@ -276,65 +337,66 @@ class HFPolicy:
         real = place >= cached.unsqueeze(1)
         positions = place.where(real, 0)
         write = place.where(real, ends.unsqueeze(1) + column)
-        mask = self._table.cache.plan_rows(slots, write, positions, length=length)
+        mask = self._cache.plan_rows(slots, write, positions, length=length)
         only_last = last_layer_where(self.model, column.expand_as(ids) == width - 1)
         with only_last if width >= _LONG else nullcontext():
-            logits = self._forward(ids, positions, mask)
-        self._table.cache.copy([(family[0].slot, row.slot) for family in families for row in family[1:]], length)
-        rows = [(i, row) for i, family in enumerate(families) for row in family]
-        for _, row in rows:
-            row.cached, row.decoding = len(row.context), True
-        self._decoding += len(rows)
-        source, keys, where = self._columns([(i, row.key, row.cached) for i, row in rows])
-        sampled = self._sample(logits.index_select(0, source), keys, where)
-        self._accept([(i, row) for i, (_, row) in enumerate(rows)], sampled, finished)
+            return self._forward(ids, positions, mask)
 
     def _step(self, finished: list[Completion]) -> None:
         """One token for every decoding row."""
         batch = self._batch = self._batch or self._assemble()
-        state = batch.tokens, batch.positions, batch.keys
+        self._table.reserve(batch.length)
         if self._graphs is None:
-            self._table.reserve(batch.length)
-            sampled = self._decode(*state, batch.length)
+            sampled = self._advance(batch.state, batch.length)
         else:
-            length, cache = rounded_length(batch.length), self._table.cache
-            cache.reserve(len(batch.tokens), length)
-            sampled = self._graphs.step(self._decode, state, length, (cache.slots, cache.capacity))
+            cache = self._table.cache
+            sampled, batch.state = self._graphs.step(self._advance, batch.state, (cache.slots, cache.capacity))
         for _, row in batch.rows:
             row.cached += 1
-        batch.positions = batch.positions + batch.advance
         batch.length += 1
-        batch.tokens = sampled.tokens
         self._accept(batch.rows, sampled, finished)
 
-    def _decode(self, tokens: Tensor, positions: Tensor, keys: Tensor, length: int) -> Sampled:
-        """The next token of slots 0..n-1, which see `length` positions at most. Does not wait for the device."""
-        mask = self._table.cache.plan_step(positions, length=length)
-        logits = self._forward(tokens.unsqueeze(1), positions.unsqueeze(1), mask)
-        return self._sample(logits, keys, positions + 1)
+    def _advance(self, state: Tensor, length: int = 0) -> Sampled:
+        """The next token of each row of `_Batch.state`, which moves on in place. Without slots rows see `length`
+        positions at most. Does not wait for the device."""
+        tokens, positions, keys, advance, slots = state.unbind()
+        if self._flash is None:
+            mask = self._cache.plan_step(positions, length=length)
+            logits = self._forward(tokens.unsqueeze(1), positions.unsqueeze(1), mask)
+        else:
+            with self._autocast():
+                logits = self._flash.next(tokens, positions, slots)
+        sampled = self._sample(logits, keys, positions + 1)
+        tokens.copy_(sampled.tokens)
+        positions.add_(advance)
+        return sampled
 
     def _assemble(self) -> _Batch:
         """The device-side state, from the rows."""
-        count = self._table.gather()
-        if self._graphs is not None:
-            count = min(rounded_slots(count), self.max_rows)
-        slots = self._table.rows[:count]
-        slots += [None] * (count - len(slots))
+        self._table.reserve(1 + max(row.cached for row in self._table.rows if row is not None))
+        if self._flash is None:
+            count = self._table.gather()
+            slots = list(enumerate(self._table.rows[:count]))
+        else:
+            slots = [(slot, row) for slot, row in enumerate(self._table.rows) if row is not None and row.decoding]
+            slots += [(self._flash.slots, None)] * (rounded_rows(len(slots)) - len(slots))
         # What an idle slot computes is stored after its row's end, where no query reads.
         table = [
-            (row.context[-1], row.cached, row.key, 1)
+            (row.context[-1], row.cached, row.key, 1, slot)
             if row is not None and row.decoding
-            else (0, row.cached if row is not None else 0, 0, 0)
-            for row in slots
+            else (0, row.cached if row is not None else 0, 0, 0, slot)
+            for slot, row in slots
         ]
-        rows = [(slot, row) for slot, row in enumerate(slots) if row is not None and row.decoding]
-        self._table.reserve(1 + max(entry[1] for entry in table))
-        tokens, positions, keys, advance = self._columns(table)
-        return _Batch(tokens, positions, keys, advance, rows, length=1 + max(row.cached for _, row in rows))
+        rows = [(i, row) for i, (_, row) in enumerate(slots) if row is not None and row.decoding]
+        state = torch.tensor(table, device=self.device).T.contiguous()
+        return _Batch(state, rows, length=1 + max(row.cached for _, row in rows))
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None)
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        with torch.autocast(self.device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None):
-            logits = planned_forward(self.model, self._table.cache, ids, positions, mask, **self._forward_options)
+        with self._autocast():
+            logits = planned_forward(self.model, self._cache, ids, positions, mask, **self._forward_options)
         return logits[:, -1]
 
     def _sample(self, logits: Tensor, keys: Tensor, positions: Tensor) -> Sampled:

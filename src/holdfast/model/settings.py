@@ -44,7 +44,7 @@ class Sampling(Section):
     """Temperature of the sampler and of all log-probs: the logits are divided by it."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Nucleus sampling. Below 1, the sampler is truncated but the log-probs are not. This mismatch alone can make a run
-    collapse (docs/reference/results.md), so a run warns about it."""
+    collapse (research/docs/testbed.md), so a run warns about it."""
     top_k: int = Field(0, ge=0)
     """Sample from the k most likely tokens; 0: from all. Above 0, the same mismatch as with `top_p`."""
     mask_logprobs: bool = False

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -36,6 +36,18 @@ class CausalLM(Protocol):
 
     def get_output_embeddings(self) -> Any:
         """The layer that projects hidden states onto the vocabulary."""
+        ...
+
+
+class Slots(Protocol):
+    """A cache that rows are appended to; see `holdfast.model.flash`."""
+
+    def reserve(self, slots: int, capacity: int) -> None:
+        """Make room."""
+        ...
+
+    def append(self, rows: Sequence[tuple[int, int, Sequence[int]]]) -> Tensor:
+        """Logits behind each row."""
         ...
 
 
@@ -141,6 +153,11 @@ def free_memory(device: torch.device) -> int:
     return int(torch.cuda.mem_get_info(device)[0]) + idle
 
 
+def whole_memory(device: torch.device) -> int:
+    """Bytes of a GPU."""
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
 def give_back_memory() -> None:
     """Return freed memory to the system. glibc keeps most of it: after two updates of SmolLM2-135M it held 3.4 GiB, and
     0.9 after this call."""
@@ -161,29 +178,19 @@ def rows_that_fit(model: CausalLM, tokens: int, autocast_dtype: torch.dtype | No
 
 
 @torch.inference_mode()
-def check_exact(model: CausalLM, device: torch.device) -> None:
+def check_exact(model: CausalLM, device: torch.device, slots: Slots | None = None) -> None:
     """Compare cached decoding of two ragged rows with plain forward passes of the same tokens.
 
     Catches what no config field shows: positions taken from the mask (ALiBi), state kept outside the cache, token
-    shifts. Costs three forward passes of a few tokens.
+    shifts. Costs three forward passes of a few tokens. `slots`: the cache to try instead of `SlotCache`.
     """
     dtypes = [model.dtype]  # and of the logits as computed: a trainer's autocast inside `forward` shows nowhere else
     watched = model.get_output_embeddings().register_forward_hook(lambda _, __, logits: dtypes.append(logits.dtype))
     vocabulary = text_config(model).vocab_size
     rows = [[1, 2, 3, 4, 5, 6], [3, 5, 7]]
     ids = [[token % vocabulary for token in row] for row in rows]
-    cache = SlotCache(text_config(model).num_hidden_layers, device)
-    # Row 0 is prefilled with 5 tokens, row 1 with 2 behind three of padding; then both decode one token.
-    prompt = torch.tensor([ids[0][:5], [0, 0, 0, *ids[1][:2]]], device=device)
-    write = torch.tensor([[0, 1, 2, 3, 4], [2, 3, 4, 0, 1]], device=device)
-    sees = torch.tensor([[0, 1, 2, 3, 4], [0, 0, 0, 0, 1]], device=device)
-    cache.reserve(2, 6)
-    mask = cache.plan_rows(torch.arange(2, device=device), write, sees, length=5)
-    planned_forward(model, cache, prompt, sees, mask)
-    positions = torch.tensor([5, 2], device=device)
-    mask = cache.plan_step(positions, length=6)
-    last = torch.tensor([[ids[0][5]], [ids[1][2]]], device=device)
-    cached = planned_forward(model, cache, last, positions.unsqueeze(1), mask)[:, -1].float().log_softmax(-1)
+    last = _last_by_slots(slots, ids) if slots is not None else _last_by_cache(model, ids, device)
+    cached = last.float().log_softmax(-1)
     plain = [model(input_ids=torch.tensor([row], device=device), use_cache=False).logits[0, -1] for row in ids]
     watched.remove()
     whole = torch.stack(plain).float().log_softmax(-1)
@@ -196,6 +203,29 @@ def check_exact(model: CausalLM, device: torch.device) -> None:
             f"{type(model).__name__} gives other log-probs with the rollout cache than without (by {gap:.2g} nats): it "
             "keeps state or positions the cache does not know; choose one with rotary positions and full attention"
         )
+
+
+def _last_by_slots(slots: Slots, ids: list[list[int]]) -> Tensor:
+    """Logits `[2, V]` behind rows of 6 and 3 tokens, the last of which is decoded."""
+    slots.reserve(2, 6)
+    slots.append([(1, 0, ids[0][:5]), (0, 0, ids[1][:2])])
+    return slots.append([(1, 5, ids[0][5:]), (0, 2, ids[1][2:])])
+
+
+def _last_by_cache(model: CausalLM, ids: list[list[int]], device: torch.device) -> Tensor:
+    """Likewise."""
+    cache = SlotCache(text_config(model).num_hidden_layers, device)
+    # Row 0 is prefilled with 5 tokens, row 1 with 2 behind three of padding; then both decode one token.
+    prompt = torch.tensor([ids[0][:5], [0, 0, 0, *ids[1][:2]]], device=device)
+    write = torch.tensor([[0, 1, 2, 3, 4], [2, 3, 4, 0, 1]], device=device)
+    sees = torch.tensor([[0, 1, 2, 3, 4], [0, 0, 0, 0, 1]], device=device)
+    cache.reserve(2, 6)
+    mask = cache.plan_rows(torch.arange(2, device=device), write, sees, length=5)
+    planned_forward(model, cache, prompt, sees, mask)
+    positions = torch.tensor([5, 2], device=device)
+    mask = cache.plan_step(positions, length=6)
+    last = torch.tensor([[ids[0][5]], [ids[1][2]]], device=device)
+    return planned_forward(model, cache, last, positions.unsqueeze(1), mask)[:, -1]
 
 
 def diverged(model: CausalLM) -> ModelError:

@@ -57,6 +57,9 @@ class Config(Section):
         parts: dict[str, Any] = {name: getattr(self, name).model_dump() for name in sections}
         if self.warm_start.batches == "by-length":  # as all starts were made before there was this setting
             del parts["warm_start"]["batches"]
+        del parts["protocol"]["tool_timeout"]
+        if not self.retrieval.fields:
+            del parts["retrieval"]["fields"]
         if self.protocol.tools is None:
             del parts["protocol"]["tools"]
         return parts
@@ -117,11 +120,17 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             "alone would need a critic of its own. Leave train.per_sample_every out, or set loss.advantage = 'grpo'"
         )
     yield from _no_tool_template(config)
+    searches = config.protocol.searches
+    if not searches and config.warm_start.steps:
+        yield (
+            f"warm_start.steps = {config.warm_start.steps} with protocol.tools = {as_toml(config.protocol.tools)}: "
+            "demonstrations search, and this agent cannot. Add 'search' to protocol.tools, or set warm_start.steps = 0"
+        )
     yield from unmet_needs(config)
     yield from critic_errors(config.critic, config.loss, config.reward)
     in_world = data.train == "world"
     searches_world = retrieval.corpus == "world" and (in_world or retrieval.index is None)
-    if retrieval.url is None and in_world != searches_world:
+    if searches and retrieval.url is None and in_world != searches_world:
         yield (
             f"data.train = {data.train!r} with retrieval.corpus = {retrieval.corpus!r}: only the bundled world's own "
             "corpus answers its questions. Set both to your files, or neither"

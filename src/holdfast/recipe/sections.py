@@ -8,7 +8,8 @@ from unicodedata import category
 
 from pydantic import Field, field_validator, model_validator
 
-from holdfast.agent.tools import PRESETS, problem_of
+from holdfast.agent.calling import problem_of
+from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
 from holdfast.base.importing import is_import_path
 from holdfast.base.section import Section, as_toml
@@ -16,6 +17,7 @@ from holdfast.diagnose.codes import chosen
 from holdfast.methods.penalties import LLDS, AnyPenalty
 from holdfast.methods.registry import Methods
 from holdfast.methods.surrogates import SURROGATES
+from holdfast.retrieval.corpus import FIELDS as PASSAGE_FIELDS
 from holdfast.retrieval.wire import retrieve_url
 
 LONGEST_NAME = 200
@@ -32,7 +34,8 @@ class Run(Section):
     dir: str = "runs"
     """Parent folder of the run folder, relative to the current folder."""
     code: str | None = None
-    """Folder with the modules that `reward.custom` and `loss.penalty.path` name. Unset: the folder of the recipe."""
+    """Folder with the modules that `protocol.tools`, `reward.custom` and `loss.penalty.path` name. Unset: the folder of
+    the recipe."""
     seed: int = 0
     """Seed of the data order and of the sampler. The warm start has its own seed, so runs with different seeds can
     share it."""
@@ -75,13 +78,16 @@ class Retrieval(Section):
     """The passages, and the index or the server that searches them."""
 
     corpus: str = "world"
-    """Passages: `world`, the bundled ones, `factbook:corpus`, a JSONL file (`id`, `contents`), or a folder of `.md` and
-    `.txt` files."""
+    """Passages: `world`, the bundled ones, `factbook:corpus`, a file of rows (`id`, `contents`), or a folder of
+    documents (docs/guide/retrieval.md)."""
     index: str | None = None
     """Index folder of `holdfast index build`, BM25 or dense. It contains the passages. If `corpus` is also set, the
     index must be of that corpus; if the folder does not exist, a BM25 index is built and saved there."""
     url: str | None = None
     """Address of a `/retrieve` server (Search-R1's protocol), instead of a local index."""
+    fields: dict[str, str] = Field({})
+    """Fields of the rows of `corpus` that hold `id`, `title` and `text`, where they have other names: `{ text = "body"
+    }`."""
     stem: bool = True
     """Stem English words when an index is built."""
     cache_size: int = Field(100_000, ge=0)
@@ -93,6 +99,8 @@ class Retrieval(Section):
                 "retrieval.corpus = 'none' names no passages; to take a corpus out of a recipe, write unset = "
                 "['retrieval.corpus'] at its top, or --unset retrieval.corpus"
             )
+        if unknown := sorted(set(self.fields) - set(PASSAGE_FIELDS)):
+            yield f"retrieval.fields has {unknown[0]!r}, but a passage has {', '.join(PASSAGE_FIELDS)}; leave it out"
         if self.url is None:
             return
         if not self.url:
@@ -133,9 +141,12 @@ class Protocol(Section):
     preset: Literal["clean", "search-r1", "sapo", "r1", "tools"] = "clean"
     """Tags, prompt and number of turns (docs/reference/papers.md). `r1` does not search. `tools` has no tags, but tool
     calls as the model's chat template writes them (docs/reference/tools.md)."""
-    tools: tuple[Literal["search", "read"], ...] | None = Field(None, strict=False)
-    """With `tools`, the tools of the model: `read` returns a passage that was found, whole, by its id. Unset: `search`
+    tools: tuple[str, ...] | None = Field(None, strict=False)
+    """With `tools`, the tools of the model: `search`; `read`, which returns a passage that was found, whole, by its id;
+    and functions of your own by import path, such as `my_tools:calculator` (docs/guide/own-tools.md). Unset: `search`
     alone."""
+    tool_timeout: float = Field(30.0, gt=0)
+    """Seconds that a call of a function of your own may take. The model is then told that it took too long."""
     prompt: str | None = None
     """Prompt that contains `{question}`. Unset: the preset's."""
     max_turns: int = Field(4, ge=1)
@@ -155,6 +166,11 @@ class Protocol(Section):
     def _of_preset(cls, data: Any) -> Any:
         preset = PRESETS.get(str(data.get("preset", "clean"))) if isinstance(data, dict) else None
         return data if preset is None else {"max_turns": preset.max_turns, **data}
+
+    @property
+    def searches(self) -> bool:
+        """Whether the agent has a tool that searches; without it, it needs no passages."""
+        return self.tools is None or "search" in self.tools
 
     @property
     def max_sampled_tokens(self) -> int:

@@ -133,7 +133,7 @@ def read(text: str, annotation: Any) -> Any:
             try:
                 return _toml(text, "[", "]")
             except (ValueError, RecursionError):
-                if typing.get_origin(typing.get_args(kind)[0]) is Literal:
+                if typing.get_args(kind)[0] is str:
                     return [name.strip() for name in text.split(",")]
                 continue
         if typing.get_origin(kind) is dict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from holdfast.agent.calling import tool_named
 from holdfast.agent.rewards import part
 from holdfast.base.errors import ConfigError, raise_all
 from holdfast.recipe.config import Config, inert_penalty
@@ -49,8 +50,12 @@ def code_errors(config: Config) -> Iterator[str]:
             yield from inert_penalty(config, penalty)
     except ConfigError as error:
         yield str(error)
-    for path in config.reward.custom:
-        try:
-            part(path)
-        except ConfigError as error:
-            yield f"reward.custom: {error}"
+    for setting, load, paths in (
+        ("reward.custom", part, config.reward.custom),
+        ("protocol.tools", tool_named, config.protocol.tools or ()),
+    ):
+        for path in paths:
+            try:
+                load(path)
+            except ConfigError as error:
+                yield f"{setting}: {error}"

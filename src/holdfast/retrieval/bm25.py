@@ -23,7 +23,6 @@ from holdfast.retrieval.bm25_building import (
     SCORES,
     STARTS,
     VOCABULARY,
-    WORD,
     B,
     Vocabulary,
     bm25_settings,
@@ -45,6 +44,7 @@ from holdfast.retrieval.storage import (
     write_manifest,
 )
 from holdfast.retrieval.types import Document, Hit, Ranked, hits_of
+from holdfast.retrieval.words import words_of
 
 # Lucene's stop words. They are indexed, and dropped from a query only when it has other words, so that a question
 # about the film "It" has hits.
@@ -60,7 +60,7 @@ _NO_HITS = Ranked(np.empty(0, np.int64), np.empty(0, np.float32))
 
 def query_words(query: str, numbers: Mapping[str, int], stem: Callable[[str], str]) -> list[int]:
     """Numbers of those words of a query that occur in the corpus, in order, repetitions included."""
-    words = WORD.findall(query.lower())
+    words = words_of(query)
     words = [word for word in words if word not in _STOP_WORDS] or words
     return [number for word in words if (number := numbers.get(stem(word))) is not None]
 
@@ -238,14 +238,14 @@ class BM25Retriever:
             words = [query_words(query, self._vocabulary, self._stem) for query in queries]
         return [self._postings.best(query, k) for query in words]
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index to a new folder, completely or not at all. Raises `DataError`."""
+    def save(self, folder: str | os.PathLike[str], more: Mapping[str, str] | None = None) -> None:
+        """Write the index to a new folder, complete or not there, with `more` in its manifest. Raises `DataError`."""
         with new_index(Path(folder)) as fresh:
             write_array(fresh / SCORES, self._postings.scores)
             write_array(fresh / ROWS, self._postings.rows)
             write_words(fresh, self._vocabulary, self._postings.starts, self._postings.largest)
             write_documents(fresh, self.documents)
-            write_manifest(fresh, self._settings)
+            write_manifest(fresh, {**self._settings, **(more or {})})
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, expected_hash: str | None = None) -> BM25Retriever:

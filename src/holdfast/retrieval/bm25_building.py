@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,12 @@ from numpy.typing import NDArray
 from holdfast.base.errors import DataError, MissingExtra
 from holdfast.base.progress import Progress
 from holdfast.retrieval.building import new_index, read_passages, start_stage
-from holdfast.retrieval.corpus import Reading
+from holdfast.retrieval.corpus import Reading, files_seen
 from holdfast.retrieval.storage import write_array, write_documents, write_manifest
 from holdfast.retrieval.types import Document
+from holdfast.retrieval.words import BIGRAMS, words_of
 
 SCORES, ROWS, STARTS, LARGEST, VOCABULARY = "scores.f4", "rows.i4", "starts.i8", "largest.f4", "vocabulary.json"
-WORD = re.compile(r"\w+")
 K1, B = 0.9, 0.4
 """As in the published Lucene baselines."""
 _MOST_CACHED_WORDS = 1 << 20
@@ -48,7 +47,7 @@ class Vocabulary:
         if len(self._cache) > _MOST_CACHED_WORDS:
             self._cache.clear()
         cache, numbers = self._cache, []
-        for word in WORD.findall(text.lower()):
+        for word in words_of(text):
             number = cache.get(word)
             if number is None:
                 number = cache[word] = self.numbers.setdefault(self._stem(word), len(self.numbers))
@@ -121,19 +120,20 @@ def build_bm25(
     *,
     stem: bool = True,
     replace: bool = False,
+    fields: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     chunk: int = _CHUNK,
     pairs_at_once: int = _PAIRS_AT_ONCE,
 ) -> Reading:
     """Index a corpus (`holdfast.retrieval.corpus.passages`) into the folder `out`, completely or not at all.
 
-    `replace`: put U+FFFD where a line is not UTF-8, instead of skipping the line. Memory: the vocabulary, some 80 bytes
+    `replace` and `fields`: as of `passages`. Memory: the vocabulary, some 80 bytes
     per passage, and `pairs_at_once` (60 bytes each). Returns what was read and skipped. Raises `DataError`.
     """
     progress, reading = progress or Progress(), Reading(corpus)
     with new_index(out) as folder:
         vocabulary, lengths = Vocabulary(stem), array("q")
-        documents = read_passages(corpus, reading, progress, replace=replace)
+        documents = read_passages(corpus, reading, progress, replace=replace, fields=fields or {})
         digest = write_documents(folder, _counted(documents, vocabulary, lengths, folder.parent, chunk))
         if not vocabulary.numbers:
             raise DataError(f"none of the {len(lengths)} passages contains a word, so no search could have a hit")
@@ -151,7 +151,8 @@ def build_bm25(
                 largest.append(word_largest)
                 progress.advance(done := done + len(scores))
         write_words(folder, vocabulary.numbers, starts, np.concatenate(largest))
-        write_manifest(folder, bm25_settings(len(lengths), digest, stem, K1, B))
+        settings = bm25_settings(len(lengths), digest, stem, K1, B)
+        write_manifest(folder, settings | {"corpus_files": files_seen(corpus, fields)})
     return reading
 
 
@@ -177,7 +178,8 @@ def write_words(
 
 def bm25_settings(count: int, digest: str, stem: bool, k1: float, b: float) -> dict[str, Any]:
     """The manifest of an index of `count` passages."""
-    return {"kind": "bm25", "documents": count, "corpus_sha256": digest, "stem": stem, "k1": k1, "b": b}
+    settings = {"kind": "bm25", "documents": count, "corpus_sha256": digest, "stem": stem, "k1": k1, "b": b}
+    return settings | {"without_blanks": BIGRAMS}
 
 
 def _idf(frequencies: NDArray[np.int64], count: int) -> NDArray[np.float32]:

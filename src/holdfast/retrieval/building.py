@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
@@ -10,7 +10,8 @@ from shutil import rmtree
 from holdfast.base.errors import DataError
 from holdfast.base.files import UNWRITABLE, locked, partial_folder
 from holdfast.base.progress import Progress
-from holdfast.retrieval.corpus import Reading, count_rows, passages
+from holdfast.base.rows import count_rows
+from holdfast.retrieval.corpus import Reading, passages
 from holdfast.retrieval.types import Document
 
 
@@ -45,10 +46,12 @@ def resumable_index(out: Path) -> Iterator[Path]:
             rmtree(parent)
 
 
-def read_passages(corpus: Path, reading: Reading, progress: Progress, *, replace: bool) -> Iterator[Document]:
+def read_passages(
+    corpus: Path, reading: Reading, progress: Progress, *, replace: bool, fields: Mapping[str, str]
+) -> Iterator[Document]:
     """The passages of a corpus, counted in `reading`; says how far it is. Raises `DataError`."""
     start_stage(progress, "reading passages", None if corpus.is_dir() else count_rows(corpus))
-    for document in reading.counted(passages(corpus, on_skip=reading.skips, replace=replace)):
+    for document in reading.counted(passages(corpus, on_skip=reading.skips, replace=replace, fields=fields)):
         if reading.passages % 1000 == 0:
             progress.advance(reading.passages)
         yield document

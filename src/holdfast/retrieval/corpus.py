@@ -1,37 +1,47 @@
-"""Corpora of passages: JSONL, tab-separated tables of DPR, folders of Markdown and text."""
+"""Corpora of passages: files of rows, and folders of documents (`retrieval/folders.py`)."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
+import json
 import os
-import re
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.base.errors import DataError
-from holdfast.base.jsonl import BadField, Judge, Skipped, Skips, clean_text, iter_rows, json_kind, lines, text_field
+from holdfast.base.errors import ConfigError
+from holdfast.base.jsonl import BadField, Skipped, Skips, clean_text, json_kind, text_field
+from holdfast.base.rows import iter_rows
+from holdfast.retrieval.folders import folder_passages
 from holdfast.retrieval.types import Document
 
 MOST_CHARACTERS = 1_000_000
 """The most characters of one passage. A search returns whole passages, and an agent reads a hundred words of each."""
 
 
+FIELDS = ("id", "title", "text")
+"""What a passage is made of. A mapping names the fields of a file that hold them."""
+IDS = ("id", "_id", "docid")
+"""The usual names of an id; the first that a row has."""
+
+
 def passages(
-    path: str | os.PathLike[str], *, on_skip: Callable[[Skipped], None], replace: bool = False
+    path: str | os.PathLike[str],
+    *,
+    on_skip: Callable[[Skipped], None],
+    replace: bool = False,
+    fields: Mapping[str, str] | None = None,
 ) -> Iterator[Document]:
     """The passages of a corpus, one after another.
 
     Args:
-        path: JSONL (`.jsonl`, `.json`, `.jsonl.gz`), a DPR table (`.tsv`, `.tsv.gz`: id, text, title), or a folder of
-            `.md` and `.txt` files, which are cut into passages. A line of JSONL is `{"id": str, "contents":
-            "title\\ntext"}`, or has `title` and `text` in place of `contents`; other fields are ignored. This covers
-            wiki-18 and FlashRAG.
+        path: a file of rows (JSON lines, plain or .gz, a JSON array, parquet, a table with a header), or a folder (see
+            `holdfast.retrieval.folders`). A row has an id (`IDS`), and `contents` ("title\\ntext") or `text` with or
+            without `title`; other fields are ignored. This covers wiki-18, FlashRAG, DPR and BEIR.
         on_skip: called with every row that is malformed or repeats an id. Such a row is left out.
         replace: put U+FFFD where a line is not UTF-8, instead of skipping the line.
+        fields: which fields of a row hold `FIELDS`, where they have other names.
 
     Raises:
         DataError: nothing can be read, no passage can be used, or more than half cannot.
@@ -41,14 +51,31 @@ def passages(
     path = Path(path)
     if path.is_dir():
         return folder_passages(path, on_skip=on_skip, replace=replace)
-    if ".tsv" in path.suffixes:
-        return _table_passages(path, on_skip, replace)
-    return iter_rows(path, _fresh(_document), what="passage", on_skip=on_skip, replace=replace)
+    # Titles of DPR's tables are put in quotes, as in wiki-18.
+    parse = _fresh(partial(_document, fields=fields or {}, quoted=".tsv" in path.suffixes))
+    return iter_rows(path, parse, what="passage", on_skip=on_skip, replace=replace)
 
 
-def count_rows(path: str | os.PathLike[str]) -> int:
-    """Roughly how many passages a file holds: its lines."""
-    return sum(1 for _ in lines(Path(path)))
+def fields_of(pairs: Iterable[str]) -> dict[str, str]:
+    """The mapping of `text=body` and the like. Raises `ConfigError`."""
+    mapping = {}
+    for pair in pairs:
+        name, equals, field = pair.partition("=")
+        if name not in FIELDS or not equals or not field:
+            raise ConfigError(
+                f"{pair!r} names no field of a passage; write {', '.join(FIELDS[:-1])} or {FIELDS[-1]}, =, and the "
+                "field of your file, such as text=body"
+            )
+        mapping[name] = field
+    return mapping
+
+
+def files_seen(path: Path, fields: Mapping[str, str] | None = None) -> str:
+    """A digest of names, sizes and times of the files of a corpus: while it stays, so do the passages."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    stats = [(file.name if file == path else str(file.relative_to(path)), file.stat()) for file in files]
+    seen = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    return hashlib.sha256(json.dumps([seen, dict(fields or {})]).encode()).hexdigest()
 
 
 class CorpusDigest:
@@ -77,15 +104,17 @@ def corpus_hash(documents: Iterable[Document]) -> str:
     return digest.hexdigest()
 
 
-def _document(row: dict[str, Any]) -> Document:
-    return Document(id=_id(row), contents=_contents(row))
+def _document(row: dict[str, Any], fields: Mapping[str, str], quoted: bool) -> Document:
+    return Document(id=_id(row, fields), contents=_contents(row, fields, quoted))
 
 
-def _contents(row: dict[str, Any]) -> str:
-    if "contents" in row or "text" not in row:
+def _contents(row: dict[str, Any], fields: Mapping[str, str], quoted: bool) -> str:
+    if "text" not in fields and ("contents" in row or "text" not in row):
         return _bounded(text_field(row, "contents"), "contents")
-    title, text = clean_text(row.get("title") or "", "title", empty=True), text_field(row, "text")
-    return _bounded(f"{title.strip()}\n{text}", "text")
+    text_name, title_name = fields.get("text", "text"), fields.get("title", "title")
+    text = text_field(row, text_name)
+    title = clean_text(row.get(title_name) or "", title_name, empty=True).strip()
+    return _bounded(f'"{title}"\n{text}' if quoted and title else f"{title}\n{text}", text_name)
 
 
 def _bounded(text: str, field: str) -> str:
@@ -96,13 +125,14 @@ def _bounded(text: str, field: str) -> str:
     return text
 
 
-def _id(row: dict[str, Any]) -> str:
-    value = row.get("id")
+def _id(row: dict[str, Any], fields: Mapping[str, str]) -> str:
+    name = fields.get("id") or next((name for name in IDS if name in row), IDS[0])
+    value = row.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)  # row numbers are common ids
     if value is not None and not isinstance(value, str):
-        raise BadField("id", f"must be a string, is {json_kind(value)}")
-    return text_field(row, "id")
+        raise BadField(name, f"must be a string, is {json_kind(value)}")
+    return text_field(row, name)
 
 
 def _fresh(parse: Callable[[Any], Document]) -> Callable[[Any, int], Document]:
@@ -121,50 +151,6 @@ def _fresh(parse: Callable[[Any], Document]) -> Callable[[Any, int], Document]:
         return document
 
     return checked
-
-
-def _table_passages(path: Path, on_skip: Callable[[Skipped], None], replace: bool) -> Iterator[Document]:
-    """Passages of a table, one per line. The header line names `id`, `text` and optionally `title`, in any order.
-
-    Cells are quoted as in spreadsheets. Titles are put in quotes, as in wiki-18.
-    """
-    judge = Judge(str(path), "passage", on_skip, "a header line and one passage a line")
-    parse = _fresh(_document)
-    columns: list[str] | None = None
-    for line, raw in lines(path):
-        try:
-            cells = _cells(raw, replace)
-            if columns is None:
-                columns = [cell.strip().lower() for cell in cells]
-                if not {"id", "text"} <= set(columns):
-                    raise DataError(
-                        f"{path}:{line}: the header names {', '.join(map(repr, columns))}; a table of passages needs "
-                        "the columns id and text, and may have title"
-                    )
-                continue
-            if len(cells) != len(columns):
-                raise BadField("row", f"has {len(cells)} cells, the header {len(columns)}")
-            row = dict(zip(columns, cells, strict=True))
-            title = row.get("title", "").strip()
-            row["title"] = f'"{title}"' if title else ""
-            document = parse(row, line)
-        except BadField as bad:
-            judge.skip(line, bad)
-        else:
-            judge.good += 1
-            yield document
-    judge.verdict()
-
-
-def _cells(raw: bytes, replace: bool) -> list[str]:
-    csv.field_size_limit(sys.maxsize)
-    try:
-        text = raw.decode("utf-8", "replace" if replace else "strict")
-        return next(csv.reader([text.rstrip("\r\n")], delimiter="\t"))
-    except UnicodeDecodeError as error:
-        raise BadField("row", f"is not UTF-8 at byte {error.start + 1} of the line") from None
-    except csv.Error as error:
-        raise BadField("row", f"is not a row of a table ({error})") from None
 
 
 class Reading:
@@ -190,99 +176,3 @@ class Reading:
         files = "" if self._files is None else f" of {len(self._files):,} file{'s' * (len(self._files) != 1)}"
         read = f"{self._corpus}: {self.passages:,} passage{'s' * (self.passages != 1)}{files}"
         return [read, *self.skips.sentences()]
-
-
-SUFFIXES = (".md", ".markdown", ".txt")
-WORDS = 100
-"""The most words of a passage cut from a file, as in Search-R1's corpus: three fit into 500 tokens."""
-_HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$")
-
-
-def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace: bool = False) -> Iterator[Document]:
-    """Passages of at most `WORDS` words. The id is `path#n`, the title the nearest heading above or the file's name.
-
-    Names that begin with a dot are left out. A file of another type, and one without a paragraph, is reported as
-    skipped. So is one that is not UTF-8, which `replace` reads with U+FFFD. Raises `DataError` for a folder without
-    files of these types, or when more than half of them cannot be read.
-    """
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
-    if not any(path.suffix.lower() in SUFFIXES for path in files):
-        raise DataError(f"{folder} contains no .md or .txt file; name a folder that does, or a JSONL file of passages")
-    judge = Judge(str(folder), "file", on_skip, "files of text")
-    for path in files:
-        name = path.relative_to(folder).as_posix()
-        skipped = partial(Skipped, path=str(path), line=None, field="file")
-        if path.suffix.lower() not in SUFFIXES:
-            on_skip(skipped(reason=f"{path.suffix.lower() or 'a name without an ending'} is not read"))
-            continue
-        try:
-            text = path.read_text(encoding="utf-8-sig", errors="replace" if replace else "strict")
-        except UnicodeDecodeError as error:
-            judge.report(skipped(reason=f"is not UTF-8 at byte {error.start + 1}"))
-            continue
-        except OSError as error:
-            judge.report(skipped(reason=f"cannot be read: {error.strerror}"))
-            continue
-        part = 0
-        for part, (title, passage) in enumerate(cut(text, path.stem), start=1):
-            yield Document(f"{name}#{part}", f"{title}\n{passage}")
-        judge.good += part > 0
-        if not part:
-            on_skip(skipped(reason="has no paragraph"))
-    judge.verdict()
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
-def cut(text: str, name: str) -> Iterator[tuple[str, str]]:
-    """(title, passage) pairs: whole paragraphs as far as they fit, long paragraphs in pieces. A paragraph that only
-    repeats the title above it is no passage.
-
-    >>> list(cut("# Orsa\\n\\nA town.\\n\\nBy the lake.\\n# Mora\\nA village.", "towns"))
-    [('Orsa', 'A town. By the lake.'), ('Mora', 'A village.')]
-    """
-    title = name
-    words: list[str] = []
-    for block, is_heading in _blocks(text):
-        if is_heading:
-            if words:
-                yield title, " ".join(words)
-            title, words = block or name, []
-            continue
-        if not words and _letters(block) == _letters(title):
-            title = " ".join(block.split())  # of `orsa-lake` and `Orsa Lake` the one that was written to be read
-            continue
-        block_words = block.split()
-        if words and len(words) + len(block_words) > WORDS:
-            yield title, " ".join(words)
-            words = []
-        words += block_words
-        while len(words) > WORDS:
-            yield title, " ".join(words[:WORDS])
-            words = words[WORDS:]
-    if words:
-        yield title, " ".join(words)
-
-
-def _letters(title: str) -> str:
-    return re.sub(r"[\W_]+", "", title.lower())
-
-
-def _blocks(text: str) -> Iterator[tuple[str, bool]]:
-    """Paragraphs and the texts of headings, in order, and whether it is a heading. `# a comment` in a fenced block of
-    code is none."""
-    paragraph: list[str] = []
-    fenced = False
-    for line in [*text.splitlines(), ""]:
-        is_fence = line.lstrip().startswith(("```", "~~~"))
-        heading = None if fenced or is_fence else _HEADING.match(line)
-        fenced ^= is_fence
-        if paragraph and (heading or not line.strip()):
-            yield "\n".join(paragraph), False
-            paragraph = []
-        if heading:
-            yield heading[1].strip(), True
-        elif line.strip():
-            paragraph.append(line)

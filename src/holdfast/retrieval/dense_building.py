@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from holdfast.base.files import write_whole
 from holdfast.base.progress import Progress
 from holdfast.base.stored import read_object
 from holdfast.retrieval.building import read_passages, resumable_index, start_stage
-from holdfast.retrieval.corpus import Reading
+from holdfast.retrieval.corpus import Reading, files_seen
 from holdfast.retrieval.dense import PROBE, SQ8, VECTORS, import_faiss
 from holdfast.retrieval.encoder import Encoder, EncoderSpec
 from holdfast.retrieval.storage import StoredDocuments, write_documents, write_manifest
@@ -42,6 +42,7 @@ def build_dense(
     device: str = "auto",
     batch: int = 64,
     replace: bool = False,
+    fields: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     block: int = BLOCK,
 ) -> Reading:
@@ -53,7 +54,7 @@ def build_dense(
         sq8: also store codes of one byte per dimension, and search by these.
         vectors: a file of vectors (`open_vectors`) to use instead of encoding. A few passages are encoded all the
             same, to check that the vectors are this model's.
-        replace: put U+FFFD where a line is not UTF-8, instead of skipping the line.
+        replace, fields: as of `passages`.
 
     Returns:
         What was read and skipped.
@@ -65,7 +66,7 @@ def build_dense(
 
     progress, reading = progress or Progress(), Reading(corpus)
     with resumable_index(out) as folder:
-        digest = write_documents(folder, read_passages(corpus, reading, progress, replace=replace))
+        digest = write_documents(folder, read_passages(corpus, reading, progress, replace=replace, fields=fields or {}))
         progress.stage("loading the model")
         encoder = Encoder(spec, device, batch=batch)
         documents = StoredDocuments(folder)
@@ -79,6 +80,7 @@ def build_dense(
             write_sq8(halves, folder / SQ8, progress)
         probe = [round(float(value), 6) for value in encoder.queries([PROBE])[0]]
         manifest = {"kind": "dense", "documents": len(documents), "corpus_sha256": digest}
+        manifest["corpus_files"] = files_seen(corpus, fields)
         storage = {"storage": "sq8" if sq8 else "fp16", "dimensions": encoder.dimensions}
         write_manifest(folder, manifest | storage | {"encoder": asdict(spec), "probe": probe})
     return reading

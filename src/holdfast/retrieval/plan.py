@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,8 @@ from time import perf_counter
 import numpy as np
 
 from holdfast.base.errors import ConfigError
-from holdfast.retrieval.corpus import count_rows, passages
+from holdfast.base.rows import count_rows
+from holdfast.retrieval.corpus import passages
 from holdfast.retrieval.types import Document
 
 WIKI_18 = 21_015_324
@@ -75,11 +76,13 @@ def size_of(sample: Sequence[Document], count: int) -> Size:
     return Size(passages=count, text=float(np.mean([len(line) + 1 for line in lines])), pairs=float(np.mean(distinct)))
 
 
-def sample_of(corpus: Path | None, count: int | None) -> tuple[list[Document], int]:
+def sample_of(
+    corpus: Path | None, count: int | None, fields: Mapping[str, str] | None = None
+) -> tuple[list[Document], int]:
     """The first passages of a corpus and its number of passages. Without a corpus: generated passages of a hundred
     words, and `count` or the number of wiki-18."""
     if corpus is not None:
-        corpus_passages = passages(corpus, on_skip=lambda _: None)
+        corpus_passages = passages(corpus, on_skip=lambda _: None, fields=fields)
         sample = list(islice(corpus_passages, _SAMPLE))
         if count is None:  # a file of a folder is many passages
             count = len(sample) + sum(1 for _ in corpus_passages) if corpus.is_dir() else count_rows(corpus)

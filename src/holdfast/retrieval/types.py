@@ -68,6 +68,16 @@ class Retriever(Protocol):
         ...
 
 
+class NoPassages:
+    """The retriever of an agent that does not search."""
+
+    in_process = True
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """No hits."""
+        return [[] for _ in queries]
+
+
 class IndexedRetriever(Retriever, Protocol):
     """A retriever that holds its passages."""
 

@@ -75,10 +75,11 @@ def passage_notes(config: Config) -> list[str]:
     from holdfast.retrieval.corpus import Reading
     from holdfast.train.loading import read_passages
 
-    reading = Reading(config.retrieval.corpus)
-    sample, whole = _sample(reading.counted(read_passages(config.retrieval.corpus, reading.skips)))
+    settings = config.retrieval
+    reading = Reading(settings.corpus)
+    sample, whole = _sample(reading.counted(read_passages(settings.corpus, reading.skips, settings.fields)))
     read, *skipped = reading.sentences()
-    notes = [read if whole else f"{config.retrieval.corpus}: more than {reading.passages:,} passages", *skipped]
+    notes = [read if whole else f"{settings.corpus}: more than {reading.passages:,} passages", *skipped]
     return notes + _cut_passages(config, sample, reading.passages)
 
 
@@ -147,9 +148,8 @@ def _check_critic(path: str) -> None:
 
 
 def _check_passages(config: Config) -> None:
-    from holdfast.retrieval.corpus import corpus_hash
     from holdfast.retrieval.storage import MANIFEST
-    from holdfast.train.loading import check_index, read_passages, skipped_rows
+    from holdfast.train.loading import check_index, digest_of, read_passages, skipped_rows
 
     settings = config.retrieval
     if settings.url is not None:
@@ -161,13 +161,14 @@ def _check_passages(config: Config) -> None:
         return
     corpus = Path(settings.corpus)
     with skipped_rows(settings.corpus, "retrieval.corpus", _ignore) as on_skip:
-        documents = read_passages(settings.corpus, on_skip)
+        documents = read_passages(settings.corpus, on_skip, settings.fields)
         if corpus.is_file() and corpus.stat().st_size > _SMALL_CORPUS:
             next(iter(documents), None)
-            return
-        digest = corpus_hash(documents)
-    if folder is not None and (folder / MANIFEST).is_file():
-        check_index(config, folder, corpus_sha256=digest)  # again, now that the checksum of the corpus is known
+        elif folder is not None and (folder / MANIFEST).is_file():
+            check_index(config, folder, corpus_sha256=digest_of(config, folder, documents))
+        else:
+            for _ in documents:
+                pass
 
 
 def _check_prompts(config: Config, stage: str | None) -> str | None:

@@ -3,7 +3,8 @@
 The peak of memory is a micro-batch late in an optimizer step. Float32 numbers, of 4 bytes each:
 
     weights                      P, and 3 for each of the T that are trained: gradient and AdamW's moments
-    copies                       T for the reference, T for the anchor; P + 3 T for a critic
+    copies                       T for the reference, T for the anchor; P + 3 T for a critic; P for each batch that
+                                 rollouts are late, and one more
     activations                  (layers + 1) × (16 hidden + 4 feed-forward) per token of a pass
     logits                       3 vocabulary per sampled token
     the embedding's gradient     3 vocabulary × hidden
@@ -80,6 +81,8 @@ def fixed_bytes(shape: Shape, config: Config) -> int:
     numbers = shape.parameters + (3 + copies) * shape.trained
     if config.loss.advantage == "gae":
         numbers += shape.parameters + 3 * shape.trained
+    if config.faults.of_sampler:  # on a GPU these wait in the host's memory
+        numbers += (config.faults.stale_batches + 1) * shape.parameters
     if shape.trained == shape.parameters:
         numbers += 3 * shape.vocabulary * shape.hidden
     return _LIBRARIES + 4 * numbers

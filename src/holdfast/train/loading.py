@@ -13,7 +13,7 @@ Everything but an agent loads without torch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,8 @@ from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.jsonl import Skipped, Skips
 from holdfast.data import factbook
-from holdfast.data.questions import Example, hold_out, read_questions
+from holdfast.data.files import read_questions
+from holdfast.data.questions import Example, hold_out
 from holdfast.data.world.bundle import world_of
 from holdfast.recipe import Config, load_run, require
 from holdfast.recipe.paths import QUESTIONS, passages_of
@@ -33,9 +34,9 @@ from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.cache import CachedRetriever
 from holdfast.retrieval.client import HTTPRetriever
-from holdfast.retrieval.corpus import corpus_hash, passages
+from holdfast.retrieval.corpus import corpus_hash, files_seen, passages
 from holdfast.retrieval.storage import MANIFEST, open_manifest, read_manifest
-from holdfast.retrieval.types import Document, Retriever
+from holdfast.retrieval.types import Document, NoPassages, Retriever
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import SearchAgent
@@ -80,23 +81,30 @@ def load_questions(config: Config, *, note: Note | None = None) -> Questions:
 
 
 def load_retriever(config: Config, *, note: Note | None = None) -> CachedRetriever:
-    """The retriever of [retrieval], over all passages. `note` as in `load_questions`."""
+    """The retriever of [retrieval], over all passages; without passages for an agent that does not search. `note` as in
+    `load_questions`."""
     if config.data.train == "world":
         return _index(config, world_of(config.world).documents())
     settings = config.retrieval
     require(config, *passages_of(config))
+    if not config.protocol.searches:
+        return CachedRetriever(NoPassages(), 0)
     if settings.url is not None:
         # The rollout loop tries a failed search again by itself.
         return CachedRetriever(HTTPRetriever(settings.url, retries=0), settings.cache_size)
     if settings.corpus == "world" and settings.index is not None:  # no corpus is named: the index has its own passages
         return CachedRetriever(open_index(settings.index, device=_DEVICE), settings.cache_size)
     with skipped_rows(settings.corpus, "retrieval.corpus", note) as on_skip:
-        return _index(config, read_passages(settings.corpus, on_skip))
+        return _index(config, read_passages(settings.corpus, on_skip, settings.fields))
 
 
-def read_passages(corpus: str, on_skip: Callable[[Skipped], None]) -> Iterable[Document]:
+def read_passages(
+    corpus: str, on_skip: Callable[[Skipped], None], fields: Mapping[str, str] | None = None
+) -> Iterable[Document]:
     """The passages that `retrieval.corpus` names: of the Factbook, or of a file or folder."""
-    return factbook.load_passages(corpus) if factbook.is_factbook(corpus) else passages(corpus, on_skip=on_skip)
+    if factbook.is_factbook(corpus):
+        return factbook.load_passages(corpus)
+    return passages(corpus, on_skip=on_skip, fields=fields)
 
 
 def load_retrievers(config: Config, *, note: Note | None = None) -> Retrievers:
@@ -111,10 +119,11 @@ def load_protocol(config: Config) -> SearchProtocol:
     """The protocol of a recipe: its preset with its limits and prompt."""
     settings = config.protocol
     preset = PRESETS[settings.preset]
-    limits = settings.model_dump(exclude={"preset", "prompt", "tools"})
+    limits = settings.model_dump(exclude={"preset", "prompt", "tools", "tool_timeout"})
     protocol = replace(preset, prompt=settings.prompt or preset.prompt, **limits)
-    if isinstance(protocol, ToolProtocol) and settings.tools is not None:
-        protocol = replace(protocol, tools=settings.tools)
+    if isinstance(protocol, ToolProtocol):
+        tools = protocol.tools if settings.tools is None else settings.tools
+        protocol = replace(protocol, tools=tools, tool_timeout=settings.tool_timeout)
     return protocol.with_template(config.model.chat_template)
 
 
@@ -226,18 +235,31 @@ def check_index(config: Config, folder: Path, *, corpus_sha256: str | None = Non
         )
 
 
+def digest_of(config: Config, folder: Path, documents: Iterable[Document]) -> str:
+    """The fingerprint of a corpus beside its index. The passages are read only where a file is not the one, by size and
+    time, that the index was built from."""
+    manifest = read_manifest(folder)
+    unchanged = _files_seen(config).items() <= manifest.items() and "corpus_files" in manifest
+    return str(manifest["corpus_sha256"]) if unchanged else corpus_hash(documents)
+
+
+def _files_seen(config: Config) -> dict[str, str]:
+    corpus = Path(config.retrieval.corpus)
+    return {"corpus_files": files_seen(corpus, config.retrieval.fields)} if corpus.exists() else {}
+
+
 def _index(config: Config, documents: Iterable[Document]) -> CachedRetriever:
     """A retriever over the index of the recipe, checked with the passages; without one, over a new index of them."""
     settings = config.retrieval
     folder = Path(settings.index) if settings.index is not None else None
     if folder is not None and (folder / MANIFEST).is_file():
-        digest = corpus_hash(documents)
+        digest = digest_of(config, folder, documents)
         check_index(config, folder, corpus_sha256=digest)
         return CachedRetriever(open_index(folder, expected_hash=digest, device=_DEVICE), settings.cache_size)
     bm25 = BM25Retriever.build(tuple(documents), stem=settings.stem)
     if folder is not None:
         try:
-            bm25.save(folder)
+            bm25.save(folder, _files_seen(config))
         except DataError as error:
             raise ConfigError(f"retrieval.index: {error}") from error
     return CachedRetriever(bm25, settings.cache_size)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.agent.agent import SearchAgent
+from holdfast.agent.trajectory import Invalid, Turn
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, GuardStop, ModelError, RolloutError
 from holdfast.data.questions import QuestionOrder, dev_questions
@@ -145,17 +146,17 @@ class _Run:
         return result
 
     def _refuse_idle(self, result: StepResult) -> None:
-        """Raise `ModelError` for a policy that never searches or answers, and has never got a reward for anything."""
+        """Raise `ModelError` for a policy that neither calls a tool nor answers, and has never got a reward."""
         rollouts = [t for group in result.groups for t in group.trajectories]
-        if self._idle is None or any(t.searches or t.answer is not None or t.reward for t in rollouts):
+        if self._idle is None or any(t.reward or any(map(_acts, t.turns)) for t in rollouts):
             self._idle = None
             return
         self._idle += len(rollouts)
         if self._idle >= _IDLE:
             raise ModelError(
-                f"none of the first {self._idle} rollouts searched or answered, so every reward was 0 and there is "
-                "nothing to learn from. Read some in trajectories.jsonl. A model that does not follow the prompt needs "
-                "demonstrations first: set warm_start.data and warm_start.steps, and more steps if it had them"
+                f"none of the first {self._idle} rollouts called a tool or answered, so every reward was 0, and there "
+                "is nothing to learn from. Read some in trajectories.jsonl. A model that does not follow the prompt "
+                "needs demonstrations first: set warm_start.data and warm_start.steps, and more steps if it had them"
             )
 
     def _evaluate(self) -> dict[str, float]:
@@ -207,3 +208,7 @@ class _Run:
     def _evaluator(self, agent: SearchAgent) -> Evaluator:
         config, agent = self.config, replace(agent, retriever=self.retrievers.eval)
         return Evaluator(agent, config.eval.samples, seed=config.run.seed, max_failed=config.run.max_failed_fraction)
+
+
+def _acts(turn: Turn) -> bool:
+    return not isinstance(turn.action, Invalid)

@@ -25,22 +25,39 @@ class SamplerWeights:
 
     def __init__(self, faults: Faults, model: Any) -> None:
         self._faults, self._model = faults, model
+        # In the host's memory: a card that holds the weights of nine batches has no room for a second run.
         self._past: deque[tuple[int, list[Tensor]]] = deque(maxlen=faults.stale_batches + 1)
+        self._on_device: tuple[int, list[Tensor]] | None = None
 
     @contextmanager
     def in_place(self, step: int) -> Iterator[None]:
         """Within this context the model has the sampler's weights. `step` counts the batches that it has learned."""
         weights = [parameter.data for parameter in self._model.parameters()]
         if not self._past or self._past[-1][0] != step:  # a step may need several rounds of rollouts
-            self._past.append((step, [weight.clone() for weight in weights]))
-        sampled = self._past[0][1]
+            self._past.append((step, [self._kept(weight) for weight in weights]))
         try:
-            for parameter, weight in zip(self._model.parameters(), sampled, strict=True):
-                parameter.data = to_8_bits(weight) if self._faults.sampler_8_bits and weight.dim() == 2 else weight
+            for parameter, weight in zip(self._model.parameters(), self._sampled(weights), strict=True):
+                parameter.data = weight
             yield
         finally:
             for parameter, weight in zip(self._model.parameters(), weights, strict=True):
                 parameter.data = weight
+
+    def _kept(self, weight: Tensor) -> Tensor:
+        rounded = to_8_bits(weight) if self._faults.sampler_8_bits and weight.dim() == 2 else weight
+        return rounded.to("cpu", copy=True)
+
+    def _sampled(self, like: list[Tensor]) -> list[Tensor]:
+        """The oldest weights, on the model's device: always at one address, to which CUDA graphs are bound."""
+        step, weights = self._past[0]
+        if all(weight.device.type == "cpu" for weight in like):
+            return weights
+        if self._on_device is None or self._on_device[0] != step:
+            here = self._on_device[1] if self._on_device else [torch.empty_like(weight) for weight in like]
+            for place, weight in zip(here, weights, strict=True):
+                place.copy_(weight)
+            self._on_device = step, here
+        return self._on_device[1]
 
 
 def to_8_bits(weight: Tensor) -> Tensor:

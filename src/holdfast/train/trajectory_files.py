@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.trajectory import Read, Search, Trajectory, Turn
+from holdfast.agent.trajectory import Call, Read, Search, Trajectory, Turn
 from holdfast.base.jsonl import write_jsonl
 from holdfast.base.run_folder import DISPLACEMENT, TRAJECTORIES
 from holdfast.base.stored import bounded_json
@@ -97,6 +97,9 @@ def _turn(turn: Turn, change: TurnChange | None) -> dict[str, Any]:
         row["query"] = turn.action.query
     if isinstance(turn.action, Read):
         row["read"] = turn.action.passage
+    if isinstance(turn.action, Call):
+        row |= {"call": turn.action.tool, "arguments": turn.action.arguments}
+        row |= {"failed": turn.result.failed} if turn.result is not None else {}
     if change is not None:
         row |= {"token_chars": list(change.chars), "token_changes": list(map(_short, change.changes))}
     return row

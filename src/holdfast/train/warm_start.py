@@ -19,7 +19,8 @@ import torch
 from holdfast.agent.protocol import SearchProtocol, parse_action
 from holdfast.agent.trajectory import Invalid, Search
 from holdfast.base.errors import ModelError
-from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, read_rows, text_field
+from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, text_field
+from holdfast.base.rows import read_rows
 from holdfast.model.language_model import LanguageModel
 from holdfast.retrieval.types import Document, Hit
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import random
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
+from holdfast.methods.llds import LLDS
+from holdfast.methods.nll import NLL
+from holdfast.methods.sapo import SAPO
+
+from ..by_hand import by_hand, numbered
 
 collect_ignore = ["stand_ins.py", "slime_two_ranks.py"]
 
@@ -73,22 +77,5 @@ def written_out() -> Any:
 
 
 def _written_out(section: dict[str, Any], rollout: Rollout) -> list[tuple[float, float]]:
-    result = [(0.0, 0.0)] * len(rollout.mask)
-    preserve = section.get("preserve", {"llds": "nonnegative"}.get(section["name"], "positive"))
-    if not {"positive": rollout.advantage > 0, "nonnegative": rollout.advantage >= 0, "all": True}[preserve]:
-        return result
-    inside = [t for t, m in enumerate(rollout.mask) if m]
-    groups = [list(g) for m, g in itertools.groupby(range(len(rollout.mask)), key=lambda t: rollout.mask[t]) if m]
-    groups = {"response": [inside], "token": [[t] for t in inside]}.get(section.get("gate", "action"), groups)
-    threshold = section.get("threshold", 0.0)
-    for group in groups:
-        falls = {t: rollout.old[t] - rollout.new[t] for t in group}
-        for t, fall in falls.items():
-            if section["name"] == "nll":
-                result[t] = (-rollout.new[t], -1.0)
-            elif section["name"] == "sapo":
-                if math.exp(-fall) < section["tau"]:
-                    result[t] = (fall, -1.0)
-            elif sum(x - threshold for x in falls.values()) > 0 and fall > threshold:
-                result[t] = (fall, -1.0)
-    return result
+    penalty = {"llds": LLDS, "sapo": SAPO, "nll": NLL}[section["name"]](**section)
+    return by_hand(penalty, rollout.new, rollout.old, numbered(rollout.mask), rollout.advantage)

@@ -215,16 +215,6 @@ def test_a_base_for_which_prime_rl_passes_nothing_is_refused(host: Any) -> None:
         adapter.base_config({"type": "ipo", "score_centering": True})
 
 
-def test_the_doctor_says_which_api_it_found(host: Any, request: pytest.FixtureRequest) -> None:
-    either = {
-        "functions": "its loss module has the older API: losses are functions, and 'default' is the default",
-        "objects": "its loss module has the newer API: losses are objects with .loss(), and 'ipo' is the default",
-    }
-    shown = adapter.interface()
-    assert shown == either.get(request.node.callspec.params["host"], shown)
-    assert configs()[0].type in shown and ("functions" in shown) == callable(host.setup_rl_loss_fn(configs()[0]))
-
-
 OURS = f'[trainer.loss]\ntype = "custom"\nimport_path = "{PATH}"\n'
 
 

@@ -14,7 +14,7 @@ import pytest
 import tomli_w
 import yaml
 
-from holdfast.adapters.launch import HOSTS, Plan, plan, write_plan
+from holdfast.adapters.launch import Plan, plan, write_plan
 from holdfast.base.errors import ConfigError
 from holdfast.base.section import kinds_of, setting
 from holdfast.recipe import Config, setting_names
@@ -82,7 +82,7 @@ def read_back(made: Plan, folder: Path, text: str) -> Any:
     return marked(read)
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", ["trl", "verl"])
 @pytest.mark.parametrize("name", [*TEXTS, "loss.penalty.settings"])
 @pytest.mark.parametrize("text", [HOSTILE, REFERENCE], ids=["hostile", "reference"])
 def test_a_text_arrives_or_is_refused(
@@ -114,7 +114,7 @@ def test_which_texts_are_refused(recipe: MakeRecipe) -> None:
                 names.add(name)
         return names
 
-    assert [refused(host, HOSTILE) for host in HOSTS] == [set(), set()]
+    assert [refused(host, HOSTILE) for host in ("trl", "verl")] == [set(), set()]
     assert refused("trl", REFERENCE) == set()
     assert refused("verl", REFERENCE) == free - {"data.train", "protocol.prompt"}
 

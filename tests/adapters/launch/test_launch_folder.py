@@ -15,7 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from holdfast.adapters.launch import HOSTS, Machines, plan
+from holdfast.adapters.launch import Machines, plan
 from holdfast.base.errors import MissingExtra
 from holdfast.cli.main import app
 from holdfast.cli.recipes import bundled
@@ -52,7 +52,7 @@ def small(questions: Rows, tmp_path: Path) -> str:
     return "small.toml"
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", ["trl", "verl"])
 def test_print_writes_nothing_and_reads_no_data(host: str, small: str, tmp_path: Path) -> None:
     (tmp_path / "questions.jsonl").unlink()
     before = sorted(tmp_path.iterdir())
@@ -64,7 +64,7 @@ def test_print_writes_nothing_and_reads_no_data(host: str, small: str, tmp_path:
     assert "questions.jsonl" in text
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", ["trl", "verl"])
 def test_the_folder_is_named_after_run_and_host_and_not_reused(host: str, small: str, tmp_path: Path) -> None:
     text = typed(host, small)
     folder = Path("launch") / f"small-{host}"
@@ -82,7 +82,7 @@ def test_a_file_in_the_way(small: str, tmp_path: Path) -> None:
     assert "is a file" in typed("trl", small, "--out", "there", code=2)
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", ["trl", "verl"])
 def test_missing_questions_leave_no_folder_behind(host: str, small: str, tmp_path: Path) -> None:
     (tmp_path / "questions.jsonl").unlink()
     assert "questions.jsonl" in typed(host, small, "--out", "x", code=2)
@@ -146,7 +146,7 @@ def test_places_of_what_is_not_copied_are_written_in_full(recipe: MakeRecipe, tm
     assert f"chat_template='{tmp_path}/t.jinja'" in made.files["train.py"]
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", ["trl", "verl"])
 def test_a_stored_model_needs_no_hub(
     host: str, recipe: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,7 +338,7 @@ def test_the_shipped_recipes_are_the_published_models() -> None:
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", ["trl", "verl"])
 @pytest.mark.parametrize("name", LLDS_MODELS)
 def test_a_recipe_of_llds_translates_with_the_published_numbers(name: str, host: str, gpus: int) -> None:
     config = load(bundled()[name], ["--loss.penalty.answer_weight=1"] if host == "verl" and name in MASKED else [])
@@ -361,7 +361,7 @@ def test_answers_are_masked_for_the_models_that_stay_at_one_search(name: str) ->
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", ["trl", "verl"])
 @pytest.mark.parametrize("name", SAPO_MODELS)
 def test_a_recipe_of_sapo_translates_with_the_published_numbers(name: str, host: str, gpus: int) -> None:
     config = load(bundled()[name])

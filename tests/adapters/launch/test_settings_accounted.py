@@ -8,20 +8,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.launch import Machines, Plan, plan, trl, verl, verl_files
-from holdfast.adapters.launch.plan import CRITIC, METHODS
+from holdfast.adapters.launch import Machines, Plan, plan, verl_files
+from holdfast.adapters.launch.view import launch_of
 from holdfast.base.errors import ConfigError
 from holdfast.data.questions import Example
+from holdfast.hosts.host import Noted, Refused
 from holdfast.recipe import Config, setting_names, setting_values
 
 from .conftest import CUSTOM
 
 MakeRecipe = Callable[..., Config]
 
-TABLES = {
-    "trl": (CRITIC, METHODS, trl.RECIPE, trl.SCRIPT, trl.NOTED, trl.REFUSED),
-    "verl": (METHODS, verl.DIRECT, verl.AGENT_LOOP, verl.DATA, verl.WORLD, verl.CHECKED, verl.NOTED, verl.REFUSED),
-}
+METHODS = {name for name in setting_names() if name.startswith("loss.methods.")}
+"""Which each method's translation accounts for."""
 
 MASKS = tuple(f"--loss.methods.sampler_weights.{x}" for x in ("keep=mask", "low=0.5"))
 REJECTS = tuple(f"--loss.methods.sampler_weights.{x}" for x in ("level=sequence", "keep=reject", "low=0.5"))
@@ -33,11 +32,13 @@ OTHER: dict[str, tuple[str, ...]] = {
     "data.test": ("test.jsonl",),
     "retrieval.corpus": ("corpus.jsonl", "--retrieval.url=none"),
     "retrieval.index": ("index", "--retrieval.url=none", "--retrieval.corpus=corpus.jsonl"),
+    "retrieval.fields": ('text = "body"',),
     "model.lora_alpha": ("64", "--model.lora_rank=8"),
     "model.autocast": ("none",),
     "model.chat_template": ("none",),
     "protocol.preset": ("search-r1",),
     "protocol.tools": ("search,read", "--protocol.preset=tools"),
+    "protocol.tool_timeout": ("7", "--protocol.preset=tools", "--protocol.tools=search,read"),
     "protocol.prompt": ("Q: {question}",),
     "protocol.max_turns": ("6", "--loss.reduction=seq-mean-token-sum-norm"),
     "warm_start.data": ("episodes.jsonl",),
@@ -118,7 +119,7 @@ def substance(host: str, config: Config) -> tuple[object, ...]:
     made = plan(host, config, Machines(gpus=2))
     texts = {name: text for name, text in made.files.items() if name != "recipe.toml"}
     if host == "trl":
-        sections = ("data]", "retrieval]", "protocol]", "world]")
+        sections = ("data]", "retrieval]", "retrieval.fields]", "protocol]", "world]")
         texts["read"] = "".join(
             part for part in re.split(r"(?m)^(?=\[)", made.files["recipe.toml"]) if part[1:].startswith(sections)
         )
@@ -135,10 +136,10 @@ def test_every_setting_is_in_a_table(host: str, recipe: MakeRecipe) -> None:
         named |= sources(plan(host, recipe(*PPO)))
     named |= sources(plan(host, recipe("--loss.penalty.answer_weight=adaptive-paper")))
     named |= sources(plan(host, recipe(*CUSTOM, "--loss.penalty.settings=margin = 0.5")))
-    covered = named.union(*TABLES[host])
-    assert set(setting_names()) - covered == set()
-    tables = set().union(*TABLES[host])
-    assert tables <= set(setting_names()), "a table names what is no setting"
+    launch = launch_of(host)
+    assert [name for name in set(setting_names()) - named - METHODS if launch.fate(name) is None] == []
+    sections = {name.rpartition(".")[0] for name in setting_names()}
+    assert set(launch.others) <= {*setting_names(), *sections}, "the table names what is no setting"
 
 
 @pytest.mark.parametrize("host", ["trl", "verl"])
@@ -147,19 +148,19 @@ def test_changing_a_setting_changes_the_run_or_is_told(host: str, name: str, rec
     change = another(name, recipe())
     if host == "trl" and name.startswith("world."):
         change = ["--data.train=world", "--retrieval.url=none", *change]
-    *_, noted, refused = TABLES[host]
-    assert not (name in noted and name in refused)
+    fate = launch_of(host).fate(name)
+    noted, refused = (fate is not None and isinstance(fate[1], kind) for kind in (Noted, Refused))
     try:
         changed = plan(host, recipe(*change), Machines(gpus=2))
     except ConfigError as error:
         named = name.rpartition(".")[0] if name in METHODS else name  # a method is refused as a whole
         assert named in str(error), f"{name} is refused, but the sentence names another"
-        assert name not in noted
+        assert not noted
         return
-    assert name not in refused
+    assert not refused
     before = recipe(*(word for word in change[:-1] if name != "retrieval.corpus"))
     notes = [note for note in changed.notes if note.startswith(f"{name} = ")]
-    if name in noted:
+    if noted:
         assert notes
         assert substance(host, recipe(*change)) == substance(host, before)
     else:

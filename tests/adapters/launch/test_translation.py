@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.adapters.launch import Machines, plan
-from holdfast.adapters.launch.trl_files import correct_above
+from holdfast.adapters.launch.view import correct_above
 from holdfast.base.errors import ConfigError
 from holdfast.recipe import Config
 

@@ -26,6 +26,7 @@ with warnings.catch_warnings():
 from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
 from holdfast.base.errors import ConfigError  # noqa: E402
 
+from ..by_hand import by_hand  # noqa: E402
 from .conftest import CHECKPOINTING  # noqa: E402
 
 PENALTIES = [
@@ -85,36 +86,19 @@ def loss_and_gradient(trainer: Any) -> tuple[torch.Tensor, torch.Tensor, dict[st
 def by_loops(penalty: Any, facts: dict[str, Any]) -> tuple[float, torch.Tensor]:
     """coef × penalty over preserved or all tokens, and its gradient by the packed log-probs."""
     new, at = facts["logprobs"].tolist(), iter(facts["packed"]["token_index"].tolist())
-    total, preserved, tokens, slope = 0.0, 0, 0, torch.zeros(len(new), dtype=torch.float64)
+    total, preserved, tokens, slopes = 0.0, 0, 0, torch.zeros(len(new), dtype=torch.float64)
     for number, (_, parts, advantage) in enumerate(SAMPLES):
         facts_of = sample(number)
         old = [float(x) for x, m in zip(facts_of["old_log_probs"], facts_of["completion_mask"], strict=True) if m]
         places = list(itertools.islice(at, len(old)))
-        starts = list(itertools.accumulate([0] + [len(part) for sampled, part in parts if sampled]))
-        units = [range(a, b) for a, b in itertools.pairwise(starts)]
-        gate = getattr(penalty, "gate", None)
-        if gate == "response":
-            units = [range(len(old))]
-        elif gate != "action":
-            units = [range(t, t + 1) for t in range(len(old))]
+        actions = [k for k, (sampled, part) in enumerate(parts, 1) if sampled for _ in part]
+        each = by_hand(penalty, [new[place] for place in places], old, actions, advantage)
         keep = advantage >= 0 if getattr(penalty, "preserve", "positive") == "nonnegative" else advantage > 0
         tokens, preserved = tokens + len(old), preserved + len(old) * keep
-        for unit in units if keep else []:
-            falls = [old[t] - new[places[t]] for t in unit]
-            if isinstance(penalty, NLL):
-                total, falls = total - sum(new[places[t]] for t in unit), [1.0 for _ in unit]
-                acts = falls
-            elif isinstance(penalty, SAPO):
-                acts = [float(np.exp(-fall) < penalty.tau) for fall in falls]
-                total += sum(fall * act for fall, act in zip(falls, acts, strict=True))
-            else:
-                opened = sum(fall - penalty.threshold for fall in falls) > 0
-                acts = [float(opened and fall > penalty.threshold) for fall in falls]
-                total += sum(fall * act for fall, act in zip(falls, acts, strict=True))
-            for t, act in zip(unit, acts, strict=True):
-                slope[places[t]] -= act
+        for place, (value, slope) in zip(places, each, strict=True):
+            total, slopes[place] = total + value, slopes[place] + slope
     scale = penalty.coef / (preserved if penalty.normalizer == "preserved" else tokens) / 2  # micro-batches a step
-    return total * scale, slope * scale
+    return total * scale, slopes * scale
 
 
 @pytest.mark.parametrize("penalty", PENALTIES, ids=repr)

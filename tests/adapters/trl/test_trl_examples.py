@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,6 @@ import pytest
 pytest.importorskip("trl")
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-
-
-def test_one_line_is_changed() -> None:
-    """Beside the docstring."""
-    a, b = ((EXAMPLES / f"trl_{name}.py").read_text().split('"""')[2] for name in ("failing", "stabilised"))
-    changed = [line for line in difflib.unified_diff(a.splitlines(), b.splitlines(), n=0) if line[0] in "+-"][2:]
-    assert changed == [
-        "+from holdfast.adapters.trl import LLDS, with_penalties",
-        "-Trainer = GRPOTrainer",
-        "+Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0))",
-    ]
 
 
 @pytest.mark.parametrize("name", ["failing", "stabilised"])

@@ -178,11 +178,11 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Config]:
 
 
 def _words(config: Config, model: Path) -> list[str]:
-    from holdfast.adapters.launch.plan import changed
-    from holdfast.recipe import setting_values
+    from holdfast.adapters.launch import Machines
+    from holdfast.adapters.launch.view import Recipe
 
-    values = setting_values(config)
-    own = {name: values[name] for name in changed(config)} | {"model.path": str(model), "warm_start.steps": 0}
+    recipe = Recipe("trl", config, Machines())
+    own = {name: recipe.values[name] for name in recipe.changed} | {"model.path": str(model), "warm_start.steps": 0}
     return [f"--{name}={value}" for name, value in own.items()]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 trl = pytest.importorskip("trl")
 
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
-from holdfast.adapters.trl_mask import SAMPLING_MASK, WHOLE_LOGPS, MaskMixin, Truncation  # noqa: E402
+from holdfast.adapters.trl_mask import SAMPLING_MASK, WHOLE_LOGPS, Truncation  # noqa: E402
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
 from holdfast.agent.protocol import CLEAN  # noqa: E402
 from holdfast.base.errors import ConfigError  # noqa: E402
@@ -155,12 +155,6 @@ def loss_of(trainer: Any, batch: dict[str, Any], logprobs: Tensor) -> Tensor:
         return trainer._compute_loss(trainer.model, batch)
 
 
-def test_without_it_the_class_has_no_trace_of_it() -> None:
-    """So the loss stays what it was, bit for bit: no method of the mask is in its way."""
-    assert not issubclass(with_penalties(trl.GRPOTrainer, LLDS()), MaskMixin)
-    assert issubclass(with_penalties(trl.GRPOTrainer, LLDS(), mask_logprobs=True), MaskMixin)
-
-
 def test_a_mask_of_the_whole_vocabulary_changes_nothing(make_trainer: Any, talking_model: Any) -> None:
     """A mask that holds every token: the same weights as without, after a run. With SGD, since Adam divides gradients
     that are 0 but for rounding by their own size, and rounding differs between kinds of CPU."""
@@ -263,13 +257,6 @@ def test_a_replaced_forward_pass_is_refused(make_trainer: Any, talking_model: An
     trainer = make_trainer(with_penalties(Own, mask_logprobs=True), model=talking_model, **SAMPLER, **GENERATED)
     with pytest.raises(ConfigError, match="only 0 of 8 rollouts passed"):
         trainer.train()
-
-
-def test_a_truncated_sampler_without_it_is_warned_of(make_trainer: Any, caplog: pytest.LogCaptureFixture) -> None:
-    for mask, top_k in ((False, 20), (True, 20), (False, 0)):
-        caplog.clear()
-        make_trainer(with_penalties(trl.GRPOTrainer, mask_logprobs=mask), top_k=top_k)
-        assert ("mask_logprobs=True" in caplog.text) == (not mask and top_k > 0)
 
 
 def test_min_p_comes_first_in_vllm() -> None:

@@ -17,7 +17,6 @@ trl = pytest.importorskip("trl")
 from transformers import TrainerControl, TrainerState  # noqa: E402
 
 from holdfast.adapters.trl_monitor import Monitoring  # noqa: E402
-from holdfast.base.errors import ConfigError  # noqa: E402
 from holdfast.diagnose.diagnose import diagnose  # noqa: E402
 from holdfast.diagnose.readers import read_log  # noqa: E402
 from holdfast_research.recordings.library import Recording, read_manifest, unpack  # noqa: E402
@@ -74,13 +73,6 @@ def test_it_finds_what_the_file_shows(recording: Recording, tmp_path: Path) -> N
     assert sorted(live) == sorted(offline)  # a file lists causes first
 
 
-def test_what_trl_writes_for_nan_is_seen_while_the_run_lives(tmp_path: Path) -> None:
-    rows = [{"step": i, "reward": 0.5, "entropy": 1.0 if i < 3 else None} for i in range(1, 6)]
-    callback = Monitoring()
-    feed(callback, rows, tmp_path)
-    assert ("GRD002", 3) in [(finding.code, finding.step) for finding in callback.findings]
-
-
 def test_a_resumed_trainer_is_told_what_is_new(tmp_path: Path) -> None:
     callback = Monitoring()
     args, control = Arguments(tmp_path), TrainerControl()
@@ -114,10 +106,3 @@ def test_warn_does_not_stop(tmp_path: Path) -> None:
     assert not control.should_training_stop
     control = feed(Monitoring(on="GRD", action="stop"), [{"step": 1, "grad_norm": math.nan}], tmp_path)
     assert control.should_training_stop and control.should_save
-
-
-def test_what_cannot_be_meant_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no finding's code begins with 'LDL003'"):
-        Monitoring(on="LDL003")
-    with pytest.raises(ConfigError, match="'warn' or 'stop'"):
-        Monitoring(action="halt")  # type: ignore[arg-type]

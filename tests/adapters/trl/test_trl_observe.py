@@ -120,11 +120,6 @@ def test_a_warm_up_is_no_inert_penalty(make_trainer: Any) -> None:
     assert "PEN001" not in codes
 
 
-def test_of_a_sampler_of_ones_own_nothing_is_said(make_trainer: Any) -> None:
-    _, series = run(make_trainer(with_penalties(trl.GRPOTrainer), top_p=0.4))
-    assert "sampler/mask_mass" not in series
-
-
 def test_statistics_are_gathered_on_a_device_without_float64() -> None:
     """Apple's MPS has none."""
     seen: list[torch.Tensor] = []

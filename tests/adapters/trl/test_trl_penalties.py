@@ -14,6 +14,8 @@ trl = pytest.importorskip("trl")
 from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
 from holdfast.methods.penalties import Penalty  # noqa: E402
 
+from ..by_hand import by_hand, numbered  # noqa: E402
+
 
 class Hinge(Penalty):
     """One of the user's own."""
@@ -88,55 +90,28 @@ def loss_and_gradient(trainer: Any, batch: dict[str, Any]) -> tuple[Tensor, Tens
     return loss.detach(), gradient
 
 
-def naive_penalty(penalty: Any, batch: dict[str, Any], loss_type: str, *, window: int, per_step: float) -> Tensor:
+def naive_penalty(
+    penalty: Any, batch: dict[str, Any], loss_type: str, *, window: int, per_step: float
+) -> tuple[Tensor, Tensor]:
     """The formula token by token, over the preserved tokens of a step, or over what the host divides its own by."""
-    logprobs = batch["logprobs"].clone().requires_grad_()
-    mask = (batch["completion_mask"] * batch["tool_mask"]).bool().tolist()
-    total: Any = torch.zeros((), dtype=torch.float64)
-    rows = []
-    for i, row in enumerate(mask):
-        a = float(batch["advantages"][i])
-        rule = getattr(penalty, "preserve", "positive")
-        right = bool(batch["holdfast_correct"][i])
-        kept = {"nonnegative": a >= 0, "positive": a > 0, "correct": a > 0 or (a == 0 and right)}[rule]
-        drops = [float(batch["old_per_token_logps"][i, t] - batch["logprobs"][i, t]) for t in range(len(row))]
-        run, runs = 0, []
-        for t, inside in enumerate(row):
-            run += inside and (t == 0 or not row[t - 1])
-            runs.append(run)
-        value: Any = torch.zeros((), dtype=torch.float64)
-        for t, inside in enumerate(row):
-            if not (inside and kept):
-                continue
-            drop = batch["old_per_token_logps"][i, t] - logprobs[i, t]
-            if isinstance(penalty, NLL):
-                value = value - logprobs[i, t]
-            elif isinstance(penalty, Hinge):
-                value = value + (drop - penalty.margin if drops[t] > penalty.margin else 0.0)
-            elif isinstance(penalty, SAPO):
-                value = value + (drop if drops[t] > -math.log(penalty.tau) else 0.0)
-            else:
-                unit = {"action": runs, "response": [0] * len(row), "token": list(range(len(row)))}[penalty.gate]
-                voters = [u for u in range(len(row)) if row[u] and unit[u] == unit[t]]
-                opened = sum(drops[u] for u in voters) / len(voters) > penalty.threshold
-                value = value + (drop if opened and drops[t] > penalty.threshold else 0.0)
-        rows.append((value, sum(row)))
-    tokens = sum(n for _, n in rows)
-    if penalty.normalizer == "preserved":
-        total = sum(v for v, _ in rows) / (40 * window / 4)  # of 40 in a generation of four micro-batches
-    elif loss_type in ("grpo", "sapo"):
-        total = sum(v / max(n, 1) for v, n in rows) / len(rows) / window
-    elif loss_type == "bnpo":
-        total = sum(v for v, _ in rows) / tokens / window
-    elif loss_type == "dr_grpo":
-        total = sum(v for v, _ in rows) / (len(rows) * 16) / window  # max_completion_length = 16
-    elif loss_type == "luspo":
-        total = sum(v for v, _ in rows) / len(rows) / window
-    else:  # the tokens of an accumulation window
-        total = sum(v for v, _ in rows) / per_step
-    total = penalty.coef * total
-    total.backward()
-    return total.detach(), logprobs.grad
+    mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
+    total, gradient = 0.0, torch.zeros(mask.shape, dtype=torch.float64)
+    for i, row in enumerate(mask.tolist()):
+        per = {
+            "grpo": len(mask) * max(sum(row), 1) * window,
+            "sapo": len(mask) * max(sum(row), 1) * window,
+            "bnpo": int(mask.sum()) * window,
+            "dr_grpo": len(mask) * 16 * window,  # max_completion_length = 16
+            "luspo": len(mask) * window,
+        }.get(loss_type, per_step)  # the tokens of an accumulation window
+        if penalty.normalizer == "preserved":
+            per = 40 * window / 4  # of 40 in a generation of four micro-batches
+        new, old = batch["logprobs"][i].tolist(), batch["old_per_token_logps"][i].tolist()
+        a, correct = float(batch["advantages"][i]), bool(batch["holdfast_correct"][i])
+        for t, (value, slope) in enumerate(by_hand(penalty, new, old, numbered(row), a, correct=correct)):
+            total += penalty.coef * value / per
+            gradient[i, t] = penalty.coef * slope / per
+    return torch.tensor(total, dtype=torch.float64), gradient
 
 
 @pytest.mark.parametrize("normalizer", ["preserved", "policy"])

@@ -13,7 +13,7 @@ from torch import Tensor  # noqa: E402
 from transformers import Trainer  # noqa: E402
 
 import holdfast.adapters.trl as adapter  # noqa: E402
-from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
+from holdfast.adapters.trl import LLDS, SAPO, with_penalties  # noqa: E402
 from holdfast.base.errors import ConfigError  # noqa: E402
 from holdfast.methods.penalties import Penalty  # noqa: E402
 
@@ -24,20 +24,6 @@ def test_the_default_schedule_makes_a_penalty_inert(make_trainer: Any, penalty: 
     with pytest.raises(ConfigError, match=r"Set steps_per_generation=4 or more .*steps_per_generation=20") as told:
         make_trainer(with_penalties(trl.GRPOTrainer, penalty), steps_per_generation=None)
     assert "steps_per_generation=2, gradient_accumulation_steps=2 and num_iterations=1" in str(told.value)
-
-
-@pytest.mark.parametrize(
-    ("penalty", "settings"),
-    [
-        (LLDS(), {"steps_per_generation": 4}),
-        (LLDS(), {"steps_per_generation": 2, "num_iterations": 2}),
-        (NLL(), {"steps_per_generation": 2}),  # at work from the first step on
-        (SAPO(tau=1.2), {"steps_per_generation": 2}),  # counts tokens with r < 1.2, so unmoved ones too
-        (None, {"steps_per_generation": 2}),
-    ],
-)
-def test_other_schedules_are_fine(make_trainer: Any, penalty: Any, settings: dict[str, Any]) -> None:
-    make_trainer(with_penalties(trl.GRPOTrainer, penalty), **settings)
 
 
 def test_the_penalty_is_at_work_only_from_the_second_step_on(make_trainer: Any) -> None:
@@ -126,8 +112,3 @@ def test_exact_match_decides_where_it_is_a_reward(make_trainer: Any) -> None:
     trainer.train()
     names = {name for row in trainer.state.log_history for name in row}
     assert "holdfast/likelihood/incorrect" in names and "holdfast/likelihood/correct" not in names
-
-
-def test_names_of_the_classes() -> None:
-    assert with_penalties(trl.GRPOTrainer, LLDS()).__name__ == "GRPOTrainerWithLLDS"
-    assert with_penalties(trl.GRPOTrainer).__name__ == "ObservedGRPOTrainer"

@@ -13,13 +13,10 @@ import torch
 trl = pytest.importorskip("trl")
 
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
-from holdfast.adapters.trl_observe import Observer  # noqa: E402
 from holdfast.adapters.trl_search import SearchRollouts, columns, question_dataset, reward_functions  # noqa: E402
-from holdfast.agent.metrics import tail_advantage  # noqa: E402
 from holdfast.agent.protocol import CLEAN  # noqa: E402
 from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn  # noqa: E402
 from holdfast.base.errors import ConfigError, DataError, RolloutError  # noqa: E402
-from holdfast.model import hf  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document  # noqa: E402
 
@@ -83,36 +80,6 @@ def test_what_trl_trains_on_is_what_was_sampled(searching: Any, monkeypatch: pyt
     assert any(len(t["trajectory"].turns) == 3 for inputs, _ in batches for t in inputs)
 
 
-def test_what_is_checked_of_a_model_is_checked_once_in_a_training(
-    searching: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checked = []
-    check = hf.check_exact
-    monkeypatch.setattr(hf, "check_exact", lambda *args: (checked.append(args), check(*args)))
-    trainer = searching(LLDS(), max_steps=6)  # three rollout batches
-    trainer.train()
-    assert trainer.state.global_step == 6 and len(checked) == 1
-
-
-def test_row_tensors_travel_with_their_rows(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TRL shuffles and splits the batch; action ids must still be those of the mask beside them."""
-    trainer = searching(LLDS())
-    seen = []
-    original = type(trainer)._compute_loss
-
-    def keep(self: Any, model: Any, inputs: dict[str, Any]) -> Any:
-        seen.append(inputs)
-        return original(self, model, inputs)
-
-    monkeypatch.setattr(type(trainer), "_compute_loss", keep)
-    trainer.train()
-    assert len(seen) == 8  # 4 optimizer steps of 2 micro-batches
-    for inputs in seen:
-        mask = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
-        assert torch.equal(inputs["holdfast_action_ids"] > 0, mask)
-    assert len({tuple(inputs["completion_ids"].flatten().tolist()) for inputs in seen}) > 4
-
-
 def test_the_log_has_what_can_be_seen(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = searching(LLDS(coef=0.2))
     observed: set[str] = set()
@@ -147,28 +114,6 @@ def test_the_log_has_what_can_be_seen(searching: Any, monkeypatch: pytest.Monkey
         "optimizer_steps_per_rollout",
     ):
         assert f"holdfast/{name}" in logged, name
-
-
-def test_the_advantage_where_the_sampler_cuts_is_that_of_the_episodes(
-    searching: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = []
-    observe = Observer.rollout_batch
-
-    def spy(self: Any, batch: Any, mask: Any, episodes: Any) -> None:
-        expected.append(tail_advantage(batch["advantages"].tolist(), episodes))
-        observe(self, batch, mask, episodes)
-
-    monkeypatch.setattr(Observer, "rollout_batch", spy)
-    trainer = searching(None, top_p=0.7)
-    trainer.train()
-    rows = [row for row in trainer.state.log_history if "holdfast/advantage/tail_mean" in row]
-    assert [row["holdfast/advantage/tail_mean"] for row in rows] == pytest.approx(expected, abs=1e-6)
-    assert any(expected)
-
-    whole = searching(None)  # nothing is cut, so there is nothing to say
-    whole.train()
-    assert not any("holdfast/advantage/tail_mean" in row for row in whole.state.log_history)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
@@ -259,14 +204,6 @@ def test_a_failed_search_is_no_wrong_answer() -> None:
 def test_an_outage_stops_the_run(searching: Any) -> None:
     with pytest.raises(RolloutError, match=r"more than max_failed = 0\.1"):
         searching(retriever=Down(), max_failed=0.1).train()
-
-
-def test_a_few_failures_train_on(searching: Any) -> None:
-    trainer = searching(LLDS(), retriever=Down(), max_failed=1.0)
-    trainer.train()
-    rows = [row for row in trainer.state.log_history if "holdfast/rollout/failed_fraction" in row]
-    assert any(row["holdfast/rollout/failed_fraction"] > 0 for row in rows)
-    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
 
 
 def test_episodes_do_not_end_with_an_end_token(searching: Any) -> None:

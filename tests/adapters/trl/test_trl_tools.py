@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ import torch
 trl = pytest.importorskip("trl")
 
 from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: E402
+from transformers.utils import get_json_schema  # noqa: E402
 
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
 from holdfast.adapters.trl_environment import (  # noqa: E402
@@ -23,10 +23,11 @@ from holdfast.adapters.trl_environment import (  # noqa: E402
     tool_dataset,
 )
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
+from holdfast.agent.calling import tool_named  # noqa: E402
 from holdfast.agent.protocol import render_prompt  # noqa: E402
 from holdfast.agent.tools import NATIVE  # noqa: E402
-from holdfast.agent.trajectory import Answer, Invalid, Read, Search, Status, Trajectory  # noqa: E402
-from holdfast.base.errors import ConfigError, RetrievalError  # noqa: E402
+from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status, Trajectory  # noqa: E402
+from holdfast.base.errors import RetrievalError  # noqa: E402
 from holdfast.evaluate.openai import WordTokenizer  # noqa: E402
 from holdfast.model.tokens import encode  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
@@ -135,21 +136,40 @@ def test_a_result_has_the_ids_that_trl_gives_it(name: str, speaker: Callable[[st
         assert list(ours.token_ids) == trl.GRPOTrainer._get_tool_suffix_ids(host, [message])
 
 
-def test_a_model_without_a_template_of_tools_is_refused(searching: Callable[..., Any]) -> None:
-    trainer = searching()
-    trainer.processing_class = tokenizer = copy.deepcopy(trainer.processing_class)
-    tokenizer.chat_template = "{{ messages[0].content }}"
-    with pytest.raises(ConfigError, match="does not tell the model of tools"):
-        trainer.rollout_func(["Who?"], trainer)
-    tokenizer.chat_template = None
-    with pytest.raises(ConfigError, match="there is no chat template"):
-        trainer.rollout_func(["Who?"], trainer)
-
-
 # ---- TRL's own loop of tools
 
 
-def call(name: str, **arguments: str) -> dict[str, Any]:
+def repeated(text: str, times: int = 2) -> str:
+    """Repeat a text.
+
+    Args:
+        text: What to repeat.
+        times: How often, "at least once".
+    """
+    return text * (times if times > 0 else 1 // 0)
+
+
+def test_functions_are_tools_of_an_environment_without_search() -> None:
+    path = f"{__name__}:repeated"
+    environment = search_environment(None, WORDS, replace(SMALL, tools=(path,)))()
+    assert get_json_schema(environment.repeated) == tool_named(path).schema and not hasattr(environment, "search")
+    results = [environment.repeated(text="<a> "), environment.repeated(text="x", times=0)]
+    with pytest.raises(TypeError, match="repeated takes"):
+        environment.repeated(text="x", times="3")
+    assert results[0] == "<a> <a> " and results[1].startswith("Error: ZeroDivisionError")
+    calls = [call("repeated", text="<a> "), call("repeated", text="x", times="3"), call("repeated", text="x", times=0)]
+    said = [results[0], "refused", results[1]]
+    messages = [m for c, text in zip(calls, said, strict=True) for m in (c, {"role": "tool", "content": text})]
+    done = rollout_of(messages, environment)
+    assert [type(turn.action) for turn in done.turns] == [Call, Invalid, Call]
+    assert [turn.result and turn.result.failed for turn in done.turns] == [False, None, True]
+    logged: dict[str, float] = {}
+    (em,), _ = environment_rewards({"em": 1.0})
+    em([messages], [environment], golden_answers=[["town"]], log_metric=logged.__setitem__)
+    assert (logged["holdfast/tools/repeated/calls"], logged["holdfast/tools/repeated/errors"]) == (2, 0.5)
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
     calls = [{"type": "function", "function": {"name": name, "arguments": arguments}}]
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
@@ -225,25 +245,6 @@ def test_a_call_that_trl_refuses_has_found_nothing(failed: dict[str, Any]) -> No
     done = rollout_of(messages, environment)
     assert [type(turn.action) for turn in done.turns] == [Invalid, Search]
     assert [turn.hits for turn in done.turns] == [(), ("d4",)]
-
-
-@pytest.mark.parametrize("tool", ["search", "read"])
-def test_an_argument_that_is_no_text_is_refused(tool: str) -> None:
-    environment = search_environment(BM25Retriever.build(PASSAGES), WORDS, replace(SMALL, tools=("search", "read")))()
-    with pytest.raises(TypeError, match="must be a text, not 5"):
-        getattr(environment, tool)(5)
-    assert environment._seen == []
-
-
-def test_what_the_messages_do_not_tell_is_not_logged() -> None:
-    """TRL's own length would be averaged with a 0, and the trainer's mask mass with a 1."""
-    environment = search_environment(BM25Retriever.build(PASSAGES), WORDS, SMALL)()
-    logged: dict[str, float] = {}
-    (em,), _ = environment_rewards({"em": 1.0})
-    said = [{"role": "assistant", "content": "town"}]
-    em([said], [environment], golden_answers=[["town"]], log_metric=logged.__setitem__)
-    assert logged["holdfast/reward/em"] == 1.0
-    assert not {"holdfast/rollout/length", "holdfast/sampler/mask_mass"} & set(logged)
 
 
 def test_an_outage_is_no_wrong_answer() -> None:

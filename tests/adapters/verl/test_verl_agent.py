@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +35,6 @@ from holdfast.retrieval.types import Document
 Script = dict[str, list[str]]
 SCRIPT = Path(__file__).with_name("two_rollouts.py")
 
-OLD = version("verl").startswith("0.8.")
 DOCUMENTS = [
     Document("a", '"Orsa"\nOrsa is a town by the lake Mirn.'),
     Document("b", '"Mirn"\nThe lake Mirn is deep.'),
@@ -206,16 +204,6 @@ def test_masks_token_by_token(make_worker: Callable[..., Any]) -> None:
     assert [request["queries"] for request in bm25.requests] == [["Orsa lake"]]
 
 
-def test_the_token_that_closes_a_tag_is_kept_whole_and_nothing_behind_it(make_worker: Callable[..., Any]) -> None:
-    """A server that did not stop in time: `>` and the newlines are one token, what follows is dropped."""
-    worker, server, _ = make_worker({QUESTION: [SEARCH + "and on and on", ANSWER + " <|end|>"]})
-    output = one(worker)
-    text = worker.tokenizer.decode(output.response_ids)
-    assert "</search>\n\n\n\n<information>" in text and "and on" not in text and text.endswith(ANSWER)
-    assert len(output.response_ids) == len(output.response_mask) == len(output.response_logprobs)
-    assert worker.tokenizer.decode(server.calls[1][1]).count("</search>") == 1
-
-
 def test_an_end_token_ends_the_turn_and_an_invalid_turn_gets_a_note(make_worker: Callable[..., Any]) -> None:
     worker, _, _ = make_worker({QUESTION: ["I give up<|end|>", ANSWER]})
     output = one(worker)
@@ -242,14 +230,6 @@ def test_budgets_end_an_episode_and_nothing_is_longer_than_verl_allows(
     assert output.extra_fields["status"] == status and output.reward_score == 0.0
     assert len(output.response_ids) <= 220 and sum(output.response_mask) > 0
     assert output.extra_fields["reward_extra_info"]["truncated"] == 1.0
-
-
-def test_many_rows_at_once(make_worker: Callable[..., Any]) -> None:
-    script = {f"Question {i}?": [SEARCH, ANSWER] if i % 2 else ["<answer> no </answer>"] for i in range(8)}
-    worker, _, _ = make_worker(script)
-    out = sequences(worker, rows(*script))
-    assert out.batch["rm_scores"].sum(-1).tolist() == [0.0, 1.0] * 4
-    assert out.non_tensor_batch["searches"].tolist() == [0, 1] * 4
 
 
 def test_every_rollout_of_a_fresh_worker_has_the_yamls_settings(
@@ -335,20 +315,6 @@ def test_an_aborted_turn_and_a_prompt_too_long_are_failures_too(make_worker: Cal
     assert len(server.calls) == 1
 
 
-def test_failures_are_said_but_not_thousands_of_times(
-    make_worker: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verl_agent, "_failures", 0)
-    worker, _, _ = make_worker({QUESTION: ["ABORT"] * 12})
-    for _ in range(12):
-        one(worker, data_source="nq")
-    said = [record.getMessage() for record in caplog.records if record.name == "holdfast.adapters.verl_agent"]
-    assert said == [
-        f"rollout of nq/0 failed (number {n} in this process) and is not trained on: verl's server aborted a turn"
-        for n in (1, 10)
-    ]
-
-
 # ---- what a row may hold, and what the YAML may say
 
 
@@ -363,12 +329,6 @@ def test_scoring_is_verls_where_it_is_not_ours(make_worker: Callable[..., Any], 
     worker, _, _ = make_worker({QUESTION: [ANSWER]}, **settings)
     output = one(worker, truth={} if not settings else None)
     assert output.reward_score is None and "reward_extra_info" not in output.extra_fields
-
-
-def test_reward_weights(make_worker: Callable[..., Any]) -> None:
-    worker, _, _ = make_worker({QUESTION: ["<answer> lake Mirn </answer>"]}, reward={"f1": 0.5, "format": 0.1})
-    # words {lake, mirn} against {mirn}: F1 = 2/3
-    assert one(worker).reward_score == pytest.approx(0.5 * 2 / 3 + 0.1)
 
 
 def test_our_prompt_around_a_bare_question(make_worker: Callable[..., Any]) -> None:
@@ -388,14 +348,6 @@ def test_a_message_of_the_data_writes_no_control_token(make_worker: Callable[...
     assert f"{QUESTION} {end}" in worker.tokenizer.decode(spelled)
 
 
-@pytest.mark.skipif(OLD, reason="verl 0.8 makes no agent loop without a chat template")
-def test_a_tokenizer_without_a_chat_template_is_asked_in_plain_text(make_worker: Callable[..., Any]) -> None:
-    worker, server, _ = make_worker({QUESTION: [ANSWER]})
-    worker.tokenizer.chat_template = None
-    assert one(worker).reward_score == 1.0
-    assert server.calls[0][1] == worker.tokenizer(QUESTION)["input_ids"]
-
-
 def test_the_chat_template_of_a_recipe_replaces_the_tokenizers(make_worker: Callable[..., Any], tmp_path: Path) -> None:
     worker, server, _ = make_worker({QUESTION: [ANSWER]}, chat_template="none")
     assert one(worker).reward_score == 1.0
@@ -405,12 +357,6 @@ def test_the_chat_template_of_a_recipe_replaces_the_tokenizers(make_worker: Call
     worker, server, _ = make_worker({QUESTION: [ANSWER]}, chat_template=str(shout))
     one(worker)
     assert server.calls[0][1] == worker.tokenizer(f"{QUESTION} !")["input_ids"]
-
-
-def test_without_log_probs(make_worker: Callable[..., Any]) -> None:
-    worker, _, _ = make_worker({QUESTION: [SEARCH, ANSWER]}, server={"logprobs": False})
-    output = one(worker)
-    assert output.response_logprobs is None and sum(output.response_mask) > 0
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,27 @@ def test_masks_token_by_token(prompt: str, calling: Callable[..., Any]) -> None:
     assert (output.reward_score, output.extra_fields["searches"], output.extra_fields["status"]) == (1.0, 1, "ok")
 
 
+def double(x: float) -> float:
+    """Double a number.
+
+    Args:
+        x: The number.
+    """
+    return 2 * x if x > 0 else 1 / 0
+
+
+def test_functions_without_a_retriever(calling: Callable[..., Any]) -> None:
+    said = [f'<tool_call>\n{{"name": "double", "arguments": {{"x": {x}}}}}\n</tool_call>{END}' for x in (21, 0)]
+    worker, _ = calling([*said, f"Mirn{END}"], max_turns=4, tool_names=[f"{__name__}:double"], retriever=None)
+    output = one(worker)
+    results = worker.tokenizer.decode(
+        [i for i, own in zip(output.response_ids, output.response_mask, strict=True) if not own]
+    )
+    assert "\n42\n</tool_response>" in results and "Error: ZeroDivisionError: division by zero" in results
+    used = output.extra_fields["reward_extra_info"]
+    assert (used["tools/double/calls"], used["tools/double/errors"], output.reward_score) == (2.0, 1.0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

@@ -73,9 +73,9 @@ EXPERIMENT = Experiment(
         "the drift towards the old sampler ends these runs, it holds, because it takes that drift out exactly: it "
         "knows the sampler's whole distribution. If the runs end because correct rollouts lose likelihood, it falls "
         "as TIS does, which removes most of the drift, and only the penalties hold.",
-        "On the one seed that has run, the predictions on score centering did not come true. It does not fall with "
-        "rollouts one batch old, nor four batches old, and there it ends highest of all arms. TIS at one batch does "
-        "not fall either. So on that seed it is the drift that ends these runs.",
+        "The predictions on score centering did not come true. With rollouts one batch old or four it falls on no "
+        "seed, and at four it ends highest of all arms. TIS at one batch does not fall either. So here it is the drift "
+        "that ends these runs. On a [real model](real-old.md), with rollouts eight batches old, that is not so.",
     ),
     claims=(
         Claim(

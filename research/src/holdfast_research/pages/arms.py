@@ -6,6 +6,7 @@ A method is a set of settings. One that several experiments trained is one metho
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -54,8 +55,9 @@ class Method:
         return sum(run.fell or surged(run) for run in self.runs.values())
 
     def mean_of(self, number: Callable[[RunSummary], float]) -> float:
-        """Over seeds."""
-        return mean(number(summarise(run)) for run in self.runs.values())
+        """Over the seeds that have it."""
+        numbers = [number(summarise(run)) for run in self.runs.values()]
+        return mean([value for value in numbers if not math.isnan(value)] or [math.nan])
 
 
 def surged(run: RunSeries) -> bool:

@@ -20,57 +20,52 @@ from holdfast_research import readings
 from holdfast_research.experiments import EXPERIMENTS
 from holdfast_research.judge import NOBODY
 from holdfast_research.pages import influence, influence_claims
-from holdfast_research.pages.curves import runs_of
+from holdfast_research.pages.curves import asked, runs_of, shown
 from holdfast_research.pages.kept_runs import KEPT, restore
 from holdfast_research.paths import DOCS
 from holdfast_research.plan import PLAN_FILE
 from holdfast_research.series import RunSeries
-from holdfast_research.values import CONTROL, Claim, Runs, Verdict
+from holdfast_research.values import CONTROL, Claim, Runs, Status, Verdict
 
 INTRODUCTION = """\
 # The papers' claims, one by one
 
-Every claim that the experiments of the [study](README.md) test in the papers' name, and what the runs in the repository
-say. Single steps and hidden states were probed, on [influence](influence.md). Each verdict links to its page, which has
-its controls and its numbers. A claim that is shown here may still be no mark of a collapse: the controls on those pages
-ask whether runs that hold have it too.
+Every claim of the papers that the experiments of the [study](README.md) test, with the verdicts of the runs in the
+repository. [How to read verdicts](README.md#how-to-read-a-page). The linked pages have the controls: a claim that is
+shown may still be no mark of a collapse, because stable runs show it too.
 
-Keep five things in mind:
+```bash
+python -m holdfast_research.pages.claims
+```
 
-* **The cause.** Here it is a truncated sampler, whose probability leaks where failures are the rule ([the
-  testbed](testbed.md)). Sampled untruncated, the testbeds fall with [stale rollouts](mismatch.md) alone, and a real
-  model [at five times its learning rate](real-fall.md). That a penalty prevents this fall does not show that the
-  papers' mechanism caused theirs.
-* **Coefficients and set-up.** Unless an arm says otherwise LLDS has λ = 1 and SAPO γ = 1, where the papers have 0.2 and
-  0.1. Both are over the tokens of preserved rollouts, as in LLDS's paper and in SAPO's code. SAPO is tested with exact
-  match and five rollouts a question; its paper has token F1 and ten. GSPO with LLDS is a third variant, neither its
-  paper's nor its code's.
-* **One testbed, shared runs.** `testbeds` draws a testbed with every seed. All other experiments share one. One outcome
-  can be in several rows, because these have the same runs of plain GRPO: `death-spiral`, `coefficient`, `per-sample`,
-  `first-action`, `masking`, `sapo`, `remedies`, K = 10 in `steps-per-rollout`, and frequent reward in `preserving`.
-  `influence` has three runs of plain GRPO of its own.
+* **The cause.** Here it is a truncated sampler, under which probability moves to tokens that are never sampled where
+  failures are the rule ([the testbed](testbed.md)). Untruncated, the testbeds fall with [stale rollouts](mismatch.md)
+  alone, and so does [a real model](real-old.md). That a penalty prevents this fall does not show that the papers'
+  mechanism caused theirs.
+* **Set-up.** Unless an arm says otherwise LLDS has λ = 1 and SAPO γ = 1, over the tokens of preserved rollouts; the
+  papers have 0.2 and 0.1. SAPO is tested with exact match and five rollouts a question; its paper has token F1 and ten.
+* **Shared runs.** `testbeds` draws a testbed with every seed; the others share one, and partly the same runs of plain
+  GRPO, so one outcome can be in several rows.
 * **Length.** `testbeds` has 160 steps, `anchor` and `second-search` 60, `influence` 45, the others 80.
-* **Names.** "preserved" at the end of an arm is what its penalty is divided by ([preserving](preserving.md)). "paper"
-  after LLDS-MA says whose schedule its answers have. Methods and settings are in
-  [Papers](../../docs/reference/papers.md). v1 and v2 are the versions of LLDS; SAPO has one.
+* **Names.** "preserved" after an arm is what its penalty is divided by. v1 and v2 are the versions of LLDS.
+  [Papers](../../docs/reference/papers.md) has methods and settings.
 
-The runs of the [first testbed](testbed.md#three-sets-of-runs) were not kept, so they are not in these tables.
-
-The papers report scores and gains of 1.5 to 14 billion parameters on seven sets of questions. This scale cannot speak
-to those.
+The papers report scores of 1.5 to 14 billion parameters on seven sets of questions. This scale does not speak to those.
 """
 
 
+BESIDE_ARMS = (
+    *("GRPO", "GRPO, reliable search", "GRPO, untruncated sampler", "GRPO, sampling mask kept"),
+    *("LLDS action", "SAPO"),
+)
 BESIDE = """\
-## Beside the verdicts
+## What the verdicts leave out
 
-A run that does not fall is not always healthy. An invalid turn is neither a search nor an answer. In the last ten steps
-of `death-spiral` such turns are as frequent under LLDS and SAPO as under plain GRPO, which has come back by then. At
-the steps of its fall they were few. On the drawn testbeds they are rarer, and come late too.
-
-Under SAPO the share of clipped tokens and the product of the ratios end where those of plain GRPO end. Figure 1 (a) and
-(b) of its paper have them flat. All rollouts are counted here, also those with A < 0, which are meant to lose
-likelihood. Untruncated, and where searches are reliable and the run holds, there is little of this.
+A run that does not fall is not always healthy. In the last ten steps of `death-spiral` invalid turns, neither a search
+nor an answer, are as frequent under LLDS and SAPO as under plain GRPO, which has come back by then. On the drawn
+testbeds they are rarer and come late. Under SAPO the share of clipped tokens and the product of the ratios end where
+those of plain GRPO end, counted over all rollouts, also those with A < 0. Untruncated, and where searches are reliable,
+there is little of this.
 """
 
 
@@ -126,10 +121,22 @@ def page(every: Sequence[Answer]) -> str:
     lines = [INTRODUCTION]
     for paper, rows in papers.items():
         lines += [f"## {paper}", "", "| claim | where | test | verdicts |", "|---|---|---|---|"]
-        lines += [f"| {' | '.join((*row, _verdicts(those)))} |" for row, those in rows.items() if _verdicts(those)]
+        told = {row: those for row, those in rows.items() if any(map(_tells, those))}
+        lines += [f"| {row[0]} | {row[1]} | {asked(row[2])} | {_verdicts(those)} |" for row, those in told.items()]
+        undecided = {row: those for row, those in rows.items() if row not in told and _verdicts(those)}
+        lines += [
+            "",
+            "Cannot tell:",
+            "",
+            *(f"* {row[0]} ({row[1]}) {_verdicts(those)}" for row, those in undecided.items()),
+        ]
         missing = [_missing(row[0], row[1], those) for row, those in rows.items() if not _verdicts(those)]
         lines += ["", *(("Not answered by any kept run:", "", *dict.fromkeys(missing), "") if missing else ())]
     return "\n".join(lines)
+
+
+def _tells(answer: Answer) -> bool:
+    return answer.verdict is not None and answer.verdict.word != Status.CANNOT_TELL
 
 
 def further(kept: Path = KEPT) -> Iterator[str]:
@@ -146,7 +153,7 @@ def further(kept: Path = KEPT) -> Iterator[str]:
             f"| ln ∏ r, {steps[5]} |"
         )
         yield "|---" * 8 + "|"
-        for arm, seeds in runs.items():
+        for arm, seeds in ((arm, runs[arm]) for arm in BESIDE_ARMS if arm in runs):
             cells = [f"{_mean(seeds, 'rollout/invalid_fraction', *part):.2f}" for part in (early, middle, late)]
             cells += [f"{_mean(seeds, 'clip/fraction', *part):.3f}" for part in (middle, late)]
             cells.append(f"{_mean(seeds, 'ratio/log_product', last - 19, last):+.2f}")
@@ -161,9 +168,9 @@ def _mean(runs: Sequence[RunSeries], metric: str, first: int, last: int) -> floa
 
 def _verdicts(those: list[Answer]) -> str:
     return "<br>".join(
-        f"**{answer.verdict.word}** in [{answer.experiment}]({answer.experiment}.md): {answer.verdict.because}"
-        for answer in those
-        if answer.verdict
+        f"[{each.experiment}]({each.experiment}.md): {shown(each.verdict.word, each.verdict.because)}"
+        for each in those
+        if each.verdict
     )
 
 

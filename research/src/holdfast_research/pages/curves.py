@@ -1,41 +1,140 @@
-"""An experiment of the study as a page of the documentation: research/docs/NAME.md and its figures.
+"""An experiment of the study as a page of the documentation: research/docs/NAME.md, its figures, and its runs as CSV.
 
     holdfast reproduce run death-spiral --jobs 2
     python -m holdfast_research.pages.curves runs/lab/death-spiral
     python -m holdfast_research.pages.curves --kept       # all pages, from the runs in the repository
 
-The words and numbers are those of the experiment's page.md, which every `holdfast reproduce` writes.
+The page has what the experiment found. Everything else is in the index.html that `holdfast reproduce` writes, what the
+papers claim is in claims.md, and words and columns are explained once, in research/docs/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from holdfast.base.files import write_whole
+from holdfast_research import results as r
 from holdfast_research.figures import draw
 from holdfast_research.pages.kept_runs import restore
 from holdfast_research.paths import DOCS, KEPT_RUNS
 from holdfast_research.plan import PLAN_FILE, finished, load_plan
-from holdfast_research.results import markdown, results_of
-from holdfast_research.values import Experiment, Figure, Runs
+from holdfast_research.values import CONTROL, Experiment, Figure, Runs
 
 SHOWN = (
-    *("reward/mean", "displacement/correct", "likelihood/correct", "entropy/mean"),
-    *("advantage/token_mean", "advantage/tail_mean", "sampler/mask_mass", "rollout/searches", "ratio/log_product"),
-    *("rollout/first_action_match_fraction", "likelihood/correct/action_1", "likelihood/correct/action_2"),
-    *("displacement/fraction", "displacement/incorrect", "sampler/logprob_gap"),
-    *("isdd/positive/below_half", "clip/fraction", "rollout/invalid_fraction"),
+    *("reward/mean", "displacement/correct", "entropy/mean", "sampler/mask_mass", "sampler/logprob_gap"),
+    *("rollout/searches", "rollout/first_action_match_fraction", "displacement/fraction"),
+    *("likelihood/correct/action_1", "likelihood/correct/action_2"),
 )
 """The others are in the experiment's own index.html."""
+COLUMNS = ("arm", "fell", "reward at its peak → last", "entropy, last", "test EM", "greedy")
+HOW_TO_READ = "[How to read this page](README.md#how-to-read-a-page)."
+COUNT = re.compile(r"on (\d+ of \d+) seeds \(([\d.]+) to ([\d.]+)\)")
 
 
 def runs_of(out: Path) -> tuple[Experiment, Runs]:
     """The experiment in a folder of `holdfast reproduce`, and its finished runs."""
     plan = load_plan(out)
     return plan.experiment, finished(plan.jobs(out))
+
+
+def text_of(results: Mapping[str, Any]) -> str:
+    """The page without its figures, from what results.json holds."""
+    lines = [f"# {results['title']}", "", r.sentence(results["shows"]), "", "```bash", results["command"], "```", ""]
+    lines += [f"**{line}**\n" for line in r.start_lines(results)]
+    lines += [f"* {note}" for note in results["notes"]]
+    seeds = ", ".join(map(str, results["seeds"]))
+    lines += [
+        "",
+        f"Recipe `{results['recipe']}`, seeds {seeds}. [How to read this page](README.md#how-to-read-a-page).",
+    ]
+    lines += ["", *_table(COLUMNS, arm_rows(results)), "", *(f"* {line}" for line in missing(results))]
+    if results["sweep"]["made"]:
+        lines += ["", *(f"* {line}" for line in r.sweep_lines(results))]
+    lines += ["", "## Claims", ""]
+    if papers := [claim["verdict"] for claim in results["claims"] if claim["paper"] != CONTROL]:
+        counts = ", ".join(f"{papers.count(word)} {word}" for word in dict.fromkeys(papers))
+        lines += [f"Of the papers' claims: {counts}. [The papers' claims](claims.md) has each.", ""]
+    lines += _table(("control, or prediction", "test", "verdict"), claim_rows(results))
+    return "\n".join(lines) + "\n"
+
+
+def arm_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """The cells of `COLUMNS` for each arm that has runs."""
+    for arm in results["arms"]:
+        if arm["runs"]:
+            cells = dict(zip(r.ARM_COLUMNS, r.arm_row(arm), strict=True))
+            yield [cells["arm"], *(cells[column].replace(" to ", "–") for column in COLUMNS[1:])]
+
+
+def missing(results: Mapping[str, Any]) -> Iterator[str]:
+    """Arms without a run, in one line, and the seeds that others lack."""
+    none = [arm["name"] for arm in results["arms"] if not arm["runs"]]
+    lacking: dict[str, list[str]] = {}
+    for arm, seed in (name.rsplit(", seed ", 1) for name in results["unfinished"]):
+        if not arm.startswith(tuple(none)):
+            lacking.setdefault(arm, []).append(seed)
+    by_seeds: dict[str, list[str]] = {}
+    for arm, seeds in lacking.items():
+        by_seeds.setdefault(", ".join(seeds), []).append(arm)
+    if none:
+        yield f"Not run: {'; '.join(none)}."
+    for these, arms in by_seeds.items():
+        yield f"No seeds {these}: {'; '.join(arms)}."
+
+
+def claim_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """What no paper claims, with its test and verdict. Arms of which the same is said share a row."""
+    names = sorted((arm["name"] for arm in results["arms"]), key=len, reverse=True)
+    rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for claim in results["claims"]:
+        if claim["paper"] == CONTROL:
+            arm = next((name for name in names if claim["says"].startswith(f"{name} ")), "")
+            rest = claim["says"].removeprefix(arm)
+            rows.setdefault((rest, claim["asks"]), []).append((arm, shown(claim["verdict"], claim["because"])))
+    for (rest, asks), verdicts in rows.items():
+        if len(verdicts) == 1:
+            ((arm, word),) = verdicts
+            yield arm + rest, asked(asks), word
+        else:
+            yield f"…{rest}", asked(asks), "<br>".join(f"{arm}: {word}" for arm, word in verdicts)
+
+
+def asked(test: str) -> str:
+    """A test without what all comparisons of scores share, which README.md says once."""
+    return test.replace(", seed by seed, differences of 0.03 or less left out", "")
+
+
+def shown(word: str, because: str) -> str:
+    """A verdict with its count of seeds and the interval; where there is no count, with the reason.
+
+    >>> shown("partly", "it fell on 2 of 3 seeds (0.21 to 0.94)"), shown("cannot tell", "no seed can answer")
+    ('**partly**, 2 of 3 (0.21–0.94)', '**cannot tell**: no seed can answer')
+    """
+    if counted := COUNT.search(because):
+        count, low, high = counted.groups()
+        return f"**{word}**, {count} ({low}–{high}){because[counted.end() :]}"
+    return f"**{word}**: {because}"
+
+
+def _table(columns: Sequence[str], rows: Iterator[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def runs_as_csv(results: Mapping[str, Any]) -> str:
+    """A row a run: all numbers of the page and more."""
+    rows = [{"arm": arm["name"], "seed": seed} | run for arm in results["arms"] for seed, run in arm["runs"].items()]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: f"{v:.4g}" if isinstance(v, float) else v for key, v in row.items()} for row in rows)
+    return file.getvalue()
 
 
 def alone(svg: str) -> str:
@@ -53,28 +152,29 @@ def figures(experiment: Experiment, runs: Runs) -> Iterator[tuple[Figure, str, s
 
 
 def write_page(out: Path) -> Path:
-    """DOCS/NAME.md and its figures, from a folder that has the experiment's page.md."""
+    """DOCS/NAME.md, its figures and KEPT_RUNS/NAME/runs.csv, from the finished runs of a folder."""
+    plan = load_plan(out)
     experiment, runs = runs_of(out)
+    results = r.results_of(plan, runs, out)
     for old in (DOCS / "figures").glob(f"{experiment.name}-[0-9]*.svg"):
         old.unlink()
     (DOCS / "figures").mkdir(parents=True, exist_ok=True)
-    lines = ["", "## Curves", "", "Means of five steps. Thick: the mean over seeds; thin: every seed.", ""]
+    lines = ["", "## Curves", ""]
     for figure, name, svg in figures(experiment, runs):
         write_whole(DOCS / "figures" / name, svg)
-        shown = f"{figure.title}: {', '.join(arm for arm in figure.arms if arm in runs)}"
-        lines.append(f"![{shown}](figures/{name})")
-    write_whole(DOCS / f"{experiment.name}.md", (out / "page.md").read_text() + "\n".join(lines) + "\n")
+        arms = ", ".join(arm for arm in figure.arms if arm in runs)
+        lines.append(f"![{figure.title}: {arms}](figures/{name})")
+    write_whole(KEPT_RUNS / experiment.name / "runs.csv", runs_as_csv(results))
+    lines += ["", f"[Every run](../data/laboratory/{experiment.name}/runs.csv), as CSV."]
+    write_whole(DOCS / f"{experiment.name}.md", text_of(results) + "\n".join(lines) + "\n")
     return DOCS / f"{experiment.name}.md"
 
 
 def write_kept_page(name: str) -> Path:
     """The same, from the runs in the repository."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder)
-        restore(name, out)
-        plan, runs = load_plan(out), runs_of(out)[1]
-        write_whole(out / "page.md", markdown(results_of(plan, runs, out)))
-        return write_page(out)
+        restore(name, Path(folder))
+        return write_page(Path(folder))
 
 
 def main() -> None:

@@ -23,7 +23,6 @@ from holdfast.diagnose.readers import read_log
 from holdfast_research.pages.diagnose_figures import FIGURES, draw, style
 from holdfast_research.paths import REPOSITORY
 from holdfast_research.recordings.library import FOLDER, folder_of, read_manifest, unpack
-from holdfast_research.reported import REPORTED, written
 
 PAGE = REPOSITORY / "docs" / "reference" / "gallery.md"
 
@@ -48,56 +47,16 @@ RUNS = (
     Shown("One step is too large", PRACTICE, "giant-counting", ("entropy/mean", "rollout/length"), stock=True),
     Shown("A reward function is hacked", PRACTICE, "uniform-interleaving",
           ("rewards/placed/mean", "rewards/style/mean"), stock=True),
-    Shown("A reward function broke", PRACTICE, "broken-counting", ("rollout/mixed_group_fraction",), stock=True),
-    Shown("Rollouts are cut off", PRACTICE, "cut-doubling", ("rollout/truncated_fraction",), stock=True),
-    Shown("The gradient does not reach the weights", PRACTICE, "cut-gradient-doubling", ("grad/norm",), stock=True),
-    Shown("Observations are trained on", FOLDER, "rambler-leak-s1", ("loss/tokens", "rollout/length")),
-    Shown("The retriever is down", FOLDER, "rambler-dead-s1", ("retrieval/error_fraction",)),
     Shown("A healthy run with a noisy reward", PRACTICE, "noisy-doubling", ("entropy/mean",), stock=True),
 )  # fmt: skip
 """In the order of the page."""
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A log made by hand, of a failure that people report."""
-
-    title: str
-    case: str
-    """A key of `REPORTED`."""
-    host: str
-    """A key of `HOSTS`."""
-    series: tuple[str, ...]
-
-
-MADE = (
-    Made("The held-out score falls while the reward rises", "held-out score falls", "verl", ("eval/nq/score",)),
-    Made("The agent stops calling its tool", "no calls", "trl", ("rollout/searches",)),
-    Made("Tool calls fail", "calls fail", "trl", ("rollout/failed_call_fraction",)),
-    Made("The learning rate is 0", "learning rate 0 later", "verl", ("lr",)),
-    Made("The reward has not risen", "never learned", "prime-rl", ("entropy/mean",)),
-    Made("The sampler does not get the new weights", "weights not synced", "prime-rl", ("sampler/mismatch_kl",)),
-    Made("Rollouts are too old for the update", "stale rollouts", "prime-rl", ("rollout/staleness",)),
-    Made("The format is lost again and again", "format spikes", "swift", ("rewards/format_reward/mean",)),
-    Made("The policy is pulled back to its reference", "pulled back", "trl", ("kl/reference",)),
-)
-"""In the order of the page, after the recorded runs."""
-
-_MADE = """
-## Failures that people report
-
-The logs from here on are made by hand, in the series names of TRL, verl, ms-swift or prime-rl
-(`holdfast_research.reported`). They show what a finding looks like, and say nothing about how often it is right.
-"""
-
 _INTRODUCTION = """# Gallery
 
-What `holdfast diagnose` prints about recorded runs: one for each of the most common faults, and a healthy one. The runs
-are our own, of tiny models. The first is plain GRPO, which collapses by itself; the last is healthy. The others had a
-fault added from outside. Runs of TRL are shown with the series of a stock log.
-
-`holdfast diagnose LOG --html page.html` draws such charts for your own log, on a [page](report.md). This page is made
-by `python -m holdfast_research.pages.gallery`, in a clone.
+What `holdfast diagnose` prints about recorded runs of tiny models. The first is plain GRPO, which collapses by itself;
+the last is healthy. The others had a fault added from outside, and are shown with what a stock log of TRL has.
+`holdfast diagnose LOG --html page.html` draws such charts for your own log ([the report](report.md)).
 """
 
 
@@ -111,22 +70,6 @@ def section(shown: Shown, folder: Path) -> str:
 ## {shown.title}
 
 ![{shown.title}](../figures/{figure.name})
-
-```
-{printed(log_file)}
-```
-"""
-
-
-def made_section(made: Made, folder: Path) -> str:
-    """The part of the page about one log that is made by hand; draws its chart."""
-    log_file = written(made.host, REPORTED[made.case].changes, folder)
-    figure = FIGURES / f"gallery-{made.case.replace(' ', '-')}.svg"
-    draw(read_log(log_file), made.series, figure)
-    return f"""
-### {made.title}
-
-![{made.title}](../figures/{figure.name})
 
 ```
 {printed(log_file)}
@@ -150,10 +93,6 @@ def main() -> None:
     for shown in RUNS:
         with tempfile.TemporaryDirectory() as folder:
             parts.append(section(shown, Path(folder)))
-    parts.append(_MADE)
-    for made in MADE:
-        with tempfile.TemporaryDirectory() as folder:
-            parts.append(made_section(made, Path(folder)))
     PAGE.write_text("".join(parts), encoding="utf-8")
     print(f"Wrote {PAGE}")
 

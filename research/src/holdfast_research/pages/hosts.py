@@ -18,6 +18,7 @@ from holdfast.base.collapse import fell
 from holdfast.base.files import write_whole
 from holdfast_research.figures import draw
 from holdfast_research.pages.curves import alone
+from holdfast_research.pages.filling import filled
 from holdfast_research.paths import DOCS, REPOSITORY
 from holdfast_research.series import RunSeries
 from holdfast_research.values import Figure
@@ -143,12 +144,11 @@ def curves(runs: Runs, recipe: str) -> str:
 
 def page(text: str) -> str:
     """The page with its runs."""
-    for recipe, tables in (("flaky", table), ("factbook", scored_table)):
-        begin, end = f"<!-- {recipe} -->\n", f"<!-- end of {recipe} -->\n"
+    tables = {}
+    for recipe, tabled in (("flaky", table), ("factbook", scored_table)):
         runs = kept_runs(recipe)
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{tables(runs)}\n{curves(runs, recipe)}\n{end}{rest.split(end)[1]}"
-    return text
+        tables[recipe] = f"{tabled(runs)}\n{curves(runs, recipe)}"
+    return filled(text, tables)
 
 
 def main() -> None:

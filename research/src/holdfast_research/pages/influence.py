@@ -31,6 +31,7 @@ from holdfast.train.listener import Listener
 from holdfast.train.loading import load_recipe
 from holdfast.train.tracking import MetricsFile
 from holdfast_research import readings
+from holdfast_research.pages.filling import filled
 from holdfast_research.paths import DOCS
 from holdfast_research.probes.influence import (
     Influence,
@@ -289,50 +290,6 @@ def _unit(line: str) -> Influenced:
 
 # ---- the page
 
-_TITLE = """
-# Does the theory predict displacement?
-
-NTHR (Theorem 4.4) and LLDS (Theorem 4.2) say why correct rollouts become less likely: incorrect rollouts of the same
-question, in similar hidden states, push them down. GWHES predicts that push from one forward pass
-([Theory](../../docs/theory.md)). Until the fall it ranks rollouts well; it predicts neither which become less likely
-nor the fall. This page compares it with what a step does, at checkpoints of plain GRPO on `flaky` before, at and after
-the fall of its reward.
-
-```bash
-holdfast train flaky --train.steps 45 --checkpoint.every 5 --checkpoint.keep 9 --run.seed 11 --run.name s11
-python -m holdfast_research.pages.influence runs/s11 runs/s12 runs/s13    # seeds 12 and 13 in the same way
-```
-
-Every checkpoint gets the same questions. Each question has its own step: plain GRPO on its group of five. The
-derivative is by all weights; the AdamW step has a fresh optimizer. Units are ranked within a checkpoint. Numbers are
-means over checkpoints, then over runs. The 95 % intervals draw questions, and runs where there are several. "Before"
-is up to the peak of the reward, and "at" is from there to the step that shows the fall. The table leaves out
-checkpoints with fewer than five questions that have both correct and incorrect rollouts.
-"""
-_NUMBER = """
-By chance the lowest fifths share 20 %. NTHR reports 50 and 60 %, for the lowest 10 of about 50 questions, at 17.5 and
-21 % by chance. The last column ranks only by the number of correct rollouts in the group: the fewer, the larger the
-advantage of each. The distance to that column is what GWHES adds to the advantages.
-"""
-_FOUND = """
-* **Ranks: yes, until the fall.** Before it GWHES ranks the rollouts and their first actions by what a step does to
-  them, and the overlap is of the size that NTHR reports. At the fall the ranks are worse. A good part of the ranking is
-  in the advantages alone.
-* **Signs: no.** By the derivative 99 of 512 correct rollouts become less likely at the fall. GWHES predicts 3. They
-  come from the parts of the gradient that the score leaves out.
-* **The fall: no.** At the fall a step on a question alone displaces 7 of 211 questions, where LLDS finds more than half
-  at the beginning of its own. The run's own next updates displace 50 to 100 % of the correct rollouts there. So the
-  push of incorrect rollouts of the same question, in one step, is not what displaces here. What remains is other
-  questions, ten optimizer steps and AdamW's momentum, and this does not tell them apart.
-* **Limits.** Three seeds of one testbed with 0.2 million parameters. After the fall too few questions have a correct
-  rollout to rank.
-"""
-"""Written by hand: to be read again when the numbers change."""
-_SERIES = """
-The second table compares two updates. The first is one AdamW step on a question alone, as in LLDS's Figure 3. A
-question counts by the mean over its correct rollouts, and `--what per-sample` with K = 1 gives the same. The second is
-the run's own next update: all questions of its batch, ten optimizer steps, and its AdamW state.
-"""
 _UNITS = {"rollout": "correct rollouts", "first action": "their first actions", "question": "questions, by means"}
 _MEASURES: dict[Measure, str] = {"gradient": "derivative", "optimizer": "AdamW step"}
 PairsOf = Callable[[Influence], Pairs]
@@ -425,12 +382,16 @@ def show(pooled: Estimate | None, form: str = ".2f") -> str:
     return f"{value.replace('%', ' %')} ({low.strip('%')} to {high.strip('%')})"
 
 
-def page(reading: Mapping[str, Any]) -> str:
-    """The text of the page, from what is kept."""
+def page(text: str, reading: Mapping[str, Any]) -> str:
+    """The page with its tables and sentences of numbers, from what is kept."""
     runs = [from_kept(run) for run in reading["runs"]]
-    parts = [_TITLE, markdown(table(runs)), _NUMBER, "## Which become less likely", signs(runs), markdown(series(runs))]
-    parts += [_SERIES, likeness(runs), "## What it shows", _FOUND, how(runs, reading)]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    tables = {
+        "ranks": markdown(table(runs)),
+        "signs": f"{signs(runs)}\n\n{markdown(series(runs))}",
+        "likeness": likeness(runs),
+        "how": how(runs, reading),
+    }
+    return filled(text, tables)
 
 
 def signs(runs: Sequence[ProbedRun]) -> str:
@@ -483,7 +444,7 @@ def main() -> None:
     if (reading := readings.kept(NAME)) is None:
         parser.error("no numbers are kept yet; name the folders of runs that fell")
     path = DOCS / f"{NAME}.md"
-    write_whole(path, page(reading))
+    write_whole(path, page(path.read_text(encoding="utf-8"), reading))
     print(path)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from holdfast.base.files import write_whole
 from holdfast_research.pages.arms import Method, methods
 from holdfast_research.pages.claims import kept_runs
+from holdfast_research.pages.filling import filled
 from holdfast_research.pages.kept_runs import KEPT
 from holdfast_research.paths import DOCS
 from holdfast_research.series import RunSeries
@@ -107,6 +108,14 @@ EXPLANATIONS = (
         ("Clip-Cov",),
     ),
     Explanation(
+        "Void turns",
+        "SimpleTIR, 2509.02479",
+        "void",
+        "turns that are neither a search nor an answer are unlikely tokens, with large gradients",
+        None,
+        ("SimpleTIR",),
+    ),
+    Explanation(
         "No contrast",
         "RAGEN-2",
         "contrast",
@@ -132,6 +141,7 @@ ELSEWHERE: Mapping[str, str] = {
     "factbook": "135 M, Factbook",
     "real-fall": "135 M, large step",
     "real-long": "135 M, 150 batches",
+    "real-old": "135 M, stale rollouts",
 }
 """An experiment on another start -> what it is."""
 
@@ -276,10 +286,7 @@ def page(text: str, found: Mapping[str, Method]) -> str:
         "measures": measures_table(found),
         "elsewhere": elsewhere_table(),
     }
-    for name, table in tables.items():
-        text, n = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", rf"\1\n{table}\n\n\2", text, flags=re.DOTALL)
-        assert n == 1, name
-    return text
+    return filled(text, tables)
 
 
 def main() -> None:

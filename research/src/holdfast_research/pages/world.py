@@ -4,8 +4,8 @@
     python -m holdfast_research.pages.world --seeds 0 1 2 --warm-started 0 --json world.json
 
 Needs no network. On one core a world takes about two minutes, most of it for the closed-book twin; a warm start that is
-not in the cache takes four more. Ends with exit code 1 when a number misses its bound. docs/reference/world.md says
-what each line means and shows the last result.
+not in the cache takes four more. Ends with exit code 1 when a number misses its bound. docs/reference/world.md has
+the last result.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from holdfast.agent.protocol import SearchProtocol, render_prompt
 from holdfast.base.scoring import exact_match, normalize_answer
@@ -38,9 +36,7 @@ from holdfast.data.world.bundle import (
 from holdfast.data.world.facts import ATTRIBUTES, RELATIONS, World, WorldQuestion
 from holdfast.data.world.model import build_model
 from holdfast.data.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
-from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import LanguageModel, pick_device, prepare
-from holdfast.model.policy import Request, generate
 from holdfast.model.tokens import encode
 from holdfast.recipe import Config, load
 from holdfast.retrieval.types import Hit, Retriever
@@ -53,7 +49,6 @@ from holdfast.train.warm_start import (
     Supervision,
     augment_by_renaming,
     encode_demonstration,
-    pad,
     warm_start,
 )
 
@@ -355,94 +350,6 @@ def with_passages(bench: Bench, policy: LanguageModel) -> Iterator[Measure]:
         yield Measure(f"warm-started, {what} passages, test EM, greedy", scores["em_greedy"], most=most)
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A moment after the passage that states `value` is observed, with what the script writes next."""
-
-    kind: str
-    context: tuple[int, ...]
-    """Everything up to the observation, which it includes."""
-    forced: tuple[int, ...]
-    """The script's words from there up to the relation: `<think> Mira Tolvan has mentor`."""
-    value: tuple[int, ...]
-    text: str
-    rank: int
-    """Place of the passage among those just observed, from 0."""
-
-
-def readings(bench: Bench) -> list[Reading]:
-    """A reading for every hop of a dev or test question whose passage the perfect script finds."""
-    moments = []
-    for script in bench.perfect(*HELD_OUT):
-        for number, hop in enumerate(script.question.hops):
-            fact = hop.fact
-            before = f"{fact.subject} has {fact.written}"
-            for i, (written, _) in enumerate(script.turns):
-                at = written.find(f"{before} {fact.value}.")
-                if at >= 0:
-                    rank = stated(script.turns[i - 1][1]).index((fact.subject, fact.written, fact.value))
-                    forced = encode(bench.tokenizer, written[: at + len(before)])
-                    value = encode(bench.tokenizer, f" {fact.value}")
-                    assert encode(bench.tokenizer, written)[: len(forced) + len(value)] == forced + value
-                    kind = ("one hop", "hop one of two", "hop two of two")[number + (len(script.question.hops) > 1)]
-                    context = tuple(map(int, bench.encoded(script, script.turns[:i]).token_ids))
-                    moments.append(Reading(kind, context, tuple(forced), tuple(value), fact.value, rank))
-                    break
-    return moments
-
-
-def copying(bench: Bench, policy: LanguageModel) -> Iterator[Measure]:
-    """Does the model say what the passage says? Forced: its most likely tokens after `X has mentor`. Free: its most
-    likely turn after the observation has the value in it, as thought or as answer."""
-    moments = readings(bench)
-    forced_right, free_right = [], []
-    for i in range(0, len(moments), 64):
-        forced_right += reads_forced(policy, moments[i : i + 64])
-        free_right += reads_free(policy, moments[i : i + 64], bench.protocol)
-    for what, chosen in (
-        ("all", lambda m: True),
-        ("one hop", lambda m: m.kind == "one hop"),
-        ("hop one of two", lambda m: m.kind == "hop one of two"),
-        ("hop two of two", lambda m: m.kind == "hop two of two"),
-        ("passage came first", lambda m: m.rank == 0),
-        ("passage came second or third", lambda m: m.rank > 0),
-    ):
-        rows = [i for i, moment in enumerate(moments) if chosen(moment)]
-        least = 0.9 if what == "all" else None
-        yield Measure(f"copied, up to the relation forced: {what}", mean(forced_right[i] for i in rows), least=least)
-        yield Measure(f"copied, running free: {what}", mean(free_right[i] for i in rows))
-        yield Measure(f"passages to copy from: {what}", len(rows))
-
-
-def reads_free(policy: LanguageModel, moments: Sequence[Reading], protocol: SearchProtocol) -> list[bool]:
-    """Whether the value is in the likeliest turn after each observation."""
-    requests = [
-        Request(id=str(i), token_ids=m.context, max_new_tokens=protocol.max_turn_tokens, stop=protocol.stop, seed=0)
-        for i, m in enumerate(moments)
-    ]
-    turns = generate(HFPolicy(policy.model, policy.tokenizer, greedy=True), requests)
-    return [m.text in turn.text for m, turn in zip(moments, turns, strict=True)]
-
-
-@torch.no_grad()
-def reads_forced(policy: LanguageModel, moments: Sequence[Reading]) -> list[bool]:
-    """Whether each token of the value is the likeliest, given everything before it."""
-    rows = [
-        Demonstration((*m.context, *m.forced, *m.value), (False,) * len(m.context + m.forced + m.value))
-        for m in moments
-    ]
-    ids, _ = pad(rows, policy.pad_token_id, next(policy.model.parameters()).device)
-    likeliest = policy.model(input_ids=ids, use_cache=False).logits.argmax(-1)
-    ends = [len(row.token_ids) for row in rows]
-    return [
-        tuple(likeliest[i, end - len(m.value) - 1 : end - 1].tolist()) == m.value
-        for i, (m, end) in enumerate(zip(moments, ends, strict=True))
-    ]
-
-
-# ---- the page
-
-
 def measure(config: Config, warm_started: bool) -> list[Measure]:
     """All measures of a recipe's world; those of its warm-started model on demand."""
     set_up_torch(config)
@@ -453,7 +360,7 @@ def measure(config: Config, warm_started: bool) -> list[Measure]:
     if warm_started:
         policy = starting_policy(config, load_questions(config), bench.retrievers.train)
         bench = replace(bench, tokenizer=policy.tokenizer)
-        measures += [m for part in (with_passages, copying) for m in part(bench, policy)]
+        measures += with_passages(bench, policy)
     return measures
 
 

@@ -3,6 +3,7 @@
 `recordings/manifest.json` has a row for every run. The logs are in one file beside it, as the hosts wrote them, with
 numbers rounded to five digits. Every run belongs to a testbed (one recipe, world and model, on one host), and every
 testbed to one side of the split: thresholds may be chosen on `calibration` and `tuning`, and are judged on `held-out`.
+The runs are not made again; what made them is in the history of the repository.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ LOGS = {"holdfast": "metrics.jsonl", "trl": "trainer_state.json"}
 SINGLE_TURN = ("practice", "fourth")
 """Sets of single-turn runs in TRL, each in a folder of its own."""
 REAL_MODEL = "real-model"
-"""Search agents that are a pretrained language model: `recordings.real_model`."""
+"""Search agents that are a pretrained language model."""
 SETS = (*SINGLE_TURN, REAL_MODEL)
 _DIGITS = 5
 _OBSERVED = "holdfast/"  # prefix of what the observer adds to TRL's log
@@ -87,26 +88,7 @@ def read_manifest(folder: Path = FOLDER) -> list[Recording]:
     ]
 
 
-def write_manifest(recordings: Iterable[Recording], versions: Mapping[str, str], folder: Path = FOLDER) -> None:
-    """Write the manifest, one row a line, so that a new run is a new line."""
-    rows = ",\n".join(
-        json.dumps(asdict(r), sort_keys=False) for r in sorted(recordings, key=lambda r: (r.split, r.name))
-    )
-    text = f'{{"versions": {json.dumps(versions, sort_keys=True)},\n"recordings": [\n{rows}\n]}}\n'
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
-
-
 # ---- a log, packed and unpacked
-
-
-def keep_logs(recordings: Iterable[Recording], work: Path, folder: Path = FOLDER) -> None:
-    """Pack the logs of finished runs, whose folders are in `work`. Other packed logs stay."""
-    logs: dict[str, collection.Files] = {}
-    for recording in recordings:
-        file = LOGS[recording.host]
-        text = (work / recording.name / file).read_text(encoding="utf-8")
-        logs[recording.name] = {file: shortened(text, recording.host)}
-    collection.write(folder / PACKED, {**collection.read(folder / PACKED), **logs})
 
 
 def shortened(log: str, host: str = "holdfast") -> str:

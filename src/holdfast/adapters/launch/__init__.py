@@ -3,15 +3,17 @@
 `plan("verl", config, Machines(gpus=8))` is a value with everything the host needs: its options, the files to write and
 notes on what differs. `write_plan` writes it into a folder. Nothing here imports a host or trains.
 
-A translation keeps the meaning or refuses. Each host's module accounts for every setting of the schema:
+A translation keeps the meaning or refuses. The host's file in `holdfast/hosts/` accounts for every setting:
 
-    OPTIONS   the setting becomes options of the host; each option names the settings it comes from
-    others    the setting is in a file: the script, the recipe, the settings of the agent loop, the questions
-    NOTED     the setting has no meaning in the host; a value other than the default is reported
-    REFUSED   the host has nothing like it; a value other than the default is an error that names the nearest one
+    settings    the setting becomes options of the host; each option names the settings it comes from
+    others      Elsewhere: it is in a file, such as the script, the recipe or the questions
+                Noted: it has no meaning in the host; a value other than the default is reported
+                Refused: the host has nothing like it; a value other than the default is an error
+
+What is written comes from the files of `templates/`.
 """
 
-from holdfast.adapters.launch.plan import HOSTS, Machines, Plan, plan, write_plan
-from holdfast.methods.method import Option
+from holdfast.adapters.launch.plan import Plan, plan, write_plan
+from holdfast.adapters.launch.schedule import Machines
 
-__all__ = ["HOSTS", "Machines", "Option", "Plan", "plan", "write_plan"]
+__all__ = ["Machines", "Plan", "plan", "write_plan"]

@@ -1,57 +1,27 @@
-"""The plan that a translation gives, writing it to a folder, and what the translations of both hosts share."""
+"""The plan that a translation gives, and writing it to a folder."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
+from holdfast.adapters.launch.schedule import Machines
+from holdfast.adapters.launch.view import Recipe, launch_of
 from holdfast.base.errors import ConfigError, DataError, raise_all
 from holdfast.data import factbook
-from holdfast.data.questions import Example, hold_out, read_questions
-from holdfast.methods.method import Option, Translation
-from holdfast.methods.penalties import CustomPenalty
-from holdfast.model.models import stored
-from holdfast.recipe import Config, absolute, require, setting_names, setting_values
+from holdfast.data.files import read_questions
+from holdfast.data.questions import Example, hold_out
+from holdfast.hosts import HOSTS
+from holdfast.hosts.host import Noted, Option, Refused
+from holdfast.recipe import Config, absolute, require
 from holdfast.recipe.paths import QUESTIONS
 from holdfast.recipe.validation import code_errors
-
-HOSTS = ("trl", "verl")
-
-LOCAL_ONLY: Mapping[str, str] = {
-    "train.anchor_every": "the host's loss has log-probs of the policy that sampled, but not of an older one. Leave it "
-    "out, or use `holdfast train`",
-}
-"""Settings that only the local trainer has -> why a host refuses them. Methods say it of themselves."""
-
-METHODS = frozenset(name for name in setting_names() if name.startswith("loss.methods."))
-"""Settings of methods, which each method translates itself."""
-
-CRITIC = frozenset(name for name in setting_names() if name.startswith("critic.") or name == "reward.kl")
-"""Settings of PPO, which a recipe may have with `loss.advantage = "gae"` only."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machines:
-    """The machines the host runs on. They are not in the recipe, which is the same on one GPU and on eight."""
-
-    gpus: int = 1
-    """GPUs of each machine, or processes if it has none."""
-    nodes: int = 1
-    """Machines."""
-
-    @property
-    def total(self) -> int:
-        """GPUs of all machines."""
-        return self.gpus * self.nodes
-
-    def __str__(self) -> str:
-        gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}"
-        return gpus if self.nodes == 1 else f"{self.nodes} machines with {gpus} each"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +54,14 @@ def plan(host: str, config: Config, machines: Machines | None = None) -> Plan:
 
     Raises one `ConfigError` that holds every reason why the recipe cannot run there.
     """
-    if host not in HOSTS:
-        raise ConfigError(f"there is no launcher for {host!r}; choose {' or '.join(HOSTS)}")
+    launch = launch_of(host)
     refuse(host, code_errors(config))
-    translate: Callable[[Config, Machines], Plan] = importlib.import_module(
-        f"holdfast.adapters.launch.{host}"
-    ).translate
-    return translate(absolute(config), machines or Machines())
+    recipe = Recipe(host, absolute(config), machines or Machines())
+    refuse(HOSTS[host].known_as, (*recipe.fated(Refused), *launch.problems(recipe)))
+    options = tuple(launch.options(recipe))
+    writer = importlib.import_module(f"holdfast.adapters.launch.{host}_files").written
+    notes = (*recipe.fated(Noted), *launch.differences(recipe))
+    return Plan(host=host, options=options, notes=notes, **writer(recipe, options))
 
 
 def write_plan(plan: Plan, folder: Path, *, overwrite: bool = False) -> None:
@@ -120,83 +91,20 @@ def write_plan(plan: Plan, folder: Path, *, overwrite: bool = False) -> None:
             shutil.rmtree(folder)  # after an error before the first file
 
 
-def section(name: str, *, but: tuple[str, ...] = ()) -> list[str]:
-    """The dotted names of the settings in a section, without the keys in `but`.
-
-    >>> section("sampling", but=("top_k", "mask_logprobs"))
-    ['sampling.temperature', 'sampling.top_p']
-    """
-    return [
-        dotted for dotted in setting_names() if dotted.rpartition(".")[0] == name and dotted.split(".")[-1] not in but
-    ]
+_PLACE = re.compile(r"«(\w+)»")
+_IF = re.compile(r"«\?(\w+)»")
 
 
-def model_path(config: Config) -> str:
-    """`model.path`; of a hub id that `holdfast model get` has stored, the folder."""
-    folder = stored(config.model.path)
-    return config.model.path if folder is None else str(folder.resolve())
-
-
-def code_folder(config: Config) -> Iterator[str]:
-    """The line of `run.sh` with which Python finds the code of the recipe."""
-    if config.run.code is not None:
-        yield f"export PYTHONPATH={quote(config.run.code)}${{PYTHONPATH:+:$PYTHONPATH}}  # run.code"
-
-
-def trackers(config: Config) -> list[str]:
-    """The trackers of the recipe, by the names that both hosts use."""
-    track = config.track
-    return [name for name, used in (("wandb", track.wandb), ("tensorboard", track.tensorboard)) if used]
-
-
-def changed(config: Config) -> list[str]:
-    """Names of the settings whose value is not the default."""
-    default = setting_values(Config())
-    return [name for name, value in setting_values(config).items() if name not in default or value != default[name]]
-
-
-def noted(config: Config, table: Mapping[str, str]) -> list[str]:
-    """A sentence for each setting of the table that the recipe changes."""
-    values, names = setting_values(config), changed(config)
-    return [f"{name} = {values[name]!r}: {why}" for name, why in table.items() if name in names]
-
-
-def truncation(config: Config, remedy: str = "Set") -> Iterator[str]:
-    """A note on a truncated sampler whose loss is over the whole vocabulary. `remedy`: what to do, ending in "or"."""
-    sampling = config.sampling
-    if (sampling.top_p < 1 or sampling.top_k) and not sampling.mask_logprobs:
-        yield (
-            f"top_p = {sampling.top_p:g} and top_k = {sampling.top_k} truncate the sampler, while the log-probs of the "
-            f"loss are over the whole vocabulary: that mismatch alone can make a run collapse. {remedy} sampling.top_p "
-            "= 1 and sampling.top_k = 0, unless you repeat a published run"
-        )
-
-
-def methods_in(host: str, config: Config) -> Translation:
-    """What the methods of the recipe are in a host, all together."""
-    parts = [method.translated(host, config) for method in config.loss.methods.used]
-    return Translation(
-        options=tuple(option for part in parts for option in part.options),
-        problems=tuple(problem for part in parts for problem in part.problems),
-        notes=tuple(note for part in parts for note in part.notes),
-    )
-
-
-def local_notes(config: Config) -> Iterator[str]:
-    """A note for what was found on this machine, and the host must find too: a stored model, and each import path of
-    the recipe, which `plan` has imported."""
-    if not Path(config.model.path).is_dir() and stored(config.model.path):
-        yield (
-            f"model.path = {config.model.path!r}: the model is in holdfast's cache, so the files name its folder "
-            f"{model_path(config)}, and need no hub. On another machine write the hub id, or a folder there"
-        )
-    penalty = [config.loss.penalty.path] if isinstance(config.loss.penalty, CustomPenalty) else []
-    for path in (*penalty, *config.reward.custom):
-        module = path.partition(":")[0]
-        yield (
-            f"{path} was imported to check it. Python must find {module} where this runs too; install it there, or let "
-            "PYTHONPATH in run.sh name its folder"
-        )
+def filled(template: str, **texts: object) -> str:
+    """A file of `launch/templates`, with a text at each «place». A line that begins with «?place» is there only if the
+    text of that place is not empty."""
+    lines = []
+    for line in (files("holdfast.adapters.launch") / "templates" / template).read_text(encoding="utf-8").split("\n"):
+        condition = _IF.match(line)
+        if condition is None or texts[condition[1]]:
+            rest = line[condition.end() :] if condition else line
+            lines.append(_PLACE.sub(lambda match: str(texts[match[1]]), rest))
+    return "\n".join(lines)
 
 
 def refuse(host: str, problems: Iterable[str]) -> None:

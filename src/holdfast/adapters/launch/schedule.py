@@ -13,8 +13,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.adapters.launch.plan import Machines
 from holdfast.recipe import Config, Train
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """The machines the host runs on. They are not in the recipe, which is the same on one GPU and on eight."""
+
+    gpus: int = 1
+    """GPUs of each machine, or processes if it has none."""
+    nodes: int = 1
+    """Machines."""
+
+    @property
+    def total(self) -> int:
+        """GPUs of all machines."""
+        return self.gpus * self.nodes
+
+    def __str__(self) -> str:
+        gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}"
+        return gpus if self.nodes == 1 else f"{self.nodes} machines with {gpus} each"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

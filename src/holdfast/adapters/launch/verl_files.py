@@ -6,50 +6,39 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from holdfast.adapters.launch.plan import Machines, code_folder, questions_of, train_and_dev
+from holdfast.adapters.launch.plan import filled, questions_of, train_and_dev
+from holdfast.adapters.launch.view import Recipe
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
-from holdfast.data.files import import_pyarrow
+from holdfast.base.rows import import_pyarrow
 from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions
-from holdfast.methods.method import Option
+from holdfast.hosts.host import Here, Option, Reference
+from holdfast.hosts.verl import AGENT, AGENT_LOOPS
 from holdfast.recipe import Config, dump
 
-AGENT_LOOPS = "agent_loops.yaml"
-AGENT = "holdfast_search"
-"""Name of the agent loop, in every row of the questions."""
-
-_MODULES = "VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}"
 _PLAIN = re.compile(r"(?a)(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][\w./-]*")  # texts that Hydra reads without quotes
 
 
-class Here(str):
-    """A path in the launch folder, or a full path. The command writes the full path: workers run in other folders."""
-
-    __slots__ = ()
-
-
-class Reference(str):
-    """A key of the verl configuration, which Hydra looks up."""
-
-    __slots__ = ()
-
-
-def here(*parts: str) -> Here:
-    """A path below the launch folder; a part that is a full path replaces those before it."""
-    return Here(Path(*parts))
-
-
-def files(config: Config, options: Sequence[Option], machines: Machines) -> dict[str, str]:
-    """Text files by name."""
+def written(recipe: Recipe, options: Sequence[Option]) -> dict[str, Any]:
+    """The part of a plan that is files: their texts and data, the schedule, and what to do first."""
+    config, train = recipe.config, recipe.config.train
     return {
-        "run.sh": command(config, options, machines),
-        AGENT_LOOPS: agent_loops(config),
-        "recipe.toml": f"# What this folder was made from; run.sh does not read it.\n\n{dump(config)}",
+        "files": {
+            "run.sh": command(recipe, options),
+            AGENT_LOOPS: agent_loops(config),
+            "recipe.toml": f"# What this folder was made from; run.sh does not read it.\n\n{dump(config)}",
+        },
+        "data": parquet_files(config),
+        "write_data": partial(write_splits, config),
+        "schedule": f"{train.optimizer_steps_per_rollout} = train_batch_size {train.questions} / ppo_mini_batch_size "
+        f"{recipe.mini_batch} × ppo_epochs 1",
+        "first": ("pip install 'holdfast-rl[verl]' vllm", "./run.sh --check"),
     }
 
 
@@ -65,7 +54,7 @@ def agent_loops(config: Config) -> str:
         "max_turn_tokens": limits.max_turn_tokens,
         "max_observation_tokens": limits.max_observation_tokens,
         "topk": limits.topk,
-        **({} if limits.tools is None else {"tool_names": list(limits.tools)}),
+        **({} if limits.tools is None else {"tool_names": list(limits.tools), "tool_timeout": limits.tool_timeout}),
         "reward": {name: weight for name, weight in config.reward.weights().items() if weight},
     }
     lines = [f"- name: {AGENT}", "  _target_: holdfast.adapters.verl_agent.SearchAgentLoop"]
@@ -75,35 +64,9 @@ def agent_loops(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def command(config: Config, options: Sequence[Option], machines: Machines) -> str:
+def command(recipe: Recipe, options: Sequence[Option]) -> str:
     """`run.sh`."""
-    head = ["#!/usr/bin/env bash", f"# {config.run.name} on {machines}. Made by `holdfast launch verl`, yours to edit."]
-    head += [
-        "#",
-        "# `./run.sh --check` checks that verl, holdfast and these options fit together, without training.",
-    ]
-    if machines.nodes > 1:
-        head += [
-            "#",
-            f"# {machines.nodes} machines: this folder must be at the same path on each, and the retriever in",
-            f"# {AGENT_LOOPS} must be an address that all can reach, so not 127.0.0.1. Then",
-            "#   on the first        ray start --head",
-            "#   on each other       ray start --address=FIRST:6379",
-            "#   on the first        ./run.sh",
-            "# With verl 0.8, set VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl on each before `ray start`.",
-        ]
-    head += [
-        "#",
-        "# Out of GPU memory? Append to the command:",
-        "#   ./run.sh actor_rollout_ref.actor.fsdp_config.param_offload=True "
-        "actor_rollout_ref.actor.fsdp_config.optimizer_offload=True",
-    ]
-    if config.data.test is not None:
-        head += [
-            "# The test questions, once and at the end; under another name, because verl overwrites the log of a run:",
-            '#   ./run.sh trainer.val_only=True data.val_files="$PWD/test.parquet" '
-            + quote(f"trainer.experiment_name={hydra(f'{config.run.name}-test')}"),
-        ]
+    config, nodes = recipe.config, recipe.machines.nodes
     width = max(len(_override(option)) for option in options if len(_override(option)) < 90)
     body: list[str] = []
     part: list[str] = []
@@ -113,13 +76,15 @@ def command(config: Config, options: Sequence[Option], machines: Machines) -> st
             body.append("")
         part = kind
         body.append(f"  {_override(option):{width}}  # {option.why}")
-    tail = [
-        'if [ "${1:-}" = --check ]; then exec holdfast doctor verl "${overrides[@]}" "${@:2}"; fi',
-        'exec python3 -m verl.trainer.main_ppo "${overrides[@]}" "$@"',
-    ]
-    begin = ["set -euo pipefail", 'cd "$(dirname "$0")"', r"here=${PWD//\'/\\\'}  # as in quotes of Hydra"]
-    begin += [f"export {_MODULES}  # for verl 0.8, which has no plugins", *code_folder(config)]
-    return "\n".join([*head, *begin, "", "overrides=(", *body, ")", *tail]) + "\n"
+    return filled(
+        "verl_run.sh.txt",
+        name=config.run.name,
+        machines=recipe.machines,
+        several=nodes if nodes > 1 else "",
+        test="" if config.data.test is None else quote(f"trainer.experiment_name={hydra(f'{config.run.name}-test')}"),
+        code="" if config.run.code is None else quote(config.run.code),
+        options="\n".join(body),
+    )
 
 
 def _override(option: Option) -> str:

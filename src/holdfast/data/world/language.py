@@ -1,7 +1,7 @@
 """Filler for the think text: a Markov chain over invented words, for thoughts of high entropy.
 
 The quickstart has no filler. The collapse recipe needs it: displacement shows in a policy that writes many uncertain
-tokens before its action (docs/reference/results.md).
+tokens before its action.
 """
 
 from __future__ import annotations

@@ -5,25 +5,33 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from holdfast.base.errors import DataError
-from holdfast.diagnose.log import Host, Log, Series
+from holdfast.diagnose.log import REWARDS, Log, Series
 from holdfast.diagnose.readers.columns import series_of
 from holdfast.diagnose.readers.find import READABLE, find_logs
-from holdfast.diagnose.readers.names import CHANGES, ambiguous_names, by_version, is_share, translation
+from holdfast.diagnose.readers.names import (
+    COMMON,
+    ambiguous_names,
+    by_common_names,
+    by_version,
+    is_share,
+    like_a_reward,
+    translation,
+)
 from holdfast.diagnose.readers.reader import LogFile, Raw
-from holdfast.diagnose.readers.same_run import deduplicate_runs, with_unique_names
+from holdfast.diagnose.readers.same_run import deduplicate_runs, joined_parts, with_unique_names
 from holdfast.diagnose.readers.services import is_address, read_service
-from holdfast.diagnose.readers.text import Tally, clean, spooled
+from holdfast.diagnose.readers.text import Tally, clean, listed, spooled
+from holdfast.hosts import HOSTS
+from holdfast.hosts.host import CHANGES, Name
 
 _logger = logging.getLogger("holdfast")
-
-_HOST_NAMES: Mapping[Host, str] = {"trl": "TRL", "unknown": "the host"}
-"""How messages name a host, if not by its name in `Host`."""
 
 
 def read_log(path: str | Path) -> Log:
@@ -37,22 +45,23 @@ def read_log(path: str | Path) -> Log:
     return logs[0]
 
 
-def read_logs(path: str | Path) -> tuple[Log, ...]:
+def read_logs(path: str | Path, names: Mapping[str, str] | None = None) -> tuple[Log, ...]:
     """Every run at a path: in a folder of runs, in a tracker's database, or in the CSV of a chart with one column per
     run. A run that is in several files of a folder is read once.
 
     An address such as `wandb://entity/project/run` is read from the service. "-" is standard input, and a pipe is read
     to its end. In a folder, a file that is empty or not a log is left out with a logged warning. Raises `DataError` if
-    no run is left.
+    no run is left, or a log lacks a series of `names`: our name of a series, or "reward" and the like -> the log's.
     """
+    given = names or {}
     if is_address(path):
-        return _at_service(str(path))
+        return _at_service(str(path), given)
     if str(path) == "-":
-        return _from_pipe(sys.stdin.buffer, "standard input")
+        return _from_pipe(sys.stdin.buffer, "standard input", given)
     if _is_pipe(Path(path)):
         with Path(path).open("rb") as pipe:
-            return _from_pipe(pipe, str(path))
-    return _logs_at(Path(path))
+            return _from_pipe(pipe, str(path), given)
+    return _logs_at(Path(path), given)
 
 
 def _is_pipe(path: Path) -> bool:
@@ -62,32 +71,32 @@ def _is_pipe(path: Path) -> bool:
         return False
 
 
-def _from_pipe(pipe: IO[bytes], name: str) -> tuple[Log, ...]:
+def _from_pipe(pipe: IO[bytes], name: str, given: Mapping[str, str]) -> tuple[Log, ...]:
     """The logs in a pipe, which is copied to a file because readers read twice."""
     with spooled(pipe, "stdin") as path:
         try:
-            return _logs_at(path)
+            return _logs_at(path, given)
         except DataError as error:
             raise DataError(str(error).replace(str(path), name)) from None
 
 
-def _at_service(address: str) -> tuple[Log, ...]:
+def _at_service(address: str, given: Mapping[str, str]) -> tuple[Log, ...]:
     raws = read_service(address)
     if not raws:
         raise DataError(f"{address} has no metric with a step: the run has logged nothing yet")
-    return tuple(with_unique_names([_log(raw, raw.columns.tally) for raw in raws]))
+    return tuple(with_unique_names([_log(raw, raw.columns.tally, given) for raw in raws]))
 
 
-def _logs_at(path: Path) -> tuple[Log, ...]:
+def _logs_at(path: Path, given: Mapping[str, str]) -> tuple[Log, ...]:
     read: list[tuple[LogFile, Log]] = []
     unread: list[DataError] = []
     for file in find_logs(path):
         try:
-            read += [(file, log) for log in _read(file)]
+            read += [(file, log) for log in _read(file, given)]
         except DataError as error:
             if not file.beside:
                 unread.append(error)
-    logs = with_unique_names(deduplicate_runs(read))
+    logs = with_unique_names(deduplicate_runs(joined_parts(read)))
     if not logs:
         raise unread[0]
     for problem in unread:  # of which one sentence is enough, beside logs that can be read
@@ -95,26 +104,56 @@ def _logs_at(path: Path) -> tuple[Log, ...]:
     return tuple(logs)
 
 
-def _read(file: LogFile) -> tuple[Log, ...]:
+def _read(file: LogFile, given: Mapping[str, str]) -> tuple[Log, ...]:
     tally = Tally(file.path)
     if file.note:
         tally.add(file.note)
     filled = [run for run in file.reader.read(file, tally) if run.columns]
     if not filled:
         raise DataError(_nothing(file, tally))
-    return tuple(_log(run, tally) for run in filled)
+    return tuple(_log(run, tally, given) for run in filled)
 
 
-def _log(raw: Raw, of_file: Tally) -> Log:
+def _named(
+    targets: Mapping[str, Name], given: Mapping[str, str], run: str, doubtful: Mapping[str, str]
+) -> dict[str, Name]:
+    """The translation with the names that the user gave, and with names that everybody understands for what it lacks.
+
+    Raises `DataError` if the log has no series of a given name.
+    """
+    result = dict(targets)
+    for ours, name in given.items():
+        if name not in result:
+            near = get_close_matches(name, result, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {listed(sorted(result))}"
+            raise DataError(f"--name {ours}={name}: the log {clean(run)} has no series {name!r}; {hint}")
+        ours = COMMON.get(ours, ours)
+        result = {other: Name(other, other) if target.ours == ours else target for other, target in result.items()}
+        result[name] = Name(name, ours)
+    kept = [name for name, target in result.items() if target.ours == clean(name) and name not in doubtful]
+    found = by_common_names(kept, (target.ours for target in result.values()))
+    return {name: Name(name, found[name]) if name in found else target for name, target in result.items()}
+
+
+def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
     of_run = raw.columns.tally
     series, steps = series_of(raw.columns, of_run)
     unclear = ambiguous_names(raw.host, series, raw.settings)
-    notes = [f"{name} was not translated to a name of holdfast: {why}." for name, why in unclear.items()]
+    reasons = {why: [name for name in unclear if unclear[name] == why] for why in unclear.values()}
+    notes = [
+        f"{listed(named)} {'was' if len(named) == 1 else 'were'} not translated to a name of holdfast: {why}."
+        for why, named in reasons.items()
+    ]
     result: dict[str, Series] = {}
-    for name, target in translation(raw.host, series, doubtful=unclear, instead=by_version(raw.host, series)).items():
+    targets = translation(raw.host, series, doubtful=unclear, instead=by_version(raw.host, series))
+    targets = _named(targets, given, raw.name, unclear)
+    if not any(target.ours in REWARDS for target in targets.values()) and (name := like_a_reward(targets)):
+        targets[name] = Name(name, "reward/mean")
+        notes.append(f"{clean(name)} is taken for the reward. If another series is, name it: `--name reward=SERIES`.")
+    for name, target in targets.items():
         values = CHANGES[target.change](series[name].values)
         if target.differs:
-            notes.append(f"{target.ours} is {_HOST_NAMES.get(raw.host, raw.host)}'s {name}: {target.differs}.")
+            notes.append(f"{target.ours} is {HOSTS[raw.host].known_as}'s {name}: {target.differs}.")
         if is_share(target.ours) and _is_percentage(values):
             notes.append(f"{target.ours} goes up to {np.nanmax(values):g}, so its values were divided by 100.")
             values = values / 100

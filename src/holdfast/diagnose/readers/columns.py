@@ -157,6 +157,7 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], Ints]:
     for rows, _ in arrays.values():
         alive[rows] = True
     if (np.diff(steps) < 0).any():
+        steps = _in_order(steps, tally)
         steps = _continued(steps, arrays, tally)
         number = np.cumsum(alive) - 1  # a row without a value does not show a resumed run
         again = _again(steps, arrays)[alive]
@@ -180,6 +181,23 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], Ints]:
     return result, np.unique(steps[alive])
 
 
+def _in_order(steps: Ints, tally: Tally) -> Ints:
+    """[R]: steps, with those that are damaged replaced: a single step between two with room for exactly one."""
+    gaps = np.diff(steps)
+    gap = int(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 0
+    before, at, after = steps[:-2], steps[1:-1], steps[2:]
+    damaged = (after - before == 2 * gap) & ((at < before) | (at > after)) & (gap > 0)
+    if not damaged.any():
+        return steps
+    tally.add(
+        "{n rows} have a step that does not fit between its neighbours': it was read as the one missing there",
+        count=int(damaged.sum()),
+    )
+    result = steps.copy()
+    result[1:-1][damaged] = (before + gap)[damaged]
+    return result
+
+
 def _again(steps: Ints, arrays: Arrays) -> Ints:
     """[R]: the last earlier row that has a series of this row at this step or a later one; −1 without one."""
     result = np.full(len(steps), -1, np.int64)
@@ -190,14 +208,18 @@ def _again(steps: Ints, arrays: Arrays) -> Ints:
 
 
 def _continued(steps: Ints, arrays: Arrays, tally: Tally) -> Ints:
-    """[R]: steps that continue where a resumed run counts from the beginning, though its epochs or tokens do not."""
+    """[R]: steps that continue where a run counts from the beginning, though its epochs or tokens do not, or always
+    after the same number of steps, as one that counts within epochs."""
     added = np.zeros_like(steps)
     cumulative = [arrays[name] for name in CUMULATIVE if name in arrays]
     rising = [(rows, values, np.maximum.accumulate(values)) for rows, values in cumulative]
-    for row, last in _resumes(steps, _again(steps, arrays)):
+    resumes = list(_resumes(steps, _again(steps, arrays)))
+    from_the_start = all(steps[row] <= steps[0] for row, _ in resumes)
+    in_epochs = len(resumes) > 1 and len({last for _, last in resumes}) == 1 and from_the_start
+    for row, last in resumes:
         begins = [(int(np.searchsorted(rows, row)), values, so_far) for rows, values, so_far in rising]
         goes_on = any(0 < at < len(values) and values[at] > so_far[at - 1] for at, values, so_far in begins)
-        if goes_on and steps[row] <= steps[0]:
+        if (goes_on or in_epochs) and steps[row] <= steps[0]:
             added[row] = last + 1 - steps[row]
             tally.add(
                 f"steps start again after step {last}, but the run is the same, so its numbering was continued from "

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from holdfast.diagnose.readers.columns import number_in
+from holdfast.diagnose.readers.columns import MOST_NAMES, number_in
 from holdfast.diagnose.readers.jsonl import read_rows
-from holdfast.diagnose.readers.reader import Frame, LogFile, Raw, Reader, Row, dotted
+from holdfast.diagnose.readers.reader import Frame, LogFile, Raw, Reader, Row
+from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import Tally, lines
 
 STEP = re.compile(r"(?<![\w./@-])step:(\d{1,15}) - (?=[^\s:]+:)")
@@ -19,9 +18,31 @@ FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=Tr
 
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WORDS = {"True": 1.0, "False": 0.0}
-_LONGEST_SETTINGS = 1 << 20  # characters
+_SETTING = re.compile(r"'([^'\s]+)': ?")
+_MOST_SETTINGS = 10_000
+_LONGEST_LINE = 1 << 14  # characters of a line of settings
+_WRAPPED = re.compile(r"(?<![\w./@-])step:\d{1,15}(?: - [^\s:]+:\S+)*\s*$")
 SEARCHED = 100_000
 """Lines of a file that are searched for a first row."""
+
+
+def unwrapped(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Lines, with those that begin with ` - ` joined to the row before them, as a terminal or an editor has cut it."""
+    at, parts = 0, [""]
+    for number, line in numbered:
+        if parts[0]:
+            rest = without_process(COLOUR.sub("", line)).strip()
+            if rest.startswith("- ") and len(parts) <= MOST_NAMES:
+                parts.append(rest)
+                continue
+            yield at, " ".join(parts)
+            parts = [""]
+        if "step:" in line and _WRAPPED.search(plain := COLOUR.sub("", line)):
+            at, parts = number, [plain.rstrip()]
+        else:
+            yield number, line
+    if parts[0]:
+        yield at, " ".join(parts)
 
 
 class Console:
@@ -30,13 +51,12 @@ class Console:
     def __init__(self, path: Path, tally: Tally) -> None:
         self.path, self.tally = path, tally
         self.settings: dict[str, object] = {}
-        self._printed: list[str] = []
-        self._characters = 0  # of `_printed`
+        self._above: list[tuple[int, str]] = []  # (column, name) of the dicts that the last setting is in
         self._looking = True
 
     def rows(self) -> Iterator[tuple[int, Row]]:
         """`{"step": …, name: number}` by line."""
-        for number, line in lines(self.path, self.tally):
+        for number, line in unwrapped(lines(self.path, self.tally)):
             if "step:" in line and (row := self._row(line, number)) is not None:
                 self._looking = False
                 yield number, row
@@ -59,22 +79,27 @@ class Console:
         return row
 
     def _configuration(self, line: str) -> None:
-        """Collects the dict that verl prints before the first step. Other lines may come between."""
+        """Collects the settings that verl prints before the first step as a nested dict, a name a line. Each line is
+        read by itself: where its names stand says what they are in, so that a torn or missing line costs itself only.
+        """
         line = without_process(COLOUR.sub("", line)).rstrip()
-        if not self._printed and not line.startswith("{'actor_rollout_ref'"):
+        if not self.settings and not self._above and not line.startswith("{'actor_rollout_ref'"):
             return
-        if line[:1] not in ("{", " "):
+        if line[:1] not in ("{", " ") or len(self.settings) > _MOST_SETTINGS:
             return
-        self._printed.append(line)
-        self._characters += len(line)
-        if not line.endswith("}") and self._characters < _LONGEST_SETTINGS:
-            return
-        self._looking = False
-        try:
-            read: Any = ast.literal_eval("\n".join(self._printed))
-            self.settings = dotted(read)
-        except (ValueError, SyntaxError, RecursionError, MemoryError, AttributeError):
-            self.tally.add("the settings are unknown: the configuration that verl printed cannot be read")
+        found = list(_SETTING.finditer(line[:_LONGEST_LINE]))
+        ends = [match.start() for match in found[1:]] + [len(line)]
+        for match, end in zip(found, ends, strict=False):
+            while self._above and self._above[-1][0] >= match.start():
+                self._above.pop()
+            value = line[match.end() : end].strip().removesuffix(",")
+            closing = max(0, value.count("}") - value.count("{"))  # of the dicts that the setting is in
+            value = value[: len(value) - closing]
+            if value and (value[0] not in "{[" or value[-1] in "}]"):
+                self.settings[".".join([*(name for _, name in self._above), match[1]])] = setting(value)
+                del self._above[max(0, len(self._above) - closing) :]
+            else:  # the dict or list goes on
+                self._above.append((match.start(), match[1]))
 
 
 def without_process(line: str) -> str:
@@ -112,7 +137,7 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
 
 def has_step(path: Path) -> bool:
     """Whether a file has a line of verl's among its first lines."""
-    return any(STEP.search(line) for _, line in islice(lines(path, Tally(path)), SEARCHED))
+    return any(STEP.search(line) for _, line in islice(unwrapped(lines(path, Tally(path))), SEARCHED))
 
 
 CONSOLE = Reader(

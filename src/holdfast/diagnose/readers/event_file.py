@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 from holdfast.diagnose.readers.binary import UNREADABLE, fields, signed
@@ -21,6 +21,7 @@ from holdfast.diagnose.readers.text import Tally, opened
 _MARK = "tfevents"
 _FLOAT = struct.Struct("<f")
 _HEAD, _TAIL = 12, 4  # bytes before and after an event
+_FIRST = 200  # numbers of a file that show how it begins
 _LONGEST = 1 << 16  # a longer event is an image, a histogram or a graph
 _STEP, _SUMMARY, _VALUE = 2, 5, 1
 _TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8
@@ -140,9 +141,28 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     """The events of a file; those of a folder in the order of their names, which begin with the time."""
     tally.unit = "record"
     is_folder = file.path.is_dir()
-    columns = columns_of(_points(_files(file.path) if is_folder else [file.path], tally), tally)
     name = file.name if is_folder else file.path.resolve().parent.name
-    return [Raw("tensorboard", host_of(columns.names()), name, columns, {})]
+    attempts = _attempts(_files(file.path)) if is_folder else [[file.path]]
+    read = [columns_of(_points(paths, tally), tally) for paths in attempts]
+    return [Raw("tensorboard", host_of(columns.names()), name, columns, {}) for columns in read]
+
+
+def _attempts(paths: Iterable[Path]) -> list[list[Path]]:
+    """The files of a folder by run: one that begins with the series of the run before it, where that began, is of
+    another attempt."""
+    attempts: list[list[Path]] = []
+    begun, known = 0, set[str]()
+    for path in paths:
+        first = list(islice(_points([path], Tally(path)), _FIRST))
+        tags = {tag for _, tag, _, _ in first}
+        if not attempts or (tags & known and first[0][2] <= begun):
+            attempts.append([])
+            known = set()
+        if first and not known:
+            begun = first[0][2]
+        attempts[-1].append(path)
+        known |= tags
+    return attempts
 
 
 def _files(folder: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from holdfast.diagnose.readers.csv_export import CSV
 from holdfast.diagnose.readers.database import DATABASE
 from holdfast.diagnose.readers.dicts import DICTS
 from holdfast.diagnose.readers.event_file import TENSORBOARD
-from holdfast.diagnose.readers.jsonl import ARRAY, LINES, STATE, STATE_FILE
+from holdfast.diagnose.readers.jsonl import ARRAY, COLUMNS, LINES, STATE, STATE_FILE
 from holdfast.diagnose.readers.mlflow_files import MLFLOW
 from holdfast.diagnose.readers.prints import PRINTS
 from holdfast.diagnose.readers.reader import LogFile, Reader
@@ -44,7 +44,7 @@ READABLE = (
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
 """The trackers' own files."""
 
-READERS: tuple[Reader[str], ...] = (STATE, ARRAY, LINES, CSV, TABLE, DICTS, SUMMARY, PRINTS, CONSOLE)
+READERS: tuple[Reader[str], ...] = (STATE, ARRAY, COLUMNS, LINES, CSV, TABLE, DICTS, SUMMARY, PRINTS, CONSOLE)
 """Every kind of text that is read. The first reader that recognises a file reads it. Any text can be a console log, so
 that reader comes last."""
 
@@ -117,6 +117,9 @@ def _below(folder: Path, depth: int) -> Iterator[LogFile]:
         yield run
         if run.path.name == STATE_FILE:
             yield from islice(_beside(folder), _MOST_BESIDE)
+        elif run.settings is None:  # prime-rl's trainer has its orchestrator's in a folder
+            parts = (entry / METRICS for entry in _entries(folder) if (entry / METRICS).is_file())
+            yield from (replace(_file(path), beside=True) for path in islice(parts, _MOST_BESIDE))
         return
     if (left := len(list(folder.iterdir())) - _MOST_FILES) > 0:
         _logger.warning("left out: %d files and folders of %s; %d are looked at", left, folder, _MOST_FILES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,29 @@ from holdfast.base.errors import DataError
 from holdfast.base.jsonl import objects
 from holdfast.base.stored import bounded, bounded_json, read_toml
 from holdfast.diagnose.readers.columns import Columns
+from holdfast.diagnose.readers.names import AXES
 from holdfast.diagnose.readers.numbering import Numbering
-from holdfast.diagnose.readers.reader import STATE_FRAME, Frame, LogFile, Raw, Reader, Row, dotted, frame_of
+from holdfast.diagnose.readers.reader import (
+    PROMPTS,
+    STATE_FRAME,
+    Frame,
+    LogFile,
+    Raw,
+    Reader,
+    Row,
+    axis_of,
+    dotted,
+    frame_of,
+    of_completions,
+)
 from holdfast.diagnose.readers.text import Tally, lines, whole_text
 
 Numbered = Iterable[tuple[int, Row]]
 """Rows with their places in the file."""
 
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
+_BEFORE_LIST = r'\{\s*(?:"[^"]*"\s*:\s*(?:\{\s*|(?:"[^"]*"|[-\w.]+)\s*,\s*))*"[^"]*"\s*:\s*\[\s*'
+_IS_COLUMNS = re.compile(_BEFORE_LIST + r"(?:-?[\d.]|null|NaN)")
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 _FIRST = 500  # rows from which the frame is recognised
 
@@ -31,6 +46,9 @@ def read_rows(rows: Numbered, tally: Tally, frame: Frame | None = None) -> list[
     """The run in these rows: their frame, and all of them as columns. No run if no row of the first ones has a step."""
     rows = iter(rows)
     first = list(islice(rows, _FIRST))
+    if frame is None and of_completions([row for _, row in first]):
+        rows = grouped(chain(first, rows), tally)
+        first = list(islice(rows, _FIRST))
     frame = frame or frame_of([row for _, row in first])
     if frame is None or not first:
         return []
@@ -64,6 +82,71 @@ def array_rows(path: Path, tally: Tally) -> Iterator[tuple[int, Row]]:
     text = whole_text(path, tally)
     array = _value(text)
     return _objects(array if isinstance(array, list) else _elements(text, text.index("[") + 1, tally), tally)
+
+
+def column_rows(path: Path, tally: Tally) -> Iterator[tuple[int, Row]]:
+    """The rows of an object of lists, `{"reward": [0.1, 0.2, …], …}`, numbered from 1 if no list has their steps."""
+    tally.unit = "row"
+    columns = _columns_in(_value(whole_text(path, tally)))
+    axis = axis_of(columns)
+    for number in range(max(map(len, columns.values()), default=0)):
+        row = {name: values[number] for name, values in columns.items() if number < len(values)}
+        yield number + 1, row if axis else {"step": number + 1, **row}
+
+
+def _columns_in(value: Any) -> dict[str, list[Any]]:
+    """The lists of numbers in an object, or in an object in it."""
+    if not isinstance(value, dict):
+        return {}
+    found = {
+        name: part
+        for name, part in value.items()
+        if isinstance(part, list) and part and all(item is None or isinstance(item, int | float) for item in part)
+    }
+    inner = (_columns_in(part) for part in value.values() if isinstance(part, dict))
+    return found if len(found) > 1 else next((columns for columns in inner if columns), {})
+
+
+def grouped(rows: Iterable[tuple[int, Row]], tally: Tally) -> Iterator[tuple[int, Row]]:
+    """Rows of single completions as rows of the means of each group: of one step, or of one prompt in a row."""
+    of: Any = None
+    group: list[Row] = []
+    place, groups, count = 0, 0, 0
+    for number, row in chain(rows, [(0, {})]):
+        key = next((row[name] for name in (*AXES, *PROMPTS) if name in row), None)
+        if group and key != of:
+            groups += 1
+            yield place, _mean_of(group, groups)
+            group = []
+        of, place = key, place if group else number
+        if row:
+            group.append(row)
+            count += 1
+    if count > groups:
+        tally.add(f"{count:,} rows are of single completions: read as the means of {groups:,} groups")
+
+
+def _mean_of(group: Sequence[Row], number: int) -> Row:
+    """The mean of each number that rows have; the step is theirs, or the number of the group."""
+    flat = [_unnested_numbers(row) for row in group]
+    names = dict.fromkeys(name for row in flat for name in row)
+    values = {name: [row[name] for row in flat if name in row] for name in names}
+    step = next((group[0][name] for name in AXES if name in group[0]), number)
+    return {**{name: _mean(part) for name, part in values.items() if name not in AXES}, "step": step}
+
+
+def _mean(values: Sequence[float]) -> float:
+    try:
+        return sum(values) / len(values)
+    except OverflowError:  # whole numbers may have any number of digits
+        return float("nan")
+
+
+def _unnested_numbers(row: Row) -> Row:
+    """The numbers of a row and of the objects in it, by `object/name`."""
+    parts = [(name, part) for name, part in row.items() if isinstance(part, dict)]
+    every = {**row, **{f"{name}/{key}": value for name, part in parts for key, value in part.items()}}
+    return {name: value for name, value in every.items() if type(value) in (int, float)}
 
 
 def _value(text: str) -> Any:
@@ -164,6 +247,12 @@ ARRAY = Reader(
     recognises=lambda path, start: re.match(r"\[\s*[{\]]", start) is not None,
     read=_read_with(array_rows),
     lacks="has no row of metrics with a step",
+    suffixes=(".json",),
+)
+COLUMNS = Reader(
+    recognises=lambda path, start: _IS_COLUMNS.match(start) is not None,
+    read=_read_with(column_rows),
+    lacks="has no list of numbers by step",
     suffixes=(".json",),
 )
 LINES = Reader(

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, AnyStr, Generic
 
-from holdfast.diagnose.log import Format, Host
+from holdfast.diagnose.log import Format
 from holdfast.diagnose.readers.columns import MOST_NAMES, Columns
 from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of, trainer_of
 from holdfast.diagnose.readers.numbering import is_row, step_in
@@ -23,7 +23,7 @@ class Frame:
     """How a file's rows are framed."""
 
     format: Format
-    host: Host
+    host: str
     split: Split
     """Row -> (its step as read, or None; its metrics). May change the row."""
     null_is_nan: bool
@@ -46,7 +46,18 @@ def frame_of(rows: Sequence[Row]) -> Frame | None:
     host = host_of(names)
     if host in ("trl", "verl"):
         return Frame("trl" if host == "trl" else "verl", host, _flat, null_is_nan=True)
-    return Frame("holdfast" if host in ("holdfast", "unknown") else "jsonl", host, _ours, null_is_nan=False)
+    return Frame("holdfast" if host == "holdfast" else "jsonl", host, _ours, null_is_nan=False)
+
+
+PROMPTS = ("prompt", "question", "task_id", "prompt_id", "question_id", "example_id", "problem", "input")
+"""Names of what a completion answers."""
+_OF_COMPLETION = {*PROMPTS, "completion", "completion_len", "completion_length", "response", "output", "answer"}
+_SCORES = {"reward", "rewards", "score"}
+
+
+def of_completions(rows: Sequence[Row]) -> bool:
+    """Whether each row is of one completion: its reward, and something of its text or prompt."""
+    return bool(rows) and not any(_OF_COMPLETION.isdisjoint(row) or _SCORES.isdisjoint(row) for row in rows)
 
 
 def history_frame(names: Iterable[str]) -> Frame | None:
@@ -171,7 +182,7 @@ class Raw:
     """A run, by the names of its host."""
 
     format: Format
-    host: Host
+    host: str
     name: str
     columns: Columns
     settings: Mapping[str, object]

@@ -40,6 +40,35 @@ def deduplicate_runs(read: Iterable[tuple[LogFile, Log]]) -> list[Log]:
     return [_richest([ordered[i] for i in group]) for group in sorted(map(sorted, groups))]
 
 
+def joined_parts(read: list[tuple[LogFile, Log]]) -> list[tuple[LogFile, Log]]:
+    """Logs, with those of one run's processes as one: the log in a run's folder, and those beside it of the same host
+    that have other series at the same steps, as prime-rl's trainer and orchestrator write them."""
+    result: list[tuple[LogFile, Log]] = []
+    for file, log in read:
+        parts = enumerate(result) if file.beside else ()  # thousands of others are not compared with each other
+        at = next((i for i, (other, whole) in parts if _is_part(file, log, other, whole)), None)
+        if at is None:
+            result.append((file, log))
+            continue
+        other, whole = result[at]
+        note = f"read {other.path} and {file.path} as one run: they have different series at the same steps."
+        series = dict(sorted({**log.series, **whole.series}.items()))
+        notes = (*(one for one in (*whole.notes, *log.notes) if "--name reward" not in one), note[0].upper() + note[1:])
+        steps = np.union1d(whole.steps, log.steps)
+        result[at] = other, replace(whole, series=series, steps=steps, notes=notes)
+    return result
+
+
+def _is_part(file: LogFile, log: Log, other: LogFile, whole: Log) -> bool:
+    shared = [name for name in log.series if name in whole.series and not name.startswith(_CLOCKS)]
+    return (
+        file.path.parent.parent == other.path.parent
+        and log.host == whole.host
+        and not shared
+        and len(np.intersect1d(log.steps, whole.steps)) >= _FEWEST
+    )
+
+
 def with_unique_names(logs: list[Log]) -> list[Log]:
     """Logs whose names differ: those with one name are numbered."""
     count = Counter(log.name for log in logs)

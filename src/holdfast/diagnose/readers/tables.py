@@ -14,6 +14,8 @@ from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, stepless
 from holdfast.diagnose.readers.text import Tally, head, lines
 
 _BLANKS = re.compile(r" {2,}|\t")
+_AROUND = " *`"
+"""Blanks, and the marks of bold and code."""
 _RULE = re.compile(r"[\s|:+-]+")
 _NAMES = {"training loss": "loss", "validation loss": "eval_loss", "step": "step", "epoch": "epoch"}
 _EMPTY = ("", "No log")
@@ -27,8 +29,8 @@ def cells_of(line: str, bars: bool) -> list[str]:
     """
     line = line.strip(" \r\n")
     if bars:
-        return [cell.strip() for cell in line.strip("|").split("|")]
-    return [cell.strip() for cell in (line.split("\t") if "\t" in line else _BLANKS.split(line))]
+        return [cell.strip(_AROUND) for cell in line.strip("|").split("|")]
+    return [cell.strip(_AROUND) for cell in (line.split("\t") if "\t" in line else _BLANKS.split(line))]
 
 
 def header_of(line: str) -> list[str] | None:

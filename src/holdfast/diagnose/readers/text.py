@@ -6,7 +6,7 @@ import codecs
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from holdfast.base.errors import DataError
 from holdfast.base.files import UNWRITABLE
 
 _LONGEST_EXAMPLE = 60
+_MOST_LISTED = 8
 MOST_NUMBERS = 100_000_000
 """Rows and numbers read from one file, which take about 5 GB. 100,000 steps of 300 series are 30 million."""
 
@@ -78,6 +79,18 @@ def clean(text: str, longest: int = 200) -> str:
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     return text if text.strip() else "(no name)"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some names in a sentence.
+
+    >>> listed(["a", "b", "c"]), listed([*"abcdefghijkl"])
+    ('a, b and c', 'a, b, c, d, e, f, g, h and 4 more')
+    """
+    shown = [clean(name) for name in names]
+    if len(shown) > _MOST_LISTED + 1:
+        shown = [*shown[:_MOST_LISTED], f"{len(shown) - _MOST_LISTED} more"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 
 BLOCK = 1 << 17

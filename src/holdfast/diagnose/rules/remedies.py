@@ -1,4 +1,4 @@
-"""What to change, in the words of each host: one text per remedy, and one table of what the hosts call its settings.
+"""What to change, in the words of each host: one text per remedy. `holdfast.hosts` has the words.
 
 In a text, `[learning rate]` is followed by the host's name for it, if it has one here:
 
@@ -9,169 +9,69 @@ In a text, `[learning rate]` is followed by the host's name for it, if it has on
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
-from holdfast.diagnose.log import Host, Log
+from holdfast.diagnose.log import Log
+from holdfast.hosts import HOSTS, PHRASES, UNKNOWN, words
 
-Remedy = Mapping[Host, str]
+Remedy = Mapping[str, str]
 """What to change, by host. Names of settings are in backticks; the text for `unknown` has none."""
 
 NOTHING: Remedy = {"unknown": ""}
 """For what has passed."""
 
-HOSTS: tuple[Host, ...] = ("holdfast", "trl", "verl", "unknown")
-"""The hosts with a text of their own. Others get that for `unknown`."""
 
-_ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+@dataclass(frozen=True, slots=True)
+class _Advice(Mapping[str, str]):
+    """A text, with sentences for some hosts behind it or in its place. It has one for any host, and lists those with
+    words of their own."""
 
-PENALTY: Mapping[Host, tuple[str, ...]] = {
-    "holdfast": ('loss.penalty.name = "llds"', "loss.penalty.coef = 1.0"),
-    "trl": ("with_penalties(GRPOTrainer, LLDS(coef=1.0))",),
-    "verl": (
-        f"{_ACTOR}.policy_loss.loss_mode=holdfast_llds",
-        f"{_ACTOR}.policy_loss._target_=holdfast.adapters.verl.HoldfastPolicyLossConfig",
-        f"+{_ACTOR}.policy_loss.penalty_coef=1.0",
-    ),
-}
-"""A penalty on lost likelihood, in every host at the one coefficient at which the study's runs did not fall. Findings,
-the demo and the pages spell it like this."""
+    text: str
+    also: Mapping[str, str] = field(default_factory=dict)
+    instead: Mapping[str, str] = field(default_factory=dict)
 
-NAMES: Mapping[str, Mapping[Host, tuple[str, ...]]] = {
-    "learning rate": {
-        "holdfast": ("train.lr",),
-        "trl": ("learning_rate",),
-        "verl": (f"{_ACTOR}.optim.lr",),
-    },
-    "schedule": {
-        "holdfast": ("train.warmup", "train.steps"),
-        "trl": ("lr_scheduler_type", "max_steps"),
-        "verl": (f"{_ACTOR}.optim.total_training_steps",),
-    },
-    "warm-up": {
-        "holdfast": ("train.warmup",),
-        "trl": ("warmup_steps",),
-        "verl": (f"{_ACTOR}.optim.lr_warmup_steps",),
-    },
-    "optimizer steps per rollout batch": {
-        "holdfast": ("train.optimizer_steps_per_rollout",),
-        "trl": ("num_iterations", "steps_per_generation"),
-        "verl": (f"{_ACTOR}.ppo_epochs", f"{_ACTOR}.ppo_mini_batch_size"),
-    },
-    "norm of the gradient": {
-        "holdfast": ("train.grad_clip",),
-        "trl": ("max_grad_norm",),
-        "verl": (f"{_ACTOR}.optim.clip_grad",),
-    },
-    "group size": {
-        "holdfast": ("train.group_size",),
-        "trl": ("num_generations",),
-        "verl": (f"{_ROLLOUT}.n",),
-    },
-    "importance ratio": {
-        "holdfast": ("loss.dual_clip = 3.0",),
-        "trl": ("delta=3.0",),
-        "verl": (f"{_ACTOR}.clip_ratio_c=3",),
-    },
-    "upper clip": {
-        "holdfast": ("loss.clip_high",),
-        "trl": ("epsilon_high",),
-        "verl": (f"{_ACTOR}.clip_ratio_high",),
-    },
-    "entropy bonus": {
-        "holdfast": ("loss.entropy_coef",),
-        "trl": ("entropy_coef",),
-        "verl": (f"{_ACTOR}.entropy_coeff",),
-    },
-    "coefficient of the KL": {
-        "holdfast": ("loss.kl_coef",),
-        "trl": ("beta",),
-        "verl": (f"{_ACTOR}.kl_loss_coef",),
-    },
-    "penalty on lost likelihood": PENALTY,
-    "threshold": {
-        "holdfast": ("loss.penalty.threshold",),
-        "trl": ("threshold",),
-        "verl": (f"{_ACTOR}.policy_loss.penalty_threshold",),
-    },
-    "tau": {
-        "holdfast": ("loss.penalty.tau",),
-        "trl": ("tau",),
-        "verl": (f"{_ACTOR}.policy_loss.penalty_tau",),
-    },
-    "preserve more rollouts": {
-        "holdfast": ("loss.penalty.preserve",),
-        "trl": ("preserve",),
-        "verl": (f"{_ACTOR}.policy_loss.penalty_preserve",),
-    },
-    "bounds on the importance weights": {
-        "holdfast": ("loss.methods.sampler_weights.low", "loss.methods.sampler_weights.high"),
-    },
-    "without top-p and top-k": {
-        "holdfast": ("sampling.top_p = 1.0", "sampling.top_k = 0"),
-        "trl": ("top_p=1.0", "top_k=0", "min_p=None"),
-        "verl": (f"{_ROLLOUT}.top_p=1", f"{_ROLLOUT}.top_k=-1"),
-    },
-    "tokens that the sampler can draw": {
-        "holdfast": ("sampling.top_k = 512", "sampling.mask_logprobs = true"),
-        "trl": ("top_k=512", "with_penalties(GRPOTrainer, mask_logprobs=True)"),
-    },
-    "score centering": {"holdfast": ("loss.methods.score_centering.on",)},
-    "importance weights of the sampler": {
-        "holdfast": ("loss.methods.sampler_weights.on",),
-        "trl": ("vllm_importance_sampling_correction=True",),
-        "verl": ("algorithm.rollout_correction",),
-    },
-    "full precision": {"holdfast": ('model.autocast = "none"',), "trl": ("bf16=False",)},
-    "rollouts": {
-        "holdfast": ("trajectories.jsonl",),
-        "trl": ("log_completions=True",),
-        "verl": ("trainer.rollout_data_dir",),
-    },
-    "limits of tokens and turns": {
-        "holdfast": ("protocol.max_total_tokens", "protocol.max_turn_tokens", "protocol.max_turns"),
-        "trl": ("max_completion_length",),
-        "verl": ("data.max_response_length", f"{_ROLLOUT}.multi_turn.max_assistant_turns"),
-    },
-    "weights of the reward": {
-        "holdfast": ("reward.em", "reward.f1", "reward.format", "reward.retrieval"),
-        "trl": ("reward_weights",),
-    },
-    "reference": {"trl": ("sync_ref_model=True", "ref_model_sync_steps")},
-    "denser reward": {"holdfast": ("reward.f1 = 1.0",)},
-    "better policy": {"holdfast": ("warm_start.steps",)},
-    "retriever": {
-        "holdfast": ("retrieval.url",),
-        "verl": (f"{_ROLLOUT}.agent.agent_loop_config_path",),
-    },
-    "index": {"holdfast": ("retrieval.corpus", "retrieval.index")},
-}
-"""What a text calls it -> the settings of each host, with a value where one is advised."""
+    def __getitem__(self, host: str) -> str:
+        text = " ".join(filter(None, [self.instead.get(host, self.text), self.also.get(host)]))
+        return _named(text, host)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*(host.id for host in HOSTS.values() if host.words), UNKNOWN.id))
+
+    def __len__(self) -> int:
+        return len(tuple(iter(self)))
 
 
-def advise(text: str, *, also: Mapping[Host, str] | None = None, instead: Mapping[Host, str] | None = None) -> Remedy:
+def advise(text: str, *, also: Mapping[str, str] | None = None, instead: Mapping[str, str] | None = None) -> Remedy:
     """A remedy for every host: `text`, with the sentences of `also` behind it, or those of `instead` in its place.
 
     Raises:
-        KeyError: a phrase in brackets is not in `NAMES`.
+        KeyError: a phrase in brackets is not in `PHRASES`.
     """
-    also, instead = also or {}, instead or {}
-    return {host: _named(" ".join(filter(None, [instead.get(host, text), also.get(host)])), host) for host in HOSTS}
+    advice = _Advice(text, also or {}, instead or {})
+    for part in (text, *advice.also.values(), *advice.instead.values()):
+        if unknown := set(_PHRASE.findall(part)) - PHRASES:
+            raise KeyError(*unknown)
+    return advice
 
 
-def _named(text: str, host: Host) -> str:
+_PHRASE = re.compile(r"\[([^]]+)\]")
+
+
+def _named(text: str, host: str) -> str:
     """The text with the host's names behind the phrases in brackets."""
 
     def named(match: re.Match[str]) -> str:
         phrase = match[1]
-        names = NAMES[phrase].get(host, ())
+        names = words(host, phrase)
         return f"{phrase} ({', '.join(f'`{name}`' for name in names)})" if names else phrase
 
-    return re.sub(r"\[([^]]+)\]", named, text)
+    return _PHRASE.sub(named, text)
 
 
 def setting(log: Log, phrase: str) -> float | None:
-    """The value of a setting in the log, by what `NAMES` calls it; None if the log has no number for it."""
-    for name in NAMES[phrase].get(log.host, ()):
+    """The value of a setting in the log, by what a remedy calls it; None if the log has no number for it."""
+    for name in words(log.host, phrase):
         try:
             return float(str(log.settings[name]))
         except (KeyError, ValueError):

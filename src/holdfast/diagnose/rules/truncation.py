@@ -37,7 +37,7 @@ def more_is_earned(rows: Rows) -> Truths:
     can be learned in a text that is cut."""
     functions = functions_of(rows.log)
     parts = [name for name in functions if not FORM.search(name)] if len(functions) > 1 else []
-    return np.any([has_risen(rows, name) for name in parts or [REWARD]], axis=0)
+    return np.asarray(np.any([has_risen(rows, name) for name in parts or [REWARD]], axis=0))
 
 
 def all_are_truncated(rows: Rows) -> Signal:

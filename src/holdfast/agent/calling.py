@@ -1,0 +1,285 @@
+"""The tools that a model calls: what it is told of them, what a call does, and the functions of the user that answer.
+
+A tool is `search`, `read`, or the import path of a function, `module:function`, whose annotations and docstring are its
+description. It runs in a thread, and whatever it does costs the rollout one turn: of an exception, of a result that is
+no text, and of one that does not come in time the model is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from threading import Thread, Timer
+from typing import Any
+
+from holdfast.agent.trajectory import Action, Call, Invalid, Read, Search, ToolResult
+from holdfast.base.errors import ConfigError
+from holdfast.base.importing import import_named, is_import_path
+from holdfast.base.section import as_toml
+from holdfast.base.stored import bounded
+
+CALL = "call"
+"""The name by which agents call a `CallQueue`."""
+_MOST_CHARACTERS = 50_000
+"""Of a result; the observation is cut to its tokens after that."""
+_MOST_AT_ONCE = 32
+"""Calls that run at once in a queue."""
+_MOST_LATE = 64
+"""Threads of one function that go on after their time. Nothing can end a thread, so no further one is started."""
+_SOON = 0.1
+"""Seconds that a queue waits for calls it has begun. Functions that are quicker answer in the order of the calls, so
+runs with them repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool as the model is told of it."""
+
+    name: str
+    schema: dict[str, Any]
+    """Its JSON schema, as chat templates take it."""
+    act: Callable[[dict[str, Any]], Action]
+    """What a call with these arguments does."""
+    function: Callable[..., Any] | None = None
+    """The user's own function, if it is one."""
+
+    @property
+    def description(self) -> str:
+        """What the tool does, for the model."""
+        return str(self.schema["function"]["description"])
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Schema of each parameter, by name."""
+        properties: dict[str, Any] = self.schema["function"]["parameters"]["properties"]
+        return properties
+
+    def called(self, arguments: Any) -> Action:
+        """What a call does; `arguments` is what the model wrote. `Invalid` for arguments that the schema does not
+        allow."""
+        if not _is_of(arguments, self.schema["function"]["parameters"]):
+            taken = ", ".join(f"{name} ({_kind(schema)})" for name, schema in self.parameters.items())
+            return Invalid(f"{self.name} takes {taken or 'no arguments'}")
+        return self.act(arguments)
+
+
+def _with_text(name: str, description: str, parameter: str, about: str, action: Callable[[str], Action]) -> Tool:
+    """A tool with one argument, a text that is not empty."""
+
+    def act(arguments: dict[str, Any]) -> Action:
+        # An escape of half a character is valid JSON, but no text that can be sent.
+        text = arguments[parameter].encode("utf-8", "replace").decode("utf-8").strip()
+        return action(text) if text else Invalid(f"empty {parameter}")
+
+    properties = {parameter: {"type": "string", "description": about}}
+    parameters = {"type": "object", "properties": properties, "required": [parameter]}
+    function = {"name": name, "description": description, "parameters": parameters}
+    return Tool(name, {"type": "function", "function": function}, act)
+
+
+SEARCH = _with_text(
+    "search", "Search for passages. Returns the best ones, perhaps shortened.", "query", "What to look for.", Search
+)
+READ = _with_text(
+    "read",
+    "Read one passage that a search has returned, whole.",
+    "id",
+    "The id of the passage: what stands between Doc and the title.",
+    Read,
+)
+TOOLS = {tool.name: tool for tool in (SEARCH, READ)}
+
+
+def problem_of(tools: Sequence[str]) -> str | None:
+    """Why an agent cannot have these tools, as far as their names show."""
+    shown = as_toml(tools)
+    if unknown := [name for name in tools if name not in TOOLS and not is_import_path(name)]:
+        return (
+            f"tools = {shown}, but there is no tool {unknown[0]!r}; there are {' and '.join(TOOLS)}, and functions of "
+            "your own by import path, such as my_tools:calculator"
+        )
+    if not tools:
+        return "tools = [], so the agent has none; name one, or set protocol.preset = 'r1'"
+    names = [name.rpartition(":")[2] for name in tools]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        return f"tools = {shown} has two tools of one name, {twice[0]}, which a call cannot tell apart; leave one out"
+    if "read" in tools and "search" not in tools:
+        return f"tools = {shown} without 'search', which finds what 'read' reads; add it"
+    return None
+
+
+@cache
+def tool_named(name: str) -> Tool:
+    """The tool of a name in `TOOLS`, or of the function at an import path, which is imported.
+
+    Raises `ConfigError` for a module that cannot be imported, and for a function that says too little of itself to be
+    called by a model. The sentence names file and line.
+    """
+    if name in TOOLS:
+        return TOOLS[name]
+    function = import_named(name)
+    if not inspect.isfunction(function):
+        raise ConfigError(f"{name!r} is no function but {type(function).__name__}; name one that `def` defines")
+    where = f"{name!r} ({function.__code__.co_filename}, line {function.__code__.co_firstlineno})"
+    unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in unnamed:
+            raise ConfigError(
+                f"{where} has the parameter {parameter}, but a model gives every argument by its name; write out the "
+                "parameters that it may give"
+            )
+    try:
+        from transformers.utils import get_json_schema
+
+        schema = get_json_schema(function)
+    except Exception as error:  # several kinds, also those of an annotation that cannot be evaluated
+        raise ConfigError(
+            f"{where} does not say enough for a model to call it ({_first_line(error)}). Give each parameter an "
+            "annotation, and the function a docstring with a line for each parameter under `Args:`"
+        ) from error
+    short = name.rpartition(":")[2]
+    schema["function"]["name"] = short
+
+    def act(arguments: dict[str, Any]) -> Action:
+        try:
+            written = json.dumps(bounded(arguments), ensure_ascii=False, allow_nan=False)
+        except ValueError as error:
+            return Invalid(f"{short}: {error}")
+        return Call(short, written.encode("utf-8", "replace").decode("utf-8"))
+
+    return Tool(short, schema, act, function)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+# ---- the arguments of a call
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+def _is_of(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether a value is what a schema of `get_json_schema` describes."""
+    if "anyOf" in schema:
+        return any(_is_of(value, one) for one in schema["anyOf"])
+    if value is None and schema.get("nullable"):
+        return True
+    if "enum" in schema and value not in schema["enum"]:
+        return False
+    kinds = schema.get("type", ())
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    of_kind = [_KINDS[kind] for kind in kinds if kind in _KINDS]
+    if of_kind and not any(isinstance(value, k) and (bool in k or not isinstance(value, bool)) for k in of_kind):
+        return False
+    if isinstance(value, list) and isinstance(items := schema.get("items"), dict):
+        return all(_is_of(item, items) for item in value)
+    if isinstance(value, dict) and "properties" in schema:
+        properties = schema["properties"]
+        required = set(schema.get("required", ())) <= set(value)
+        return required and all(name in properties and _is_of(item, properties[name]) for name, item in value.items())
+    return True
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    kind = schema.get("type", "any value")
+    return kind if isinstance(kind, str) else " or ".join(kind)
+
+
+# ---- a call of a function
+
+_late: defaultdict[str, list[Thread]] = defaultdict(list)
+"""Name of a tool -> threads whose time is up."""
+
+
+def begin(tool: Tool, arguments: str, timeout: float) -> Future[ToolResult]:
+    """Call the function of a tool in a thread of its own. The future never fails, and has a result within `timeout`
+    seconds; the end of the process does not wait for the thread."""
+    future: Future[ToolResult] = Future()
+    started = time.perf_counter()
+
+    def settle(text: str, failed: bool) -> None:
+        with suppress(InvalidStateError):  # the other one was first
+            future.set_result(ToolResult(text, failed, time.perf_counter() - started))
+
+    def expire() -> None:
+        _late[tool.name].append(thread)
+        settle(f"Error: {tool.name} has returned nothing within {timeout:g} seconds", True)
+
+    late = _late[tool.name] = [thread for thread in _late[tool.name] if thread.is_alive()]
+    if len(late) >= _MOST_LATE:
+        settle(f"Error: {tool.name} does not answer: {len(late)} earlier calls of it still run", True)
+        return future
+    thread = Thread(target=lambda: settle(*_answer(tool, arguments, timeout)), name=f"tool-{tool.name}", daemon=True)
+    timer = Timer(timeout, expire)
+    timer.daemon = True
+    future.add_done_callback(lambda _: timer.cancel())
+    timer.start()
+    thread.start()
+    return future
+
+
+def _answer(tool: Tool, arguments: str, timeout: float) -> tuple[str, bool]:
+    """What the model reads, and whether the call failed."""
+    assert tool.function is not None
+    try:
+        result = tool.function(**json.loads(arguments))
+        if inspect.iscoroutine(result):  # which can be cancelled, and then ends its thread
+            result = asyncio.run(asyncio.wait_for(result, timeout + 1))
+        text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, allow_nan=False)
+    except BaseException as error:  # whatever the user's code raises, `SystemExit` included; json's of NaN and of bytes
+        return f"Error: {type(error).__name__}: {_first_line(error)}", True
+    return text[:_MOST_CHARACTERS].encode("utf-8", "replace").decode("utf-8"), False
+
+
+class CallQueue:
+    """The queue of the scheduler for functions: takes (rollout, `Call`) pairs and returns their results."""
+
+    def __init__(self, tools: Iterable[Tool], timeout: float) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._timeout = timeout
+        self._slow: set[str] = set()
+        """Tools that once took longer than `_SOON`, for which nobody waits again."""
+        self._waiting: dict[tuple[str, Call], None] = {}
+        self._running: dict[tuple[str, Call], Future[ToolResult]] = {}
+
+    @property
+    def pending(self) -> Collection[Future[ToolResult]]:
+        """Calls that run."""
+        return self._running.values()
+
+    def submit(self, arguments: Iterable[tuple[str, Call]]) -> None:
+        """Begin those calls that are new; at most `_MOST_AT_ONCE` run at once."""
+        self._waiting |= dict.fromkeys(argument for argument in arguments if argument not in self._running)
+        begun = []
+        for rollout, call in list(self._waiting)[: _MOST_AT_ONCE - len(self._running)]:
+            del self._waiting[rollout, call]
+            future = begin(self._tools[call.tool], call.arguments, self._timeout)
+            self._running[rollout, call] = future
+            begun += [] if call.tool in self._slow else [future]
+        wait(begun, _SOON)
+
+    def poll(self) -> list[tuple[tuple[str, Call], ToolResult]]:
+        """Results that came since the last poll, in the order of the calls."""
+        done = [(argument, future.result()) for argument, future in self._running.items() if future.done()]
+        for argument, result in done:
+            del self._running[argument]
+            if result.seconds > _SOON:
+                self._slow.add(argument[1].tool)
+        return done

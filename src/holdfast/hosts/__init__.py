@@ -1,0 +1,40 @@
+"""What other trainers call our settings and series: one file per host, one fact once. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.hosts.host import Host, Setting
+from holdfast.hosts.others import OPENRLHF, SKYRL, SLIME, TINKER
+from holdfast.hosts.ours import OURS
+from holdfast.hosts.prime_rl import PRIME_RL
+from holdfast.hosts.trl import TRL
+from holdfast.hosts.verl import VERL
+
+UNKNOWN = Host(id="unknown", title="the host")
+"""Of which no name is known."""
+
+HOSTS: Mapping[str, Host] = {
+    host.id: host for host in (OURS, TRL, VERL, PRIME_RL, TINKER, SLIME, SKYRL, OPENRLHF, UNKNOWN)
+}
+"""Every host by its id. A new one has its file and a place here."""
+
+PHRASES = frozenset(OURS.words)
+"""What a remedy may call a setting."""
+PENALTY = "penalty on lost likelihood"
+"""The phrase for it, in every host at the one coefficient at which the study's runs did not fall."""
+
+
+def words(host: str, phrase: str) -> tuple[str, ...]:
+    """What a host calls the settings that a remedy names by a phrase; empty if it has none.
+
+    Without words of its own it is the option that has the value of our setting.
+
+    >>> words("trl", "learning rate"), words("slime", "learning rate")
+    (('learning_rate',), ())
+    """
+    known = HOSTS[host]
+    if phrase in known.words or known.launch is None:
+        return known.words.get(phrase, ())
+    rows = [row for row in known.launch.settings if isinstance(row, Setting) and row.when is None]
+    return tuple(row.name for row in rows if (row.why,) == OURS.words[phrase])

@@ -1,0 +1,62 @@
+"""holdfast's own trainer."""
+
+from collections.abc import Mapping
+
+from holdfast.hosts.host import Host
+
+FORMER: Mapping[str, str] = {
+    "advantage/cut_mean": "advantage/tail_mean",
+    "displacement/rows": "displacement/rollouts",
+    "grad/skipped": "grad/skipped_steps",
+    "penalty/drop": "penalty/mean_decrease",
+    "penalty/preserved_share": "penalty/preserved_fraction",
+    "retrieval/cache_hit": "retrieval/duplicate_fraction",
+    "rollout/cut_fraction": "rollout/truncated_observation_fraction",
+    "rollout/first_action_match": "rollout/first_action_match_fraction",
+    "rollout/mixed_groups": "rollout/mixed_group_fraction",
+    "sampler/keeps_mask": "sampler/mask_in_loss",
+    "sampler/mass_kept": "sampler/mask_mass",
+}
+"""Former names of holdfast's own metrics -> their names now. Logs of earlier runs, ours or a host's, have them."""
+
+OURS = Host(
+    id="holdfast",
+    families=("reward/", "rollout/", "likelihood/", "displacement/", "penalty/", "entropy/", "grad/", "ratio/"),
+    words={
+        "learning rate": ("train.lr",),
+        "schedule": ("train.warmup", "train.steps"),
+        "warm-up": ("train.warmup",),
+        "optimizer steps per rollout batch": ("train.optimizer_steps_per_rollout",),
+        "norm of the gradient": ("train.grad_clip",),
+        "group size": ("train.group_size",),
+        "importance ratio": ("loss.dual_clip = 3.0",),
+        "upper clip": ("loss.clip_high",),
+        "entropy bonus": ("loss.entropy_coef",),
+        "coefficient of the KL": ("loss.kl_coef",),
+        "penalty on lost likelihood": ('loss.penalty.name = "llds"', "loss.penalty.coef = 1.0"),
+        "threshold": ("loss.penalty.threshold",),
+        "tau": ("loss.penalty.tau",),
+        "preserve more rollouts": ("loss.penalty.preserve",),
+        "bounds on the importance weights": ("loss.methods.sampler_weights.low", "loss.methods.sampler_weights.high"),
+        "without top-p and top-k": ("sampling.top_p = 1.0", "sampling.top_k = 0"),
+        "tokens that the sampler can draw": ("sampling.top_k = 512", "sampling.mask_logprobs = true"),
+        "score centering": ("loss.methods.score_centering.on",),
+        "importance weights of the sampler": ("loss.methods.sampler_weights.on",),
+        "full precision": ('model.autocast = "none"',),
+        "rollouts": ("trajectories.jsonl",),
+        "limits of tokens and turns": ("protocol.max_total_tokens", "protocol.max_turn_tokens", "protocol.max_turns"),
+        "weights of the reward": ("reward.em", "reward.f1", "reward.format", "reward.retrieval"),
+        "reference": (),
+        "denser reward": ("reward.f1 = 1.0",),
+        "better policy": ("warm_start.steps",),
+        "retriever": ("retrieval.url",),
+        "index": ("retrieval.corpus", "retrieval.index"),
+    },
+    logged_by={
+        "displacement/": "`train.displacement_every = 1`",
+        "eval/": "`eval.every`",
+        "penalty/": '`loss.penalty.name` other than "none"',
+        "": "every run of `holdfast train`, so this log is incomplete or from another version",
+    },
+    saved_every="checkpoint.every",
+)

@@ -1,0 +1,157 @@
+"""Functions of the user as tools: what they do costs a turn at most, and what no model can call is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from holdfast.agent.agent import Task, run_rollouts
+from holdfast.agent.calling import CallQueue, begin, tool_named
+from holdfast.agent.metrics import rollout_metrics
+from holdfast.agent.protocol import render_prompt
+from holdfast.agent.tools import NATIVE
+from holdfast.agent.trajectory import Call, Group, Invalid, Status
+from holdfast.base.errors import ConfigError
+from holdfast.retrieval.types import NoPassages
+
+from .test_tools import Ended, call
+
+RELEASE = threading.Event()
+
+
+def tool(kind: Literal["sum", "raise", "exit", "hang", "long", "nan", "bytes", "list", "half"], x: float = 1) -> Any:
+    """Do something.
+
+    Args:
+        kind: What to do.
+        x: A number.
+    """
+    match kind:
+        case "raise":
+            raise KeyError("no such\nkey")
+        case "exit":
+            raise SystemExit(3)
+        case "hang":
+            RELEASE.wait(60)
+    long = "x" * 10_000_000
+    results = {"long": long, "nan": float("nan"), "bytes": b"x", "list": [1, None, "ä"], "half": "\ud800"}
+    return results.get(kind, x + 1)
+
+
+async def slow(seconds: float | None) -> str:
+    """Wait.
+
+    Args:
+        seconds: How long.
+    """
+    await asyncio.sleep(seconds or 0)
+    return "done"
+
+
+TOOL, SLOW = tool_named(f"{__name__}:tool"), tool_named(f"{__name__}:slow")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "failed"),
+    [
+        ("sum", "2", False),
+        ("list", '[1, null, "ä"]', False),
+        ("long", "x" * 50_000, False),
+        ("half", "?", False),
+        ("raise", "Error: KeyError: 'no such\\nkey'", True),
+        ("exit", "Error: SystemExit: 3", True),
+        ("nan", "Error: ValueError: Out of range float values", True),
+        ("bytes", "Error: TypeError: Object of type bytes", True),
+        ("hang", "Error: tool has returned nothing within 0.3 seconds", True),
+    ],
+)
+def test_whatever_a_function_does_the_model_reads_a_text(kind: str, text: str, failed: bool) -> None:
+    result = begin(TOOL, json.dumps({"kind": kind, "x": 1}), timeout=0.3).result(timeout=5)
+    assert result.text.startswith(text) and len(result.text) <= 50_000 and result.failed is failed
+    assert result.seconds < 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [None, [], {}, {"kind": "fly"}, {"kind": "sum", "x": "1"}, {"kind": "sum", "x": True}, {"kind": "sum", "y": 1}],
+)
+def test_arguments_that_the_schema_does_not_allow(arguments: Any) -> None:
+    assert isinstance(TOOL.called(arguments), Invalid)
+    assert isinstance(TOOL.called({"kind": "sum", "x": float("inf")}), Invalid)
+    assert TOOL.called({"kind": "sum", "x": 2}) == Call("tool", '{"kind": "sum", "x": 2}')
+    assert SLOW.called({"seconds": None}) == Call("slow", '{"seconds": null}')
+
+
+def test_calls_that_hang_do_not_pile_up_or_hold_others_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.agent.calling._MOST_LATE", 3)
+    RELEASE.set()
+    time.sleep(0.1)
+    RELEASE.clear()
+    queue = CallQueue([TOOL, SLOW], timeout=0.2)
+    calls = [(str(i), Call("tool", '{"kind": "hang"}')) for i in range(3)] + [("s", Call("slow", '{"seconds": 9}'))]
+    queue.submit(calls)
+    queue.submit([*calls, ("b", Call("tool", '{"kind": "sum"}'))])
+    assert [(name, result.text) for (name, _), result in queue.poll()] == [("b", "2")]
+    while queue.pending:
+        for (_, _), result in queue.poll():
+            assert result.failed and result.seconds < 1.5
+    assert "3 earlier calls of it still run" in begin(TOOL, '{"kind": "sum"}', 1).result().text
+    RELEASE.set()
+
+
+def test_a_rollout_without_search_calls_functions_and_answers(speaker: Callable[[str], Any]) -> None:
+    tokenizer = speaker("hermes")
+    protocol = replace(NATIVE, tools=(f"{__name__}:tool", f"{__name__}:slow"), max_turns=7, max_total_tokens=10_000)
+    asked = ['{"kind": "sum", "x": 41}', '{"kind": "raise"}', '{"kind": "long"}', '{"kind": 3}']
+    turns = [*(call("tool", arguments) for arguments in asked), call("slow", '{"seconds": 0}'), "42"]
+    policy = Ended(tokenizer, {"a": list(turns), "b": list(turns)})
+    prompt = tuple(render_prompt("Who?", protocol, tokenizer))
+    tasks = [Task(id=name, example_id="q", prompt=prompt, seed=0) for name in "ab"]
+    done, other = run_rollouts(tasks, policy=policy, retriever=NoPassages(), protocol=protocol, tokenizer=tokenizer)
+    assert (done.status, done.answer, done.searches) == (Status.OK, "42", 0)
+    seen = [turn.observation_text for turn in done.turns]
+    assert [seen[0], seen[1], seen[3], seen[4]] == [
+        "42",
+        "Error: KeyError: 'no such\\nkey'",
+        NATIVE.invalid_note,
+        "done",
+    ]
+    assert done.turns[2].observation_truncated and len(done.turns[2].observation) <= protocol.max_observation_tokens
+    assert done.token_ids == other.token_ids
+    scored = [replace(t, reward=1.0, reward_parts={"em": 1.0, "f1": 1.0}) for t in (done, other)]
+    metrics = rollout_metrics([Group("q", tuple(scored))])
+    assert (metrics["tools/tool/calls"], metrics["tools/slow/calls"]) == (3, 1)
+    assert metrics["tools/tool/errors"] == pytest.approx(1 / 3) and 0 <= metrics["tools/slow/seconds"] < 5
+
+
+MODULES = {
+    "no docstring": ("def f(x: str) -> str:\n    return x", "line 1) does not say enough", "docstring"),
+    "no annotation": ('\n\ndef f(x):\n    """F.\n\n    Args:\n        x: X.\n    """', "line 3)", "annotation"),
+    "not described": ('def f(x: str) -> str:\n    """F."""\n    return x', "line 1)", "for the argument 'x'"),
+    "stars": ('def f(*x: str) -> str:\n    """F."""\n    return ""', "line 1)", "*x"),
+    "no function": ("f = 3", "", "is no function"),
+    "fails": ("import json\njson.loads('x')\ndef f(): ...", ", line 2. Mend that line", "JSONDecodeError"),
+    "no syntax": ("x = 1\ndef f(:", ", line 2. Mend that line", "SyntaxError"),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_no_model_can_call_is_refused_with_file_and_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, where, why = MODULES[name]
+    module = f"bad_tools_{list(MODULES).index(name)}"
+    (tmp_path / f"{module}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        tool_named(f"{module}:f")
+    text = str(error.value)
+    assert where in text and why in text and module in text

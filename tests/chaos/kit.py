@@ -1,0 +1,436 @@
+"""What the attacks share: cases and their outcomes, commands in processes of their own, moments at which
+one is stopped, and the comparison of two runs.
+
+A command runs in a process that is forked from one with torch loaded: as `holdfast …` does, without the seconds of
+imports. A moment is the n-th time that a run does something: writes a file of a checkpoint, decodes, takes an optimizer
+step. So a seed names the same moments on any machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tests.golden.golden import metrics_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TRACEBACK = "Traceback (most recent call last)"
+SHORTEST_LIMIT = 40.0
+"""Seconds that a command always gets. One that takes longer than this and four whole runs hangs."""
+LOADED = [
+    *("tests.chaos.inputs", "holdfast.cli.main", "holdfast.cli.train", "holdfast.cli.closing", "holdfast.train.run"),
+    *("torch._dynamo", "torch.distributed.tensor", "transformers.models.qwen2.modeling_qwen2"),
+]
+"""What the process has loaded from which those of commands are forked."""
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+RECIPE: dict[str, object] = {
+    "world.people": 60,
+    "world.train_questions": 60,
+    "world.dev_questions": 4,
+    "world.test_questions": 4,
+    "world.model.layers": 2,
+    "world.scripts.count": 100,
+    "protocol.max_turns": 2,
+    "protocol.max_turn_tokens": 20,
+    "protocol.max_observation_tokens": 40,
+    "protocol.max_total_tokens": 160,
+    "warm_start.steps": 60,
+    "warm_start.batch_size": 16,
+    "warm_start.lr": 0.01,
+    "train.steps": 8,
+    "train.questions": 3,
+    "train.group_size": 4,
+    "train.optimizer_steps_per_rollout": 3,
+    "train.lr": 3e-3,
+    "reward.format": 1.0,
+    "eval.every": 4,
+    "eval.questions": 3,
+    "checkpoint.every": 2,
+    "checkpoint.keep": 9,
+    "track.trajectories": 12,
+    "run.threads": 1,
+}
+"""The quickstart, cut until a run takes seconds. So little warm start leaves rewards of format that vary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a case. All counts are 0 when holdfast held."""
+
+    differing: int = 0
+    """Bytes that differ from those of the uninterrupted run, times left out."""
+    tracebacks: int = 0
+    lost: int = 0
+    """Rows that only the uninterrupted run has, and searches and requests without an answer or an error."""
+    wrong: int = 0
+    """Ends that should not be: an exit code, an answer that belongs to another question, a command without an end."""
+    said: str = ""
+
+    def __add__(self, other: Outcome) -> Outcome:
+        said = "; ".join(filter(None, (self.said, other.said)))
+        counts = (getattr(self, name) + getattr(other, name) for name in COUNTS)
+        return Outcome(*counts, said)
+
+    @property
+    def held(self) -> bool:
+        """Whether every count is 0."""
+        return not any(getattr(self, name) for name in COUNTS)
+
+
+COUNTS = ("differing", "tracebacks", "lost", "wrong")
+Case = tuple[str, Callable[[], Outcome]]
+"""Its name, and what does it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The `count`-th time that a command is at `place`."""
+
+    place: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Signals for a command: the first `after` seconds after a moment, each of the others 0.05 seconds later."""
+
+    moment: Moment
+    signals: tuple[signal.Signals, ...] = (signal.SIGKILL,)
+    after: float = 0.0
+    """0 for SIGKILL is exact: the process does nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the command may not do."""
+
+    bytes: int | None = None
+    """The longest file it may write."""
+    permissions: bool = False
+    """Permissions of files hold for root too."""
+
+
+@dataclass(slots=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int | None
+    """None: it was ended for running too long."""
+    output: str
+    counts: Counter[str] = field(default_factory=Counter)
+    """How often it was at each place; empty when it was killed."""
+
+    def judged(self, *expected: int) -> Outcome:
+        """Tracebacks, and whether the exit code is one of those expected."""
+        wrong, tracebacks = self.code not in expected, self.output.count(TRACEBACK)
+        said = []
+        if wrong:
+            ends = "did not end" if self.code is None else f"exit code {self.code}"
+            said.append(f"{ends} instead of {' or '.join(map(str, expected))}: {self.output[-300:]!r}")
+        if tracebacks:
+            said.append(f"a traceback: {self.output.rpartition(TRACEBACK)[2][:600]!r}")
+        return Outcome(tracebacks=tracebacks, wrong=int(wrong), said="; ".join(said))
+
+
+class Process:
+    """A `holdfast` command that runs."""
+
+    def __init__(self, bench: Bench, words: Sequence[object], stop: Stop | None, limits: Limits, cache: Path) -> None:
+        self._bench, self._stop = bench, stop
+        number = next(bench.numbers)
+        self.log, self._counts = bench.folder / f"log-{number}.txt", bench.folder / f"counts-{number}.json"
+        moment = stop.moment if stop else None
+        exact = stop is not None and stop.after == 0 and stop.signals == (signal.SIGKILL,)
+        self._reached, told = bench.fork.Pipe(duplex=False)
+        job = _Job([str(word) for word in words], self.log, self._counts, cache, moment, exact, limits)
+        self.process = bench.fork.Process(target=run_command, args=(job, told), daemon=True)
+        self.process.start()
+        told.close()
+        bench.running.append(self)
+
+    def wait_for_moment(self) -> bool:
+        """Whether the moment came before the end of the command."""
+        try:
+            return self._reached.poll(self._bench.limit()) and bool(self._reached.recv())
+        except EOFError:
+            return False
+
+    def end(self) -> Ended:
+        """Wait for the end, stopping the command at its moment."""
+        if self._stop is not None and self.wait_for_moment():
+            time.sleep(self._stop.after)
+            for number in self._stop.signals:
+                self.send(number)
+                time.sleep(0.05 * (len(self._stop.signals) > 1))
+        self.process.join(self._bench.limit())
+        code = self.process.exitcode
+        self.close()
+        counts = json.loads(self._counts.read_text()) if self._counts.is_file() else {}
+        return Ended(code, self.output(), Counter(counts))
+
+    def send(self, number: int) -> None:
+        """A signal, if the command still runs."""
+        if self.process.is_alive():
+            os.kill(self.process.pid, number)
+
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
+
+    def close(self) -> None:
+        """End it."""
+        self.send(signal.SIGKILL)
+        self.process.join()
+        self._reached.close()
+        self._bench.running.remove(self)
+
+
+@dataclass
+class Bench:
+    """A folder and a seed for all cases."""
+
+    folder: Path
+    seed: int
+    small: bool
+    """A few of each."""
+    slowest: float = 0.0
+    """Seconds of the longest uninterrupted run."""
+    running: list[Process] = field(default_factory=list)
+    """The commands that a case has started."""
+
+    def __post_init__(self) -> None:
+        self.numbers: Iterator[int] = iter(range(10**9))
+        self.fork = multiprocessing.get_context("forkserver")
+        # A killed process leaves a lock of a progress bar, which Python's tracker warns of.
+        os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            [str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+        )
+        self.fork.set_forkserver_preload(LOADED)
+
+    def limit(self) -> float:
+        """Seconds for one command."""
+        return SHORTEST_LIMIT + 4 * self.slowest
+
+    def rng(self, name: str) -> random.Random:
+        """The random numbers of one case, whichever others are run."""
+        return random.Random(f"{self.seed} {name}")
+
+    def start(
+        self, *words: object, stop: Stop | None = None, limits: Limits = Limits(), cache: Path | None = None
+    ) -> Process:
+        """Start `holdfast WORDS`."""
+        return Process(self, words, stop, limits, cache or self.folder / "cache")
+
+    def run(self, *words: object, **settings: Any) -> Ended:
+        """`start`, until it ends."""
+        return self.start(*words, **settings).end()
+
+    def fresh(self, name: str) -> Path:
+        """An empty folder."""
+        folder = self.folder / name.replace("/", "-").replace(" ", "-")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    @contextmanager
+    def nothing_left_running(self) -> Iterator[None]:
+        """What a case started ends with it."""
+        try:
+            yield
+        finally:
+            for process in list(self.running):
+                process.close()
+
+
+# ---- inside the process of a command
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    words: list[str]
+    log: Path
+    counts: Path
+    cache: Path
+    moment: Moment | None
+    exact: bool
+    """SIGKILL at the moment itself; else the parent is told of it."""
+    limits: Limits
+
+
+def quiet_process(log: Path, cache: Path) -> None:
+    """Output into a file, signals as in a shell, one thread, nothing from the network."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["HOLDFAST_CACHE"] = str(cache)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def heed_permissions() -> None:
+    """Give up what lets root write everywhere (on Linux, whose numbers these are)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    version_3, override, read_search = 0x20080522, 1 << 1, 1 << 2
+    header, sets = (ctypes.c_uint32 * 2)(version_3, 0), (ctypes.c_uint32 * 6)()
+    libc.capget(header, sets)
+    sets[0] &= ~(override | read_search)  # of the effective set
+    libc.capset(header, sets)
+
+
+def run_command(job: _Job, told: Connection) -> None:
+    """One `holdfast` command. Leaves with its exit code."""
+    quiet_process(job.log, job.cache)
+    from holdfast.cli.main import app
+
+    places = _Places(job, told)
+    places.watch()
+    if job.limits.bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (job.limits.bytes, job.limits.bytes))
+    if job.limits.permissions:
+        heed_permissions()
+    sys.argv = ["holdfast", *job.words]
+    try:
+        app(prog_name="holdfast")
+    finally:
+        if job.limits == Limits():
+            job.counts.write_text(json.dumps(places.counts))
+
+
+class _Places:
+    """Counts how often this process is where; acts at its moment."""
+
+    def __init__(self, job: _Job, told: Connection) -> None:
+        self._job, self._told = job, told
+        self._stage = ""
+        self.counts: Counter[str] = Counter()
+
+    def at(self, place: str) -> None:
+        self.counts[place] += 1
+        moment = self._job.moment
+        if moment is None or (place, self.counts[place]) != (moment.place, moment.count):
+            return
+        if self._job.exact:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._told.send(True)
+
+    def watch(self) -> None:
+        """Learn of stages from the run's listeners, of files from Python, of steps from torch, of tokens from the
+        sampler."""
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        from holdfast.model.hf import HFPolicy
+        from holdfast.train.listener import Listeners
+
+        stage, poll = Listeners.stage, HFPolicy.poll
+
+        def staged(listeners: Listeners, name: str, total: int | None = None) -> None:
+            self._stage = name.partition(" on ")[0]
+            self.at(f"stage {self._stage}")
+            stage(listeners, name, total)
+
+        def polled(policy: HFPolicy) -> Any:
+            self.at("final evaluation" if self._stage == "final evaluation" else "rollout")
+            return poll(policy)
+
+        Listeners.stage, HFPolicy.poll = staged, polled  # type: ignore[method-assign]
+        register_optimizer_step_pre_hook(lambda *_: self.at("warm start" if self._stage == "warm start" else "update"))
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        writes = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree")
+        writes = writes or (event == "open" and isinstance(arguments[2], int) and bool(arguments[2] & WRITES))
+        if not writes or not isinstance(arguments[0], str | Path):
+            return
+        path = str(arguments[0])
+        if str(self._job.cache) in path:
+            self.at("cache")
+        elif "/checkpoints" in path:
+            self.at("checkpoint")
+        elif "/run/" in path or path.endswith("/run"):
+            self.at("run folder")
+
+
+# ---- two runs
+
+
+def settings_of(root: Path, changes: dict[str, object]) -> list[str]:
+    """The words that make `holdfast train` write the small run to root/run."""
+    settings = RECIPE | {"run.dir": root, "run.name": "run"} | changes
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+
+
+def contents_of(run: Path) -> dict[str, bytes]:
+    """What a run has written, by name, without what a clock said. Left out: the report, a picture of the same rows; and
+    what transformers notes beside a model, such as whether it was loaded or made."""
+    files: dict[str, bytes] = {}
+    if (run / "metrics.jsonl").is_file():
+        files["metrics.jsonl"] = _metrics(run)
+    for name in ("trajectories.jsonl", "displacement.jsonl", "findings.json"):
+        if (run / name).is_file():
+            files[name] = (run / name).read_bytes()
+    if (run / "results.json").is_file():
+        files["results.json"] = _without_seconds(run / "results.json")
+    for path in sorted((run / "checkpoints").glob("[sb]*/**/*")):
+        name = str(path.relative_to(run))
+        if path.suffix == ".safetensors":
+            files[name] = path.read_bytes()
+        elif path.name == "state.json":
+            files[name] = _without_seconds(path)
+    return files
+
+
+def _metrics(run: Path) -> bytes:
+    try:
+        return "\n".join(json.dumps(row, sort_keys=True) for row in metrics_of(run)).encode()
+    except ValueError:  # they cannot be read
+        return (run / "metrics.jsonl").read_bytes()
+
+
+def _without_seconds(path: Path) -> bytes:
+    try:
+        values = json.loads(path.read_text())
+        return json.dumps({**values, "seconds": 0}, sort_keys=True).encode()
+    except (ValueError, TypeError):
+        return path.read_bytes()
+
+
+def compare(whole: Path, run: Path) -> Outcome:
+    """Bytes of `whole` that differ in `run`, and rows that it lacks. Files that only `run` has count whole, except for
+    the checkpoint that a stop saves at its own step."""
+    expected, found = contents_of(whole), contents_of(run)
+    of_a_stop = {path.name for path in (run / "checkpoints").glob("step-*")}
+    of_a_stop -= {path.name for path in (whole / "checkpoints").glob("step-*")}
+    found = {name: raw for name, raw in found.items() if of_a_stop.isdisjoint(Path(name).parts)}
+    differing = {name: _differing(expected.get(name, b""), found.get(name, b"")) for name in {*expected, *found}}
+    differing = {name: count for name, count in sorted(differing.items()) if count}
+    lost = sum(
+        max(0, len(expected[name].splitlines()) - len(found.get(name, b"").splitlines()))
+        for name in expected
+        if name.endswith(".jsonl")
+    )
+    said = ", ".join(f"{name} differs in {count} bytes" for name, count in differing.items())
+    return Outcome(differing=sum(differing.values()), lost=lost, said=said)
+
+
+def _differing(one: bytes, other: bytes) -> int:
+    if one == other:
+        return 0
+    return abs(len(one) - len(other)) + sum(a != b for a, b in zip(one, other, strict=False))

@@ -1,0 +1,329 @@
+"""Attacks on runs: stops, damaged files, disks without room, two processes in one folder. Each run must end like the
+run that nothing happened to, bit for bit, or be refused in a sentence where nothing whole is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tests.chaos.kit import RECIPE, Bench, Case, Ended, Limits, Moment, Outcome, Stop, compare, settings_of
+
+KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
+STEPS = int(str(RECIPE["train.steps"]))
+KILLS = (
+    ("stage questions and index", "warm start", "cache"),
+    ("cache", "rollout", "checkpoint"),
+    ("update", "checkpoint", "final evaluation"),
+    ("rollout", "update", "run folder"),
+    ("run folder", "checkpoint", "final evaluation"),
+    ("checkpoint", "rollout", "checkpoint"),
+    ("warm start", "update"),
+)
+"""Where the process is killed: a row for each run, which is resumed after each kill. 20 in all."""
+COLD = ("stage questions and index", "warm start", "cache")
+"""Places that a run whose warm start is cached may not come to."""
+REFUSED, INTERRUPTED, TERMINATED = 2, 130, 143
+
+
+class Runs:
+    """The uninterrupted run that others are compared with, made when it is first needed."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.counts: Counter[str] = Counter()
+        self._whole: Path | None = None
+
+    @property
+    def whole(self) -> Path:
+        """Its folder. From then on its start is in the cache. Raises `RuntimeError` if it fails."""
+        if self._whole is None:
+            bench, began = self.bench, time.monotonic()
+            bench.slowest = 60.0  # nothing is known yet
+            root = bench.fresh("whole")
+            ended = bench.run("train", *settings_of(root, {}))
+            if ended.code != 0:
+                raise RuntimeError(f"the run to compare with failed:\n{ended.output[-3000:]}")
+            bench.slowest = time.monotonic() - began
+            self.counts = ended.counts
+            self._whole = root / "run"
+        return self._whole
+
+    def copy(self, name: str) -> Path:
+        """The folder of a run like the whole one, killed before it wrote its results."""
+        whole = self.whole
+        run = self.bench.fresh(name) / "run"
+        shutil.copytree(whole, run)
+        (run / "results.json").unlink()
+        return run
+
+    def go_on(
+        self, run: Path, *, stop: Stop | None = None, limits: Limits = Limits(), cache: Path | None = None
+    ) -> Ended:
+        """Resume a run, or begin it if it was stopped before it had a recipe."""
+        words = ["resume", str(run)] if (run / "config.toml").is_file() else ["train", *settings_of(run.parent, {})]
+        return self.bench.run(*words, stop=stop, limits=limits, cache=cache)
+
+    def finish(self, run: Path, cache: Path | None = None) -> Outcome:
+        """Resume a run without interruption: it must end well, and as the whole one."""
+        outcome = self.go_on(run, cache=cache).judged(0)
+        return outcome + compare(self.whole, run)
+
+    def moment(self, rng: random.Random, place: str, run: Path) -> Moment:
+        """A random moment of what is left of a run, early enough to be met."""
+        steps = [int(f.name.removeprefix("step-")) for f in (run / "checkpoints").glob("step-*") if f.is_dir()]
+        left = 1 - max(steps, default=0) / STEPS
+        if place in ("rollout", "update", "checkpoint", "run folder") and left == 0:
+            place = "final evaluation"
+        elif place in ("rollout", "update", "checkpoint", "run folder"):
+            return Moment(place, rng.randint(1, max(1, int(0.8 * self.counts[place] * left))))
+        begun = (run / "final_evaluation.json").is_file()
+        return Moment(place, rng.randint(1, max(1, self.counts[place] // (2 if begun else 1))))
+
+
+def stops(bench: Bench, runs: Runs) -> list[Case]:
+    """Runs that are stopped at random moments, and resumed until they are done."""
+
+    def again() -> Outcome:
+        whole, root = runs.whole, bench.fresh("again")
+        return bench.run("train", *settings_of(root, {})).judged(0) + compare(whole, root / "run")
+
+    def killed(name: str, places: tuple[str, ...]) -> Outcome:
+        run, rng = bench.fresh(name) / "run", bench.rng(name)
+        whole = runs.whole
+        cache = run.parent / "cache" if places[0] in COLD else bench.folder / "cache"
+        outcome, met = Outcome(), []
+        for place in places:
+            moment = runs.moment(rng, place, run)
+            ended = runs.go_on(run, stop=Stop(moment, after=rng.choice((0.0, 0.0, rng.random() / 5))), cache=cache)
+            met += [f"{moment.place} {moment.count}"] * (ended.code == -KILL)
+            outcome += ended.judged(-KILL, 0)
+            if ended.code == 0:
+                break
+        if not (run / "results.json").is_file():
+            outcome += runs.go_on(run, cache=cache).judged(0)
+        return outcome + compare(whole, run) + Outcome(said=f"{len(met)} kills ({', '.join(met)})")
+
+    def signalled(name: str, signals: tuple[signal.Signals, ...], place: str) -> Outcome:
+        run, rng = bench.fresh(name) / "run", bench.rng(name)
+        whole = runs.whole
+        moment = runs.moment(rng, place, run)
+        ended = runs.go_on(run, stop=Stop(moment, signals, after=rng.random() / 20))
+        code = INTERRUPTED if signals[0] == INT else TERMINATED
+        outcome = ended.judged(code, 0) + Outcome(said=f"at {moment.place} {moment.count}, exit code {ended.code}")
+        if ended.code == code and "holdfast resume" not in ended.output and (run / "config.toml").is_file():
+            outcome += Outcome(wrong=1, said=f"does not say how to go on: {ended.output[-300:]!r}")
+        return outcome + (runs.finish(run) if ended.code else compare(whole, run))
+
+    cases: list[Case] = [("uninterrupted again", again)]
+    for number, places in enumerate(KILLS[-1:] if bench.small else KILLS, 1):
+        cases.append((f"killed {number}", partial(killed, f"killed {number}", places)))
+    for name, signals, place in (
+        ("SIGTERM", (TERM,), "update"),
+        ("SIGTERM twice", (TERM, TERM), "checkpoint"),
+        ("SIGINT", (INT,), "rollout"),
+        ("SIGINT twice", (INT, INT), "checkpoint"),
+    ):
+        cases.append((name, partial(signalled, name, signals, place)))
+    return cases
+
+
+# ---- damaged files
+
+
+def flip(path: Path, rng: random.Random) -> None:
+    """One bit, in the second half of a file: behind a header."""
+    raw = bytearray(path.read_bytes())
+    raw[rng.randrange(len(raw) // 2, len(raw))] ^= 1 << rng.randrange(8)
+    path.write_bytes(raw)
+
+
+def cut(path: Path, rng: random.Random) -> None:
+    """A file that ends early."""
+    os.truncate(path, rng.randrange(path.stat().st_size))
+
+
+def empty(path: Path, _: random.Random) -> None:
+    """A file without content."""
+    os.truncate(path, 0)
+
+
+def append_garbage(path: Path, rng: random.Random) -> None:
+    """Half a row, and bytes."""
+    with path.open("ab") as file:
+        file.write(b'{"step": 9, "rew' + rng.randbytes(rng.randrange(40)))
+
+
+def other_checksum(path: Path, rng: random.Random) -> None:
+    """One checksum of another file."""
+    sums = json.loads(path.read_text())
+    name = rng.choice(list(sums))
+    path.write_text(json.dumps({**sums, name: f"{rng.getrandbits(256):064x}"}))
+
+
+def delete(path: Path, _: random.Random) -> None:
+    """A file or folder that is gone."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+Damage = Callable[[Path, random.Random], None]
+NEWEST = f"checkpoints/step-{STEPS:06d}"
+DAMAGES: tuple[tuple[str, str, Damage], ...] = (
+    ("bit flip in weights", f"{NEWEST}/model/model.safetensors", flip),
+    ("cut optimizer", f"{NEWEST}/optimizer.safetensors", cut),
+    ("empty state", f"{NEWEST}/state.json", empty),
+    ("other checksum", f"{NEWEST}/checksums.json", other_checksum),
+    ("empty checksums", f"{NEWEST}/checksums.json", empty),
+    ("newest checkpoint missing", NEWEST, delete),
+    ("weights missing", f"{NEWEST}/model/model.safetensors", delete),
+    ("garbage after metrics", "metrics.jsonl", append_garbage),
+    ("garbage after trajectories", "trajectories.jsonl", append_garbage),
+    ("garbage after displacement", "displacement.jsonl", append_garbage),
+    ("cut findings", "findings.json", cut),
+)
+
+
+def damage(bench: Bench, runs: Runs) -> list[Case]:
+    """Runs whose files are damaged while nothing runs."""
+
+    def one(name: str, file: str, harm: Damage) -> Outcome:
+        run = runs.copy(name)
+        harm(run / file, bench.rng(name))
+        return runs.finish(run)
+
+    def cut_evaluation() -> Outcome:
+        name = "cut final evaluation"
+        run, rng = runs.copy(name), bench.rng(name)
+        last = Moment("final evaluation", runs.counts["final evaluation"])
+        outcome = runs.go_on(run, stop=Stop(last)).judged(-KILL)
+        if not (run / "final_evaluation.json").is_file():
+            return outcome + Outcome(wrong=1, said="a killed final evaluation has left no final_evaluation.json")
+        cut(run / "final_evaluation.json", rng)
+        return outcome + runs.finish(run)
+
+    def cached(name: str, harm: Damage) -> Outcome:
+        whole, root = runs.whole, bench.fresh(name)
+        shutil.copytree(bench.folder / "cache", root / "cache")
+        (weights,) = (root / "cache").rglob("model.safetensors")
+        harm(weights, bench.rng(name))
+        ended = bench.run("train", *settings_of(root, {}), cache=root / "cache")
+        return ended.judged(0) + compare(whole, root / "run")
+
+    def nothing_whole(name: str, harm: Callable[[Path], None]) -> Outcome:
+        run = runs.copy(name)
+        harm(run)
+        ended = runs.go_on(run)
+        sentence = "error: " in ended.output
+        return ended.judged(REFUSED) + Outcome(wrong=int(not sentence), said="no sentence" * (not sentence))
+
+    def all_damaged(run: Path) -> None:
+        for state in run.glob("checkpoints/step-*/state.json"):
+            empty(state, random.Random())
+
+    def no_recipe(run: Path) -> None:
+        (run / "config.toml").write_text("")
+
+    def half_a_recipe(run: Path) -> None:
+        (run / "config.toml").write_text((run / "config.toml").read_text()[:300] + "\n[[[")
+
+    cases: list[Case] = [
+        (name, partial(one, name, file, harm)) for name, file, harm in (DAMAGES[:1] if bench.small else DAMAGES)
+    ]
+    cases += [("cut final evaluation", cut_evaluation)]
+    cases += [
+        (name, partial(cached, name, harm))
+        for name, harm in (("cached start flipped", flip), ("cached start cut", cut))
+    ]
+    refused = {"all checkpoints damaged": all_damaged, "empty recipe": no_recipe, "half a recipe": half_a_recipe}
+    return cases + [(name, partial(nothing_whole, name, harm)) for name, harm in refused.items()]
+
+
+# ---- disks
+
+
+def disks(bench: Bench, runs: Runs) -> list[Case]:
+    """Disks without room or without permission. What was saved stays, and the run goes on once there is room."""
+
+    def short_of_room(share: float) -> Outcome:
+        name = f"files up to {share:.0%}"
+        whole, run = runs.whole, bench.fresh(name) / "run"
+        largest = max(path.stat().st_size for path in whole.rglob("*.safetensors"))
+        ended = runs.go_on(run, limits=Limits(bytes=int(share * largest)))
+        return ended.judged(REFUSED) + runs.finish(run)
+
+    def full() -> Outcome:
+        whole, root = runs.whole, bench.fresh("full disk")
+        size = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
+        if not _mount(root, f"size={int(size * 0.6)}"):
+            return Outcome(said="left out: mounting a tmpfs is not permitted here")
+        try:
+            outcome = runs.go_on(root / "run").judged(REFUSED)
+            _mount(root, f"remount,size={3 * size}")
+            return outcome + runs.finish(root / "run")
+        finally:
+            subprocess.run(["umount", str(root)], check=False)
+
+    def read_only() -> Outcome:
+        run = runs.copy("read-only")
+        folders = [path for path in (run.parent, *run.parent.rglob("*")) if path.is_dir()]
+        for path in folders:
+            path.chmod(0o555)
+        try:
+            ended = runs.go_on(run, limits=Limits(permissions=os.geteuid() == 0))
+        finally:
+            for path in folders:
+                path.chmod(0o755)
+        return ended.judged(REFUSED) + runs.finish(run)
+
+    shares = (0.5,) if bench.small else (0.01, 0.3, 0.9)
+    cases: list[Case] = [(f"files up to {share:.0%}", partial(short_of_room, share)) for share in shares]
+    return [*cases, ("full disk", full), ("read-only", read_only)]
+
+
+def _mount(folder: Path, options: str) -> bool:
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    try:
+        return subprocess.run(command, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+# ---- two processes
+
+
+def pairs(bench: Bench, runs: Runs) -> list[Case]:
+    """Two processes that want one folder: one works, the other is refused."""
+
+    def beside() -> Outcome:
+        whole, root = runs.whole, bench.fresh("beside")
+        words = settings_of(root, {})
+        first = bench.start("train", *words, stop=Stop(Moment("update", 1), signals=()))
+        if not first.wait_for_moment():
+            return Outcome(wrong=1, said=f"the first process did not come to an update: {first.output()[-300:]!r}")
+        outcome = bench.run("resume", root / "run").judged(REFUSED)
+        outcome += bench.run("train", *words).judged(REFUSED)
+        outcome += bench.run("train", *words, "--overwrite").judged(REFUSED)
+        return outcome + first.end().judged(0) + compare(whole, root / "run")
+
+    def at_once() -> Outcome:
+        run = runs.copy("at once")
+        shutil.rmtree(run / NEWEST)
+        both = [bench.start("resume", run) for _ in range(2)]
+        ends = [process.end() for process in both]
+        outcome = Outcome()
+        for ended in ends:
+            outcome += ended.judged(0, REFUSED)
+        worked = [ended.code for ended in ends].count(0)
+        # The slower of two may find the run finished, which is no error.
+        outcome += Outcome(wrong=int(worked == 0), said=f"{worked} worked")
+        return outcome + compare(runs.whole, run)
+
+    return [("beside a run", beside), ("two resumed at once", at_once)]

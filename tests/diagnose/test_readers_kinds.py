@@ -1,0 +1,162 @@
+"""Kinds of logs that people bring: small ones of the same form, and the reward in each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.base.errors import DataError
+from holdfast.cli.main import app
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.finding import headline
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.readers import read_log
+from holdfast.diagnose.readers.names import common, like_a_reward
+
+REWARDS = [0.25, 0.5, 0.125, 0.75, 0.375, 1.0]
+
+
+def lines(form: str, first: int = 1) -> str:
+    return "\n".join(form.format(i=i, r=r) for i, r in enumerate(REWARDS, first))
+
+
+def rows(**of_all: Any) -> str:
+    return "\n".join(json.dumps({"step": i, **of_all, "mean_reward": r}) for i, r in enumerate(REWARDS, 1))
+
+
+def completions() -> str:
+    """Two completions of each prompt, whose mean is the reward."""
+    return "\n".join(
+        json.dumps({"task_id": f"q{i}", "reward": {"total": r + d, "format": 1.0}, "completion_len": 10})
+        for i, r in enumerate(REWARDS)
+        for d in (-0.125, 0.125)
+    )
+
+
+KINDS = {
+    "counts.log": lines("{i}/6 | loss=0.50 | reward={r}"),
+    "epochs.log": lines("Epoch:[1/1]({i}/6), Reward: {r}, KL_ref: 0.0010, Avg Response Len: 271.38"),
+    "facts.log": "Batch reward stats - mean: 9.0\n"
+    + lines("epoch 0, step {i}\n[DEBUG] Batch reward stats - mean: {r}, min: -0.4000, max: 4.0000\nenv/search\n1.5"),
+    "prime.log": lines("09:02:17  SUCCESS Step {i} |   1m36s | Reward {r} | Turns 3.1 | Truncation 14.0%"),
+    "wrapped.log": lines("(TaskRunner pid=1) step:{i}\n - critic/score/mean:{r}\n(TaskRunner pid=1)  - actor/lr:1e-6"),
+    "bold.md": "| Step | Reward |\n|---|---|\n" + lines("| **{i}** | {r} |"),
+    "lists.json": json.dumps({"name": "x", "history": {"mean_reward": REWARDS, "loss": [1.0] * 6}}, indent=1),
+    "names.jsonl": rows(),
+    "minmax.jsonl": rows(**{"reward/min": 0.0, "reward/max": 1.0}),
+    "names.csv": "step,Avg. Reward\n" + lines("{i},{r}"),
+    "completions.jsonl": completions(),
+    "alone.jsonl": "\n".join(json.dumps({"step": i, "env_reward": r, "kl": 0.1}) for i, r in enumerate(REWARDS, 1)),
+}
+
+
+def reward_of(log: Log) -> tuple[list[int], list[float]]:
+    series = log.series["reward/mean"]
+    return series.steps.tolist(), series.values.tolist()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_reward_is_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(KINDS[name], encoding="utf-8")
+    assert reward_of(read_log(path)) == ([1, 2, 3, 4, 5, 6], REWARDS)
+
+
+def test_the_console_of_prime_rl_is_one_of_its_logs(tmp_path: Path) -> None:
+    path = tmp_path / "rl.log"
+    trained = "09:02:17  SUCCESS Step {i} |    1m4s | Loss -0.0078 | Mismatch KL {r} | Grad. Norm 1.8771 | LR 1.00e-06"
+    path.write_text(f"{KINDS['prime.log']}\n{lines(trained)}")
+    log = read_log(path)
+    assert log.host == "prime-rl"
+    assert log.series["sampler/mismatch_kl"].values.tolist() == REWARDS
+    assert log.series["rollout/truncated_fraction"].values.tolist() == [0.14] * 6
+    assert {"grad/norm", "lr", "rollout/turns"} <= set(log.series)
+
+
+def agents(**trainable: float) -> str:
+    of = {"judge": 0.9, "solver": 0.3}
+    share = {f"train/agg/effective/{name}/is_trainable/mean": value for name, value in trainable.items()}
+    rewards = {f"train/agg/effective/{name}/reward/mean": value for name, value in of.items()}
+    return "\n".join(json.dumps({"step": i, **rewards, **share, "optim/lr": 1e-6}) for i in range(1, 7))
+
+
+@pytest.mark.parametrize(
+    ("trainable", "reward", "note"),
+    [({"judge": 0.0, "solver": 1.0}, 0.3, "solver, which is trained"), ({}, 0.9, "--name reward=SERIES")],
+)
+def test_of_several_agents_the_trained_one(
+    tmp_path: Path, trainable: dict[str, float], reward: float, note: str
+) -> None:
+    path = tmp_path / "agents.jsonl"
+    path.write_text(agents(**trainable))
+    log = read_log(path)
+    assert set(reward_of(log)[1]) == {reward} and note in log.notes[0]
+
+
+def test_trainer_and_orchestrator_are_one_run(tmp_path: Path) -> None:
+    inner = tmp_path / "run_default"
+    inner.mkdir()
+    trained = [{"step": i, "mismatch_kl/all/mean": 0.1, "time/step": 3.0} for i in range(1, 7)]
+    rolled = [{"step": i, "train/agg/effective/reward/mean": r, "time/step": 4.0} for i, r in enumerate(REWARDS, 1)]
+    for folder, part in ((tmp_path, trained), (inner, rolled)):
+        (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, part)))
+    log = read_log(tmp_path)
+    assert reward_of(log)[1] == REWARDS and "sampler/mismatch_kl" in log.series and "one run" in log.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "read"),
+    [
+        ([1, 2, 3, 1, 2, 3, 1, 2, 3], [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ([1, 2, 3, 40, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7]),
+        ([10, 20, 3, 40, 50], [10, 20, 30, 40, 50]),
+        ([1, 2, 3, 2, 3, 4], [1, 2, 3, 4]),
+    ],
+)
+def test_steps_that_start_again_or_jump(tmp_path: Path, steps: list[int], read: list[int]) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(json.dumps({"step": step, "mean_reward": i / 8}) for i, step in enumerate(steps)))
+    assert reward_of(read_log(path))[0] == read
+
+
+@pytest.mark.parametrize(
+    "name", ["Reward", "train/mean_reward", "avg reward", "Batch reward stats/mean", "reward_mean"]
+)
+def test_a_name_is_matched_in_one_place(name: str) -> None:
+    assert common(name) == "reward"
+
+
+def test_what_is_no_reward() -> None:
+    assert like_a_reward(["reward_std", "reward_model_loss", "eval_reward", "mean", "kl"]) is None
+
+
+@pytest.fixture
+def anonymous(tmp_path: Path) -> Path:
+    path = tmp_path / "log.jsonl"
+    path.write_text(
+        "\n".join(json.dumps({"step": i, "epoch": 0, "mean": r, "max": 1.0}) for i, r in enumerate(REWARDS))
+    )
+    return path
+
+
+def test_a_name_that_the_user_gives(anonymous: Path) -> None:
+    log = read_log(anonymous)
+    said = headline(log, diagnose(log))
+    assert "--name reward=SERIES" in said and "max" in said and "mean" in said and "epoch" not in said
+    for command in ("diagnose", "report"):
+        more = ["--out", str(anonymous.with_suffix(".html"))] if command == "report" else ["--json"]
+        done = CliRunner().invoke(app, [command, str(anonymous), "--name", "reward=mean", *more])
+        assert "No reward" not in done.output and done.exit_code == 0
+    refused = CliRunner().invoke(app, ["diagnose", str(anonymous), "--name", "reward"])
+    assert refused.exit_code != 0
+
+
+def test_a_name_that_the_log_lacks(anonymous: Path) -> None:
+    from holdfast.diagnose.readers import read_logs
+
+    with pytest.raises(DataError, match=r"--name reward=maen.*did you mean 'mean'"):
+        read_logs(anonymous, {"reward": "maen"})
