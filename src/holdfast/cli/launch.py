@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -18,16 +17,9 @@ if TYPE_CHECKING:
     from holdfast.adapters.launch import Plan
 
 
-class Host(StrEnum):
-    """A trainer that recipes can be translated for."""
-
-    TRL = "trl"
-    VERL = "verl"
-
-
 def launch(
     ctx: typer.Context,
-    host: Annotated[Host, typer.Argument(metavar="trl|verl", help="The trainer.")],
+    host: Annotated[str, typer.Argument(metavar="trl|verl", help="The trainer.")],
     recipe: Annotated[
         str,
         typer.Argument(
@@ -65,12 +57,12 @@ def launch(
     from holdfast.adapters.launch import plan as translate
 
     config, _ = read_recipe(recipe, ctx.meta["settings"])
-    plan = translate(host.value, config, Machines(gpus=gpus, nodes=nodes))
+    plan = translate(host, config, Machines(gpus=gpus, nodes=nodes))
     console = out()
     if show:
         _print(plan, console)
         return
-    folder = folder or Path("launch") / f"{config.run.name}-{host.value}"
+    folder = folder or Path("launch") / f"{config.run.name}-{host}"
     write_plan(plan, folder, overwrite=overwrite)
     console.print(f"Wrote {folder}: {', '.join([*plan.files, *plan.data])}", soft_wrap=True)
     _remarks(plan, console)

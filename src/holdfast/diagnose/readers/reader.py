@@ -51,7 +51,7 @@ def frame_of(rows: Sequence[Row]) -> Frame | None:
 
 PROMPTS = ("prompt", "question", "task_id", "prompt_id", "question_id", "example_id", "problem", "input")
 """Names of what a completion answers."""
-_OF_COMPLETION = {*PROMPTS, "completion", "completion_len", "completion_length", "response", "output", "answer"}
+_OF_COMPLETION = {*PROMPTS, "completion", "response", "output", "answer"}
 _SCORES = {"reward", "rewards", "score"}
 
 
