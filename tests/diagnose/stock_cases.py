@@ -56,22 +56,12 @@ SCORE, CALLS, TURNS, CALLS_FAIL = (
     "rollout__turns",
     "rollout__failed_call_fraction",
 )
-AGE, CLIP, WRONG = "rollout__staleness", "clip__fraction", "rollout__invalid_fraction"
+AGE, CLIP = "rollout__staleness", "clip__fraction"
 REPEATED, LOOPING = "rollout__repetition", "rollout__looping_fraction"
 RATIO, SIGNED = "sampler__importance_ratio", "sampler__logprob_gap"
 FLAT = {"reward__mean": noisy(0.5, 0.02)}
 FOLLOWS = then(noisy(0.35, 0.01), ramp(0, 0.6, 20))
 """A held-out score that rises with the reward."""
-
-
-def recurring(every: int, height: float) -> Change:
-    """A low share, and a high one in two rows of so many."""
-    return lambda values: np.where(np.isin(np.arange(len(values)) % every, (3, 4)), height, noisy(0.02, 0.004)(values))
-
-
-def without_form(every: int) -> Change:
-    """What that costs."""
-    return lambda values: values - 0.3 * np.isin(np.arange(len(values)) % every, (3, 4))
 
 
 CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
@@ -121,9 +111,6 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({AGE: then(noisy(1.0, 0.05), ramp(25, 8.0)), "reward__mean": ramp(28, 0.2)}, (30, 50)),
         ({CLIP: ramp(25, 0.05), "reward__mean": ramp(28, 0.45), **UNOBSERVED}, (30, 54)),
     ],
-    "KLD002": [
-        ({KL: then(noisy(0.03, 0.003), ramp(20, 0.0005, 15)), "reward__mean": ramp(22, 0.3, 15)}, (30, 45)),
-    ],
     "REP001": [
         ({REPEATED: then(noisy(0.02, 0.005), ramp(25, 0.7, 12)), "reward__mean": ramp(28, 0.2)}, (30, 42)),
         ({REPEATED: then(noisy(0.2, 0.02), ramp(25, 0.7, 12)), "reward__mean": ramp(28, 0.2)}, (30, 42)),
@@ -141,11 +128,11 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
             (30, 42),
         ),
     ],
-    "FMT001": [({WRONG: recurring(12, 0.6), "reward__mean": without_form(12)}, (40, 60))],
     "TRN001": [
         # All are cut off, so all have the same reward.
         ({CUT: always(1.0), "reward__mean": always(0.0), MIXED: always(0.0), "reward__em": always(0.0)}, (3, 3)),
         ({CUT: noisy(0.8, 0.01), "reward__mean": noisy(0.2, 0.02)}, (20, 20)),
+        ({CUT: noisy(0.6, 0.02), "reward__mean": noisy(0.35, 0.03)}, (30, 30)),  # half, and nothing is learned
     ],
 }
 TWINS: dict[str, list[dict[str, Change]]] = {
@@ -206,11 +193,6 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {CLIP: always(0.05), "reward__mean": ramp(28, 0.5), **UNOBSERVED},  # as it began
         {CLIP: ramp(25, 0.05), **UNOBSERVED},
     ],
-    "KLD002": [
-        {KL: then(noisy(0.03, 0.003), ramp(20, 0.0005, 15))},  # and the reward holds
-        {KL: from_row(30, noisy(0.0005, 0.0001), noisy(0.03, 0.003)), "reward__mean": ramp(22, 0.3, 15)},  # set anew
-        {KL: noisy(0.03, 0.003), "reward__mean": ramp(22, 0.3, 15)},
-    ],
     "REP001": [
         {REPEATED: noisy(0.4, 0.03), "reward__mean": ramp(28, 0.2)},  # as it began
         {REPEATED: then(noisy(0.02, 0.005), ramp(25, 0.12)), "reward__mean": ramp(28, 0.2)},  # some searches twice
@@ -218,16 +200,10 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {REPEATED: then(noisy(0.02, 0.005), ramp(25, 0.7, 12))},  # and it costs nothing: a note
         {REPEATED: then(noisy(0.02, 0.005), ramp(0, 0.5, 50)), "reward__mean": ramp(0, 1.5, 50)},  # it pays
     ],
-    "FMT001": [
-        {WRONG: noisy(0.2, 0.03)},
-        {WRONG: recurring(40, 0.6), "reward__mean": without_form(40)},  # twice
-        {WRONG: from_row(30, always(0.6), always(0.02))},
-        {WRONG: recurring(12, 0.6)},  # and it costs nothing: a note
-    ],
     "TRN001": [
         {CUT: noisy(0.8, 0.01), "reward__mean": noisy(0.7, 0.03)},  # those that are cut off earn as well
         {CUT: noisy(0.8, 0.01), "reward__mean": then(noisy(0.1, 0.005), ramp(0, 0.24, 50))},  # and it learns
-        {CUT: noisy(0.6, 0.02), "reward__mean": noisy(0.35, 0.03)},  # a note
+        {CUT: noisy(0.6, 0.02), "reward__mean": ramp(0, 0.9, 60)},  # a note
     ],
     "RWD003": [
         HACKED | {"reward__mean": then(noisy(0.7, 0.03), ramp(20, 0.2))},  # the reward shows it

@@ -27,7 +27,7 @@ def verdict(rewards: list[float], em: float = 0.5, moved: float | None = 0.01) -
 @pytest.mark.parametrize(
     ("rewards", "em", "headline"),
     [
-        ([0.2] * 5 + [0.6] * 10, 0.5, "Learned and held. Reward rose from 0.20 to 0.60 (peak 0.60, means of 5 steps)."),
+        ([0.2] * 5 + [0.6] * 10, 0.5, "Learned and held. Reward went from 0.20 to 0.60 (peak 0.60, means of 5 steps)."),
         ([0.2] * 5 + [0.6] * 10, 0.21, "Held, but learned little."),
         (
             [0.2] * 5 + [0.6] * 24 + [0.35] * 5,
@@ -50,7 +50,7 @@ def verdict(rewards: list[float], em: float = 0.5, moved: float | None = 0.01) -
         ([-1.0] * 5 + [0.5] * 9 + [-0.5] * 5, 0.5, "Fell."),
         ([-0.2] * 5 + [-1.0] * 5, 0.5, "Fell."),
         ([-1.0] * 5 + [0.5] * 9 + [-0.5] * 5 + [0.5] * 9, 0.5, "Fell and came back. Reward fell from 0.50 to -0.50"),
-        ([0.6, 0.2] * 6 + [0.7, 0.1, 0.2, 0.3, 0.0], 0.2, "Ended lower, which may be chance. Reward fell from 0.44 to"),
+        ([0.6, 0.2] * 6 + [0.7, 0.1, 0.2, 0.3, 0.0], 0.2, "Ended lower, which may be chance. Reward went from 0.44 to"),
         ([0.0] * 9, 0.2, "Nothing was learned: the reward was 0 in every step."),
         ([0.2, 0.4], 0.5, "Too few steps to judge. Reward was 0.30 on average, in 2 steps."),
     ],

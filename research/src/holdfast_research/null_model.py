@@ -10,8 +10,8 @@ cells have rewards that are nearly always 0, that have heavy tails, or that are 
 series are those of a stock GRPOTrainer, or of one with our observer. With them go a held-out score, calls of a tool, a
 staleness that is constant, and one of several schedules. No threshold of a rule was chosen from them.
 
-A cell is a number of rows, a number of completions a row, and a kind of reward. Each run draws all else. The rules are those
-of `holdfast diagnose`, all together, and the count is of findings, not of notes.
+A cell is a number of rows, a number of completions a row, and a kind of reward. Each run draws all else. The rules are
+those of `holdfast diagnose`, all together, and the count is of findings, not of notes.
 """
 
 from __future__ import annotations
@@ -421,8 +421,8 @@ def too_many(all_of_them: Sequence[Verdict]) -> list[str]:
     for verdict in all_of_them:
         cells.setdefault(cell_of(verdict.run), []).append(verdict)
     return [
-        f"{rows} rows, {name_of(*kind)}: {rate(some):.3f}"
-        for (rows, *kind), some in cells.items()
+        f"{rows} rows, {name_of(completions, reward)}: {rate(some):.3f}"
+        for (rows, completions, reward), some in cells.items()
         if rate(some) > CELL_AT_MOST
     ]
 

@@ -107,8 +107,8 @@ def noise(values: Values, window: int) -> Values:
     A sudden break must not count as noise. So the last `window` differences are left out once there are more than twice
     as many, and before that the largest, if there are four or more. With few differences the estimate is widened. It is
     0 at the first row. The products of neighbouring differences give a second estimate: an odd row is left as fast as
-    it came, a break is not. Both agree for normal noise. Where the second is larger, tails are heavy: it counts, and
-    more by the same factor, since a few errors are then no rare thing.
+    it came, a break is not. Where it exceeds the mean size, tails are heavy: it counts, and more by
+    the same factor, since a few errors are then no rare thing.
     """
     if len(values) < 2:
         return np.zeros_like(values)
@@ -120,7 +120,7 @@ def noise(values: Values, window: int) -> Values:
     used = np.maximum(counts - few, 1)
     of_sizes = (sums[counts] - np.where(few, np.maximum.accumulate(sizes), 0.0)) / used / _DIFFERENCE
     of_returns = np.sqrt(np.maximum(squares[counts], 0.0) / np.maximum(counts - 1, 1))
-    heavy = np.maximum(of_returns / np.maximum(of_sizes, 1e-300), 1.0)
+    heavy = np.maximum(of_returns / np.maximum(_DIFFERENCE * of_sizes, 1e-300), 1.0)
     return np.where(late, heavy**2, 1.0) * of_sizes * (1 + (2 + 2 * few) / used)
 
 
@@ -198,7 +198,9 @@ def drawn_count(values: Values) -> Values:
     differences count too: a few equal rows at the start are chance, and must not make all that follows significant."""
     counts, means, rows = count_of(values), trailing_mean(values, _SCALE), np.arange(1, len(values) + 1)
     expected = np.sqrt(np.cumsum(binary_noise(means, counts) ** 2) / rows)
-    varies = np.sqrt(np.cumsum(np.diff(values, prepend=values[:1]) ** 2) / np.maximum(rows - 1, 1) / 2)
+    steps = np.diff(values, prepend=values[:1])
+    returns = np.maximum(np.cumsum(-steps * delayed(steps, 1)), 0.0)
+    varies = np.maximum(np.cumsum(np.abs(steps)) / _DIFFERENCE, np.sqrt(returns * rows)) / np.maximum(rows - 1, 1)
     return np.where(varies < MIN_NOISE_RATIO * expected, np.inf, counts)
 
 

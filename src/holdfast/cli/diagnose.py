@@ -97,8 +97,8 @@ def diagnose(
     [cyan]holdfast diagnose --diff runs/a runs/b[/cyan]       what differs first
 
     Prints the findings: the code, the first step at which it shows, the
-    evidence, and the settings to change. Act on the first one. It is printed in
-    full, and later ones too if they fit the screen; --verbose prints all of it.
+    evidence, and the settings to change. Act on the first one, which is printed
+    in full. What followed from it is named; --verbose prints all of it.
     A note is worth knowing but needs no action.
 
     Exit codes: 0 no findings, 1 findings (see --fail-on), 2 the log cannot be

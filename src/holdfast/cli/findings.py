@@ -28,28 +28,26 @@ _MOST_READING_NOTES = 2
 def show(console: Console, log: Log, diagnosis: Diagnosis, *, verbose: bool) -> None:
     """Print a diagnosis: the course of the reward, findings, notes, and what could not be checked.
 
-    Without `verbose` it fits a screen. The first finding is printed in full, and so are the next ones while there is
-    room. The others, and notes, are named.
+    Without `verbose` it fits a screen. The finding to act on is printed in full. What followed from it, and notes, are
+    named with their steps.
     """
     for line in _everything(console, log, diagnosis) if verbose else _screen(console, log, diagnosis):
         console.print(line, soft_wrap=True)
 
 
 def _screen(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
-    """As much as fits. Notes on reading go first, then the later findings, then all that can be read elsewhere."""
+    """As much as fits. Notes on reading go first, then all that can be read elsewhere."""
     room = max(_SCREEN, console.height if console.is_terminal else 0) - _PROMPT
     findings = diagnosis.findings
-    fewest = min(1, len(findings))
-    for full in reversed(range(fewest, len(findings) + 1)):  # as many in full as fit
-        for reading_notes in (_MOST_READING_NOTES, 0):
-            lines = _head(console, log, diagnosis, reading_notes) + _findings(console, findings[:full])
-            named = _named(console, "also", findings[full:]) + _named(console, "note", diagnosis.notes)
-            lines += ([Text()] if full and named else []) + named + _last(diagnosis, is_whole=full == len(findings))
-            if len(lines) <= room:
-                return lines
+    for reading_notes in (_MOST_READING_NOTES, 0):
+        lines = _head(console, log, diagnosis, reading_notes) + _findings(console, findings[:1])
+        named = _named(console, "then", findings[1:]) + _named(console, "note", diagnosis.notes)
+        lines += ([Text()] if findings and named else []) + named + _last(diagnosis, is_whole=len(findings) <= 1)
+        if len(lines) <= room:
+            return lines
     head, last = _head(console, log, diagnosis, 0), _last(diagnosis, is_whole=False)
     last = (
-        _named(console, "also", findings[1:], brief=True) + _named(console, "note", diagnosis.notes, brief=True) + last
+        _named(console, "then", findings[1:], brief=True) + _named(console, "note", diagnosis.notes, brief=True) + last
     )
     body = _findings(console, findings[:1], brief=True)
     most = max(room - len(head) - len(last), 1)

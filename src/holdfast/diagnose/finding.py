@@ -130,9 +130,9 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
         return f"No reward in this log ({span}).{more}"
     if facts["rewards"] == 1:
         return f"Reward {facts['last reward']:.3g} ({span}). {MORE_ROWS}"
-    rows = "single rows" if facts["rewards"] < 2 * WINDOW else f"means of {WINDOW} rows"
+    shown = "single rows" if facts["rewards"] < 2 * WINDOW else f"means of {WINDOW} rows"
     course = f"Reward {facts['first reward']:.3g} in the first rows, {facts['peak reward']:.3g} at best"
-    course += f", {facts['last reward']:.3g} in the last ({rows}; {span})."
+    course += f", {facts['last reward']:.3g} in the last ({shown}; {span})."
     return f"{course} {MORE_ROWS if too_short(diagnosis) else _what_became(diagnosis)}"
 
 

@@ -2,7 +2,7 @@
 
     python -m holdfast_research.pages.gallery
 
-Every run is one of the recordings, or made by hand (`holdfast_research.reported`), so the page changes only with the
+Every run is one of the recordings, so the page changes only with the
 rules.
 """
 

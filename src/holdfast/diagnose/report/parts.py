@@ -33,13 +33,21 @@ def legend(runs: Sequence[ReportedRun]) -> str:
 
 
 def findings(run: ReportedRun, data: Mapping[str, Any]) -> str:
-    """The findings of a run; each has links to its chart and to the rollouts that show it."""
+    """The finding to act on, and what followed from it, folded. Each has links to its chart and to the rollouts that
+    show it."""
     items = run.diagnosis.findings
     count = f"{len(items)} finding{'s' * (len(items) != 1)}" if items else "No findings"
     chart_of = {t["series"]: chart["id"] for chart in data["charts"] for row in chart["rows"] for t in row["traces"]}
     code_of: dict[str, str] = {}
-    rows = "".join(_finding(f, chart_of, code_of, data["rollouts"], run.log.last_step) for f in items)
-    return f'<h2>{count}</h2>\n<ul class="findings">{rows or _nothing(run.diagnosis)}</ul>'
+    first, *rest = [_finding(f, chart_of, code_of, data["rollouts"], run.log.last_step) for f in items] or [
+        _nothing(run.diagnosis)
+    ]
+    shown = f'<h2>{count}</h2>\n<ul class="findings">{first}</ul>'
+    if not rest:
+        return shown
+    then = ", ".join(f"{f.code} at step {f.step:,}" for f in items[1:])
+    inside = f'<ul class="findings">{"".join(rest)}</ul>'
+    return f"{shown}\n{folded(f'What followed: {then}', inside)}"
 
 
 def course(run: ReportedRun) -> str:

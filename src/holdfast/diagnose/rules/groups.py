@@ -24,7 +24,7 @@ from holdfast.base.trailing import (
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import Remedy, advise
-from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling, shows_no_rise
+from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling, is_low, shows_no_rise
 from holdfast.diagnose.rules.truncation import MUCH_FRACTION
 
 Rank = NDArray[np.int64]
@@ -52,9 +52,6 @@ such rows have no contrast in one run of three, and twenty in one of sixty."""
 
 LONG_ROWS = 20
 """Rows that show how few groups have different rewards, or that none has any longer. A row may be one group."""
-LOW_SHARE = 0.5
-"""Share of the highest possible reward up to which much is left to learn. That is 1, or the highest mean if it is
-more."""
 CORRECT_REWARD = 0.9
 """Mean reward from which on groups without contrast are all correct. They are all incorrect below 1 minus that."""
 
@@ -108,11 +105,6 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
         never = np.full(len(never), never[-1])
     evidence = dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: reward}
     return Signal(never, lambda: evidence, lambda: {"equal": 1 - smooth}, normal=smooth > MIXED_EVER)
-
-
-def is_low(reward: Values, window: int) -> Truths:
-    """[N]: where the mean of the last rewards leaves much to learn."""
-    return trailing_mean(reward, window) <= LOW_SHARE * np.maximum(highest(reward), 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,6 +276,9 @@ BEST_ROWS, BACK_SHARE = 5, 0.2
 """The reward is near its best when the mean of five rows is within that share of the range of it."""
 LEARNED_SHARE = 0.1
 """Share of its range that a reward has gained, if the policy learns."""
+LOW_SHARE = 0.5
+"""Share of the highest possible reward up to which much is left to learn. That is 1, or the highest mean if it is
+more."""
 VISIBLE_SHARE = 0.2
 SOLVED = 0.9
 """A mean reward between 0 and 1 from which on there is little left to gain."""
@@ -311,6 +314,11 @@ def has_risen(rows: Rows, name: str = "reward/mean") -> Truths:
         return curve_of(values).rose & (gain > LEARNED_SHARE * reward_range(highest(values), lowest(values)))
 
     return rows.where(name, rises)
+
+
+def is_low(reward: Values, window: int) -> Truths:
+    """[N]: where the mean of the last rewards leaves much to learn."""
+    return trailing_mean(reward, window) <= LOW_SHARE * np.maximum(highest(reward), 1.0)
 
 
 def shows_no_rise(rows: Rows) -> Truths:

@@ -7,7 +7,7 @@ import numpy as np
 from holdfast.base.collapse import FEWEST_FLAT
 from holdfast.base.trailing import Truths, highest, trailing_mean
 from holdfast.diagnose.rules.hacking import FORM, functions_of
-from holdfast.diagnose.rules.rule import Check, Rows, Signal, has_risen
+from holdfast.diagnose.rules.rule import Check, Rows, Signal, has_risen, is_low
 
 TRUNCATED, REWARD, MIXED = "rollout/truncated_fraction", "reward/mean", "rollout/mixed_group_fraction"
 
@@ -37,7 +37,7 @@ def more_is_earned(rows: Rows) -> Truths:
     can be learned in a text that is cut."""
     functions = functions_of(rows.log)
     parts = [name for name in functions if not FORM.search(name)] if len(functions) > 1 else []
-    return np.any([has_risen(rows, name) for name in parts or [REWARD]], axis=0)
+    return np.asarray(np.any([has_risen(rows, name) for name in parts or [REWARD]], axis=0))
 
 
 def all_are_truncated(rows: Rows) -> Signal:
@@ -74,11 +74,11 @@ def truncation_limits_reward(rows: Rows) -> Signal:
 
 
 def half_are_truncated(rows: Rows) -> Signal:
-    """Half or more are truncated by now, and the reward has not risen since the log began."""
-    share, _ = rows.columns
+    """Half or more are truncated by now, and the reward is low and has not risen since the log began."""
+    share, reward = rows.columns
     smooth, risen = trailing_mean(share, LATE_ROWS), more_is_earned(rows)
     return Signal(
-        (smooth >= MUCH_FRACTION) & ~risen,
+        (smooth >= MUCH_FRACTION) & is_low(reward, LATE_ROWS) & ~risen,
         lambda: {TRUNCATED: smooth},
         normal=risen | (smooth < MUCH_FRACTION / 2),
     )

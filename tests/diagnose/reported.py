@@ -103,7 +103,6 @@ def fades(values: Values, start: int, to: float, rows: int) -> Values:
 
 HELD = noisy(np.minimum(RISING, RISING[25]), 0.02)
 UPDATES = np.cumsum(WELL["lr"]) / 1e-6
-SPIKES = np.isin(T % 15, (3, 4)) & (T > 15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +140,6 @@ REPORTED: Mapping[str, Reported] = {
     ),
     "clipping grows": Reported(
         "OFP001", {"clip": fades(WELL["clip"], 30, 0.05, 20), "reward": fades(WELL["reward"], 36, 0.4, 24)}
-    ),
-    "format spikes": Reported(
-        "FMT001",
-        {"format": np.where(SPIKES, 0.4, WELL["format"]), "reward": WELL["reward"] - 0.2 * SPIKES},
-    ),
-    "pulled back": Reported(
-        "KLD002", {"kl": fades(WELL["kl"], 35, 0.0005, 25).clip(0), "reward": fades(WELL["reward"], 35, 0.3, 25)}
     ),
 }
 
