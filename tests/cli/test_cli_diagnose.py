@@ -59,7 +59,7 @@ def test_a_finding_is_told_like_a_linters(holdfast: Holdfast, run: Any) -> None:
 
 def test_nothing_found(holdfast: Holdfast, run: Any) -> None:
     said = holdfast("diagnose", run("well", failing=False)).stdout
-    assert "It neither rose nor fell beyond its noise." in " ".join(said.split())
+    assert "It has neither risen nor fallen." in " ".join(said.split())
     assert re.search(
         r"^No findings\. \d+ codes could not be checked, for lack of series\. More: --verbose$", said, re.M
     )

@@ -68,7 +68,8 @@ def never_rose(rows: Rows) -> Signal | None:
     """So far the reward is flat (`holdfast.base.collapse.course`), and not near 1. The newest row decides."""
     curve = reward_curve(rows.log, REWARD)
     assert curve is not None
-    if (went := course(curve)).word != "flat" or is_solved(rows)[-1]:
+    constant = curve.rewards.min() == curve.rewards.max()  # which GRP001 explains
+    if (went := course(curve)).word != "flat" or constant or is_solved(rows)[-1]:
         return None
     count = len(rows.steps)
 
