@@ -107,20 +107,23 @@ def noise(values: Values, window: int) -> Values:
     A sudden break must not count as noise. So the last `window` differences are left out once there are more than twice
     as many, and before that the largest, if there are four or more. With few differences the estimate is widened. It is
     0 at the first row. The products of neighbouring differences give a second estimate: an odd row is left as fast as
-    it came, a break is not. Where it exceeds the mean size, tails are heavy: it counts, and more by
-    the same factor, since a few errors are then no rare thing.
+    it came, a break is not. Where that exceeds the mean size, tails are heavy: it counts, and more by the same factor,
+    since a few errors are then no rare thing.
     """
     if len(values) < 2:
         return np.zeros_like(values)
     steps = np.diff(values, prepend=values[:1])
-    sizes, returns = np.abs(steps), -steps * delayed(steps, 1)
+    sizes = np.abs(steps)
+    scale = np.ldexp(1.0, np.frexp(max(sizes.max(), 1e-300))[1])  # a power of two, which rounds nothing
+    returns = -steps / scale * delayed(steps / scale, 1)
     sums, squares, counts = np.cumsum(sizes), np.cumsum(returns), np.arange(len(values))
     late, few = counts > 2 * window, (counts >= _FEWEST_TO_CHOOSE) & (counts <= 2 * window)
     counts = np.where(late, counts - window, counts)
     used = np.maximum(counts - few, 1)
     of_sizes = (sums[counts] - np.where(few, np.maximum.accumulate(sizes), 0.0)) / used / _DIFFERENCE
-    of_returns = np.sqrt(np.maximum(squares[counts], 0.0) / np.maximum(counts - 1, 1))
-    heavy = np.maximum(of_returns / np.maximum(_DIFFERENCE * of_sizes, 1e-300), 1.0)
+    of_returns = np.sqrt(np.maximum(squares[counts], 0.0) / np.maximum(counts - 1, 1)) * (scale / _DIFFERENCE)
+    ratio = np.divide(of_returns, of_sizes, out=np.ones_like(of_sizes), where=of_sizes > 0)
+    heavy = np.maximum(ratio, 1.0)
     return np.where(late, heavy**2, 1.0) * of_sizes * (1 + (2 + 2 * few) / used)
 
 

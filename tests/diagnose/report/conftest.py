@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.browser import Browser, find_browser
 
 from holdfast.base.collapse import Course, Fall
 from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))  # the benchmark of the page drives the same browser
-from browser import Browser, find_browser
 
 
 @pytest.fixture
