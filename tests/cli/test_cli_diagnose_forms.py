@@ -122,18 +122,17 @@ def test_later_findings_are_named_and_verbose_prints_them(holdfast: Holdfast, fa
     assert rows_of(whole, 80) > SCREEN
 
 
-def test_a_higher_screen_shows_more(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_screen_opens_with_one_finding(failing: str) -> None:
+    """What followed from it is named in a line, and stands in full with --verbose."""
     log = read_log(failing)
     diagnosis = diagnose(log)
 
-    def printed(rows: int) -> str:
-        console = Console(file=StringIO(), width=80, height=rows, force_terminal=True, color_system=None)
-        show(console, log, diagnosis, verbose=False)
-        return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+    def shown(*, verbose: bool) -> int:
+        console = Console(file=StringIO(), width=80, height=45, force_terminal=True, color_system=None)
+        show(console, log, diagnosis, verbose=verbose)
+        return len(re.findall(r"^[A-Z]{3}\d{3}  step", console.file.getvalue(), re.M))  # type: ignore[attr-defined]
 
-    counts = [len(re.findall(r"^[A-Z]{3}\d{3}  step", printed(rows), re.M)) for rows in (10, 24, 45, 200)]
-    assert counts[0] == counts[1] == 1 < counts[2] < counts[3] == len(diagnosis.findings)
-    assert len(printed(45).splitlines()) < 45 and "  also  " not in printed(200)
+    assert shown(verbose=False) == 1 < shown(verbose=True) == len(diagnosis.findings)
 
 
 def test_a_healthy_log_takes_four_lines(holdfast: Holdfast, healthy: str, noted: str) -> None:

@@ -164,7 +164,11 @@ LATE: dict[str, tuple[str, str, dict[str, Series]]] = {
             "reward/mean": Series(np.array([1, 75, 86, 103, 180]), np.array([0.0, 1.0, -1.0, -1.0, 1.0])),
         },
     ),
-    "rewards that had not risen yet": ("KLD001", "holdfast", {"kl/reference": rows(np.where(ROW < 12, 0.05, 2.0)), "reward/mean": SPARSE}),
+    "rewards that had not risen yet": (
+        "KLD001",
+        "holdfast",
+        {"kl/reference": rows(np.where(ROW < 12, 0.05, 2.0)), "reward/mean": SPARSE},
+    ),
     "a better reward": (
         "ISD001",
         "holdfast",
