@@ -39,9 +39,11 @@ def test_one_file_with_everything(collapse: ReportedRun, tmp_path: Path) -> None
     assert not re.findall(r'<link|src="|href="(?!#)|url\((?!#)|@import|<img|<iframe', page)
     assert set(re.findall(r"https?://[^\"'<\s]+", page)) == {"http://www.w3.org/2000/svg"}  # a name, never loaded
     assert "default-src 'none'" in page and "width=device-width" in page and "prefers-color-scheme: dark" in page
-    for text in ("Reward 0.3 in the first rows", "5 findings", "What LLD003 says.", "What ENT001 asks for.",
-                 "Likelihood of", "21 steps before half of the reward was lost", "sampler/logprob_gap", "loss.penalty.name", "train.lr",
-                 "Series that are not logged, so not drawn", "holdfast 0", "Python 3", "Log it."):  # fmt: skip
+    for text in (
+        *("Reward 0.3 in the first rows", "5 findings", "What LLD003 says.", "What ENT001 asks for.", "Likelihood of"),
+        *("21 steps before half of the reward was lost", "sampler/logprob_gap", "loss.penalty.name", "train.lr"),
+        *("Series that are not logged, so not drawn", "holdfast 0", "Python 3", "Log it."),
+    ):
         assert text in page, text
     assert len(data_of(page)["rollouts"]) == 120
     assert not list(tmp_path.glob("new/.*")), "nothing temporary is left"
