@@ -90,3 +90,8 @@ def test_what_is_not_finite_is_left_out_and_nothing_is_no_fall() -> None:
 def test_the_mean_looks_back_only() -> None:
     values = np.random.default_rng(0).normal(size=40)
     assert trailing_mean(values, 5) == pytest.approx([np.mean(values[max(0, k - 4) : k + 1]) for k in range(40)])
+
+
+def test_what_rounding_leaves_of_a_normalised_reward_does_not_fall() -> None:
+    rewards = 1e-6 * np.array([1.0] * 20 + [-1.0] * 20)
+    assert not curve_of(rewards).fallen.any() and curve_of(1e6 * rewards).fallen.any()
