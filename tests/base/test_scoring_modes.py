@@ -128,7 +128,7 @@ def texts(rng: random.Random) -> list[str]:
     return [rng.choice(["", " ", " ", "  "]).join(rng.choices(pieces, k=rng.randint(0, 4))) for _ in range(1500)]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "unicode"])  # no script has it
 def test_equal_to_the_oracle_on_random_pairs(mode):
     """8 modes × 13,000 pairs: 104,000 pairs, three scores each."""
     rng = random.Random(f"scoring {mode}")

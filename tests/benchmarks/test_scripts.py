@@ -22,7 +22,7 @@ def test_both_sides_score_alike() -> None:
     from scoring_speed import cases, plain_exact_match
 
     made = cases(2000)
-    for mode in MODES:
+    for mode in (mode for mode in MODES if mode != "unicode"):  # no script has that one
         ours = [exact_match(prediction, golds, mode=mode) for prediction, golds in made]
         plain = [plain_exact_match(prediction, golds, mode) for prediction, golds in made]
         differ = [case for case, a, b in zip(made, ours, plain, strict=True) if a != b]

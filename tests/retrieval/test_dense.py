@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -103,6 +104,7 @@ def test_an_interrupted_build_goes_on_with_the_same_passages_and_encoder_only(
     write_corpus: Write, encoder: Any, tmp_path: Path, killing: Any, interrupted: Any
 ) -> None:
     corpus, out, model = write_corpus(120), tmp_path / "index", encoder()
+    written = corpus.stat()
     build(corpus, tmp_path / "whole", model, block=25)
     with pytest.raises(interrupted):
         build(corpus, out, model, block=25, progress=killing(7))
@@ -110,6 +112,7 @@ def test_an_interrupted_build_goes_on_with_the_same_passages_and_encoder_only(
     with pytest.raises(DataError, match=r"index\.building has vectors of another corpus or encoder"):
         build(corpus, out, model, block=25)
     write_corpus(120)
+    os.utime(corpus, ns=(written.st_atime_ns, written.st_mtime_ns))  # the manifest has the time of the file
     build(corpus, out, model, block=25, progress=(listener := killing(-1)))
     assert listener.notes == ["continuing after 50 passages"]
     assert contents(out) == contents(tmp_path / "whole")

@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 from holdfast.base.scoring import in_passages
-from holdfast.data.files import read_questions
+from holdfast.data.files import iter_examples
 from holdfast.data.questions import Example
 from holdfast.retrieval import open_index
 from holdfast.retrieval.types import Hit, Retriever
@@ -50,7 +50,7 @@ def rows(name: str, retriever: Retriever, examples: Sequence[Example]) -> Iterat
     found = retriever.search([example.question for example in examples], DEPTHS[-1])
     milliseconds = 1000 * (time.perf_counter() - started) / len(examples)
     for example, hits in zip(examples, found, strict=True):
-        for group in (example.metadata.get("data_source", example.source), "all"):
+        for group in (example.source, "all"):
             ranks[group].append(first_hit(example, hits))
     for group in (*sorted(set(ranks) - {"all"}), "all"):
         values = ranks[group]
@@ -64,7 +64,7 @@ def main(
     indexes: Annotated[list[Path], typer.Argument(metavar="INDEX...", help="Folders of search indexes.")],
 ) -> None:
     """Print how often each index finds an answer among its first passages."""
-    examples = read_questions(questions).examples
+    examples = list(iter_examples(questions))
     typer.echo(f"| index | questions of | questions | {' | '.join(f'hit@{k}' for k in DEPTHS)} | ms a query |")
     typer.echo("|---" * (len(DEPTHS) + 4) + "|")
     for folder in indexes:

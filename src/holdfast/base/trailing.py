@@ -106,25 +106,17 @@ def noise(values: Values, window: int) -> Values:
 
     A sudden break must not count as noise. So the last `window` differences are left out once there are more than twice
     as many, and before that the largest, if there are four or more. With few differences the estimate is widened. It is
-    0 at the first row. The products of neighbouring differences give a second estimate: an odd row is left as fast as
-    it came, a break is not. Where that exceeds the mean size, tails are heavy: it counts, and more by the same factor,
-    since a few errors are then no rare thing.
+    0 at the first row.
     """
     if len(values) < 2:
         return np.zeros_like(values)
-    steps = np.diff(values, prepend=values[:1])
-    sizes = np.abs(steps)
-    scale = np.ldexp(1.0, np.frexp(max(sizes.max(), 1e-300))[1])  # a power of two, which rounds nothing
-    returns = -steps / scale * delayed(steps / scale, 1)
-    sums, squares, counts = np.cumsum(sizes), np.cumsum(returns), np.arange(len(values))
+    sizes = np.concatenate([[0.0], np.abs(np.diff(values))])
+    sums, counts = np.cumsum(sizes), np.arange(len(values))
     late, few = counts > 2 * window, (counts >= _FEWEST_TO_CHOOSE) & (counts <= 2 * window)
     counts = np.where(late, counts - window, counts)
+    sums = sums[counts] - np.where(few, np.maximum.accumulate(sizes), 0.0)
     used = np.maximum(counts - few, 1)
-    of_sizes = (sums[counts] - np.where(few, np.maximum.accumulate(sizes), 0.0)) / used / _DIFFERENCE
-    of_returns = np.sqrt(np.maximum(squares[counts], 0.0) / np.maximum(counts - 1, 1)) * (scale / _DIFFERENCE)
-    ratio = np.divide(of_returns, of_sizes, out=np.ones_like(of_sizes), where=of_sizes > 0)
-    heavy = np.maximum(ratio, 1.0)
-    return np.where(late, heavy**2, 1.0) * of_sizes * (1 + (2 + 2 * few) / used)
+    return sums / used * (1 + (2 + 2 * few) / used) / _DIFFERENCE
 
 
 def noise_of_mean(values: Values, window: int) -> Values:
@@ -239,7 +231,7 @@ def trend(values: Values) -> tuple[Values, Values]:
 
     >>> change, error = trend(np.array([0.0, 1.0, 2.0, 3.0, 4.0, 6.0]))
     >>> change.round(1).tolist()[-1], error.round(1).tolist()[-1]
-    (5.7, 0.4)
+    (5.7, 0.8)
     """
     if not len(values):
         return values, values

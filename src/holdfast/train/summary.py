@@ -108,7 +108,7 @@ def verdict_of(
 
     >>> rows = [{"reward/mean": r, "displacement/correct": 0.01} for r in (.2, .3, .4, .5, .6, .7)]
     >>> verdict_of(rows, {"em": 0.2, "em_greedy": 0.4}, {"em": 0.5, "em_greedy": 0.45}, "test")[:58]
-    'Learned and held. Reward rose from 0.40 to 0.50 (peak 0.50'
+    'Learned and held. Reward went from 0.40 to 0.50 (peak 0.50'
     """
     curve = curve_of([row["reward/mean"] for row in series if "reward/mean" in row])
     moved = [row["displacement/correct"] for row in series if "displacement/correct" in row]
