@@ -127,7 +127,9 @@ def tool_named(name: str) -> Tool:
         return TOOLS[name]
     function = import_named(name)
     if not inspect.isfunction(function):
-        raise ConfigError(f"{name!r} is no function but {type(function).__name__}; name one that `def` defines")
+        raise ConfigError(
+            f"{name!r} is not a function: it is of type {type(function).__name__}. Name one that `def` defines"
+        )
     where = f"{name!r} ({function.__code__.co_filename}, line {function.__code__.co_firstlineno})"
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
     for parameter in inspect.signature(function).parameters.values():

@@ -107,7 +107,8 @@ class Smoothed:
     z_score: Values
     """[N]: the loss in standard errors of the difference of the two means."""
     lost_from_rest: Values
-    """[N]: share of the range that is lost if the best row of the peak is left out: one odd row is no peak."""
+    """[N]: share of the range that is lost if the best row of the peak is left out, because one odd row makes no
+    peak."""
 
     def has_lost(self, share: float, errors: float) -> Truths:
         """[N]: where it has lost `share` or more, by more than `errors` standard errors. Longer logs need more."""
@@ -250,7 +251,7 @@ def curve_of(rewards: ArrayLike, steps: Sequence[int] | NDArray[np.int64] | None
 
 
 _REMAINDER = 1e-5
-"""What is left of rewards that a trainer has normalised to a mean of 0, in float32: no row is known better."""
+"""What is left of rewards that a trainer has normalised to a mean of 0, in float32. No row is more exact than that."""
 
 
 @lru_cache(maxsize=16)

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from holdfast.model.cache import UNBOUNDED
-from holdfast.model.support import CausalLM, OtherAttention, decoder_layers, partial_attention, text_config
+from holdfast.model.support import CausalLM, attention_by, decoder_layers, partial_attention, text_config
 
 _NAME = "holdfast_slots"
 
@@ -49,7 +49,7 @@ class _Pass:
 def serves(model: CausalLM, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether keys of this dtype on this device can be read in place: half precision, full attention by sdpa in every
     layer, heads that FlashAttention knows."""
-    config, layers = text_config(model), decoder_layers(model)
+    config, layers, (_, dim) = text_config(model), decoder_layers(model), _sizes(model)
     return (
         device.type == "cuda"
         and dtype in (torch.bfloat16, torch.float16)
@@ -59,7 +59,8 @@ def serves(model: CausalLM, device: torch.device, dtype: torch.dtype) -> bool:
         and getattr(config, "attn_logit_softcapping", None) is None
         and bool(layers)
         and all(hasattr(getattr(layer, "self_attn", None), "layer_idx") for layer in layers)
-        and (_sizes(model)[1] % 8, _sizes(model)[1] > 256) == (0, False)
+        and dim % 8 == 0
+        and dim <= 256
     )
 
 
@@ -166,25 +167,11 @@ class FlashSlots:
         return self._forward(tokens, positions, seen, None)
 
     def _forward(self, tokens: Tensor, positions: Tensor, seen: _Pass, last: Tensor | None) -> Tensor:
-        with _reading(self._model, seen), _projecting(self._model, last):
+        with attention_by(self._model, _NAME, seen), _projecting(self._model, last):
             logits: Tensor = self._model(
                 input_ids=tokens[None], position_ids=positions[None], attention_mask=self._no_mask, use_cache=False
             ).logits
         return logits[0]
-
-
-@contextmanager
-def _reading(model: Any, seen: _Pass) -> Iterator[None]:
-    """Within this context the model's attention reads the slots."""
-    attentions = [layer.self_attn for layer in decoder_layers(model)]
-    configs = [attention.config for attention in attentions]
-    try:
-        for attention in attentions:
-            attention.config = OtherAttention(attention.config, _NAME, seen)
-        yield
-    finally:
-        for attention, config in zip(attentions, configs, strict=True):
-            attention.config = config
 
 
 @contextmanager

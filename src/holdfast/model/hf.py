@@ -228,7 +228,10 @@ class HFPolicy:
         """
         leaving = [self._rows.pop(id) for id in ids if id in self._rows]
         if not self._rows:
-            self._begin() if self._may_stay() else self._forget()
+            if self._may_stay():
+                self._begin()
+            else:
+                self._forget()
             if leaving and self.device.type == "cpu":
                 give_back_memory()
         elif leaving:

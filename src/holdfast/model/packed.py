@@ -8,8 +8,8 @@ Log-probs and gradients are the same up to rounding.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from holdfast.model.support import (
     CausalLM,
-    OtherAttention,
+    attention_by,
     decoder_layers,
     partial_attention,
     positions_of,
@@ -116,18 +116,9 @@ def packable(model: Any) -> bool:
     )
 
 
-@contextmanager
-def attention_over_rows(model: Any, packed: Packed) -> Iterator[None]:
+def attention_over_rows(model: Any, packed: Packed) -> AbstractContextManager[None]:
     """Within this context the model's attention sees the rows of the packed sequence, which it must be given."""
-    attentions = [layer.self_attn for layer in decoder_layers(model)]
-    configs = [attention.config for attention in attentions]
-    try:
-        for attention in attentions:
-            attention.config = OtherAttention(attention.config, _NAME, packed)
-        yield
-    finally:
-        for attention, config in zip(attentions, configs, strict=True):
-            attention.config = config
+    return attention_by(model, _NAME, packed)
 
 
 def _attention(

@@ -6,8 +6,8 @@ import ctypes
 import functools
 import inspect
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
@@ -91,6 +91,20 @@ class OtherAttention:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.config, name)
+
+
+@contextmanager
+def attention_by(model: Any, implementation: str, reads: Any) -> Iterator[None]:
+    """Within this context the model's attention is another implementation, and reads this."""
+    attentions = [layer.self_attn for layer in decoder_layers(model)]
+    configs = [attention.config for attention in attentions]
+    try:
+        for attention in attentions:
+            attention.config = OtherAttention(attention.config, implementation, reads)
+        yield
+    finally:
+        for attention, config in zip(attentions, configs, strict=True):
+            attention.config = config
 
 
 def end_ids(model: CausalLM, tokenizer: Any) -> set[int]:

@@ -75,7 +75,9 @@ def collapse(make_log: Callable[..., Log], make_finding: Callable[..., Finding])
     diagnosis = Diagnosis(
         findings=found,
         cannot_tell=(CannotTell(code="SMP001", missing=("sampler/logprob_gap",), remedy="Log it."),),
-        course=Course(*2 * [Fall(peak_step=24, step=45, peak=0.8, level=0.4, lost=0.5, measure="peak")]),
+        course=Course(
+            *2 * [Fall(peak_step=24, step=45, peak=0.8, level=0.4, lost=0.5, measure="peak")], word="collapsed"
+        ),
         facts={
             "rows": 60,
             "rewards": 60,

@@ -69,10 +69,9 @@ def test_a_remedy_is_told_once(collapse: ReportedRun, make_finding: Callable[...
 def test_several_runs(collapse: ReportedRun, make_log: Callable[..., Log], tmp_path: Path) -> None:
     other = make_log({"reward/mean": [0.5] * 20}, name="steady", settings={"train": {"lr": 1e-5}, "run": {"seed": 1}})
     runs = [replace(collapse, log=replace(collapse.log, settings={"train": {"lr": 6e-4}, "run": {"seed": 1}}))]
-    page = page_of(
-        write_report(tmp_path / "r.html", [*runs, reported(other, Diagnosis(findings=(), facts={"rows": 20}))])
-    )
+    page = page_of(write_report(tmp_path / "r.html", [*runs, reported(other, diagnose(other))]))
     assert "2 runs" in page and "LLD002 at 24</a>; <a" in page and "What the codes mean" in page
+    assert "cannot tell yet" in page and "collapsed at 45" in page
     assert "Settings that differ (1)" in page and "train.lr" in page and "run.seed" not in page
 
 
