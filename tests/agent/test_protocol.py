@@ -123,6 +123,10 @@ def test_questions_are_put_in_as_they_are(tokenizer):
     assert decode(tokenizer, render_prompt(" {b} % {question} ", own, tokenizer)) == "{a} {b} % {question} {}"
 
 
+def with_template(source, **variables):
+    return replace(CLEAN, template=ChatTemplate(source, variables))
+
+
 def test_search_r1_ends_a_question_with_a_mark(tokenizer):
     for question in ("Who", "Who?"):
         assert decode(tokenizer, render_prompt(question, SEARCH_R1, tokenizer)).endswith(" Who?\n")
@@ -132,7 +136,7 @@ def test_search_r1_ends_a_question_with_a_mark(tokenizer):
 def test_a_base_model_gets_plain_text(tokenizer):
     assert tokenizer.chat_template is None
     plain = render_prompt("Who?", CLEAN, tokenizer)
-    assert plain == render_prompt("Who?", CLEAN, tokenizer, "none")
+    assert plain == render_prompt("Who?", with_template("none"), tokenizer)
     assert decode(tokenizer, plain) == CLEAN.prompt.replace("{question}", "Who?")
 
 
@@ -141,7 +145,7 @@ def test_an_instruct_model_gets_its_template(own_tokenizer):
     text = decode(own_tokenizer, render_prompt("Who?", CLEAN, own_tokenizer))
     prompt = CLEAN.prompt.replace("{question}", "Who?")
     assert text == f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-    assert decode(own_tokenizer, render_prompt("Who?", CLEAN, own_tokenizer, "none")) == prompt
+    assert decode(own_tokenizer, render_prompt("Who?", with_template("none"), own_tokenizer)) == prompt
 
 
 def test_a_template_that_prints_the_date_prints_one_date(own_tokenizer):
@@ -158,25 +162,25 @@ def test_a_template_file_wins_over_the_tokenizers(own_tokenizer, tmp_path):
     file.write_text("[{{ messages[0]['content'] }}]", encoding="utf-8")
     prompt = CLEAN.prompt.replace("{question}", "Who?")
     for path in (file, str(file)):
-        assert decode(own_tokenizer, render_prompt("Who?", CLEAN, own_tokenizer, path)) == f"[{prompt}]"
+        assert decode(own_tokenizer, render_prompt("Who?", with_template(path), own_tokenizer)) == f"[{prompt}]"
 
 
 def test_templates_that_cannot_work(own_tokenizer, tmp_path):
     with pytest.raises(ConfigError, match=r"missing\.jinja' cannot be read .*give 'auto', 'none'"):
-        render_prompt("Who?", CLEAN, own_tokenizer, tmp_path / "missing.jinja")
+        render_prompt("Who?", with_template(tmp_path / "missing.jinja"), own_tokenizer)
     with pytest.raises(ConfigError, match="cannot be read"):
-        render_prompt("Who?", CLEAN, own_tokenizer, tmp_path)
+        render_prompt("Who?", with_template(tmp_path), own_tokenizer)
     for name, template, message in [
-        ("broken", "{% for %}", "cannot render one user message"),
+        ("broken", "{% for %}", "cannot render messages of user"),
         ("refuses", "{{ raise_exception('system first') }}", "system first"),
         ("drops", "{{ message }} hello", "drops the user's message"),
     ]:
         (tmp_path / name).write_text(template)
         with pytest.raises(ConfigError, match=message):
-            render_prompt("Who?", CLEAN, own_tokenizer, tmp_path / name)
+            render_prompt("Who?", with_template(tmp_path / name), own_tokenizer)
     (tmp_path / "latin").write_bytes(b"caf\xe9")
     with pytest.raises(ConfigError, match="cannot be read"):
-        render_prompt("Who?", CLEAN, own_tokenizer, tmp_path / "latin")
+        render_prompt("Who?", with_template(tmp_path / "latin"), own_tokenizer)
     own_tokenizer.chat_template = "{{ nothing }}"
     with pytest.raises(ConfigError, match="the tokenizer's chat template drops"):
         render_prompt("Who?", CLEAN, own_tokenizer)

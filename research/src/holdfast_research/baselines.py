@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from holdfast.agent.agent import SearchAgent
-from holdfast.agent.protocol import bare_question, bare_question_with_passages, render_message
+from holdfast.agent.protocol import bare_question, bare_question_with_passages
 from holdfast.agent.trajectory import Group
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, DataError
@@ -118,7 +118,7 @@ def short_answers(
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     demonstrations = []
     for text, example in prompts:
-        prompt = render_message(foreign(text), tokenizer, config.model.chat_template)
+        prompt = protocol.template.prompt(tokenizer, foreign(text))
         answer = [*encode(tokenizer, foreign(f" {example.golden_answers[0].strip()}")), *end]
         mask = (*[False] * len(prompt), *[True] * len(answer))
         demonstrations.append(Demonstration((*prompt, *answer), mask))

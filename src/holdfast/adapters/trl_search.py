@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from itertools import groupby
@@ -35,6 +36,7 @@ from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import ConfigError, DataError, MissingExtra, RolloutError
 from holdfast.base.retries import PATIENCE
 from holdfast.data.questions import Example
+from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.policy import Completion, Policy, Request, StopReason, rollout_seed
 from holdfast.model.tokens import decode
 from holdfast.retrieval.types import Retriever
@@ -109,7 +111,8 @@ class SearchRollouts:
         retriever: answers the searches; anything with `search(queries, k)`.
         protocol: tags, prompt and limits; `holdfast.agent.tools.NATIVE` for tool calls. A prompt of the data set is a
             question; the protocol's prompt goes around it.
-        chat_template: `auto`, `none`, or a Jinja file; see `render_prompt`.
+        chat_template: `auto`, `none`, or a Jinja file; see `ChatTemplate`. Its variables are the `chat_template_kwargs`
+            of the `GRPOConfig`.
         seed: of the sampler when the trainer's model samples. vLLM has its own seed.
         max_failed: stop the run when a larger fraction of a batch's rollouts fails.
         eval_retriever: the retriever in evaluation; None is the same one.
@@ -138,7 +141,7 @@ class SearchRollouts:
         search_failure_rate: float = 0.0,
     ) -> None:
         self.retriever, self.eval_retriever = retriever, eval_retriever or retriever
-        self.protocol, self.chat_template = protocol.with_template(chat_template), chat_template
+        self.protocol = replace(protocol, template=ChatTemplate(chat_template))
         self.seed, self.max_failed = seed, max_failed
         self.search_failure_rate = search_failure_rate
         self._policy: HFPolicy | None = None
@@ -155,14 +158,16 @@ class SearchRollouts:
                 "False"
             )
         tokenizer, training = trainer.processing_class, trainer.model.training
-        self.protocol.check_template(tokenizer, trainer.eos_token_ids)
+        template = replace(self.protocol.template, variables=trainer.chat_template_kwargs)
+        protocol = replace(self.protocol, template=template)
+        protocol.check_template(tokenizer, trainer.eos_token_ids)
         step = self._seed_of_call("train" if training else "eval", trainer.state.global_step)
         faulty = training and self.search_failure_rate
         tasks = [
             Task(
                 id=f"{i}",
                 example_id=f"{i}",
-                prompt=tuple(render_prompt(_question(prompt), self.protocol, tokenizer, self.chat_template)),
+                prompt=tuple(render_prompt(_question(prompt), protocol, tokenizer)),
                 seed=rollout_seed(*step, trainer.accelerator.process_index, i),
             )
             for i, prompt in enumerate(prompts)
@@ -173,7 +178,7 @@ class SearchRollouts:
                 tasks,
                 policy=policy,
                 retriever=self.retriever if training else self.eval_retriever,
-                protocol=self.protocol,
+                protocol=protocol,
                 tokenizer=tokenizer,
                 patience=PATIENCE,
                 wrap=partial(lose_searches, probability=self.search_failure_rate) if faulty else None,

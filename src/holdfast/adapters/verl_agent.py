@@ -33,15 +33,16 @@ from uuid import uuid4
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from holdfast.agent.calling import begin
-from holdfast.agent.protocol import SearchProtocol, plain_prompt, render_prompt, template_of
+from holdfast.agent.protocol import SearchProtocol, render_prompt
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.agent.trajectory import Call, Search, Status, Trajectory
 from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.base.retries import PATIENCE
+from holdfast.model.chat_template import ChatTemplate, plain_prompt
 from holdfast.model.policy import Completion
-from holdfast.model.tokens import decode, encode, foreign, token_span, without_marks
+from holdfast.model.tokens import decode, encode, foreign, token_span
 from holdfast.retrieval.client import AsyncHTTPRetriever
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ class SearchAgentLoop(AgentLoopBase):
         tool_timeout: seconds that a call of a function may take.
         prompt: `data` takes the messages of the data set's prompt column; `protocol` writes the preset's prompt around
             the row's `question` (or `extra_info.question`).
-        chat_template: `auto`, `none`, or a Jinja file; see `render_prompt`.
+        chat_template: `auto`, `none`, or a Jinja file; see `ChatTemplate`. Its variables are verl's
+            `data.apply_chat_template_kwargs`.
         max_turns, max_turn_tokens, max_observation_tokens, topk: as in a recipe's `[protocol]`; None is the preset's.
             The rollout as a whole ends with verl's `response_length`.
         reward: weights of reward parts (`em`, `f1`, `format`, `retrieval`); None leaves scoring to verl.
@@ -117,7 +119,8 @@ class SearchAgentLoop(AgentLoopBase):
             )
         self._functions = protocol.by_name if isinstance(protocol, ToolProtocol) else {}
         self._tool_timeout = tool_timeout
-        protocol = protocol.with_template(chat_template)
+        variables = dict(self.apply_chat_template_kwargs)
+        protocol = replace(protocol, template=ChatTemplate(chat_template, variables))
         protocol.check_template(self.tokenizer)
         backend = self.rollout_config.get("name")
         if protocol.stop and backend != "vllm" and self.rollout_config.get("skip_tokenizer_init", False):
@@ -132,7 +135,7 @@ class SearchAgentLoop(AgentLoopBase):
             "topk": topk,
         }
         self._protocol = replace(protocol, **{key: value for key, value in limits.items() if value is not None})
-        self._from_data, self._chat_template = prompt == "data", chat_template
+        self._from_data = prompt == "data"
         self._weights = None if reward is None else dict(reward)
         if self._weights is not None:
             check_weights(self._weights)
@@ -188,23 +191,13 @@ class SearchAgentLoop(AgentLoopBase):
         if not self._from_data:
             extra = row.get("extra_info") or {}
             question = row.get("question") or extra.get("question") or messages[-1]["content"]
-            return render_prompt(str(question), self._protocol, self.tokenizer, self._chat_template)
+            return render_prompt(str(question), self._protocol, self.tokenizer)
         marked = [foreign(message["content"], self._protocol.tags) for message in messages]
-        template = template_of(self.tokenizer, self._chat_template, schemas)
-        if template is None:  # verl would fail without one; a base model reads plain text
+        template = self._protocol.template
+        if template.text(self.tokenizer, schemas) is None:  # verl would fail without one; a base model reads plain text
             return plain_prompt("\n".join(marked), self.tokenizer)
-        builder = getattr(self, "continuous_token_builder", None)
-        if builder is not None and schemas is None and self._chat_template == "auto" and not self._spelled(marked):
-            return list(builder.build_initial_tokens(messages))
         messages = [message | {"content": text} for message, text in zip(messages, marked, strict=True)]
-        # verl 0.8's own method would cut a long prompt from the left
-        options = {"tools": schemas, "chat_template": template, **self.apply_chat_template_kwargs}
-        text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options)
-        return encode(self.tokenizer, text)
-
-    def _spelled(self, texts: Sequence[str]) -> bool:
-        """Whether verl, which does not know the marks of `foreign`, would make control tokens of these texts."""
-        return any(encode(self.tokenizer, text) != encode(self.tokenizer, without_marks(text)) for text in texts)
+        return encode(self.tokenizer, template.render(self.tokenizer, messages, schemas))
 
     async def _search(self, query: str) -> Any:
         address, timeout, retries, patience = self._retriever

@@ -53,8 +53,6 @@ class SearchAgent:
     policy: HFPolicy
     retriever: Retriever
     protocol: SearchProtocol
-    chat_template: str = "auto"
-    """See `render_prompt`."""
     wrap: Callable[[Agent[Trajectory]], Agent[Trajectory]] | None = None
     """Applied to every rollout: a fault injection such as `lose_searches`."""
 
@@ -72,7 +70,7 @@ class SearchAgent:
 
     def prompt(self, question: str) -> tuple[int, ...]:
         """Token ids of a question's prompt."""
-        return tuple(render_prompt(question, self.protocol, self.tokenizer, self.chat_template))
+        return tuple(render_prompt(question, self.protocol, self.tokenizer))
 
     def ask(self, question: str, *, seed: int = 0, on_turn: Callable[[Task, Turn], None] | None = None) -> Trajectory:
         """One rollout, unscored. `on_turn` is called with each turn as it ends."""

@@ -82,6 +82,7 @@ class ControlTokens:
         self._tokenizer = tokenizer
         pairs = tags.pairs
         self._opens = {opened for opened, _ in pairs}
+        self._first = int(tags.begins_thinking)
         longest_first = sorted((tag for pair in pairs for tag in pair), key=len, reverse=True)
         self._tags = re.compile("|".join(map(re.escape, longest_first)))
         opening, closing, foreign = (
@@ -105,12 +106,12 @@ class ControlTokens:
     def _inside(self, turn: Turn) -> list[int]:
         """1 for each sampled token that begins inside a pair of tags, else 0."""
         tokens = turn.tokens or ()
-        ends, inside = [0], [0]
+        ends, inside = [0], [self._first]
         for tag in self._tags.finditer(turn.text):
             ends.append(tag.end())
             inside.append(int(tag.group() in self._opens))
         if len(ends) == 1:
-            return [0] * len(tokens)
+            return [self._first] * len(tokens)
         begins = [0, *accumulate(char_lengths(tokens, turn.text, self._tokenizer))][: len(tokens)]
         return [inside[bisect_right(ends, begin) - 1] for begin in begins]
 

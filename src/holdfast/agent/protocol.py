@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.env import Observation, encode_observation, format_hits, make_observation
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search
 from holdfast.base.errors import ConfigError, DataError
-from holdfast.model.tokens import Tokenizer, encode, foreign, foreign_parts, without_marks
+from holdfast.model.chat_template import ChatTemplate
+from holdfast.model.tokens import Tokenizer, encode, foreign, without_marks
 from holdfast.retrieval.types import Hit
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class ControlTags:
     """What belongs nowhere: the environment writes it."""
     ends_outside: bool
     """Whether the end of the sequence may follow an action. If not, a closing tag ends a turn."""
+    begins_thinking: bool = False
+    """Whether a turn begins inside a thought, which the chat template opens."""
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -79,6 +81,8 @@ class SearchProtocol:
     """Tokens of a rollout, the prompt included."""
     topk: int = 3
     """Passages per search."""
+    template: ChatTemplate = field(default_factory=ChatTemplate)
+    """The chat template of the model, which writes the prompt."""
 
     def __post_init__(self) -> None:
         if "{question}" not in self.prompt:
@@ -169,10 +173,6 @@ class SearchProtocol:
     def answer_ids(self, text: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids of what opens an answer, and of the answer `text`."""
         return tuple(encode(tokenizer, self.answer_open)), tuple(encode(tokenizer, foreign(f" {text} ")))
-
-    def with_template(self, chat_template: str | Path) -> SearchProtocol:
-        """The protocol for a model with this chat template; see `render_prompt`."""
-        return self
 
     def check_template(self, tokenizer: Tokenizer, ends: Collection[int] | None = None) -> None:
         """Raise `ConfigError` for a chat template that lacks what the protocol needs.
@@ -322,100 +322,15 @@ def _prompt_text(question: str, protocol: SearchProtocol) -> str:
     return protocol.prompt.replace("{question}", foreign(question))
 
 
-def render_prompt(
-    question: str,
-    protocol: SearchProtocol,
-    tokenizer: PreTrainedTokenizerBase,
-    chat_template: str | Path = "auto",
-) -> list[int]:
+def render_prompt(question: str, protocol: SearchProtocol, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Token ids of the prompt, up to where the model's one long message begins.
 
-    `chat_template`: `auto` uses the tokenizer's template if it has one; `none` is plain text (with a BOS if the
-    tokenizer adds one); anything else is the path of a Jinja file. Raises `DataError` for an empty question,
-    `ConfigError` for a template that is missing, fails, drops the question, or lacks tools that the protocol needs.
+    Raises `DataError` for an empty question, `ConfigError` for a template that is missing, fails, drops the question,
+    or lacks tools that the protocol needs.
     """
     prompt = _prompt_text(question, protocol)
     protocol.check_template(tokenizer)
-    return render_message(prompt, tokenizer, chat_template, protocol.schemas)
-
-
-def render_message(
-    message: str,
-    tokenizer: PreTrainedTokenizerBase,
-    chat_template: str | Path = "auto",
-    schemas: list[dict[str, Any]] | None = None,
-) -> list[int]:
-    """`render_prompt` for a user message, of which `foreign` has marked what is not ours."""
-    template = template_of(tokenizer, chat_template, schemas)
-    if template is None:
-        return plain_prompt(message, tokenizer)
-    try:
-        text = apply_template(tokenizer, template, [{"role": "user", "content": message}], schemas)
-    except Exception as error:  # jinja raises many kinds; each means the template does not fit
-        raise ConfigError(f"{named(chat_template)} cannot render one user message: {error}") from error
-    if any(part not in text for part in foreign_parts(message)):
-        raise ConfigError(
-            f"{named(chat_template)} drops the user's message; it must write the content of every message of `messages`"
-        )
-    return encode(tokenizer, text)  # the template writes its own BOS
-
-
-def plain_prompt(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Token ids of a prompt for a model without a chat template, with a BOS if the tokenizer adds one."""
-    bare = without_marks(text)
-    ids = list(tokenizer(bare)["input_ids"])
-    # Some tokenizers end every text with EOS, but the rollout has only begun.
-    ids = ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
-    return [*ids[: len(ids) - len(encode(tokenizer, bare))], *encode(tokenizer, text)]
-
-
-_DATE = "26 Jul 2024"
-"""For templates that print the current date (Llama's): a run that is resumed another day must see the same prompts."""
-
-
-def apply_template(
-    tokenizer: PreTrainedTokenizerBase,
-    template: str,
-    messages: list[dict[str, Any]],
-    schemas: list[dict[str, Any]] | None,
-) -> str:
-    """The text of a conversation, up to where the model's next message begins."""
-    return str(
-        tokenizer.apply_chat_template(
-            messages,  # type: ignore[arg-type]  # whose hint knows texts alone
-            tools=schemas,  # type: ignore[arg-type]
-            chat_template=template,
-            add_generation_prompt=True,
-            tokenize=False,
-            date_string=_DATE,
-        )
-    )
-
-
-def template_of(
-    tokenizer: PreTrainedTokenizerBase, chat_template: str | Path, schemas: list[dict[str, Any]] | None = None
-) -> str | None:
-    """The text of the template; None for plain text. Some tokenizers have another one for tools."""
-    if chat_template == "none":
-        return None
-    if chat_template == "auto":
-        return tokenizer.get_chat_template(tools=schemas) if tokenizer.chat_template else None  # type: ignore[arg-type]
-    return read_template(chat_template)
-
-
-def named(chat_template: str | Path) -> str:
-    """A template in an error."""
-    return "the tokenizer's chat template" if chat_template == "auto" else f"chat template {chat_template}"
-
-
-def read_template(path: str | Path) -> str:
-    """The text of a Jinja file. Raises `ConfigError`."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"chat template {str(path)!r} cannot be read ({error}); give 'auto', 'none' or the path of a Jinja file"
-        ) from error
+    return protocol.template.prompt(tokenizer, prompt, protocol.schemas)
 
 
 # ---- questions without instructions, for models trained on examples. Training and asking must use the same texts.

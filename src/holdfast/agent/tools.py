@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -24,13 +23,11 @@ from holdfast.agent.protocol import (
     ControlTags,
     ParsedTurn,
     SearchProtocol,
-    apply_template,
-    named,
     parse_turn,
-    template_of,
 )
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search, ToolResult
 from holdfast.base.errors import ConfigError
+from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.tokens import decode, encode, foreign
 from holdfast.retrieval.types import Hit
 
@@ -38,9 +35,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def final_answer(text: str) -> ParsedTurn:
-    """A message without a call: the answer is what follows its thought, which `</think>` ends."""
-    start = _end_of_thought(text)
+def final_answer(text: str, *, thinking: bool = False) -> ParsedTurn:
+    """A message without a call: the answer is what follows its thought, which `</think>` ends.
+
+    `thinking`: whether the message begins inside a thought.
+    """
+    start = _end_of_thought(text, thinking)
     if start is None:
         return Invalid("the message has no end"), None
     answer = text[start:].strip()
@@ -48,11 +48,11 @@ def final_answer(text: str) -> ParsedTurn:
     return (Answer(answer), (start, start + len(answer))) if answer else (Invalid("empty answer"), None)
 
 
-def _end_of_thought(text: str) -> int | None:
+def _end_of_thought(text: str, thinking: bool) -> int | None:
     """Where a message goes on after its thought; None if the thought has no end."""
     if "</think>" in text:
         return text.rfind("</think>") + len("</think>")
-    return None if "<think>" in text else 0
+    return None if thinking or "<think>" in text else 0
 
 
 def _after_blanks(text: str, start: int) -> int:
@@ -79,7 +79,10 @@ class CallFormat:
     before: str
     """From the end of the model's message to the result."""
     after: str
-    """From the result to the beginning of the model's next message."""
+    """From the result to the beginning of the model's next message. It may begin that message, with the empty thought of
+    Qwen3 without thinking for example. The template leaves that out of earlier messages; a rollout keeps it."""
+    opens_thought: bool
+    """Whether `after` ends inside a thought, which the model goes on with."""
     quoted: bool
     """Whether a result is inside a JSON string, as in Llama 3's templates."""
     written: tuple[str, str]
@@ -124,8 +127,6 @@ class ToolProtocol(SearchProtocol):
     """See `agent/calling.py`: `search`, `read`, and import paths of functions."""
     tool_timeout: float = 30.0
     """Seconds that a call of a function may take."""
-    chat_template: str | Path = "auto"
-    """As in `render_prompt`."""
 
     def __post_init__(self) -> None:
         SearchProtocol.__post_init__(self)
@@ -156,18 +157,14 @@ class ToolProtocol(SearchProtocol):
         """How the tokenizer's template writes calls. Raises `ConfigError` for a template that this cannot be read from,
         in a sentence that says why."""
         formats = _FORMATS.setdefault(tokenizer, {})
-        key = (str(self.chat_template), str(getattr(tokenizer, "chat_template", None)))
+        key = repr((self.template, getattr(tokenizer, "chat_template", None)))
         if key not in formats:
-            formats[key] = _read_format(tokenizer, self.chat_template)
+            formats[key] = _read_format(tokenizer, self.template)
         return formats[key]
 
     def turn_end(self, tokenizer: Any) -> int:
         """Id of the token that ends a message of the template."""
         return encode(tokenizer, self.format(tokenizer).before)[0]
-
-    def with_template(self, chat_template: str | Path) -> ToolProtocol:
-        """See `SearchProtocol.with_template`."""
-        return replace(self, chat_template=chat_template)
 
     def check_template(self, tokenizer: Any, ends: Collection[int] | None = None) -> None:
         """See `SearchProtocol.check_template`."""
@@ -189,18 +186,20 @@ class ToolProtocol(SearchProtocol):
             thought=(self.think_open, self.think_close),
             foreign=(),
             ends_outside=True,
+            begins_thinking=form.opens_thought,
         )
 
     def parse(self, text: str, tokenizer: Any, *, finished: bool) -> ParsedTurn:
         """See `SearchProtocol.parse`. A thought, which `</think>` ends, is not read."""
-        form, start = self.format(tokenizer), _end_of_thought(text)
+        form = self.format(tokenizer)
+        start = _end_of_thought(text, form.opens_thought)
         if not finished or start is None:
             return Invalid("the message has no end"), None
         found = form.find(text[start:])
         if isinstance(found, Invalid):
             return found, None
         if found is None:
-            return final_answer(text)
+            return final_answer(text, thinking=form.opens_thought)
         first, last, call = found
         action = self._action(call, form)
         return action, None if isinstance(action, Invalid) else (start + first, start + last)
@@ -262,6 +261,9 @@ class ToolProtocol(SearchProtocol):
             said = self.write_search(action.query, tokenizer) if isinstance(action, Search) else action.text
             thought = text[: span[0]].strip()
             text = f"{thought}\n{said}" if thought else said
+        if self.format(tokenizer).opens_thought:
+            inside = text.removeprefix(self.think_open)
+            text = f"{self.think_close}\n{text}" if inside == text else inside
         return [*self.said(text, tokenizer), self.turn_end(tokenizer)]
 
     def encode_observation(self, text: str, tokenizer: Any, *, turn: Sequence[int] = ()) -> list[int]:
@@ -298,39 +300,40 @@ PRESETS: dict[str, SearchProtocol] = {protocol.name: protocol for protocol in (C
 
 # ---- what a template writes
 
-_FORMATS: WeakKeyDictionary[Any, dict[tuple[str, str], CallFormat]] = WeakKeyDictionary()
+_FORMATS: WeakKeyDictionary[Any, dict[str, CallFormat]] = WeakKeyDictionary()
 _QUERIES, _RESULTS = ("firstholdfastquery", "secondholdfastquery"), ('first"holdfastresult', 'second"holdfastresult')
 """Words that no template has. A quote tells whether a template writes results as JSON."""
 _CALL_ID = "holdfast1"  # Mistral's templates want nine letters and digits
 
 
-def _read_format(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path) -> CallFormat:
-    """The format, from two renderings: two calls with their results; and a result after a message without a call."""
+def _read_format(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> CallFormat:
+    """The format, from three renderings: a question; two calls with their results; and a result after a message without
+    a call."""
     schemas, (parameter,) = [SEARCH.schema], SEARCH.parameters
-    where = f"protocol.preset = 'tools': {named(chat_template)}"
     instead = (
         "Take a model whose template has tools (such as Qwen2.5, Qwen3 or Llama 3), name a Jinja file in "
         "model.chat_template, or set protocol.preset = 'clean'"
     )
 
     def refused(why: str) -> ConfigError:
-        return ConfigError(f"{where} {why}. {instead}")
+        return ConfigError(f"protocol.preset = 'tools': {template} {why}. {instead}")
 
-    template = template_of(tokenizer, chat_template, schemas)
-    if template is None:
+    if template.text(tokenizer, schemas) is None:
         raise ConfigError(
             f"protocol.preset = 'tools', but there is no chat template, which says how to call. {instead}"
         )
 
-    def render(*messages: dict[str, Any]) -> str:
-        return apply_template(tokenizer, template, [{"role": "user", "content": "Who?"}, *messages], schemas)
+    def render(*messages: dict[str, Any], answering: bool = True) -> str:
+        conversation = [{"role": "user", "content": "Who?"}, *messages]
+        try:
+            return template.render(tokenizer, conversation, schemas, answering=answering)
+        except ConfigError as error:
+            why = str(error.__cause__).strip()[:120]
+            raise refused(f"cannot render a conversation with tool calls ({why})") from error
 
     (query, next_query), (result, next_result) = _QUERIES, _RESULTS
-    try:
-        prompt, text = render(), render(_call(query), _result(result), _call(next_query), _result(next_result))
-        plain = render({"role": "assistant", "content": query}, _result(result))
-    except Exception as error:  # jinja raises many kinds; each means the template does not fit
-        raise refused(f"cannot render a conversation with tool calls ({str(error).strip()[:120]})") from error
+    asked, prompt = render(answering=False), render()
+    text = render(_call(query), _result(result), _call(next_query), _result(next_result))
     if SEARCH.description not in prompt:
         raise refused("does not tell the model of tools")
     quoted = result not in text
@@ -339,31 +342,37 @@ def _read_format(tokenizer: PreTrainedTokenizerBase, chat_template: str | Path) 
     marks = [query, result, next_query, next_result]
     if [text.count(mark) for mark in marks] != [1] * 4 or sorted(marks, key=text.index) != marks:
         raise refused("does not write each call and each result once")
-    if not text.startswith(prompt):
-        raise refused("begins the model's earlier messages in another way than its next one")
-    opened, between = text[len(prompt) : text.index(query)], _between(text, query, result)
-    after = text.rpartition(next_result)[2]
-    if _between(text, result, next_query) != after + opened:
-        raise refused("writes an earlier call or result in another way than the last")
-    brace = max(opened.find("{"), 0)
+    written, between = text[len(asked) : text.index(query)], _between(text, query, result)
+    brace = max(written.find("{"), 0)
     try:
-        call, end = json.JSONDecoder().raw_decode(opened + query + between, brace)
+        call, end = json.JSONDecoder().raw_decode(written + query + between, brace)
         name = next(key for key, value in call.items() if value == SEARCH.name)
         arguments = next(key for key, value in call.items() if value == {parameter: query})
     except (ValueError, AttributeError, StopIteration):
         raise refused("does not write a call as one JSON object with a name and arguments") from None
-    closed, before = (opened + query + between)[end:], _between(plain, query, result)
+    plain = render({"role": "assistant", "content": query}, _result(_RESULTS[0]))
+    head = plain[len(asked) : plain.index(query)]
+    if not all(rendered.startswith(asked + head) for rendered in (prompt, text, plain)):
+        raise refused("begins the model's earlier messages in another way than its next one")
+    opened, begun = written.removeprefix(head), prompt[len(asked + head) :]
+    after = text.rpartition(next_result)[2]
+    if not after.endswith(head + begun) or _between(text, result, next_query) != after.removesuffix(begun) + opened:
+        raise refused("writes an earlier call or result in another way than the last")
+    closed, before = (written + query + between)[end:], _between(plain, query, result)
     if not closed.endswith(before) or plain.rpartition(result)[2] != after:
         raise refused("writes a result after a call in another way than after a message")
+    if _CALL_ID in before + after:
+        raise refused("repeats the id that the model gives a call in its result, which rollouts do not read")
     if not before.startswith(tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)):
         raise refused(f"ends a message with {before[:20]!r}, not with a special token, so that no turn would end")
     return CallFormat(
-        opening=opened[:brace].strip(),
+        opening=written[len(head) : brace].strip(),
         closing=closed.removesuffix(before).strip(),
         name=name,
         arguments=arguments,
         before=before,
         after=after,
+        opens_thought=begun.rfind("<think>") > begun.rfind("</think>"),
         quoted=quoted,
         written=(opened, between.removesuffix(before)),
     )

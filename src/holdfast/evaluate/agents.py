@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.agent.agent import Task, search_agent
-from holdfast.agent.protocol import SearchProtocol, render_message
+from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.scheduler import Agent, ModelCall
 from holdfast.agent.trajectory import Call, Read, Search, Status
 from holdfast.base.errors import RetrievalError
 from holdfast.evaluate.methods import TAGS, Conversation, Outcome, Prompt, Reply
+from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.policy import Completion
 from holdfast.model.tokens import encode, foreign
 
@@ -53,14 +54,14 @@ class PromptEncoder:
     """Encodes model calls; knows how long a context may be."""
 
     tokenizer: Any
-    chat_template: str
+    template: ChatTemplate
     positions: float
     """The most tokens of a context with its answer; infinite when unknown."""
 
     def __call__(self, prompt: Prompt) -> list[int]:
         """Token ids of the context of a call."""
         instruction = prompt.instruction and f"{prompt.instruction}\n\n"
-        context = render_message(instruction + foreign(prompt.user), self.tokenizer, self.chat_template)
+        context = self.template.prompt(self.tokenizer, instruction + foreign(prompt.user))
         return context + encode(self.tokenizer, foreign(prompt.answer_start, TAGS))
 
 

@@ -31,6 +31,11 @@ class ChatWords(WordTokenizer):
 
     chat_template: str | None = "the server's"
 
+    def __init__(self, variables: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.variables = dict(variables or {})
+        """What the server gives its template: vLLM and SGLang take `chat_template_kwargs`."""
+
     def get_chat_template(self, tools: object = None) -> str | None:
         """A name for the template, which only has to exist."""
         return self.chat_template
@@ -43,6 +48,7 @@ class ChatWords(WordTokenizer):
 class ChatPolicy(OpenAIPolicy):
     """Turns from a chat endpoint. Its tokenizer is a `ChatWords`."""
 
+    tokenizer: ChatWords
     _more_optional = ("continue_final_message", "add_generation_prompt")
 
     def fault_in_continuing(self) -> str | None:
@@ -96,9 +102,11 @@ class ChatPolicy(OpenAIPolicy):
     def _prompt(self, context: str) -> dict[str, Any]:
         user, _, answer_start = context.partition(ANSWER_BEGINS)
         messages = [{"role": "user", "content": user}]
+        variables = {"chat_template_kwargs": self.tokenizer.variables} if self.tokenizer.variables else {}
         if not answer_start:
-            return {"messages": messages}
+            return {"messages": messages, **variables}
         return {
+            **variables,
             "messages": [*messages, {"role": "assistant", "content": answer_start}],
             "continue_final_message": True,
             "add_generation_prompt": False,

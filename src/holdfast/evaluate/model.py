@@ -22,6 +22,7 @@ from holdfast.evaluate.methods import METHODS, Method
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer
 from holdfast.evaluate.questions import WORLD, is_of_recipe
 from holdfast.evaluate.servers import Server
+from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import load_model, pick_device
 from holdfast.model.support import positions_of
@@ -191,19 +192,20 @@ def open_agent(
     """
     samples = None if greedy else 1
     opened = open_model(model, config, run, samples=samples, checkpoint=checkpoint, server=server, given=given)
-    protocol = within(load_protocol(config), opened.positions)
+    protocol = fitted(load_protocol(config), opened)
     refuse_unfit(opened, METHODS["search-r1"], protocol)
     return SearchAgent(
         policy=opened.policy,
         retriever=load_retriever(config),
         protocol=protocol,
-        chat_template=config.model.chat_template,
     )
 
 
-def within(protocol: SearchProtocol, positions: float) -> SearchProtocol:
-    """The protocol, with rollouts no longer than the contexts of the model."""
-    return replace(protocol, max_total_tokens=int(min(protocol.max_total_tokens, positions)))
+def fitted(protocol: SearchProtocol, model: EvaluatedModel) -> SearchProtocol:
+    """The protocol, with rollouts no longer than the contexts of the model. A chat endpoint has the chat template."""
+    template = ChatTemplate() if isinstance(model.policy, ChatPolicy) else protocol.template
+    most = int(min(protocol.max_total_tokens, model.positions))
+    return replace(protocol, max_total_tokens=most, template=template)
 
 
 def refuse_unfit(model: EvaluatedModel, method: Method, protocol: SearchProtocol) -> None:
@@ -265,7 +267,7 @@ def _tokenizer_for(
     if server.is_chat and given not in (None, "none"):
         raise ConfigError(f"--tokenizer {given}: {server.url} applies the chat template itself; leave --tokenizer out")
     if server.is_chat:
-        return "none", ChatWords()
+        return "none", ChatWords(config.model.chat_template_kwargs)
     if given == "none":
         return given, WordTokenizer()
     from transformers import AutoTokenizer

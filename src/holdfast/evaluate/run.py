@@ -26,7 +26,7 @@ from holdfast.data.files import unmatched
 from holdfast.data.questions import Example
 from holdfast.evaluate.agents import Attempt, PromptEncoder, converse, run_search_agent
 from holdfast.evaluate.methods import LIMITS, SINGLE_HOP_LIMITS, Method
-from holdfast.evaluate.model import EvaluatedModel, agent_protocol, refuse_unfit, within
+from holdfast.evaluate.model import EvaluatedModel, agent_protocol, fitted, refuse_unfit
 from holdfast.evaluate.questions import digest
 from holdfast.evaluate.results import MULTI_HOP_SETS, results_of, set_of
 from holdfast.evaluate.state import FAILED, EvalFolder, Row
@@ -66,7 +66,7 @@ class Evaluation:
         self.samples, self.scorer, self.row = samples, scorer, row
         self.bare = bare and method.bare is not None
         protocol = agent_protocol(method, model.config)
-        self.protocol = within(protocol, model.positions)
+        self.protocol = fitted(protocol, model)
         self._asked_tokens = protocol.max_total_tokens
         self._failed_in_a_row = 0
 
@@ -74,6 +74,7 @@ class Evaluation:
         """What the answers depend on; results.json repeats these settings."""
         model, method, config = self.model, self.method, self.model.config
         prompting = asdict(LIMITS) if method.conversation else None
+        protocol = {name: value for name, value in asdict(self.protocol).items() if name != "template"}
         unset = set() if config.retrieval.fields else {"fields"}  # as results were before there was this setting
         return {
             "row": self.row,
@@ -92,9 +93,10 @@ class Evaluation:
             "passages": getattr(self.retriever, "corpus_hash", None),
             "tokenizer": model.tokenizer_name,
             "topk": self.protocol.topk,
-            "protocol": None if prompting else asdict(self.protocol),
+            "protocol": None if prompting else protocol,
             "limits": prompting,
             "chat_template": config.model.chat_template,
+            **({"chat_template_kwargs": variables} if (variables := config.model.chat_template_kwargs) else {}),
         }
 
     def run(self, out: Path, listener: Listener, *, batch: int = 128) -> dict[str, Any]:
@@ -168,12 +170,11 @@ class Evaluation:
     def _agent(self, example: Example, k: int) -> Agent[Attempt]:
         model, conversation = self.model, self.method.bare if self.bare else self.method.conversation
         seed = rollout_seed("evals", model.config.run.seed, example.id, k)
-        template = model.config.model.chat_template
         if conversation is not None:
             limits = LIMITS if set_of(example) in MULTI_HOP_SETS else SINGLE_HOP_LIMITS
-            encoder = PromptEncoder(model.tokenizer, template, model.positions)
+            encoder = PromptEncoder(model.tokenizer, self.protocol.template, model.positions)
             return converse(conversation(example.question.strip(), limits), encoder, seed)
-        prompt = tuple(render_prompt(example.question, self.protocol, model.tokenizer, template))
+        prompt = tuple(render_prompt(example.question, self.protocol, model.tokenizer))
         task = Task(id=_id(example, k), example_id=example.id, prompt=prompt, seed=seed)
         return run_search_agent(task, self.protocol, model.tokenizer)
 

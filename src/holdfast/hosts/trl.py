@@ -142,6 +142,7 @@ SETTINGS = (
     Setting("bf16", "model.autocast, run.device", _bf16),
     Setting("gradient_checkpointing", "model.gradient_checkpointing"),
     Setting("trust_remote_code", "model.trust_remote_code"),
+    Setting("chat_template_kwargs", "model.chat_template_kwargs", when=lambda r: r.model.chat_template_kwargs),
     Setting("disable_dropout", "log-probs before and after a step must differ by the step alone", True),
     Setting("num_generations", "train.group_size"),
     Setting("per_device_train_batch_size", _SIZE, lambda r: r.cut.per_device_train_batch_size),

@@ -134,6 +134,8 @@ def _of_methods(prefix: str, recipe: Any) -> list[Option]:
 SETTINGS = (
     Setting("data.train_files", "data.train", Here("train.parquet")),
     Setting("data.val_files", "data.dev, eval.questions", Here("dev.parquet")),
+    Setting("+data.apply_chat_template_kwargs", "model.chat_template_kwargs",
+            when=lambda r: r.model.chat_template_kwargs),
     Setting("data.max_prompt_length", "protocol.max_total_tokens: room for the question",
             lambda r: prompt_tokens(r.protocol.max_total_tokens)),
     Setting("data.max_response_length", "protocol.max_total_tokens: the rest", _response),

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
-from holdfast.base.section import Section
+from holdfast.base.section import Section, as_toml
+
+_WRITTEN = {
+    *("conversation", "messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message"),
+    *("tokenize", "tokenizer_kwargs", "sanitize_control_tokens", "return_assistant_tokens_mask", "return_dict"),
+    *("return_tensors", "padding", "truncation", "max_length", "strftime_now"),
+}
+"""What a rendering sets, or what would make something else of its text."""
 
 
 class Model(Section):
@@ -28,12 +35,24 @@ class Model(Section):
     """Run Python code that comes with the model. It can do whatever you can, so read it first."""
     chat_template: str = "auto"
     """`auto`: the tokenizer's template, if it has one. `none`: plain text. Otherwise the path of a Jinja file."""
+    chat_template_kwargs: dict[str, JsonValue] = Field({})
+    """Variables of the chat template, such as `{ enable_thinking = false }` for Qwen3. Used in every rendering."""
 
     def problems(self) -> Iterator[str]:
         if self.path == "tiny" and self.lora_rank:
             yield (
                 f"model.lora_rank = {self.lora_rank} with model.path = 'tiny': the tiny model is too small for LoRA. "
                 "Set model.lora_rank = 0, or model.path to a model of yours"
+            )
+        if written := sorted(_WRITTEN & set(self.chat_template_kwargs)):
+            yield (
+                f"model.chat_template_kwargs has {', '.join(written)}, which holdfast gives a template itself. "
+                "Leave it out; variables are what the template reads besides, such as enable_thinking"
+            )
+        if self.chat_template == "none" and self.chat_template_kwargs:
+            yield (
+                f"model.chat_template_kwargs = {as_toml(self.chat_template_kwargs)} with model.chat_template = 'none': "
+                "plain text has no variables. Set model.chat_template = 'auto', or leave model.chat_template_kwargs out"
             )
 
 

@@ -58,6 +58,8 @@ class Config(Section):
         if self.warm_start.batches == "by-length":  # as all starts were made before there was this setting
             del parts["warm_start"]["batches"]
         del parts["protocol"]["tool_timeout"]
+        if not self.model.chat_template_kwargs:
+            del parts["model"]["chat_template_kwargs"]
         if not self.retrieval.fields:
             del parts["retrieval"]["fields"]
         if self.protocol.tools is None:

@@ -59,7 +59,7 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> str
         with skipped_rows(path, "warm_start.data", _ignore) as on_skip:
             read_demonstrations(Path(path), load_protocol(config), on_skip=on_skip)
     if (template := config.model.chat_template) not in ("auto", "none"):
-        from holdfast.agent.protocol import read_template
+        from holdfast.model.chat_template import read_template
 
         read_template(template)
     if config.data.train != "world" or config.model.path != "tiny":
@@ -191,27 +191,23 @@ def _check_prompts(config: Config, stage: str | None) -> str | None:
     if skeleton is None:
         return None
     refuse_unsupported(skeleton.model)
-    validate_prompts(skeleton, questions, load_protocol(config), config.model.chat_template)
+    validate_prompts(skeleton, questions, load_protocol(config))
     if has_adapters(config.model.path) or pick_device(config.run.device).type != "cpu":
         return None
     return cost_of(skeleton.model, config, questions, lora_rank=config.model.lora_rank)
 
 
-def validate_model_and_prompts(
-    language_model: LanguageModel, questions: Questions, protocol: SearchProtocol, chat_template: str
-) -> None:
+def validate_model_and_prompts(language_model: LanguageModel, questions: Questions, protocol: SearchProtocol) -> None:
     """Raise `ModelError` for a model that rollouts cannot use, and as `validate_prompts`."""
     from holdfast.model.hf import HFPolicy
     from holdfast.model.support import end_ids
 
     HFPolicy(language_model.model, language_model.tokenizer)  # checks the model
-    validate_prompts(language_model, questions, protocol, chat_template)
+    validate_prompts(language_model, questions, protocol)
     protocol.check_template(language_model.tokenizer, end_ids(language_model.model, language_model.tokenizer))
 
 
-def validate_prompts(
-    language_model: LanguageModel, questions: Questions, protocol: SearchProtocol, chat_template: str
-) -> None:
+def validate_prompts(language_model: LanguageModel, questions: Questions, protocol: SearchProtocol) -> None:
     """Raise `ConfigError` for a model, or a prompt, that leaves no room for a rollout; `ModelError` for the tokenizer
     of another model."""
     from holdfast.agent.protocol import render_prompt
@@ -226,7 +222,7 @@ def validate_prompts(
     vocabulary = language_model.model.get_input_embeddings().weight.shape[0]
     for split, examples in _splits(questions):
         for example in _longest(examples, language_model.tokenizer):
-            prompt = render_prompt(example.question, protocol, language_model.tokenizer, chat_template)
+            prompt = render_prompt(example.question, protocol, language_model.tokenizer)
             if len(prompt) >= most:
                 raise ConfigError(
                     f"the prompt of {split} question {example.id} takes {len(prompt)} tokens, which leaves no room in "

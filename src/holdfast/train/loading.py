@@ -28,6 +28,7 @@ from holdfast.data import factbook
 from holdfast.data.files import read_questions
 from holdfast.data.questions import Example, hold_out
 from holdfast.data.world.bundle import world_of
+from holdfast.model.chat_template import ChatTemplate
 from holdfast.recipe import Config, load_run, require
 from holdfast.recipe.paths import QUESTIONS, passages_of
 from holdfast.retrieval import open_index
@@ -119,12 +120,13 @@ def load_protocol(config: Config) -> SearchProtocol:
     """The protocol of a recipe: its preset with its limits and prompt."""
     settings = config.protocol
     preset = PRESETS[settings.preset]
+    template = ChatTemplate(config.model.chat_template, config.model.chat_template_kwargs)
     limits = settings.model_dump(exclude={"preset", "prompt", "tools", "tool_timeout"})
-    protocol = replace(preset, prompt=settings.prompt or preset.prompt, **limits)
+    protocol = replace(preset, prompt=settings.prompt or preset.prompt, template=template, **limits)
     if isinstance(protocol, ToolProtocol):
         tools = protocol.tools if settings.tools is None else settings.tools
         protocol = replace(protocol, tools=tools, tool_timeout=settings.tool_timeout)
-    return protocol.with_template(config.model.chat_template)
+    return protocol
 
 
 def load_recipe(run_dir: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -172,7 +174,6 @@ def make_agent(config: Config, language_model: LanguageModel, retriever: Retriev
         policy=policy,
         retriever=retriever,
         protocol=protocol,
-        chat_template=config.model.chat_template,
         wrap=partial(lose_searches, probability=failure_rate) if failure_rate else None,
     )
 

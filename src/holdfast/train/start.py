@@ -203,9 +203,9 @@ class _Start:
 
     def _encode(self, texts: Sequence[_Text], tokenizer: Any) -> list[Demonstration]:
         """Each text as token ids, with the prompt of the agent."""
-        protocol, template = load_protocol(self.config), self.config.model.chat_template
+        protocol = load_protocol(self.config)
         return [
-            encode_demonstration(render_prompt(question, protocol, tokenizer, template), turns, protocol, tokenizer)
+            encode_demonstration(render_prompt(question, protocol, tokenizer), turns, protocol, tokenizer)
             for question, turns in texts
         ]
 
@@ -236,8 +236,7 @@ class _Start:
         return language_model
 
     def _validate(self, language_model: LanguageModel) -> None:
-        protocol, template = load_protocol(self.config), self.config.model.chat_template
-        validate_model_and_prompts(language_model, self.questions, protocol, template)
+        validate_model_and_prompts(language_model, self.questions, load_protocol(self.config))
 
 
 def _texts(scripts: Sequence[ScriptedRollout]) -> list[_Text]:

@@ -108,7 +108,7 @@ class Bench:
 
     def prompt(self, question: str) -> list[int]:
         """The tokens of the prompt for a question."""
-        return render_prompt(question, self.protocol, self.tokenizer, self.config.model.chat_template)
+        return render_prompt(question, self.protocol, self.tokenizer)
 
 
 def open_bench(config: Config) -> Bench:
