@@ -26,7 +26,19 @@ Reply with {"name": …, "parameters": {…}} to call one of {{ tools | tojson }
 
 {% endif %}"""
 
-OURS = {"hermes": HERMES, "llama": LLAMA}
+_BEGUN = HERMES.removesuffix("{% endif %}")
+_FORGETS_THOUGHTS = _BEGUN.replace(
+    "{{ m.content }}\n{%- for", "{{ m.content.split('</think>')[-1].lstrip() }}\n{%- for"
+)
+OURS = {
+    "hermes": HERMES,
+    "llama": LLAMA,
+    # As Qwen3 without thinking: the model's next message begins with an empty thought, and earlier ones have none.
+    "empty-thought": _BEGUN + "{% if not thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
+    # As QwQ: the model's next message begins inside a thought, and earlier ones have lost it.
+    "opened-thought": _FORGETS_THOUGHTS + "{% if thinking %}<think>\n{% endif %}{% endif %}",
+}
+VARIABLES = {"empty-thought": {"thinking": False}, "opened-thought": {"thinking": True}}
 OF_TRL = ("qwen2_5", "qwen3", "qwen3_instruct_2507", "llama3_1", "llama3_2")
 
 _HEADERS = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin|>", "<|im_start|>", "<|im_end|>"]

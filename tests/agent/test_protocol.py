@@ -19,6 +19,7 @@ from holdfast.agent.protocol import (
 )
 from holdfast.agent.trajectory import Answer, Invalid, Search
 from holdfast.base.errors import ConfigError
+from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.tokens import REPLACEMENT, char_lengths, cut_ids, decode, encode, foreign, token_span
 from holdfast.retrieval.types import Document, Hit
 
@@ -148,12 +149,29 @@ def test_an_instruct_model_gets_its_template(own_tokenizer):
     assert decode(own_tokenizer, render_prompt("Who?", with_template("none"), own_tokenizer)) == prompt
 
 
-def test_a_template_that_prints_the_date_prints_one_date(own_tokenizer):
+def test_the_date_is_the_same_every_day_and_a_variable(own_tokenizer):
     own_tokenizer.chat_template = (
-        "{% if date_string is not defined %}{% set date_string = strftime_now('%H:%M:%S.%f') %}{% endif %}"
-        "{{ date_string }} {{ messages[0]['content'] }}"
+        "  {% if true %}{{ date_string }} {{ strftime_now('%B %d, %Y') }}: {{ messages[0]['content'] }}{% endif %}"
     )
-    assert render_prompt("Who?", CLEAN, own_tokenizer) == render_prompt("Who?", CLEAN, own_tokenizer)
+    prompt = CLEAN.prompt.replace("{question}", "Who?")
+    own = {"date_string": "27 Nov 2026"}
+    for variables, written in (({}, "26 Jul 2024"), (own, "27 Nov 2026")):
+        text = decode(own_tokenizer, render_prompt("Who?", with_template("auto", **variables), own_tokenizer))
+        assert text == f"{written} July 26, 2024: {prompt}"
+
+
+def test_a_variable_that_the_template_never_reads_is_named_once(own_tokenizer, caplog):
+    own_tokenizer.chat_template = (
+        "{{ bos_token }}{% if effort is not defined %}{% set effort = 1 %}{% endif %}{% set ns = namespace() %}"
+        "{% for m in messages %}{% set content = m.content %}{{ content }}{% endfor %}{{ effort }}"
+        "{% if thinking %}{{ raise_exception('no') }}{% endif %}"
+    )
+    for _ in range(2):
+        render_prompt("Who?", with_template("auto", thinkin=False, effort=2), own_tokenizer)
+    (record,) = caplog.records
+    assert record.getMessage().endswith("never reads thinkin; it reads effort, thinking")
+    with pytest.raises(ConfigError, match=r"cannot render .*: no\..*model\.chat_template_kwargs"):
+        render_prompt("Who?", with_template("auto", thinking=True), own_tokenizer)
 
 
 def test_a_template_file_wins_over_the_tokenizers(own_tokenizer, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,11 +19,12 @@ from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import NATIVE
 from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status, ToolResult, Trajectory, Turn
 from holdfast.base.errors import ConfigError
+from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.policy import Completion
 from holdfast.model.tokens import decode, encode
 from holdfast.retrieval.types import Document, Hit
 
-from ..tool_templates import HERMES, OF_TRL, OURS
+from ..tool_templates import HERMES, OF_TRL, OURS, VARIABLES
 from .conftest import ScriptedPolicy
 
 BOTH = replace(NATIVE, tools=("search", "read"))
@@ -199,7 +201,13 @@ def test_a_rollout_searches_reads_and_answers(speaker: Speaker) -> None:
 
 NO_RESULTS = HERMES.replace("{{ m.content }}\n</tool_response>", "</tool_response>")
 XML = HERMES.replace('{"name": "{{ call.function.name }}"', "<function={{ call.function.name }}>")
-BEGUN = HERMES.removesuffix("assistant\n{% endif %}") + "assistant\n<think>\n{% endif %}"
+WITH_ID = HERMES.replace("<tool_response>\n", "<tool_response id={{ m.tool_call_id }}>\n")
+CHANNELS = (
+    HERMES.replace('<tool_call>\n{"name": "', "<call to=")
+    .replace('", "arguments": ', ">")
+    .replace("}\n</tool_call>", "")
+)
+RENAMES = HERMES.replace("<|im_start|>{{ m.role }}", "<|im_start|>{{ m.role }} {{ loop.index }}")
 FORGETS = HERMES.replace("{{ m.content }}\n</tool_response>", "{{ m.content if loop.last else '…' }}\n</tool_response>")
 PLAIN_END = HERMES.replace("<|im_end|>", "END")
 
@@ -216,10 +224,12 @@ PLAIN_END = HERMES.replace("<|im_end|>", "END")
         (NO_RESULTS, "does not write each call and each result once"),
         (FORGETS, "does not write each call and each result once"),
         (XML, "does not write a call as one JSON object"),
-        (BEGUN, "begins the model's earlier messages in another way than its next one"),
+        (CHANNELS, "does not write a call as one JSON object"),
+        (WITH_ID, "repeats the id that the model gives a call"),
+        (RENAMES, "begins the model's earlier messages in another way than its next one"),
         (PLAIN_END, "ends a message with 'END"),
     ],
-    ids=["none", "no tools", "raises", "no results", "forgets", "not JSON", "begun", "no token"],
+    ids=["none", "no tools", "raises", "no results", "forgets", "not JSON", "channels", "id", "renames", "no token"],
 )
 def test_a_template_that_cannot_do_it_is_refused_in_one_sentence(
     template: str | None, why: str, speaker: Speaker
@@ -336,6 +346,8 @@ WORDS = [
     "🙂",
     "1.5%",
 ]
+THOUGHT = re.compile(r"<think>.*?</think>\n*|<think>\n\Z", re.DOTALL)
+BEGUN = re.compile(r"<think>\n(\n?</think>\n*)?\Z")
 PLAIN = ["the", "lake", "of", "Orsa", "is", "old"]
 
 
@@ -346,11 +358,14 @@ def some_words(rng: random.Random, pool: list[str] = WORDS) -> str:
 class History:
     """A rollout beside its messages, as the template takes them."""
 
-    def __init__(self, tokenizer: Any, seed: int) -> None:
-        self.rng, self.tokenizer, self.form = random.Random(seed), tokenizer, PROTOCOL.format(tokenizer)
+    def __init__(self, tokenizer: Any, seed: int, variables: dict[str, Any]) -> None:
+        self.protocol = protocol = replace(PROTOCOL, template=ChatTemplate(variables=variables))
+        self.rng, self.tokenizer, self.form = random.Random(seed), tokenizer, protocol.format(tokenizer)
         question = some_words(self.rng, PLAIN)
-        self.state = RolloutState(render_prompt(question, PROTOCOL, tokenizer), PROTOCOL, tokenizer)
-        self.messages = [{"role": "user", "content": PROTOCOL.prompt.replace("{question}", question)}]
+        self.state = RolloutState(render_prompt(question, protocol, tokenizer), protocol, tokenizer)
+        self.messages = [{"role": "user", "content": protocol.prompt.replace("{question}", question)}]
+        self.variables = variables
+        self.rewrites = "</think>" in self.form.after or self.form.opens_thought
         self.passages: list[Hit] = []
         self.found: list[str] = []
 
@@ -361,16 +376,28 @@ class History:
                 tools=PROTOCOL.schemas,
                 add_generation_prompt=True,
                 tokenize=False,
-                date_string="26 Jul 2024",
+                **{"date_string": "26 Jul 2024", **self.variables},
             )
         )
+
+    def compare(self) -> None:
+        """The context with the template's own text. Where that leaves thoughts out of earlier messages, the rollout
+        keeps them, and all else is equal; so are the ids of what the template has just written."""
+        text = self.rendered()
+        if not self.rewrites:
+            assert self.state.context == encode(self.tokenizer, text)
+            return
+        assert THOUGHT.sub("", decode(self.tokenizer, self.state.context)) == THOUGHT.sub("", text)
+        for turn in self.state.turns[-1:]:
+            written = encode(self.tokenizer, text[text.rindex(self.form.before) :])
+            assert turn.observation == tuple(written[len(written) - len(turn.observation) :])
 
     def call(self, name: str, argument: str, before: str) -> str:
         """A call as the template writes it."""
         parameter = {"search": "query", "read": "id", "note": "text"}[name]
         function = {"name": name, "arguments": {parameter: argument, **({"times": 2} if name == "note" else {})}}
         calls = [{"type": "function", "function": function}]
-        start = len(self.rendered())
+        start = len(BEGUN.sub("", self.rendered()))
         self.messages += [
             {"role": "assistant", "content": before, "tool_calls": calls},
             {"role": "tool", "content": "-"},
@@ -384,10 +411,16 @@ class History:
         rng, form = self.rng, self.form
         kind = rng.choice(["search", "search", "read", "note", "spaced", "not json", "no tool", "two", "cut"])
         thought = rng.choice(["", f"<think>\n{some_words(rng, PLAIN)}\n</think>\n\n"]) if form.opening else ""
+        if form.opens_thought:
+            thought = f"{some_words(rng, PLAIN)}\n</think>\n\n"
         if kind in ("search", "read", "note"):
             argument = rng.choice([*self.found, "x9"]) if kind == "read" else some_words(rng)
             said = some_words(rng, PLAIN) if form.opening and rng.random() < 0.5 else ""
-            return self.call(kind, argument, thought + said), True, {"search": Search, "read": Read, "note": Call}[kind]
+            if form.opens_thought:  # which the template would drop
+                text = thought + self.call(kind, argument, said)
+            else:
+                text = self.call(kind, argument, thought + said)
+            return text, True, {"search": Search, "read": Read, "note": Call}[kind]
         inner = {
             "spaced": f'{{ "{form.arguments}":{{"query" : {json.dumps(some_words(rng))}}},  "name":"search"}}',
             "not json": f'{{"name": "search", "{form.arguments}": {{"query": {some_words(rng, PLAIN)}}}',
@@ -425,16 +458,17 @@ class History:
         assert type(turn.action) is kind, (text, turn.action)
         assert state.context == [*before, *ids, *turn.observation]
         self.messages.append({"role": "tool", "name": "search", "content": turn.observation_text})
-        assert state.context == encode(self.tokenizer, self.rendered())
+        self.compare()
 
 
-def check(tokenizer: Any, seed: int) -> None:
-    history = History(tokenizer, seed)
+def check(tokenizer: Any, seed: int, variables: dict[str, Any]) -> None:
+    history = History(tokenizer, seed, variables)
     assert history.state.context == encode(tokenizer, history.rendered())
     for _ in range(history.rng.randint(1, 6)):
         history.advance()
     answer = some_words(history.rng, PLAIN + WORDS[3:6])
-    ids = (*encode(tokenizer, f"\n{answer} "), tokenizer.eos_token_id)
+    thought = "hm\n</think>\n" if history.form.opens_thought else ""
+    ids = (*encode(tokenizer, f"{thought}\n{answer} "), tokenizer.eos_token_id)
     text = decode(tokenizer, ids[:-1])
     done = Completion(id="a", token_ids=ids, logprobs=(0.0,) * len(ids), stop_reason="eos", text=text)
     assert history.state.take_turn(done) is None
@@ -458,4 +492,4 @@ def check(tokenizer: Any, seed: int) -> None:
 def test_ids_are_those_of_the_templates_own_text(name: str, seeds: range, speaker: Any) -> None:
     tokenizer = speaker(name)
     for seed in seeds:
-        check(tokenizer, seed)
+        check(tokenizer, seed, VARIABLES.get(name, {}))

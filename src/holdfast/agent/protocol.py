@@ -93,11 +93,9 @@ class SearchProtocol:
                 f"protocol {self.name!r}: search, answer and information tags must be six different texts; they are "
                 + ", ".join(map(repr, tags))
             )
-        for field in ("max_turns", "max_turn_tokens", "max_observation_tokens", "max_total_tokens", "topk"):
-            if getattr(self, field) < 1:
-                raise ConfigError(
-                    f"protocol {self.name!r}: {field} = {getattr(self, field)}; a rollout needs 1 or more"
-                )
+        for name in ("max_turns", "max_turn_tokens", "max_observation_tokens", "max_total_tokens", "topk"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"protocol {self.name!r}: {name} = {getattr(self, name)}; a rollout needs 1 or more")
 
     @property
     def stop(self) -> tuple[str, ...]:

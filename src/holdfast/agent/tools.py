@@ -79,8 +79,8 @@ class CallFormat:
     before: str
     """From the end of the model's message to the result."""
     after: str
-    """From the result to the beginning of the model's next message. It may begin that message, with the empty thought of
-    Qwen3 without thinking for example. The template leaves that out of earlier messages; a rollout keeps it."""
+    """From the result to the beginning of the model's next message. It may begin that message, for example with the
+    empty thought of Qwen3 without thinking. The template leaves that out of earlier messages; a rollout keeps it."""
     opens_thought: bool
     """Whether `after` ends inside a thought, which the model goes on with."""
     quoted: bool

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,15 @@ logger = logging.getLogger(__name__)
 
 Message = Mapping[str, Any]
 
-_DATE = date(2024, 7, 26)
+_DATE = datetime(2024, 7, 26)
 """What templates print as the current date: a run that is resumed another day must see the same prompts."""
-_GIVEN = frozenset({"messages", "tools", "add_generation_prompt", "strftime_now"})
+_CLOCK = (
+    "{%- macro strftime_now(format) -%}{{ format"
+    + "".join(f" | replace('%{c}', '{_DATE.strftime(f'%{c}')}')" for c in "YymdbBaAjHIMSpf")
+    + " }}{%- endmacro %}\n"
+)
+"""Before a template that asks for the date: transformers passes no function on. Its newline is in no text."""
+_GIVEN = {"messages", "tools", "add_generation_prompt"}
 """What a template reads and no recipe sets."""
 
 
@@ -68,10 +74,10 @@ class ChatTemplate:
             text = tokenizer.apply_chat_template(
                 list(messages),  # type: ignore[arg-type]  # whose hint knows texts alone
                 tools=schemas,  # type: ignore[arg-type]
-                chat_template=template,
+                chat_template=_CLOCK + template if "strftime_now" in template else template,
                 add_generation_prompt=answering,
                 tokenize=False,
-                **{"date_string": f"{_DATE:%d %b %Y}", "strftime_now": _DATE.strftime, **self.variables},
+                **{"date_string": f"{_DATE:%d %b %Y}", **self.variables},
             )
         except Exception as error:  # jinja raises many kinds; each means the template does not fit
             roles = " and ".join(dict.fromkeys(str(message["role"]) for message in messages))
@@ -124,12 +130,16 @@ def read_template(path: str | Path) -> str:
 @cache
 def _warn_of_unread(template: str, names: frozenset[str], title: str) -> None:
     """The cache makes it one warning a process."""
-    from jinja2 import meta
+    from jinja2 import meta, nodes
     from transformers.utils import chat_template_utils
 
     compile_template: Callable[[str], Any] = chat_template_utils._compile_jinja_template
     environment = compile_template(template).environment  # which knows the tags that transformers adds
-    found = meta.find_undeclared_variables(environment.parse(template)) - set(environment.globals) - _GIVEN
+    tree = environment.parse(template)
+    tests = [test.node for test in tree.find_all(nodes.Test) if test.name in ("defined", "undefined")]
+    optional = {node.name for node in tests if isinstance(node, nodes.Name)}
+    set_here = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"} - optional
+    found = meta.find_undeclared_variables(tree) - set(environment.globals) - _GIVEN - set_here
     read = {name for name in found if not name.endswith("_token")}
     if unread := sorted(names - read):
         known = f"it reads {', '.join(sorted(read))}" if read else "it reads none"
