@@ -351,12 +351,13 @@ def _read_format(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> 
     except (ValueError, AttributeError, StopIteration):
         raise refused("does not write a call as one JSON object with a name and arguments") from None
     plain = render({"role": "assistant", "content": query}, _result(_RESULTS[0]))
-    head = plain[len(asked) : plain.index(query)]
-    if not all(rendered.startswith(asked + head) for rendered in (prompt, text, plain)):
+    # One of the two can be longer: a thought that one of them begins with, and the other leaves out.
+    head, next_head = plain[len(asked) : plain.index(query)], prompt[len(asked) :]
+    if not written.startswith(head) or not (next_head.startswith(head) or head.startswith(next_head)):
         raise refused("begins the model's earlier messages in another way than its next one")
-    opened, begun = written.removeprefix(head), prompt[len(asked + head) :]
+    opened, begun = written.removeprefix(head), next_head.removeprefix(head)
     after = text.rpartition(next_result)[2]
-    if not after.endswith(head + begun) or _between(text, result, next_query) != after.removesuffix(begun) + opened:
+    if after.removesuffix(next_head) + written != _between(text, result, next_query):
         raise refused("writes an earlier call or result in another way than the last")
     closed, before = (written + query + between)[end:], _between(plain, query, result)
     if not closed.endswith(before) or plain.rpartition(result)[2] != after:
