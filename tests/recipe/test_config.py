@@ -450,6 +450,8 @@ CONTRADICTIONS = {
     # tools
     "tools of the tiny model": ["--protocol.preset=tools"],
     "tools without a template": [*OWN, "--protocol.preset=tools", "--model.chat_template=none"],
+    "a variable that every rendering has": [*OWN, "--model.chat_template_kwargs=tools = 1"],
+    "variables of plain text": [*OWN, "--model.chat_template=none", "--model.chat_template_kwargs=a = 1"],
     "tools of tags": ["--protocol.tools=['search']"],
     "one tool twice": [*OWN, "--protocol.preset=tools", "--protocol.tools=['search', 'search']"],
     "reading alone": [*OWN, "--protocol.preset=tools", "--protocol.tools=['read']"],

@@ -41,7 +41,7 @@ def an_example(question: str, split: str = "train", index: int = 0) -> Example:
 
 def validate(config: Config, language_model: LanguageModel, **questions: tuple[Example, ...]) -> None:
     asked = replace(load_questions(config), **questions)
-    validate_model_and_prompts(language_model, asked, load_protocol(config), config.model.chat_template)
+    validate_model_and_prompts(language_model, asked, load_protocol(config))
 
 
 def test_a_question_of_few_characters_and_many_tokens_is_refused(recipe: Recipe, language_model: LanguageModel) -> None:

@@ -36,6 +36,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "model.lora_alpha": ("64", "--model.lora_rank=8"),
     "model.autocast": ("none",),
     "model.chat_template": ("none",),
+    "model.chat_template_kwargs": ("enable_thinking = false",),
     "protocol.preset": ("search-r1",),
     "protocol.tools": ("search,read", "--protocol.preset=tools"),
     "protocol.tool_timeout": ("7", "--protocol.preset=tools", "--protocol.tools=search,read"),
@@ -132,6 +133,7 @@ def test_every_setting_is_in_a_table(host: str, recipe: MakeRecipe) -> None:
     named = sources(plan(host, recipe("--model.lora_rank=8", "--model.autocast=none", "--loss.penalty.name=sapo")))
     named |= sources(plan(host, recipe()))
     named |= sources(plan(host, recipe(*MASKS)))
+    named |= sources(plan(host, recipe("--model.chat_template_kwargs=enable_thinking = false")))
     if host == "verl":
         named |= sources(plan(host, recipe(*PPO)))
     named |= sources(plan(host, recipe("--loss.penalty.answer_weight=adaptive-paper")))

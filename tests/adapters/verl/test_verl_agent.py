@@ -353,8 +353,9 @@ def test_the_chat_template_of_a_recipe_replaces_the_tokenizers(make_worker: Call
     assert one(worker).reward_score == 1.0
     assert server.calls[0][1] == worker.tokenizer(QUESTION)["input_ids"]
     shout = tmp_path / "shout.jinja"
-    shout.write_text("{{ messages[0].content }} !")
-    worker, server, _ = make_worker({QUESTION: [ANSWER]}, chat_template=str(shout))
+    shout.write_text("{{ messages[0].content }} {{ mark }}")
+    mark = ["+data.apply_chat_template_kwargs={mark:'!'}"]
+    worker, server, _ = make_worker({QUESTION: [ANSWER]}, chat_template=str(shout), overrides=mark)
     one(worker)
     assert server.calls[0][1] == worker.tokenizer(f"{QUESTION} !")["input_ids"]
 
