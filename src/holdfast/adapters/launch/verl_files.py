@@ -114,8 +114,8 @@ def hydra(value: Any) -> str:
     if isinstance(value, dict):
         if odd := [key for key in value if not _PLAIN.fullmatch(key)]:
             raise ConfigError(
-                f"the key {odd[0]!r} in loss.penalty.settings or model.chat_template_kwargs cannot be written for Hydra, which reads verl's options. "
-                "Use ASCII letters, digits and _"
+                f"the key {odd[0]!r} in loss.penalty.settings or model.chat_template_kwargs cannot be written for "
+                "Hydra, which reads verl's options. Use ASCII letters, digits and _"
             )
         return f"{{{','.join(f'{key}:{hydra(item)}' for key, item in value.items())}}}"
     if isinstance(value, str) and not _PLAIN.fullmatch(value):
