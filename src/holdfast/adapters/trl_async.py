@@ -4,15 +4,15 @@
 
     Trainer = with_penalties(AsyncGRPOTrainer, LLDS(coef=1.0, threshold=0.01))
 
-The old policy of a penalty is the sampler: each token's log-prob is vLLM's, under the weights that drew it, which are up
-to `max_staleness` synchronisations and one fetched batch behind. So a penalty acts on every step but the first. vLLM's
-numbers also differ a little from the trainer's before any update, and without a threshold such noise counts.
+The old policy of a penalty is the sampler: each token's log-prob is vLLM's, under the weights that drew it, which are
+up to `max_staleness` synchronisations and one fetched batch behind. So a penalty acts on every step but the first.
+vLLM's numbers also differ a little from the trainer's before any update, and without a threshold such noise counts.
 
 The loss gets the sampled tokens of packed rollouts in one row, without rewards. `model` is wrapped for the time of a
 loss, to keep the log-probs that TRL computes, and the tokens are put back into rollouts. A place between two tokens
 that was not sampled is an observation, and separates actions.
 
-By what TRL divides its loss is read off the loss itself (`token_weight`), so that `coef` means the same in versions that
+By what TRL divides its loss is read off the loss itself (`token_weight`). So `coef` means the same in versions that
 divide by the tokens of a micro-batch (1.16) and in those that divide by the tokens of the accumulation window (#7249).
 
 Source: trl 1.16, `experimental/async_grpo`.

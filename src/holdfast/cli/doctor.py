@@ -77,12 +77,14 @@ def trl() -> None:
 def verl(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="OVERRIDES…", help="The Hydra overrides of your run, to check them too."),
+        typer.Argument(metavar="OVERRIDES…", help="The Hydra arguments of your run, to check them too."),
     ] = None,
 ) -> None:
     """Check verl: its version, plug-in and losses, and the Hydra overrides of your run.
 
     [cyan]holdfast doctor verl algorithm.adv_estimator=grpo[/cyan]
+
+    [cyan]holdfast doctor verl --config-name fully_async_ppo_trainer async_training.require_batches=4[/cyan]
     """
     _report(verl_lines(overrides or []))
 
@@ -232,7 +234,7 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
             False,
             f"vllm {vllm} is installed, but verl {installed} needs 0.18 or newer. Run: pip install 'vllm>=0.18'",
         )
-    yield from _plugin_lines(has_plugins=between(installed, (0, 9), (0, 10)))
+    yield from _plugin_lines(has_plugins=between(installed, (0, 9)))
     absent = [package for module, package in _VERL_NEEDS.items() if find_spec(module) is None]
     if absent:
         missing = f"{', '.join(absent)} missing, which verl's trainer or its agent loops need"
