@@ -6,7 +6,6 @@ rollout batch is used for, and how `response_mask` is changed before the loss.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,11 +48,8 @@ class Check(NamedTuple):
     text: str
 
 
-def compose(arguments: Sequence[str]) -> Any:
-    """verl's configuration, `ppo_trainer` or the one that `--config-name` names, with Hydra overrides.
-
-    Raises `ConfigError` with Hydra's own words.
-    """
+def compose(overrides: Sequence[str], name: str = "ppo_trainer") -> Any:
+    """A configuration of verl, by its name, with Hydra overrides. Raises `ConfigError` with Hydra's own words."""
     import verl
     from hydra import compose as compose_config
     from hydra import initialize_config_dir
@@ -61,17 +57,12 @@ def compose(arguments: Sequence[str]) -> Any:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("-cn", "--config-name", default="ppo_trainer")
-    parser.add_argument("-cp", "--config-path")
-    given, overrides = parser.parse_known_args(list(arguments))
-    name = given.config_name.removesuffix(".yaml")
-    folder = next(folder for prefix, folder in CONFIGS.items() if name.startswith(prefix))
-    if name.startswith(("one_step_off_", "fully_async_")):
-        overrides.append("hydra.searchpath=[pkg://verl.trainer.config]")  # one of them names it from a clone's root
+    prefix = next(prefix for prefix in CONFIGS if name.startswith(prefix))
+    # The file of the one-step-off trainer names this folder as seen from a clone's root.
+    search = ["hydra.searchpath=[pkg://verl.trainer.config]"] if prefix else []
     try:
-        with initialize_config_dir(str(Path(verl.__file__).parent / folder), version_base=None):
-            config = compose_config(name, overrides)
+        with initialize_config_dir(str(Path(verl.__file__).parent / CONFIGS[prefix]), version_base=None):
+            config = compose_config(name.removesuffix(".yaml"), [*overrides, *search])
         OmegaConf.resolve(config)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(f"verl's configuration does not compose with these overrides: {error}") from error

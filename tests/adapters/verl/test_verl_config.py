@@ -31,8 +31,8 @@ from holdfast.adapters.verl_check import EXAMPLE, Check, checks, compose, steps_
 LOSS = "actor_rollout_ref.actor.policy_loss"
 
 
-def check(*overrides: str) -> list[Check]:
-    return list(checks(compose([*EXAMPLE, *overrides])))
+def check(*overrides: str, name: str = "ppo_trainer") -> list[Check]:
+    return list(checks(compose([*EXAMPLE, *overrides], name)))
 
 
 def problems(*overrides: str) -> list[str]:
@@ -197,24 +197,26 @@ def test_in_bypass_mode_the_first_step_counts() -> None:
     assert any("the penalty acts on 1 of them" in finding.text for finding in check(*once, bypass))
 
 
-ASYNC = "--config-name", "fully_async_ppo_trainer.yaml", "--config-path=config"
+FULLY, ONE_STEP = "fully_async_ppo_trainer.yaml", "one_step_off_ppo_trainer"
 DECOUPLED = f"{CORRECTION}.bypass_mode=false"
 ONE = "async_training.trigger_parameter_sync_step=1"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "acting"),
+    ("name", "overrides", "acting"),
     [
-        (ASYNC, "4 optimizer steps between two synchronisations; the penalty acts on 4 of them"),
-        ((*ASYNC, DECOUPLED), "4 optimizer steps between two synchronisations; the penalty acts on 3 of them"),
-        ((*ASYNC, ONE), "1 optimizer step between two synchronisations; the penalty acts on 1 of them"),
-        ((*ASYNC, ONE, DECOUPLED), None),
-        (("--config-name=one_step_off_ppo_trainer", "data.train_batch_size=256"), "the penalty acts on 1 of them"),
-        (("--config-name=one_step_off_ppo_trainer", "data.train_batch_size=256", DECOUPLED), None),
+        (FULLY, (), "4 optimizer steps between two synchronisations; the penalty acts on 4 of them"),
+        (FULLY, (DECOUPLED,), "4 optimizer steps between two synchronisations; the penalty acts on 3 of them"),
+        (FULLY, (ONE,), "1 optimizer step between two synchronisations; the penalty acts on 1 of them"),
+        (FULLY, (ONE, DECOUPLED), None),
+        (ONE_STEP, ("data.train_batch_size=256",), "the penalty acts on 1 of them"),
+        (ONE_STEP, ("data.train_batch_size=256", DECOUPLED), None),
     ],
 )
-def test_asynchronous_trainers_have_their_own_old_policy(arguments: tuple[str, ...], acting: str | None) -> None:
-    found = check(*arguments)
+def test_asynchronous_trainers_have_their_own_old_policy(
+    name: str, overrides: tuple[str, ...], acting: str | None
+) -> None:
+    found = check(*overrides, name=name)
     if acting is None:
         (problem,) = [finding.text for finding in found if not finding.passed]
         assert "holdfast_llds is always zero" in problem
@@ -242,6 +244,8 @@ def test_the_doctor_prints_it_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"ok       verl {verl.__version__}" in done.stdout
     assert "policy losses in verl's registry: holdfast_observe, holdfast_llds, " in done.stdout
     assert all(override in done.stdout for override in EXAMPLE)
+    done = run("--config-path=config", "--config-name", FULLY, *EXAMPLE)
+    assert done.exit_code == 0 and "between two synchronisations" in done.stdout
     done = run(*EXAMPLE, "data.train_batch_size=256")
     assert done.exit_code == 1
     assert "PROBLEM  data.train_batch_size / ppo_mini_batch_size × ppo_epochs = 1 optimizer step " in done.stdout
