@@ -1,0 +1,1 @@
+"""Rollouts that trainers wrote down, read from their files, and what their texts show. docs/reference/rollouts.md."""
