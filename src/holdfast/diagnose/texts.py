@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
-from holdfast.diagnose.readers.text import clean
 from holdfast.diagnose.readers.rollouts.conversation import CALL, called
 from holdfast.diagnose.readers.rollouts.record import FAILURES, SampledRollout, SampledTurn
+from holdfast.diagnose.readers.text import clean
 
 LEAST_ROLLOUTS, LEAST_FOUND = 8, 3
 """Rollouts from which on a share says anything, and rollouts of a kind that are no accident."""
@@ -43,8 +43,6 @@ _SWITCHED = 0.1
 
 def tool_error(rollout: SampledRollout) -> str:
     """The observation that is an error."""
-    if rollout.status == "retrieval_failed":
-        return rollout.turns[-1].observation or "the search failed"
     return next((turn.observation for turn in rollout.turns if _ERROR.match(_said(turn.observation))), "")
 
 

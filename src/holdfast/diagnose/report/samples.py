@@ -104,6 +104,9 @@ def rollouts_json(
         if whole:
             there = set(map(id, kept))
             others += [_rollout_json(one, run) for one in reversed(sampled) if id(one) not in there]
+    groups: dict[tuple[Any, ...], int] = {}
+    for row in shown + others:
+        row["group"] = groups.setdefault((row["run"], row["question"], row.get("prompt")), len(groups))
     return shown + others
 
 
@@ -113,9 +116,9 @@ _OF_TEXT = ("prompt", "expected", "answer", "turns")
 
 
 def packed(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The texts of rollouts after the first `MOST_ROLLOUTS`, taken out of their rows: compressed JSON in base64, `_PACK`
-    rollouts each, which the page unpacks when they are looked at. A row then has its place, `pack`, and the beginning
-    of its question."""
+    """The texts of rollouts after the first `MOST_ROLLOUTS`, taken out of their rows: compressed JSON in base64,
+    `_PACK` rollouts each, which the page unpacks when they are looked at. A row then has its place, `pack`, and the
+    beginning of its question."""
     packs = []
     for number, start in enumerate(range(MOST_ROLLOUTS, len(rows), _PACK)):
         texts = []
@@ -179,7 +182,7 @@ def _turn_json(turn: SampledTurn) -> dict[str, Any]:
         row["observation"] = cut(turn.observation)
     if turn.query is not None:
         row["query"] = cut(turn.query)
-    if turn.hits:
+    if turn.hits or (turn.hits is not None and turn.query is not None):
         row["hits"] = [cut(hit) for hit in turn.hits[:20]]
     if turn.tokens is not None:
         used, kept = 0, []

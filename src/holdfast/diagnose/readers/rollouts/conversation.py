@@ -17,6 +17,8 @@ _MOST_TURNS = 200
 _TAGS = "information|tool_response|tool_result|observation|documents|search_results?|result|output"
 _OBSERVATION = re.compile(rf"<({_TAGS})>.*?(?:</\1>|\Z)", re.DOTALL)
 _ROLE_BEFORE = re.compile(r"(?:<\|im_end\|>)?\s*(?:<\|im_start\|>|\n|\A)(?:user|tool)\s*\Z")
+_ROLE_LENGTH = 60
+"""Characters in which the mark of a role ends."""
 _ROLE_AFTER = re.compile(r"\A\s*(?:<\|im_end\|>)?\s*(?:<\|im_start\|>)?assistant\s*\n")
 _USER = re.compile(
     r"(?:<\|im_start\|>|\A|\n)user\n(.*?)(?=<\|im_end\|>|\n(?:<\|im_start\|>)?assistant\b|\Z)", re.DOTALL
@@ -95,7 +97,8 @@ def called(body: str) -> dict[str, Any] | None:
 
 def _own(text: str) -> str:
     """A model's text, without the marks of roles that a template puts around an observation."""
-    return _ROLE_AFTER.sub("", _ROLE_BEFORE.sub("", text))
+    own = _ROLE_AFTER.sub("", text)
+    return own[:-_ROLE_LENGTH] + _ROLE_BEFORE.sub("", own[-_ROLE_LENGTH:])
 
 
 def _turns(messages: Iterable[tuple[str, str]]) -> list[SampledTurn]:

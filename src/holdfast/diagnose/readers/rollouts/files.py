@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -13,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import DataError, HoldfastError, MissingExtra
-from holdfast.base.jsonl import BadField, Skipped, Skips
+from holdfast.base.jsonl import BadField, Skipped, Skips, objects
 from holdfast.base.rows import iter_rows
 from holdfast.base.run_folder import TRAJECTORIES
-from holdfast.base.stored import bounded_json, read_json
-from holdfast.diagnose.readers.text import LONGEST, head
-from holdfast.diagnose.readers.rollouts.forms import FIELDS, PANELS, Form, Row, form_of, rollouts_of
+from holdfast.base.stored import read_json
+from holdfast.diagnose.readers.rollouts.forms import FIELDS, PANELS, Form, form_of, rollouts_of
 from holdfast.diagnose.readers.rollouts.panels import HEAD_LINE, panel_rows
 from holdfast.diagnose.readers.rollouts.record import SampledRollout
+from holdfast.diagnose.readers.text import Tally, head, lines
 
 MOST_ROLLOUTS = 10_000
 _MOST_CHARACTERS = 120_000_000
@@ -30,6 +29,8 @@ _DUMPS = ("rollout", "eval_", "traj", "sample", "debug")
 """Parts of names and folders in which a pickle may hold rollouts; others are weights and optimizers."""
 _MOST_FILES = 20_000
 _DEPTH = 5
+_FIRST = 50
+"""Lines of a file in which its first rollout stands."""
 _LEFT_OUT = ("checkpoint-", "global_step_")
 
 
@@ -105,7 +106,7 @@ def rollouts_at(path: Path, names: Mapping[str, str] | None = None) -> Rollouts:
             unread.append(f"parquet cannot be read: {error}")
             continue
         except HoldfastError as error:
-            unread.append(str(error))
+            unread.append(" ".join(str(error).split()))
         if one.suffix == ".parquet" and hosts["trl"]:
             rows, before = _new(rows, before)
         kept.add(rows)
@@ -229,29 +230,10 @@ def _form_in(path: Path, given: Mapping[str, str]) -> Form | None:
     beginning = head(path)
     text = beginning.lstrip("\ufeff \t\r\n")
     if not text.startswith(("{", "[")):
-        return PANELS if HEAD_LINE in _start(path) else None
+        with path.open("rb") as file:
+            return PANELS if HEAD_LINE.encode() in file.read(1 << 20) else None
     if path.suffix == ".json":
         rows = _objects(path)
         return None if not rows else form_of(rows[0], given)
-    row = _first_row(path, text)
-    return None if row is None else form_of(row, given)
-
-
-def _start(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(1 << 20).decode("utf-8", "replace")
-
-
-def _first_row(path: Path, text: str) -> Row | None:
-    """The first row of a file of JSON lines, which may be longer than what was read of it."""
-    line, end, _ = text.partition("\n")
-    if not end:
-        with suppress(ValueError):
-            value, _ = json.JSONDecoder().raw_decode(line.lstrip("[ "))
-            return value if isinstance(value, dict) else None
-        with path.open("rb") as file:
-            line = file.readline(LONGEST).decode("utf-8-sig", "replace")
-    with suppress(ValueError):
-        value = bounded_json(line)
-        return value if isinstance(value, dict) else None
-    return None
+    rows = objects(islice(lines(path, Tally(path)), _FIRST), on_bad=lambda line, bad: None)
+    return next((form for _, row in rows if (form := form_of(row, given)) is not None), None)

@@ -149,7 +149,7 @@ class Form:
 
 
 FORMS: tuple[Form, ...] = (
-    Form(title="holdfast's trajectories.jsonl", host="holdfast", marks=("turns", "question", "reward_parts")),
+    Form(title="holdfast's trajectories.jsonl", host="holdfast", marks=("turns", "question")),
     Form(
         title="ms-swift's completions.jsonl",
         host="trl",
@@ -197,7 +197,7 @@ def form_of(row: Row, given: Mapping[str, str]) -> Form | None:
 def rollouts_of(row: Row, form: Form, path: Path, given: Mapping[str, str]) -> Iterator[SampledRollout]:
     """The rollouts of a row. Raises `BadField` for a row that cannot be read."""
     try:
-        if "turns" in row and "reward_parts" in row:
+        if form is FORMS[0]:
             yield _ours(row)
             return
         fields = {**FIELDS, **form.fields, **{part: (name,) for part, name in given.items()}}
