@@ -19,7 +19,7 @@ from holdfast.base.stored import read_json
 from holdfast.diagnose.readers.rollouts.forms import FIELDS, PANELS, Form, form_of, rollouts_of
 from holdfast.diagnose.readers.rollouts.panels import HEAD_LINE, panel_rows
 from holdfast.diagnose.readers.rollouts.record import SampledRollout
-from holdfast.diagnose.readers.text import Tally, head, lines
+from holdfast.diagnose.readers.text import Tally, lines
 
 MOST_ROLLOUTS = 10_000
 _MOST_CHARACTERS = 120_000_000
@@ -96,7 +96,7 @@ def rollouts_at(path: Path, names: Mapping[str, str] | None = None) -> Rollouts:
     for one in paths:
         rows: list[SampledRollout] = []
         try:
-            for form, rollout in _read(one, given, skips):
+            for form, rollout in _read(one, one.relative_to(path.parent), given, skips):
                 rows.append(rollout)
                 hosts[form.host] += 1
                 if len(rows) > MOST_ROLLOUTS:
@@ -189,7 +189,7 @@ def _is_checkpoint(folder: Path) -> bool:
     return folder.name.startswith(_LEFT_OUT) and not folder.name.endswith("_evals")
 
 
-def _read(path: Path, given: Mapping[str, str], skips: Skips) -> Iterator[tuple[Form, SampledRollout]]:
+def _read(path: Path, place: Path, given: Mapping[str, str], skips: Skips) -> Iterator[tuple[Form, SampledRollout]]:
     """(form, rollout) of each in a file; nothing from a file that holds none. Raises `DataError`."""
     form = None if path.suffix == ".parquet" else _form_in(path, given)
     if form is None and path.suffix != ".parquet":
@@ -200,7 +200,7 @@ def _read(path: Path, given: Mapping[str, str], skips: Skips) -> Iterator[tuple[
         form = form or form_of(row, given)
         if form is None:
             raise BadField("row", f"is no rollout: it has {', '.join(islice(row, 8))}")
-        return [(form, rollout) for rollout in rollouts_of(row, form, path, given)]
+        return [(form, rollout) for rollout in rollouts_of(row, form, place, given)]
 
     if path.suffix == ".json" and (rows := _objects(path)) is not None:
         for number, row in enumerate(rows, 1):
@@ -227,13 +227,12 @@ def _objects(path: Path) -> list[dict[str, Any]] | None:
 
 def _form_in(path: Path, given: Mapping[str, str]) -> Form | None:
     """The form of a file's first row; None for a file without rollouts."""
-    beginning = head(path)
-    text = beginning.lstrip("\ufeff \t\r\n")
-    if not text.startswith(("{", "[")):
-        with path.open("rb") as file:
-            return PANELS if HEAD_LINE.encode() in file.read(1 << 20) else None
     if path.suffix == ".json":
-        rows = _objects(path)
-        return None if not rows else form_of(rows[0], given)
+        values = _objects(path)
+        return form_of(values[0], given) if values else None
     rows = objects(islice(lines(path, Tally(path)), _FIRST), on_bad=lambda line, bad: None)
-    return next((form for _, row in rows if (form := form_of(row, given)) is not None), None)
+    found = next((form for _, row in rows if (form := form_of(row, given)) is not None), None)
+    if found is not None or path.suffix == ".jsonl":
+        return found
+    with path.open("rb") as file:
+        return PANELS if HEAD_LINE.encode() in file.read(1 << 20) else None

@@ -32,25 +32,23 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 }
 """What a rollout is made of -> its names, the first that a row has. A name with dots is in objects of the row."""
 
-_NO_NUMBERS = frozenset(name for names in FIELDS.values() for name in names) | {
-    *(
-        "index",
-        "group_index",
-        "sample_index",
-        "group_idx",
-        "traj_idx",
-        "idx",
-        "epoch",
-        "seed",
-        "example_id",
-        "final_ob_len",
-    ),
-    *("request_id", "uid", "sampling_step", "policy_version", "eval_step", "input_lengths"),
-}
+_PLACES = frozenset(
+    (
+        *FIELDS["step"],
+        *FIELDS["advantage"],
+        *("index", "group_index", "sample_index", "group_idx", "traj_idx", "idx", "epoch", "seed", "example_id"),
+        *("eval_step", "policy_version", "entropy", "num_turns", "input_lengths", "response_length"),
+    )
+)
+"""Numbers of a row that are no part of its reward."""
+_TOTALS = frozenset(("reward", "rewards", "score", "total_reward"))
 _CUT_SHORT = re.compile(r"trunc|length|max_|overlong", re.IGNORECASE)
 _FAILED = re.compile(r"\A(?:aborted|failed|error)", re.IGNORECASE)
 _IN_PATH = re.compile(r"(?:step|iteration|completions|epoch|rollout|trajector\w*|data)[_-]?(?:step[_-]?)?(\d+)|^(\d+)$")
-_HELD_OUT = re.compile(r"^(?:eval|val|test|dumped_evals)(?![a-z])|_evals?$|^eval_|^val_data", re.IGNORECASE)
+_HELD_OUT = re.compile(
+    r"^(?:eval|val|validation|test)(?:[_-]?(?:data|step|rollout|logtree|\d).*)?$|_evals?$|^dumped_evals$|^eval_",
+    re.IGNORECASE,
+)
 
 
 def _one(row: Row) -> Iterator[Row]:
@@ -116,7 +114,7 @@ def _text_json(row: Row) -> Iterator[Row]:
 
 def _summed(row: Row) -> Iterator[Row]:
     """The row with the sum of its reward functions, which TRL's loss takes without weights of one's own."""
-    numbers = {name: value for name, value in row.items() if type(value) in (int, float) and name not in _NO_NUMBERS}
+    numbers = {name: value for name, value in row.items() if type(value) in (int, float) and name not in _PLACES}
     named = {name: value for name, value in numbers.items() if "reward" in name.lower()} or numbers
     yield {**row, "reward": sum(named.values())} if named and "reward" not in row else row
 
@@ -195,7 +193,8 @@ def form_of(row: Row, given: Mapping[str, str]) -> Form | None:
 
 
 def rollouts_of(row: Row, form: Form, path: Path, given: Mapping[str, str]) -> Iterator[SampledRollout]:
-    """The rollouts of a row. Raises `BadField` for a row that cannot be read."""
+    """The rollouts of a row. `path` is that of its file, from the folder that the user named. Raises `BadField` for a
+    row that cannot be read."""
     try:
         if form is FORMS[0]:
             yield _ours(row)
@@ -217,7 +216,7 @@ def _rollout(row: Row, fields: Mapping[str, tuple[str, ...]], path: Path) -> Sam
     )
     expected, correct = of("expected"), _number(of("correct"))
     golden = expected if isinstance(expected, list) else _golden(expected)
-    held_out = any(_HELD_OUT.search(part) for part in path.parts[-4:])
+    held_out = any(_HELD_OUT.search(part) for part in (*path.parts[:-1], path.name.split(".")[0]))
     return SampledRollout(
         step=_step(of("step"), path),
         question=question or cut(str(_at(row, "question") or ""), 1000),
@@ -230,7 +229,7 @@ def _rollout(row: Row, fields: Mapping[str, tuple[str, ...]], path: Path) -> Sam
         advantage=_number(of("advantage")),
         status=_status([row.get(name) for name in fields["truncated"]], row.get("error")),
         held_out=held_out,
-        numbers={k: float(v) for k, v in row.items() if type(v) in (int, float, bool) and k not in _NO_NUMBERS},
+        numbers={k: float(v) for k, v in row.items() if type(v) in (int, float, bool) and k not in _PLACES | _TOTALS},
     )
 
 
@@ -255,7 +254,7 @@ def _step(value: Any, path: Path) -> int:
         value = value[0] if value else None
     if value is not None and (found := re.match(r"\s*(\d+)", str(value))):
         return int(found[1])
-    for part in (path.name.split(".")[0], *reversed(path.parts[-5:-1])):
+    for part in (path.name.split(".")[0], *reversed(path.parts[:-1])):
         if found := _IN_PATH.search(part):
             return int(found[1] or found[2])
     return 0
