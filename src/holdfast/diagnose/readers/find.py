@@ -213,12 +213,11 @@ def reader_of(path: Path) -> Reader[Any] | None:
     store = next((store for store in STORES if store.recognises(path, first)), None) if first else None
     if store is not None:
         return store
-    if first and ROLLOUTS.recognises(path, first):
-        return ROLLOUTS
     text = head(path)
     start = text.lstrip("\ufeff \t\r\n")
     if not start:
         raise DataError(f"{path} is empty: the run has logged nothing yet, or the file was cut off")
-    if is_binary(text):
-        return None
-    return next((reader for reader in READERS if reader.recognises(path, start)), None)
+    binary = is_binary(text)
+    reader = None if binary else next((reader for reader in READERS if reader.recognises(path, start)), None)
+    may_be_rollouts = reader in (None, ARRAY, LINES) or (path.suffix == ".json" and reader not in (STATE, COLUMNS))
+    return ROLLOUTS if may_be_rollouts and ROLLOUTS.recognises(path, first) else reader

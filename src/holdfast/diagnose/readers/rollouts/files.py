@@ -19,7 +19,7 @@ from holdfast.base.stored import read_json
 from holdfast.diagnose.readers.rollouts.forms import FIELDS, PANELS, Form, form_of, rollouts_of
 from holdfast.diagnose.readers.rollouts.panels import HEAD_LINE, panel_rows
 from holdfast.diagnose.readers.rollouts.record import SampledRollout
-from holdfast.diagnose.readers.text import Tally, lines
+from holdfast.diagnose.readers.text import Tally, head, lines
 
 MOST_ROLLOUTS = 10_000
 _MOST_CHARACTERS = 120_000_000
@@ -228,7 +228,7 @@ def _objects(path: Path) -> list[dict[str, Any]] | None:
 def _form_in(path: Path, given: Mapping[str, str]) -> Form | None:
     """The form of a file's first row; None for a file without rollouts."""
     if path.suffix == ".json":
-        values = _objects(path)
+        values = None if '"log_history"' in head(path) else _objects(path)
         return form_of(values[0], given) if values else None
     rows = objects(islice(lines(path, Tally(path)), _FIRST), on_bad=lambda line, bad: None)
     found = next((form for _, row in rows if (form := form_of(row, given)) is not None), None)
