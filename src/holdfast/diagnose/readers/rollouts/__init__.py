@@ -1,1 +1,1 @@
-"""Rollouts that trainers wrote down, read from their files, and what their texts show. docs/reference/rollouts.md."""
+"""Rollouts that trainers wrote down, read from their files. docs/reference/logs.md lists the forms."""
