@@ -29,7 +29,7 @@ _EMPTY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _TAG = re.compile(r"<(search|tool_call|code|python)>")
-_EXAMPLES = re.compile(r"<(answer|search)>\s*(.*?)\s*</\1>", re.DOTALL)
+_EXAMPLES = re.compile(r"<(answer|search)>([^<]*)</\1>")
 _THOUGHT = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 _OTHER_SCRIPT = re.compile(r"[\u0370-\u1cff\u2e80-\ud7ff\uf900-\ufaff]")
 _SHORT = 300
@@ -92,7 +92,8 @@ def copies_example(rollout: SampledRollout) -> str:
     """The example of the prompt that is the answer, or the query, of a rollout."""
     if rollout.correct:
         return ""
-    for tag, example in set(_EXAMPLES.findall(rollout.prompt)):
+    for tag, inner in dict.fromkeys(_EXAMPLES.findall(rollout.prompt)):
+        example = inner.strip()
         golden = {one.strip().lower() for one in rollout.golden_answers}
         if len(example) < 3 or example.lower() in golden:
             continue

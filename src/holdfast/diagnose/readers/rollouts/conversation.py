@@ -27,7 +27,7 @@ _QUESTION = re.compile(r"\b(?:Question|Problem|Query)\s*:\s*(?=\S)")
 
 _QUERY = re.compile(r"<search>(.*?)(?:</search>|\Z)", re.DOTALL)
 CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_ANSWER = re.compile(r"<answer>([^<]*)</answer>")
 _BOXED = re.compile(r"\\boxed\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ def _one(row: Row) -> Iterator[Row]:
 def _columns(row: Row) -> Iterator[Row]:
     """A row whose values are lists with an element a rollout."""
     lists = {name: value for name, value in row.items() if isinstance(value, list)}
-    for k in range(max(map(len, lists.values()), default=0)):
+    for k in range(next((len(lists[name]) for name in ("completion", "rewards", "content") if name in lists), 0)):
         yield {**row, **{name: value[k] for name, value in lists.items() if k < len(value)}}
 
 
@@ -276,9 +277,10 @@ def _number(value: Any) -> float | None:
     if isinstance(value, Mapping):
         return _number(value.get("total", value.get("score")))
     try:
-        return None if value is None else float(value)
+        number = float("nan" if value is None else value)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 # ---- our own
@@ -293,7 +295,7 @@ def _ours(row: Row) -> SampledRollout:
         turns=tuple(map(_parse_turn, row["turns"])),
         answer=None if row.get("answer") is None else str(row["answer"]),
         correct=float(parts.get("em", 0.0)) == 1.0,
-        reward=None if row.get("reward") is None else float(row["reward"]),
+        reward=_number(row.get("reward")),
         status=str(row.get("status", "ok")),
         numbers={f"reward/{name}": float(value) for name, value in parts.items()},
     )
