@@ -19,7 +19,7 @@ _OBSERVATION = re.compile(rf"<({_TAGS})>.*?(?:</\1>|\Z)", re.DOTALL)
 _ROLE_BEFORE = re.compile(r"(?:<\|im_end\|>)?\s*(?:<\|im_start\|>|\n|\A)(?:user|tool)\s*\Z")
 _ROLE_LENGTH = 60
 """Characters in which the mark of a role ends."""
-_ROLE_AFTER = re.compile(r"\A\s*(?:<\|im_end\|>)?\s*(?:<\|im_start\|>)?assistant\s*\n")
+_ROLE_AFTER = re.compile(r"\A\s{0,4}(?:<\|im_end\|>)?\s{0,4}(?:<\|im_start\|>)?assistant\s{0,4}\n")
 _USER = re.compile(
     r"(?:<\|im_start\|>|\A|\n)user\n(.*?)(?=<\|im_end\|>|\n(?:<\|im_start\|>)?assistant\b|\Z)", re.DOTALL
 )
