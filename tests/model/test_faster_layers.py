@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from holdfast.model import last_layer, logprobs, onednn
 from holdfast.model.hf import HFPolicy
-from holdfast.model.language_model import LanguageModel, prepare
+from holdfast.model.language_model import LanguageModel, ready
 from holdfast.model.logprobs import token_logprobs
 from holdfast.model.onednn import OneDNNLinear
 from holdfast.model.sampling import _ranked_by_key
@@ -184,7 +184,7 @@ def prepared(hidden: int, autocast: str = "none") -> LanguageModel:
         vocab_size=40, hidden_size=hidden, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4
     )
     tokenizer: Any = None
-    return prepare(LlamaForCausalLM(config), tokenizer, Model(autocast=autocast), torch.device("cpu"))
+    return ready(LlamaForCausalLM(config), tokenizer, Model(autocast=autocast), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
             model = _load_weights(path, f"model.path = {str(path)!r}", config)
             if config.lora_rank:
                 model = _with_fresh_lora(model, config)
-    return prepare(model, tokenizer, config, device)
+    return ready(model, tokenizer, config, device)
 
 
 def has_adapters(path: str | Path) -> bool:
@@ -177,7 +177,7 @@ def load_skeleton(config: Model) -> LanguageModel | None:
     return LanguageModel(model=model, tokenizer=tokenizer)
 
 
-def prepare(model: Any, tokenizer: Any, config: Model, device: torch.device) -> LanguageModel:
+def ready(model: Any, tokenizer: Any, config: Model, device: torch.device) -> LanguageModel:
     """Move to the device, switch dropout off, switch checkpointing on if configured."""
     for module in model.modules():
         if isinstance(module, _DropoutNd):
