@@ -1,4 +1,5 @@
-"""What the rest of a run was worth, where to go back to, and where entropy is going: facts, and sentences about them.
+"""What the rest of a run was worth, where to go back to, where entropy is going, and where the time went: facts, and
+sentences about them.
 
 These are no findings. They help to decide what to do with a run whose findings are known.
 """
@@ -22,6 +23,7 @@ from holdfast.diagnose.rules.likelihood import (
     LENGTH,
 )
 from holdfast.diagnose.rules.reward import good_step
+from holdfast.diagnose.seconds import facts_of_seconds, told_of_seconds
 from holdfast.hosts import HOSTS
 
 FELL, NO_CONTRAST, NO_RATE = "fell for good", "no contrast since", "learning rate 0 since"
@@ -37,7 +39,8 @@ TIME, RATE = "time/step_s", "lr"
 
 
 def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
-    """Facts about the end of a run; what cannot be said is left out. `batches` has one row for each rollout batch."""
+    """Facts about the end of a run, and about its time; what cannot be said is left out. `batches` has one row for each
+    rollout batch."""
     found = {finding.code: finding.step for finding in findings if finding.level == "finding"}
     ends = {FELL: found.get("RWD001"), NO_CONTRAST: found.get("GRP001"), NO_RATE: rate_is_zero_since(batches)}
     facts = {name: float(step) for name, step in ends.items() if step is not None}
@@ -47,7 +50,7 @@ def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
         if finding.code == "RWD001" and finding.level == "finding":
             first = next(one.step for one in findings if one.level == "finding")
             facts |= last_good(batches, good_step(finding.evidence, first))
-    return facts | entropy_floor(batches)
+    return facts | entropy_floor(batches) | facts_of_seconds(batches)
 
 
 def told(facts: Mapping[str, float]) -> str:
@@ -74,7 +77,7 @@ def told(facts: Mapping[str, float]) -> str:
     if FLOOR_STEP in facts:
         floor = f"{facts[FLOOR]:.2g} nats, the level of ENT002"
         sentences.append(f"At this pace, entropy reaches {floor}, at about step {facts[FLOOR_STEP]:.0f}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *told_of_seconds(facts)])
 
 
 # ---- what was wasted
