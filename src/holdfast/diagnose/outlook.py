@@ -15,6 +15,7 @@ from holdfast.base.collapse import WINDOW
 from holdfast.base.trailing import Values, trailing_mean
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log, finite, has
+from holdfast.diagnose.rules.groups import MIXED, MIXED_NOW
 from holdfast.diagnose.rules.likelihood import (
     ENTROPY,
     EXHAUSTED_NATS,
@@ -42,6 +43,8 @@ def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
     """Facts about the end of a run, and about its time; what cannot be said is left out. `batches` has one row for each
     rollout batch."""
     found = {finding.code: finding.step for finding in findings if finding.level == "finding"}
+    if not contrast_is_lost(batches, found.get("GRP001")):
+        found.pop("GRP001", None)
     ends = {FELL: found.get("RWD001"), NO_CONTRAST: found.get("GRP001"), NO_RATE: rate_is_zero_since(batches)}
     facts = {name: float(step) for name, step in ends.items() if step is not None}
     if facts:
@@ -90,6 +93,14 @@ def rate_is_zero_since(log: Log) -> int | None:
     rate = finite(log.series[RATE])
     zeros = len(rate) - 1 - int(np.flatnonzero(rate.values)[-1]) if rate.values.any() else 0
     return int(rate.steps[-zeros]) if zeros else None
+
+
+def contrast_is_lost(log: Log, step: int | None) -> bool:
+    """Whether hardly any group has had different rewards since a step; not where contrasts are rare all along."""
+    if step is None or not has(log, MIXED):
+        return step is not None
+    mixed = finite(log.series[MIXED])
+    return bool(mixed.values[mixed.steps >= step].mean() <= MIXED_NOW)
 
 
 def shares_after(log: Log, step: int) -> dict[str, float]:
