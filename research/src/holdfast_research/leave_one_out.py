@@ -89,7 +89,7 @@ def _nothing_is_learned() -> Iterator[None]:
 
 @contextmanager
 def _no_floor() -> Iterator[None]:
-    with patch.object(collapse, "_REMAINDER", 0.0), patch.object(trailing, "_ROUNDED", 0.0):
+    with patch.object(collapse, "REMAINDER", 0.0), patch.object(trailing, "_ROUNDED", 0.0):
         yield
 
 
