@@ -27,7 +27,7 @@ from holdfast.base.trailing import Truths
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules import RULES, divergence, groups, tools, truncation
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, has_risen
 from holdfast_research import public_logs, readings
 from holdfast_research.head_to_head import right_codes
 from holdfast_research.pages.diagnosis import table
@@ -73,7 +73,7 @@ def _by_level(rows: Rows) -> Signal:
     """KLD001 by the KL itself, not by its rise."""
     (kl,) = rows.columns
     high = divergence.stays_above(kl, divergence.RISE_NATS)
-    return Signal(high & ~divergence.has_risen(rows), lambda: {divergence.KL: kl}, lambda: {"first": kl}, normal=~high)
+    return Signal(high & ~has_risen(rows), lambda: {divergence.KL: kl}, lambda: {"first": kl}, normal=~high)
 
 
 @contextmanager

@@ -91,8 +91,11 @@ def healthy_set_reading(written: Reading) -> dict[str, Any]:
 def take(name: str, path: Path) -> Path:
     """Keep the output of another command as the reading of this name."""
     written = json.loads(path.read_text(encoding="utf-8"))
-    if name == "null_model":
-        return readings.keep(name, "python -m holdfast_research.null_model --json FILE", null_reading(written))
+    if name.startswith("null_model"):
+        drawn = [verdict["run"] for verdict in written]
+        rows, sizes = (" ".join(map(str, sorted({run[key] for run in drawn}))) for key in ("rows", "completions"))
+        command = f"python -m holdfast_research.null_model --rows {rows} --completions {sizes} --json FILE"
+        return readings.keep(name, command, null_reading(written))
     command = f"python -m holdfast_research.pages.single_turn {name} --json FILE"
     body = healthy_set_reading(written) if name == REAL_MODEL else set_reading(written)
     return readings.keep(name, command, body)
@@ -286,6 +289,7 @@ _TABLES: Mapping[str, Callable[[Reading], str]] = {
     "fourth": _set,
     REAL_MODEL: _healthy_set,
     "null_model": _null,
+    "null_model_short": _null,
     "own_recordings": _own,
     "head_to_head": _head_to_head,
     "history": _history,
