@@ -15,14 +15,19 @@ from holdfast_research.pages.diagnosis_page import null_reading, page, set_readi
 STAMP = {"command": "python -m x", "date": "2026-01-01 10:00", "rules": "abc1234"}
 
 
-def verdict(rows: int, completions: int, *codes: str) -> dict[str, Any]:
-    return {"run": {"rows": rows, "completions": completions}, "codes": list(codes), "steps": [1] * len(codes)}
+def verdict(rows: int, completions: int, *codes: str, reward: str = "correct") -> dict[str, Any]:
+    run = {"rows": rows, "completions": completions, "reward": reward}
+    return {"run": run, "codes": list(codes), "steps": [1] * len(codes)}
 
 
 def test_drawn_runs_are_counted_by_cell() -> None:
-    reading = null_reading([verdict(20, 8, "RWD001", "TRN001"), verdict(20, 8), verdict(100, 8), verdict(100, 8)])
-    assert reading["findings per run"] == {"8 completions a row": {"20 rows": 1.0, "100 rows": 0.0}}
-    assert reading["worst"] == 1.0 and reading["all"] == 0.5
+    drawn = [verdict(20, 8, "RWD001", "TRN001"), verdict(20, 8), verdict(100, 8), verdict(100, 8)]
+    reading = null_reading([*drawn, *(verdict(rows, 8, reward="sparse") for rows in (20, 20, 100, 100))])
+    assert reading["findings per run"] == {
+        "8 completions a row": {"20 rows": 1.0, "100 rows": 0.0},
+        "8 completions a row, sparse rewards": {"20 rows": 0.0, "100 rows": 0.0},
+    }
+    assert reading["worst"] == 1.0 and reading["all"] == 0.25
     assert reading["findings by code"] == {"RWD001": 1, "TRN001": 1}
 
 

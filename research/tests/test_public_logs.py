@@ -36,18 +36,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_truth_is_in_the_meta(folder: Path) -> None:
-    truths = {log.number: (log.truth, log.outcome) for log in logs_of(folder)}
+    with logs_of(folder) as logs:
+        truths = {log.number: (log.truth, log.outcome) for log in logs}
     assert truths["01"] == ("asked, healthy", "") and truths["02"] == ("asked", "")
     assert truths["21"] == ("healthy", "HEALTHY") and truths["22"] == ("bad", "COLLAPSED")
 
 
 def test_a_folder_without_logs_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(HoldfastError):
-        logs_of(tmp_path)
+    with pytest.raises(HoldfastError), logs_of(tmp_path):
+        pass
 
 
 def test_what_is_found_is_counted_by_the_truth(folder: Path) -> None:
-    said = [judged(log) for log in logs_of(folder)]
+    with logs_of(folder) as logs:
+        said = [judged(log) for log in logs]
     found = {reading.number: reading.findings for reading in said}
     assert found["02"] == ("GRD002@2",) and found["21"] == ()
     numbers = counts(said)
@@ -80,5 +82,30 @@ def test_a_reading_holds_numbers_and_outcomes_only(
         "findings",
         "notes",
         "empty",
+        "has_reward",
+        "right",
     }
     assert str(folder) not in (tmp_path / "test.json").read_text()
+
+
+def test_labels_say_which_first_finding_is_right(tmp_path: Path) -> None:
+    labels = "# of three runs\n01 | bad=1 kind=bad accept-first=[GRD002 STP001] agent=0 | ends in NaN\n"
+    labels += (
+        "02 | bad=0 kind=learned accept-first=[] agent=1 | sound\n03 | bad=0 kind=flat accept-first=[GRD002] | x\n"
+    )
+    (tmp_path / "LABELS.txt").write_text(labels)
+    for number in ("01", "02", "03"):
+        (tmp_path / f"{number}.log").write_text(console([0.5] * 20 + [-1.0]))
+    with logs_of(tmp_path) as logs:
+        numbers = public_logs.labelled_counts([judged(log) for log in logs])
+    assert numbers["logs with a reward read"] == "3 of 3"
+    assert numbers["bad runs with the right finding first"].startswith("1 of 1")
+    assert numbers["other runs with a false finding"].startswith("1 of 2")  # 03 may have its finding
+
+
+def test_a_name_says_which_series_is_the_reward(tmp_path: Path) -> None:
+    (tmp_path / "LABELS.txt").write_text("01 | bad=0 kind=flat accept-first=[] | x\n")
+    (tmp_path / "01.jsonl").write_text("".join(json.dumps({"step": i, "mean": 0.5}) + "\n" for i in range(1, 9)))
+    for names, read in ({}, "0 of 1"), ({"01": {"reward": "mean"}}, "1 of 1"):
+        with logs_of(tmp_path, names) as logs:
+            assert public_logs.labelled_counts([judged(log) for log in logs])["logs with a reward read"] == read

@@ -27,7 +27,6 @@ TRL = {
     "kl": "kl",
     "clip": "clip_ratio/region_mean",
     "lr": "learning_rate",
-    "score": "eval_reward",
     "calls": "tools/call_frequency",
     "failed calls": "tools/failure_frequency",
     "gap": "sampling/sampling_logp_difference/mean",
@@ -47,7 +46,6 @@ HOSTS: Mapping[str, Mapping[str, str]] = {
         "kl": "actor/kl_loss",
         "clip": "actor/pg_clipfrac",
         "lr": "actor/lr",
-        "score": "val-core/nq/reward/mean@4",
         "calls": "tool_call_counts/mean",
         "turns": "num_turns/mean",
         "gap": "rollout_corr/kl",
@@ -59,7 +57,6 @@ HOSTS: Mapping[str, Mapping[str, str]] = {
         "length": "train/agg/effective/solver/num_output_tokens/mean",
         "norm": "optim/grad_norm",
         "lr": "optim/lr",
-        "score": "eval/nq/effective/solver/avg@4",
         "turns": "train/agg/effective/solver/num_turns/mean",
         "gap": "mismatch_kl/all/mean",
         "staleness": "off_policy/mean",
@@ -83,7 +80,6 @@ WELL: Mapping[str, Values] = {
     "kl": noisy(0.02 * T / ROWS, 0.0005, 5).clip(0),
     "clip": noisy(0.002 * np.ones(ROWS), 0.0002, 6),
     "lr": np.minimum(1, T / 8) * 1e-6,
-    "score": noisy(0.9 * RISING, 0.01, 7),
     "calls": noisy(1.5 * np.ones(ROWS), 0.1, 8),
     "failed calls": noisy(0.04 * np.ones(ROWS), 0.01, 9).clip(0),
     "turns": noisy(4.0 * np.ones(ROWS), 0.1, 10),
@@ -120,8 +116,6 @@ class Reported:
 
 
 REPORTED: Mapping[str, Reported] = {
-    "held-out score falls": Reported("EVL001", {"score": fades(0.9 * RISING, 30, 0.3, 40)}),
-    "held-out score stays": Reported("EVL001", {"score": noisy(0.27 * np.ones(ROWS), 0.004)}),
     "no calls": Reported("TOL001", {"calls": fades(WELL["calls"], 30, 0.0, 12).clip(0), "reward": HELD}),
     "no turns": Reported("TOL001", {"turns": fades(WELL["turns"], 30, 1.0, 12), "reward": HELD}),
     "calls fail": Reported(

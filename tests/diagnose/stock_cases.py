@@ -43,25 +43,16 @@ BROKEN_AT_FIRST = UNOBSERVED | {
 }
 
 
-def only_every(rows: int, change: Change) -> Change:
-    """At one row in so many: an evaluation."""
-    return lambda values: [v if i % rows == 0 else None for i, v in enumerate(change(values).tolist())]
-
-
 ELSEWHERE: dict[str, Any] = {"host": "verl"}
 """Another engine samples."""
-SCORE, CALLS, TURNS, CALLS_FAIL = (
-    "eval__reward__mean",
-    "rollout__searches",
-    "rollout__turns",
-    "rollout__failed_call_fraction",
-)
+CALLS, TURNS, CALLS_FAIL = "rollout__searches", "rollout__turns", "rollout__failed_call_fraction"
+LENGTH, ENTROPY = "rollout__length", "entropy__mean"
 AGE, CLIP = "rollout__staleness", "clip__fraction"
-REPEATED, LOOPING = "rollout__repetition", "rollout__looping_fraction"
 RATIO, SIGNED = "sampler__importance_ratio", "sampler__logprob_gap"
 FLAT = {"reward__mean": noisy(0.5, 0.02)}
-FOLLOWS = then(noisy(0.35, 0.01), ramp(0, 0.6, 20))
-"""A held-out score that rises with the reward."""
+HARD: dict[str, Change] = {"reward__mean": noisy(0.1, 0.01), "reward__em": noisy(0.1, 0.01)}
+RESULTS_VANISH: dict[str, Change] = {TURNS: noisy(3.0, 0.1), LENGTH: from_row(30, noisy(150, 5), noisy(400, 5))}
+IDENTICAL: dict[str, Change] = {ENTROPY: ramp(20, 0.00002, 5), LENGTH: noisy(100, 2)}
 
 
 CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
@@ -70,6 +61,9 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         # It runs away while the reward falls, and stays below 1.
         ({KL: then(noisy(0.02, 0.004), ramp(20, 0.9)), "reward__mean": ramp(24, 0.0)}, (28, 40)),
     ],
+    "GRP001": [(HARD | {MIXED: noisy(0.12, 0.02)}, (30, 40))],
+    "ENT001": [({ENTROPY: then(noisy(0.8, 0.01), ramp(20, 2.0, 20))}, (22, 45))],
+    "ENT002": [(IDENTICAL | {MIXED: noisy(0.6, 0.02)}, (25, 36))],
     "SMP002": [
         (ELSEWHERE | {RATIO: then(noisy(0.98, 0.01), ramp(20, 0.1))}, (31, 36)),
         ({GAP: from_row(30, noisy(0.08, 0.01), noisy(0.008, 0.001))}, (32, 32)),
@@ -87,10 +81,6 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({"sampler__prob_abs_gap": noisy(0.1, 0.01)}, (1, 1)),
         ({"sampler__mismatch_kl": noisy(0.3, 0.02)}, (1, 1)),
     ],
-    "EVL001": [
-        ({SCORE: only_every(3, then(FOLLOWS, ramp(22, 0.3, 30)))}, (30, 52)),
-        ({SCORE: only_every(3, noisy(0.3, 0.004)), "reward__mean": then(noisy(0.4, 0.02), ramp(8, 0.9))}, (22, 40)),
-    ],
     "TOL001": [
         (FLAT | {CALLS: then(noisy(1.4, 0.1), ramp(25, 0.0, 8))}, (33, 42)),
         (FLAT | {TURNS: then(noisy(3.0, 0.1), ramp(25, 1.0, 8))}, (33, 42)),
@@ -98,6 +88,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "TOL002": [
         ({CALLS_FAIL: from_row(30, noisy(0.95, 0.01), noisy(0.05, 0.01))}, (31, 34)),
         ({CALLS_FAIL: noisy(0.97, 0.005)}, (10, 10)),
+        (RESULTS_VANISH | {"reward__mean": from_row(30, noisy(0.1, 0.01), noisy(0.6, 0.01))}, (32, 33)),
     ],
     "LRN001": [
         ({"lr": always(0.0)}, (5, 5)),
@@ -111,23 +102,6 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({AGE: then(noisy(1.0, 0.05), ramp(25, 8.0)), "reward__mean": ramp(28, 0.2)}, (30, 50)),
         ({CLIP: ramp(25, 0.05), "reward__mean": ramp(28, 0.45), **UNOBSERVED}, (30, 54)),
     ],
-    "REP001": [
-        ({REPEATED: then(noisy(0.02, 0.005), ramp(25, 0.7, 12)), "reward__mean": ramp(28, 0.2)}, (30, 42)),
-        ({REPEATED: then(noisy(0.2, 0.02), ramp(25, 0.7, 12)), "reward__mean": ramp(28, 0.2)}, (30, 42)),
-        # What loops is cut off.
-        (
-            {
-                REPEATED: then(noisy(0.02, 0.005), ramp(25, 0.7, 12)),
-                "reward__mean": ramp(26, 0.2),
-                CUT: ramp(27, 0.7, 12),
-            },
-            (30, 42),
-        ),
-        (
-            ELSEWHERE | {LOOPING: then(noisy(0.01, 0.004), ramp(25, 0.6, 12)), "reward__mean": ramp(28, 0.2)},
-            (30, 42),
-        ),
-    ],
     "TRN001": [
         # All are cut off, so all have the same reward.
         ({CUT: always(1.0), "reward__mean": always(0.0), MIXED: always(0.0), "reward__em": always(0.0)}, (3, 3)),
@@ -140,8 +114,19 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {KL: then(noisy(0.01, 0.002), ramp(0, 0.3, 60))},  # a run that learns
         {KL: then(noisy(0.05, 0.01), spike(30, 400.0))},  # one absurd token
         {KL: then(noisy(0.05, 0.01), ramp(2, 3.0, 40)), "reward__mean": ramp(0, 1.0, 30)},  # it learns from nothing
+        {KL: noisy(1.5, 0.05), "reward__mean": noisy(0.6, 0.02)},  # the reference is not the start
         {KL: noisy(0.1, 0.02), "reward__mean": ramp(24, 0.0)},  # the reward falls, and not by leaving the reference
     ],
+    "GRP001": [
+        {MIXED: noisy(0.12, 0.02), "reward__mean": then(noisy(0.1, 0.01), ramp(0, 0.4, 60))},  # it learns from them
+        HARD | {MIXED: noisy(0.4, 0.02)},
+    ],
+    "ENT001": [
+        # It dips, and comes back to less than it was.
+        {ENTROPY: then(noisy(2.0, 0.01), then(ramp(5, 0.8, 10), ramp(25, 1.8, 15)))},
+        {ENTROPY: then(noisy(0.8, 0.01), ramp(20, 0.95, 20))},
+    ],
+    "ENT002": [IDENTICAL | {MIXED: always(0.0), "reward__mean": noisy(0.98, 0.005)}],  # solved: a note
     "SMP002": [
         ELSEWHERE | {RATIO: noisy(0.4, 0.02)},  # as it began: long rollouts
         ELSEWHERE | {RATIO: then(noisy(0.98, 0.01), ramp(20, 0.3)), "rollout__length": ramp(18, 300.0)},
@@ -163,12 +148,6 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {**UNOBSERVED, "reward__mean": spike(0, 0.9), "entropy__mean": spike(0, 0.3)},
     ],
     "SMP001": [{GAP: noisy(0.03, 0.002)}, {"sampler__prob_abs_gap": noisy(0.01, 0.002)}],
-    "EVL001": [
-        FLAT | {SCORE: only_every(3, noisy(0.6, 0.01))},  # the reward gains nothing either
-        {SCORE: only_every(3, then(noisy(0.4, 0.01), ramp(0, 0.7, 30)))},
-        {SCORE: only_every(3, then(FOLLOWS, ramp(28, 0.1))), "reward__mean": ramp(22, 0.1)},  # the reward shows it
-        {SCORE: only_every(15, then(FOLLOWS, ramp(20, 0.3, 30)))},  # too few evaluations
-    ],
     "TOL001": [
         FLAT | {CALLS: then(noisy(1.4, 0.1), ramp(25, 0.5, 8))},  # fewer
         FLAT | {CALLS: always(0.0)},
@@ -177,6 +156,12 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     "TOL002": [
         {CALLS_FAIL: lambda v: 0.7 * np.exp(-np.arange(len(v)) / 20)},  # it learns to write calls
         {CALLS_FAIL: then(noisy(0.05, 0.01), spike(30, 1.0))},
+        RESULTS_VANISH | {"reward__mean": noisy(0.6, 0.01)},  # and it costs nothing
+        RESULTS_VANISH
+        | {
+            "reward__mean": from_row(30, noisy(0.1, 0.01), noisy(0.6, 0.01)),
+            TURNS: from_row(30, always(1.0), always(3.0)),
+        },
     ],
     "LRN001": [
         {"lr": lambda v: 1e-6 * np.minimum(1, np.arange(len(v)) / 10)},  # a warm-up
@@ -192,13 +177,6 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {AGE: noisy(2.0, 0.1), "reward__mean": ramp(28, 0.2)},
         {CLIP: always(0.05), "reward__mean": ramp(28, 0.5), **UNOBSERVED},  # as it began
         {CLIP: ramp(25, 0.05), **UNOBSERVED},
-    ],
-    "REP001": [
-        {REPEATED: noisy(0.4, 0.03), "reward__mean": ramp(28, 0.2)},  # as it began
-        {REPEATED: then(noisy(0.02, 0.005), ramp(25, 0.12)), "reward__mean": ramp(28, 0.2)},  # some searches twice
-        {REPEATED: then(noisy(0.02, 0.005), spike(30, 0.9)), "reward__mean": ramp(28, 0.2)},  # one batch
-        {REPEATED: then(noisy(0.02, 0.005), ramp(25, 0.7, 12))},  # and it costs nothing: a note
-        {REPEATED: then(noisy(0.02, 0.005), ramp(0, 0.5, 50)), "reward__mean": ramp(0, 1.5, 50)},  # it pays
     ],
     "TRN001": [
         {CUT: noisy(0.8, 0.01), "reward__mean": noisy(0.7, 0.03)},  # those that are cut off earn as well

@@ -9,8 +9,20 @@ import numpy as np
 import pytest
 
 from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.finding import headline
 from holdfast.diagnose.log import Log, Series
-from holdfast.diagnose.outlook import FELL, FLOOR_STEP, GOOD, NO_RATE, SAVED, SHARE, TIME_SHARE, reaches, told
+from holdfast.diagnose.outlook import (
+    FELL,
+    FLOOR_STEP,
+    GOOD,
+    NO_CONTRAST,
+    NO_RATE,
+    SAVED,
+    SHARE,
+    TIME_SHARE,
+    reaches,
+    told,
+)
 
 
 def log_of(host: str = "holdfast", settings: dict[str, object] | None = None, **series: Any) -> Log:
@@ -138,3 +150,21 @@ def test_short_rollouts_have_a_higher_floor() -> None:
     steps = np.arange(1, 101)
     log = log_of(reward__mean=0.2 + 0.005 * steps, entropy__mean=np.exp(-0.025 * steps), rollout__length=[2.0] * 100)
     assert diagnose(log).facts[FLOOR_STEP] == pytest.approx(math.log(20) / 0.025, rel=0.03)
+
+
+def test_a_reward_that_is_0_but_for_rounding_is_not_judged() -> None:
+    rest = {"raw_score": [0.5] * 40}
+    log = log_of(reward__mean=[1e-7 * (-1) ** k for k in range(40)], **rest)
+    assert "shows nothing" in headline(log, diagnose(log)) and "raw_score" in headline(log, diagnose(log))
+    log = log_of(reward__mean=[0.0] * 40, **rest)
+    assert "shows nothing" not in headline(log, diagnose(log))
+
+
+def test_contrasts_that_are_rare_all_along_are_not_lost_at_a_step() -> None:
+    """GRP001 says so only once it can know; the run was no better before."""
+    hard = [0.1 + 0.01 * (k % 3) for k in range(60)]
+    rare = log_of(reward__mean=hard, rollout__mixed_group_fraction=[0.1 + 0.02 * (k % 2) for k in range(60)])
+    facts = diagnose(rare).facts
+    assert [f.code for f in diagnose(rare).findings] == ["GRP001"] and NO_CONTRAST not in facts
+    never = log_of(reward__mean=[0.0] * 60, rollout__mixed_group_fraction=[0.0] * 60)
+    assert NO_CONTRAST in diagnose(never).facts

@@ -312,20 +312,21 @@ def drawn(runs: int) -> list[Case]:
 
 def public(folder: Path) -> list[Case]:
     """The public logs whose outcome was measured, and that can be read."""
-    cases = []
-    for log in public_logs.logs_of(folder):
-        if log.truth not in ("healthy", "bad"):
-            continue
-        try:
-            read = read_log(log.path)
-        except HoldfastError as problem:
-            print(f"left out: {str(problem).split('. ')[0]}", file=sys.stderr)
-            continue
-        truth: dict[str, Any] = {"healthy": log.truth == "healthy", "cause": "", "right": frozenset()}
-        cases.append(
-            Case(name=f"public/{log.number}", of="public", log=read, rows=raw_rows(log.path), path=log.path, **truth)
-        )
-    return cases
+    with public_logs.logs_of(folder) as logs:
+        return [case for log in logs if (case := _public(log)) is not None]
+
+
+def _public(log: public_logs.PublicLog) -> Case | None:
+    if log.truth not in ("healthy", "bad"):
+        return None
+    try:
+        read = read_log(log.path)
+    except HoldfastError as problem:
+        print(f"left out: {str(problem).split('. ')[0]}", file=sys.stderr)
+        return None
+    truth: dict[str, Any] = {"healthy": log.truth == "healthy", "cause": "", "right": frozenset()}
+    rows = raw_rows(log.path)
+    return Case(name=f"public/{log.number}", of="public", log=read, rows=rows, path=log.path, **truth)
 
 
 def raw_rows(path: Path) -> tuple[Row, ...]:

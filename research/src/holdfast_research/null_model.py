@@ -7,8 +7,8 @@
 A healthy run is drawn, not trained. Its rewards are correct or not, for questions of unequal difficulty. Its level
 stays, rises, or rises to a plateau. Noise has a memory, and some runs see easy and hard questions by turns. Other
 cells have rewards that are nearly always 0, that have heavy tails, or that are negative. The other
-series are those of a stock GRPOTrainer, or of one with our observer. With them go a held-out score, calls of a tool, a
-staleness that is constant, and one of several schedules. No threshold of a rule was chosen from them.
+series are those of a stock GRPOTrainer, or of one with our observer. With them go calls of a tool, a staleness that is
+constant, and one of several schedules. No threshold of a rule was chosen from them.
 
 A cell is a number of rows, a number of completions a row, and a kind of reward. Each run draws all else. The rules are
 those of `holdfast diagnose`, all together, and the count is of findings, not of notes.
@@ -133,15 +133,12 @@ class _Twin:
 
 def log_of(run: Run, copy: int | None = None) -> Log:
     """The log of a healthy run, with one row a rollout batch. Copies of a run differ in their noise alone."""
-    draw, draw_beside, draw_scores = (_generator(run, part, copy) for part in (1, 3, 4))
+    draw, draw_beside = (_generator(run, part, copy) for part in (1, 3))
     rewards = rewards_of(draw, run)
     series = stock(draw, run, rewards)
     series |= beside(draw_beside, run)
-    scores: dict[str, Series] = {}
-    if run.reward != "correct":  # a script's log: the reward alone, which no share of groups or held-out score explains
+    if run.reward != "correct":  # a script's log: the reward alone, which no share of groups explains
         series = {name: values for name, values in series.items() if name == "reward/mean" or name not in rewards}
-    else:
-        scores = held_out(draw_scores, run)
     if run.observed:
         series |= observed(draw, run, rewards["reward/mean"], series)
     steps = np.arange(1, run.rows + 1)
@@ -149,7 +146,7 @@ def log_of(run: Run, copy: int | None = None) -> Log:
         format="trl",
         host="trl",
         name=f"null-{run.rows}-{run.completions}-{run.seed}",
-        series={name: Series(steps, values) for name, values in series.items()} | scores,
+        series={name: Series(steps, values) for name, values in series.items()},
         steps=steps,
     )
 
@@ -292,22 +289,6 @@ def schedule(draw: np.random.Generator, rows: int) -> Values:
     rate = shapes[int(draw.integers(len(shapes)))]
     warm_up = _one_of(draw, 0.0, 0.05, 0.2)
     return np.asarray(rate * np.minimum(1, done / warm_up) if warm_up else rate)
-
-
-def held_out(draw: np.random.Generator, run: Run) -> dict[str, Series]:
-    """Evaluations on fixed questions, every few rows: the policy gains there half or all of what it gains in
-    training."""
-    if run.functions > 1:
-        return {}  # TRL's held-out reward would be of both functions
-    every = int(_one_of(draw, 2, 5, 10, 25))
-    at = np.arange(0, run.rows, every)
-    gain, apart = course(run), draw.uniform(-0.5, 0.5)
-    level = _logit(run.mean) + apart + draw.uniform(0.5, 1.0) * (gain - gain[-1])
-    level = level + LEVEL_NOISE / 2 * autocorrelated(draw, run.rows, run.memory)
-    questions = int(_one_of(draw, 32, 100, 500))
-    difficulty = DIFFICULTY * np.random.default_rng(run.seed).normal(size=questions)  # a copy has the same
-    score = draw.binomial(1, _share(level[at, None] + difficulty)).mean(axis=1)
-    return {"eval/reward/mean": Series(at + 1, score)}
 
 
 def observed(draw: np.random.Generator, run: Run, reward: Values, series: dict[str, Values]) -> dict[str, Values]:

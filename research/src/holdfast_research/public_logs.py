@@ -6,20 +6,30 @@
 DIR has an `NN.txt` for each run, as its trainer wrote it, and beside it `NN.meta` with lines of `name: value`. The
 `outcome` holds one word in capitals: HEALTHY, COLLAPSED, DEGRADED or UNSTABLE. Pasted rows of issue threads have no
 such word but `expected`: where it begins with "no finding", nothing was wrong. Other threads are counted by whether
-anything is said. The logs are others' data: they are read where they lie, and nothing of them is kept.
+anything is said.
+
+Or DIR has a `LABELS.txt`, and an `NN.*` for each of its lines `NN | bad=0 kind=flat accept-first=[CODES] … | …`. The
+codes are right as the first finding, also of a run that is not bad. Any other finding of such a run is false. Where
+only a person knows which series is the reward, `--name NN:reward=SERIES` says so.
+
+The logs are others' data: they are read where they lie, and nothing of them is kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from holdfast.base.errors import HoldfastError
 from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.log import Log, reward_curve
 from holdfast.diagnose.readers import read_logs
 from holdfast_research import readings
 
@@ -37,7 +47,11 @@ class PublicLog:
     path: Path
     truth: Truth
     outcome: str
-    """The word in capitals; empty of pasted rows."""
+    """The word in capitals, or the kind of a labelled log; empty of pasted rows."""
+    right: frozenset[str] = frozenset()
+    """Codes that are right as the first finding, where they are labelled."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """As `--name`: "reward" -> a series of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +68,42 @@ class Reading:
     notes: tuple[str, ...] = ()
     problem: str = ""
     """Why it could not be read."""
+    has_reward: bool = False
+    right: bool = False
+    """Whether the first finding is one of those that are labelled as right."""
     empty: bool = False
     """The file has no text at all: not counted."""
 
 
-def logs_of(folder: Path) -> list[PublicLog]:
-    """Every log with a `.meta` beside it, by number. Raises `HoldfastError` without any."""
-    logs = [_log(meta) for meta in sorted(folder.glob("*.meta")) if meta.with_suffix(".txt").is_file()]
-    if not logs:
-        raise HoldfastError(f"{folder} holds no pair of NN.txt and NN.meta", hint="see the help of this command")
-    return logs
+@contextmanager
+def logs_of(folder: Path, names: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[list[PublicLog]]:
+    """Every log that is labelled, by number; what is packed as tar lies in a temporary folder meanwhile.
+
+    `names` are those of a log by number. Raises `HoldfastError` without any log.
+    """
+    with tempfile.TemporaryDirectory() as unpacked:
+        if (labels := folder / "LABELS.txt").is_file():
+            lines = labels.read_text(encoding="utf-8").splitlines()
+            logs = [_labelled(line, folder, Path(unpacked)) for line in lines if re.match(r"\d+ \|", line)]
+        else:
+            logs = [_log(meta) for meta in sorted(folder.glob("*.meta")) if meta.with_suffix(".txt").is_file()]
+        if not logs:
+            raise HoldfastError(f"{folder} holds no pair of NN.txt and NN.meta", hint="see the help of this command")
+        yield [replace(log, names=(names or {}).get(log.number, {})) for log in logs]
+
+
+def _labelled(line: str, folder: Path, unpacked: Path) -> PublicLog:
+    number, label, _ = (part.strip() for part in line.split("|", 2))
+    path = next(folder.glob(f"{number}.*"))
+    if path.name.endswith(".tar.gz"):
+        shutil.unpack_archive(path, unpacked / number, filter="data")
+        path = unpacked / number
+    found = re.fullmatch(r"bad=([01]) kind=(\w+) accept-first=\[(.*?)\].*", label)
+    if found is None:
+        raise HoldfastError(f"the label of log {number} is not bad=0|1 kind=WORD accept-first=[CODES]: {label}")
+    right = frozenset(found[3].replace(",", " ").split())
+    truth: Truth = "bad" if found[1] == "1" else "healthy"
+    return PublicLog(number=number, path=path, truth=truth, outcome=found[2], right=right)
 
 
 def _log(meta: Path) -> PublicLog:
@@ -75,20 +115,28 @@ def _log(meta: Path) -> PublicLog:
     return PublicLog(number=meta.stem, path=meta.with_suffix(".txt"), truth=truth, outcome=outcome)
 
 
+def read(log: PublicLog) -> tuple[Log, ...]:
+    """All runs in the file."""
+    return read_logs(log.path, log.names)
+
+
 def judged(log: PublicLog) -> Reading:
     """The findings and notes of all runs in the file."""
     reading = Reading(number=log.number, truth=log.truth, outcome=log.outcome, rows=0)
     try:
-        runs = read_logs(log.path)
+        runs = read(log)
     except HoldfastError as error:
         problem = str(error).split(". ")[0].replace(str(log.path), log.path.name)
         return replace(reading, problem=problem, empty=not log.path.read_text(errors="replace").strip())
     diagnoses = [diagnose(run) for run in runs]
+    first = next((f.code for d in diagnoses for f in d.findings), "")
     return replace(
         reading,
         rows=sum(len(run.steps) for run in runs),
         findings=tuple(f"{f.code}@{f.step}" for d in diagnoses for f in d.findings),
         notes=tuple(f"{f.code}@{f.step}" for d in diagnoses for f in d.notes),
+        has_reward=any(reward_curve(run) is not None for run in runs),
+        right=first in log.right,
     )
 
 
@@ -115,6 +163,20 @@ def counts(logs: Sequence[Reading]) -> dict[str, str]:
     }
 
 
+def labelled_counts(logs: Sequence[Reading]) -> dict[str, str]:
+    """The numbers of logs with labels."""
+    bad, others = ([r for r in logs if (r.truth == "bad") is is_bad] for is_bad in (True, False))
+    return {
+        "logs with a reward read": f"{sum(r.has_reward for r in logs)} of {len(logs)}",
+        "bad runs with a finding": readings.share(sum(bool(r.findings) for r in bad), len(bad)),
+        "bad runs with the right finding first": readings.share(sum(r.right for r in bad), len(bad)),
+        "other runs with a false finding": readings.share(
+            sum(bool(r.findings) and not r.right for r in others), len(others)
+        ),
+        "other runs with a note": readings.share(sum(bool(r.notes) for r in others), len(others)),
+    }
+
+
 def line(reading: Reading) -> str:
     """One log in one line; `!!` where the rules or the reader did not do well."""
     well = bool(reading.rows) and (bool(reading.findings) == (reading.truth == "bad") or reading.truth == "asked")
@@ -130,15 +192,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--keep", metavar="NAME", help="write research/data/readings/NAME.json")
+    parser.add_argument("--name", action="append", default=[], metavar="NN:reward=SERIES", help="of one log")
     options = parser.parse_args()
-    read = [judged(log) for log in logs_of(options.folder)]
-    print("\n".join(line(reading) for reading in read), end="\n\n")
-    for name, value in counts(read).items():
+    names: dict[str, dict[str, str]] = {}
+    for given in options.name:
+        number, ours, theirs = re.split("[:=]", given, maxsplit=2)
+        names.setdefault(number, {})[ours] = theirs
+    with logs_of(options.folder, names) as found:
+        said = [judged(log) for log in found]
+    numbers = labelled_counts(said) if (options.folder / "LABELS.txt").is_file() else counts(said)
+    print("\n".join(line(reading) for reading in said), end="\n\n")
+    for name, value in numbers.items():
         print(f"{name:55} {value}")
     if options.keep:
-        logs = [{k: v for k, v in asdict(reading).items() if k != "problem"} for reading in read]
-        command = "python -m holdfast_research.public_logs DIR"
-        print(readings.keep(options.keep, command, {"counts": counts(read), "logs": logs}))
+        logs = [{k: v for k, v in asdict(reading).items() if k != "problem"} for reading in said]
+        command = " ".join(
+            ["python -m holdfast_research.public_logs DIR", *(f"--name {name}" for name in options.name)]
+        )
+        print(readings.keep(options.keep, command, {"counts": numbers, "logs": logs}))
 
 
 if __name__ == "__main__":

@@ -250,7 +250,7 @@ def curve_of(rewards: ArrayLike, steps: Sequence[int] | NDArray[np.int64] | None
     return _curve(at[finite].tobytes(), values[finite].tobytes())
 
 
-_REMAINDER = 1e-5
+REMAINDER = 1e-5
 """What is left of rewards that a trainer has normalised to a mean of 0, in float32. No row is more exact than that."""
 
 
@@ -272,7 +272,7 @@ def _smoothed(rewards: Values, count: Values, window: int) -> Smoothed:
     peaks, peak_rows = means[peak_at], rows[peak_at]
     in_both = (peak_rows * peaks + rows * means) / (peak_rows + rows)
     of_row = np.maximum(noise_of_mean(rewards, window) * math.sqrt(window), binary_noise(in_both, count))
-    of_row = np.maximum(of_row, _REMAINDER)
+    of_row = np.maximum(of_row, REMAINDER)
     error = of_row * np.sqrt(1 / rows + 1 / peak_rows)
     loss, height = peaks - means, reward_range(peaks, lowest(rewards))
     best_row = -trailing_lowest(-rewards, window)[peak_at]

@@ -156,11 +156,14 @@ def _last(diagnosis: Diagnosis, *, is_whole: bool) -> list[Text]:
     if not count and too_short(diagnosis):
         return []
     said = f"{count} finding{'s' * (count > 1)}." if count else "No findings."
+    if not count and "peak reward" not in diagnosis.facts:
+        said = "No findings, but without a reward little can be checked."
     if unchecked and not too_short(diagnosis):
         said += f" {unchecked} code{'s' * (unchecked > 1)} could not be checked, for lack of series."
     more = [] if is_whole and not unchecked and not diagnosis.notes else ["--verbose"]
     if not count:
-        return [Text.assemble((said, "bold green"), f" More: {more[0]}" if more else "")]
+        color = "green" if "peak reward" in diagnosis.facts else "yellow"
+        return [Text.assemble((said, f"bold {color}"), f" More: {more[0]}" if more else "")]
     more.append(f"{program()} diagnose --explain {diagnosis.findings[0].code}")
     return [Text(), Text(said, "bold"), Text(f"To read more: {', or '.join(more)}", "bold")]
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.base.collapse import LONG_WINDOW, TREND_ERRORS, WINDOW, Course
+from holdfast.base.collapse import LONG_WINDOW, REMAINDER, TREND_ERRORS, WINDOW, Course
 from holdfast.base.files import write_whole
 from holdfast.base.glossary import METRICS
 from holdfast.base.run_folder import FINDINGS
@@ -126,12 +126,12 @@ def headline(log: Log, diagnosis: Diagnosis) -> str:
     span = f"{rows} rows, steps {facts['first step']:.0f} to {facts['last step']:.0f}"
     if rows == 1:
         span = f"1 row, step {facts['last step']:.0f}"
+    others = [name for name in log.series if name not in METRICS and name not in CUMULATIVE]
+    named = f" If a series is the reward, name it: --name reward=SERIES. There are {listed(others)}." if others else ""
     if "peak reward" not in facts:
-        others = [name for name in log.series if name not in METRICS and name not in CUMULATIVE]
-        more = (
-            f" If a series is the reward, name it: --name reward=SERIES. There are {listed(others)}." if others else ""
-        )
-        return f"No reward in this log ({span}).{more}"
+        return f"No reward in this log ({span}).{named}"
+    if 0 < max(abs(facts[name]) for name in ("first reward", "peak reward", "last reward")) < REMAINDER:
+        return f"The reward is 0 but for rounding, as it is after a normalisation, so it shows nothing ({span}).{named}"
     if facts["rewards"] == 1:
         return f"Reward {facts['last reward']:.3g} ({span}). {MORE_ROWS}"
     shown = "single rows" if facts["rewards"] < 2 * WINDOW else f"means of {WINDOW} rows"

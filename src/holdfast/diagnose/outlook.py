@@ -1,4 +1,5 @@
-"""What the rest of a run was worth, where to go back to, and where entropy is going: facts, and sentences about them.
+"""What the rest of a run was worth, where to go back to, where entropy is going, and where the time went: facts, and
+sentences about them.
 
 These are no findings. They help to decide what to do with a run whose findings are known.
 """
@@ -14,6 +15,7 @@ from holdfast.base.collapse import WINDOW
 from holdfast.base.trailing import Values, trailing_mean
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log, finite, has
+from holdfast.diagnose.rules.groups import MIXED, MIXED_NOW
 from holdfast.diagnose.rules.likelihood import (
     ENTROPY,
     EXHAUSTED_NATS,
@@ -22,6 +24,7 @@ from holdfast.diagnose.rules.likelihood import (
     LENGTH,
 )
 from holdfast.diagnose.rules.reward import good_step
+from holdfast.diagnose.seconds import facts_of_seconds, told_of_seconds
 from holdfast.hosts import HOSTS
 
 FELL, NO_CONTRAST, NO_RATE = "fell for good", "no contrast since", "learning rate 0 since"
@@ -37,8 +40,11 @@ TIME, RATE = "time/step_s", "lr"
 
 
 def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
-    """Facts about the end of a run; what cannot be said is left out. `batches` has one row for each rollout batch."""
+    """Facts about the end of a run, and about its time; what cannot be said is left out. `batches` has one row for each
+    rollout batch."""
     found = {finding.code: finding.step for finding in findings if finding.level == "finding"}
+    if not contrast_is_lost(batches, found.get("GRP001")):
+        found.pop("GRP001", None)
     ends = {FELL: found.get("RWD001"), NO_CONTRAST: found.get("GRP001"), NO_RATE: rate_is_zero_since(batches)}
     facts = {name: float(step) for name, step in ends.items() if step is not None}
     if facts:
@@ -47,7 +53,7 @@ def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
         if finding.code == "RWD001" and finding.level == "finding":
             first = next(one.step for one in findings if one.level == "finding")
             facts |= last_good(batches, good_step(finding.evidence, first))
-    return facts | entropy_floor(batches)
+    return facts | entropy_floor(batches) | facts_of_seconds(batches)
 
 
 def told(facts: Mapping[str, float]) -> str:
@@ -74,7 +80,7 @@ def told(facts: Mapping[str, float]) -> str:
     if FLOOR_STEP in facts:
         floor = f"{facts[FLOOR]:.2g} nats, the level of ENT002"
         sentences.append(f"At this pace, entropy reaches {floor}, at about step {facts[FLOOR_STEP]:.0f}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *told_of_seconds(facts)])
 
 
 # ---- what was wasted
@@ -87,6 +93,14 @@ def rate_is_zero_since(log: Log) -> int | None:
     rate = finite(log.series[RATE])
     zeros = len(rate) - 1 - int(np.flatnonzero(rate.values)[-1]) if rate.values.any() else 0
     return int(rate.steps[-zeros]) if zeros else None
+
+
+def contrast_is_lost(log: Log, step: int | None) -> bool:
+    """Whether hardly any group has had different rewards since a step; not where contrasts are rare all along."""
+    if step is None or not has(log, MIXED):
+        return step is not None
+    mixed = finite(log.series[MIXED])
+    return bool(mixed.values[mixed.steps >= step].mean() <= MIXED_NOW)
 
 
 def shares_after(log: Log, step: int) -> dict[str, float]:

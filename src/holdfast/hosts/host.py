@@ -58,6 +58,32 @@ class Name:
     """What the host counts and holdfast does not, or the other way round. Reading adds a note."""
 
 
+PARTS: Mapping[str, str] = {
+    "generation": "generation",
+    "tool": "tools and rewards",
+    "old": "old and reference log-probs",
+    "update": "update",
+    "weights": "weights to the engine",
+    "waiting": "waiting for rollouts",
+    "evaluation": "evaluation and checkpoints",
+}
+"""Where the seconds of a step go, in the order in which they are drawn -> in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A series of seconds that a step spends on one thing."""
+
+    host: str
+    """As the host logs it; a regular expression."""
+    part: str
+    """A key of `PARTS`."""
+    inside: str = ""
+    """The span that contains it. Its seconds are taken from that one; if they are more, it ran beside the step."""
+    waits_with: str = ""
+    """Beginning of names that are logged where rollouts are made meanwhile. There this is the wait for them."""
+
+
 # ---- settings
 
 
@@ -221,6 +247,11 @@ class Host:
     """(series by its names, settings) -> name of a series that in this log does not mean what the table says -> why."""
     by_version: Callable[[Mapping[str, Logged]], tuple[Name, ...]] = lambda series: ()
     """Rows of the table that the version of the trainer changes, as far as the log shows the version."""
+
+    spans: tuple[Span, ...] = ()
+    """What it logs of a step's seconds, if a step logs their sum over all of its calls."""
+    step_seconds: str = ""
+    """The seconds of a whole step."""
 
     # ---- its settings
 

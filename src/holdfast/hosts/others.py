@@ -1,6 +1,6 @@
 """Trainers of whose names only the log is known: tinker-cookbook, slime and miles, SkyRL, OpenRLHF."""
 
-from holdfast.hosts.host import Host, Name
+from holdfast.hosts.host import Host, Name, Span
 
 TINKER = Host(
     id="tinker",
@@ -15,6 +15,15 @@ TINKER = Host(
         Name("optim/lr", "lr"),
     ),
     held_out=(r"(test)/env/all/reward/total",),
+    spans=(  # `policy_sample:*` and `env_step:*` are sums over concurrent tasks
+        Span("time/sampling", "generation"),
+        Span("time/kl_vs_base", "old"),
+        Span("time/train", "update"),
+        Span("time/train_step", "update", inside="time/train"),
+        Span("time/save_checkpoint", "weights"),
+        Span("time/run_evals", "evaluation"),
+    ),
+    step_seconds="time/total",
     marks=("env/all/", "optim/kl_sample_train"),
 )
 
@@ -36,6 +45,15 @@ SLIME = Host(
         Name("perf/rollout_time", "time/rollout_s"),
     ),
     held_out=(r"eval/(?!step$)(?!.*-(?:truncated_ratio|pass@\d+)$)([^/]+)",),
+    spans=(
+        Span("perf/train_wait_time", "waiting"),
+        Span("perf/rollout_time", "generation", inside="perf/train_wait_time"),
+        Span("perf/update_weights_time", "weights", inside="perf/train_wait_time"),
+        Span("perf/log_probs_time", "old"),
+        Span("perf/ref_log_probs_time", "old"),
+        Span("perf/actor_train_time", "update"),
+    ),
+    step_seconds="perf/step_time",
     marks=("rollout/raw_reward", "rollout/response_len/", "train/pg_clipfrac", "train/train_rollout_logprob"),
 )
 """slime, and miles, which was made from it."""
@@ -56,6 +74,14 @@ SKYRL = Host(
     ),
     older={"policy/ppo_clip_ratio": "policy/loss_metrics/clip_ratio"},
     held_out=(r"eval/(.+)/avg_score",),
+    spans=(
+        Span("timing/generate", "generation"),
+        Span("timing/fwd_logprobs_values_reward", "old"),
+        Span("timing/policy_train", "update"),
+        Span("timing/sync_weights", "weights"),
+        Span("timing/wait_for_generation_buffer", "waiting"),
+    ),
+    step_seconds="timing/step",
     marks=("reward/avg_raw_reward", "policy/policy_", "policy/rollout_train_logprobs"),
 )
 
@@ -74,6 +100,12 @@ OPENRLHF = Host(
         Name("timing/generation", "time/rollout_s"),
     ),
     held_out=(r"(?:eval/)?eval_(.+)_pass1",),
+    spans=(
+        Span("timing/generation", "generation"),
+        Span("timing/ppo_train", "update"),
+        Span("timing/broadcast", "weights"),
+    ),
+    step_seconds="timing/step_total",
     marks=("actor_grad_norm", "ppo_clip_ratio", "train/actor_grad_norm", "train/ppo_clip_ratio"),
     prefixed=True,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from holdfast.hosts.host import Host
+from holdfast.hosts.host import Host, Span
 
 FORMER: Mapping[str, str] = {
     "advantage/cut_mean": "advantage/tail_mean",
@@ -22,6 +22,12 @@ FORMER: Mapping[str, str] = {
 OURS = Host(
     id="holdfast",
     families=("reward/", "rollout/", "likelihood/", "displacement/", "penalty/", "entropy/", "grad/", "ratio/"),
+    spans=(
+        Span("time/rollout_s", "generation"),
+        Span("time/update_s", "update"),
+        Span("time/(displacement|per_sample)_s", "evaluation"),
+    ),
+    step_seconds="time/step_s",
     words={
         "learning rate": ("train.lr",),
         "schedule": ("train.warmup", "train.steps"),

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from holdfast.hosts.host import Host, Logged, Name
+from holdfast.hosts.host import Host, Logged, Name, Span
 
 _EFFECTIVE = "train/agg/effective/<agent>"
 _AGENT = re.compile(r"train/agg/effective/([^/]+)/(?:[^/]+/)*(?:mean|min|max|std)")
@@ -65,5 +65,12 @@ PRIME_RL = Host(
     held_out=(r"eval/([^/]+)/(?:effective/[^/]+/)?avg@\d+",),
     agent=r"(?<=^train/agg/effective/)[^/]+(?=/)",
     doubtful=_doubtful,
+    spans=(  # of the trainer: the orchestrator's `wait_for_policy` is time of another process
+        Span("time/forward_backward", "update"),
+        Span("time/broadcast_weights", "weights"),
+        Span("time/wait_for_batch", "waiting"),
+        Span("time/save_ckpt", "evaluation"),
+    ),
+    step_seconds="time/step",
     marks=("train/agg/", "mismatch_kl/", "entropy/all/"),
 )

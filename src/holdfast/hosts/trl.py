@@ -21,6 +21,7 @@ from holdfast.hosts.host import (
     Option,
     Refused,
     Setting,
+    Span,
     Translation,
 )
 
@@ -370,6 +371,13 @@ TRL = Host(
     prefixed=True,
     doubtful=_doubtful,
     by_version=_by_version,
+    # Of what is called several times a step, such as compute_loss, each call is logged by itself.
+    spans=(
+        Span(r"profiling/Time taken: \w+\.(vLLM|transformers)\.generate(_batch)?", "generation"),
+        Span(r"profiling/Time taken: \w+\._calculate_rewards", "tool"),
+        Span(r"profiling/Time taken: \w+\.sync_weights", "weights"),
+    ),
+    step_seconds="step_time",
     words={
         "schedule": ("lr_scheduler_type", "max_steps"),
         "warm-up": ("warmup_steps",),

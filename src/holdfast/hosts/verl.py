@@ -21,6 +21,7 @@ from holdfast.hosts.host import (
     Reference,
     Refused,
     Setting,
+    Span,
     Translation,
 )
 
@@ -469,6 +470,17 @@ VERL = Host(
         "timing_s/step": "includes evaluation",
     },
     held_out=(r"val-(?:core|aux)/(.+)/(?:acc|reward|score)/mean(?:@|_at_)\d+", r"val/test_score/(.+)"),
+    spans=(
+        Span("timing_s/gen", "generation", waits_with="fully_async/"),
+        # Of the rollout that took longest, so it is part of the wall time, unlike the means over rollouts.
+        Span("timing_s/agent_loop/slowest/tool_calls", "tool", inside="timing_s/gen"),
+        Span("timing_s/reward", "tool"),
+        Span("timing_s/(old_log_prob|ref|values|adv)", "old"),
+        Span("timing_s/update_(actor|critic)", "update"),
+        Span("timing_s/(update_weights|param_sync|sync_rollout_weights)", "weights"),
+        Span("timing_s/(testing|save_checkpoint)", "evaluation"),
+    ),
+    step_seconds="timing_s/step",
     families=("actor/", "critic/", "response_length/", "rollout_corr/", "val-core/", "val-aux/", "timing_s/"),
     doubtful=_doubtful,
     words={

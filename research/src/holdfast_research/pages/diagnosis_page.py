@@ -19,7 +19,7 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from holdfast_research import readings
+from holdfast_research import leave_one_out, readings
 from holdfast_research.pages import diagnosis, single_turn
 from holdfast_research.pages.diagnosis import table
 from holdfast_research.pages.filling import filled
@@ -35,10 +35,11 @@ Reading = Mapping[str, Any]
 
 def null_reading(verdicts: Sequence[Reading]) -> dict[str, Any]:
     """Findings per drawn run, by rows and completions a row, and by code."""
-    runs: dict[tuple[int, int], list[int]] = {}
+    runs: dict[tuple[tuple[str, int], int], list[int]] = {}
     codes: dict[str, int] = {}
     for verdict in verdicts:
-        cell = (verdict["run"]["completions"], verdict["run"]["rows"])
+        run = verdict["run"]
+        cell = ((run["reward"], run["completions"]), run["rows"])
         runs.setdefault(cell, []).append(len(verdict["codes"]))
         for code in verdict["codes"]:
             codes[code] = codes.get(code, 0) + 1
@@ -47,8 +48,10 @@ def null_reading(verdicts: Sequence[Reading]) -> dict[str, Any]:
     return {
         "runs": len(verdicts),
         "findings per run": {
-            f"{size} completions a row": {f"{rows} rows": round(rates[size, rows], 3) for rows in lengths}
-            for size in sorted({size for size, _ in rates})
+            f"{size} completions a row" + ("" if reward == "correct" else f", {reward} rewards"): {
+                f"{rows} rows": round(rates[(reward, size), rows], 3) for rows in lengths
+            }
+            for reward, size in sorted({kind for kind, _ in rates})
         },
         "worst": round(max(rates.values()), 3),
         "all": round(sum(codes.values()) / len(verdicts), 4),
@@ -88,8 +91,11 @@ def healthy_set_reading(written: Reading) -> dict[str, Any]:
 def take(name: str, path: Path) -> Path:
     """Keep the output of another command as the reading of this name."""
     written = json.loads(path.read_text(encoding="utf-8"))
-    if name == "null_model":
-        return readings.keep(name, "python -m holdfast_research.null_model --json FILE", null_reading(written))
+    if name.startswith("null_model"):
+        drawn = [verdict["run"] for verdict in written]
+        rows, sizes = (" ".join(map(str, sorted({run[key] for run in drawn}))) for key in ("rows", "completions"))
+        command = f"python -m holdfast_research.null_model --rows {rows} --completions {sizes} --json FILE"
+        return readings.keep(name, command, null_reading(written))
     command = f"python -m holdfast_research.pages.single_turn {name} --json FILE"
     body = healthy_set_reading(written) if name == REAL_MODEL else set_reading(written)
     return readings.keep(name, command, body)
@@ -148,6 +154,21 @@ def _public(reading: Reading) -> str:
     return table(rows) + "\n\n" + table(outcomes)
 
 
+def _labelled(reading: Reading) -> str:
+    """The counts, and for each kind of run what came first."""
+    kinds: dict[str, dict[str, str]] = {}
+    for kind in dict.fromkeys(log["outcome"] for log in reading["logs"]):
+        some = [log for log in reading["logs"] if log["outcome"] == kind]
+        firsts = [log["findings"][0].split("@")[0] for log in some if log["findings"]]
+        kinds[kind] = {"logs": str(len(some)), "first codes": ", ".join(firsts) or "none"}
+    return table({name: {"logs": value} for name, value in reading["counts"].items()}) + "\n\n" + table(kinds)
+
+
+def _left_out(reading: Reading) -> str:
+    codes = [f"`{code}`" for code, counts in reading["codes"].items() if not counts]
+    return f"{leave_one_out.shown(reading['effects'])}\n\nIn no log of any set: {', '.join(codes) or 'none'}."
+
+
 def _set(reading: Reading) -> str:
     views = reading["numbers"]
     rows = next(iter(views.values()))
@@ -196,7 +217,7 @@ def _brief(tools: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _history(reading: Reading) -> str:
-    return table(reading["sets"])
+    return "\n\n".join(table(reading[part]) for part in ("readings", "fourth", "sets"))
 
 
 _SETS = {
@@ -240,7 +261,16 @@ def _own_places(column: str) -> Places:
 SUMMARY: Sequence[tuple[str, str, Places]] = (
     ("public logs, never seen", "public_logs_kept", _public_places()),
     ("public logs, seen; half have 8 rewards a row", "public_logs", _public_places()),
-    ("blind runs of TRL, stock log: most like yours, but tiny", "fourth", _set_places("stock")),
+    (
+        "strangers' whole runs, seen",
+        "strangers",
+        {
+            (FOUND, 0.95): ("counts", "bad runs with a finding"),
+            (CAUSE, 0.85): ("counts", "bad runs with the right finding first"),
+            (HEALTHY, 0.05): ("counts", "other runs with a false finding"),
+        },
+    ),
+    ("blind runs of TRL, read three times, stock log: most like yours, but tiny", "fourth", _set_places("stock")),
     ("the same, with what `with_penalties(GRPOTrainer)` logs", "fourth", _set_places("observed")),
     ("simulated healthy runs: findings per run in the worst cell", "null_model", {(HEALTHY, 0.02): ("worst",)}),
     ("our recordings, found before half of the peak was lost", "own_recordings", _own_places("each testbed left out")),
@@ -254,9 +284,12 @@ SUMMARY: Sequence[tuple[str, str, Places]] = (
 _TABLES: Mapping[str, Callable[[Reading], str]] = {
     "public_logs": _public,
     "public_logs_kept": lambda reading: f"Logs never seen:\n\n{_public(reading)}",
+    "strangers": _labelled,
+    "leave_one_out": _left_out,
     "fourth": _set,
     REAL_MODEL: _healthy_set,
     "null_model": _null,
+    "null_model_short": _null,
     "own_recordings": _own,
     "head_to_head": _head_to_head,
     "history": _history,

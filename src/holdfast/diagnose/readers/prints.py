@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.diagnose.readers.columns import Columns
 from holdfast.diagnose.readers.console import COLOUR, SEARCHED, has_step
-from holdfast.diagnose.readers.names import trainer_of
+from holdfast.diagnose.readers.names import COMMON, common, host_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.text import Tally, lines
 from holdfast.hosts import HOSTS
@@ -124,7 +124,9 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     host = next(filter(None, (_host_of_labels(row) for _, (_, row) in first)), None)
     for number, (step, row) in _rows(lines(file.path, tally)):
         columns.add(number, step, row if host is None else {host.labels.get(name, name): row[name] for name in row})
-    return [Raw("console", host.id if host else trainer_of(columns.names()), file.name, columns, {})]
+    # What every script calls its reward or loss does not tell a trainer.
+    telling = [name for name in columns.names() if common(name) not in COMMON]
+    return [Raw("console", host.id if host else host_of(telling), file.name, columns, {})]
 
 
 def _host_of_labels(row: Mapping[str, float]) -> Host | None:

@@ -17,6 +17,8 @@ from holdfast.diagnose.log import Log, Series, finite
 from holdfast.diagnose.report.charts import TWINS, Chart, Line, Row, charts_for, more_charts
 from holdfast.diagnose.report.samples import ReportedRun, SampleChanges, packed, rollouts_json, short
 from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.seconds import OTHER, seconds_of
+from holdfast.hosts.host import PARTS
 
 RUN_COLORS = 6
 """Colours of runs in page.css."""
@@ -46,6 +48,7 @@ def page_data(runs: Sequence[ReportedRun], *, whole: bool = False) -> dict[str, 
     rollouts = rollouts_json([run.rollouts for run in runs], [_steps_of_findings(run) for run in runs], whole=whole)
     drawn = [_chart(chart, runs, most) for chart in charts]
     drawn.insert([chart.id for chart in charts].index("displacement") + 1, samples_chart(runs))
+    drawn.append(seconds_chart(runs, most))
     return {
         "runs": [_run(run, i) for i, run in enumerate(runs)],
         "charts": [chart for chart in drawn if chart["rows"]],
@@ -186,6 +189,54 @@ def phases_of(diagnosis: Diagnosis, first: int, last: int) -> tuple[Phase, ...]:
     begun.reverse()
     ends = [start for _, start in begun[1:]] + [last]
     return tuple(Phase(name, start, end) for (name, start), end in zip(begun, ends, strict=True))
+
+
+_PART_COLORS = ("correct", "incorrect", "third", "action-5", "action-4", "pin", "action-3")
+"""Of `PARTS`."""
+
+
+def seconds_chart(runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
+    """The seconds of a step, stacked by what they were spent on; of several runs, those of the whole step."""
+    several = len(runs) > 1
+    color_of = dict(zip(PARTS, _PART_COLORS, strict=True)) | {OTHER: "line"}
+    traces = []
+    for i, run in enumerate(runs):
+        seconds = seconds_of(run.log)
+        if seconds is None:
+            continue
+        if several:
+            line = Line("seconds", "seconds a step", "ink")
+            traces.append(_trace(line, Series(seconds.steps, seconds.total), i, most, several=True))
+            continue
+        starts = np.arange(0, len(seconds.steps), -(-len(seconds.steps) // most))
+        counts = np.diff([*starts, len(seconds.steps)])
+        top = np.zeros(len(starts))
+        for name, values in seconds.parts.items():
+            own = np.add.reduceat(values, starts) / counts
+            top = top + own
+            traces.append(
+                {
+                    "run": i,
+                    "series": f"seconds/{name}",
+                    "label": PARTS.get(name, name),
+                    "color": color_of[name],
+                    "dash": "solid",
+                    "points": False,
+                    "raw": {"x": seconds.steps[starts].tolist(), "y": [short(y) for y in top.tolist()], "bad": []},
+                    "own": [short(y) for y in own.tolist()],
+                }
+            )
+    # Of a stack the tallest first: each area is drawn over those that reach above it.
+    drawn = traces if several else traces[::-1]
+    row = {"title": "seconds", "log": False, "mark": None, "traces": drawn, "stacked": not several}
+    return {
+        "id": "seconds",
+        "title": "Where the time goes",
+        "caption": "Seconds of each step, as far as the trainer logs what they are spent on.",
+        "rows": [row] if traces else [],
+        "pins": [],
+        "x": "step",
+    }
 
 
 WINDOWS = 5

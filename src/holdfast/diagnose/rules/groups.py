@@ -252,7 +252,7 @@ def seldom_differ(rows: Rows, *, teaches: bool) -> Signal:
     where &= (is_low(reward, LONG_ROWS) & shows_no_rise(rows) & ~cut & (row >= FEWEST_FLAT - 1)) != teaches
     return Signal(
         where & ~falling(rows),
-        lambda: dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: reward},
+        lambda: {MIXED: smooth, REWARD: reward},
         lambda: {"equal": 1 - smooth},
         normal=smooth > MIXED_EVER,
     )

@@ -189,7 +189,7 @@ TRN001 = Rule(
             for costs in (True, False)
         ),
     ),
-    suppressed_by=("REP001", "ENT003"),  # loops and noise run until the limit, and a higher limit would not end them
+    suppressed_by=("ENT003",),  # noise runs until the limit, and a higher limit would not end it
     meaning="Rollouts run out of turns or tokens, or grow towards that limit, but the reward does not rise.",
     impact="A truncated rollout has no answer and no reward. So the policy learns to avoid long rollouts, whatever "
     "they contain, or the agent stops learning when to end.",

@@ -94,6 +94,7 @@ function lines(trace, range, x, y, log, floor) {
     paint(line, color, className.includes("faint") ? "" : dash);
     drawn.push(line);
   };
+  if (trace.own) return [area(trace, range, x, y, floor)];
   if (trace.raw.x.length) add(trace.raw, trace.mean && !several ? "line faint" : "line");
   if (trace.mean) add(trace.mean, "line");
   const dots = trace.raw.x.length < 3 || (trace.points && trace.raw.x.length < 200);
@@ -112,13 +113,22 @@ function lines(trace, range, x, y, log, floor) {
   return drawn;
 }
 
+// A part of a stack, down to the floor: those below it are drawn over it.
+function area(trace, range, x, y, floor) {
+  const points = pathOf(trace.raw, range, x, y, false).slice(1).split("L"), at = (point) => point.split(",")[0];
+  const d = `M${at(points[0])},${floor}L${points.join("L")}L${at(points.at(-1))},${floor}Z`;
+  const node = svg("path", { d, "data-run": trace.run });
+  node.style.fill = "var(--" + trace.color + ")";
+  return node;
+}
+
 // A scale that the reader turned, where the row has a logarithm.
 function isLogarithmic(row, id) {
   return state.logarithmic.has(id) && (row.log || isPositive(row)) ? !row.log : row.log;
 }
 
 function isPositive(row) {
-  return row.traces.every((t) => [t.raw, t.mean].every((curve) => !curve || curve.y.every((y) => y === null || y > 0)));
+  return !row.stacked && row.traces.every((t) => [t.raw, t.mean].every((curve) => !curve || curve.y.every((y) => y === null || y > 0)));
 }
 
 function canShow(value, log) {
@@ -169,6 +179,7 @@ function scaleOf(row, traces, range, log, count) {
     }
   }
   if (low > high) [low, high] = log ? [1, 10] : [0, 1];
+  if (row.stacked) low = 0;
   if (row.range && !state.range && !log) [low, high] = row.range;
   return log ? logScale(low, high, count) : linearScale(low, high, row.mark, count);
 }
@@ -341,7 +352,7 @@ function phaseName(view, phase) {
 function spoken(chart) {
   const traces = chart.rows.flatMap((row) => row.traces).filter((t) => !state.hidden.has(t.run)).slice(0, 6);
   const ends = traces.map((t) => {
-    const last = (t.mean || t.raw).y.at(-1);
+    const last = (t.own || (t.mean || t.raw).y).at(-1);
     const name = several ? data.runs[t.run].name : t.label;
     return `${name} ends at ${last === undefined ? "no number" : written(last, 3)}`;
   });

@@ -90,7 +90,7 @@ function read(view, wanted, y = null) {
     const curve = curveOf(trace), i = nearest(curve.x, step);
     if (Math.abs(curve.x[i] - step) > reach) continue;
     const mean = trace.mean && curve !== trace.mean ? trace.mean.y[Math.max(0, nearest(trace.mean.x, step))] : null;
-    values.push({ trace, value: curve.y[i], mean });
+    values.push({ trace, value: (trace.own || curve.y)[i], mean });
   }
   state.cursor = step;
   reading = [view, step, y];
