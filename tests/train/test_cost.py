@@ -103,8 +103,8 @@ def test_the_time_of_a_step_is_that_of_its_products(
     )
     assert operations(SMOLLM2, recipe) / (0.6 * 220e9) == pytest.approx(55, rel=0.5)
     assert operations(SMOLLM2, config("--train.questions=64")) == 2 * operations(SMOLLM2, config())
-    assert speed(SMALL) > 1e8
-    monkeypatch.setattr(cost, "speed", lambda shape: 1e3)
+    assert speed(SMALL, config()) > 1e8
+    monkeypatch.setattr(cost, "speed", lambda *_: 1e3)
     assert (said := validate_before_training(own("raw"))) is not None
     assert re.search(r" h a step and .* h in all, .* h for evaluations included, if rollouts fill a third of", said)
     assert "the warm start" not in said

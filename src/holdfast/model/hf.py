@@ -94,7 +94,7 @@ class HFPolicy:
         greedy: take the most likely token instead of sampling.
         max_rows: rollouts whose keys are in memory at once; others queue.
         max_tokens: upper bound on the tokens of a rollout. With it, a GPU holds as many rows as fit into half of its
-            free memory, and a CPU as many as fit into 2 GiB.
+            free memory. A CPU holds as many as fit into 2 GiB, of this length or that of the longest request so far.
 
     Raises:
         ModelError: sliding windows, recurrent state or an attention implementation that the cache cannot serve.
@@ -178,6 +178,7 @@ class HFPolicy:
         self._rows: dict[str, Row] = {}
         self._waiting: list[Row] = []
         self._waited = 0
+        self._longest = 0
         self._decoding = 0
         self._batch: _Batch | None = None
 
@@ -200,6 +201,7 @@ class HFPolicy:
                     f"request {request.id} may reach {reach} tokens, but the model's max_position_embeddings (or "
                     f"sliding_window) is {self._max_positions}; lower max_total_tokens (or the tokens per turn)"
                 )
+            self._longest = max(self._longest, reach)
             row.begin(request, seed_key(request.seed), self._stops.flags(request.stop))
             self._rows[request.id] = row
             self._waiting.append(row)
@@ -255,7 +257,7 @@ class HFPolicy:
         change."""
         if self._cast is not None:
             self._cast.refresh()
-        elif self.autocast_dtype is not None:
+        else:
             self._cast = CastWeights(self.model, self.autocast_dtype)
         weights = [parameter.data_ptr() for parameter in self.model.parameters()]
         if self._graphs is not None and weights != self._weights:
@@ -264,16 +266,31 @@ class HFPolicy:
     def _measure_room(self) -> None:
         """Set how many rows are in memory at once. Repeated for each batch of rollouts: training in between changes the
         free memory of a GPU."""
-        if self._max_tokens is None:
-            return
-        free = free_memory(self.device) if self.device.type == "cuda" else 2 * _CACHE_CPU
-        fit = rows_that_fit(self.model, self._max_tokens, self.autocast_dtype, free)
+        if self._max_tokens is not None:
+            free = free_memory(self.device) if self.device.type == "cuda" else 2 * _CACHE_CPU
+            self._bound(self._max_tokens, free)
+
+    def _bound(self, tokens: int, free: int) -> None:
+        fit = rows_that_fit(self.model, tokens, self.autocast_dtype, free)
         self.max_rows = min(self._most_rows, fit)
-        self._table.cache.most = (self.max_rows, self._max_tokens)
+        self._table.cache.most = (self.max_rows, tokens)
+
+    def _make_room(self) -> None:
+        """Where no length was promised, fewer rows fit the longer the requests become: the rest leave their slots, and
+        are prefilled whole when they come back. On a GPU this would need another size of every graph."""
+        if not self._waiting or self._max_tokens is not None or self.device.type != "cpu":
+            return
+        self._bound(self._longest, 2 * _CACHE_CPU)
+        if self._table.trim(self.max_rows):
+            self._cache.shrink(self.max_rows)
+            self._batch = None
 
     def _choose_prefill(self) -> list[Row]:
-        """Waiting rows to prefill now; none while waiting for more is cheaper."""
+        """Waiting rows to prefill now; none while waiting for more is cheaper, or until rows that decode have ended."""
+        self._make_room()
         room = self.max_rows - self._table.taken
+        if room < 0:
+            return []
         ready = []
         for row in self._waiting:
             if row.slot < 0:

@@ -43,10 +43,10 @@ def validate_before_training(config: Config, *, stage: str | None = None) -> str
     require(config, *QUESTIONS, *passages_of(config), *demonstrations, "model.path", "model.chat_template", "run.code")
     check_training(config, stage=stage)
     _check_packages(config)
-    if config.run.device == "cuda":
-        from holdfast.model.language_model import pick_device
+    if config.run.device == "cuda" or config.model.autocast == "bf16":
+        from holdfast.model.language_model import in_bf16, pick_device
 
-        pick_device(config.run.device)
+        in_bf16(config.model, pick_device(config.run.device))
     if config.data.train != "world":
         _check_passages(config)
     if config.critic.path is not None:

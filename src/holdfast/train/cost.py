@@ -31,7 +31,7 @@ import torch
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.files import size_text
-from holdfast.model.onednn import use_onednn
+from holdfast.model.onednn import BF16Linear, OneDNNLinear, use_onednn
 from holdfast.model.support import SHARING_FROM, text_config
 from holdfast.recipe import Config
 from holdfast.train.loading import Questions
@@ -149,12 +149,13 @@ def _products(shape: Shape, tokens: float, predicted: float) -> float:
     return 2.0 * (layers * tokens + shape.hidden * shape.vocabulary * predicted)
 
 
-def speed(shape: Shape) -> float:
-    """Floating-point operations a second in a float32 linear layer of this model, as it would be computed here."""
+def speed(shape: Shape, config: Config) -> float:
+    """Floating-point operations a second in a linear layer of this model, as it would be computed here."""
     layer = torch.nn.Linear(shape.hidden, shape.feed_forward, bias=False)
     rows = torch.zeros(_ROWS, shape.hidden)
-    if shape.hidden >= SHARING_FROM:
-        use_onednn(layer)
+    bf16 = config.model.autocast == "bf16"
+    if bf16 or shape.hidden >= SHARING_FROM:
+        use_onednn(layer, BF16Linear if bf16 else OneDNNLinear)
     seconds = []
     with torch.inference_mode():
         for _ in range(5):
@@ -192,7 +193,7 @@ def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int 
             f"train.micro_batch_tokens = {config.train.micro_batch_tokens} needs about {needed}, and this machine has "
             f"{size_text(room)}. {change}"
         )
-    a_second = _EFFICIENCY * speed(shape)
+    a_second = _EFFICIENCY * speed(shape, config)
     step = operations(shape, config) / a_second
     made = start_folder(config).is_dir()
     more = {
