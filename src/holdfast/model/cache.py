@@ -177,7 +177,7 @@ class SlotCache(Cache):
         Args:
             slots: int64 `[rows]`, distinct.
             write: int64 `[rows, new]`, storage position of each token, distinct within a row. Padding goes behind the
-                row's end.
+                row's end, where all of it may share a position.
             positions: int64 `[rows, new]`, the largest storage position each token sees.
             length: 1 + the largest position that matters.
         """

@@ -29,6 +29,7 @@ from holdfast.model.last_layer import last_layer_where
 from holdfast.model.policy import Completion, Request, StopReason
 from holdfast.model.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
 from holdfast.model.support import (
+    CACHE_CPU,
     accepts_logits_to_keep,
     avoid_cudnn_attention,
     check_exact,
@@ -55,7 +56,6 @@ _MAX_WAIT = 16  # steps a row waits at most
 # Tokens, padding included, of one prefill pass: bounds its activations, which on a CPU should stay in its caches.
 _PREFILL_TOKENS, _PREFILL_TOKENS_CPU = 16_384, 1024
 
-_CACHE_CPU = 2**31  # bytes of keys and values on a CPU: more rows than these hold are hardly decoded faster
 _STAYS = 1 / 16  # share of a GPU that storage and casts may take while the model learns
 
 END, MAYBE = 1, 2
@@ -267,7 +267,7 @@ class HFPolicy:
         """Set how many rows are in memory at once. Repeated for each batch of rollouts: training in between changes the
         free memory of a GPU."""
         if self._max_tokens is not None:
-            free = free_memory(self.device) if self.device.type == "cuda" else 2 * _CACHE_CPU
+            free = free_memory(self.device) if self.device.type == "cuda" else 2 * CACHE_CPU
             self._bound(self._max_tokens, free)
 
     def _bound(self, tokens: int, free: int) -> None:
@@ -280,7 +280,7 @@ class HFPolicy:
         are prefilled whole when they come back. On a GPU this would need another size of every graph."""
         if not self._waiting or self._max_tokens is not None or self.device.type != "cpu":
             return
-        self._bound(self._longest, 2 * _CACHE_CPU)
+        self._bound(max(self._longest, self._cache.capacity), 2 * CACHE_CPU)
         if self._table.trim(self.max_rows):
             self._cache.shrink(self.max_rows)
             self._batch = None
@@ -344,9 +344,9 @@ class HFPolicy:
     def _padded(self, leaders: list[Row], length: int) -> Tensor:
         """Likewise, in a pass with padding."""
         width = max(row.unseen for row in leaders)
-        self._table.reserve(max(row.cached for row in leaders) + width)
+        self._table.reserve(length + 1)
         # New tokens are right-aligned in the pass, so that every row's last one is the pass's last position, the only
-        # one to be projected onto the vocabulary. The padding in front is stored after the row's end, where no query
+        # one to be projected onto the vocabulary. All padding in front is stored behind the row's end, where no query
         # reads.
         ids = torch.tensor(
             [[0] * (width - row.unseen) + row.context[row.cached :] for row in leaders], device=self.device
@@ -356,7 +356,7 @@ class HFPolicy:
         place = ends.unsqueeze(1) - width + column
         real = place >= cached.unsqueeze(1)
         positions = place.where(real, 0)
-        write = place.where(real, ends.unsqueeze(1) + column)
+        write = place.where(real, ends.unsqueeze(1))
         mask = self._cache.plan_rows(slots, write, positions, length=length)
         only_last = last_layer_where(self.model, column.expand_as(ids) == width - 1)
         with only_last if width >= _LONG else nullcontext():
