@@ -49,7 +49,7 @@ class BF16Linear(OneDNNLinear):
     products = torch.bfloat16
 
 
-def use_onednn(model: torch.nn.Module, kind: type[OneDNNLinear] = OneDNNLinear) -> None:
+def use_onednn(model: Any, kind: type[OneDNNLinear] = OneDNNLinear) -> None:
     """Let oneDNN compute the float32 linear layers of `model`, in place; in float32 only where it is faster than MKL.
 
     The output layer always multiplies in float32: bf16 has two or three digits, and a logit of 20 would be 0.06 off.
