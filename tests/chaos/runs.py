@@ -20,7 +20,7 @@ from tests.chaos.kit import RECIPE, Bench, Case, Ended, Limits, Moment, Outcome,
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 STEPS = int(str(RECIPE["train.steps"]))
 KILLS = (
-    ("stage questions and index", "warm start", "cache"),
+    ("warm start", "cache"),
     ("cache", "rollout", "checkpoint"),
     ("update", "checkpoint", "final evaluation"),
     ("rollout", "update", "run folder"),
@@ -28,8 +28,8 @@ KILLS = (
     ("checkpoint", "rollout", "checkpoint"),
     ("warm start", "update"),
 )
-"""Where the process is killed: a row for each run, which is resumed after each kill. 20 in all."""
-COLD = ("stage questions and index", "warm start", "cache")
+"""Where the process is killed: a row for each run, which is resumed after each kill. 19 in all."""
+COLD = ("warm start", "cache")
 """Places that a run whose warm start is cached may not come to."""
 REFUSED, INTERRUPTED, TERMINATED = 2, 130, 143
 

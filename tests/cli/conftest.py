@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from holdfast.base.run_folder import begin
 from holdfast.cli.main import app
 from holdfast.recipe import Config, dump
+from holdfast.train.checks import Prepared
 from holdfast.train.listener import Listener
 from holdfast.train.summary import Sample, Summary
 
@@ -40,17 +41,17 @@ class FakeTrainer:
     calls: list[tuple[str, Any]] = field(default_factory=list)
     script: Callable[[Path, Listener], None] = lambda run_dir, listener: None
 
-    def train_checked(self, config: Config, run_dir: Path, *, listener: Listener) -> Summary:
-        self.calls.append(("train", config))
-        begin(run_dir, dump(config))
+    def train_prepared(self, prepared: Prepared, run_dir: Path, *, listener: Listener) -> Summary:
+        self.calls.append(("train", prepared.config))
+        begin(run_dir, dump(prepared.config))
         return self._finish(run_dir, listener)
 
     def resume(self, run_dir: Path, *, moved: Sequence[str], listener: Listener) -> Summary:
         self.calls.append(("resume", run_dir, *moved))
         return self._finish(run_dir, listener)
 
-    def warm_start_only(self, config: Config, run_dir: Path, *, listener: Listener) -> Path:
-        self.calls.append(("warm start", config))
+    def warm_start_prepared(self, prepared: Prepared, run_dir: Path, *, listener: Listener) -> Path:
+        self.calls.append(("warm start", prepared.config))
         self.script(run_dir, listener)
         return run_dir / "model"
 

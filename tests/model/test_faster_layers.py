@@ -13,12 +13,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from holdfast.base.errors import ConfigError
-from holdfast.model import language_model, last_layer, logprobs, onednn
+from holdfast.model import last_layer, logprobs, onednn
 from holdfast.model.hf import HFPolicy
-from holdfast.model.language_model import LanguageModel, prepare
+from holdfast.model.language_model import LanguageModel, ready
 from holdfast.model.logprobs import token_logprobs
-from holdfast.model.onednn import BF16Linear, OneDNNLinear
+from holdfast.model.onednn import OneDNNLinear
 from holdfast.model.sampling import _ranked_by_key
 from holdfast.recipe import Model
 
@@ -185,60 +184,42 @@ def prepared(hidden: int, autocast: str = "none") -> LanguageModel:
         vocab_size=40, hidden_size=hidden, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4
     )
     tokenizer: Any = None
-    return prepare(LlamaForCausalLM(config), tokenizer, Model(autocast=autocast), torch.device("cpu"))
+    return ready(LlamaForCausalLM(config), tokenizer, Model(autocast=autocast), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
-    ("slow", "hidden", "autocast", "body", "head"),
-    [
-        (True, 256, "none", OneDNNLinear, OneDNNLinear),
-        (False, 256, "none", torch.nn.Linear, torch.nn.Linear),
-        (True, 64, "none", torch.nn.Linear, torch.nn.Linear),
-        (True, 64, "bf16", BF16Linear, OneDNNLinear),
-        (False, 256, "bf16", BF16Linear, torch.nn.Linear),
-    ],
+    ("slow", "hidden", "autocast", "used"),
+    [(True, 256, "none", True), (False, 256, "none", False), (True, 64, "none", False), (True, 256, "bf16", False)],
 )
-def test_where_it_is_used(
-    monkeypatch: pytest.MonkeyPatch, slow: bool, hidden: int, autocast: str, body: type, head: type
-) -> None:
-    """In float32 not in a tiny model, whose recorded runs could not be replayed; in bf16 not in the output layer."""
+def test_where_it_is_used(monkeypatch: pytest.MonkeyPatch, slow: bool, hidden: int, autocast: str, used: bool) -> None:
+    """Not in a tiny model, whose recorded runs could not be replayed."""
     monkeypatch.setattr(onednn, "mkl_is_slow", lambda: slow)
-    monkeypatch.setattr(language_model, "has_bf16", lambda: True)
-    made = prepared(hidden, autocast)
-    output = made.model.get_output_embeddings()
-    linear = [module for module in made.model.modules() if isinstance(module, torch.nn.Linear)]
-    assert {type(module) for module in linear if module is not output} == {body} and type(output) is head
-    assert made.autocast_dtype is None
+    model = prepared(hidden, autocast).model
+    linear = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    assert linear and {type(module) is OneDNNLinear for module in linear} == {used}
 
 
 @pytest.mark.parametrize(
-    ("cpu", "slow", "bf16"),
+    ("cpu", "slow"),
     [
-        ("vendor_id : AuthenticAMD\nflags : avx2 avx512f avx512_bf16", True, True),
-        ("vendor_id : AuthenticAMD\nflags : avx2 avx512f", True, False),
-        ("vendor_id : AuthenticAMD\nflags : avx2", False, False),
-        ("vendor_id : GenuineIntel\nflags : avx2 avx512f amx_bf16", False, True),
+        ("vendor_id : AuthenticAMD\nflags : avx2 avx512f", True),
+        ("vendor_id : AuthenticAMD\nflags : avx2", False),
+        ("vendor_id : GenuineIntel\nflags : avx2 avx512f", False),
     ],
 )
-def test_on_which_cpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, cpu: str, slow: bool, bf16: bool) -> None:
+def test_on_which_cpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, cpu: str, slow: bool) -> None:
     (tmp_path / "cpuinfo").write_text(cpu)
     monkeypatch.setattr(onednn, "_CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(onednn.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    monkeypatch.setattr(onednn, "_flags", onednn._flags.__wrapped__)
-    assert (onednn.mkl_is_slow(), onednn.has_bf16()) == (slow, bf16)
-    if not bf16:
-        monkeypatch.setattr(language_model, "has_bf16", onednn.has_bf16)
-        with pytest.raises(ConfigError, match=r"model\.autocast = 'bf16', .* set model\.autocast = 'auto'"):
-            prepared(64, "bf16")
+    assert onednn.mkl_is_slow.__wrapped__() is slow
 
 
-@pytest.mark.parametrize("kind", [OneDNNLinear, BF16Linear])
-def test_rollouts_multiply_by_prepared_weights(make_model: Any, tokenizer: Any, kind: type, monkeypatch: Any) -> None:
+def test_rollouts_multiply_by_prepared_weights(make_model: Any, tokenizer: Any, monkeypatch: Any) -> None:
     """The same up to rounding as passes without; from new weights after an update; none left when rollouts end."""
     monkeypatch.setattr(onednn, "mkl_is_slow", lambda: True)
     model = make_model(initializer_range=0.1)
-    onednn.use_onednn(model, kind)
+    onednn.use_onednn(model)
     policy = HFPolicy(model, tokenizer)
     before = [id(p) for p in model.parameters()]
     for scale in (1.0, 1.5):
@@ -251,14 +232,6 @@ def test_rollouts_multiply_by_prepared_weights(make_model: Any, tokenizer: Any, 
             plain = run_rollouts(policy)
         for id_, (tokens, sampled) in plain.items():
             assert ready[id_][0] == tokens and ready[id_][1] == pytest.approx(sampled, abs=0.02)
-
-
-def test_products_in_bf16_keep_everything_else_in_float32() -> None:
-    plain, other = twins(bias=True)
-    other.__class__ = BF16Linear
-    for one, two in zip(passed(plain, (7,)), passed(other, (7,)), strict=True):
-        assert two is not None and two.dtype == torch.float32 and not torch.equal(one, two)
-        torch.testing.assert_close(one, two, rtol=0.03, atol=0.03)
 
 
 # ---- the last layer where it is read

@@ -26,8 +26,7 @@ from holdfast.train import checks, run, start
 from holdfast.train.checks import (
     config_warnings,
     overlap_warnings,
-    passage_notes,
-    validate_before_training,
+    prepare,
     validate_model_and_prompts,
 )
 from holdfast.train.loading import Questions, load_protocol, load_questions
@@ -112,12 +111,12 @@ def test_questions_in_two_splits_are_told_of(recipe: Recipe) -> None:
 
 
 def test_passages_that_an_observation_cannot_show_are_counted(recipe: Recipe, own: Recipe) -> None:
-    read, long = passage_notes(own("raw", {"protocol.max_observation_tokens": 30, "protocol.topk": 1}))
+    read, long = prepare(own("raw", {"protocol.max_observation_tokens": 30, "protocol.topk": 1})).notes
     assert re.search(r"\.jsonl: \d+ passages$", read)
     assert re.match(r"[1-9]\d* of \d+ passages do not fit into an observation of ", long)
     fits = {"protocol.max_observation_tokens": 400, "protocol.max_total_tokens": 500}
-    assert passage_notes(own("raw", fits)) == [read]
-    assert passage_notes(recipe()) == []
+    assert prepare(own("raw", fits)).notes == (read,)
+    assert prepare(recipe()).notes == ()
 
 
 # ---- what a run would refuse before its first step
@@ -234,7 +233,7 @@ def refusal(words: str, then: Callable[[Config], Any]) -> str:
 @pytest.mark.parametrize("case", [*RECIPES, *FILES])
 def test_the_dry_run_and_the_run_refuse_the_same(case: str, tmp_path: Path) -> None:
     words, sentence = (RECIPES | FILES)[case]
-    dry = refusal(words, validate_before_training)
+    dry = refusal(words, prepare)
     assert sentence in dry
     assert refusal(words, lambda config: run.train(config, tmp_path / "run")) == dry
     assert not (tmp_path / "run").exists()
@@ -254,7 +253,7 @@ def test_the_dry_run_and_the_run_refuse_the_same(case: str, tmp_path: Path) -> N
     ],
 )
 def test_what_works_is_not_refused(words: str) -> None:
-    validate_before_training(load(None, [*SMALL, *words.split(" ")]))
+    prepare(load(None, [*SMALL, *words.split(" ")]))
 
 
 @pytest.mark.parametrize(
@@ -274,16 +273,16 @@ def test_a_package_that_is_missing_is_named(
 
     monkeypatch.setattr(checks, "find_spec", find)
     monkeypatch.setattr("holdfast.base.importing.find_spec", find)
-    assert f"{package} is not installed" in refusal(words, validate_before_training)
-    assert f"[{extra}]" in refusal(words, validate_before_training)
+    assert f"{package} is not installed" in refusal(words, prepare)
+    assert f"[{extra}]" in refusal(words, prepare)
 
 
 def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "PyTorch sees no GPU here" in refusal("--run.device=cuda", validate_before_training)
+    assert "PyTorch sees no GPU here" in refusal("--run.device=cuda", prepare)
 
 
 def test_a_warm_start_without_steps_is_refused(tmp_path: Path) -> None:
-    said = refusal("--train.steps=5", lambda config: validate_before_training(config, stage="warm-start"))
+    said = refusal("--train.steps=5", lambda config: prepare(config, stage="warm-start"))
     assert "there is no warm start to make" in said
     assert refusal("--train.steps=5", lambda config: start.warm_start_only(config, tmp_path / "run")) == said

@@ -12,7 +12,7 @@ from holdfast.base.errors import ConfigError
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config, load
 from holdfast.train import cost
-from holdfast.train.checks import validate_before_training
+from holdfast.train.checks import prepare
 from holdfast.train.cost import (
     Shape,
     checkpoint_bytes,
@@ -123,9 +123,9 @@ def test_the_time_of_a_step_is_that_of_its_products(
     )
     assert operations(SMOLLM2, recipe) / (0.6 * 220e9) == pytest.approx(55, rel=0.5)
     assert operations(SMOLLM2, config("--train.questions=64")) == 2 * operations(SMOLLM2, config())
-    assert speed(SMALL, config()) > 1e8
-    monkeypatch.setattr(cost, "speed", lambda *_: 1e3)
-    assert (said := validate_before_training(own("raw"))) is not None
+    assert speed(SMALL) > 1e8
+    monkeypatch.setattr(cost, "speed", lambda shape: 1e3)
+    assert (said := prepare(own("raw")).needs) is not None
     assert re.search(r" h a step and .* h in all, .* h for evaluations included, if rollouts fill a third of", said)
     assert "the warm start" not in said
 
@@ -138,12 +138,12 @@ def test_what_does_not_fit_is_refused_with_a_value_that_does(
     room = fixed_bytes(shape_of(model), recipe) + 100 * each
     monkeypatch.setattr(cost, "CACHE_CPU", 0)
     monkeypatch.setattr(cost, "memory", lambda: int(room / 0.9))
-    assert (said := validate_before_training(recipe)) is not None and "of disk per checkpoint" in said
+    assert (said := prepare(recipe).needs) is not None and "of disk per checkpoint" in said
     monkeypatch.setattr(cost, "memory", lambda: room)
     monkeypatch.setattr(cost, "_USABLE", 1.0)
     with pytest.raises(ConfigError, match=r"train\.micro_batch_tokens = 16384 needs about .* Set .*_tokens = 64$"):
-        validate_before_training(recipe)
-    validate_before_training(own("raw", {"train.micro_batch_tokens": 64}))
+        prepare(recipe)
+    prepare(own("raw", {"train.micro_batch_tokens": 64}))
     monkeypatch.setattr(cost, "memory", lambda: 2**28)
     with pytest.raises(ConfigError, match="Take a smaller model, or set model"):
         cost_of(model, recipe, load_questions(recipe))

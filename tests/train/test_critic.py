@@ -16,7 +16,7 @@ from holdfast.base.run_folder import list_checkpoints, step_folder
 from holdfast.losses import gae_advantages, whiten
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import load, validate
-from holdfast.train.checks import validate_before_training
+from holdfast.train.checks import prepare
 from holdfast.train.critic import Critic
 from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
@@ -195,7 +195,7 @@ def test_a_stopped_run_goes_on_as_if_it_never_had_been(
 def test_a_critic_of_another_run_is_the_one_to_begin_with(whole_ppo: Path, recipe: Recipe) -> None:
     folder = step_folder(whole_ppo, 2)
     config = recipe(PPO | {"critic.path": str(folder)})
-    validate_before_training(config)
+    prepare(config)
     metrics = a_trainer(config).step().metrics
     assert metrics["critic/value_mean"] != 0.0
 
@@ -227,7 +227,7 @@ def test_a_critic_that_is_missing_is_refused(whole_ppo: Path, recipe: Recipe, tm
     for path in ("absent", "empty", str(whole_ppo / "checkpoints" / "best")):
         config = recipe(PPO | {"critic.path": str(tmp_path / path)})
         with pytest.raises(ConfigError, match=r"critic\.path = .* has no critic: give a checkpoint"):
-            validate_before_training(config)
+            prepare(config)
     run_dir = tmp_path / "run"
     shutil.copytree(whole_ppo, run_dir)
     (run_dir / "results.json").unlink()

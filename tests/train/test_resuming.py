@@ -21,7 +21,7 @@ from holdfast.base.run_folder import FINAL_EVALUATION, list_checkpoints, step_fo
 from holdfast.data.factbook import load_questions
 from holdfast.model import models
 from holdfast.recipe import BUNDLED, dump, load
-from holdfast.train import evaluate, run
+from holdfast.train import evaluate, loading, run
 from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
@@ -68,13 +68,13 @@ def test_so_does_a_real_model(tmp_path: Path, told: Any, monkeypatch: pytest.Mon
         load_questions("factbook:test")
     except MissingExtra as error:
         pytest.skip(str(error))
-    load_all = run.load_questions
+    load_all = loading.load_questions
 
     def load_few(*args: Any, **options: Any) -> Any:
         loaded = load_all(*args, **options)
         return replace(loaded, dev=loaded.dev[:2], test=loaded.test[:2])
 
-    monkeypatch.setattr(run, "load_questions", load_few)
+    monkeypatch.setattr(loading, "load_questions", load_few)
     few = {
         "model.path": model,
         "eval.start": "false",
@@ -280,16 +280,16 @@ def test_another_model_or_training_file_is_refused_before_a_warm_start(
     assert comparable(unfinished) == comparable(whole)  # nothing of it was cut off
 
 
-def test_a_folder_is_a_runs_own_while_its_index_is_built(
+def test_a_folder_is_a_runs_own_while_its_start_is_made(
     recipe: Recipe, unfinished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That takes minutes, in which the folder holds a recipe and looks as if nobody needed it."""
 
-    def building(config: Any, **_: Any) -> Any:
+    def building(*_: Any) -> Any:
         assert is_locked(folder / "config.toml")
         raise Killed
 
-    monkeypatch.setattr(run, "load_questions", building)
+    monkeypatch.setattr(run, "starting_policy", building)
     begins: list[tuple[Path, Callable[[Path], Any]]] = [
         (tmp_path / "new", lambda path: train(recipe(), path)),
         (unfinished, resume),

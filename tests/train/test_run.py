@@ -92,7 +92,7 @@ def test_the_results(whole: Path) -> None:
 def test_the_listener_is_told_everything(recipe: Recipe, tmp_path: Path, told: Any) -> None:
     summary = train(recipe({"eval.every": 1}), tmp_path / "run", listener=told)
     names = [name for name, _ in told.stages]
-    assert names == ["questions and index", "training", "final evaluation on test"]  # the warm start was in the cache
+    assert names == ["training", "final evaluation on test"]  # the warm start was in the cache
     assert any("taken from the cache" in note for note in told.notes)
     assert dict(told.stages)["training"] == 2
     assert [step for step, _ in told.steps] == [0, 1, 2]

@@ -13,7 +13,7 @@ from holdfast.agent.trajectory import Search
 from holdfast.base.errors import ConfigError
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config
-from holdfast.train.checks import validate_before_training, validate_model_and_prompts
+from holdfast.train.checks import prepare, validate_model_and_prompts
 from holdfast.train.loading import load_agent, load_protocol, load_questions
 from holdfast.train.run import train
 
@@ -49,7 +49,7 @@ def recipe_of_tools(
 
 def test_it_is_taught_trained_saved_evaluated_and_asked(recipe_of_tools: Callable[..., Config], tmp_path: Path) -> None:
     config = recipe_of_tools()
-    validate_before_training(config)
+    prepare(config)
     train(config, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == 2 and rows[-1]["rollout/answered_fraction"] > 0
@@ -68,7 +68,7 @@ def test_it_is_taught_trained_saved_evaluated_and_asked(recipe_of_tools: Callabl
 def test_a_model_without_a_tool_template_is_refused_before_it_is_trained(own: Callable[..., Config]) -> None:
     for model, why in {"raw": "there is no chat template", "raw-chat": "does not tell the model of tools"}.items():
         with pytest.raises(ConfigError, match=rf"protocol\.preset = 'tools'.*{why}.*model\.chat_template"):
-            validate_before_training(own(model, {"protocol.preset": "tools"}))
+            prepare(own(model, {"protocol.preset": "tools"}))
 
 
 def test_a_model_whose_turns_would_never_end_is_refused(

@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from holdfast.agent.protocol import render_prompt
 from holdfast.base.errors import CheckpointError, ConfigError, ModelError
 from holdfast.base.run_folder import list_checkpoints
-from holdfast.model import language_model
 from holdfast.model.language_model import load_model, take_weights
 from holdfast.recipe import Config, Model
 from holdfast.retrieval import open_index
@@ -99,16 +98,9 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_trains_is_saved_goes_on_and_answers(
-    own: Callable[..., Config],
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    told: Any,
-    kind: str,
-    monkeypatch: pytest.MonkeyPatch,
+    own: Callable[..., Config], request: pytest.FixtureRequest, tmp_path: Path, told: Any, kind: str
 ) -> None:
-    monkeypatch.setattr(language_model, "has_bf16", lambda: True)  # without the instructions it is slower, no more
     model, changes = KINDS[kind]
-    rounding = 0.2 if "bf16" in kind else 1e-5
     start = request.getfixturevalue(model)
     config = own(start, changes)
     summary = train(config, tmp_path / "run", listener=told)
@@ -136,7 +128,7 @@ def test_it_trains_is_saved_goes_on_and_answers(
     plain = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32).eval()
     ids = torch.tensor([render_prompt("What is place 3?", agent.protocol, agent.tokenizer)])
     with torch.no_grad():
-        torch.testing.assert_close(agent.policy.model(ids).logits, plain(ids).logits, atol=rounding, rtol=rounding)
+        torch.testing.assert_close(agent.policy.model(ids).logits, plain(ids).logits, atol=1e-5, rtol=1e-5)
     assert AutoTokenizer.from_pretrained(saved)("a lake")["input_ids"] == agent.tokenizer("a lake")["input_ids"]
     fresh = load_model(Model(path="x"), start, CPU).model
     with torch.no_grad():
@@ -231,6 +223,7 @@ def test_weights_are_fp32_and_dropout_is_off(tmp_path: Path, make_model: Callabl
     made.model.train()
     with torch.no_grad():
         assert torch.equal(made.model(ids).logits, made.model(ids).logits)
+    assert load_model(Model(path="x", autocast="bf16"), tmp_path / "half", CPU).autocast_dtype is torch.bfloat16
 
 
 # ---- models that are refused

@@ -15,12 +15,13 @@
 
 prime-rl computes its loss rollout by rollout, as sums, and divides by the number of tokens of the whole step. The
 penalty is such a sum, divided by the share of preserved tokens in recent rollouts, or with `normalizer = "policy"` the
-sum alone. The old policy is the sampler's, whose log-probs are the only
-old ones. It is at least one step behind by default, and the sampler's numbers differ a little from the trainer's even
-where it is not; `threshold` keeps that noise from counting.
+sum alone. The old policy is the sampler: each token's log-prob under the weights that drew it, up to
+`max_off_policy_steps` steps behind. The sampler's numbers differ a little from the trainer's even where it is not
+behind; `threshold` keeps that noise from counting.
 
 Source: `prime_rl.trainer.rl.loss` of prime-rl 0.8, whose losses are functions, and of its main branch since September
-2026, whose losses are objects with `.loss()`. IPO is the default since pull request #3418 (27 August 2026).
+2026, whose losses are objects with `.loss()`. IPO is the default since pull request #3418 (27 August 2026), with an
+`eps` of 0.3 and no KL since #3586 (18 September).
 """
 
 from __future__ import annotations

@@ -4,12 +4,16 @@
 
     Trainer = with_penalties(AsyncGRPOTrainer, LLDS(coef=1.0, threshold=0.01))
 
-Its old log-probs are vLLM's, from a policy that is up to `max_staleness` updates behind. So a penalty acts on every
-step. They also differ a little from the trainer's before any update, and without a threshold such noise counts.
+The old policy of a penalty is the sampler: each token's log-prob is vLLM's, under the weights that drew it, which are
+up to `max_staleness` synchronisations and one fetched batch behind. So a penalty acts on every step but the first.
+vLLM's numbers also differ a little from the trainer's before any update, and without a threshold such noise counts.
 
 The loss gets the sampled tokens of packed rollouts in one row, without rewards. `model` is wrapped for the time of a
 loss, to keep the log-probs that TRL computes, and the tokens are put back into rollouts. A place between two tokens
 that was not sampled is an observation, and separates actions.
+
+By what TRL divides its loss is read off the loss itself (`token_weight`). So `coef` means the same in versions that
+divide by the tokens of a micro-batch (1.16) and in those that divide by the tokens of the accumulation window (#7249).
 
 Source: trl 1.16, `experimental/async_grpo`.
 """
@@ -23,7 +27,7 @@ from torch import Tensor
 
 from holdfast.adapters.host_losses import measure
 from holdfast.adapters.trl_mask import Trainer
-from holdfast.adapters.trl_penalty import Settings
+from holdfast.adapters.trl_penalty import Settings, no_logprobs
 from holdfast.methods.penalties import LLDS
 
 _LARGEST = "ratio/max"
@@ -58,6 +62,21 @@ def unpacked(inputs: dict[str, Any], logprobs: Tensor) -> tuple[Tensor, Tensor, 
     )
 
 
+def token_weight(slope: Tensor, change: Tensor, mask: Tensor) -> Tensor:
+    """0-d: what the host's loss multiplies a token's term by, such as 1 / (tokens of the window / processes).
+
+    The slope of the loss by the advantage of a token is -weight × its ratio, where the clip changes nothing. So it is
+    read at the token whose ratio is nearest to 1.
+
+    Args:
+        slope: float [S, W].
+        change: float [S, W], log-probs minus the old ones.
+        mask: bool [S, W].
+    """
+    nearest = torch.where(mask, change.abs(), torch.inf).argmin()
+    return -slope.flatten()[nearest] / change.flatten()[nearest].exp()
+
+
 class AsyncMixin(Trainer):
     """The methods that `with_penalties` adds; each calls `super()`."""
 
@@ -67,24 +86,34 @@ class AsyncMixin(Trainer):
         """TRL's loss plus the penalty; in evaluation TRL's alone."""
         if not self.model.training:
             return super().compute_loss(model, inputs, *args, **kwargs)
-        outputs = []
+        outputs: list[Any] = []
+        penalty, term = self.holdfast_settings.penalty, None
+        watched = inputs["advantages"].detach().requires_grad_(penalty is not None)
 
         def forward(**model_inputs: Any) -> Any:
             outputs.append(model(**model_inputs))
             return outputs[-1]
 
-        loss: Tensor = super().compute_loss(forward, inputs, *args, **kwargs)
-        arguments = unpacked(inputs, outputs[0].log_probs)
-        _, _, advantages, mask = arguments
-        penalty, term = self.holdfast_settings.penalty, None
+        loss: Tensor = super().compute_loss(forward, inputs | {"advantages": watched}, *args, **kwargs)
+        logprobs = getattr(outputs[0], "log_probs", None) if outputs else None
+        if logprobs is None or logprobs.numel() != inputs["attention_mask"].sum():
+            raise no_logprobs(NAME)
+        arguments = unpacked(inputs, logprobs)
+        new, old, advantages, mask = arguments
         preserved = (penalty or LLDS()).preserved(advantages, mask)
         sums: dict[str, tuple[Tensor, Tensor]] = {}
         if penalty is not None:
             term = penalty.per_token(*arguments, preserved=preserved)
-            count = (preserved & mask if penalty.normalizer == "preserved" else mask).sum().float()
-            share = self.accelerator.reduce(count, reduction="sum").clamp(min=1) / self.accelerator.num_processes
-            total = penalty.coef * term.sum()
-            loss = loss + total / share / self.current_gradient_accumulation_steps
+            tokens, kept = mask.sum().float(), (preserved & mask).sum().float()
+            total, count = penalty.coef * term.sum(), tokens
+            (slope,) = torch.autograd.grad(loss, watched, retain_graph=True, allow_unused=True)  # not by the model
+            if slope is None:
+                raise no_logprobs(NAME)
+            weight = token_weight(unpacked(inputs | {"advantages": slope}, logprobs)[2], (new - old).detach(), mask)
+            if penalty.normalizer == "preserved":
+                kept_of_all, of_all = self.accelerator.reduce(torch.stack([kept, tokens]), reduction="sum")
+                weight, count = weight * of_all / kept_of_all.clamp(min=1), kept
+            loss = loss + weight * total
             sums["loss/penalty"] = total.detach(), count
         measured = measure(preserved, None if term is None else term.detach(), *arguments)
         largest = measured.pop(_LARGEST).value

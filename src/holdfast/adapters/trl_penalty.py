@@ -142,7 +142,8 @@ class PenaltyMixin(Trainer):
         finally:
             self._loss_mask = None
         logprobs, self._host_logprobs = self._host_logprobs, None
-        assert logprobs is not None
+        if logprobs is None:
+            raise no_logprobs("GRPOTrainer")
         return self._extended(loss, inputs, logprobs, mask)
 
     def _extended(self, loss: Tensor, inputs: dict[str, Any], logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -234,6 +235,15 @@ def over_preserved(trainer: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     count = inputs["holdfast_preserved_count"].clamp(min=1) / trainer.accelerator.num_processes
     window = trainer.current_gradient_accumulation_steps
     return {"mode": "token-mean", "denominator": count * window / trainer.args.steps_per_generation}
+
+
+def no_logprobs(trainer: str) -> ConfigError:
+    """The error for a loss of TRL that does not show the log-probs it is computed from."""
+    return ConfigError(
+        f"with_penalties({trainer}): this version of TRL computes its loss without passing on the log-probs of its "
+        "tokens, perhaps in one kernel, so nothing can be added to it. Switch that kernel off, or go back to the "
+        "version of before"
+    )
 
 
 def check_config(args: Any, penalty: Penalty | None) -> None:

@@ -12,7 +12,7 @@
 
 Token in, token out: the ids TRL trains on are the sampled ones, with observations between them and masked by
 `env_mask`. Without `use_vllm` the trainer's model samples, with a cache that lasts for a rollout; with it, TRL's vLLM
-does, colocated or as a server. Temperature, top-p and top-k are the trainer's.
+does, colocated or as a server. Temperature, top-p and top-k are the trainer's, and so is the longest completion.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class SearchRollouts:
     Args:
         retriever: answers the searches; anything with `search(queries, k)`.
         protocol: tags, prompt and limits; `holdfast.agent.tools.NATIVE` for tool calls. A prompt of the data set is a
-            question; the protocol's prompt goes around it.
+            question; the protocol's prompt goes around it. `GRPOConfig.max_completion_length` is a limit as well, on
+            the tokens after the prompt; see `completion_limit`.
         chat_template: `auto`, `none`, or a Jinja file; see `render_prompt`.
         seed: of the sampler when the trainer's model samples. vLLM has its own seed.
         max_failed: stop the run when a larger fraction of a batch's rollouts fails.
@@ -156,6 +157,7 @@ class SearchRollouts:
             )
         tokenizer, training = trainer.processing_class, trainer.model.training
         self.protocol.check_template(tokenizer, trainer.eos_token_ids)
+        limit = completion_limit(trainer.args)
         step = self._seed_of_call("train" if training else "eval", trainer.state.global_step)
         faulty = training and self.search_failure_rate
         tasks = [
@@ -164,6 +166,7 @@ class SearchRollouts:
                 example_id=f"{i}",
                 prompt=tuple(render_prompt(_question(prompt), self.protocol, tokenizer, self.chat_template)),
                 seed=rollout_seed(*step, trainer.accelerator.process_index, i),
+                max_completion_tokens=limit,
             )
             for i, prompt in enumerate(prompts)
         ]
@@ -239,6 +242,17 @@ class SearchRollouts:
                     max_tokens=self.protocol.max_total_tokens,
                 )
             yield self._policy.with_sampling(**sampling)
+
+
+def completion_limit(args: Any) -> int | None:
+    """Tokens after the prompt that a `GRPOConfig` allows; None leaves it to the protocol.
+
+    TRL's default of `max_completion_length` is meant for one turn, so it counts as not given. Under `dr_grpo` the
+    setting is the loss's divisor, and no limit.
+    """
+    given: int | None = args.max_completion_length
+    default = type(args).__dataclass_fields__["max_completion_length"].default
+    return None if given == default or args.loss_type == "dr_grpo" else given
 
 
 def check_sharding(trainer: Any) -> None:

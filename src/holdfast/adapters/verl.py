@@ -1,4 +1,4 @@
-"""verl 0.8 and 0.9: policy losses with a likelihood-preserving penalty, registered with verl.
+"""verl 0.8 to 0.10: policy losses with a likelihood-preserving penalty, registered with verl.
 
     pip install 'holdfast-rl[verl]'          # verl 0.9 imports this module by itself: entry point group `verl.plugins`
     export VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl    # verl 0.8 has no plugins; for every process
@@ -11,6 +11,10 @@ are, bit for bit. The hyper-parameters are fields of `HoldfastPolicyLossConfig`:
 
     actor_rollout_ref.actor.policy_loss._target_=holdfast.adapters.verl.HoldfastPolicyLossConfig
     +actor_rollout_ref.actor.policy_loss.penalty_coef=1.0
+
+The old policy of a penalty is the one of verl's `old_log_probs`: the weights at the beginning of the rollout batch; in
+the fully asynchronous trainer those of the last synchronisation; in bypass mode, which both asynchronous trainers have
+by default, the sampler, each token under the weights that drew it.
 
 A loss in verl cannot see token ids, which rollouts are correct, or how many optimizer steps a rollout batch is used
 for. `holdfast doctor verl` reads the last one from the configuration. Nor can it see where the answer is, but verl's

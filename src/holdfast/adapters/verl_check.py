@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.adapters.verl import HoldfastPolicyLossConfig
@@ -15,7 +16,8 @@ from holdfast.adapters.verl_losses import LAST_ACTION, penalty_for
 from holdfast.adapters.verl_losses import LOSSES as LOSSES
 from holdfast.adapters.verl_term import refuse_split_actions
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.verl import ANSWER_SPAN
+from holdfast.hosts.verl import ANSWER_SPAN, CONFIGS
+from holdfast.methods.penalties import Penalty
 
 TARGET = f"{HoldfastPolicyLossConfig.__module__}.{HoldfastPolicyLossConfig.__qualname__}"
 _LOSS = "actor_rollout_ref.actor.policy_loss"
@@ -25,6 +27,7 @@ EXAMPLE = (
     f"{_LOSS}._target_={TARGET}",
     f"{_LOSS}.loss_mode=holdfast_llds",
     f"+{_LOSS}.rollout_correction=${{algorithm.rollout_correction}}",
+    "actor_rollout_ref.rollout.name=vllm",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
 )
 """Overrides that are enough for `holdfast_llds`; the third lets the loss see what is done to its mask."""
@@ -45,17 +48,21 @@ class Check(NamedTuple):
     text: str
 
 
-def compose(overrides: Sequence[str]) -> Any:
-    """verl's `ppo_trainer` configuration with Hydra overrides. Raises `ConfigError` with Hydra's own words."""
+def compose(overrides: Sequence[str], name: str = "ppo_trainer") -> Any:
+    """A configuration of verl, by its name, with Hydra overrides. Raises `ConfigError` with Hydra's own words."""
+    import verl
     from hydra import compose as compose_config
-    from hydra import initialize_config_module
+    from hydra import initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    prefix = next(prefix for prefix in CONFIGS if name.startswith(prefix))
+    # The file of the one-step-off trainer names this folder as seen from a clone's root.
+    search = ["hydra.searchpath=[pkg://verl.trainer.config]"] if prefix else []
     try:
-        with initialize_config_module("verl.trainer.config", version_base=None):
-            config = compose_config("ppo_trainer", list(overrides))
+        with initialize_config_dir(str(Path(verl.__file__).parent / CONFIGS[prefix]), version_base=None):
+            config = compose_config(name.removesuffix(".yaml"), [*overrides, *search])
         OmegaConf.resolve(config)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(f"verl's configuration does not compose with these overrides: {error}") from error
@@ -63,45 +70,80 @@ def compose(overrides: Sequence[str]) -> Any:
 
 
 def steps_per_rollout(config: Any) -> int:
-    """Optimizer steps verl takes on one rollout batch: mini-batches (both sizes count prompts) times epochs."""
-    actor = config.actor_rollout_ref.actor
-    return math.ceil(config.data.train_batch_size / actor.ppo_mini_batch_size) * int(actor.ppo_epochs)
+    """Optimizer steps that verl takes against one old policy, unless that is the sampler.
+
+    In the fully asynchronous trainer that is from one synchronisation to the next, elsewhere a rollout batch:
+    mini-batches (both sizes count prompts) times epochs.
+    """
+    actor, asynchronous = config.actor_rollout_ref.actor, config.get("async_training")
+    if asynchronous:
+        batches = asynchronous.require_batches * asynchronous.trigger_parameter_sync_step
+    else:
+        batches = math.ceil(config.data.train_batch_size / actor.ppo_mini_batch_size)
+    return int(batches) * int(actor.ppo_epochs)
+
+
+def refused_by_verl(config: Any) -> Iterator[str]:
+    """What verl's own classes and functions say against its sections, a sentence each."""
+    import torch
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask as correct
+    from verl.utils.config import omega_conf_to_dataclass
+
+    for section in (config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm):
+        try:
+            omega_conf_to_dataclass(section)
+        except Exception as error:  # verl's dataclasses assert, Hydra wraps what ours raise
+            yield str(_innermost(error)).partition("\n")[0]  # OmegaConf adds the full key in lines of its own
+    correction = config.algorithm.get("rollout_correction") or {}
+    settings = {key: value for key, value in correction.items() if key.startswith(("rollout_is", "rollout_rs"))}
+    try:
+        correct(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1), **settings)
+    except Exception as error:
+        yield f"algorithm.rollout_correction: {error}"
+
+
+def _correction_problems(config: Any, base: str | None) -> Iterator[str]:
+    """What verl would find at the first step, or never, in the correction of a composed configuration."""
+    correction = config.algorithm.get("rollout_correction") or {}
+    chosen = [f"{key} = {correction[key]!r}" for key in ("rollout_is", "rollout_rs") if correction.get(key)]
+    bypass = correction.get("bypass_mode")
+    if (chosen or bypass) and not config.actor_rollout_ref.rollout.calculate_log_probs:
+        then = "stops at the first step" if bypass else "skips the correction without a warning"
+        yield (
+            f"algorithm.rollout_correction without the sampler's log-probs: verl then {then}. Set "
+            "actor_rollout_ref.rollout.calculate_log_probs=true"
+        )
+    if bypass and chosen and base != "bypass_mode":
+        yield (
+            f"algorithm.rollout_correction.bypass_mode with {' and '.join(chosen)}: in bypass mode only verl's loss "
+            "bypass_mode reads these, so they have no effect. Set "
+            f"{_LOSS}.base_loss_mode=bypass_mode, or leave them out"
+        )
 
 
 def checks(config: Any) -> Iterator[Check]:
     """What a composed configuration means for holdfast's losses and agent loop."""
-    from verl.utils.config import omega_conf_to_dataclass
-
     settings = config.actor_rollout_ref.actor.policy_loss
     name, steps = settings.loss_mode, steps_per_rollout(config)
     if name not in LOSSES:
         yield Check(False, f"{_LOSS}.loss_mode = {name!r} is not a loss of holdfast; those are {', '.join(LOSSES)}")
         return
+    correction = config.algorithm.get("rollout_correction") or {}
+    refusals = [*refused_by_verl(config), *_correction_problems(config, settings.get("base_loss_mode"))]
+    yield from (Check(False, refusal) for refusal in refusals)
     try:
-        omega_conf_to_dataclass(config.actor_rollout_ref.actor)
         penalty = penalty_for(name, settings)
-        refuse_split_actions(penalty, config.algorithm.get("rollout_correction"), settings.get("penalty_answer"))
-    except Exception as error:  # verl's dataclasses assert, Hydra wraps what ours raise
-        yield Check(False, str(_innermost(error)))
+        refuse_split_actions(penalty, correction, settings.get("penalty_answer"))
+    except ConfigError as error:
+        if str(error) not in refusals:  # our own class has said it already
+            yield Check(False, str(error))
+        return
+    if refusals:
         return
     what = "no penalty" if penalty is None else repr(penalty)
     base = settings.get("base_loss_mode") or "vanilla"
-    yield Check(True, f"the actor's configuration is valid: {name} on {base}, {what}")
-    count = f"{steps} optimizer step{'s' * (steps != 1)} per rollout batch"
-    sizes = f"data.train_batch_size / ppo_mini_batch_size × ppo_epochs = {count}"
-    correction = config.algorithm.get("rollout_correction") or {}
-    # On the first step the policy equals the old one, unless that is the sampler.
-    always = penalty is None or penalty.acts_without_drift or correction.get("bypass_mode")
-    acting = steps if always else steps - 1
-    if acting:
-        yield Check(True, sizes if penalty is None else f"{sizes}; the penalty acts on {acting} of them")
-    else:
-        yield Check(
-            False,
-            f"{sizes}: on the first step the policy equals the old policy, so {name} is always zero. Set "
-            "actor_rollout_ref.actor.ppo_mini_batch_size to half of data.train_batch_size or less (published runs "
-            "took 10 steps), or ppo_epochs to 2",
-        )
+    yield Check(True, f"verl's own classes take the configuration: {name} on {base}, {what}")
+    yield _schedule(config, name, penalty, steps)
     if penalty is not None and penalty.uses_answer_mask:
         answer = settings.get("penalty_answer")
         yield Check(True, _ANSWERS[answer] + (_SCHEDULE if penalty.uses_search_count else ""))
@@ -114,16 +156,10 @@ def checks(config: Any) -> Iterator[Check]:
     if correction.get("bypass_mode") and penalty is not None:
         yield Check(
             True,
-            "note: in bypass mode the old log-probs are the sampler's, which differ a little from the trainer's even "
-            "before any update; set penalty_threshold to ignore such noise",
+            "note: in bypass mode the old policy is the sampler: each token's log-prob under the weights that drew it. "
+            "It differs a little from the trainer's even before any update; set penalty_threshold to ignore such noise",
         )
     rollout = config.actor_rollout_ref.rollout
-    if (correction.get("rollout_is") or correction.get("rollout_rs")) and not rollout.calculate_log_probs:
-        yield Check(
-            False,
-            "algorithm.rollout_correction without the sampler's log-probs: verl then skips the correction without a "
-            "warning. Set actor_rollout_ref.rollout.calculate_log_probs=true",
-        )
     if rollout.top_p < 1 or rollout.top_k > 0:
         yield Check(
             True,
@@ -138,6 +174,30 @@ def checks(config: Any) -> Iterator[Check]:
             "rollout.agent.default_agent_loop = 'holdfast_search' without rollout.agent.agent_loop_config_path; set "
             "it to a YAML file with the address of the retriever",
         )
+
+
+def _schedule(config: Any, name: str, penalty: Penalty | None, steps: int) -> Check:
+    """On how many optimizer steps the penalty acts."""
+    count = f"{steps} optimizer step{'s' * (steps != 1)}"
+    if config.get("async_training"):
+        sizes = f"require_batches × trigger_parameter_sync_step × ppo_epochs = {count} between two synchronisations"
+        remedy = (
+            "async_training.trigger_parameter_sync_step to 2 or more, or algorithm.rollout_correction.bypass_mode=true"
+        )
+    else:
+        sizes = f"data.train_batch_size / ppo_mini_batch_size × ppo_epochs = {count} per rollout batch"
+        remedy = (
+            "actor_rollout_ref.actor.ppo_mini_batch_size to half of data.train_batch_size or less (published runs "
+            "took 10 steps), or ppo_epochs to 2"
+        )
+    # On the first step the policy equals the old one, unless that is the sampler.
+    bypass = (config.algorithm.get("rollout_correction") or {}).get("bypass_mode")
+    acting = steps if penalty is None or penalty.acts_without_drift or bypass else steps - 1
+    if acting:
+        return Check(True, sizes if penalty is None else f"{sizes}; the penalty acts on {acting} of them")
+    return Check(
+        False, f"{sizes}: on the first step the policy equals the old policy, so {name} is always zero. Set {remedy}"
+    )
 
 
 def _innermost(error: BaseException) -> BaseException:

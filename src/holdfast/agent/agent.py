@@ -41,6 +41,8 @@ class Task:
     prompt: tuple[int, ...]
     seed: int
     """All randomness of the rollout: two tasks with equal prompt and seed sample the same tokens."""
+    max_completion_tokens: int | None = None
+    """Tokens after the prompt, observations included, if `max_total_tokens` of the protocol does not end it before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +162,9 @@ def search_agent(
 ) -> Agent[Trajectory]:
     """The rollout of a task as an agent. `stats` and `on_turn`: as in `run_rollouts`."""
     stats = stats or RolloutStats()
+    if task.max_completion_tokens is not None:
+        longest = min(protocol.max_total_tokens, len(task.prompt) + task.max_completion_tokens)
+        protocol = replace(protocol, max_total_tokens=longest)
     state = RolloutState(task.prompt, protocol, tokenizer)
     while remaining := state.remaining_tokens():
         completion = yield ModelCall(tuple(state.context), remaining, protocol.stop, task.seed)

@@ -12,12 +12,13 @@ from rich.text import Text
 from holdfast.base.errors import ConfigError
 from holdfast.cli.findings import entry, paragraph, show, show_differences
 from holdfast.cli.pages import check_page
-from holdfast.cli.sources import LogsArgument, NameOption, read_sources
+from holdfast.cli.sources import LogsArgument, NameOption, given_names, read_sources
 from holdfast.cli.terminal import err, out
 
 if TYPE_CHECKING:
     from holdfast.diagnose.finding import Diagnosis
     from holdfast.diagnose.log import Log
+    from holdfast.diagnose.readers.rollouts.files import Rollouts
 
 
 class Form(StrEnum):
@@ -113,13 +114,13 @@ def diagnose(
     form = _form(form, as_json=as_json)
     if page is not None:
         check_page(page, sources, "--html")
-    runs = [(log, _diagnose(log, codes), path) for log, path in read_sources(sources, "diagnose", name)]
+    runs = _runs(sources, "diagnose", name, codes)
     printed = _print_differences if diff else _print
-    printed([(log, diagnosis) for log, diagnosis, _ in runs], form, verbose=verbose)
+    printed([(log, diagnosis) for log, diagnosis, *_ in runs], form, verbose=verbose)
     if page is not None:
         _write_page(page, runs)
         (out() if form is Form.text else err()).print(f"Wrote {page}", soft_wrap=True)
-    if any(_fails(diagnosis, fail_on) for _, diagnosis, _ in runs):
+    if any(_fails(diagnosis, fail_on) for _, diagnosis, *_ in runs):
         raise typer.Exit(1)
 
 
@@ -194,17 +195,35 @@ def report(
 
     [cyan]holdfast report runs/a runs/b --out both.html[/cyan]
     """
-    from holdfast.diagnose.diagnose import diagnose
+    from holdfast.diagnose.codes import chosen
 
     check_page(page, sources, "--out")
-    _write_page(page, [(log, diagnose(log), path) for log, path in read_sources(sources, "report", name)])
+    _write_page(page, _runs(sources, "report", name, chosen("", where="")))
     out().print(f"Wrote {page}", soft_wrap=True)
 
 
-def _write_page(page: Path, runs: list[tuple[Log, Diagnosis, Path | None]]) -> None:
+Run = tuple["Log", "Diagnosis", Path | None, "Rollouts"]
+
+
+def _runs(sources: list[str] | None, command: str, names: list[str] | None, codes: set[str]) -> list[Run]:
+    """Each log with its diagnosis, where it is, and the rollouts beside it."""
+    from dataclasses import replace
+
+    from holdfast.diagnose.readers.rollouts.files import Rollouts, rollouts_beside
+    from holdfast.diagnose.texts import text_findings
+
+    runs: list[Run] = []
+    for log, path in read_sources(sources, command, names):
+        read = Rollouts() if path is None else rollouts_beside(path, log.name, given_names(names))
+        log = replace(log, notes=tuple(dict.fromkeys((*log.notes, *read.notes))))
+        runs.append((log, replace(_diagnose(log, codes), texts=text_findings(read.rollouts)), path, read))
+    return runs
+
+
+def _write_page(page: Path, runs: list[Run]) -> None:
     from holdfast.diagnose.report import reported, write_report
 
-    write_report(page, [reported(log, diagnosis, path) for log, diagnosis, path in runs])
+    write_report(page, [reported(*run) for run in runs])
 
 
 def _diagnose(log: Log, codes: set[str]) -> Diagnosis:

@@ -79,12 +79,18 @@ def verl(
         list[str] | None,
         typer.Argument(metavar="OVERRIDES…", help="The Hydra overrides of your run, to check them too."),
     ] = None,
+    config_name: Annotated[
+        str, typer.Option(help="As verl takes it, such as one_step_off_ppo_trainer or fully_async_ppo_trainer.")
+    ] = "ppo_trainer",
+    config_path: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """Check verl: its version, plug-in and losses, and the Hydra overrides of your run.
 
     [cyan]holdfast doctor verl algorithm.adv_estimator=grpo[/cyan]
+
+    [cyan]holdfast doctor verl --config-name fully_async_ppo_trainer async_training.require_batches=4[/cyan]
     """
-    _report(verl_lines(overrides or []))
+    _report(verl_lines(overrides or [], config_name))  # the path follows from the name
 
 
 @app.command("unsloth")
@@ -207,7 +213,7 @@ def slime_lines(options: list[str]) -> Iterator[Line]:
     yield from slime_checks(options)
 
 
-def verl_lines(overrides: list[str]) -> Iterator[Line]:
+def verl_lines(overrides: list[str], config_name: str) -> Iterator[Line]:
     """The lines of `trl_lines` for verl. Stops at the first problem that hides the others."""
     from holdfast.hosts.host import between
     from holdfast.hosts.verl import VERL
@@ -232,7 +238,7 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
             False,
             f"vllm {vllm} is installed, but verl {installed} needs 0.18 or newer. Run: pip install 'vllm>=0.18'",
         )
-    yield from _plugin_lines(has_plugins=between(installed, (0, 9), (0, 10)))
+    yield from _plugin_lines(has_plugins=between(installed, (0, 9)))
     absent = [package for module, package in _VERL_NEEDS.items() if find_spec(module) is None]
     if absent:
         missing = f"{', '.join(absent)} missing, which verl's trainer or its agent loops need"
@@ -243,7 +249,7 @@ def verl_lines(overrides: list[str]) -> Iterator[Line]:
         yield False, f"holdfast.adapters.verl cannot be imported: {error}"
         return
     yield True, f"policy losses in verl's registry: {', '.join(verl_check.LOSSES)}"
-    config = verl_check.compose(overrides or verl_check.EXAMPLE)
+    config = verl_check.compose(overrides or verl_check.EXAMPLE, config_name)
     yield from verl_check.checks(config)
     if not overrides:
         yield True, "checked with the overrides\n    " + "\n    ".join(verl_check.EXAMPLE)

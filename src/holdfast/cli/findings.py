@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.diagnose.compare import Comparison
     from holdfast.diagnose.finding import Diagnosis, Finding
     from holdfast.diagnose.log import Log
+    from holdfast.diagnose.texts import TextFinding
 
 _WIDTH = 80
 _SCREEN = 24
@@ -42,6 +43,7 @@ def _screen(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
     for reading_notes in (_MOST_READING_NOTES, 0):
         lines = _head(console, log, diagnosis, reading_notes) + _findings(console, findings[:1])
         named = _named(console, "then", findings[1:]) + _named(console, "note", diagnosis.notes)
+        named += [line for one in diagnosis.texts for line in _entry(console, "rollouts", _seen(one))]
         lines += ([Text()] if findings and named else []) + named + _last(diagnosis, is_whole=len(findings) <= 1)
         if len(lines) <= room:
             return lines
@@ -61,6 +63,9 @@ def _everything(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
     for note in diagnosis.notes:
         told = f"{note.code} at step {note.step}: {note.summary} {note.remedy}".rstrip()
         lines += ([Text()] if note is diagnosis.notes[0] else []) + _entry(console, "note", told)
+    lines += [Text()] if diagnosis.texts else []
+    for one in diagnosis.texts:
+        lines += _entry(console, "rollouts", f"{_seen(one)} {one.advice}")
     return lines + _unchecked(console, diagnosis) + _last(diagnosis, is_whole=True)
 
 
@@ -114,6 +119,10 @@ def _named(console: Console, title: str, findings: Sequence[Finding], *, brief: 
     """Findings in a paragraph: code, step, and unless `brief` the title."""
     named = [f"{f.code} at {f.step}" if brief else f"{f.code} at step {f.step}, {_title_of(f)}" for f in findings]
     return _entry(console, title, (", " if brief else "; ").join(named)) if findings else []
+
+
+def _seen(found: TextFinding) -> str:
+    return f"{found.summary} For example, step {found.step}: {found.example}"
 
 
 def _title_of(finding: Finding) -> str:

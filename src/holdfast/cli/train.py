@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -19,10 +21,10 @@ from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError
 from holdfast.cli import runs
 from holdfast.cli.recipes import DEFAULT, RecipeArgument, read_recipe
-from holdfast.cli.terminal import err, out, print_error, program, train_extra
+from holdfast.cli.terminal import err, is_live, out, print_error, program, train_extra
 
 if TYPE_CHECKING:
-    from holdfast.recipe import Config
+    from holdfast.train.checks import Prepared
     from holdfast.train.listener import Listener
 
 T = TypeVar("T")
@@ -56,20 +58,19 @@ def train(
     Exit codes: 0 finished, 2 error, 3 stopped on a finding (guard.action),
     130 stopped with Ctrl-C.
     """
-    config, named, needs = _read(recipe, ctx.meta["settings"])
+    prepared, named = _prepare(recipe, ctx.meta["settings"])
     if dry_run:
-        from holdfast.train.checks import passage_notes
-
-        notes, folder = passage_notes(config), runs.free_folder(config, named=named, overwrite=overwrite)
+        folder = runs.free_folder(prepared.config, named=named, overwrite=overwrite)
         out().print(f"This recipe can be trained. The run would be written to {folder}.", soft_wrap=True)
-        if needs is not None:
-            out().print(f"It needs {needs}.", soft_wrap=True)
-        for note in notes:
+        if prepared.needs is not None:
+            out().print(f"It needs {prepared.needs}.", soft_wrap=True)
+        for note in prepared.notes:
             out().print(f"{note}.", soft_wrap=True)
         return
     trainer = load_trainer("run")
-    config, run_dir = runs.claim(config, recipe or DEFAULT, named=named, overwrite=overwrite)
-    _close(on_console(run_dir, lambda listener: trainer.train_checked(config, run_dir, listener=listener)))
+    config, run_dir = runs.claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
+    claimed = replace(prepared, config=config)
+    _close(on_console(run_dir, lambda listener: trainer.train_prepared(claimed, run_dir, listener=listener)))
 
 
 def resume(
@@ -124,10 +125,11 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
     """
     from holdfast.train.start_cache import from_model
 
-    config, named, _ = _read(recipe, ctx.meta["settings"], stage="warm-start")
+    prepared, named = _prepare(recipe, ctx.meta["settings"], stage="warm-start")
     trainer = load_trainer("start")
-    config, run_dir = runs.claim(config, recipe or DEFAULT, named=named, overwrite=overwrite)
-    model = on_console(run_dir, lambda listener: trainer.warm_start_only(config, run_dir, listener=listener))
+    config, run_dir = runs.claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
+    claimed = replace(prepared, config=config)
+    model = on_console(run_dir, lambda listener: trainer.warm_start_prepared(claimed, run_dir, listener=listener))
     command = f"{program()} train {quote(recipe) + ' ' if recipe else ''}{from_model(config, model)}"
     out().print(f"\nThe model is in {model}. Train from it with:\n  {command}")
 
@@ -173,12 +175,13 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
             signal.signal(signal.SIGTERM, previous)
 
 
-def _read(recipe: str | None, settings: list[str], *, stage: str | None = None) -> tuple[Config, bool, str | None]:
-    """`read_recipe` for a recipe that is to be trained, and what `validate_before_training` says that it needs."""
-    from holdfast.train.checks import validate_before_training
+def _prepare(recipe: str | None, settings: list[str], *, stage: str | None = None) -> tuple[Prepared, bool]:
+    """The recipe, ready to be trained, and whether it names its run."""
+    from holdfast.train.checks import prepare
 
     config, named = read_recipe(recipe, settings)
-    return config, named, validate_before_training(config, stage=stage)
+    with err().status("Reading questions, passages and the tokenizer") if is_live(out()) else nullcontext():
+        return prepare(config, stage=stage), named
 
 
 def _stop_again(ignored: sys.UnraisableHookArgs) -> None:

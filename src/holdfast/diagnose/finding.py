@@ -16,6 +16,7 @@ from holdfast.base.run_folder import FINDINGS
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
+from holdfast.diagnose.texts import TextFinding
 
 Level = Literal["finding", "note"]
 """A finding is a problem. A note is worth knowing, but no reason to act."""
@@ -69,6 +70,8 @@ class Diagnosis:
     which half of it was lost."""
     facts: Mapping[str, float] = field(default_factory=dict)
     """Numbers for the headline: `rows`, `rewards` (how many), `first step`, `last reward` and so on."""
+    texts: tuple[TextFinding, ...] = ()
+    """What the texts of rollouts show, where they are at hand. They are notes: no code, no exit code."""
 
 
 def write_findings(folder: Path, log: Log, diagnosis: Diagnosis) -> None:
@@ -91,6 +94,7 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
         "facts": _numbers(diagnosis.facts),
         "findings": [finding_json(finding) for finding in (*diagnosis.findings, *diagnosis.notes)],
         "cannot_tell": [asdict(one) | {"missing": list(one.missing)} for one in diagnosis.cannot_tell],
+        "texts": [asdict(one) for one in diagnosis.texts],
         "what_to_log": diagnosis.what_to_log,
         "notes": list(log.notes),
     }

@@ -32,6 +32,13 @@ ANSWER_SPAN = "answer-span"
 """The value of `penalty_answer` for the `answer_span` of a rollout's `extra_fields`, as holdfast's agent loop fills
 them."""
 
+CONFIGS = {
+    "one_step_off_": "experimental/one_step_off_policy/config",
+    "fully_async_": "experimental/fully_async_policy/config",
+    "": "trainer/config",
+}
+"""How the name of a configuration begins -> its folder in the package."""
+
 _OBSERVER = f"`{ACTOR}.policy_loss.loss_mode=holdfast_observe`, which leaves the loss as it is"
 _PENALTY = (
     f"{ACTOR}.policy_loss.loss_mode=holdfast_llds",
@@ -414,8 +421,8 @@ def _differences(recipe: Any) -> Iterator[str]:
 
 VERL = Host(
     id="verl",
-    versions=((0, 8), (0, 10)),
-    versions_text="0.8 or 0.9",
+    versions=((0, 8), (0, 11)),
+    versions_text="0.8, 0.9 or 0.10",
     series=(
         Name("critic/score/mean", "reward/mean"),
         Name("critic/score/min", "reward/min"),

@@ -2,8 +2,7 @@
 
 Autocast casts the float32 weights of every linear layer in every forward pass. A step of decoding reads each weight for
 one token a row, so on a GPU it is bound by the bytes it moves: 4 to read a weight, 2 to write its cast and 2 to read
-that. A cast that stays leaves 2 of these 8. On a CPU, oneDNN would reorder a weight in every pass, and where it
-multiplies in bf16 cast it too.
+that. A cast that stays leaves 2 of these 8. On a CPU, oneDNN would reorder a weight in every pass.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class CastWeights:
         self._places: list[tuple[dict[str, Any], str, Tensor]] = []
         for module in model.modules():
             if isinstance(module, OneDNNLinear) and dtype is None:
-                self._places.append((module._parameters, "weight", module.prepared(module.weight)))
+                self._places.append((module._parameters, "weight", module.prepared()))
             if type(module) is not torch.nn.Linear or dtype is None:  # a subclass may compute otherwise
                 continue
             for name, parameter in module._parameters.items():

@@ -18,7 +18,7 @@ from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra, Mod
 from holdfast.base.stored import read_object
 from holdfast.model import models
 from holdfast.model.logprobs import log_distributions, logprobs_and_mass, masked_logprobs, token_logprobs
-from holdfast.model.onednn import BF16Linear, OneDNNLinear, has_bf16, use_onednn
+from holdfast.model.onednn import use_onednn
 from holdfast.model.sampling import SamplingMask
 from holdfast.model.settings import Model, Sampling
 from holdfast.model.support import avoid_cudnn_attention, worth_sharing
@@ -122,16 +122,6 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def in_bf16(config: Model, device: torch.device) -> bool:
-    """Whether a model on this device multiplies in bf16. Raises `ConfigError` for a CPU that is slower with it."""
-    if config.autocast == "bf16" and device.type == "cpu" and not has_bf16():
-        raise ConfigError(
-            "model.autocast = 'bf16', but this CPU has no instructions for bf16 (avx512_bf16 or amx_bf16), and is "
-            "slower with it than in float32; set model.autocast = 'auto'"
-        )
-    return config.autocast == "bf16" or (config.autocast == "auto" and device.type == "cuda")
-
-
 def load_model(config: Model, path: str | Path, device: torch.device) -> LanguageModel:
     """Model and tokenizer from a directory (of a model, or of LoRA adapters) or a hub id.
 
@@ -149,7 +139,7 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
             model = _load_weights(path, f"model.path = {str(path)!r}", config)
             if config.lora_rank:
                 model = _with_fresh_lora(model, config)
-    return prepare(model, tokenizer, config, device)
+    return ready(model, tokenizer, config, device)
 
 
 def has_adapters(path: str | Path) -> bool:
@@ -187,8 +177,8 @@ def load_skeleton(config: Model) -> LanguageModel | None:
     return LanguageModel(model=model, tokenizer=tokenizer)
 
 
-def prepare(model: Any, tokenizer: Any, config: Model, device: torch.device) -> LanguageModel:
-    """Move to the device, switch dropout off, switch checkpointing on if configured. Raises as `in_bf16`."""
+def ready(model: Any, tokenizer: Any, config: Model, device: torch.device) -> LanguageModel:
+    """Move to the device, switch dropout off, switch checkpointing on if configured."""
     for module in model.modules():
         if isinstance(module, _DropoutNd):
             module.p = 0.0
@@ -199,15 +189,15 @@ def prepare(model: Any, tokenizer: Any, config: Model, device: torch.device) -> 
         with quiet():
             model.enable_input_require_grads()  # frozen embeddings (LoRA) would otherwise cut the graph
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    bf16 = in_bf16(config, device)
-    if device.type == "cpu" and (bf16 or worth_sharing(model)):
-        use_onednn(model, BF16Linear if bf16 else OneDNNLinear)
+    bf16 = config.autocast == "bf16" or (config.autocast == "auto" and device.type == "cuda")
+    if device.type == "cpu" and not bf16 and worth_sharing(model):
+        use_onednn(model)
     if device.type == "cuda":
         avoid_cudnn_attention()
     return LanguageModel(
         model=_aligned(model.to(device)).eval(),
         tokenizer=tokenizer,
-        autocast_dtype=torch.bfloat16 if bf16 and device.type != "cpu" else None,
+        autocast_dtype=torch.bfloat16 if bf16 else None,
         gradient_checkpointing=config.gradient_checkpointing,
     )
 

@@ -21,8 +21,7 @@ class Model(Section):
     lora_alpha: int = Field(32, ge=1)
     """LoRA updates are multiplied by `lora_alpha / lora_rank`."""
     autocast: Literal["auto", "bf16", "none"] = "auto"
-    """Multiply in bf16, with fp32 weights. `auto`: only on a GPU. A CPU needs instructions for it, avx512_bf16 or AMX,
-    and computes all but the products of hidden layers in fp32."""
+    """Autocast to bf16, with fp32 weights. `auto`: only on a GPU."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     trust_remote_code: bool = False

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from holdfast.retrieval.types import Hit, Retriever
+from holdfast.retrieval.types import Document, Hit, Retriever
 
 
 class CachedRetriever:
@@ -26,6 +26,11 @@ class CachedRetriever:
     def in_process(self) -> bool:
         """See `Retriever.in_process`."""
         return self._retriever.in_process
+
+    @property
+    def documents(self) -> Sequence[Document]:
+        """The passages; none where the retriever does not know them, such as a server's."""
+        return getattr(self._retriever, "documents", ())
 
     @property
     def corpus_hash(self) -> str | None:

@@ -1,8 +1,9 @@
-"""Checks before a run: errors for what cannot work, warnings for what is doubtful."""
+"""What a recipe names, read once and checked: errors for what cannot work, notes and warnings for what is doubtful."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,109 +20,95 @@ if TYPE_CHECKING:
     from holdfast.agent.protocol import SearchProtocol
     from holdfast.model.language_model import LanguageModel
     from holdfast.retrieval.types import Document
-    from holdfast.train.loading import Questions
+    from holdfast.train.loading import Questions, Retrievers
 
 _PROMPTS = 16
 """Prompts checked per split, the longest first: rendering a hundred thousand would take a minute."""
 _COUNTED = 1000
 """Passages whose tokens are counted, and questions per split, the longest in bytes first: a tokenizer makes a token or
 less of each byte."""
-_SMALL_CORPUS = 256 * 2**20
-"""Bytes of a corpus that is read whole before a run begins. A larger one is read when it is indexed."""
 
 
-def validate_before_training(config: Config, *, stage: str | None = None) -> str | None:
-    """Refuse what cannot be trained, as far as the recipe, its code and its files show within seconds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A recipe that can be trained, and what it names. A dry run ends with it; a run begins with it."""
 
-    `holdfast train` and its dry run call this first, so both refuse with the same sentence. Three things can still fail
-    later: damaged weights, a corpus that is too large to read twice, and a server that does not answer.
+    config: Config
+    questions: Questions
+    retrievers: Retrievers
+    needs: str | None
+    """The memory, disk and time that training on a CPU needs, for a model in a folder."""
+    notes: tuple[str, ...]
+    """Sentences: rows that were skipped, the number of passages, and how many are too long to be read whole."""
 
-    `stage` as in `check_training`. Returns a sentence on the memory, disk and time that training on a CPU needs, for a
-    model in a folder. Raises `HoldfastError`.
+
+def prepare(config: Config, *, stage: str | None = None, continued: bool = False) -> Prepared:
+    """Read questions, passages and tokenizer, build the index or open it, and refuse what cannot be trained.
+
+    `holdfast train` and its dry run both begin here, so both refuse with the same sentence, and before a run folder
+    exists. Two things can still fail later: damaged weights, and a server that does not answer. An index that is built
+    is kept in `retrieval.index`.
+
+    `stage` as in `check_training`. With `continued`, a checkpoint holds the critic, and the one that it began with may
+    be gone. Raises `HoldfastError`.
     """
+    from holdfast.train.loading import load_protocol, load_questions, load_retrievers, skipped_rows
+
+    notes: list[str] = []
     demonstrations = ("warm_start.data",) if config.warm_start.steps else ()
     require(config, *QUESTIONS, *passages_of(config), *demonstrations, "model.path", "model.chat_template", "run.code")
     check_training(config, stage=stage)
     _check_packages(config)
-    if config.run.device == "cuda" or config.model.autocast == "bf16":
-        from holdfast.model.language_model import in_bf16, pick_device
+    if config.run.device == "cuda":
+        from holdfast.model.language_model import pick_device
 
-        in_bf16(config.model, pick_device(config.run.device))
-    if config.data.train != "world":
-        _check_passages(config)
-    if config.critic.path is not None:
+        pick_device(config.run.device)
+    if config.critic.path is not None and not continued:
         _check_critic(config.critic.path)
-    path = config.warm_start.data
-    if config.warm_start.steps and path is not None and not path.startswith(FACTBOOK):
-        from holdfast.train.loading import load_protocol, skipped_rows
-        from holdfast.train.warm_start import read_demonstrations
-
-        with skipped_rows(path, "warm_start.data", _ignore) as on_skip:
-            read_demonstrations(Path(path), load_protocol(config), on_skip=on_skip)
     if (template := config.model.chat_template) not in ("auto", "none"):
         from holdfast.agent.protocol import read_template
 
         read_template(template)
-    if config.data.train != "world" or config.model.path != "tiny":
-        return _check_prompts(config, stage)
-    return None
+    questions = load_questions(config, note=notes.append)
+    if config.data.train != "world" and stage is None:
+        _check_batch(config, questions)
+    skeleton = None
+    if config.model.path != "tiny":
+        from holdfast.model.language_model import load_skeleton
+
+        skeleton = load_skeleton(config.model)
+    needs = None if skeleton is None else _needs(config, skeleton, questions)
+    path = config.warm_start.data
+    if config.warm_start.steps and path is not None and not path.startswith(FACTBOOK):
+        from holdfast.train.warm_start import read_demonstrations
+
+        with skipped_rows(path, "warm_start.data", lambda _: None) as on_skip:  # noted when they are learned from
+            read_demonstrations(Path(path), load_protocol(config), on_skip=on_skip)
+    retrievers = load_retrievers(config, note=notes.append)
+    passages = () if config.data.train == "world" else retrievers.train.documents
+    if passages:
+        notes.append(f"{config.retrieval.corpus}: {len(passages):,} passages")
+        if skeleton is not None:
+            notes += _cut_passages(skeleton, load_protocol(config), passages)
+    return Prepared(config=config, questions=questions, retrievers=retrievers, needs=needs, notes=tuple(notes))
 
 
-def passage_notes(config: Config) -> list[str]:
-    """How many passages a corpus has, what was skipped in it, and for a model in a folder how many of them are so long
-    that an agent does not see their end, judged by a sample."""
-    if config.data.train == "world" or config.retrieval.corpus == "world":
-        return []
-    from holdfast.retrieval.corpus import Reading
-    from holdfast.train.loading import read_passages
-
-    settings = config.retrieval
-    reading = Reading(settings.corpus)
-    sample, whole = _sample(reading.counted(read_passages(settings.corpus, reading.skips, settings.fields)))
-    read, *skipped = reading.sentences()
-    notes = [read if whole else f"{settings.corpus}: more than {reading.passages:,} passages", *skipped]
-    return notes + _cut_passages(config, sample, reading.passages)
-
-
-def _sample(passages: Iterable[Document]) -> tuple[list[Document], bool]:
-    """Every n-th passage, at most `_COUNTED`, and whether the corpus was read to its end. Of a large one only
-    `_SMALL_CORPUS` characters are."""
-    sample: list[Document] = []
-    every, characters = 1, 0
-    for row, document in enumerate(passages):
-        if row % every == 0:
-            sample.append(document)
-        if len(sample) > _COUNTED:
-            sample, every = sample[::2], 2 * every
-        characters += len(document.contents)
-        if characters > _SMALL_CORPUS:
-            return sample, False
-    return sample, True
-
-
-def _cut_passages(config: Config, sample: Sequence[Document], count: int) -> list[str]:
-    from holdfast.model.language_model import load_skeleton
+def _cut_passages(skeleton: LanguageModel, protocol: SearchProtocol, passages: Sequence[Document]) -> list[str]:
+    """A sentence if some of the passages, judged by a sample, are so long that an agent does not see their end."""
     from holdfast.retrieval.types import Hit
-    from holdfast.train.loading import load_protocol
 
-    if config.model.path == "tiny" or (skeleton := load_skeleton(config.model)) is None:
-        return []
-    protocol = load_protocol(config)
+    sample = passages[:: -(-len(passages) // _COUNTED)]
     searches = ([Hit(document, 0.0)] * protocol.topk for document in sample)
     cut = sum(protocol.observe(hits, skeleton.tokenizer).truncated for hits in searches)
     if not cut:
         return []
-    spread = f", spread over {count:,}," if len(sample) < count else ""
+    spread = f", spread over {len(passages):,}," if len(sample) < len(passages) else ""
     return [
         f"{cut:,} of {len(sample):,} passages{spread} do not fit into an observation of "
         f"protocol.max_observation_tokens = {protocol.max_observation_tokens} that has protocol.topk = {protocol.topk} "
         "of their length. An agent does not see the end of such a passage, nor an answer there. Raise the one, lower "
         "the other, or cut the passages shorter"
     ]
-
-
-def _ignore(_: str) -> None:
-    """Skipped rows are reported when the run reads them."""
 
 
 def _check_packages(config: Config) -> None:
@@ -147,49 +134,21 @@ def _check_critic(path: str) -> None:
         )
 
 
-def _check_passages(config: Config) -> None:
-    from holdfast.retrieval.storage import MANIFEST
-    from holdfast.train.loading import check_index, digest_of, read_passages, skipped_rows
-
-    settings = config.retrieval
-    if settings.url is not None:
-        return
-    folder = None if settings.index is None else Path(settings.index)
-    if folder is not None and (settings.corpus == "world" or (folder / MANIFEST).is_file()):
-        check_index(config, folder)
-    if settings.corpus == "world":  # no corpus is named: the index has its own passages
-        return
-    corpus = Path(settings.corpus)
-    with skipped_rows(settings.corpus, "retrieval.corpus", _ignore) as on_skip:
-        documents = read_passages(settings.corpus, on_skip, settings.fields)
-        if corpus.is_file() and corpus.stat().st_size > _SMALL_CORPUS:
-            next(iter(documents), None)
-        elif folder is not None and (folder / MANIFEST).is_file():
-            check_index(config, folder, corpus_sha256=digest_of(config, folder, documents))
-        else:
-            for _ in documents:
-                pass
-
-
-def _check_prompts(config: Config, stage: str | None) -> str | None:
-    """Check the questions; for a model in a folder also its tokenizer, the prompts, and that it has weights."""
-    from holdfast.train.loading import load_protocol, load_questions
-
-    questions = load_questions(config, note=_ignore)
-    if stage is None and (asked := config.train.questions) > (count := len(questions.train)):
+def _check_batch(config: Config, questions: Questions) -> None:
+    if (asked := config.train.questions) > (count := len(questions.train)):
         raise ConfigError(
             f"train.questions = {asked}, but there are only {count} training questions, and a batch asks each once; "
             f"set train.questions to {count} or less"
         )
-    if config.model.path == "tiny":
-        return None
-    from holdfast.model.language_model import has_adapters, load_skeleton, pick_device
+
+
+def _needs(config: Config, skeleton: LanguageModel, questions: Questions) -> str | None:
+    """Check the model, its tokenizer and the prompts; what a run on a CPU needs, if it is one."""
+    from holdfast.model.language_model import has_adapters, pick_device
     from holdfast.model.support import refuse_unsupported
     from holdfast.train.cost import cost_of
+    from holdfast.train.loading import load_protocol
 
-    skeleton = load_skeleton(config.model)
-    if skeleton is None:
-        return None
     refuse_unsupported(skeleton.model)
     validate_prompts(skeleton, questions, load_protocol(config), config.model.chat_template)
     if has_adapters(config.model.path) or pick_device(config.run.device).type != "cpu":

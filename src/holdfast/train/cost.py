@@ -10,7 +10,7 @@ numbers, of 4 bytes each:
                      activations                  (layers + 1) × (16 hidden + 4 feed-forward) per token of a pass
                      logits                       3 vocabulary per sampled token
                      the embedding's gradient     3 vocabulary × hidden
-    in rollouts      weights made ready           P, half of it for products in bf16; none where MKL multiplies
+    in rollouts      weights made ready           P, half of it under autocast; none where MKL multiplies
                      keys and values              those of all rollouts, but at most 2 GiB
 
 Gradient checkpointing leaves two fifths of the activations. Python and its libraries take half a GiB. The factors are
@@ -35,7 +35,7 @@ import torch
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.files import size_text
-from holdfast.model.onednn import BF16Linear, OneDNNLinear, mkl_is_slow, use_onednn
+from holdfast.model.onednn import mkl_is_slow, use_onednn
 from holdfast.model.support import CACHE_CPU, SHARING_FROM, keys_of, text_config
 from holdfast.recipe import Config
 from holdfast.train.evaluate import CHUNK
@@ -170,13 +170,12 @@ def _products(shape: Shape, tokens: float, predicted: float) -> float:
     return 2.0 * (layers * tokens + shape.hidden * shape.vocabulary * predicted)
 
 
-def speed(shape: Shape, config: Config) -> float:
-    """Floating-point operations a second in a linear layer of this model, as it would be computed here."""
+def speed(shape: Shape) -> float:
+    """Floating-point operations a second in a float32 linear layer of this model, as it would be computed here."""
     layer = torch.nn.Linear(shape.hidden, shape.feed_forward, bias=False)
     rows = torch.zeros(_ROWS, shape.hidden)
-    bf16 = config.model.autocast == "bf16"
-    if bf16 or shape.hidden >= SHARING_FROM:
-        use_onednn(layer, BF16Linear if bf16 else OneDNNLinear)
+    if shape.hidden >= SHARING_FROM:
+        use_onednn(layer)
     seconds = []
     with torch.inference_mode():
         for _ in range(5):
@@ -218,7 +217,7 @@ def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int 
     what = "the keys of rollouts and weights made ready for them"
     if peak == fixed + each * tokens:
         what = f"{tokens:,} tokens in a pass (train.micro_batch_tokens)"
-    a_second = _EFFICIENCY * speed(shape, config)
+    a_second = _EFFICIENCY * speed(shape)
     step = operations(shape, config) / a_second
     made = start_folder(config).is_dir()
     more = {

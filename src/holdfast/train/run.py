@@ -15,12 +15,12 @@ from holdfast.data.questions import QuestionOrder, dev_questions
 from holdfast.diagnose.finding import Finding
 from holdfast.recipe import Config, absolute, dump, load_run, setting_values
 from holdfast.train.checkpoint import read_state
-from holdfast.train.checks import config_warnings, overlap_warnings, validate_before_training
+from holdfast.train.checks import Prepared, config_warnings, overlap_warnings, prepare
 from holdfast.train.evaluate import Evaluator, KeptEvaluations
 from holdfast.train.guard import Guard, why_stopped
 from holdfast.train.listener import Listener, Listeners, StepResult
 from holdfast.train.live_report import LiveReport
-from holdfast.train.loading import load_questions, load_retrievers, make_agent
+from holdfast.train.loading import make_agent
 from holdfast.train.saving import Saver, newest_checkpoint
 from holdfast.train.start import starting_policy
 from holdfast.train.start_cache import from_model
@@ -37,16 +37,15 @@ _IDLE = 64
 
 def train(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Summary:
     """Train from the start into a new run folder. Raises `GuardStop` when the guard stops the run."""
-    validate_before_training(config)
-    return train_checked(config, run_dir, listener=listener)
+    return train_prepared(prepare(config), run_dir, listener=listener)
 
 
-def train_checked(config: Config, run_dir: Path, *, listener: Listener | None = None) -> Summary:
-    """`train`, for a recipe that `validate_before_training` has accepted."""
-    config = absolute(config)
-    run_folder.begin(run_dir, dump(config))
+def train_prepared(prepared: Prepared, run_dir: Path, *, listener: Listener | None = None) -> Summary:
+    """`train`, for a recipe that is prepared."""
+    prepared = replace(prepared, config=absolute(prepared.config))
+    run_folder.begin(run_dir, dump(prepared.config))
     with run_folder.writing(run_dir):  # before the first step too: building the start can take minutes
-        return _Run(config, run_dir, listener or Listener()).train()
+        return _Run(prepared, run_dir, listener or Listener()).train()
 
 
 def resume(run_dir: Path, *, moved: Sequence[str] = (), listener: Listener | None = None) -> Summary:
@@ -65,10 +64,11 @@ def resume(run_dir: Path, *, moved: Sequence[str] = (), listener: Listener | Non
         raise CheckpointError(
             f"{run_dir} is a finished warm start, not a run to resume. Train from it with {from_model(config, model)}"
         )
-    validate_before_training(_continued(config) if run_folder.list_checkpoints(run_dir) else config)
     with run_folder.writing(run_dir):
+        listener.stage("questions and index")
+        prepared = prepare(config, continued=bool(run_folder.list_checkpoints(run_dir)))
         checkpoint = newest_checkpoint(run_dir, config, listener.note)
-        run = _Run(config, run_dir, listener, checkpoint)
+        run = _Run(prepared, run_dir, listener, checkpoint)
         run.saver.continue_from(checkpoint, config.model, listener.note)
         return run.train()
 
@@ -81,16 +81,17 @@ def _continued(config: Config) -> Config:
 class _Run:
     """A trainer at its first step, with its evaluator and its saver."""
 
-    def __init__(self, config: Config, run_dir: Path, listener: Listener, checkpoint: Path | None = None) -> None:
-        self.config, self.run_dir, self.listener = config, run_dir, listener
+    def __init__(self, prepared: Prepared, run_dir: Path, listener: Listener, checkpoint: Path | None = None) -> None:
+        config = self.config = prepared.config
+        self.run_dir, self.listener = run_dir, listener
         started = time.monotonic()
         set_up_torch(config)
-        listener.stage("questions and index")
-        self.questions = load_questions(config, note=listener.note)
+        for note in prepared.notes:
+            listener.note(note)
+        self.questions, self.retrievers = prepared.questions, prepared.retrievers
         if checkpoint is not None:  # refused before a warm start, which may take minutes
             state = read_state(checkpoint, step=int, question_order=dict, generator=list, seconds=float, machine=dict)
             QuestionOrder(self.questions.train, seed=config.run.seed).restore(state["question_order"])
-        self.retrievers = load_retrievers(config, note=listener.note)
         policy = starting_policy(config, self.questions, self.retrievers.train, listener)
         trained = config if checkpoint is None else _continued(config)
         self.trainer = make_trainer(trained, policy, self.questions.train, self.retrievers.train)

@@ -19,14 +19,14 @@ from holdfast.data.factbook.demonstrations import demonstrations_of
 from holdfast.data.world.bundle import filler_of, interchangeable_tokens, scripted_rollouts, world_of, world_tokenizer
 from holdfast.data.world.model import build_model
 from holdfast.data.world.scripted import ScriptedRollout
-from holdfast.model.language_model import LanguageModel, load_model, pick_device, prepare, unread_code
+from holdfast.model.language_model import LanguageModel, load_model, pick_device, ready, unread_code
 from holdfast.recipe import Config, absolute, dump
 from holdfast.retrieval.types import Retriever
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
-from holdfast.train.checks import validate_before_training, validate_model_and_prompts
+from holdfast.train.checks import Prepared, prepare, validate_model_and_prompts
 from holdfast.train.cost import cost_of
 from holdfast.train.listener import Listener
-from holdfast.train.loading import Questions, load_protocol, load_questions, load_retrievers, skipped_rows
+from holdfast.train.loading import Questions, load_protocol, skipped_rows
 from holdfast.train.start_cache import has_warm_start, shipped_start, start_folder
 from holdfast.train.threads import choose_threads, set_up_torch
 from holdfast.train.warm_start import (
@@ -77,18 +77,22 @@ def warm_start_only(config: Config, run_dir: Path, *, listener: Listener | None 
 
     One that comes with holdfast is made again.
     """
-    validate_before_training(config, stage="warm-start")
-    listener = listener or Listener()
-    config = absolute(config)
+    return warm_start_prepared(prepare(config, stage="warm-start"), run_dir, listener=listener)
+
+
+def warm_start_prepared(prepared: Prepared, run_dir: Path, *, listener: Listener | None = None) -> Path:
+    """`warm_start_only`, for a recipe that is prepared for it."""
+    listener, config = listener or Listener(), absolute(prepared.config)
     run_folder.begin(run_dir, dump(config))
     with run_folder.writing(run_dir):
         set_up_torch(config)
-        listener.stage("questions and index")
-        questions, retrievers = load_questions(config, note=listener.note), load_retrievers(config, note=listener.note)
+        for note in prepared.notes:
+            listener.note(note)
+        questions, retriever = prepared.questions, prepared.retrievers.train
         if shipped_start(config):
-            policy = _Start(config, questions, retrievers.train, listener).make()
+            policy = _Start(config, questions, retriever, listener).make()
         else:
-            policy = starting_policy(config, questions, retrievers.train, listener)
+            policy = starting_policy(config, questions, retriever, listener)
         save_whole_model(run_dir / run_folder.MODEL, policy)
     return run_dir / run_folder.MODEL
 
@@ -231,7 +235,7 @@ class _Start:
         world, protocol = world_of(config.world), load_protocol(config)
         tokenizer = world_tokenizer(world, filler_of(config.world), scripts, protocol)
         model = build_model(tokenizer, seed=config.warm_start.seed, **config.world.model.model_dump())
-        language_model = prepare(model, tokenizer, config.model, pick_device(config.run.device))
+        language_model = ready(model, tokenizer, config.model, pick_device(config.run.device))
         self._validate(language_model)
         return language_model
 

@@ -26,7 +26,7 @@ def open_trackers(track: Track, run_dir: Path, *, name: str, settings: Mapping[s
     """`metrics.jsonl`, and the trackers of the [track] section.
 
     A resumed run continues where its truncated `metrics.jsonl` ends, and as the same run in W&B, where it has `name`
-    and `settings`. `validate_before_training` has made sure that their packages are installed.
+    and `settings`. `prepare` has made sure that their packages are installed.
     """
     file = MetricsFile(run_dir / METRICS)
     trackers: list[Listener] = [file]

@@ -69,6 +69,18 @@ def bare(trainer_class: Any) -> Any:
     return trainer
 
 
+WINDOW = 100
+"""Tokens of an accumulation window."""
+
+
+class OverTheWindow(AsyncGRPOTrainer):
+    """Divides by the tokens of the accumulation window, as TRL will (its pull request #7249)."""
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss: torch.Tensor = super().compute_loss(model, inputs, *args, **kwargs)
+        return loss * inputs["global_n_tokens"][0] * self.current_gradient_accumulation_steps / WINDOW
+
+
 def loss_and_gradient(trainer: Any) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
     row = packing.TreeRow()
     for number in range(len(SAMPLES)):
@@ -83,8 +95,8 @@ def loss_and_gradient(trainer: Any) -> tuple[torch.Tensor, torch.Tensor, dict[st
     return loss.detach(), gradient, {"logprobs": logprobs.detach()[0], "row": row, "packed": row.pack()}
 
 
-def by_loops(penalty: Any, facts: dict[str, Any]) -> tuple[float, torch.Tensor]:
-    """coef × penalty over preserved or all tokens, and its gradient by the packed log-probs."""
+def by_loops(penalty: Any, facts: dict[str, Any]) -> tuple[float, torch.Tensor, int]:
+    """coef × penalty over preserved or all tokens, its gradient by the packed log-probs, and the number of tokens."""
     new, at = facts["logprobs"].tolist(), iter(facts["packed"]["token_index"].tolist())
     total, preserved, tokens, slopes = 0.0, 0, 0, torch.zeros(len(new), dtype=torch.float64)
     for number, (_, parts, advantage) in enumerate(SAMPLES):
@@ -97,21 +109,36 @@ def by_loops(penalty: Any, facts: dict[str, Any]) -> tuple[float, torch.Tensor]:
         tokens, preserved = tokens + len(old), preserved + len(old) * keep
         for place, (value, slope) in zip(places, each, strict=True):
             total, slopes[place] = total + value, slopes[place] + slope
-    scale = penalty.coef / (preserved if penalty.normalizer == "preserved" else tokens) / 2  # micro-batches a step
-    return total * scale, slopes * scale
+    scale = penalty.coef / (preserved if penalty.normalizer == "preserved" else tokens)
+    return total * scale, slopes * scale, tokens
 
 
+@pytest.mark.parametrize("host", [AsyncGRPOTrainer, OverTheWindow], ids=["micro-batch", "window"])
 @pytest.mark.parametrize("penalty", PENALTIES, ids=repr)
-def test_loss_and_gradient_are_trls_plus_the_penalty(penalty: Any) -> None:
-    plain, plain_gradient, facts = loss_and_gradient(bare(AsyncGRPOTrainer))
-    trainer = bare(with_penalties(AsyncGRPOTrainer, penalty))
+def test_loss_and_gradient_are_trls_plus_the_penalty(penalty: Any, host: Any) -> None:
+    """The micro-batch weighs in the penalty what it weighs in TRL's loss, whatever TRL divides by."""
+    plain, plain_gradient, facts = loss_and_gradient(bare(host))
+    trainer = bare(with_penalties(host, penalty))
     loss, gradient, _ = loss_and_gradient(trainer)
-    value, slope = by_loops(penalty, facts)
+    value, slope, tokens = by_loops(penalty, facts)
+    share = tokens / WINDOW if host is OverTheWindow else 1 / 2  # of the micro-batch in its step, which has two
     assert value != 0 and slope.count_nonzero() < len(slope)
-    torch.testing.assert_close(loss, plain + value, rtol=0, atol=1e-6)
-    torch.testing.assert_close(gradient, plain_gradient + slope, rtol=0, atol=1e-6)
+    torch.testing.assert_close(loss, plain + share * value, rtol=0, atol=1e-6)
+    torch.testing.assert_close(gradient, plain_gradient + share * slope, rtol=0, atol=1e-6)
     ((num, den),) = trainer._metrics["train"]["holdfast/loss/penalty"]
-    assert num / den == pytest.approx(value * 2, abs=1e-6)
+    assert num / den == pytest.approx(value, abs=1e-6)
+
+
+def test_a_loss_without_log_probs_is_refused() -> None:
+    class Kernel(AsyncGRPOTrainer):
+        def compute_loss(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> torch.Tensor:
+            loss: torch.Tensor = model(input_ids=inputs["input_ids"]).loss
+            return loss
+
+    with pytest.raises(ConfigError, match="without passing on the log-probs"):
+        bare(with_penalties(Kernel, LLDS())).compute_loss(
+            lambda **_: SimpleNamespace(loss=torch.ones(())), {"input_ids": None, "advantages": torch.ones(1)}
+        )
 
 
 def test_observing_changes_nothing_and_adds_the_series() -> None:

@@ -13,7 +13,7 @@ import torch
 trl = pytest.importorskip("trl")
 
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
-from holdfast.adapters.trl_search import SearchRollouts, columns, question_dataset, reward_functions  # noqa: E402
+from holdfast.adapters.trl_search import SearchRollouts, columns, completion_limit, question_dataset, reward_functions  # noqa: E402
 from holdfast.agent.protocol import CLEAN  # noqa: E402
 from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn  # noqa: E402
 from holdfast.base.errors import ConfigError, DataError, RolloutError  # noqa: E402
@@ -53,7 +53,7 @@ def searching(make_trainer: Any, talking_model: Any) -> Any:
             reward_weights=weights,
             train_dataset=question_dataset(QUESTIONS),
             model=more.pop("model", talking_model),
-            **({"learning_rate": 1e-3} | more),
+            **({"learning_rate": 1e-3, "max_completion_length": None} | more),
         )
 
     return make
@@ -78,6 +78,25 @@ def test_what_trl_trains_on_is_what_was_sampled(searching: Any, monkeypatch: pyt
             assert batch["holdfast_answer_mask"][i, :length].tolist() == list(t.answer_mask[n:])
     assert searched > 0
     assert any(len(t["trajectory"].turns) == 3 for inputs, _ in batches for t in inputs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [
+        ({"max_completion_length": 9}, 9),
+        ({"max_completion_length": 9, "loss_type": "dr_grpo"}, None),
+        ({}, None),
+        ({"max_completion_length": None}, None),
+    ],
+)
+def test_the_longest_completion_is_the_trainers(settings: dict[str, Any], longest: int | None, searching: Any) -> None:
+    args = trl.GRPOConfig(use_cpu=True, bf16=False, **settings)
+    assert completion_limit(args) == longest
+    if longest is not None:
+        trainer = searching(**settings)
+        trained = trainer.rollout_func([QUESTIONS[0].question] * 8, trainer)
+        lengths = [len(ids) for ids in trained["completion_ids"]]
+        assert max(lengths) == longest and "truncated" in {t.status for t in trained["trajectory"]}
 
 
 def test_the_log_has_what_can_be_seen(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def searching(make_trainer: Any, taught: tuple[Any, Any]) -> Callable[..., Any]:
             train_dataset=question_dataset(QUESTIONS),
             model=model,
             processing_class=tokenizer,
-            **({"learning_rate": 1e-3} | more),
+            **({"learning_rate": 1e-3, "max_completion_length": None} | more),
         )
 
     return make

@@ -142,3 +142,15 @@ def test_a_real_run_with_negative_rewards_is_told(make_trainer: Any, caplog: pyt
         make_trainer(with_penalties(trl.GRPOTrainer), reward_funcs=distance, max_steps=12).train()
     (record,) = [r for r in caplog.records if "correct_above" in r.getMessage()]
     assert record.getMessage().startswith("holdfast: none of the first 40 rollouts (rewards from -1 to -0.3) counts")
+
+
+def test_a_loss_that_shows_no_log_probs_is_refused(make_trainer: Any) -> None:
+    """As of a kernel that goes from the hidden states to the loss."""
+
+    class Kernel(trl.GRPOTrainer):
+        def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
+            loss: torch.Tensor = next(model.parameters()).sum()
+            return loss
+
+    with pytest.raises(ConfigError, match="without passing on the log-probs"):
+        make_trainer(with_penalties(Kernel, LLDS())).train()

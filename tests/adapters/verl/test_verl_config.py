@@ -31,8 +31,8 @@ from holdfast.adapters.verl_check import EXAMPLE, Check, checks, compose, steps_
 LOSS = "actor_rollout_ref.actor.policy_loss"
 
 
-def check(*overrides: str) -> list[Check]:
-    return list(checks(compose([*EXAMPLE, *overrides])))
+def check(*overrides: str, name: str = "ppo_trainer") -> list[Check]:
+    return list(checks(compose([*EXAMPLE, *overrides], name)))
 
 
 def problems(*overrides: str) -> list[str]:
@@ -65,10 +65,12 @@ def test_a_truncated_sampler_gets_a_note(truncated: str) -> None:
 @pytest.mark.parametrize("kind", ["rollout_is=token", "rollout_rs=seq_mean_k1"])
 def test_weights_without_the_samplers_log_probs_are_refused(kind: str) -> None:
     changes = (f"algorithm.rollout_correction.{kind}", "actor_rollout_ref.rollout.calculate_log_probs=false")
+    if "rs" in kind:
+        changes += ("algorithm.rollout_correction.rollout_rs_threshold=0.5_2.0",)
     (problem,) = problems(*changes)
     assert "rollout_correction without the sampler's log-probs" in problem
     with_them = "actor_rollout_ref.rollout.calculate_log_probs=true"  # verl 0.9's default, not 0.8's
-    assert problems(changes[0], with_them) == problems(changes[1]) == []
+    assert problems(changes[0], with_them, *changes[2:]) == problems(changes[1]) == []
 
 
 def data(old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> TensorDict:
@@ -138,38 +140,53 @@ def test_optimizer_steps_are_counted_before_the_run(overrides: list[str], steps:
 def test_a_good_configuration_has_no_problem() -> None:
     texts = [finding.text for finding in check()]
     assert problems() == []
-    assert texts[0].startswith("the actor's configuration is valid: holdfast_llds on vanilla, LLDS(coef=0.2, ")
+    assert texts[0].startswith("verl's own classes take the configuration: holdfast_llds on vanilla, LLDS(coef=0.2, ")
 
 
+CORRECTION = "algorithm.rollout_correction"
 PROBLEMS = {
     "not ours": ([f"{LOSS}.loss_mode=vanilla"], "policy_loss.loss_mode = 'vanilla' is not a loss of holdfast"),
-    "tokens rejected": (["algorithm.rollout_correction.rollout_rs=token_k1"], "rejecting tokens splits actions"),
+    "tokens rejected": ([f"{CORRECTION}.rollout_rs=token_k1", f"{CORRECTION}.rollout_rs_threshold=0.5_2.0"],
+                        "rejecting tokens splits actions"),
+    "no such rejection": ([f"{CORRECTION}.rollout_rs=geometric", f"{CORRECTION}.rollout_rs_threshold=2"],
+                          "rollout_correction: Invalid rollout_rs option: geometric. Must be one of"),
+    "no threshold": ([f"{CORRECTION}.rollout_rs=seq_mean_k1"], "rollout_rs_threshold must be explicitly provided"),
+    "an old mode": (["actor_rollout_ref.rollout.mode=sync"], "Rollout mode 'sync' has been removed"),
+    "no rollout server": (["actor_rollout_ref.rollout.name=???"], "actor_rollout_ref.rollout.name"),
+    "bypass without log-probs": (
+        [f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.calculate_log_probs=false"],
+        "verl then stops at the first step",
+    ),
+    "weights in bypass": (
+        [f"{CORRECTION}.bypass_mode=true", f"{CORRECTION}.rollout_is=token"], "base_loss_mode=bypass_mode",
+    ),
     "verl's own": (["actor_rollout_ref.actor.loss_agg_mode=mean"], "Invalid loss_agg_mode: mean"),
     "agent without a file": (
         ["actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search"],
         "set it to a YAML file with the address of the retriever",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", PROBLEMS)
 def test_problems_are_found_without_a_gpu(case: str) -> None:
     overrides, sentence = PROBLEMS[case]
     (found,) = problems(*overrides)
-    assert sentence in found
+    assert sentence in found and "\n" not in found
 
 
 def test_tokens_rejected_are_found_without_our_own_config_class_too() -> None:
-    plain = [f"{LOSS}.loss_mode=holdfast_llds", EXAMPLE[-1], "actor_rollout_ref.rollout.calculate_log_probs=true"]
-    config = compose([*plain, "algorithm.rollout_correction.rollout_rs=token_k1"])
+    rejected = [f"algorithm.rollout_correction.{x}" for x in ("rollout_rs=token_k1", "rollout_rs_threshold=0.5_2.0")]
+    plain = [f"{LOSS}.loss_mode=holdfast_llds", *EXAMPLE[-2:], "actor_rollout_ref.rollout.calculate_log_probs=true"]
+    config = compose([*plain, *rejected])
     assert [f.passed for f in checks(config)] == [False]
-    config = compose([*plain, "algorithm.rollout_correction.rollout_rs=token_k1", f"{LOSS}.loss_mode=holdfast_lld"])
+    config = compose([*plain, *rejected, f"{LOSS}.loss_mode=holdfast_lld"])
     assert all(f.passed for f in checks(config))
 
 
 def test_bypass_mode_gets_a_note() -> None:
     texts = " ".join(finding.text for finding in check("algorithm.rollout_correction.bypass_mode=True"))
-    assert "the old log-probs are the sampler's" in texts and "penalty_threshold" in texts
+    assert "the old policy is the sampler" in texts and "penalty_threshold" in texts
 
 
 def test_in_bypass_mode_the_first_step_counts() -> None:
@@ -178,6 +195,33 @@ def test_in_bypass_mode_the_first_step_counts() -> None:
     bypass = "algorithm.rollout_correction.bypass_mode=True"
     assert len(problems(*once)) == 1 and problems(*once, bypass) == []
     assert any("the penalty acts on 1 of them" in finding.text for finding in check(*once, bypass))
+
+
+FULLY, ONE_STEP = "fully_async_ppo_trainer.yaml", "one_step_off_ppo_trainer"
+DECOUPLED = f"{CORRECTION}.bypass_mode=false"
+ONE = "async_training.trigger_parameter_sync_step=1"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "acting"),
+    [
+        (FULLY, (), "4 optimizer steps between two synchronisations; the penalty acts on 4 of them"),
+        (FULLY, (DECOUPLED,), "4 optimizer steps between two synchronisations; the penalty acts on 3 of them"),
+        (FULLY, (ONE,), "1 optimizer step between two synchronisations; the penalty acts on 1 of them"),
+        (FULLY, (ONE, DECOUPLED), None),
+        (ONE_STEP, ("data.train_batch_size=256",), "the penalty acts on 1 of them"),
+        (ONE_STEP, ("data.train_batch_size=256", DECOUPLED), None),
+    ],
+)
+def test_asynchronous_trainers_have_their_own_old_policy(
+    name: str, overrides: tuple[str, ...], acting: str | None
+) -> None:
+    found = check(*overrides, name=name)
+    if acting is None:
+        (problem,) = [finding.text for finding in found if not finding.passed]
+        assert "holdfast_llds is always zero" in problem
+    else:
+        assert all(finding.passed for finding in found) and any(acting in finding.text for finding in found)
 
 
 def test_the_doctor_says_what_counts_as_the_answer() -> None:
@@ -200,6 +244,8 @@ def test_the_doctor_prints_it_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"ok       verl {verl.__version__}" in done.stdout
     assert "policy losses in verl's registry: holdfast_observe, holdfast_llds, " in done.stdout
     assert all(override in done.stdout for override in EXAMPLE)
+    done = run("--config-path=config", "--config-name", FULLY, *EXAMPLE)
+    assert done.exit_code == 0 and "between two synchronisations" in done.stdout
     done = run(*EXAMPLE, "data.train_batch_size=256")
     assert done.exit_code == 1
     assert "PROBLEM  data.train_batch_size / ppo_mini_batch_size × ppo_epochs = 1 optimizer step " in done.stdout

@@ -67,10 +67,10 @@ def test_without_the_plugin_verl_knows_none(tmp_path: Path) -> None:
 
 
 def test_another_version_is_refused_aloud(tmp_path: Path) -> None:
-    code = "import verl, sys\nverl.__version__ = '0.10.0'\nimport holdfast.adapters.verl"
+    code = "import verl, sys\nverl.__version__ = '0.11.0'\nimport holdfast.adapters.verl"
     done = run_python(code, tmp_path, VERL_USE_EXTERNAL_PLUGINS="none")
     assert (
-        "holdfast: no losses registered: verl 0.10.0 is installed, but holdfast.adapters.verl needs 0.8 or 0.9"
+        "holdfast: no losses registered: verl 0.11.0 is installed, but holdfast.adapters.verl needs 0.8, 0.9 or 0.10"
         in done.stderr
     )
     assert "ConfigError" in done.stderr and done.returncode != 0

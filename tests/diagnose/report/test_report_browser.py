@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.report import ReportedRun, SampledTurn, write_report
+from holdfast.diagnose.report import ReportedRun, SampledRollout, SampledTurn, write_report
 
 OVERLAPS = """(() => {
   const boxes = [...document.querySelectorAll("#chart-reward .pin-label")].map((a) => a.getBoundingClientRect());
@@ -342,7 +342,7 @@ def test_hostile_texts_are_shown_and_not_run(
             assert browser.js(WIDER) == 0
             assert browser.js("document.querySelectorAll('img, b:not(p > b:first-child)').length") == 0
             assert evil.replace("\ud800", "") in browser.js("document.querySelector('.question').textContent")
-            assert "44,000 more characters" in browser.js("document.querySelector('.rollout').textContent")
+            assert "30,000 more characters" in browser.js("document.querySelector('.rollout').textContent")
 
 
 def test_an_odd_log(browser: Any, make_log: Callable[..., Log], tmp_path: Path) -> None:
@@ -373,3 +373,38 @@ def test_a_finger_scrolls_over_plots_and_reads_them(browser: Any, page: Path) ->
         browser.js(f"{plot}.dispatchEvent({send % (kind, x)})")
     assert browser.js("state.range") is None and browser.js("tip.textContent").startswith("step ")
     assert browser.picture().startswith(b"\x89PNG")
+
+
+def test_packed_rollouts_are_found_compared_and_plotted(browser: Any, collapse: ReportedRun, tmp_path: Path) -> None:
+    def made(step: int, k: int) -> SampledRollout:
+        text = f"<img src=x onerror='document.title=1'> word-{step}-{k} \ud800"
+        turns = (SampledTurn(text=text, observation="<b>seen</b>", query="x", hits=None),)
+        return SampledRollout(
+            step=step, question=f"q{step}", turns=turns, reward=k / 8, advantage=k - 2.0, prompt="<i>asked</i>"
+        )
+
+    run = replace(collapse, rollouts=tuple(made(step, k) for step in range(1, 101) for k in range(4)))
+    path = write_report(tmp_path / "r.html", [run])
+    assert '"pack":[0,0]' in path.read_text(encoding="utf-8")
+    assert '"packs":[]' in write_report(tmp_path / "live.html", [run], live=True).read_text(encoding="utf-8")
+    browser.open(path)
+
+    def until(expression: str) -> None:
+        waiting = (
+            f"(async () => {{ while (!({expression})) await new Promise((r) => setTimeout(r, 20)); return 1; }})()"
+        )
+        browser.call("Runtime.evaluate", expression=waiting, awaitPromise=True, timeout=10_000)
+        assert browser.js(expression)
+
+    packed = browser.js("data.rollouts.find((e) => e.pack && e.reward === 0.125).step")
+    browser.js(f"location.hash = '#find=word-{packed}-1'")
+    cards = "document.querySelectorAll('.rollout .text').length"
+    until(f"{cards} === 1")
+    assert "advantage -1" in browser.js("document.querySelector('.rollout').textContent")
+    browser.js("document.querySelector('.rollout header button').click()")
+    until(f"{cards} === 2")
+    assert browser.js("document.querySelector('.rollout:nth-child(2) .text').textContent").startswith("<img")
+    browser.js(f"location.hash = '#step={packed}&reward=0.1-0.3'; reader.plot.open = true")
+    until(f"{cards} === 2 && document.querySelectorAll('.dot').length === 2")
+    assert browser.js("document.querySelectorAll('.rollout img, .rollout b, .rollout i').length") == 0
+    assert browser.complaints() == []

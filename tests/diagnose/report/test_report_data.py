@@ -12,10 +12,11 @@ import pytest
 
 from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.readers.rollouts.conversation import MOST_CHARACTERS
 from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
 from holdfast.diagnose.report.charts import CHARTS
 from holdfast.diagnose.report.data import missing_series, page_data, samples_chart, stretches
-from holdfast.diagnose.report.samples import MOST_CHARACTERS, MOST_ROLLOUTS, rollouts_json
+from holdfast.diagnose.report.samples import MOST_ROLLOUTS, rollouts_json
 
 NOTHING = Diagnosis(findings=())
 
@@ -194,15 +195,15 @@ def test_long_rollouts_leave_room_for_those_of_every_run() -> None:
     shown = rollouts_json([long, long])
     assert len(json.dumps(shown)) < 2_000_000 and {row["run"] for row in shown} == {0, 1}
     text = shown[0]["turns"][0]["text"]
-    assert len(text) < MOST_CHARACTERS + 50 and text.endswith("44,000 more characters")
+    assert len(text) < MOST_CHARACTERS + 50 and text.endswith("30,000 more characters")
 
 
 def test_pieces_stand_in_place_of_the_text() -> None:
     tokens = (("<think>", -0.12345), (" x", float("nan")), ("", 0.5))
     (row,) = rollouts_json([[rollout(1, turns=(SampledTurn(text="<think> x", tokens=tokens),))]])
     assert row["turns"] == [{"pieces": ["<think>", " x", ""], "changes": [-0.123, None, 0.5]}]
-    long = tuple(("ab", 0.1) for _ in range(5000))
-    (row,) = rollouts_json([[rollout(1, turns=(SampledTurn(text="ab" * 5000, tokens=long),))]])
+    long = tuple(("ab", 0.1) for _ in range(12_000))
+    (row,) = rollouts_json([[rollout(1, turns=(SampledTurn(text="ab" * 12_000, tokens=long),))]])
     (turn,) = row["turns"]
     assert len(turn["pieces"]) == len(turn["changes"]) == MOST_CHARACTERS // 2
     assert turn["text"] == "… 4,000 more characters"

@@ -12,8 +12,9 @@ from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.report import ReportedRun, SampledRollout, SampledTurn
 from holdfast.diagnose.report.data import page_data
 from holdfast.diagnose.report.links import OUTCOMES, WORDS, link_of
-from holdfast.diagnose.report.samples import outcomes_of, rollouts_json
+from holdfast.diagnose.report.samples import rollouts_json
 from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.texts import outcomes_of
 
 SEARCH = SampledTurn(text="<search> x </search>", query="x", hits=("d",), observation="Doc")
 NOTHING = SampledTurn(text="<search> x </search>", query="x", observation="no passage")

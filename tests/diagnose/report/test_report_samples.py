@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.diagnose.report.samples import read_changes, read_rollouts
+from holdfast.diagnose.readers.rollouts.files import rollouts_at
+from holdfast.diagnose.readers.rollouts.record import SampledRollout
+from holdfast.diagnose.report.samples import read_changes
 
 ROW: dict[str, Any] = {
     "step": 3,
@@ -33,6 +35,10 @@ ROW: dict[str, Any] = {
     "reward": 1.0,
     "reward_parts": {"em": 1.0},
 }
+
+
+def read_rollouts(folder: Path) -> tuple[SampledRollout, ...]:
+    return rollouts_at(folder / "trajectories.jsonl").rollouts
 
 
 def write(folder: Path, *lines: Any, name: str = "trajectories.jsonl") -> None:

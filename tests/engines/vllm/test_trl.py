@@ -74,7 +74,7 @@ def make_run(
             num_generations=2,
             steps_per_generation=4,
             gradient_accumulation_steps=1,
-            max_completion_length=200,
+            max_completion_length=240,
             lr_scheduler_type="constant",
             learning_rate=LEARNING_RATE,
             logging_steps=1,

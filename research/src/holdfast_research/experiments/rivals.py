@@ -50,8 +50,8 @@ EXPERIMENT = Experiment(
         "probability out of S where the mean advantage is negative.",
         "Score centering subtracts that term, and the sampling mask removes it by another loss. The others leave it.",
         "The sentences on stronger doses were written after the runs of the weaker ones, before their own. That on "
-        "interleaved SFT did not come true on one seed, which comes back. GiGPO at weight 4 ran on one seed, and the "
-        "filter at one half not at all.",
+        "interleaved SFT did not come true on one seed, which comes back. Of the filter at one half two seeds come "
+        "back.",
     ),
     claims=(
         Claim(

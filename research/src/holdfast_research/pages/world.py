@@ -36,7 +36,7 @@ from holdfast.data.world.bundle import (
 from holdfast.data.world.facts import ATTRIBUTES, RELATIONS, World, WorldQuestion
 from holdfast.data.world.model import build_model
 from holdfast.data.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
-from holdfast.model.language_model import LanguageModel, pick_device, prepare
+from holdfast.model.language_model import LanguageModel, pick_device, ready
 from holdfast.model.tokens import encode
 from holdfast.recipe import Config, load
 from holdfast.retrieval.types import Hit, Retriever
@@ -279,7 +279,7 @@ def closed_book(bench: Bench, seed: int) -> Iterator[Measure]:
     """A twin of the tiny model that learns question -> answer by heart, on questions about other people."""
     sizes = bench.config.world.model
     model = build_model(bench.tokenizer, seed=seed, hidden=sizes.hidden, layers=sizes.layers, heads=sizes.heads)
-    twin = prepare(model, bench.tokenizer, bench.config.model, pick_device(bench.config.run.device))
+    twin = ready(model, bench.tokenizer, bench.config.model, pick_device(bench.config.run.device))
     protocol = bench.protocol
     opened, closed = protocol.answer_tags
     lessons = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
@@ -25,6 +26,7 @@ from holdfast.diagnose.readers.names import (
     translation,
 )
 from holdfast.diagnose.readers.reader import LogFile, Raw
+from holdfast.diagnose.readers.rollout_files import ROLLOUTS
 from holdfast.diagnose.readers.same_run import deduplicate_runs, joined_parts, with_unique_names
 from holdfast.diagnose.readers.services import is_address, read_service
 from holdfast.diagnose.readers.text import Tally, clean, listed, spooled
@@ -90,7 +92,8 @@ def _at_service(address: str, given: Mapping[str, str]) -> tuple[Log, ...]:
 def _logs_at(path: Path, given: Mapping[str, str]) -> tuple[Log, ...]:
     read: list[tuple[LogFile, Log]] = []
     unread: list[DataError] = []
-    for file in find_logs(path):
+    has_texts = not {"prompt", "completion", "messages"}.isdisjoint(given)
+    for file in [LogFile(ROLLOUTS, path, path.name)] if has_texts else find_logs(path):
         try:
             read += [(file, log) for log in _read(file, given)]
         except DataError as error:
@@ -108,6 +111,8 @@ def _read(file: LogFile, given: Mapping[str, str]) -> tuple[Log, ...]:
     tally = Tally(file.path)
     if file.note:
         tally.add(file.note)
+    if file.reader is ROLLOUTS:  # whose names are those of fields
+        file, given = replace(file, names=given), {}
     filled = [run for run in file.reader.read(file, tally) if run.columns]
     if not filled:
         raise DataError(_nothing(file, tally))

@@ -25,6 +25,8 @@ from holdfast.diagnose.readers.jsonl import ARRAY, COLUMNS, LINES, STATE, STATE_
 from holdfast.diagnose.readers.mlflow_files import MLFLOW
 from holdfast.diagnose.readers.prints import PRINTS
 from holdfast.diagnose.readers.reader import LogFile, Reader
+from holdfast.diagnose.readers.rollout_files import ROLLOUTS
+from holdfast.diagnose.readers.rollouts.files import has_rollouts
 from holdfast.diagnose.readers.swanlab_file import SWANLAB
 from holdfast.diagnose.readers.tables import TABLE
 from holdfast.diagnose.readers.text import head, is_binary
@@ -38,7 +40,8 @@ READABLE = (
     "| tee run.log`); lines such as `step 1 loss 0.3 reward 0.5`; the table of a notebook; trainer_state.json "
     "(`trainer.save_state()` writes it), or the folder of a run; metrics.jsonl of holdfast, prime-rl or tinker; "
     "verl's file log; a W&B history as CSV or JSONL; files and folders of W&B (.wandb), TensorBoard, trackio, MLflow "
-    "and SwanLab"
+    "and SwanLab; rollouts that TRL, ms-swift, verl, SkyRL, prime-rl, verifiers, rLLM, NeMo-RL, ART, slime, miles or "
+    "tinker-cookbook wrote, or JSON lines of prompt, completion and reward"
 )
 
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
@@ -89,6 +92,8 @@ def _file(path: Path) -> LogFile:
 def _in_folder(folder: Path) -> list[LogFile]:
     """The logs of a run's folder, or of a folder of such folders and files."""
     logs = [*_below(folder, _DEPTH)]
+    if not logs and has_rollouts(folder):
+        return [LogFile(ROLLOUTS, folder, folder.resolve().name)]
     if not logs:
         why = " It has checkpoints, but none with a trainer_state.json." if _checkpoints(folder) else ""
         raise DataError(f"{folder} is a folder without a log.{why} {READABLE}")
@@ -193,7 +198,7 @@ def _files(folder: Path) -> Iterator[LogFile]:
                 reader = reader_of(path)
             except DataError:
                 continue
-            if reader is not None and reader.certain(path):
+            if reader is not None and reader is not ROLLOUTS and reader.certain(path):
                 yield _file(path)
 
 
@@ -212,6 +217,7 @@ def reader_of(path: Path) -> Reader[Any] | None:
     start = text.lstrip("\ufeff \t\r\n")
     if not start:
         raise DataError(f"{path} is empty: the run has logged nothing yet, or the file was cut off")
-    if is_binary(text):
-        return None
-    return next((reader for reader in READERS if reader.recognises(path, start)), None)
+    binary = is_binary(text)
+    reader = None if binary else next((reader for reader in READERS if reader.recognises(path, start)), None)
+    may_be_rollouts = reader in (None, ARRAY, LINES) or (path.suffix == ".json" and reader not in (STATE, COLUMNS))
+    return ROLLOUTS if may_be_rollouts and ROLLOUTS.recognises(path, first) else reader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, AnyStr, Generic
@@ -175,6 +175,8 @@ class LogFile:
     """Why this file of the folder was chosen, if that may be surprising."""
     beside: bool = False
     """Whether it is in the folder of another log. Then it is read only if it has the same run."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Of files of rollouts: what the user named in them."""
 
 
 @dataclass(frozen=True, slots=True)

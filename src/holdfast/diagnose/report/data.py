@@ -15,7 +15,7 @@ from holdfast.base.trailing import trailing_mean
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log, Series, finite
 from holdfast.diagnose.report.charts import TWINS, Chart, Line, Row, charts_for, more_charts
-from holdfast.diagnose.report.samples import ReportedRun, SampleChanges, rollouts_json, short
+from holdfast.diagnose.report.samples import ReportedRun, SampleChanges, packed, rollouts_json, short
 from holdfast.diagnose.rules import RULES
 
 RUN_COLORS = 6
@@ -31,23 +31,27 @@ _MOST_MORE, _FEWEST_MORE = 200, 60
 """Points of a series that no chart of `charts.py` shows."""
 
 
-def page_data(runs: Sequence[ReportedRun]) -> dict[str, Any]:
-    """`runs`, `charts`, `more`, `rollouts`: everything that is drawn, with at most a few hundred points per curve.
+def page_data(runs: Sequence[ReportedRun], *, whole: bool = False) -> dict[str, Any]:
+    """`runs`, `charts`, `more`, `rollouts`, `packs`: everything that is drawn, with at most a few hundred points per
+    curve.
 
-    `more` are charts of the series that no other chart shows.
+    `more` are charts of the series that no other chart shows. `packs` have the texts of the rollouts that a page holds
+    beyond the first ones, if it has the `whole` of them.
     """
     named = [name for run in runs for finding in run.diagnosis.findings for name in finding.series]
     names = {name for run in runs for name, series in run.log.series.items() if len(series)}
     charts = charts_for(names, named)
     most = max(_FEWEST, min(_MOST, _POINTS // len(runs)))
     most_more = max(_FEWEST_MORE, min(_MOST_MORE, _POINTS_MORE // len(runs)))
+    rollouts = rollouts_json([run.rollouts for run in runs], [_steps_of_findings(run) for run in runs], whole=whole)
     drawn = [_chart(chart, runs, most) for chart in charts]
     drawn.insert([chart.id for chart in charts].index("displacement") + 1, samples_chart(runs))
     return {
         "runs": [_run(run, i) for i, run in enumerate(runs)],
         "charts": [chart for chart in drawn if chart["rows"]],
         "more": [_chart(chart, runs, most_more) for chart in more_charts(names, charts)],
-        "rollouts": rollouts_json([run.rollouts for run in runs], [_steps_of_findings(run) for run in runs]),
+        "packs": packed(rollouts),
+        "rollouts": rollouts,
     }
 
 

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from holdfast.base.collapse import WINDOW
 from holdfast.diagnose.finding import Finding
+from holdfast.diagnose.texts import KINDS
 
 OUTCOMES = {
     "LLD001": "correct",
@@ -66,6 +67,12 @@ def link_of(
         if near:
             return _link(min(near), max(near), outcome, run)
     return None
+
+
+def of_kind(kind: str, step: int, run: int | None) -> str:
+    """What the filters are set to for something that texts show: its kind, or the step where it begins."""
+    chosen = {"run": run, "outcome": kind} if kind in KINDS else {"run": run, "step": step}
+    return f"#{urlencode({name: value for name, value in chosen.items() if value is not None})}"
 
 
 def _link(first: int, last: int, outcome: str, run: int | None) -> RolloutsLink:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from os.path import isdir
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +18,33 @@ from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.files import write_whole
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.readers.rollouts.files import Rollouts, rollouts_beside, run_folder
 from holdfast.diagnose.readers.same_run import with_unique_names
 from holdfast.diagnose.report import parts
 from holdfast.diagnose.report.data import missing_series, page_data
-from holdfast.diagnose.report.samples import ReportedRun, read_changes, read_rollouts
+from holdfast.diagnose.report.samples import ReportedRun, read_changes
 
 LOOK_EVERY = 5.0
 """Seconds between two looks of an open page at its file, while the page is live."""
 
 
-def reported(log: Log, diagnosis: Diagnosis, path: str | Path | None = None) -> ReportedRun:
+def reported(
+    log: Log, diagnosis: Diagnosis, path: str | Path | None = None, rollouts: Rollouts | None = None
+) -> ReportedRun:
     """A run with the samples in its folder.
 
     `path` is where the log was read from: the folder of the run, a file in it, or a folder of runs. With None, the
-    report has no samples.
+    report has no samples. `rollouts` are those of this path, if they have been read.
     """
     if path is None:
         return ReportedRun(log=log, diagnosis=diagnosis)
     path = Path(path)
-    named = path / log.name  # the log chooses its name, which may be a path to anywhere, or too long for one
-    is_inside = named.resolve().is_relative_to(path.resolve())
-    folder = named if is_inside and isdir(named) else path if path.is_dir() else path.parent
+    read = rollouts_beside(path, log.name) if rollouts is None else rollouts
     return ReportedRun(
         log=log,
         diagnosis=diagnosis,
-        rollouts=read_rollouts(folder),
-        changes=read_changes(folder),
+        rollouts=read.rollouts,
+        changes=read_changes(run_folder(path, log.name)),
     )
 
 
@@ -111,7 +111,11 @@ _FINAL = "This page is final and will not change."
 def html(runs: Sequence[ReportedRun], *, foot: str, key: str, live: bool = False) -> str:
     """The whole file. `foot` is a closing line, `key` what an earlier page at the same path knows too."""
     title = runs[0].log.name if len(runs) == 1 else f"{len(runs)} runs"
-    data = page_data(runs) | {"live": LOOK_EVERY if live else None, "written": round(time.time(), 3), "key": key}
+    data = page_data(runs, whole=not live) | {
+        "live": LOOK_EVERY if live else None,
+        "written": round(time.time(), 3),
+        "key": key,
+    }
     closing = [foot] if live else [foot, _FINAL]
     if len(runs) == 1:
         top, results = [parts.course(runs[0])], [parts.findings(runs[0], data), parts.remarks(runs)]
@@ -130,7 +134,7 @@ def html(runs: Sequence[ReportedRun], *, foot: str, key: str, live: bool = False
         _part("found", results),
         '<h2>Curves</h2>\n<div class="bar" id="bar"></div>\n<div class="charts" id="charts"></div>',
         '<details id="more"><summary></summary><div class="charts" id="more-charts"></div></details>',
-        f'<section id="rollouts" hidden>{_part("rollouts", [parts.rollouts_head(data["rollouts"])])}</section>',
+        f'<section id="rollouts" hidden>{_part("rollouts", [parts.rollouts_head(data["rollouts"], runs)])}</section>',
         _part("rest", rest),
         f'<script type="application/json" id="data">{_json(data)}</script>',
         f"<script>{''.join(_source(f'{name}.js') for name in _SCRIPTS)}</script>",

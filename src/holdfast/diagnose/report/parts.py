@@ -10,7 +10,7 @@ from holdfast.diagnose.compare import compare, first_difference, flat_settings
 from holdfast.diagnose.finding import Diagnosis, Finding, headline, lead_of, too_short
 from holdfast.diagnose.outlook import told
 from holdfast.diagnose.report.data import window_of
-from holdfast.diagnose.report.links import link_of
+from holdfast.diagnose.report.links import link_of, of_kind
 from holdfast.diagnose.report.samples import ReportedRun
 from holdfast.diagnose.rules import RULES
 
@@ -206,15 +206,23 @@ def missing(names: Sequence[str]) -> str:
     return folded(f"Series that are not logged, so not drawn ({len(names)})", f'<p class="soft">{listed}</p>')
 
 
-def rollouts_head(rollouts: Sequence[Mapping[str, Any]]) -> str:
-    """What the colours of tokens mean."""
-    measured = any("changes" in turn for rollout in rollouts for turn in rollout["turns"])
+def rollouts_head(rollouts: Sequence[Mapping[str, Any]], runs: Sequence[ReportedRun]) -> str:
+    """What the texts show, with links that set the filters, and what the colours of tokens mean."""
+    measured = any("changes" in turn for rollout in rollouts for turn in rollout.get("turns", ()))
+    found = [(i, run, one) for i, run in enumerate(runs) for one in run.diagnosis.texts]
+    items = "".join(
+        f"<li><b>{text(run.log.name + ', ' if len(runs) > 1 else '')}step {one.step:,}.</b> {text(one.summary)} "
+        f'<a href="{escape(of_kind(one.kind, one.step, i if len(runs) > 1 else None))}">Show them</a><br>'
+        f'<span class="soft code">{text(one.example)}</span><br>{text(one.advice)}</li>'
+        for i, run, one in found
+    )
+    shown = f"<ul>{items}</ul>" if items else ""
     colours = (
         "The colour of a token shows how much more or less likely the update made it. Observations are grey."
         if measured
         else "The file has no log-probs of single tokens, so tokens are not coloured. Observations are grey."
     )
-    return f'<h2>Sampled rollouts</h2>\n<p class="soft">{colours}</p>'
+    return f'<h2>Rollouts</h2>\n{shown}<p class="soft">{colours}</p>'
 
 
 def open_questions(runs: Sequence[ReportedRun]) -> str:

@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
+import zlib
+from base64 import b64encode
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from holdfast.base.jsonl import objects
-from holdfast.base.run_folder import DISPLACEMENT, TRAJECTORIES
+from holdfast.base.run_folder import DISPLACEMENT
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledTurn:
-    """One turn: the model's text, and the observation after it."""
-
-    text: str
-    observation: str = ""
-    query: str | None = None
-    """The query of a search; None for other actions, and in files without queries."""
-    hits: tuple[str, ...] = ()
-    tokens: tuple[tuple[str, float], ...] | None = None
-    """(piece of `text`, change of its log-prob by the update of the step, in nats); None if not measured. The piece is
-    empty for a token that ends inside a character, and for the token that ends the turn."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledRollout:
-    """A rollout of a step."""
-
-    step: int
-    question: str
-    golden_answers: tuple[str, ...]
-    turns: tuple[SampledTurn, ...]
-    answer: str | None
-    correct: bool
-    reward: float | None
-    status: str = "ok"
+from holdfast.diagnose.readers.rollouts.conversation import MOST_CHARACTERS, cut
+from holdfast.diagnose.readers.rollouts.forms import number_or_nan
+from holdfast.diagnose.readers.rollouts.record import SampledRollout, SampledTurn
+from holdfast.diagnose.texts import outcomes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +42,7 @@ class ReportedRun:
     log: Log
     diagnosis: Diagnosis
     rollouts: tuple[SampledRollout, ...] = ()
+    """By step."""
     changes: tuple[SampleChanges, ...] = ()
 
 
@@ -70,117 +50,89 @@ _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What a file that another program wrote raises when it is parsed."""
 
 
-def read_rollouts(folder: Path) -> tuple[SampledRollout, ...]:
-    """Rollouts of `trajectories.jsonl` by step; empty without the file. Lines without one are skipped."""
-    return tuple(sorted(_read(folder / TRAJECTORIES, _parse_rollout), key=lambda rollout: rollout.step))
-
-
 def read_changes(folder: Path) -> tuple[SampleChanges, ...]:
     """Rows of `displacement.jsonl` by step; empty without the file."""
-    return tuple(sorted(_read(folder / DISPLACEMENT, _changes), key=lambda row: row.step))
+    return tuple(sorted(_rows_of(folder / DISPLACEMENT), key=lambda row: row.step))
 
 
-def _read(path: Path, parse: Any) -> Iterator[Any]:
+def _rows_of(path: Path) -> Iterator[SampleChanges]:
     if not path.is_file():  # a pipe would be waited for
         return
     try:
         with path.open("rb") as file:
             for _, row in objects(enumerate(file, 1), on_bad=lambda line, bad: None):
                 with suppress(*_UNREADABLE):
-                    yield parse(row)
+                    yield _changes(row)
     except OSError:
         return
 
 
-def _parse_rollout(row: Mapping[str, Any]) -> SampledRollout:
-    parts = row.get("reward_parts") or {}
-    return SampledRollout(
-        step=int(row["step"]),
-        question=str(row["question"]),
-        golden_answers=tuple(map(str, row.get("golden_answers") or ())),
-        turns=tuple(map(_parse_turn, row["turns"])),
-        answer=None if row.get("answer") is None else str(row["answer"]),
-        correct=float(parts.get("em", 0.0)) == 1.0,
-        reward=None if row.get("reward") is None else float(row["reward"]),
-        status=str(row.get("status", "ok")),
-    )
-
-
-def _parse_turn(row: Mapping[str, Any]) -> SampledTurn:
-    text, query = str(row["text"]), row.get("query")
-    return SampledTurn(
-        text=text,
-        observation=str(row.get("observation") or ""),
-        query=None if query is None else str(query),
-        hits=tuple(map(str, row.get("hits") or ())),
-        tokens=_tokens(text, row.get("token_chars"), row.get("token_changes")),
-    )
-
-
-def _tokens(text: str, chars: Any, changes: Any) -> tuple[tuple[str, float], ...] | None:
-    """Pieces of the text with their changes; None if not measured, or if they do not fit the text."""
-    if not chars or not changes or len(chars) != len(changes) or min(chars) < 0 or sum(chars) != len(text):
-        return None
-    ends = accumulate(chars, initial=0)
-    return tuple((text[a:b], _number(change)) for (a, b), change in zip(pairwise(ends), changes, strict=True))
-
-
-def _number(value: Any) -> float:
-    """NaN for null, which JSON has in place of NaN."""
-    return float("nan" if value is None else value)
-
-
 def _changes(row: Mapping[str, Any]) -> SampleChanges:
-    correct, incorrect = (tuple(map(_number, row.get(name) or ())) for name in ("correct", "incorrect"))
+    correct, incorrect = (tuple(map(number_or_nan, row.get(name) or ())) for name in ("correct", "incorrect"))
     return SampleChanges(step=int(row["step"]), correct=correct, incorrect=incorrect)
 
 
-def outcomes_of(rollout: SampledRollout) -> list[str]:
-    """`correct` or `incorrect`, and what else can be said of it: `truncated`, `failed` (not the policy's fault),
-    `unanswered`, `invalid` (a turn that neither searched nor answered), `empty` (a search found nothing)."""
-    failed = rollout.status in FAILURES
-    searched = [turn.query is not None or bool(turn.hits) for turn in rollout.turns]
-    ends = rollout.answer is not None or rollout.status != "ok"  # the last turn answered, or was cut off
-    also = {
-        "truncated": rollout.status == "truncated",
-        "failed": failed,
-        "unanswered": rollout.answer is None and not failed,
-        "invalid": not all(searched[:-1] if ends else searched),
-        "empty": any(turn.query is not None and turn.observation and not turn.hits for turn in rollout.turns),
-    }
-    return ["correct" if rollout.correct else "incorrect", *(name for name, holds in also.items() if holds)]
-
-
-FAILURES = ("retrieval_failed", "error")
-"""Statuses of rollouts that say nothing about the policy."""
 MOST_ROLLOUTS = 240
-MOST_CHARACTERS = 6000
-"""Characters of one text. A longer text is cut, and ends with the number of characters cut."""
 _TOTAL_CHARACTERS = 1_500_000
 
 
 def rollouts_json(
-    rollouts: Sequence[Sequence[SampledRollout]], near: Sequence[Sequence[int]] | None = None
+    rollouts: Sequence[Sequence[SampledRollout]], near: Sequence[Sequence[int]] | None = None, *, whole: bool = False
 ) -> list[dict[str, Any]]:
     """The same number of rollouts for every run, newest first, until the page is full.
 
     They are spread evenly over the run's steps, with the newest. `near` has the steps of each run's findings: the
-    samples around them are kept first.
+    samples around them are kept first. With `whole`, all the others follow, to be packed.
     """
     count = max(sum(map(bool, rollouts)), 1)
     shown: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
     for run, sampled in enumerate(rollouts):
         room = _TOTAL_CHARACTERS // count
         chosen = _chosen_steps(sampled, max(MOST_ROLLOUTS // count, 1), near[run] if near else ())
+        sizes: Counter[int] = Counter()
+        for rollout in sampled:
+            sizes[rollout.step] += _size(rollout)
         fitting: set[int] = set()
         for step in chosen:
-            room -= sum(_size(rollout) for rollout in sampled if rollout.step == step)
+            room -= sizes[step]
             if room < 0 and fitting:
                 break
             fitting.add(step)
         kept = [rollout for rollout in sampled if rollout.step in fitting][-MOST_ROLLOUTS // count :]
         shown += [_rollout_json(rollout, run) for rollout in reversed(kept)]
-    return shown
+        if whole:
+            there = set(map(id, kept))
+            others += [_rollout_json(one, run) for one in reversed(sampled) if id(one) not in there]
+    groups: dict[tuple[Any, ...], int] = {}
+    for row in shown + others:
+        row["group"] = groups.setdefault((row["run"], row["question"], row.get("prompt")), len(groups))
+    return shown + others
+
+
+_PACK = 50
+"""Rollouts in a pack: 400 kB of text, which a browser unpacks within milliseconds."""
+_OF_TEXT = ("prompt", "expected", "answer", "turns")
+
+
+def packed(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The texts of rollouts after the first `MOST_ROLLOUTS`, taken out of their rows: compressed JSON in base64,
+    `_PACK` rollouts each, which the page unpacks when they are looked at. A row then has its place, `pack`, and the
+    beginning of its question."""
+    packs = []
+    for number, start in enumerate(range(MOST_ROLLOUTS, len(rows), _PACK)):
+        texts = []
+        for row in rows[start : start + _PACK]:
+            texts.append({name: row.pop(name) for name in _OF_TEXT if name in row} | {"question": row["question"]})
+            row["question"] = row["question"][:_SHORT_QUESTION]
+            row["pack"] = [number, len(texts) - 1]
+        text = json.dumps(texts, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        deflate = zlib.compressobj(1, wbits=-15)
+        packs.append(b64encode(deflate.compress(text.encode("utf-8", "replace")) + deflate.flush()).decode())
+    return packs
+
+
+_SHORT_QUESTION = 160
 
 
 def _size(rollout: SampledRollout) -> int:
@@ -205,28 +157,33 @@ def _chosen_steps(rollouts: Sequence[SampledRollout], most: int, near: Sequence[
 
 
 def _rollout_json(rollout: SampledRollout, run: int) -> dict[str, Any]:
+    prompt = {"prompt": rollout.prompt} if rollout.prompt else {}
+    advantage = {} if rollout.advantage is None else {"advantage": short(rollout.advantage, 3)}
     return {
         "run": run,
         "step": rollout.step,
-        "question": _cut(rollout.question),
-        "expected": _cut(" or ".join(rollout.golden_answers)),
-        "answer": None if rollout.answer is None else _cut(rollout.answer),
+        "length": sum(len(turn.text) for turn in rollout.turns),
+        "question": cut(rollout.question),
+        "expected": cut(" or ".join(rollout.golden_answers)),
+        "answer": None if rollout.answer is None else cut(rollout.answer),
         "correct": rollout.correct,
         "reward": None if rollout.reward is None else short(rollout.reward, 3),
         "status": rollout.status,
         "outcomes": outcomes_of(rollout),
         "turns": [_turn_json(turn) for turn in rollout.turns],
+        **prompt,
+        **advantage,
     }
 
 
 def _turn_json(turn: SampledTurn) -> dict[str, Any]:
-    row: dict[str, Any] = {"text": _cut(turn.text)}
+    row: dict[str, Any] = {"text": cut(turn.text)}
     if turn.observation:
-        row["observation"] = _cut(turn.observation)
+        row["observation"] = cut(turn.observation)
     if turn.query is not None:
-        row["query"] = _cut(turn.query)
-    if turn.hits:
-        row["hits"] = [_cut(hit) for hit in turn.hits[:20]]
+        row["query"] = cut(turn.query)
+    if turn.hits or (turn.hits is not None and turn.query is not None):
+        row["hits"] = [cut(hit) for hit in turn.hits[:20]]
     if turn.tokens is not None:
         used, kept = 0, []
         for piece, change in turn.tokens:
@@ -240,12 +197,6 @@ def _turn_json(turn: SampledTurn) -> dict[str, Any]:
         else:
             row["text"] = f"… {len(turn.text) - sum(len(p) for p in row['pieces']):,} more characters"
     return row
-
-
-def _cut(text: str) -> str:
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    return f"{text[:MOST_CHARACTERS]} … {len(text) - MOST_CHARACTERS:,} more characters"
 
 
 def short(value: float, digits: int = 5) -> float | int | None:

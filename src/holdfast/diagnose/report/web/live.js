@@ -57,6 +57,8 @@ function renew(fresh, html, title) {
   const open = new Set([...document.querySelectorAll("[data-part] details[open] > summary")].map(nameOf));
   const before = data.rollouts;
   data = fresh;
+  packs.clear();
+  reader.scan = { words: "", hits: new Set(), left: 0 };
   whole = null;
   document.title = title;
   for (const part of parts()) {

@@ -235,6 +235,7 @@ function main() {
     document.getElementById("reset").hidden = state.range === null;
     drawAll();
     reader.count = perPage;
+    reader.picked = null;
     showRollouts();
     if (rolloutsMeant) showRolloutsOfAddress();
   });

@@ -10,7 +10,7 @@ const state = {
   highlighted: null, // the run in front of the others
   cursor: null, // the step whose values are shown
   charts: "", // a text that titles and series of charts must hold
-  rollouts: { run: "", step: "", outcome: "", find: "" },
+  rollouts: { run: "", step: "", outcome: "", reward: "", find: "" },
 };
 const several = data.runs.length > 1;
 
