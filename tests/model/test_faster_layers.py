@@ -215,6 +215,25 @@ def test_on_which_cpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, cpu: str,
     assert onednn.mkl_is_slow.__wrapped__() is slow
 
 
+def test_rollouts_multiply_by_prepared_weights(make_model: Any, tokenizer: Any, monkeypatch: Any) -> None:
+    """The same up to rounding as passes without; from new weights after an update; none left when rollouts end."""
+    monkeypatch.setattr(onednn, "mkl_is_slow", lambda: True)
+    model = make_model(initializer_range=0.1)
+    onednn.use_onednn(model)
+    policy = HFPolicy(model, tokenizer)
+    before = [id(p) for p in model.parameters()]
+    for scale in (1.0, 1.5):
+        with torch.no_grad():
+            model.model.layers[0].mlp.up_proj.weight.mul_(scale)
+        ready, plain = run_rollouts(policy), {}
+        assert policy._cast is None and [id(p) for p in model.parameters()] == before
+        with monkeypatch.context() as patched:
+            patched.setattr("holdfast.model.hf.CastWeights", lambda *_: None)
+            plain = run_rollouts(policy)
+        for id_, (tokens, sampled) in plain.items():
+            assert ready[id_][0] == tokens and ready[id_][1] == pytest.approx(sampled, abs=0.02)
+
+
 # ---- the last layer where it is read
 
 

@@ -259,7 +259,7 @@ def test_a_cpu_has_room_for_as_many_rows_as_a_fixed_cache(make_model, tokenizer,
     assert policy.max_rows == 512
     policy.release(["first"])
     per_row = 2 * 2 * 2 * 8 * 4 * 64  # keys and values, layers, heads, dimensions, bytes, tokens
-    monkeypatch.setattr(hf, "_CACHE_CPU", 5 * per_row)
+    monkeypatch.setattr(hf, "CACHE_CPU", 5 * per_row)
     policy.submit([request(str(i), [5, 6], 3) for i in range(12)])
     assert policy.max_rows == 5
     done = []
@@ -267,6 +267,38 @@ def test_a_cpu_has_room_for_as_many_rows_as_a_fixed_cache(make_model, tokenizer,
         done += completions
         policy.release([completion.id for completion in completions])
     assert len(done) == 12
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_without_a_promised_length_the_cache_is_bounded_by_the_longest_request(
+    make_model, tokenizer, monkeypatch, growing
+):
+    """Conversations grow, as those of ircot do. Samples are the same as with room for all."""
+
+    def converse(policy: HFPolicy) -> tuple[dict, int]:
+        ids, done, most = [str(i) for i in range(12)], {}, 0
+        turns = dict.fromkeys(ids, 0)
+        ask = lambda id: request(id, [5, 6, int(id) + 7] * (1 + 30 * turns[id] * growing), 3, seed=int(id))  # noqa: E731
+        policy.submit([ask(id) for id in ids])
+        while completions := policy.poll():
+            layers = [layer for layer in policy._cache.layers if layer.is_initialized]
+            most = max(most, sum(layer.keys.nbytes + layer.values.nbytes for layer in layers))
+            for c in completions:
+                done[c.id, turns[c.id]] = list(c.token_ids), list(c.logprobs)
+                turns[c.id] += 1
+            policy.submit([ask(c.id) for c in completions if turns[c.id] < 3])
+            policy.release([c.id for c in completions if turns[c.id] == 3])
+        return done, most
+
+    free, _ = converse(HFPolicy(make_model(), tokenizer))
+    budget = 4 * 186 * (2 * 2 * 2 * 8 * 4)  # four rows of the longest request: layers, heads, dimensions, bytes
+    monkeypatch.setattr(hf, "CACHE_CPU", budget)
+    policy = HFPolicy(make_model(), tokenizer)
+    bounded, most = converse(policy)
+    assert len(free) == 36 and {turn: ids for turn, (ids, _) in bounded.items()} == {t: i for t, (i, _) in free.items()}
+    for turn, (_, logprobs) in bounded.items():
+        assert logprobs == pytest.approx(free[turn][1], abs=1e-4)
+    assert 0 < most <= budget
 
 
 def test_a_gpus_room_is_measured_for_each_batch_of_episodes(make_model, tokenizer, monkeypatch):

@@ -20,6 +20,7 @@ from holdfast.train.cost import (
     fixed_bytes,
     operations,
     pass_tokens,
+    rollout_bytes,
     shape_of,
     speed,
     token_bytes,
@@ -30,7 +31,13 @@ from .whole_runs import a_start
 
 GIB = 2**30
 SMOLLM2 = Shape(
-    parameters=134_515_008, trained=134_515_008, layers=30, hidden=576, feed_forward=1536, vocabulary=49_152
+    parameters=134_515_008,
+    trained=134_515_008,
+    layers=30,
+    hidden=576,
+    feed_forward=1536,
+    vocabulary=49_152,
+    keys=11_520,
 )
 WIDE = Shape(parameters=111_174_656, trained=111_174_656, layers=6, hidden=1024, feed_forward=4096, vocabulary=8192)
 SMALL = Shape(parameters=6_033_664, trained=6_033_664, layers=4, hidden=256, feed_forward=1024, vocabulary=4096)
@@ -65,6 +72,19 @@ def test_the_estimate_is_near_the_peak_that_was_measured(
         f"--model.gradient_checkpointing={str(checkpointing).lower()}",
     )
     assert fixed_bytes(shape, recipe) + tokens * token_bytes(shape, recipe) == pytest.approx(peak * GIB, rel=0.15)
+
+
+def test_rollouts_hold_ready_weights_and_bounded_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1.68 GB of resident memory at the peak of an evaluation of SmolLM2-135M, with keys of 256 MiB (torch 2.13)."""
+    monkeypatch.setattr(cost, "CACHE_CPU", 2**28)
+    recipe = config("--model.autocast=bf16")
+    moments = 2 * 4 * SMOLLM2.trained
+    assert rollout_bytes(SMOLLM2, recipe) - moments == pytest.approx(1.68e9, rel=0.15)
+    monkeypatch.setattr(cost, "mkl_is_slow", lambda: False)
+    ready = rollout_bytes(SMOLLM2, recipe) - rollout_bytes(SMOLLM2, config())
+    assert ready == 2 * SMOLLM2.parameters
+    short = rollout_bytes(SMOLLM2, config("--protocol.max_total_tokens=32", "--train.questions=2"))
+    assert rollout_bytes(SMOLLM2, config()) - short == 2**28 - 4 * SMOLLM2.keys * 128 * 32
 
 
 def test_copies_of_the_weights_cost_what_they_hold() -> None:
@@ -116,6 +136,7 @@ def test_what_does_not_fit_is_refused_with_a_value_that_does(
     recipe = own("raw")
     model, each = language_model.model, token_bytes(shape_of(language_model.model), recipe)
     room = fixed_bytes(shape_of(model), recipe) + 100 * each
+    monkeypatch.setattr(cost, "CACHE_CPU", 0)
     monkeypatch.setattr(cost, "memory", lambda: int(room / 0.9))
     assert (said := prepare(recipe).needs) is not None and "of disk per checkpoint" in said
     monkeypatch.setattr(cost, "memory", lambda: room)

@@ -95,6 +95,9 @@ class _SlotLayer(CacheLayerMixin):
             new[: old.shape[0], :, : old.shape[2]] = old
             setattr(self, name, new)
 
+    def shrink(self, slots: int) -> None:
+        self.keys, self.values = (store[:slots].clone() for store in (self.keys, self.values) if store is not None)
+
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         for store in (self.keys, self.values):
             assert store is not None
@@ -151,6 +154,12 @@ class SlotCache(Cache):
         for layer in self._stored():
             layer.grow(self.slots, self.capacity)
 
+    def shrink(self, slots: int) -> None:
+        """Give back the memory of all slots but the first `slots`."""
+        self.slots = slots
+        for layer in self._stored():
+            layer.shrink(slots)
+
     def plan_step(self, positions: Tensor, *, length: int) -> Tensor:
         """Plan one new token for each of slots 0..n-1; returns the mask (see `visible`).
 
@@ -168,7 +177,7 @@ class SlotCache(Cache):
         Args:
             slots: int64 `[rows]`, distinct.
             write: int64 `[rows, new]`, storage position of each token, distinct within a row. Padding goes behind the
-                row's end.
+                row's end, where all of it may share a position.
             positions: int64 `[rows, new]`, the largest storage position each token sees.
             length: 1 + the largest position that matters.
         """
@@ -272,6 +281,25 @@ class SlotTable:
         self.rows[row.slot] = None
         heapq.heappush(self._free, row.slot)
         row.slot = -1
+
+    def trim(self, slots: int) -> bool:
+        """Leave the first `slots` slots, to rows that decode and as many others as have room; the others lose what they
+        stored. False, and nothing moves, if there are no more slots or more rows decode."""
+        rows = [row for row in self.rows if row is not None]
+        decoding = sum(row.decoding for row in rows)
+        if self.cache.slots <= slots or decoding > slots:
+            return False
+        for row in [row for row in rows if not row.decoding][slots - decoding :]:
+            self.drop(row)
+            row.cached = 0
+        movers = [row for row in self.rows[slots:] if row is not None]
+        moves = list(zip(movers, (slot for slot in self._free if slot < slots), strict=False))
+        self.cache.copy([(row.slot, hole) for row, hole in moves], self.cache.capacity)
+        for row, hole in moves:
+            self.rows[hole], row.slot = row, hole
+        del self.rows[slots:]
+        self._free = [slot for slot, row in enumerate(self.rows) if row is None]
+        return True
 
     def reserve(self, capacity: int) -> None:
         """Make room for `capacity` tokens in every slot."""

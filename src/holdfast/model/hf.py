@@ -29,6 +29,7 @@ from holdfast.model.last_layer import last_layer_where
 from holdfast.model.policy import Completion, Request, StopReason
 from holdfast.model.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
 from holdfast.model.support import (
+    CACHE_CPU,
     accepts_logits_to_keep,
     avoid_cudnn_attention,
     check_exact,
@@ -55,7 +56,6 @@ _MAX_WAIT = 16  # steps a row waits at most
 # Tokens, padding included, of one prefill pass: bounds its activations, which on a CPU should stay in its caches.
 _PREFILL_TOKENS, _PREFILL_TOKENS_CPU = 16_384, 1024
 
-_CACHE_CPU = 2**31  # bytes of keys and values on a CPU: more rows than these hold are hardly decoded faster
 _STAYS = 1 / 16  # share of a GPU that storage and casts may take while the model learns
 
 END, MAYBE = 1, 2
@@ -94,7 +94,7 @@ class HFPolicy:
         greedy: take the most likely token instead of sampling.
         max_rows: rollouts whose keys are in memory at once; others queue.
         max_tokens: upper bound on the tokens of a rollout. With it, a GPU holds as many rows as fit into half of its
-            free memory, and a CPU as many as fit into 2 GiB.
+            free memory. A CPU holds as many as fit into 2 GiB, of this length or that of the longest request so far.
 
     Raises:
         ModelError: sliding windows, recurrent state or an attention implementation that the cache cannot serve.
@@ -178,6 +178,7 @@ class HFPolicy:
         self._rows: dict[str, Row] = {}
         self._waiting: list[Row] = []
         self._waited = 0
+        self._longest = 0
         self._decoding = 0
         self._batch: _Batch | None = None
 
@@ -200,6 +201,7 @@ class HFPolicy:
                     f"request {request.id} may reach {reach} tokens, but the model's max_position_embeddings (or "
                     f"sliding_window) is {self._max_positions}; lower max_total_tokens (or the tokens per turn)"
                 )
+            self._longest = max(self._longest, reach)
             row.begin(request, seed_key(request.seed), self._stops.flags(request.stop))
             self._rows[request.id] = row
             self._waiting.append(row)
@@ -255,7 +257,7 @@ class HFPolicy:
         change."""
         if self._cast is not None:
             self._cast.refresh()
-        elif self.autocast_dtype is not None:
+        else:
             self._cast = CastWeights(self.model, self.autocast_dtype)
         weights = [parameter.data_ptr() for parameter in self.model.parameters()]
         if self._graphs is not None and weights != self._weights:
@@ -264,16 +266,31 @@ class HFPolicy:
     def _measure_room(self) -> None:
         """Set how many rows are in memory at once. Repeated for each batch of rollouts: training in between changes the
         free memory of a GPU."""
-        if self._max_tokens is None:
-            return
-        free = free_memory(self.device) if self.device.type == "cuda" else 2 * _CACHE_CPU
-        fit = rows_that_fit(self.model, self._max_tokens, self.autocast_dtype, free)
+        if self._max_tokens is not None:
+            free = free_memory(self.device) if self.device.type == "cuda" else 2 * CACHE_CPU
+            self._bound(self._max_tokens, free)
+
+    def _bound(self, tokens: int, free: int) -> None:
+        fit = rows_that_fit(self.model, tokens, self.autocast_dtype, free)
         self.max_rows = min(self._most_rows, fit)
-        self._table.cache.most = (self.max_rows, self._max_tokens)
+        self._table.cache.most = (self.max_rows, tokens)
+
+    def _make_room(self) -> None:
+        """Where no length was promised, fewer rows fit the longer the requests become: the rest leave their slots, and
+        are prefilled whole when they come back. On a GPU this would need another size of every graph."""
+        if not self._waiting or self._max_tokens is not None or self.device.type != "cpu":
+            return
+        self._bound(max(self._longest, self._cache.capacity), 2 * CACHE_CPU)
+        if self._table.trim(self.max_rows):
+            self._cache.shrink(self.max_rows)
+            self._batch = None
 
     def _choose_prefill(self) -> list[Row]:
-        """Waiting rows to prefill now; none while waiting for more is cheaper."""
+        """Waiting rows to prefill now; none while waiting for more is cheaper, or until rows that decode have ended."""
+        self._make_room()
         room = self.max_rows - self._table.taken
+        if room < 0:
+            return []
         ready = []
         for row in self._waiting:
             if row.slot < 0:
@@ -327,9 +344,9 @@ class HFPolicy:
     def _padded(self, leaders: list[Row], length: int) -> Tensor:
         """Likewise, in a pass with padding."""
         width = max(row.unseen for row in leaders)
-        self._table.reserve(max(row.cached for row in leaders) + width)
+        self._table.reserve(length + 1)
         # New tokens are right-aligned in the pass, so that every row's last one is the pass's last position, the only
-        # one to be projected onto the vocabulary. The padding in front is stored after the row's end, where no query
+        # one to be projected onto the vocabulary. All padding in front is stored behind the row's end, where no query
         # reads.
         ids = torch.tensor(
             [[0] * (width - row.unseen) + row.context[row.cached :] for row in leaders], device=self.device
@@ -339,7 +356,7 @@ class HFPolicy:
         place = ends.unsqueeze(1) - width + column
         real = place >= cached.unsqueeze(1)
         positions = place.where(real, 0)
-        write = place.where(real, ends.unsqueeze(1) + column)
+        write = place.where(real, ends.unsqueeze(1))
         mask = self._cache.plan_rows(slots, write, positions, length=length)
         only_last = last_layer_where(self.model, column.expand_as(ids) == width - 1)
         with only_last if width >= _LONG else nullcontext():

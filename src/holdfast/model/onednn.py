@@ -1,7 +1,8 @@
 """Linear layers by oneDNN, where the matrix products that PyTorch calls leave half of the CPU unused.
 
 For float32 PyTorch calls MKL, which takes its AVX-512 kernels on CPUs of Intel alone. On others oneDNN, which comes
-with PyTorch too, needs less than half the time (`benchmarks/linear_layers.py`).
+with PyTorch too, needs less than half the time (`benchmarks/linear_layers.py`). Where a pass has few rows, half of the
+rest goes into the order of the weight, which oneDNN changes in every call: `prepared` does it once.
 """
 
 from __future__ import annotations
@@ -23,11 +24,18 @@ class OneDNNLinear(torch.nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """`[…, in]` → `[…, out]`."""
+        if self.weight.is_mkldnn:  # `prepared`; peft casts the input of adapters to the dtype of their weights
+            return _product(input.float(), self.weight, self.bias)
         usual = input.dtype == torch.float32 and input.device.type == "cpu" and input.numel() > 0
         if not usual or torch.is_autocast_enabled("cpu"):
             return super().forward(input)
         result: Tensor = _Product.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return result
+
+    def prepared(self) -> Tensor:
+        """A copy of the weight that saves time in passes without a gradient."""
+        copy: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach())
+        return copy
 
 
 def use_onednn(model: torch.nn.Module) -> None:
@@ -55,7 +63,7 @@ def mkl_is_slow() -> bool:
 
 
 def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`[N, in]` and `[out, in]` → `[N, out]`."""
+    """`[…, in]` and `[out, in]` → `[…, out]`."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return product
 

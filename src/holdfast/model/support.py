@@ -18,6 +18,8 @@ from holdfast.model.cache import SlotCache
 
 SHARING_FROM = 256
 """Size of the hidden states from which a model is not tiny; see `worth_sharing`."""
+CACHE_CPU = 2**31
+"""Bytes of keys and values on a CPU: more rows than these hold are hardly decoded faster."""
 
 
 class CausalLM(Protocol):
@@ -184,11 +186,16 @@ def rows_that_fit(model: CausalLM, tokens: int, autocast_dtype: torch.dtype | No
 
     Half: passes over the rows and the projection to the vocabulary need the rest.
     """
+    size = (autocast_dtype or model.dtype).itemsize
+    return int(max(1, free // 2 // (keys_of(model) * size * tokens)))
+
+
+def keys_of(model: CausalLM) -> int:
+    """How many numbers the cache stores for a token: keys and values of all layers."""
     config = text_config(model)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    size = (autocast_dtype or model.dtype).itemsize
-    return int(max(1, free // 2 // (2 * config.num_hidden_layers * heads * dim * size * tokens)))
+    return int(2 * config.num_hidden_layers * heads * dim)
 
 
 @torch.inference_mode()

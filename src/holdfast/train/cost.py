@@ -1,17 +1,21 @@
 """The memory of a run, the disk of a checkpoint and the time of a step, estimated from the shape of the model.
 
-The peak of memory is a micro-batch late in an optimizer step. Float32 numbers, of 4 bytes each:
+The peak of memory is a micro-batch late in an optimizer step, or late rollouts of a batch or an evaluation. Float32
+numbers, of 4 bytes each:
 
-    weights                      P, and 3 for each of the T that are trained: gradient and AdamW's moments
-    copies                       T for the reference, T for the anchor; P + 3 T for a critic; P for each batch that
-                                 rollouts are late, and one more
-    activations                  (layers + 1) × (16 hidden + 4 feed-forward) per token of a pass
-    logits                       3 vocabulary per sampled token
-    the embedding's gradient     3 vocabulary × hidden
+    always held      weights                      P, and 2 for each of the T that are trained: AdamW's moments
+                     copies                       T for the reference, T for the anchor; P + 3 T for a critic; P for
+                                                  each batch that rollouts are late, and one more
+    in an update     gradients                    T
+                     activations                  (layers + 1) × (16 hidden + 4 feed-forward) per token of a pass
+                     logits                       3 vocabulary per sampled token
+                     the embedding's gradient     3 vocabulary × hidden
+    in rollouts      weights made ready           P, half of it under autocast; none where MKL multiplies
+                     keys and values              those of all rollouts, but at most 2 GiB
 
 Gradient checkpointing leaves two fifths of the activations. Python and its libraries take half a GiB. The factors are
 those of the peaks of three models on a CPU (tests/train/test_cost.py); a third of the activations is memory that the C
-library does not give back. Passages, and the keys of running rollouts, come on top.
+library does not give back. Passages come on top.
 
 Time is that of the matrix products: a rollout's tokens pass the layers once as it grows, once for the old log-probs and
 three times in the update; a sampled token is decoded at half of the speed. A demonstration of the warm start passes
@@ -31,9 +35,10 @@ import torch
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.files import size_text
-from holdfast.model.onednn import use_onednn
-from holdfast.model.support import SHARING_FROM, text_config
+from holdfast.model.onednn import mkl_is_slow, use_onednn
+from holdfast.model.support import CACHE_CPU, SHARING_FROM, keys_of, text_config
 from holdfast.recipe import Config
+from holdfast.train.evaluate import CHUNK
 from holdfast.train.loading import Questions
 from holdfast.train.start_cache import start_folder
 
@@ -55,6 +60,8 @@ class Shape:
     hidden: int
     feed_forward: int
     vocabulary: int
+    keys: int = 0
+    """Numbers that are stored for each token of a rollout."""
 
 
 def shape_of(model: Any, lora_rank: int = 0) -> Shape:
@@ -72,20 +79,34 @@ def shape_of(model: Any, lora_rank: int = 0) -> Shape:
         hidden=config.hidden_size,
         feed_forward=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
         vocabulary=config.vocab_size,
+        keys=keys_of(model),
     )
 
 
-def fixed_bytes(shape: Shape, config: Config) -> int:
-    """Memory that no size of a batch changes."""
+def held_bytes(shape: Shape, config: Config) -> int:
+    """Memory that a run holds from its first optimizer step to its last."""
     copies = (config.loss.kl_coef > 0 or config.reward.kl > 0) + (config.train.anchor_every > 0)
-    numbers = shape.parameters + (3 + copies) * shape.trained
+    numbers = shape.parameters + (2 + copies) * shape.trained
     if config.loss.advantage == "gae":
         numbers += shape.parameters + 3 * shape.trained
     if config.faults.of_sampler:  # on a GPU these wait in the host's memory
         numbers += (config.faults.stale_batches + 1) * shape.parameters
-    if shape.trained == shape.parameters:
-        numbers += 3 * shape.vocabulary * shape.hidden
     return _LIBRARIES + 4 * numbers
+
+
+def fixed_bytes(shape: Shape, config: Config) -> int:
+    """Memory of an update that no size of a batch changes."""
+    whole = shape.trained == shape.parameters
+    return held_bytes(shape, config) + 4 * (shape.trained + whole * 3 * shape.vocabulary * shape.hidden)
+
+
+def rollout_bytes(shape: Shape, config: Config) -> int:
+    """Memory while the rollouts of a batch, or of an evaluation, are as long as they may be."""
+    rows = max(config.train.questions * config.train.group_size, CHUNK)
+    keys = min(4 * shape.keys * rows * config.protocol.max_total_tokens, CACHE_CPU)
+    bf16 = config.model.autocast == "bf16"
+    ready = 2 if bf16 else 4 if shape.hidden >= SHARING_FROM and mkl_is_slow() else 0
+    return held_bytes(shape, config) + ready * shape.parameters + keys
 
 
 def token_bytes(shape: Shape, config: Config) -> int:
@@ -182,9 +203,10 @@ def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int 
     """
     shape = shape_of(model, lora_rank)
     fixed, each, tokens, room = fixed_bytes(shape, config), token_bytes(shape, config), pass_tokens(config), memory()
-    needed = f"{size_text(fixed + each * tokens)} of memory, {size_text(fixed)} of it for the model and AdamW"
-    if fixed + each * tokens > room:
-        fit = int((_USABLE * room - fixed) / each) // 64 * 64
+    peak = max(fixed + each * tokens, rollout_bytes(shape, config))
+    needed = f"{size_text(peak)} of memory, {size_text(fixed)} of it for the model and AdamW"
+    if peak > room:
+        fit = int((_USABLE * room - fixed) / each) // 64 * 64 if rollout_bytes(shape, config) <= room else 0
         change = (
             f"Set train.micro_batch_tokens = {fit}" if fit >= 64 else "Take a smaller model, or set model.lora_rank"
         )
@@ -192,6 +214,9 @@ def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int 
             f"train.micro_batch_tokens = {config.train.micro_batch_tokens} needs about {needed}, and this machine has "
             f"{size_text(room)}. {change}"
         )
+    what = "the keys of rollouts and weights made ready for them"
+    if peak == fixed + each * tokens:
+        what = f"{tokens:,} tokens in a pass (train.micro_batch_tokens)"
     a_second = _EFFICIENCY * speed(shape)
     step = operations(shape, config) / a_second
     made = start_folder(config).is_dir()
@@ -202,8 +227,8 @@ def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int 
     of_it = " and ".join(f"{_time_text(seconds)} for {what}" for what, seconds in more.items() if seconds)
     whole = config.train.steps * step + sum(more.values())
     return (
-        f"about {needed} and the rest for {tokens:,} tokens in a pass (train.micro_batch_tokens), of {size_text(room)} "
-        f"here; {size_text(checkpoint_bytes(shape, config))} of disk per checkpoint (checkpoint.keep = "
+        f"about {needed} and the rest for {what}, of {size_text(room)} here; "
+        f"{size_text(checkpoint_bytes(shape, config))} of disk per checkpoint (checkpoint.keep = "
         f"{config.checkpoint.keep}); about {_time_text(step)} a step and {_time_text(whole)} in all, "
         f"{of_it} included, if rollouts fill a third of their limits"
     )
