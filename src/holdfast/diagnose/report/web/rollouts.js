@@ -89,8 +89,8 @@ function showRollouts() {
   const wrong = state.rollouts.step !== "" && !stepsWanted(state.rollouts.step);
   reader.controls.step.setAttribute("aria-invalid", String(wrong));
   const sampled = [...new Set(data.rollouts.map((e) => e.step))].sort((a, b) => a - b);
-  const span = `${thousands(sampled[0])} to ${thousands(sampled.at(-1))}`;
-  const every = `${data.rollouts.length} rollouts of ${sampled.length} steps, ${span}`;
+  const span = `${sampled.length} steps, ${thousands(sampled[0])} to ${thousands(sampled.at(-1))}`;
+  const every = `${data.rollouts.length} rollouts of ${sampled.length > 1 ? span : `step ${sampled[0]}`}`;
   const left = reader.scan.left ? ` Searching: ${reader.scan.left} packs of texts left.` : "";
   const count = reader.picked ? `${chosen.length} chosen` : found.length;
   reader.said.textContent =
