@@ -32,7 +32,7 @@ import rollout
 from gpu_hardware import SHAPES, Shape, limits_of, parameters_of, seconds_of, step_bytes, update_flops, wait_for
 from holdfast.agent.batch import TokenBatch
 from holdfast.model.hf import HFPolicy
-from holdfast.model.language_model import prepare
+from holdfast.model.language_model import ready
 from holdfast.model.models import MODELS, stored
 from holdfast.model.policy import Request
 from holdfast.recipe import load, validate
@@ -348,7 +348,7 @@ def measure_update(bench: Bench, size: str) -> None:
             },
         }
     )
-    learner = make_learner(config, prepare(shape.build(), silent_tokenizer(), config.model, bench.device))
+    learner = make_learner(config, ready(shape.build(), silent_tokenizer(), config.model, bench.device))
     generator, spent = torch.Generator().manual_seed(0), Counter[str]()
 
     def clocked_step(*arguments: Any) -> float:

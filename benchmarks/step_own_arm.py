@@ -13,7 +13,7 @@ import torch
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.data.questions import Example
 from holdfast.model.hf import HFPolicy
-from holdfast.model.language_model import prepare
+from holdfast.model.language_model import ready
 from holdfast.model.policy import Completion, Request
 from holdfast.recipe import validate
 from holdfast.train.loading import load_protocol
@@ -129,7 +129,7 @@ def start(task: Task) -> Callable[[], dict[str, Any]]:
         for i, text in enumerate(task.texts())
     )
     retriever = task.retriever()
-    policy = prepare(task.model(tokenizer), tokenizer, config.model, torch.device(task.device))
+    policy = ready(task.model(tokenizer), tokenizer, config.model, torch.device(task.device))
     with mock.patch("holdfast.model.hf.HFPolicy", scripted(task)):
         trainer = make_trainer(config, policy, examples, retriever)
     learner = trainer.learner

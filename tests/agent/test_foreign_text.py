@@ -17,6 +17,7 @@ from holdfast.agent.scheduler import ModelCall
 from holdfast.agent.tools import NATIVE, ToolProtocol
 from holdfast.evaluate.agents import PromptEncoder, converse
 from holdfast.evaluate.methods import LIMITS, METHODS, QUERY_CLOSE, QUERY_OPEN, Prompt
+from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.policy import Completion
 from holdfast.model.tokens import decode, decode_for_server, encode, foreign, spelled_apart
 from holdfast.retrieval.types import Document, Hit
@@ -89,7 +90,7 @@ def test_what_a_protocol_writes(protocol: SearchProtocol, tokenizer: Any, count:
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.conversation])
 def test_what_a_method_asks(method: str, tokenizer: Any, count: int) -> None:
     """Also if the model repeats the text as its answer, or as its query."""
-    encoder = PromptEncoder(tokenizer, "auto", math.inf)
+    encoder = PromptEncoder(tokenizer, ChatTemplate(), math.inf)
     usual = control(tokenizer, encoder(Prompt(user="Who?", max_tokens=1)))
     rng = random.Random(method)
     for _ in range(count):

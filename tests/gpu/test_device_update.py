@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.model.language_model import LanguageModel, load_model, prepare
+from holdfast.model.language_model import LanguageModel, load_model, ready
 from holdfast.recipe import Config, validate
 from holdfast.train.checkpoint import load_optimizer, save_checkpoint
 from holdfast.train.learner import Learner, make_learner
@@ -92,7 +92,7 @@ def test_a_checkpoint_goes_on_elsewhere(device, model, tokenizer, tmp_path: Path
     """Saved on the device and continued on the CPU, or the other way round."""
     config = a_recipe()
     first, second = (device, torch.device("cpu")) if there else (torch.device("cpu"), device)
-    learner = make_learner(config, prepare(model, tokenizer, config.model, first))
+    learner = make_learner(config, ready(model, tokenizer, config.model, first))
     update(learner, a_batch().to(first))
     save_checkpoint(tmp_path / "c", learner.language_model, optimizer=learner.optimizer, state={})
 

@@ -79,4 +79,4 @@ def test_a_model_whose_turns_would_never_end_is_refused(
     model = make_model(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id, max_position_embeddings=1024)
     language_model = LanguageModel(model=model, tokenizer=tokenizer)
     with pytest.raises(ConfigError, match=r"ends a message with '<\|im_end\|>', which does not end the model's text"):
-        validate_model_and_prompts(language_model, load_questions(config), load_protocol(config), "auto")
+        validate_model_and_prompts(language_model, load_questions(config), load_protocol(config))
