@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 
 import torch
@@ -18,7 +19,7 @@ import torch
 from holdfast.model.onednn import OneDNNLinear, mkl_is_slow
 from measuring import table
 
-SHAPES = ((24, 576, 1536), (96, 576, 1536), (700, 576, 1536), (700, 1536, 576), (400, 576, 49152))
+SHAPES = ((8, 576, 1536), (24, 576, 1536), (96, 576, 1536), (700, 576, 1536), (700, 1536, 576), (400, 576, 49152))
 """Rows, inputs, outputs."""
 
 
@@ -53,8 +54,11 @@ def main() -> None:
             seconds(partial(work, by_mkl, given)) / seconds(partial(work, by_onednn, given))
             for work in (forward, forward_and_backward)
         ]
+        ready = copy(by_onednn)
+        ready._parameters = {"weight": by_onednn.prepared(), "bias": None}
+        ratios.append(seconds(partial(forward, by_mkl, given)) / seconds(partial(forward, ready, given)))
         rows.append([f"{count} × {inputs} → {outputs}", *(f"{ratio:.2f}" for ratio in ratios)])
-    print(table(["rows × in → out", "forward", "forward and backward"], rows))
+    print(table(["rows × in → out", "forward", "forward and backward", "forward, weight prepared"], rows))
     print("oneDNN is used here" if mkl_is_slow() else "oneDNN is not used here")
 
 

@@ -14,7 +14,7 @@ from holdfast.diagnose.readers.rollouts.record import FAILURES, SampledRollout, 
 from holdfast.diagnose.readers.text import clean
 
 LEAST_ROLLOUTS, LEAST_FOUND = 8, 3
-"""Rollouts from which on a share says anything, and rollouts of a kind that are no accident."""
+"""Fewest rollouts whose share is judged, and fewest of a kind that are a finding."""
 _EXAMPLE = 160
 
 _AROUND = re.compile(r"</?\w+>")
@@ -160,7 +160,7 @@ KINDS: Mapping[str, Kind] = {
         title="copy the example of the prompt",
         share=0.05,
         example=copies_example,
-        advice="Take an example that is no possible answer, or none.",
+        advice="Take an example that cannot be an answer, or leave it out.",
     ),
     "language": Kind(
         title="switch to another script than the question's",

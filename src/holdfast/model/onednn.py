@@ -1,8 +1,8 @@
 """Linear layers by oneDNN, where the matrix products that PyTorch calls leave half of the CPU unused.
 
 For float32 PyTorch calls MKL, which takes its AVX-512 kernels on CPUs of Intel alone. On others oneDNN, which comes
-with PyTorch too, needs less than half the time (`benchmarks/linear_layers.py`). Where a pass has few rows, half of the
-rest goes into the order of the weight, which oneDNN changes in every call: `prepared` does it once.
+with PyTorch too, is faster (`benchmarks/linear_layers.py`). oneDNN brings the weight into an order of its own in every
+call. That is most of the work where rows are few, and `prepared` does it once for many calls.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
     retrievers = load_retrievers(config, note=notes.append)
     passages = () if config.data.train == "world" else retrievers.train.documents
     if passages:
-        notes.append(f"{config.retrieval.corpus}: {len(passages):,} passages")
+        named = config.retrieval.index if config.retrieval.corpus == "world" else config.retrieval.corpus
+        notes.append(f"{named}: {len(passages):,} passages")
         if skeleton is not None:
             notes += _cut_passages(skeleton, load_protocol(config), passages)
     return Prepared(config=config, questions=questions, retrievers=retrievers, needs=needs, notes=tuple(notes))
@@ -143,7 +144,7 @@ def _check_batch(config: Config, questions: Questions) -> None:
 
 
 def _needs(config: Config, skeleton: LanguageModel, questions: Questions) -> str | None:
-    """Check the model, its tokenizer and the prompts; what a run on a CPU needs, if it is one."""
+    """Check the model, its tokenizer and the prompts. Returns what a run on a CPU needs; None for one on a GPU."""
     from holdfast.model.language_model import has_adapters, pick_device
     from holdfast.model.support import refuse_unsupported
     from holdfast.train.cost import cost_of

@@ -203,19 +203,22 @@ def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int 
     """
     shape = shape_of(model, lora_rank)
     fixed, each, tokens, room = fixed_bytes(shape, config), token_bytes(shape, config), pass_tokens(config), memory()
-    peak = max(fixed + each * tokens, rollout_bytes(shape, config))
+    update, rollouts = fixed + each * tokens, rollout_bytes(shape, config)
+    peak, smaller = max(update, rollouts), "Take a smaller model, or set model.lora_rank"
     needed = f"{size_text(peak)} of memory, {size_text(fixed)} of it for the model and AdamW"
-    if peak > room:
-        fit = int((_USABLE * room - fixed) / each) // 64 * 64 if rollout_bytes(shape, config) <= room else 0
-        change = (
-            f"Set train.micro_batch_tokens = {fit}" if fit >= 64 else "Take a smaller model, or set model.lora_rank"
+    if rollouts > room:
+        raise ConfigError(
+            f"the rollouts of a batch, with protocol.max_total_tokens = {config.protocol.max_total_tokens}, need about "
+            f"{size_text(rollouts)} of memory, and this machine has {size_text(room)}. {smaller}"
         )
+    if update > room:
+        fit = int((_USABLE * room - fixed) / each) // 64 * 64
         raise ConfigError(
             f"train.micro_batch_tokens = {config.train.micro_batch_tokens} needs about {needed}, and this machine has "
-            f"{size_text(room)}. {change}"
+            f"{size_text(room)}. {f'Set train.micro_batch_tokens = {fit}' if fit >= 64 else smaller}"
         )
-    what = "the keys of rollouts and weights made ready for them"
-    if peak == fixed + each * tokens:
+    what = "keys and weights of rollouts"
+    if peak == update:
         what = f"{tokens:,} tokens in a pass (train.micro_batch_tokens)"
     a_second = _EFFICIENCY * speed(shape)
     step = operations(shape, config) / a_second

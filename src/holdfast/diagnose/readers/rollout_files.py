@@ -14,7 +14,7 @@ from holdfast.diagnose.readers.text import Tally
 
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
-    """The run of some rollouts. Those of evaluations count only where there are no others."""
+    """The run that wrote the rollouts. Those of evaluations count only where there are no others."""
     read = rollouts_at(file.path, file.names)
     for note in read.notes:
         tally.add(note.rstrip("."))
@@ -52,5 +52,5 @@ ROLLOUTS: Reader[bytes] = Reader(
     recognises=lambda path, start: is_rollouts(path),
     read=_read,
     lacks="has no rollout that can be read",
-    suffixes=(),  # in a folder with a log they are no log of their own
+    suffixes=(),  # beside a log, rollouts are not a second one
 )

@@ -87,7 +87,7 @@ def query_of(text: str) -> str | None:
 
 
 def called(body: str) -> dict[str, Any] | None:
-    """The call in the JSON of a `<tool_call>`; None if it is none."""
+    """The call in the JSON of a `<tool_call>`; None where it is something else."""
     try:
         call = bounded_json(body)
     except ValueError:

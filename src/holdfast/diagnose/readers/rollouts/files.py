@@ -199,7 +199,7 @@ def _read(path: Path, place: Path, given: Mapping[str, str], skips: Skips) -> It
         nonlocal form
         form = form or form_of(row, given)
         if form is None:
-            raise BadField("row", f"is no rollout: it has {', '.join(islice(row, 8))}")
+            raise BadField("row", f"is not a rollout: it has {', '.join(islice(row, 8))}")
         return [(form, rollout) for rollout in rollouts_of(row, form, place, given)]
 
     if path.suffix == ".json" and (rows := _objects(path)) is not None:

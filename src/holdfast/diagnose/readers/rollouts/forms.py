@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ _PLACES = frozenset(
         *("eval_step", "policy_version", "entropy", "num_turns", "input_lengths", "response_length"),
     )
 )
-"""Numbers of a row that are no part of its reward."""
+"""Numbers of a row that do not belong to its reward."""
 _TOTALS = frozenset(("reward", "rewards", "score", "total_reward"))
 _CUT_SHORT = re.compile(r"trunc|length|max_|overlong", re.IGNORECASE)
 _FAILED = re.compile(r"\A(?:aborted|failed|error)", re.IGNORECASE)
@@ -135,8 +135,6 @@ class Form:
     """What each of its rows has: names, or alternatives with `|`."""
     unpacked: Callable[[Row], Iterator[Row]] = _one
     """The rollouts of a row, as rows."""
-    fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What replaces names of `FIELDS`."""
     lists: bool = False
     """Whether values are lists."""
 
@@ -187,7 +185,7 @@ PANELS = Form(title="TRL's printed completions", host="trl", marks=("prompt", "c
 
 
 def form_of(row: Row, given: Mapping[str, str]) -> Form | None:
-    """The form of a row; None for a row that is no rollout. `given` has what names the user gave to parts of it."""
+    """The form of a row; None for a row that is not a rollout. `given` has what names the user gave to parts of it."""
     if given and any(name in row for name in given.values()):
         return Form(title="rows with the names given", host="unknown", marks=tuple(given.values()))
     return next((form for form in FORMS if form.fits(row)), None)
@@ -200,7 +198,7 @@ def rollouts_of(row: Row, form: Form, path: Path, given: Mapping[str, str]) -> I
         if form is FORMS[0]:
             yield _ours(row)
             return
-        fields = {**FIELDS, **form.fields, **{part: (name,) for part, name in given.items()}}
+        fields = {**FIELDS, **{part: (name,) for part, name in given.items()}}
         for one in form.unpacked(row):
             yield _rollout(one, fields, path)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
