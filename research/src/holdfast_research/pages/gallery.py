@@ -54,7 +54,7 @@ RUNS = (
 _INTRODUCTION = """# Gallery
 
 What `holdfast diagnose` prints about recorded runs of tiny models. The first is plain GRPO, which collapses by itself,
-the second had a fault added from outside, and the last is healthy. These two are shown with what a stock log of TRL has.
+the second had a fault added from outside, and the last is healthy. Both are shown with what a stock log of TRL has.
 `holdfast diagnose LOG --html page.html` draws such charts for your own log ([the report](report.md)).
 """
 
