@@ -14,12 +14,6 @@ BEGIN, END = "<!-- results of make gpu -->", "<!-- end of the results -->"
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, KEPT = ROOT / "docs/reference/gpu.md", ROOT / "benchmarks/gpu_h200.json"
-RUNS = (
-    "First run: attention by cuDNN, as PyTorch prefers",
-    "Second run: without cuDNN, as holdfast does since",
-    "Third run: updates alone, transformers 5.23",
-)
-"""What was different between the kept runs."""
 
 Row = dict[str, Any]
 Column = tuple[str, Callable[[Row], str]]
@@ -170,9 +164,8 @@ def fill(page: Path, tables: str) -> None:
 
 
 def kept() -> str:
-    """The tables of the kept runs."""
-    runs = json.loads(KEPT.read_text(encoding="utf-8"))
-    return "\n".join(f"### {title}\n\n{markdown(run)}" for title, run in zip(RUNS, runs, strict=True))
+    """The tables of the newest kept run; those before it measured code that has been replaced."""
+    return markdown(json.loads(KEPT.read_text(encoding="utf-8"))[-1])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from holdfast_research import leave_one_out, readings
+from holdfast_research import readings
 from holdfast_research.pages import diagnosis, single_turn
 from holdfast_research.pages.diagnosis import table
 from holdfast_research.pages.filling import filled
@@ -164,11 +164,6 @@ def _labelled(reading: Reading) -> str:
     return table({name: {"logs": value} for name, value in reading["counts"].items()}) + "\n\n" + table(kinds)
 
 
-def _left_out(reading: Reading) -> str:
-    codes = [f"`{code}`" for code, counts in reading["codes"].items() if not counts]
-    return f"{leave_one_out.shown(reading['effects'])}\n\nIn no log of any set: {', '.join(codes) or 'none'}."
-
-
 def _set(reading: Reading) -> str:
     views = reading["numbers"]
     rows = next(iter(views.values()))
@@ -285,7 +280,6 @@ _TABLES: Mapping[str, Callable[[Reading], str]] = {
     "public_logs": _public,
     "public_logs_kept": lambda reading: f"Logs never seen:\n\n{_public(reading)}",
     "strangers": _labelled,
-    "leave_one_out": _left_out,
     "fourth": _set,
     REAL_MODEL: _healthy_set,
     "null_model": _null,

@@ -44,7 +44,6 @@ PRACTICE = folder_of("practice")
 RUNS = (
     Shown("The likelihood of correct rollouts decays, and the reward follows", FOLDER, "collapse-grpo-80-s3",
           ("displacement/correct", "likelihood/correct")),
-    Shown("One step is too large", PRACTICE, "giant-counting", ("entropy/mean", "rollout/length"), stock=True),
     Shown("A reward function is hacked", PRACTICE, "uniform-interleaving",
           ("rewards/placed/mean", "rewards/style/mean"), stock=True),
     Shown("A healthy run with a noisy reward", PRACTICE, "noisy-doubling", ("entropy/mean",), stock=True),
@@ -54,8 +53,8 @@ RUNS = (
 
 _INTRODUCTION = """# Gallery
 
-What `holdfast diagnose` prints about recorded runs of tiny models. The first is plain GRPO, which collapses by itself;
-the last is healthy. The others had a fault added from outside, and are shown with what a stock log of TRL has.
+What `holdfast diagnose` prints about recorded runs of tiny models. The first is plain GRPO, which collapses by itself,
+the second had a fault added from outside, and the last is healthy. Both are shown with what a stock log of TRL has.
 `holdfast diagnose LOG --html page.html` draws such charts for your own log ([the report](report.md)).
 """
 
