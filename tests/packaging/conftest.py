@@ -107,6 +107,12 @@ def _needed(package: Distribution, extras: set[str], seen: set[str] | None = Non
         yield from _needed(needed, requirement.extras, seen)
 
 
+def hatchling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with the build backend, made once."""
+    folder = tmp_path_factory.getbasetemp() / "hatchling"
+    return folder / "bin" / "python" if folder.is_dir() else new_environment(folder, "hatchling>=1.26") / "python"
+
+
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the sdist."""
@@ -115,18 +121,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def hatchling(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with the build backend."""
-    return new_environment(tmp_path_factory.mktemp("hatchling") / "venv", "hatchling>=1.26") / "python"
-
-
 @pytest.fixture(scope="session")
 def wheel(dist: Path) -> Path:
     (path,) = dist.glob("holdfast_rl-*-py3-none-any.whl")
-    return path
-
-
-@pytest.fixture(scope="session")
-def sdist(dist: Path) -> Path:
-    (path,) = dist.glob("holdfast_rl-*.tar.gz")
     return path

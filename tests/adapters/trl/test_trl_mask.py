@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,7 @@ trl = pytest.importorskip("trl")
 
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
 from holdfast.adapters.trl_mask import SAMPLING_MASK, WHOLE_LOGPS, Truncation  # noqa: E402
-from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
-from holdfast.agent.protocol import CLEAN  # noqa: E402
 from holdfast.base.errors import ConfigError  # noqa: E402
-from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
-from holdfast.retrieval.types import Document  # noqa: E402
-
-from .conftest import QUESTIONS  # noqa: E402
 
 SAMPLER = {"temperature": 0.9, "top_p": 0.7, "top_k": 30}
 
@@ -191,25 +184,10 @@ def test_series_of_a_run(make_trainer: Any, talking_model: Any, window: int) -> 
         assert series[name][0] == pytest.approx(plain[name][0], abs=1e-5)
 
 
-def search_settings(model: Any) -> dict[str, Any]:
-    functions, weights = reward_functions({"em": 1.0})
-    return {
-        "model": model,
-        "rollout_func": SearchRollouts(
-            BM25Retriever.build([Document("d", '"Mora"\nThe lake of Mora is near the town.')]),
-            replace(CLEAN, prompt="Question: {question}\n", max_turn_tokens=12, max_total_tokens=140),
-        ),
-        "reward_funcs": functions,
-        "reward_weights": weights,
-        "train_dataset": question_dataset(QUESTIONS),
-    }
-
-
-def test_a_search_agent_has_no_gap_between_sampler_and_loss(make_trainer: Any, talking_model: Any) -> None:
+def test_a_search_agent_has_no_gap_between_sampler_and_loss(searching: Any) -> None:
     """The log-probs of its sampler are over the whole vocabulary; the adapter puts them over the mask as well."""
-    settings = {**SAMPLER, **search_settings(talking_model), "max_steps": 2, "max_completion_length": 120}
-    trainer = make_trainer(with_penalties(trl.GRPOTrainer, mask_logprobs=True), **settings)
-    series = series_of(trainer)
+    masked = with_penalties(trl.GRPOTrainer, mask_logprobs=True)
+    series = series_of(searching(trainer_class=masked, **SAMPLER, max_steps=2, max_completion_length=120))
     assert abs(series["holdfast/sampler/logprob_gap"][0]) < 1e-5
     assert 0.5 < series["holdfast/sampler/mask_mass"][0] < 0.999
 
