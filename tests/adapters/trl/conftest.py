@@ -74,6 +74,16 @@ def train_and_keep_batches(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> lis
     return batches
 
 
+def series_of(trainer: Any) -> dict[str, list[float]]:
+    """What a trainer logs while it trains, by name."""
+    trainer.train()
+    series: dict[str, list[float]] = {}
+    for row in trainer.state.log_history:
+        for name, value in row.items():
+            series.setdefault(name, []).append(value)
+    return series
+
+
 @pytest.fixture(autouse=True)
 def quiet_and_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` is experimental, we know

@@ -24,16 +24,10 @@ from holdfast.losses import clipped_policy_loss  # noqa: E402
 from holdfast.recipe import load  # noqa: E402
 from holdfast.train.start import warm_start_only  # noqa: E402
 
+from ..launch.conftest import SMALL as SMALL_RECIPE  # noqa: E402
 from .test_trl_penalties import host_loss, micro_batch  # noqa: E402
 
-SMALL = (
-    "--run.name=small",
-    "--data.train=questions.jsonl",
-    "--retrieval.url=http://127.0.0.1:8000/retrieve",
-    "--model.path=Qwen/Qwen2.5-0.5B-Instruct",
-    "--train.questions=40",
-    "--run.device=cpu",
-)
+SMALL = (*SMALL_RECIPE, "--run.device=cpu")
 CASES = [
     [],
     ["--loss.penalty.name=none", "--train.optimizer_steps_per_rollout=1"],

@@ -16,6 +16,9 @@ from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
 from holdfast.adapters.trl_mask import SAMPLING_MASK, WHOLE_LOGPS, Truncation  # noqa: E402
 from holdfast.base.errors import ConfigError  # noqa: E402
 
+from .conftest import series_of  # noqa: E402
+from .test_trl_penalties import host_loss  # noqa: E402
+
 SAMPLER = {"temperature": 0.9, "top_p": 0.7, "top_k": 30}
 
 
@@ -123,7 +126,8 @@ def test_loss_and_gradient_are_the_formula(
         new.zero_grad()
         new_logprobs, *_ = naive_logprobs(new, batch, masks)
         given = batch | {"old_per_token_logps": old_logprobs.detach(), "ref_per_token_logps": ref_logprobs.detach()}
-        expected = loss_of(plain, given, new_logprobs)
+        plain.model.train()
+        expected = host_loss(plain, given, new_logprobs)
         expected.backward()
         masked.model.zero_grad()
         loss = masked._compute_loss(masked.model, dict(batch))
@@ -136,16 +140,6 @@ def test_loss_and_gradient_are_the_formula(
 
 def masked_positions(batch: dict[str, Any]) -> Tensor:
     return batch["completion_mask"] * batch.get("tool_mask", 1)
-
-
-def loss_of(trainer: Any, batch: dict[str, Any], logprobs: Tensor) -> Tensor:
-    """TRL's own loss of given log-probs."""
-    trainer.model.train()
-    trainer.current_gradient_accumulation_steps = 2
-    with pytest.MonkeyPatch.context() as patch:
-        given = (logprobs, torch.zeros_like(logprobs.detach()), None)
-        patch.setattr(trainer, "_get_per_token_logps_and_entropies", lambda *args, **kwargs: given)
-        return trainer._compute_loss(trainer.model, batch)
 
 
 def test_a_mask_of_the_whole_vocabulary_changes_nothing(make_trainer: Any, talking_model: Any) -> None:
@@ -161,15 +155,6 @@ def test_a_mask_of_the_whole_vocabulary_changes_nothing(make_trainer: Any, talki
     start = torch.cat([p.detach().flatten() for p in exact.parameters()])
     assert float((weights[0] - start).abs().max()) > 1e-2
     torch.testing.assert_close(weights[1], weights[0], atol=1e-6, rtol=0)
-
-
-def series_of(trainer: Any) -> dict[str, list[float]]:
-    trainer.train()
-    series: dict[str, list[float]] = {}
-    for row in trainer.state.log_history:
-        for name, value in row.items():
-            series.setdefault(name, []).append(value)
-    return series
 
 
 @pytest.mark.parametrize("window", [2, 4])  # two optimizer steps a rollout batch, or one: no old log-probs

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -29,28 +27,11 @@ from holdfast.adapters.verl_agent import SearchAgentLoop, golden_answers
 from holdfast.cli.recipes import bundled
 from holdfast.recipe import load
 
-SMALL = (
-    "--run.name=small",
-    "--data.train=questions.jsonl",
-    "--data.test=questions.jsonl",
-    "--retrieval.url=http://127.0.0.1:8000/retrieve",
-    "--model.path=Qwen/Qwen2.5-0.5B-Instruct",
-    "--train.questions=40",
-)
+from ..launch.conftest import SMALL as SMALL_RECIPE
+from ..launch.conftest import run_with_fakes
+
+SMALL = (*SMALL_RECIPE, "--data.test=questions.jsonl")
 Compose = Callable[..., Any]
-
-
-def words_of(folder: Path) -> list[str]:
-    """The overrides that `run.sh` hands to Python, as bash makes them."""
-    fake = folder / "python3"
-    fake.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@"\n')
-    fake.chmod(0o755)
-    done = subprocess.run(
-        [folder / "run.sh"], env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}, capture_output=True
-    )
-    first, module, *words = done.stdout.decode().split("\0")[:-1]
-    assert (first, module) == ("-m", "verl.trainer.main_ppo"), done.stderr
-    return words
 
 
 @pytest.fixture
@@ -66,7 +47,8 @@ def composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compose:
         write_plan(plan("verl", config, Machines(gpus=gpus, nodes=nodes)), folder, overwrite=True)
         GlobalHydra.instance().clear()
         with initialize_config_dir(str(Path(verl.__file__).parent / "trainer/config"), version_base=None):
-            words = words_of(folder)
+            module, *words = run_with_fakes(folder, "python3")[1:-2]
+            assert module == "verl.trainer.main_ppo"
             if version("verl").startswith("0.8."):  # the one line that run.sh tells its users to delete
                 words = [word for word in words if not word.startswith("actor_rollout_ref.rollout.seed=")]
             return compose("ppo_trainer", words)
