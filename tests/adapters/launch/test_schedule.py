@@ -76,7 +76,7 @@ def test_what_a_refusal_suggests_works_and_nothing_nearer_does(host: str, recipe
         (32, 5, 10, 1),
         (8, 5, 3, 3),
         (510, 5, 10, 8),
-        (32, 2, 8, 3),
+        (7, 5, 2, 1),
     ]:
         sentence = made(host, recipe, questions, group, steps, gpus)
         if not isinstance(sentence, str):

@@ -157,8 +157,11 @@ def test_answer_masking_needs_answers_and_searches(searching: Any, monkeypatch: 
     penalty = LLDS(answer_weight="adaptive-paper")
     trainer = searching(penalty, max_steps=2)
     ((rows, batch),) = train_and_keep_batches(trainer, monkeypatch)
-    mean = sum(row["searches"] for row in rows) / len(rows)
-    assert 0 < mean < 2 and float(batch["holdfast_answer_weight"]) == pytest.approx(penalty.weight_at(mean))
+    counted = [row | {"searches": i % 3} for i, row in enumerate(rows)]
+    for inputs, weight in ((rows, batch["holdfast_answer_weight"]), (counted, answer_weight(trainer, counted, penalty))):
+        mean = sum(row["searches"] for row in inputs) / len(inputs)
+        assert float(weight) == pytest.approx(penalty.weight_at(mean))
+    assert 0 < penalty.weight_at(mean) < 1
     for missing, says in (("answer_mask", "needs the tokens of the answer"), ("searches", "needs the number of")):
         bare = [{key: value for key, value in row.items() if key != missing} for row in rows]
         with pytest.raises(ConfigError, match=says):

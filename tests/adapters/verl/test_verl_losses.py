@@ -144,16 +144,6 @@ def test_what_is_outside_the_mask_is_not_read(
     assert name == "holdfast_observe" or clean[0] > 0
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", PENALTIES)
-def test_micro_batches_add_up(actor_config: MakeConfig, batch: Batch, name: str, mode: str) -> None:
-    config = actor_config(loss_mode=name, actor={"loss_agg_mode": mode, "global_batch_info": GLOBAL})
-    whole, gradient, _ = call(name, config, batch)
-    parts = [call(name, config, {k: v[a:b] for k, v in batch.items()}) for a, b in itertools.pairwise([0, 1, 3, 5])]
-    torch.testing.assert_close(sum(p[0] for p in parts), whole, rtol=0, atol=1e-12)
-    torch.testing.assert_close(torch.cat([p[1] for p in parts]), gradient, rtol=0, atol=1e-12)
-
-
 PRESERVED = {"holdfast_search_sapo": lambda a: a > 0, "holdfast_nll": lambda a: a > 0}
 
 
