@@ -158,7 +158,8 @@ def test_answer_masking_needs_answers_and_searches(searching: Any, monkeypatch: 
     trainer = searching(penalty, max_steps=2)
     ((rows, batch),) = train_and_keep_batches(trainer, monkeypatch)
     counted = [row | {"searches": i % 3} for i, row in enumerate(rows)]
-    for inputs, weight in ((rows, batch["holdfast_answer_weight"]), (counted, answer_weight(trainer, counted, penalty))):
+    given = answer_weight(trainer, counted, penalty)
+    for inputs, weight in ((rows, batch["holdfast_answer_weight"]), (counted, given)):
         mean = sum(row["searches"] for row in inputs) / len(inputs)
         assert float(weight) == pytest.approx(penalty.weight_at(mean))
     assert 0 < penalty.weight_at(mean) < 1
