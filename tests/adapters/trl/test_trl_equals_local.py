@@ -51,8 +51,7 @@ def test_equal_weights_over_the_sampling_mask(
         compare(searching, talking_model, monkeypatch, loss, masked, in_trl=unmasked, loss_type="dapo", **sampling)
 
 
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
-@pytest.mark.parametrize("temperature", [1.0, 1.4])
+@pytest.mark.parametrize(("loss_type", "temperature"), [("dapo", 1.0), ("grpo", 1.4)])
 def test_equal_weights_with_nthr(
     searching: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, loss_type: str, temperature: float
 ) -> None:

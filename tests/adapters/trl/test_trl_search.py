@@ -56,9 +56,8 @@ def test_the_log_has_what_can_be_seen(searching: Any, monkeypatch: pytest.Monkey
         rollout/mixed_group_fraction sampler/logprob_gap retrieval/error_fraction optimizer_steps_per_rollout
     """
     assert [name for name in expected.split() if f"holdfast/{name}" not in logged] == []
-    first = trainer.state.log_history[0]
-    moved = first["holdfast/likelihood/correct"]  # before the update, and how far it moves
-    assert moved < 0 and abs(trainer.state.log_history[2]["holdfast/displacement/correct"]) < 1
+    before, _, after, *_ = trainer.state.log_history  # an update moves the likelihood by less than itself
+    assert abs(after["holdfast/displacement/correct"]) < abs(before["holdfast/likelihood/correct"])
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
