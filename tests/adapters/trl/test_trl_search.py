@@ -72,7 +72,7 @@ def test_searches_are_lost_in_training_only(rate: float, searching: Any, monkeyp
         return batch
 
     monkeypatch.setattr(trl.GRPOTrainer, "_generate_and_score_completions", keep)
-    trainer = searching(max_steps=2, learning_rate=1e-9, search_failure_rate=rate)
+    trainer = searching(max_steps=6, learning_rate=1e-9, search_failure_rate=rate)
     trainer.train()
     trainer.evaluate(question_dataset(QUESTIONS))
     assert hits[True] and hits[False] and all(hits[False])
