@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,27 +13,88 @@ from torch import Tensor
 
 from holdfast.adapters import host_losses, verl_term
 from holdfast.adapters.host_losses import PreservedShare, measure, preserved_counts
-from holdfast.adapters.verl_losses import LOSSES
+from holdfast.adapters.verl_losses import LOSSES, penalty_for
 from holdfast.adapters.verl_term import Answers, Log, base_name, refuse_split_actions
 from holdfast.base.errors import ConfigError
-from holdfast.methods.penalties import LLDS, SAPO
+from holdfast.methods.penalties import LLDS, NLL, SAPO
+
+LAST = {"penalty_answer": "last-action"}
+
+
+@pytest.mark.parametrize(("name", "given", "penalty"), [
+    ("holdfast_observe", {}, None),
+    ("holdfast_llds", {}, LLDS(coef=0.2, gate="action", preserve="nonnegative")),
+    ("holdfast_llds", {"penalty_coef": 0}, LLDS(coef=0)),  # zero means zero
+    ("holdfast_llds_response", {}, LLDS(gate="response")),
+    ("holdfast_lld", {"penalty_coef": 0.4, "penalty_preserve": "positive", "penalty_threshold": 0.01},
+     LLDS(coef=0.4, gate="token", preserve="positive", threshold=0.01)),
+    ("holdfast_search_sapo", {}, SAPO(coef=0.1, preserve="positive")),
+    ("holdfast_search_sapo", {"penalty_preserve": "nonnegative", "penalty_tau": 0.9},
+     SAPO(preserve="nonnegative", tau=0.9)),
+    ("holdfast_nll", {}, NLL(coef=0.1)),
+    ("holdfast_llds", {**LAST, "penalty_answer_weight": 0}, LLDS(answer_weight=0)),
+    ("holdfast_llds_response",
+     {**LAST, "penalty_answer_weight": "adaptive-paper", "penalty_answer_base": 0.8, "penalty_answer_target": 4},
+     LLDS(gate="response", answer_weight="adaptive-paper", answer_base=0.8, answer_target=4)),
+])  # fmt: skip
+def test_a_name_and_its_settings_mean_a_penalty(name: str, given: dict[str, Any], penalty: Any) -> None:
+    assert penalty_for(name, given) == penalty
+    assert not any(loss.startswith("sapo") for loss in LOSSES), "verl has a `sapo` of its own"
+
+
+def test_a_class_of_ones_own_goes_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lld_class: str) -> None:
+    (tmp_path / "code_for_verl.py").write_text(lld_class)
+    monkeypatch.syspath_prepend(tmp_path)
+    given = {"penalty_path": "code_for_verl:Lld", "penalty_settings": {"least": 0.5}}
+    penalty: Any = penalty_for("holdfast_custom", given)
+    assert (type(penalty).__name__, penalty.coef, penalty.least) == ("Lld", 0.2, 0.5)
+
+
+@pytest.mark.parametrize(("name", "given", "said"), [
+    ("holdfast_llds", {"penalty_tau": 0.9}, "penalty_tau = 0.9 with loss_mode = 'holdfast_llds', which does not"),
+    ("holdfast_observe", {"penalty_coef": 0.1}, "set penalty_coef = 0"),
+    ("holdfast_llds", {"penalty_path": "a:B"}, "penalty_path = a:B with loss_mode"),
+    ("holdfast_llds", {"penalty_preserve": "correct"}, "not tell a loss which rollouts are correct; use 'positive'"),
+    ("holdfast_llds", {"penalty_coef": -0.1}, r"LLDS\(coef=-0.1\) must be 0 or more"),
+    ("holdfast_llds", {"penalty_answer_weight": 0}, r"Set policy_loss\.penalty_answer = 'answer-span'"),
+    ("holdfast_llds", LAST, r"penalty_answer = 'last-action' with a penalty that gives all tokens the same weight"),
+    ("holdfast_llds", {"penalty_answer": "tag", "penalty_answer_weight": 0}, "'tag' does not exist"),
+    ("holdfast_llds", {"penalty_answer_base": 0.5}, r"policy_loss\.penalty_answer_base = 0.5 with policy_loss"),
+])  # fmt: skip
+def test_what_is_refused(name: str, given: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        penalty_for(name, given)
 
 
 def test_the_base_is_vanilla_unless_named() -> None:
     known = ["vanilla", "gspo", *LOSSES]
     assert base_name({}, known) == base_name({"base_loss_mode": None}, known) == "vanilla"
     assert base_name({"base_loss_mode": "gspo"}, known) == "gspo"
-    with pytest.raises(ConfigError, match="did you mean 'gspo'"):
-        base_name({"base_loss_mode": "gsp"}, known)
+    for name, said in (
+        ("gsp", "mean 'gspo'"),
+        ("xyz", "registered are gspo, v"),
+        ("holdfast_lld", "cannot be stacked"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            base_name({"base_loss_mode": name}, known)
 
 
-@pytest.mark.parametrize("correction", [None, {}, {"rollout_rs": None}, {"rollout_rs": "seq_max_k2"}])
-def test_whole_rollouts_may_be_rejected(correction: Any) -> None:
-    refuse_split_actions(LLDS(), correction)
-    refuse_split_actions(None, {"rollout_rs": "token_k1"})
-    refuse_split_actions(SAPO(), {"rollout_rs": "token_k1"})
-    with pytest.raises(ConfigError, match="rollout_rs = 'token_k2'"):
-        refuse_split_actions(LLDS(), {"rollout_rs": "seq_max_k2,token_k2"})
+@pytest.mark.parametrize(("penalty", "correction", "answer", "said"), [
+    (LLDS(), None, None, None),
+    (LLDS(), {"rollout_rs": None}, None, None),
+    (LLDS(), {"rollout_rs": "seq_max_k2"}, None, None),
+    (LLDS(), {"rollout_rs": "token_k1", "bypass_mode": True}, None, None),  # rejected inside the base, after us
+    (SAPO(), {"rollout_rs": "token_k1"}, None, None),
+    (LLDS(), {"rollout_rs": "seq_max_k2, token_k2"}, None, "rollout_rs = 'token_k2'.*gate of an action"),
+    (LLDS(gate="response", answer_weight=0.0), {"rollout_rs": "token_k1"}, "answer-span", None),
+    (LLDS(gate="response", answer_weight=0.0), {"rollout_rs": "token_k1"}, "last-action", r"= 'answer-span'"),
+])  # fmt: skip
+def test_rejected_tokens_must_not_split_actions(penalty: Any, correction: Any, answer: Any, said: str | None) -> None:
+    if said is None:
+        refuse_split_actions(penalty, correction, answer)
+        return
+    with pytest.raises(ConfigError, match=said):
+        refuse_split_actions(penalty, correction, answer)
 
 
 def test_the_share_of_preserved_tokens_is_of_the_last_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,10 +106,7 @@ def test_the_share_of_preserved_tokens_is_of_the_last_rollouts(monkeypatch: pyte
     seen += [(0, 5), (0, 5)]
     for rows in (1, 3, 2, 6, 1):
         mask, preserved = (torch.rand(rows, 5, generator=draw) < 0.6 for _ in range(2))
-        seen += [
-            (sum(p and m for p, m in zip(*pair, strict=True)), sum(pair[1]))
-            for pair in zip(preserved.tolist(), mask.tolist(), strict=True)
-        ]
+        seen += zip((preserved & mask).sum(-1).tolist(), mask.sum(-1).tolist(), strict=True)
         last = seen[-max(4, rows) :]
         expected = sum(n for n, _ in last) / sum(n for _, n in last)
         assert float(share.update(preserved_counts(preserved, mask))) == pytest.approx(expected)
@@ -91,7 +150,6 @@ def test_an_inert_penalty_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: 
             numbers(live, same, same, up, ones)
     (record,) = caplog.records
     assert record.getMessage().startswith("PEN001: holdfast_llds was zero in all of 2 micro-batches")
-    assert "ppo_mini_batch_size to half of data.train_batch_size" in record.getMessage()
 
 
 def test_searches_are_the_actions_less_one_of_recent_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,12 +190,3 @@ def test_the_answer_is_the_span_of_the_agent_loop(nested: bool) -> None:
     for data in (None, {}, {"extra_fields": _Stack([{"searches": 1}] * 4)}, {"answer_span": _Stack(spans)}):
         with pytest.raises(ConfigError, match="'answer-span', but these rollouts have no answer_span and searches"):
             Answers.of_agent(data, mask)
-
-
-def test_rejected_tokens_do_not_move_a_span() -> None:
-    penalty, rejecting = LLDS(gate="response", answer_weight=0.0), {"rollout_rs": "token_k1"}
-    refuse_split_actions(penalty, rejecting, "answer-span")
-    with pytest.raises(ConfigError, match=r"or policy_loss\.penalty_answer = 'answer-span'"):
-        refuse_split_actions(penalty, rejecting, "last-action")
-    with pytest.raises(ConfigError, match="the gate of an action"):
-        refuse_split_actions(LLDS(answer_weight=0.0), rejecting, "answer-span")

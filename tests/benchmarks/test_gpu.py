@@ -62,13 +62,10 @@ def test_an_update_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", ["step", "tests"])
-def test_parts_that_start_processes(tmp_path: Path, part: str) -> None:
-    rows = rows_of(part, tmp_path)
-    if part == "step":
-        assert rows[0]["holdfast"]["step"] > rows[0]["holdfast"]["rollout"] > rows[0]["holdfast"]["search"] > 0
-    else:
-        assert rows[0]["code"] == 0 and sum(rows[0]["counts"].values()) > 10
+def test_parts_that_start_processes(tmp_path: Path) -> None:
+    (row, *_), (tests, *_) = rows_of("step", tmp_path), rows_of("tests", tmp_path)
+    assert row["holdfast"]["step"] > row["holdfast"]["rollout"] > row["holdfast"]["search"] > 0
+    assert tests["code"] == 0 and sum(tests["counts"].values()) > 10
 
 
 @pytest.mark.long
@@ -78,15 +75,11 @@ def test_the_real_model_is_trained_by_every_arm(tmp_path: Path) -> None:
     rows = rows_of("factbook", tmp_path)
     trl = ["TRL"] * (importlib.util.find_spec("trl") is not None)
     assert [row["arm"] for row in rows] == ["warm start", "GRPO", "LLDS", *trl] and all(row["finished"] for row in rows)
-    for row in rows[1:]:
-        assert row["steps"] == 2 and row["step_s"] > 0 and row["step_tokens_per_s"] > 0
+    assert all(row["steps"] == 2 and row["step_s"] > 0 and row["step_tokens_per_s"] > 0 for row in rows[1:])
     for row in rows[1:3]:
         assert row["rollouts"] == 4 and row["sampled"] < row["tokens"]
         assert row["rollout_s"] + row["update_s"] < row["step_s"]
         assert 0 < row["share_of_floor"] < 1 and row["mfu"] > 0
-    table = gpu_report.markdown({"machine": {"device": "X", "date": "", "versions": {}, "cuda": "", "toy": True},
-                                 "parts": {"factbook": {"status": "ok", "seconds": 1.0, "rows": rows}}})  # fmt: skip
-    assert ("| TRL, rollouts by its own generate | 2 |" in table) == bool(trl)
 
 
 # ---- one after another
@@ -133,15 +126,18 @@ def test_each_part_survives_the_others(tmp_path: Path, monkeypatch: pytest.Monke
 # ---- what is counted
 
 
-@pytest.mark.parametrize("size", ["toy", "smollm2", "0.5b", "1.5b"])
+@pytest.mark.parametrize("size", ["toy", "0.5b"])
 def test_parameters_are_the_models(size: str) -> None:
+    """And 24 layers of 2 · 128 values, in 2 bytes each, are what a position has in the cache of 0.5b."""
     shape = gpu_hardware.SHAPES[size]
     with torch.device("meta"):
         model = shape.build()
     assert sum(p.numel() for p in model.parameters()) == sum(gpu_hardware.parameters_of(shape))
     assert model.model.embed_tokens.weight.numel() == gpu_hardware.parameters_of(shape)[0]
-    named = {"smollm2": 134_515_008, "0.5b": 0.5e9, "1.5b": 1.5e9}.get(size, sum(gpu_hardware.parameters_of(shape)))
-    assert sum(gpu_hardware.parameters_of(shape)) == pytest.approx(named, rel=0.06)
+    if size == "0.5b":
+        weights = gpu_hardware.step_bytes(shape, 0, 0, 2)
+        assert weights == 2 * 494_032_768  # what the model's card calls 0.49B
+        assert gpu_hardware.step_bytes(shape, 64, 1000, 2) - weights == 64 * 1000 * 12_288
 
 
 def test_operations_are_those_that_pytorch_counts() -> None:
@@ -158,13 +154,6 @@ def test_operations_are_those_that_pytorch_counts() -> None:
     usual, needed = gpu_hardware.update_flops(shape, [length], length // 2)
     assert counter.get_total_flops() == usual / 3 + attention - 2 * length * vectors
     assert usual - needed == 6 * gpu_hardware.parameters_of(shape)[0] * length / 2
-
-
-def test_bytes_of_a_step() -> None:
-    shape = gpu_hardware.SHAPES["0.5b"]
-    weights = gpu_hardware.step_bytes(shape, 0, 0, 2)
-    assert weights == 2 * 494_032_768  # what the model's card calls 0.49B
-    assert gpu_hardware.step_bytes(shape, 64, 1000, 2) - weights == 64 * 1000 * 12_288  # 24 layers, 2 · 128 values
 
 
 def test_speeds_of_a_run() -> None:

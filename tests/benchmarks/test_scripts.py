@@ -1,21 +1,36 @@
-"""Small benchmarks: each runs, gives all arms the same work, and counts that work rightly."""
+"""Benchmarks: each runs, small, gives all arms the same work, and counts that work rightly."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import penalty_cost
 import rollout
 from holdfast.base.scoring import MODES, exact_match
 from measuring import median_interval
+from step_task import Task
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Measured = Callable[..., tuple[Any, str]]
+linux = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+
+
+@pytest.fixture
+def measured(run: Callable[..., Any], tmp_path: Path) -> Measured:
+    """measured("name.py", *options): what it wrote as JSON, and what it printed."""
+
+    def measured(name: str, *options: object) -> tuple[Any, str]:
+        done = run(name, *options, "--json", tmp_path / "out.json")
+        assert done.returncode == 0, done.stderr
+        return json.loads((tmp_path / "out.json").read_text()), done.stdout
+
+    return measured
 
 
 def test_both_sides_score_alike() -> None:
@@ -32,84 +47,46 @@ def test_both_sides_score_alike() -> None:
         assert 500 < sum(ours) < 1500
 
 
-def test_a_row_for_each_mode(run: Run, tmp_path: Path) -> None:
-    done = run("scoring_speed.py", "--count", 200, "--json", tmp_path / "out.json")
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["mode", *MODES]
-    numbers = json.loads((tmp_path / "out.json").read_text())
-    assert all(row["per_second"] > 0 and row["plain_per_second"] > 0 for row in numbers.values())
-
-
-# ---- reading logs
-
-
-@pytest.mark.long
-def test_every_format_is_measured(run: Run, tmp_path: Path) -> None:
-    done = run("reading.py", "--lines", 50, "--rounds", 2, "--json", tmp_path / "r.json")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("50 lines of 40 metrics")
-    runs = json.loads((tmp_path / "r.json").read_text())["runs"]
-    ours = {f"read_log, {name}" for name in ("metrics.jsonl", "verl.jsonl", "verl.log", "wandb.csv")}
-    assert ours | {"json.loads, verl.jsonl"} <= set(runs)
-    assert all(len(rounds) == 2 and min(one["seconds"] for one in rounds) > 0 for rounds in runs.values())
-    assert "json.loads, verl.jsonl" in done.stdout and " 1.00 " in done.stdout
-
-
-# ---- costs of NTHR
-
-
-@pytest.mark.long
-def test_both_arms_are_timed_in_every_round(run, tmp_path: Path) -> None:
-    done = run("nthr_cost.py", "--shape", "tiny", "--rounds", 2, "--json", tmp_path / "out.json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "out.json").read_text())["tiny"]
-    assert {arm: len(seconds) for arm, seconds in result["seconds"].items()} == {"plain": 2, "nthr": 2}
-    assert done.stdout.splitlines()[-1].split()[0] == "tiny"
-    # What NTHR holds more: at most the hidden states, one matrix for the group in flight, and small change.
-    shape, peak = result["shape"], result["peak_bytes"]
-    assert 0 <= peak["nthr"] - peak["plain"] < shape["hidden bytes"] + 4 * shape["matrix bytes"] + 2**16
-
-
-# ---- costs of penalties
-
-
-@pytest.mark.long
-def test_every_arm_is_timed_in_every_round(run, tmp_path: Path) -> None:
-    done = run("penalty_cost.py", "--shape", "tiny", "--rounds", 2, "--json", tmp_path / "out.json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "out.json").read_text())["tiny"]
-    assert {arm: len(seconds) for arm, seconds in result["seconds"].items()} == dict.fromkeys(penalty_cost.ARMS, 2)
-    assert set(result["cost_percent"]) == {*penalty_cost.ARMS} - {"none"}
-    lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines[-4:]] == ["plain", "llds-action", "llds-response", "sapo"]
-
-
-# ---- measuring
-
-
 def test_the_interval_of_a_median_is_that_of_the_tables() -> None:
     """Ranks of the classic table for 95 %: 1 and 6 of 6, 2 and 9 of 10, 6 and 15 of 20, 18 and 33 of 50."""
     ranks = {n: median_interval(list(range(n, 0, -1)))[1:] for n in (6, 10, 20, 50)}
     assert ranks == {6: (1, 6), 10: (2, 9), 20: (6, 15), 50: (18, 33)}
 
 
-# ---- the rollout benchmark runs
+@pytest.mark.long
+def test_reading_and_scoring(measured: Measured) -> None:
+    numbers, said = measured("scoring_speed.py", "--count", 200)
+    assert [line.split()[0] for line in said.splitlines()] == ["mode", *MODES]
+    assert all(row["per_second"] > 0 and row["plain_per_second"] > 0 for row in numbers.values())
+    runs = measured("reading.py", "--lines", 50, "--rounds", 2)[0]["runs"]
+    assert {"read_log, verl.log", "read_log, wandb.csv", "json.loads, verl.jsonl"} <= set(runs)
+    assert all(len(rounds) == 2 and min(one["seconds"] for one in rounds) > 0 for rounds in runs.values())
 
 
-def test_it_runs(monkeypatch, tmp_path, capsys):
+@pytest.mark.long
+def test_costs_of_penalties_and_of_nthr(measured: Measured) -> None:
+    for script in ("penalty_cost.py", "nthr_cost.py"):
+        result = measured(script, "--shape", "tiny", "--rounds", 2)[0]["tiny"]
+        assert {len(seconds) for seconds in result["seconds"].values()} == {2}, "every arm in every round"
+    # What NTHR holds more: at most the hidden states, one matrix for the group in flight, and small change.
+    shape, peak = result["shape"], result["peak_bytes"]
+    assert 0 <= peak["nthr"] - peak["plain"] < shape["hidden bytes"] + 4 * shape["matrix bytes"] + 2**16
+
+
+# ---- rollouts and steps
+
+
+def test_rollouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     arguments = "--turns 2 --questions 1 --group 2 --turn-tokens 4 --observation-tokens 40 --repeats 1 --hidden 16"
-    monkeypatch.setattr(
-        sys, "argv", ["rollout.py", *arguments.split(), "--layers", "1", "--json", str(tmp_path / "out")]
-    )
+    words = [*arguments.split(), "--layers", "1", "--json", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["rollout.py", *words])
     rollout.main()
-    printed = capsys.readouterr().out
-    assert all(arm in printed for arm in ("loop", "forget", "generate"))
     results = json.loads((tmp_path / "out").read_text())["2 turns"]
     assert results["loop"]["loop_is_faster_by"] == 1.0
     assert results["forget"]["computed_per_sampled"] == results["generate"]["computed_per_sampled"]
 
 
-def test_work_is_counted_by_hand():
+def test_work_is_counted_by_hand() -> None:
     task = rollout.Task(id="a", example_id="0", prompt=tuple(range(10)), seed=0)
     work = rollout.Work(tasks=(task,), lengths={"a": (3, 2)}, protocol=rollout.CLEAN, feedback=tuple(range(7)))
     assert work.sampled == 5
@@ -117,3 +94,56 @@ def test_work_is_counted_by_hand():
     # 7 of feedback, 1 of the 2 sampled. Without: all 10 + 3 + 7 again, and that 1.
     assert work.computed(cached=True) == 12 + 9
     assert work.computed(cached=False) == 12 + 21
+
+
+TINY = Task(
+    questions=2, group=2, updates=2, turns=3, turn_tokens=32, observation_tokens=60, hidden=16, layers=1, words=400
+)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_step_is_the_scripts(measured: Measured) -> None:
+    """Counts of every arm are those that the script alone says."""
+    scripts = [TINY.script(q, k) for q in range(TINY.questions) for k in range(TINY.group)]
+    tokenizer = TINY.tokenizer(end_token=False)
+    prompts = sum(len(tokenizer(f"Question: {text}\n")["input_ids"]) for text in TINY.texts()) * TINY.group
+    sampled = sum(sum(s.lengths) for s in scripts)
+    tokens = prompts + sampled + sum(len(s.queries) for s in scripts) * TINY.observation_tokens
+    counts = {"rollouts": 4, "sampled": sampled, "tokens": tokens, "updates": 2, "mixed groups": 2}
+    arms = ["holdfast", *["trl"] * (importlib.util.find_spec("trl") is not None)]
+    results, _ = measured("step_vs_trl.py", *TINY.as_options(), "--rounds", 1, "--arms", *arms)
+    for arm in arms:
+        assert [step["counts"] for step in results[arm]["steps"]] == [counts]
+        assert results[arm]["peak_mb"] >= results[arm]["memory_before_mb"] > 50
+        seconds = results[arm]["steps"][0]["seconds"]
+        assert 0 < seconds["rollout"] + seconds["old log-probs"] + seconds["optimizer steps"] <= seconds["step"] * 1.001
+
+
+# ---- retrieval
+
+
+@linux
+@pytest.mark.slow
+def test_faults(measured: Measured) -> None:
+    found, _ = measured("retrieval_faults.py", "--requests", 60, "--timeout", 0.2)
+    assert found["before"] == found["after"]
+    for name in ("threads", "event loop", "threads, echo", "event loop, echo"):
+        assert found[name]["mixed_up"] == 0
+        assert found[name]["answered"] + sum(found[name]["failed"].values()) == 15
+
+
+@linux
+@pytest.mark.long
+def test_serving_and_sq8(run: Callable[..., Any], measured: Measured, tmp_path: Path) -> None:
+    corpus, index = tmp_path / "corpus.jsonl", tmp_path / "index"
+    assert run("retrieval_task.py", corpus, "--passages", 300).returncode == 0
+    command = [sys.executable, "-m", "holdfast", "index", "build", str(corpus), "--out", str(index)]
+    subprocess.run(command, check=True, capture_output=True)
+    sizes = ("--rounds", 1, "--queries", 20, "--slow", 5, "--clients", 4)
+    found, said = measured("retrieval_serving.py", index, corpus, *sizes)
+    rows = [line.split() for line in said.splitlines() if line.startswith(("reference own", "single", "batched "))]
+    assert {row[-1] for row in rows if "bm25s" not in row} == {"0"}  # answers that differ from one batch
+    assert set(found) >= {"reference own", "batched", "cached"}
+    done = run("retrieval_sq8.py", "--rows", 3000, "--dimensions", 32, "--queries", 50, "--sets", "100x1.0")
+    assert done.returncode == 0 and "recall@3" in done.stdout, done.stderr

@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 HEAVY = {"torch", "transformers", "tokenizers", "trl", "verl", "ray", "vllm", "faiss", "fastapi", "Stemmer", "peft"}
 
 # Only packages of torch's own may come with the losses: people use them beside any version of everything else.
@@ -21,35 +19,18 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "holdfast",
-        "holdfast.recipe",
-        "holdfast.methods.penalties",
-        "holdfast.adapters.launch.plan",
-        "holdfast.adapters.launch.verl_files",
-        "holdfast.hosts",
-        "holdfast.data.questions",
-        "holdfast.base.scoring",
-        "holdfast.evaluate.methods",
-        "holdfast.evaluate.results",
-        "holdfast_research.experiments",
-        "holdfast_research.page",
-        "holdfast.agent.trajectory",
-        "holdfast.agent.rewards",
-        "holdfast.agent.env",
-        "holdfast.retrieval.types",
-        "holdfast.retrieval.cache",
-        "holdfast.retrieval.client",
-        "holdfast.diagnose",
-        "holdfast.train.tracking",
-        "holdfast.cli.main",
-    ],
-)
-def test_light(module: str) -> None:
-    loaded = loaded_by(f"import {module}")
-    assert module in loaded
+LIGHT = """
+holdfast holdfast.recipe holdfast.methods.penalties holdfast.adapters.launch.plan holdfast.adapters.launch.verl_files
+holdfast.hosts holdfast.data.questions holdfast.base.scoring holdfast.evaluate.methods holdfast.evaluate.results
+holdfast.agent.trajectory holdfast.agent.rewards holdfast.agent.env holdfast.retrieval.types holdfast.retrieval.cache
+holdfast.retrieval.client holdfast.diagnose holdfast.train.tracking holdfast.cli.main holdfast_research.experiments
+holdfast_research.page
+"""
+
+
+def test_what_needs_no_torch_loads_none() -> None:
+    loaded = loaded_by(f"import {', '.join(LIGHT.split())}")
+    assert set(LIGHT.split()) <= loaded
     assert not loaded & HEAVY
 
 

@@ -1,7 +1,9 @@
-"""The site: every page is in its navigation, it builds strictly, and what it shows needs no network."""
+"""The site: every page is in its navigation, it builds strictly, what it shows needs no network; and its pages of
+commands and settings, which are made, have every one."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -12,7 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.contracts.site_modules import site_module
+
+from holdfast.recipe import setting_names
+from holdfast_research.__main__ import program
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,8 +28,36 @@ class AnyTag(yaml.SafeLoader):
 AnyTag.add_multi_constructor("", lambda loader, suffix, node: suffix)
 
 
-def hooks() -> Any:
-    return site_module("hooks")
+def site_module(name: str) -> Any:
+    """docs/_site/NAME.py, which lies outside of any package, imported."""
+    spec = importlib.util.spec_from_file_location(f"site_{name}", ROOT / f"docs/_site/{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def names_of(command: Any, name: str = "holdfast") -> Iterator[str]:
+    for child, inner in getattr(command, "commands", {}).items():
+        yield f"{name} {child}"
+        yield from names_of(inner, f"{name} {child}")
+
+
+def test_every_command_has_a_section() -> None:
+    headings = set(re.findall(r"^###+ (holdfast .*)$", site_module("commands").page(), re.M))
+    assert headings == set(names_of(program()))
+    assert {"holdfast train", "holdfast eval compare", "holdfast reproduce run"} <= headings
+
+
+def test_every_setting_is_on_its_page() -> None:
+    settings, section, names = site_module("settings"), "", set()
+    for line in settings.page().splitlines():
+        if match := re.match(r"## `\[(.+)\]`", line):
+            section = match[1]
+        elif match := re.match(r"\| (?:\*\*)?`(\w+)`", line):
+            names.add(f"{section}.{match[1]}")
+    assert names == set(setting_names())
+    assert set(settings.USEFUL) <= names
 
 
 def pages_in(nav: Any) -> Iterator[str]:
@@ -36,7 +68,7 @@ def pages_in(nav: Any) -> Iterator[str]:
 
 
 def pages_of_the_site() -> set[str]:
-    site = hooks()
+    site = site_module("hooks")
     paths = {path.relative_to(ROOT).as_posix() for tree in site.TREES for path in (ROOT / tree).rglob("*.md")}
     return {site.site_path(path) for path in paths | set(site.PAGES)} | {
         *(f"{site.API_FOLDER}{name}.md" for name in site.API),
@@ -52,7 +84,7 @@ def test_the_navigation_names_every_page_once() -> None:
 
 
 def test_a_page_and_its_source_name_each_other() -> None:
-    site = hooks()
+    site = site_module("hooks")
     pages = {page for page in pages_of_the_site() if not page.startswith(site.API_FOLDER) and page not in site.MADE}
     assert {site.site_path(site.repository_path(page)) for page in pages} == pages
     assert not [page for page in pages if not (ROOT / site.repository_path(page)).is_file()]
@@ -75,18 +107,14 @@ def test_each_page_is_there_as_html_and_as_markdown(built: Path) -> None:
     assert not [page for page in pages if not (built / page).with_suffix(".html").is_file()]
     assert not [page for page in pages if len((built / page).read_text(encoding="utf-8")) < 100]
     assert "clipped_policy_loss(logprobs" in (built / "reference/api/losses.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_llms_txt_lists_every_page(built: Path) -> None:
     text = (built / "llms.txt").read_text(encoding="utf-8")
     assert text.startswith("# holdfast\n\n> ")
-    assert set(re.findall(r"^- \[[^\]]+\]\(([^)]+)\): \S", text, re.M)) == pages_of_the_site()
+    assert set(re.findall(r"^- \[[^\]]+\]\(([^)]+)\): \S", text, re.M)) == pages
 
 
 @pytest.mark.slow
 def test_links_of_the_markdown_lead_somewhere(built: Path) -> None:
-    site = hooks()
+    site = site_module("hooks")
     broken = []
     for page in pages_of_the_site():
         if page.startswith(site.API_FOLDER):  # docstrings

@@ -19,6 +19,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "contributing").glob("add-a-*.md"))
+HELD_BY_A_FAST_ONE = ("add-a-host", "add-a-rule")
+"""By tests/contracts/test_hosts.py, and tests/diagnose/test_rules_registry.py."""
 COPIED = ("src", "tests", "docs", "examples", "pyproject.toml")
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
@@ -83,8 +85,9 @@ def shell(command: str, folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.grid(2)
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, id=p.stem, marks=[pytest.mark.long] * (p.stem in HELD_BY_A_FAST_ONE)) for p in PAGES]
+)
 def test_it_can_be_followed(page: Path, tmp_path: Path) -> None:
     for name in COPIED:
         if (ROOT / name).is_dir():

@@ -33,41 +33,17 @@ def done(*command: str | Path, cwd: Path = ROOT, code: int = 0) -> str:
     return result.stdout
 
 
-def interpreter(version: str) -> str | None:
-    """A Python of this version that runs: on the path, of pyenv or of uv, or one that GitHub's machines have."""
-    home = Path.home()
-    roots = {
-        Path(os.environ.get("PYENV_ROOT", home / ".pyenv")) / "versions": f"{version}.*/bin/python",
-        home / ".local/share/uv/python": f"cpython-{version}.*/bin/python{version}",
-        Path(os.environ.get("RUNNER_TOOL_CACHE", home / "none")) / "Python": f"{version}.*/x64/bin/python",
-    }
-    found_paths = [path for root, pattern in roots.items() for path in sorted(root.glob(pattern))]
-    for candidate in (f"python{version}", *found_paths):
-        try:
-            printed = run(candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").stdout
-        except OSError:
-            continue
-        if printed.strip() == version:
-            return str(candidate)
-    return None
-
-
-def new_environment(folder: Path, *packages: str | Path, python: str = sys.executable) -> Path:
-    """The `bin` folder of a virtual environment with these packages. pip is not in it: ours installs into it, which
-    saves seconds. Skips the test where pip reaches no index."""
-    done(python, "-m", "venv", "--without-pip", folder)
+def new_environment(folder: Path, *packages: str | Path) -> Path:
+    """The `bin` folder of a virtual environment with these packages in the versions of `constraints.txt`. pip is not in
+    it: ours installs into it, which saves seconds. Skips the test where pip reaches no index."""
+    done(sys.executable, "-m", "venv", "--without-pip", folder)
     bin_folder = folder / ("Scripts" if sys.platform == "win32" else "bin")
-    add_packages(bin_folder, *packages)
-    return bin_folder
-
-
-def add_packages(bin_folder: Path, *packages: str | Path) -> None:
-    """Install the versions of `constraints.txt`."""
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", bin_folder / "python")
     result = run(*pip, "install", "-q", "--no-compile", "-c", "constraints.txt", *packages)
     if re.search(_OFFLINE, result.stderr) and result.returncode and "CI" not in os.environ:
         pytest.skip(f"pip cannot install {packages}: {result.stderr.strip().splitlines()[-1]}")
     assert result.returncode == 0, result.stderr
+    return bin_folder
 
 
 def linked_environment(folder: Path, wheel: Path, extras: str) -> Path:
@@ -107,6 +83,12 @@ def _needed(package: Distribution, extras: set[str], seen: set[str] | None = Non
         yield from _needed(needed, requirement.extras, seen)
 
 
+def hatchling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with the build backend, made once."""
+    folder = tmp_path_factory.getbasetemp() / "hatchling"
+    return folder / "bin" / "python" if folder.is_dir() else new_environment(folder, "hatchling>=1.26") / "python"
+
+
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the sdist."""
@@ -115,18 +97,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def hatchling(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with the build backend."""
-    return new_environment(tmp_path_factory.mktemp("hatchling") / "venv", "hatchling>=1.26") / "python"
-
-
 @pytest.fixture(scope="session")
 def wheel(dist: Path) -> Path:
     (path,) = dist.glob("holdfast_rl-*-py3-none-any.whl")
-    return path
-
-
-@pytest.fixture(scope="session")
-def sdist(dist: Path) -> Path:
-    (path,) = dist.glob("holdfast_rl-*.tar.gz")
     return path

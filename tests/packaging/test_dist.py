@@ -33,31 +33,26 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
     files = [Path(name) for name in names if name.startswith("holdfast/")]
     assert {path.suffix for path in files} <= SUFFIXES
     assert not [path for path in files if {"tests", "research", "benchmarks", "docs", "__pycache__"} & set(path.parts)]
-    assert {
-        "holdfast/py.typed",
-        "holdfast/recipe/bundled/quickstart.toml",
-        "holdfast/recipe/bundled/flaky.toml",
-    } <= names
-    starts = {f"holdfast/recipe/bundled/starts/{name}/model/model.safetensors" for name in ("quickstart", "flaky")}
-    assert starts <= names
+    bundled = (
+        "quickstart.toml",
+        "flaky.toml",
+        *(f"starts/{x}/model/model.safetensors" for x in ("quickstart", "flaky")),
+    )
+    assert {"holdfast/py.typed", *(f"holdfast/recipe/bundled/{name}" for name in bundled)} <= names
     in_the_clone = {path.relative_to(ROOT / "src") for path in (ROOT / "src" / "holdfast").rglob("*.py")}
     assert {path for path in files if path.suffix == ".py"} == in_the_clone
 
 
-def test_the_sdist_holds_what_builds_the_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+def test_the_sdist_holds_what_builds_the_wheel(
+    dist: Path, wheel: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (sdist,) = dist.glob("holdfast_rl-*.tar.gz")
     assert sdist.stat().st_size <= SDIST_LIMIT
     with tarfile.open(sdist) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
         archive.extractall(tmp_path, filter="data")
     assert {Path(name).parts[0] for name in names if name} == SDIST
     assert not [name for name in names if name.endswith(".pyc") or "egg-info" in name]
-
-
-def test_the_wheel_of_the_sdist_is_the_wheel(
-    sdist: Path, wheel: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
     done(hatchling(tmp_path_factory), "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=source)
     (again,) = tmp_path.glob("*.whl")

@@ -42,7 +42,6 @@ def test_server(wheel: Path, tmp_path: Path) -> None:
     passages += [{"id": str(i), "contents": f'"No. {i}"\nA glass of number {i}.'} for i in range(3)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, passages)))
     done(python, "-m", "holdfast", "index", "build", "corpus.jsonl", "--out", "index", cwd=tmp_path)
-    assert "Orsa" in done(python, "-m", "holdfast", "index", "show", "index", "a town on a river", cwd=tmp_path)
     done(python, "-c", "import holdfast.retrieval.server.app, uvicorn", cwd=tmp_path)
 
 

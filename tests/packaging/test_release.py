@@ -18,15 +18,6 @@ def test_one_version() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == __version__
 
 
-def test_the_citation_has_what_its_format_requires() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["cff-version"] == "1.2.0"
-    assert citation["message"] and citation["title"] and citation["authors"] and citation["type"] == "software"
-    for reference in citation["references"]:
-        assert {"type", "title", "authors", "url"} <= set(reference)
-        assert all({"family-names", "given-names"} <= set(author) for author in reference["authors"])
-
-
 def test_targets_of_make_exist() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     pages = [

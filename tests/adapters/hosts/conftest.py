@@ -18,21 +18,16 @@ collect_ignore = ["stand_ins.py", "slime_two_ranks.py"]
 
 MASKS = ((0, 0, 1, 1, 0, 1, 1, 1), (0, 1, 1, 0, 1, 1), (0, 1, 1, 1, 1, 1, 1), (0, 0, 0, 1, 0, 1, 1, 0, 1))
 ADVANTAGES = (0.7, 0.0, -0.4, 1.1)
+# `[loss.penalty]` of a recipe.
 SECTIONS: dict[str, dict[str, Any]] = {
-    "llds": {"normalizer": "policy", "name": "llds", "coef": 0.3},
-    "llds, response": {"normalizer": "policy", "name": "llds", "coef": 0.3, "gate": "response", "preserve": "positive"},
-    "lld, threshold": {
-        "normalizer": "policy",
-        "name": "llds",
-        "coef": 0.3,
-        "gate": "token",
-        "threshold": 0.15,
-        "preserve": "all",
-    },
-    "sapo": {"normalizer": "policy", "name": "sapo", "coef": 0.4, "tau": 0.9},
-    "nll": {"normalizer": "policy", "name": "nll", "coef": 0.5},
+    "llds": {"name": "llds", "coef": 0.3},
+    "llds, response": {"name": "llds", "coef": 0.3, "gate": "response", "preserve": "positive"},
+    "lld, threshold": {"name": "llds", "coef": 0.3, "gate": "token", "threshold": 0.15, "preserve": "all"},
+    "sapo": {"name": "sapo", "coef": 0.4, "tau": 0.9},
+    "nll": {"name": "nll", "coef": 0.5},
 }
-"""`[loss.penalty]` of a recipe, with the host's own mean."""
+for section in SECTIONS.values():
+    section["normalizer"] = "policy"  # the host's own mean
 
 
 @dataclass(frozen=True)
@@ -62,10 +57,9 @@ def preserved_share() -> Any:
     """preserved_share(section, rollouts) -> preserved tokens / tokens."""
 
     def share(section: dict[str, Any], rollouts: list[Rollout]) -> float:
-        kept = {"sapo": lambda a: a > 0, "nll": lambda a: a > 0}.get(section["name"], lambda a: a >= 0)
-        if preserve := section.get("preserve"):
-            kept = {"positive": lambda a: a > 0, "all": lambda a: True}[preserve]
-        return sum(sum(r.mask) for r in rollouts if kept(r.advantage)) / sum(sum(r.mask) for r in rollouts)
+        rule = section.get("preserve", "nonnegative" if section["name"] == "llds" else "positive")
+        keeps = {"positive": lambda a: a > 0, "nonnegative": lambda a: a >= 0, "all": lambda a: True}[rule]
+        return sum(sum(r.mask) for r in rollouts if keeps(r.advantage)) / sum(sum(r.mask) for r in rollouts)
 
     return share
 

@@ -52,92 +52,60 @@ def _masked(inputs: Any, adv_tau: float, kl_tau: float = 0.0) -> LossOutputs:
     return LossOutputs(each.sum(), {"is_masked": (change.abs() > 0.3).float().mean()})
 
 
-def _functions() -> tuple[dict[str, Any], dict[str, Any]]:
+@dataclass
+class LossInputs:
+    trainer_logprobs: Tensor
+    inference_logprobs: Tensor
+    ref_logprobs: Tensor | None
+    advantages: Tensor
+    loss_mask: Tensor
+    loss_weights: Tensor | None = field(default=None)
+
+
+def _functions() -> tuple[dict[str, Any], Callable[[Any], Any]]:
     """What `configs.trainer` and `trainer.rl.loss` of prime-rl 0.8 have: losses are functions."""
 
     class DefaultLossConfig(_Strict):
         type: Literal["default"] = "default"
-        dppo_mask_low: float = Field(0.2, ge=0)
-        dppo_mask_high: float = Field(0.2, ge=0)
         adv_tau: float = Field(1.0, ge=0)
         kl_tau: float = Field(1e-3, ge=0)
 
     class IPOLossConfig(_Strict):
         type: Literal["ipo"] = "ipo"
-        ipo_threshold: float = Field(0.1, ge=0)
         adv_tau: float = Field(1.0, ge=0)
         kl_tau: float = Field(1e-3, ge=0)
-
-    @dataclass
-    class LossInputs:
-        trainer_logprobs: Tensor
-        inference_logprobs: Tensor
-        ref_logprobs: Tensor | None
-        advantages: Tensor
-        loss_mask: Tensor
-        loss_weights: Tensor | None = field(default=None)
 
     def setup_rl_loss_fn(loss_config: Any) -> Callable[[Any], LossOutputs]:
         if isinstance(loss_config, CustomLossConfig):
             return _custom(loss_config)
         return lambda inputs: _masked(inputs, loss_config.adv_tau, loss_config.kl_tau)
 
-    def compute_loss(rl_loss_fn: Callable[[Any], LossOutputs], **rest: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        return _reduced(rl_loss_fn, LossInputs, **rest)
-
-    configs = {"DefaultLossConfig": DefaultLossConfig, "IPOLossConfig": IPOLossConfig}
-    return configs, {"LossInputs": LossInputs, "setup_rl_loss_fn": setup_rl_loss_fn, "compute_loss": compute_loss}
+    return {"DefaultLossConfig": DefaultLossConfig, "IPOLossConfig": IPOLossConfig}, setup_rl_loss_fn
 
 
-def _objects() -> tuple[dict[str, Any], dict[str, Any]]:
+def _objects() -> tuple[dict[str, Any], Callable[[Any], Any]]:
     """The same of prime-rl's main branch since September 2026: losses are objects, and IPO is the default."""
 
     class IPOLossConfig(_Strict):
         type: Literal["ipo"] = "ipo"
-        eps: float = Field(0.3, ge=0)
-        max_importance_ratio: float = Field(1e4, ge=1)
         adv_tau: float = Field(1.0, ge=0)
         score_centering: bool = False
 
     class IcePopLossConfig(_Strict):
         type: Literal["icepop"] = "icepop"
-        ratio_low: float = Field(0.2, gt=0)
-        ratio_high: float = Field(5.0, gt=0)
         adv_tau: float = Field(1.0, ge=0)
-
-    @dataclass
-    class LossInputs:
-        trainer_logprobs: Tensor
-        inference_logprobs: Tensor
-        ref_logprobs: Tensor | None
-        advantages: Tensor
-        loss_mask: Tensor
-        loss_weights: Tensor | None = field(default=None)
-        trainer_mask_logprobs: Tensor | None = field(default=None)
-        inference_mask_logprobs: Tensor | None = field(default=None)
 
     class Loss:
         def __init__(self, config: Any) -> None:
-            self.config = config
+            adv_tau = getattr(config, "adv_tau", 0.0)
+            custom = isinstance(config, CustomLossConfig)
+            self.loss = _custom(config) if custom else lambda inputs: _masked(inputs, adv_tau)
 
-        def loss(self, inputs: Any) -> LossOutputs:
-            return _masked(inputs, self.config.adv_tau)
+    return {"IPOLossConfig": IPOLossConfig, "IcePopLossConfig": IcePopLossConfig}, Loss
 
-    class CustomLoss:
-        def __init__(self, config: CustomLossConfig) -> None:
-            self.fn = _custom(config)
 
-        def loss(self, inputs: Any) -> LossOutputs:
-            return self.fn(inputs)
-
-    def setup_rl_loss_fn(loss_config: Any) -> Any:
-        return (CustomLoss if isinstance(loss_config, CustomLossConfig) else Loss)(loss_config)
-
-    def compute_loss(rl_loss_fn: Any, **rest: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        return _reduced(rl_loss_fn.loss, LossInputs, **rest)
-
-    configs = {"IPOLossConfig": IPOLossConfig, "IcePopLossConfig": IcePopLossConfig}
-    return configs, {"LossInputs": LossInputs, "setup_rl_loss_fn": setup_rl_loss_fn, "compute_loss": compute_loss}
+def compute_loss(rl_loss_fn: Any, **rest: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    return _reduced(getattr(rl_loss_fn, "loss", rl_loss_fn), LossInputs, **rest)
 
 
 def _reduced(
@@ -159,14 +127,15 @@ PRIME_RL = {"functions": _functions, "objects": _objects}
 def prime_rl(interface: str) -> dict[str, ModuleType]:
     """Name -> module, for an interface of `PRIME_RL`."""
     loss, trainer = ModuleType("prime_rl.trainer.rl.loss"), ModuleType("prime_rl.configs.trainer")
-    configs, losses = PRIME_RL[interface]()
+    configs, setup_rl_loss_fn = PRIME_RL[interface]()
     union = Annotated[
         functools.reduce(operator.or_, [*configs.values(), CustomLossConfig]), Field(discriminator="type")
     ]
     default = next(iter(configs.values()))()
     settings = create_model("TrainerConfig", loss=(union, default))
     vars(trainer).update(configs, CustomLossConfig=CustomLossConfig, LossConfig=union, TrainerConfig=settings)
-    vars(loss).update(losses, LossOutputs=LossOutputs)
+    vars(loss).update(LossInputs=LossInputs, LossOutputs=LossOutputs)
+    vars(loss).update(setup_rl_loss_fn=setup_rl_loss_fn, compute_loss=compute_loss)
     packages = {
         name: ModuleType(name) for name in ("prime_rl", "prime_rl.trainer", "prime_rl.trainer.rl", "prime_rl.configs")
     }

@@ -72,28 +72,33 @@ def configs(**kwargs: Any) -> tuple[Any, Any]:
     return default(), module.CustomLossConfig(import_path=PATH, kwargs=kwargs)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("normalizer", "weighted"), [("policy", False), ("policy", True), ("preserved", False)])
 @pytest.mark.parametrize("name", SECTIONS)
 def test_value_and_gradient_are_the_base_plus_the_penalty(
-    host: Any, rollouts: list[Rollout], written_out: Any, name: str, weighted: bool
+    host: Any,
+    rollouts: list[Rollout],
+    written_out: Any,
+    preserved_share: Any,
+    name: str,
+    normalizer: str,
+    weighted: bool,
 ) -> None:
-    section = SECTIONS[name]
+    """As a mean over preserved tokens, each rollout's sum is divided by their share up to it; nothing so far counts as
+    1."""
+    section = SECTIONS[name] | {"normalizer": normalizer}
     plain, ours = configs(penalty=section)
     some = 0
-    for rollout in rollouts:
+    for i, rollout in enumerate(rollouts):
         weights = torch.linspace(0.5, 2.0, len(rollout.new), dtype=torch.float64) if weighted else None
-        w = [1.0] * len(rollout.new) if weights is None else weights.tolist()
+        share = preserved_share(section, rollouts[: i + 1]) if normalizer == "preserved" else 1.0
+        coef = section["coef"] / (share or 1.0)
         base, base_gradient, _ = call(host, rollout, plain, weights)
         loss, gradient, _ = call(host, rollout, ours, weights)
-        each = written_out(section, rollout)
-        some += sum(value > 0 for value, _ in each)
-        assert loss.item() == pytest.approx(
-            base.item() + section["coef"] * sum(x * v for x, (v, _) in zip(w, each, strict=True)), abs=1e-9
-        )
-        for t, (_, slope) in enumerate(each):
-            assert gradient[t].item() == pytest.approx(
-                base_gradient[t].item() + section["coef"] * w[t] * slope, abs=1e-9
-            )
+        value, slope = (torch.tensor(x, dtype=torch.float64) for x in zip(*written_out(section, rollout), strict=True))
+        some += int((value > 0).sum())
+        w = torch.ones_like(value) if weights is None else weights
+        torch.testing.assert_close(loss, base + coef * (w * value).sum(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(gradient, base_gradient + coef * w * slope, rtol=0, atol=1e-6)
     assert some > 3
 
 
@@ -131,23 +136,6 @@ def test_the_whole_step_is_divided_by_the_tokens_of_the_step(
     joined = added[1]["holdfast/penalty/active_fraction"]
     assert joined.shape == (3,)  # the rollout with A < 0 has no preserved token
     assert added[1]["holdfast/drift/negative"].shape == (1,)
-
-
-@pytest.mark.parametrize("name", SECTIONS)
-def test_the_mean_is_over_the_preserved_tokens_of_recent_rollouts(
-    host: Any, rollouts: list[Rollout], written_out: Any, preserved_share: Any, name: str
-) -> None:
-    """Each rollout's sum is divided by the share of preserved tokens up to it; nothing preserved so far counts as 1."""
-    section = SECTIONS[name]
-    plain, ours = configs(penalty={**section, "normalizer": "preserved"})
-    for i, rollout in enumerate(rollouts):
-        base, base_gradient, _ = call(host, rollout, plain)
-        loss, gradient, _ = call(host, rollout, ours)
-        coef = section["coef"] / (preserved_share(section, rollouts[: i + 1]) or 1.0)
-        each = written_out(section, rollout)
-        assert loss.item() == pytest.approx(base.item() + coef * sum(v for v, _ in each), abs=1e-6)
-        for t, (_, slope) in enumerate(each):
-            assert gradient[t].item() == pytest.approx(base_gradient[t].item() + coef * slope, abs=1e-6)
 
 
 def test_what_the_log_shows(host: Any, rollouts: list[Rollout], written_out: Any) -> None:
@@ -188,20 +176,16 @@ def test_another_base_is_kept(host: Any, rollouts: list[Rollout], kind: str) -> 
             assert torch.equal(loss, call(host, rollout, default)[0]) == (rollout.advantage == 0)
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "sentence"),
-    [
-        ({"penalty": {"name": "lds"}}, "penalty.name = 'lds' is not a penalty; use 'llds'"),
-        ({"penalty": {"preserve": "correct"}}, "prime-rl does not tell a loss which rollouts are correct"),
-        ({"penalty": {"answer_weight": 0.5}}, "the mask of the answer"),
-        ({"penalty": {"coef": -1}}, "coef"),
-        ({"penalty": {"coeff": 1}}, "coeff"),
-        ({"penalty": "llds"}, "is not a table"),
-        ({"base": {"kl_tauu": 1}}, r"trainer\.loss\.kwargs\.base\.kl_tauu: "),
-        ({"base": {"type": "dppo"}}, "'dppo' found using 'type'.*; write base as prime-rl's"),
-        ({"base": {"type": "custom", "import_path": PATH}}, "adds this loss to itself"),
-    ],
-)
+@pytest.mark.parametrize(("kwargs", "sentence"), [
+    ({"penalty": {"name": "lds"}}, "penalty.name = 'lds' is not a penalty; use 'llds'"),
+    ({"penalty": {"preserve": "correct"}}, "prime-rl does not tell a loss which rollouts are correct"),
+    ({"penalty": {"answer_weight": 0.5}}, "the mask of the answer"),
+    ({"penalty": {"coef": -1}}, "coef"),
+    ({"penalty": "llds"}, "is not a table"),
+    ({"base": {"kl_tauu": 1}}, r"trainer\.loss\.kwargs\.base\.kl_tauu: "),
+    ({"base": {"type": "dppo"}}, "'dppo' found using 'type'.*; write base as prime-rl's"),
+    ({"base": {"type": "custom", "import_path": PATH}}, "adds this loss to itself"),
+])  # fmt: skip
 def test_what_cannot_work_is_refused(host: Any, rollouts: list[Rollout], kwargs: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         call(host, rollouts[0], configs(**kwargs)[1])
@@ -218,33 +202,20 @@ def test_a_base_for_which_prime_rl_passes_nothing_is_refused(host: Any) -> None:
 OURS = f'[trainer.loss]\ntype = "custom"\nimport_path = "{PATH}"\n'
 
 
-@pytest.mark.parametrize(
-    ("config", "fine", "sentences"),
-    [
-        (OURS, True, ["the loss is valid: no penalty, observing"]),
-        (
-            OURS + "kwargs.penalty.coef = 0.1",
-            True,
-            ["the loss is valid: LLDS(coef=0.1, ", "filter_zero_advantages = false", "penalty.threshold = 0"],
-        ),
-        (OURS + "kwargs.base.adv_tau = 0.5", True, ["the loss is valid: no penalty, observing"]),
-        (OURS + "kwargs.penalty.preserve = 'correct'", False, ["trainer.loss.kwargs: penalty.preserve"]),
-        (OURS + "kwargs.coef = 0.1", False, ["trainer.loss.kwargs.coef: only penalty and base are read"]),
-        (OURS + "kwargs.base.type = 'dppo'", False, ["trainer.loss.kwargs.base: Input tag 'dppo'"]),
-        (
-            OURS + "kwargs.penalty.coef = 0.1\n[orchestrator]\nmax_off_policy_steps = 0",
-            False,
-            ["orchestrator.max_off_policy_steps = 0"],
-        ),
-        (
-            OURS + "kwargs.penalty.name = 'nll'\n[orchestrator]\nmax_off_policy_steps = 0",
-            True,
-            ["the loss is valid: NLL(coef=0.1, "],
-        ),
-        ("[trainer.loss]\ntype = 'ipo'", False, ["[trainer.loss] in", "is not holdfast's. Set type"]),
-        ("[trainer.loss", False, ["is not valid TOML"]),
-    ],
-)
+NEVER = "\n[orchestrator]\nmax_off_policy_steps = 0"
+
+
+@pytest.mark.parametrize(("config", "fine", "sentences"), [
+    (OURS + "kwargs.penalty.coef = 0.1", True,
+     ["the loss is valid: LLDS(coef=0.1, ", "filter_zero_advantages = false", "penalty.threshold = 0"]),
+    (OURS + "kwargs.base.adv_tau = 0.5", True, ["the loss is valid: no penalty, observing"]),
+    (OURS + "kwargs.penalty.preserve = 'correct'", False, ["trainer.loss.kwargs: penalty.preserve"]),
+    (OURS + "kwargs.coef = 0.1", False, ["trainer.loss.kwargs.coef: only penalty and base are read"]),
+    (OURS + "kwargs.penalty.coef = 0.1" + NEVER, False, ["orchestrator.max_off_policy_steps = 0"]),
+    (OURS + "kwargs.penalty.name = 'nll'" + NEVER, True, ["the loss is valid: NLL(coef=0.1, "]),
+    ("[trainer.loss]\ntype = 'ipo'", False, ["[trainer.loss] in", "is not holdfast's. Set type"]),
+    ("[trainer.loss", False, ["is not valid TOML"]),
+])  # fmt: skip
 def test_the_doctor_reads_a_configuration(
     host: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: str, fine: bool, sentences: list[str]
 ) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -83,43 +82,31 @@ def test_a_file_in_the_way(small: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["trl", "verl"])
-def test_missing_questions_leave_no_folder_behind(host: str, small: str, tmp_path: Path) -> None:
+def test_missing_or_too_few_questions_leave_no_folder_behind(host: str, small: str, tmp_path: Path) -> None:
+    """TRL would leave the only batch out, train nothing, and end well."""
+    said = typed(host, small, "--train.questions", "60", "--out", "x", code=2).replace("\n", " ")
+    assert "leaves 54 questions to train on" in said  # a tenth of 60 is held out
     (tmp_path / "questions.jsonl").unlink()
     assert "questions.jsonl" in typed(host, small, "--out", "x", code=2)
     assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize(("host", "why"), [("verl", ""), ("trl", "TRL skips a batch that is not full")])
-def test_too_few_questions_for_a_batch(small: str, host: str, why: str) -> None:
-    """TRL would leave the only batch out, train nothing, and end well."""
-    said = typed(host, small, "--train.questions", "60", "--out", "x", code=2).replace("\n", " ")
-    assert "leaves 54 questions to train on" in said and why in said  # a tenth of 60 is held out
-
-
-def test_an_unknown_host_or_setting(small: str) -> None:
-    assert "choose trl or verl" in typed("ray", small, code=2)
-    assert "did you mean train.lr" in typed("trl", small, "--train.learning_rate", "1", code=2)
 
 
 # ---- TRL
 
 
 def test_the_script_and_its_recipe(small: str, tmp_path: Path) -> None:
-    typed("trl", small, "--out", "x", "--model.lora_rank", "8", "--protocol.topk", "2")
+    said = typed("trl", small, "--out", "x", "--model.lora_rank", "8", "--protocol.topk", "2", "--track.wandb", "p")
+    assert "pip install 'holdfast-rl[train,trl,peft,track]'" in said
     tree = ast.parse((tmp_path / "x/train.py").read_text())
     calls = {ast.unparse(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    config = calls["GRPOConfig"]
-    values = {k.arg: k.value for k in config.keywords}
+    values = {k.arg: k.value for k in calls["GRPOConfig"].keywords}
     assert ast.literal_eval(values["learning_rate"]) == 1e-6
-    assert len(values) == len(config.keywords), "no option twice"
     assert ast.unparse(calls["LoraConfig"]) == (
         "LoraConfig(r=8, lora_alpha=32, lora_dropout=0.0, target_modules='all-linear')"
     )
     recipe = load(tmp_path / "x/recipe.toml")
     assert recipe.protocol.topk == 2
     assert (tmp_path / "x" / recipe.data.train).read_text() == (tmp_path / "questions.jsonl").read_text()
-    accelerate = yaml.safe_load((tmp_path / "x/accelerate.yaml").read_text())
-    assert (accelerate["num_processes"], accelerate["distributed_type"]) == (1, "NO")
 
 
 def test_the_last_step_is_evaluated_whatever_its_number(recipe: MakeRecipe) -> None:
@@ -128,12 +115,6 @@ def test_the_last_step_is_evaluated_whatever_its_number(recipe: MakeRecipe) -> N
 
     assert "trainer.evaluate()" in script("--eval.every=3")
     assert "trainer.evaluate()" not in script("--eval.every=7") + script("--eval.every=0")
-
-
-def test_what_to_install_depends_on_the_recipe(small: str) -> None:
-    assert "pip install 'holdfast-rl[train,trl]'" in typed("trl", small, "--out", "x")
-    text = typed("trl", small, "--out", "y", "--model.lora_rank", "8", "--track.wandb", "p")
-    assert "pip install 'holdfast-rl[train,trl,peft,track]'" in text
 
 
 def test_places_of_what_is_not_copied_are_written_in_full(recipe: MakeRecipe, tmp_path: Path, questions: Rows) -> None:
@@ -205,15 +186,13 @@ def test_the_command_of_trl(small: str, tmp_path: Path) -> None:
     typed("trl", small, "--out", "x", "--run.threads", "3", "--track.wandb", "my project")
     words = run_with_fakes(tmp_path / "x", "accelerate", "--resume")
     assert words == ["launch", "--config_file", "accelerate.yaml", "train.py", "--resume", "THREADS=3", "W=my project"]
-
-
-def test_the_command_of_trl_on_several_machines(small: str, tmp_path: Path) -> None:
-    typed("trl", small, "--out", "x", "--nodes", "2", "--gpus", "2")
-    words = run_with_fakes(tmp_path / "x", "accelerate", MACHINE_RANK="1", MAIN_ADDRESS="10.0.0.1")
-    assert words[3:-2] == [
-        "--machine_rank", "1", "--main_process_ip", "10.0.0.1", "--main_process_port", "29500", "train.py",
-    ]  # fmt: skip
     config = yaml.safe_load((tmp_path / "x/accelerate.yaml").read_text())
+    assert (config["num_processes"], config["distributed_type"]) == (1, "NO")
+
+    typed("trl", small, "--out", "y", "--nodes", "2", "--gpus", "2")
+    words = run_with_fakes(tmp_path / "y", "accelerate", MACHINE_RANK="1", MAIN_ADDRESS="10.0.0.1")
+    assert " ".join(words[3:-2]) == ("--machine_rank 1 --main_process_ip 10.0.0.1 --main_process_port 29500 train.py")
+    config = yaml.safe_load((tmp_path / "y/accelerate.yaml").read_text())
     assert (config["num_machines"], config["num_processes"]) == (2, 4)
 
 
@@ -239,14 +218,8 @@ def test_the_command_of_verl_says_the_options_of_the_plan(small: str, tmp_path: 
     assert given["actor_rollout_ref.actor.optim.lr"] == "1e-06"
     assert given["actor_rollout_ref.actor.use_kl_loss"] == "True"
     assert given["trainer.experiment_name"] == "'a run'"
-
-
-def test_the_check_of_verl_hands_its_options_to_the_doctor(small: str, tmp_path: Path) -> None:
-    typed("verl", small, "--out", "x")
-    trained = run_with_fakes(tmp_path / "x", "python3", "a=1")
-    checked = run_with_fakes(tmp_path / "x", "holdfast", "--check", "a=1")
-    assert checked[:2] == ["doctor", "verl"]
-    assert checked[2:] == trained[2:]
+    checked = run_with_fakes(folder, "holdfast", "--check", "trainer.nnodes=3")
+    assert checked == ["doctor", "verl", *words[2:]], "--check hands the options to the doctor"
 
 
 def test_the_agent_loop_of_verl(small: str, tmp_path: Path) -> None:
@@ -292,89 +265,39 @@ def test_the_prompt_column_is_the_protocols(small: str, tmp_path: Path) -> None:
     assert row["prompt"] == [{"role": "user", "content": "Ask: Who is number 1? {now}"}], "search-r1 adds the mark"
 
 
-def test_without_pyarrow_the_extra_is_named(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def no_pyarrow(name: str, *rest: Any) -> Any:
-        if name.partition(".")[0] == "pyarrow":
-            raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", no_pyarrow)
-    assert "pip install 'holdfast-rl[data]'" in typed("verl", small, "--out", "x", code=2)
-
-
 # ---- shipped recipes
 
-
-LLDS_MODELS = {
-    "llds-v1": "Qwen/Qwen2.5-3B-Instruct",
-    "llds-v2": "Qwen/Qwen2.5-3B-Instruct",
-    "qwen2.5-3b": "Qwen/Qwen2.5-3B",
-    "qwen2.5-3b-instruct": "Qwen/Qwen2.5-3B-Instruct",
-    "qwen2.5-7b": "Qwen/Qwen2.5-7B",
-    "qwen2.5-7b-instruct": "Qwen/Qwen2.5-7B-Instruct",
-    "llama3.2-3b": "meta-llama/Llama-3.2-3B",
-}
-SAPO_MODELS = {
-    "sapo": "Qwen/Qwen2.5-3B-Instruct",
-    "sapo-qwen2.5-1.5b-instruct": "Qwen/Qwen2.5-1.5B-Instruct",
-    "sapo-qwen2.5-3b": "Qwen/Qwen2.5-3B",
-    "sapo-qwen2.5-3b-instruct": "Qwen/Qwen2.5-3B-Instruct",
-    "sapo-qwen2.5-7b-instruct": "Qwen/Qwen2.5-7B-Instruct",
-    "sapo-qwen2.5-14b-instruct": "Qwen/Qwen2.5-14B-Instruct",
-    "sapo-llama3.2-3b": "meta-llama/Llama-3.2-3B",
-    "sapo-llama3.2-3b-instruct": "meta-llama/Llama-3.2-3B-Instruct",
-}
-PPO_MODELS = {"search-r1-ppo": "Qwen/Qwen2.5-3B"}
+OTHERS = {"quickstart", "collapse", "flaky", "factbook", "search-r1-ppo"}
 MASKED = ("qwen2.5-3b", "llama3.2-3b")
 """The models for which the paper masks answers, exactly so only in TRL."""
 
 
-def test_the_shipped_recipes_are_the_published_models() -> None:
-    assert set(bundled()) == {*LLDS_MODELS, *SAPO_MODELS, *PPO_MODELS, "quickstart", "collapse", "flaky", "factbook"}
-    for name, model in (LLDS_MODELS | SAPO_MODELS | PPO_MODELS).items():
-        assert load(bundled()[name]).model.path == model
-
-
-@pytest.mark.parametrize("gpus", [1, 4, 8])
-@pytest.mark.parametrize("host", ["trl", "verl"])
-@pytest.mark.parametrize("name", LLDS_MODELS)
-def test_a_recipe_of_llds_translates_with_the_published_numbers(name: str, host: str, gpus: int) -> None:
-    config = load(bundled()[name], ["--loss.penalty.answer_weight=1"] if host == "verl" and name in MASKED else [])
-    assert plan(host, config, Machines(gpus=gpus)).schedule.startswith("10 = ")
+@pytest.mark.parametrize("name", sorted(set(bundled()) - OTHERS))
+def test_a_shipped_recipe_translates_with_the_published_numbers(name: str) -> None:
+    for host in ("trl", "verl"):
+        config = load(bundled()[name], ["--loss.penalty.answer_weight=1"] if host == "verl" and name in MASKED else [])
+        schedules = [plan(host, config, Machines(gpus=gpus)).schedule for gpus in (1, 4, 8)]
+        assert all(schedule.startswith("10 = ") for schedule in schedules)
+    config = load(bundled()[name])
+    loss, train, penalty = config.loss, config.train, config.loss.penalty
+    if name.startswith("sapo"):
+        assert penalty == SAPO(coef=0.1, tau=1.0, preserve="positive", normalizer="policy")
+        assert config.reward.weights() == {"em": 0.0, "f1": 1.0, "format": 0.0, "retrieval": 0.0, "thrift": 0.0}
+        assert (train.group_size, train.lr, train.steps, train.warmup) == (10, 1e-6, 420, 0)
+        assert (config.protocol.preset, config.protocol.max_turns, config.protocol.topk) == ("sapo", 6, 3)
+        assert (config.sampling.temperature, config.sampling.top_p) == (1.0, 0.95)
+        assert (loss.reduction, loss.kl_coef, loss.clip_high) == ("seq-mean-token-mean", 0.001, 0.2)
+        return
     first = name == "llds-v1"
-    assert config.loss.penalty.coef == (0.1 if first else 0.3 if name == "qwen2.5-7b-instruct" else 0.2)
-    assert (config.loss.penalty.gate, config.loss.penalty.preserve) == (
-        "response" if first else "action",
-        "nonnegative",
-    )
-    assert (config.train.group_size, config.train.lr, config.train.steps) == (5, 1e-6, 1005)
-    assert (config.loss.kl_coef, config.loss.entropy_coef, config.train.warmup) == (0.001, 0.001, 286)
-
-
-@pytest.mark.parametrize("name", LLDS_MODELS)
-def test_answers_are_masked_for_the_models_that_stay_at_one_search(name: str) -> None:
-    penalty = load(bundled()[name]).loss.penalty
+    assert penalty.coef == (0.1 if first else 0.3 if name == "qwen2.5-7b-instruct" else 0.2)
+    assert (penalty.gate, penalty.preserve) == ("response" if first else "action", "nonnegative")
     assert (penalty.answer_weight == "adaptive-paper") == (name in MASKED)
     assert (penalty.answer_base, penalty.answer_target) == (1.0, 2.0)
+    assert (train.group_size, train.lr, train.steps, train.warmup) == (5, 1e-6, 1005, 286)
+    assert (loss.kl_coef, loss.entropy_coef) == (0.001, 0.001)
 
 
-@pytest.mark.parametrize("gpus", [1, 4, 8])
-@pytest.mark.parametrize("host", ["trl", "verl"])
-@pytest.mark.parametrize("name", SAPO_MODELS)
-def test_a_recipe_of_sapo_translates_with_the_published_numbers(name: str, host: str, gpus: int) -> None:
-    config = load(bundled()[name])
-    assert plan(host, config, Machines(gpus=gpus)).schedule.startswith("10 = ")
-    assert config.loss.penalty == SAPO(coef=0.1, tau=1.0, preserve="positive", normalizer="policy")
-    assert config.reward.weights() == {"em": 0.0, "f1": 1.0, "format": 0.0, "retrieval": 0.0, "thrift": 0.0}
-    assert (config.train.group_size, config.train.lr, config.train.steps, config.train.warmup) == (10, 1e-6, 420, 0)
-    assert (config.protocol.preset, config.protocol.max_turns, config.protocol.topk) == ("sapo", 6, 3)
-    assert (config.sampling.temperature, config.sampling.top_p) == (1.0, 0.95)
-    assert (config.loss.reduction, config.loss.kl_coef, config.loss.clip_high) == ("seq-mean-token-mean", 0.001, 0.2)
-
-
-@pytest.mark.parametrize("name", [*LLDS_MODELS, *SAPO_MODELS])
+@pytest.mark.parametrize("name", ["qwen2.5-3b", "qwen2.5-7b", "sapo"])
 def test_every_command_of_a_shipped_recipe_works(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [json.dumps({"question": f"Who is {i}?", "golden_answers": [str(i)]}) for i in range(600)]
@@ -389,11 +312,7 @@ def test_every_command_of_a_shipped_recipe_works(name: str, tmp_path: Path, monk
     assert host == ("trl" if name in MASKED else "verl")
     folders = [f"{name}-{host}"] + ([f"nq-{host}"] if len(commands) == 2 else [])
     assert sorted(path.name for path in Path("launch").iterdir()) == sorted(folders)
-    turns = {"nq": 3, name: 6 if name in SAPO_MODELS else 4}
     for folder in folders:
-        shown = load(Path("launch") / folder / "recipe.toml") if host == "trl" else None
-        expected = turns[folder.removesuffix(f"-{host}")]
-        if shown is not None:
-            assert shown.protocol.max_turns == expected
-        else:
-            assert f"max_turns: {expected}" in Path(f"launch/{folder}/agent_loops.yaml").read_text()
+        turns = 3 if folder.startswith("nq-") else 6 if name == "sapo" else 4
+        written = Path("launch") / folder / ("recipe.toml" if host == "trl" else "agent_loops.yaml")
+        assert re.search(rf"^ *max_turns(:| =) {turns}$", written.read_text(), re.M)

@@ -14,7 +14,7 @@ from holdfast.recipe import Config
 
 MakeRecipe = Callable[..., Config]
 
-QUESTIONS, GROUPS, STEPS, GPUS = (8, 32, 48, 480, 510, 512), (2, 5, 8), (1, 2, 3, 8, 10), (1, 2, 3, 8)
+QUESTIONS, GROUPS, STEPS, GPUS = (8, 48, 510, 512), (2, 5), (1, 3, 10), (1, 3, 8)
 CASES = list(itertools.product(QUESTIONS, GROUPS, STEPS, GPUS))
 
 
@@ -65,6 +65,7 @@ def test_the_host_takes_k_steps_or_the_recipe_is_refused(host: str, recipe: Make
         accepted += 1
         assert count(options, gpus) == steps, (questions, group, steps, gpus)
     assert accepted > len(CASES) / 4
+    assert isinstance(made(host, recipe, 30, 5, 10, 5), dict), "3 questions a step are 15 rollouts, 3 on each GPU"
 
 
 @pytest.mark.parametrize("host", ["trl", "verl"])
@@ -75,7 +76,7 @@ def test_what_a_refusal_suggests_works_and_nothing_nearer_does(host: str, recipe
         (32, 5, 10, 1),
         (8, 5, 3, 3),
         (510, 5, 10, 8),
-        (32, 2, 8, 3),
+        (7, 5, 2, 1),
     ]:
         sentence = made(host, recipe, questions, group, steps, gpus)
         if not isinstance(sentence, str):
@@ -92,17 +93,8 @@ def test_what_a_refusal_suggests_works_and_nothing_nearer_does(host: str, recipe
     assert refused >= 2
 
 
-def test_the_published_batch_is_refused_by_verl_and_taken_by_trl(recipe: MakeRecipe) -> None:
-    """512 × 5 rollouts in 10 steps are 256 rollouts each: 51.2 questions."""
-    sentence = made("verl", recipe, 512, 5, 10, 8)
-    assert isinstance(sentence, str)
-    assert "512 questions cannot be divided like that" in sentence
-    assert "train.questions = 480 or train.optimizer_steps_per_rollout = 8" in sentence
-    assert isinstance(made("trl", recipe, 512, 5, 10, 8), dict)
-
-
 def test_a_forward_pass_of_trl_holds_no_more_tokens_than_the_recipe_says(recipe: MakeRecipe) -> None:
-    for budget, total, fits in [(16384, 4096, 4), (4096, 4096, 1), (64, 4096, 1), (65536, 512, 128)]:
+    for budget, total, fits in [(16384, 4096, 4), (6000, 4096, 1), (64, 4096, 1), (65536, 512, 128)]:
         config = recipe(f"--train.micro_batch_tokens={budget}", f"--protocol.max_total_tokens={total}")
         size = plan("trl", config).values["per_device_train_batch_size"]
         assert 1 <= size <= fits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ trl = pytest.importorskip("trl")
 
 from datasets import Dataset  # noqa: E402
 
+from holdfast.adapters.trl import with_penalties  # noqa: E402
+from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
+from holdfast.agent.protocol import CLEAN  # noqa: E402
 from holdfast.base.errors import RetrievalError  # noqa: E402
 from holdfast.data.questions import Example  # noqa: E402
 from holdfast.data.world.model import build_model, build_tokenizer  # noqa: E402
-from holdfast.retrieval.types import Hit  # noqa: E402
+from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
+from holdfast.retrieval.types import Document, Hit  # noqa: E402
 
 TEXTS = [
     "<search> lake </search>\n\n",
@@ -28,6 +33,15 @@ QUESTIONS = [
     Example(source="t", split="train", index=i, question=f"What is the lake of Mora {i}?", golden_answers=("town",))
     for i in range(6)
 ]
+PASSAGES = [Document(f"d{i}", f'"Mora {i}"\nThe lake of Mora {i} is near the town.') for i in range(6)]
+SMALL = replace(
+    CLEAN,
+    prompt="Question: {question}\n",
+    max_turns=3,
+    max_turn_tokens=12,
+    max_observation_tokens=40,
+    max_total_tokens=140,
+)
 MakeTrainer = Callable[..., Any]
 CHECKPOINTING = "gradient_checkpointing"
 """The setting's name in this version of transformers."""
@@ -58,6 +72,16 @@ def train_and_keep_batches(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> lis
     monkeypatch.setattr(type(trainer), "_generate_and_score_completions", keep)
     trainer.train()
     return batches
+
+
+def series_of(trainer: Any) -> dict[str, list[float]]:
+    """What a trainer logs while it trains, by name."""
+    trainer.train()
+    series: dict[str, list[float]] = {}
+    for row in trainer.state.log_history:
+        for name, value in row.items():
+            series.setdefault(name, []).append(value)
+    return series
 
 
 @pytest.fixture(autouse=True)
@@ -151,3 +175,55 @@ def make_trainer(tokenizer: Any, tiny_model: Any, tmp_path: Path) -> MakeTrainer
         )
 
     return make
+
+
+@pytest.fixture
+def searching(make_trainer: MakeTrainer, talking_model: Any) -> MakeTrainer:
+    """searching(LLDS(), retriever=Down(), ...): a trainer whose model searches, answers and babbles."""
+
+    def make(
+        penalty: Any = None,
+        *,
+        trainer_class: Any = None,
+        retriever: Any = None,
+        protocol: Any = SMALL,
+        parts: dict[str, float] | None = None,
+        max_failed: float = 0.5,
+        search_failure_rate: float = 0.0,
+        **more: Any,
+    ) -> Any:
+        functions, weights = reward_functions(parts or {"em": 1.0, "format": 0.5})
+        retriever = retriever or BM25Retriever.build(PASSAGES)
+        settings = {"model": talking_model, "learning_rate": 1e-3, "max_completion_length": None}
+        return make_trainer(
+            trainer_class or with_penalties(trl.GRPOTrainer, penalty, displacement_every=1),
+            rollout_func=SearchRollouts(
+                retriever, protocol, max_failed=max_failed, search_failure_rate=search_failure_rate
+            ),
+            reward_funcs=functions,
+            reward_weights=weights,
+            train_dataset=question_dataset(QUESTIONS),
+            **(settings | more),
+        )
+
+    return make
+
+
+def sampled_rows(batches: list[tuple[list[dict[str, Any]], Any]]) -> list[tuple[Any, list[bool]]]:
+    """(trajectory, mask of its completion in TRL's loss) of every rollout. Old log-probs of TRL's own forward pass must
+    equal the sampler's, token by token, and ids and answers must be the trajectory's."""
+    found = []
+    for inputs, batch in batches:
+        mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
+        gap = (batch["sampling_per_token_logps"] - batch["old_per_token_logps"])[mask]
+        assert float(gap.abs().max()) < 1e-4
+        for i, row in enumerate(inputs):
+            t = row["trajectory"]
+            n, length = len(t.prompt), len(t.token_ids) - len(t.prompt)
+            assert batch["completion_ids"][i, :length].tolist() == list(t.token_ids[n:])
+            assert batch["holdfast_answer_mask"][i, :length].tolist() == list(t.answer_mask[n:])
+            trained = mask[i, :length].tolist()
+            actions = [a * m for a, m in zip(t.action_ids[n:], trained, strict=True)]
+            assert batch["holdfast_action_ids"][i, :length].tolist() == actions and not mask[i, length:].any()
+            found.append((t, trained))
+    return found

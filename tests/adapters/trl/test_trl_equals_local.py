@@ -12,18 +12,14 @@ import torch
 trl = pytest.importorskip("trl")
 
 from holdfast.adapters.trl import with_penalties  # noqa: E402
-from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
 from holdfast.agent.batch import TokenBatch  # noqa: E402
-from holdfast.agent.protocol import CLEAN  # noqa: E402
 from holdfast.agent.trajectory import Group  # noqa: E402
 from holdfast.model.language_model import LanguageModel  # noqa: E402
 from holdfast.recipe import Loss, Sampling, Train  # noqa: E402
-from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
-from holdfast.retrieval.types import Document  # noqa: E402
 from holdfast.train.learner import Learner  # noqa: E402
 from holdfast.train.objective import Objective  # noqa: E402
 
-from .conftest import QUESTIONS, train_and_keep_batches  # noqa: E402
+from .conftest import train_and_keep_batches  # noqa: E402
 
 LR, STEPS = 1e-3, 3
 
@@ -35,39 +31,38 @@ LR, STEPS = 1e-3, 3
 )
 @pytest.mark.parametrize("penalty", ["none", "llds", "sapo", "nll"])
 def test_equal_weights_after_equal_steps(
-    make_trainer: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, loss_type: str, reduction: str, penalty: str
+    searching: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, loss_type: str, reduction: str, penalty: str
 ) -> None:
     """Three optimizer steps over one rollout batch; from the second on the penalties are at work."""
     loss = loss_of(reduction, penalty)
-    compare(make_trainer, talking_model, monkeypatch, loss, Sampling(), loss_type=loss_type)
+    compare(searching, talking_model, monkeypatch, loss, Sampling(), loss_type=loss_type)
 
 
 @pytest.mark.parametrize("sampling", [{"top_p": 0.6, "top_k": 40}, {"temperature": 1.3, "top_k": 3}])
 def test_equal_weights_over_the_sampling_mask(
-    make_trainer: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
+    searching: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
 ) -> None:
     """`mask_logprobs` is the same in both; without it in TRL, the weights would differ."""
     loss = loss_of("token-mean", "llds")
     masked = Sampling(**sampling, mask_logprobs=True)
-    compare(make_trainer, talking_model, monkeypatch, loss, masked, loss_type="dapo", **sampling)
+    compare(searching, talking_model, monkeypatch, loss, masked, loss_type="dapo", **sampling)
     with pytest.raises(AssertionError):
         unmasked = Sampling(**sampling)
-        compare(make_trainer, talking_model, monkeypatch, loss, masked, in_trl=unmasked, loss_type="dapo", **sampling)
+        compare(searching, talking_model, monkeypatch, loss, masked, in_trl=unmasked, loss_type="dapo", **sampling)
 
 
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
-@pytest.mark.parametrize("temperature", [1.0, 1.4])
+@pytest.mark.parametrize(("loss_type", "temperature"), [("dapo", 1.0), ("grpo", 1.4)])
 def test_equal_weights_with_nthr(
-    make_trainer: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, loss_type: str, temperature: float
+    searching: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, loss_type: str, temperature: float
 ) -> None:
     """NTHR beside LLDS; without it in TRL, the weights would differ."""
     reduction = {"dapo": "token-mean", "grpo": "seq-mean-token-mean"}[loss_type]
     loss = loss_of(reduction, "llds", methods={"nthr": {}})
     more = {"loss_type": loss_type, "temperature": temperature}
     sampling = Sampling(temperature=temperature)
-    compare(make_trainer, talking_model, monkeypatch, loss, sampling, **more)
+    compare(searching, talking_model, monkeypatch, loss, sampling, **more)
     with pytest.raises(AssertionError):
-        compare(make_trainer, talking_model, monkeypatch, loss, sampling, nthr=False, **more)
+        compare(searching, talking_model, monkeypatch, loss, sampling, nthr=False, **more)
 
 
 def loss_of(reduction: str, penalty: str, **others: Any) -> Loss:
@@ -78,7 +73,7 @@ def loss_of(reduction: str, penalty: str, **others: Any) -> Loss:
 
 
 def compare(
-    make_trainer: Any,
+    searching: Any,
     talking_model: Any,
     monkeypatch: pytest.MonkeyPatch,
     loss: Loss,
@@ -95,24 +90,17 @@ def compare(
     compared as one vector: Adam makes whole steps of the few gradients that are 0 but for rounding.
     """
     talking_model = copy.deepcopy(talking_model).double()
-    functions, weights = reward_functions({"em": 1.0, "f1": 0.5})
-    limits = {"max_turns": 3, "max_turn_tokens": 12, "max_observation_tokens": 40, "max_total_tokens": 140}
-    trainer = make_trainer(
-        with_penalties(
+    trainer = searching(
+        trainer_class=with_penalties(
             trl.GRPOTrainer,
             loss.penalty.term,
             displacement_every=0,
             mask_logprobs=(in_trl or sampling).mask_logprobs,
             nthr=nthr and loss.methods.nthr.on,
         ),
+        parts={"em": 1.0, "f1": 0.5},
         model=talking_model,
-        rollout_func=SearchRollouts(
-            BM25Retriever.build([Document("d", '"Mora"\nThe lake of Mora is near the town.')]),
-            replace(CLEAN, prompt="Question: {question}\n", **limits),
-        ),
-        reward_funcs=functions,
-        reward_weights=weights,
-        train_dataset=question_dataset(QUESTIONS),
+        max_completion_length=16,
         **more,
         per_device_train_batch_size=12,
         gradient_accumulation_steps=1,

@@ -20,17 +20,14 @@ trl = pytest.importorskip("trl")
 from transformers import TrainingArguments  # noqa: E402
 
 from holdfast.adapters.launch import Machines, plan, write_plan  # noqa: E402
-from holdfast.cli.recipes import bundled  # noqa: E402
-from holdfast.recipe import Config, load  # noqa: E402
+from holdfast.losses import clipped_policy_loss  # noqa: E402
+from holdfast.recipe import load  # noqa: E402
+from holdfast.train.start import warm_start_only  # noqa: E402
 
-SMALL = (
-    "--run.name=small",
-    "--data.train=questions.jsonl",
-    "--retrieval.url=http://127.0.0.1:8000/retrieve",
-    "--model.path=Qwen/Qwen2.5-0.5B-Instruct",
-    "--train.questions=40",
-    "--run.device=cpu",
-)
+from ..launch.conftest import SMALL as SMALL_RECIPE  # noqa: E402
+from .test_trl_penalties import host_loss, micro_batch  # noqa: E402
+
+SMALL = (*SMALL_RECIPE, "--run.device=cpu")
 CASES = [
     [],
     ["--loss.penalty.name=none", "--train.optimizer_steps_per_rollout=1"],
@@ -40,6 +37,18 @@ CASES = [
     ["--eval.samples=4", "--eval.every=0", "--checkpoint.every=0", "--sampling.top_k=20", "--train.warmup=3"],
     ["--run.device=auto", "--train.micro_batch_tokens=4096", "--track.tensorboard", "--track.trajectories=0"],
 ]
+
+
+TINY = [
+    "--world.people=60", "--world.train_questions=40", "--world.dev_questions=6", "--world.test_questions=5",
+    "--world.model.hidden=32", "--world.model.layers=1", "--world.model.heads=2",
+    "--run.device=cpu", "--run.name=tiny",
+    "--protocol.max_turn_tokens=16", "--protocol.max_observation_tokens=48", "--protocol.max_total_tokens=256",
+    "--protocol.prompt=Question: {question}\n", "--protocol.max_turns=2",
+    "--warm_start.steps=3", "--world.scripts.count=40", "--warm_start.batch_size=8",
+    "--train.steps=2", "--train.questions=4", "--train.group_size=2", "--train.optimizer_steps_per_rollout=2",
+    "--train.lr=1e-3", "--eval.questions=2", "--eval.every=1", "--checkpoint.every=1", "--loss.kl_coef=0.001",
+]  # fmt: skip
 
 
 def grpo_config(script: str, folder: Path) -> Any:
@@ -84,113 +93,33 @@ def test_trl_takes_the_options_and_k_is_k(
     assert args.bf16 is (torch.cuda.is_available() and config.run.device != "cpu")
 
 
-@pytest.mark.parametrize("name", ["llds-v1", "qwen2.5-3b", "qwen2.5-7b-instruct", "sapo-qwen2.5-3b"])
-def test_shipped_recipes_take_the_published_steps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TrainingArguments, "world_size", property(lambda self: 8))
-    made = plan("trl", load(bundled()[name], ["--run.device=cpu"]), Machines(gpus=8))
-    args = grpo_config(made.files["train.py"], tmp_path)
-    assert optimizer_steps(args) == 10
-    penalties = {
-        "qwen2.5-3b": "LLDS(coef=0.2, ",
-        "qwen2.5-7b-instruct": "LLDS(coef=0.3, ",
-        "llds-v1": "LLDS(coef=0.1, ",
-    }
-    assert penalties.get(name, "SAPO(coef=0.1, ") in made.files["train.py"]
-
-
-@pytest.mark.parametrize("advantage", [-1.0, 0.7])
 @pytest.mark.parametrize("dual_clip", [None, 1.5])
-def test_the_clipping_is_the_recipes(advantage: float, dual_clip: float | None, tmp_path: Path) -> None:
+def test_the_clipping_is_the_recipes(make_trainer: Any, dual_clip: float | None, tmp_path: Path) -> None:
     """TRL's `delta` is the dual clip, when it is not below 1 + clip_high."""
-    from holdfast.losses import clipped_policy_loss
-
     words = [*SMALL, "--loss.kl_coef=0", "--loss.reduction=seq-mean-token-sum-norm", "--protocol.max_turns=1"]
     config = load(None, [*words, *([f"--loss.dual_clip={dual_clip}"] if dual_clip else [])])
     args = grpo_config(plan("trl", config).files["train.py"], tmp_path)
-    new = -torch.rand(1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    old = new - torch.tensor([[0.1, -0.5, 0.5, 2.0, 5.0, 0.0]], dtype=torch.float64)
-    ones = torch.ones(1, 6, dtype=torch.bool)
-    trainer = _Bare(args, new)
-    loss = trl.GRPOTrainer._compute_loss(
-        trainer,
-        None,
-        {
-            "prompt_ids": torch.zeros(1, 1, dtype=torch.long),
-            "prompt_mask": torch.ones(1, 1, dtype=torch.long),
-            "completion_ids": torch.zeros(1, 6, dtype=torch.long),
-            "completion_mask": ones.long(),
-            "advantages": torch.tensor([advantage], dtype=torch.float64),
-            "old_per_token_logps": old,
-        },
-    )
-    own = clipped_policy_loss(new, old, torch.tensor([[advantage]], dtype=torch.float64), ones, dual_clip=dual_clip)
-    torch.testing.assert_close(loss * args.max_completion_length, own.sum())
-
-
-class _Bare:
-    """As much of a GRPOTrainer as its loss reads."""
-
-    def __init__(self, args: Any, logprobs: torch.Tensor) -> None:
-        self.args, self.logprobs = args, logprobs
-        self.loss_type, self.beta = args.loss_type, args.beta
-        self.epsilon_low, self.epsilon_high = args.epsilon, args.epsilon_high
-        self.importance_sampling_level = args.importance_sampling_level
-        self.max_completion_length = args.max_completion_length
-        self.top_entropy_quantile, self.off_policy_mask_threshold = 1.0, None
-        self.use_vllm = self.aux_loss_enabled = self._entropy_bonus_enabled = False
-        self.current_gradient_accumulation_steps = 1
-        self.model = SimpleNamespace(training=False)
-        self.accelerator = SimpleNamespace(reduce=lambda x, reduction: x, gather=lambda x: x)
-        self._metrics: Any = {"eval": _Lists()}
-
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
-        return self.logprobs, torch.zeros_like(self.logprobs), None
-
-
-class _Lists(dict[str, list[float]]):
-    def __missing__(self, key: str) -> list[float]:
-        return self.setdefault(key, [])
-
-
-@pytest.fixture(scope="module")
-def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Config]:
-    """A tiny model of a small world, after the warm start that the refusal of `tiny` names."""
-    from holdfast.train.start import warm_start_only
-
-    folder = tmp_path_factory.mktemp("tiny")
-    words = ["people=60", "train_questions=40", "dev_questions=6", "test_questions=5"]
-    config = load(None, [
-        *(f"--world.{word}" for word in words),
-        "--world.model.hidden=32", "--world.model.layers=1", "--world.model.heads=2",
-        "--run.device=cpu", "--run.name=tiny",
-        "--protocol.max_turn_tokens=16", "--protocol.max_observation_tokens=48", "--protocol.max_total_tokens=256",
-        "--protocol.prompt=Question: {question}\n", "--protocol.max_turns=2",
-        "--warm_start.steps=3", "--world.scripts.count=40", "--warm_start.batch_size=8",
-        "--train.steps=2", "--train.questions=4", "--train.group_size=2", "--train.optimizer_steps_per_rollout=2",
-        "--train.lr=1e-3", "--eval.questions=2", "--eval.every=1", "--checkpoint.every=1", "--loss.kl_coef=0.001",
-    ])  # fmt: skip
-    run_dir = folder / "run"
-    run_dir.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOLDFAST_CACHE", str(folder / "cache"))
-        model = warm_start_only(config, run_dir)
-    return folder, load(None, _words(config, model))
-
-
-def _words(config: Config, model: Path) -> list[str]:
-    from holdfast.adapters.launch import Machines
-    from holdfast.adapters.launch.view import Recipe
-
-    recipe = Recipe("trl", config, Machines())
-    own = {name: recipe.values[name] for name in recipe.changed} | {"model.path": str(model), "warm_start.steps": 0}
-    return [f"--{name}={value}" for name, value in own.items()]
+    names = ("loss_type", "epsilon", "epsilon_high", "delta", "max_completion_length")
+    trainer = make_trainer(trl.GRPOTrainer, **{name: getattr(args, name) for name in names})
+    trainer.model.train()
+    batch = micro_batch()
+    new, mask = batch["logprobs"], (batch["completion_mask"] * batch["tool_mask"]).bool()
+    old = batch["old_per_token_logps"] = new + 4 * (batch["old_per_token_logps"] - new)
+    advantages = batch["advantages"][:, None]
+    assert ((new - old).exp()[mask & (advantages < 0)] > 1.5).any()
+    own = clipped_policy_loss(new, old, advantages, mask, dual_clip=dual_clip).sum()
+    loss = host_loss(trainer, batch, new, window=1)
+    torch.testing.assert_close(loss * args.max_completion_length * len(mask), own)
 
 
 @pytest.mark.long
-def test_the_folder_trains_and_resumes(tiny_run: tuple[Path, Config]) -> None:
-    folder, config = tiny_run
-    launched = folder / "launched"
-    write_plan(plan("trl", config), launched)
+def test_the_folder_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a tiny model of a small world, after the warm start that the refusal of `tiny` names."""
+    run_dir, launched = tmp_path / "run", tmp_path / "launched"
+    run_dir.mkdir()
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    model = warm_start_only(load(None, TINY), run_dir)
+    write_plan(plan("trl", load(None, [*TINY, f"--model.path={model}", "--warm_start.steps=0"])), launched)
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

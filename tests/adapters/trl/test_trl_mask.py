@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,10 @@ trl = pytest.importorskip("trl")
 
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
 from holdfast.adapters.trl_mask import SAMPLING_MASK, WHOLE_LOGPS, Truncation  # noqa: E402
-from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
-from holdfast.agent.protocol import CLEAN  # noqa: E402
 from holdfast.base.errors import ConfigError  # noqa: E402
-from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
-from holdfast.retrieval.types import Document  # noqa: E402
 
-from .conftest import QUESTIONS  # noqa: E402
+from .conftest import series_of  # noqa: E402
+from .test_trl_penalties import host_loss  # noqa: E402
 
 SAMPLER = {"temperature": 0.9, "top_p": 0.7, "top_k": 30}
 
@@ -130,7 +126,8 @@ def test_loss_and_gradient_are_the_formula(
         new.zero_grad()
         new_logprobs, *_ = naive_logprobs(new, batch, masks)
         given = batch | {"old_per_token_logps": old_logprobs.detach(), "ref_per_token_logps": ref_logprobs.detach()}
-        expected = loss_of(plain, given, new_logprobs)
+        plain.model.train()
+        expected = host_loss(plain, given, new_logprobs)
         expected.backward()
         masked.model.zero_grad()
         loss = masked._compute_loss(masked.model, dict(batch))
@@ -145,40 +142,6 @@ def masked_positions(batch: dict[str, Any]) -> Tensor:
     return batch["completion_mask"] * batch.get("tool_mask", 1)
 
 
-def loss_of(trainer: Any, batch: dict[str, Any], logprobs: Tensor) -> Tensor:
-    """TRL's own loss of given log-probs."""
-    trainer.model.train()
-    trainer.current_gradient_accumulation_steps = 2
-    with pytest.MonkeyPatch.context() as patch:
-        given = (logprobs, torch.zeros_like(logprobs.detach()), None)
-        patch.setattr(trainer, "_get_per_token_logps_and_entropies", lambda *args, **kwargs: given)
-        return trainer._compute_loss(trainer.model, batch)
-
-
-def test_a_mask_of_the_whole_vocabulary_changes_nothing(make_trainer: Any, talking_model: Any) -> None:
-    """A mask that holds every token: the same weights as without, after a run. With SGD, since Adam divides gradients
-    that are 0 but for rounding by their own size, and rounding differs between kinds of CPU."""
-    exact = copy.deepcopy(talking_model).double()
-    settings = {"model": exact, "top_k": 100_000, "max_steps": 4, "optim": "sgd", "learning_rate": 0.3, **GENERATED}
-    weights = []
-    for mask in (False, True):
-        trainer = make_trainer(with_penalties(trl.GRPOTrainer, LLDS(), mask_logprobs=mask), **settings)
-        trainer.train()
-        weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
-    start = torch.cat([p.detach().flatten() for p in exact.parameters()])
-    assert float((weights[0] - start).abs().max()) > 1e-2
-    torch.testing.assert_close(weights[1], weights[0], atol=1e-6, rtol=0)
-
-
-def series_of(trainer: Any) -> dict[str, list[float]]:
-    trainer.train()
-    series: dict[str, list[float]] = {}
-    for row in trainer.state.log_history:
-        for name, value in row.items():
-            series.setdefault(name, []).append(value)
-    return series
-
-
 @pytest.mark.parametrize("window", [2, 4])  # two optimizer steps a rollout batch, or one: no old log-probs
 def test_series_of_a_run(make_trainer: Any, talking_model: Any, window: int) -> None:
     settings = {**SAMPLER, **GENERATED, "model": talking_model, "gradient_accumulation_steps": window}
@@ -191,25 +154,10 @@ def test_series_of_a_run(make_trainer: Any, talking_model: Any, window: int) -> 
         assert series[name][0] == pytest.approx(plain[name][0], abs=1e-5)
 
 
-def search_settings(model: Any) -> dict[str, Any]:
-    functions, weights = reward_functions({"em": 1.0})
-    return {
-        "model": model,
-        "rollout_func": SearchRollouts(
-            BM25Retriever.build([Document("d", '"Mora"\nThe lake of Mora is near the town.')]),
-            replace(CLEAN, prompt="Question: {question}\n", max_turn_tokens=12, max_total_tokens=140),
-        ),
-        "reward_funcs": functions,
-        "reward_weights": weights,
-        "train_dataset": question_dataset(QUESTIONS),
-    }
-
-
-def test_a_search_agent_has_no_gap_between_sampler_and_loss(make_trainer: Any, talking_model: Any) -> None:
+def test_a_search_agent_has_no_gap_between_sampler_and_loss(searching: Any) -> None:
     """The log-probs of its sampler are over the whole vocabulary; the adapter puts them over the mask as well."""
-    settings = {**SAMPLER, **search_settings(talking_model), "max_steps": 2, "max_completion_length": 120}
-    trainer = make_trainer(with_penalties(trl.GRPOTrainer, mask_logprobs=True), **settings)
-    series = series_of(trainer)
+    masked = with_penalties(trl.GRPOTrainer, mask_logprobs=True)
+    series = series_of(searching(trainer_class=masked, **SAMPLER, max_steps=2, max_completion_length=120))
     assert abs(series["holdfast/sampler/logprob_gap"][0]) < 1e-5
     assert 0.5 < series["holdfast/sampler/mask_mass"][0] < 0.999
 

@@ -21,7 +21,7 @@ from holdfast.diagnose.diagnose import diagnose  # noqa: E402
 from holdfast.diagnose.readers import read_log  # noqa: E402
 from holdfast_research.recordings.library import Recording, read_manifest, unpack  # noqa: E402
 
-RECORDINGS = sorted((r for r in read_manifest() if "-trl-" in r.name), key=lambda r: r.name)[:6]
+RECORDINGS = sorted((r for r in read_manifest() if "-trl-" in r.name), key=lambda r: r.name)[:6:3]
 
 
 class Arguments:

@@ -12,91 +12,30 @@ import torch
 
 trl = pytest.importorskip("trl")
 
-from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
-from holdfast.adapters.trl_search import SearchRollouts, columns, completion_limit, question_dataset, reward_functions  # noqa: E402
-from holdfast.agent.protocol import CLEAN  # noqa: E402
+from holdfast.adapters.trl import LLDS  # noqa: E402
+from holdfast.adapters.trl_penalty import answer_weight  # noqa: E402
+from holdfast.adapters.trl_search import columns, completion_limit, question_dataset, reward_functions  # noqa: E402
 from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn  # noqa: E402
 from holdfast.base.errors import ConfigError, DataError, RolloutError  # noqa: E402
-from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
-from holdfast.retrieval.types import Document  # noqa: E402
 
-from .conftest import QUESTIONS, Down, train_and_keep_batches  # noqa: E402
-
-PASSAGES = [Document(f"d{i}", f'"Mora {i}"\nThe lake of Mora {i} is near the town.') for i in range(6)]
-
-SMALL = replace(
-    CLEAN,
-    prompt="Question: {question}\n",
-    max_turns=3,
-    max_turn_tokens=12,
-    max_observation_tokens=40,
-    max_total_tokens=140,
-)
-
-
-@pytest.fixture
-def searching(make_trainer: Any, talking_model: Any) -> Any:
-    """A trainer whose model searches, answers and babbles."""
-
-    def make(penalty: Any = None, *, retriever: Any = None, **more: Any) -> Any:
-        functions, weights = reward_functions(more.pop("weights", {"em": 1.0, "format": 0.5}))
-        rollouts = SearchRollouts(
-            retriever or BM25Retriever.build(PASSAGES),
-            SMALL,
-            max_failed=more.pop("max_failed", 0.5),
-            search_failure_rate=more.pop("search_failure_rate", 0.0),
-        )
-        return make_trainer(
-            with_penalties(trl.GRPOTrainer, penalty, displacement_every=1),
-            rollout_func=rollouts,
-            reward_funcs=functions,
-            reward_weights=weights,
-            train_dataset=question_dataset(QUESTIONS),
-            model=more.pop("model", talking_model),
-            **({"learning_rate": 1e-3, "max_completion_length": None} | more),
-        )
-
-    return make
+from .conftest import QUESTIONS, Down, sampled_rows, train_and_keep_batches  # noqa: E402
 
 
 def test_what_trl_trains_on_is_what_was_sampled(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Old log-probs of TRL's own forward pass equal the sampler's, token by token; masks follow the trajectory."""
-    trainer = searching(LLDS())
-    batches = train_and_keep_batches(trainer, monkeypatch)
-    searched = 0
-    for inputs, batch in batches:
-        mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
-        gap = (batch["sampling_per_token_logps"] - batch["old_per_token_logps"])[mask]
-        assert float(gap.abs().max()) < 1e-4
-        for i, row in enumerate(inputs):
-            t: Trajectory = row["trajectory"]
-            n, length = len(t.prompt), len(t.token_ids) - len(t.prompt)
-            searched += t.searches
-            assert batch["completion_ids"][i, :length].tolist() == list(t.token_ids[n:])
-            assert mask[i, :length].tolist() == list(t.loss_mask[n:]) and not mask[i, length:].any()
-            assert batch["holdfast_action_ids"][i, :length].tolist() == list(t.action_ids[n:])
-            assert batch["holdfast_answer_mask"][i, :length].tolist() == list(t.answer_mask[n:])
-    assert searched > 0
-    assert any(len(t["trajectory"].turns) == 3 for inputs, _ in batches for t in inputs)
+    """Masks follow the trajectory."""
+    rows = sampled_rows(train_and_keep_batches(searching(LLDS()), monkeypatch))
+    assert all(trained == list(t.loss_mask[len(t.prompt) :]) for t, trained in rows)
+    assert sum(t.searches for t, _ in rows) > 0 and any(len(t.turns) == 3 for t, _ in rows)
 
 
-@pytest.mark.parametrize(
-    ("settings", "longest"),
-    [
-        ({"max_completion_length": 9}, 9),
-        ({"max_completion_length": 9, "loss_type": "dr_grpo"}, None),
-        ({}, None),
-        ({"max_completion_length": None}, None),
-    ],
-)
-def test_the_longest_completion_is_the_trainers(settings: dict[str, Any], longest: int | None, searching: Any) -> None:
-    args = trl.GRPOConfig(use_cpu=True, bf16=False, **settings)
-    assert completion_limit(args) == longest
-    if longest is not None:
-        trainer = searching(**settings)
-        trained = trainer.rollout_func([QUESTIONS[0].question] * 8, trainer)
-        lengths = [len(ids) for ids in trained["completion_ids"]]
-        assert max(lengths) == longest and "truncated" in {t.status for t in trained["trajectory"]}
+def test_the_longest_completion_is_the_trainers(searching: Any) -> None:
+    """TRL's default is meant for one turn, and under dr_grpo the setting is the divisor of the loss."""
+    for settings in ({"max_completion_length": 9, "loss_type": "dr_grpo"}, {}, {"max_completion_length": None}):
+        assert completion_limit(trl.GRPOConfig(use_cpu=True, bf16=False, **settings)) is None
+    trainer = searching(max_completion_length=9)
+    trained = trainer.rollout_func([QUESTIONS[0].question] * 8, trainer)
+    assert max(len(ids) for ids in trained["completion_ids"]) == 9
+    assert "truncated" in {t.status for t in trained["trajectory"]}
 
 
 def test_the_log_has_what_can_be_seen(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,29 +49,15 @@ def test_the_log_has_what_can_be_seen(searching: Any, monkeypatch: pytest.Monkey
     assert "loss/tokens" in observed
     assert "rollout/length" not in observed  # the rewards measure it, as it was sampled
     logged = {name for row in trainer.state.log_history for name in row}
-    for name in (
-        "likelihood/correct",
-        "likelihood/correct/action_1",
-        "likelihood/incorrect",
-        "likelihood/incorrect/action_2",
-        "displacement/correct",
-        "displacement/fraction",
-        "ratio/mean",
-        "ratio/p01",
-        "clip/fraction",
-        "penalty/active_fraction",
-        "penalty/preserved_fraction",
-        "loss/penalty",
-        "loss/host",
-        "reward/em",
-        "rollout/searches",
-        "rollout/length",
-        "rollout/mixed_group_fraction",
-        "sampler/logprob_gap",
-        "retrieval/error_fraction",
-        "optimizer_steps_per_rollout",
-    ):
-        assert f"holdfast/{name}" in logged, name
+    expected = """
+        likelihood/correct likelihood/correct/action_1 likelihood/incorrect likelihood/incorrect/action_2
+        displacement/correct displacement/fraction ratio/mean ratio/p01 clip/fraction penalty/active_fraction
+        penalty/preserved_fraction loss/penalty loss/host reward/em rollout/searches rollout/length
+        rollout/mixed_group_fraction sampler/logprob_gap retrieval/error_fraction optimizer_steps_per_rollout
+    """
+    assert [name for name in expected.split() if f"holdfast/{name}" not in logged] == []
+    before, _, after, *_ = trainer.state.log_history  # an update moves the likelihood by less than itself
+    assert abs(after["holdfast/displacement/correct"]) < abs(before["holdfast/likelihood/correct"])
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
@@ -169,22 +94,9 @@ def test_batches_of_one_step_are_drawn_apart(searching: Any, tiny_model: Any) ->
     assert rollouts(questions, trainer)["completion_ids"] == first != third
 
 
-def test_mask_mass_is_logged_by_the_rewards_where_rollouts_hold_it() -> None:
-    def logged(mass: tuple[float, ...] | None) -> dict[str, float]:
-        turn = Turn(tokens=(5,), logprobs=(-1.0,), action=Answer("town"), mask_mass=mass)
-        rollout = Trajectory(example_id="q", prompt=(1,), turns=(turn,))
-        series: dict[str, float] = {}
-        reward_functions()[0][0]([rollout], [["town"]], log_metric=series.__setitem__)
-        return series
-
-    assert logged((0.5,))["holdfast/sampler/mask_mass"] == 0.5
-    assert "holdfast/sampler/mask_mass" not in logged(None)
-
-
-@pytest.mark.parametrize("top_p", [0.7, 1.0])
-def test_mask_mass_of_a_sampler_that_does_not_report_it_is_measured(searching: Any, top_p: float) -> None:
-    """As with vLLM."""
-    trainer = searching(top_p=top_p, max_steps=2)
+def test_mask_mass_of_a_sampler_that_does_not_report_it_is_measured(searching: Any) -> None:
+    """As with vLLM. What rollouts report is logged by the rewards."""
+    trainer = searching(top_p=0.7, max_steps=2)
     rollouts = trainer.rollout_func
 
     def silent(prompts: Any, trainer: Any) -> dict[str, Any]:
@@ -195,7 +107,13 @@ def test_mask_mass_of_a_sampler_that_does_not_report_it_is_measured(searching: A
     trainer.rollout_func = silent
     trainer.train()
     mass = trainer.state.log_history[0]["holdfast/sampler/mask_mass"]
-    assert mass == 1.0 if top_p == 1 else top_p <= mass < 0.99
+    assert 0.7 <= mass < 0.99
+    (first, *_), _ = reward_functions()
+    for reported, logged in ((0.5, 0.5), (None, None)):
+        turn = Turn(tokens=(5,), logprobs=(-1.0,), action=Answer("town"), mask_mass=reported and (reported,))
+        series: dict[str, float] = {}
+        first([Trajectory(example_id="q", prompt=(1,), turns=(turn,))], [["town"]], log_metric=series.__setitem__)
+        assert series.get("holdfast/sampler/mask_mass") == logged
 
 
 def test_a_failed_search_is_no_wrong_answer() -> None:
@@ -225,30 +143,29 @@ def test_an_outage_stops_the_run(searching: Any) -> None:
         searching(retriever=Down(), max_failed=0.1).train()
 
 
-def test_episodes_do_not_end_with_an_end_token(searching: Any) -> None:
+def test_episodes_do_not_end_with_an_end_token_and_begin_with_a_question(searching: Any) -> None:
     with pytest.raises(ConfigError, match="mask_truncated_completions=True"):
         searching(mask_truncated_completions=True).train()
-
-
-@pytest.mark.parametrize("prompt", [[{"role": "system", "content": "x"}, {"role": "user", "content": "y"}], 3])
-def test_a_prompt_that_is_no_question(searching: Any, prompt: Any) -> None:
     trainer = searching()
-    with pytest.raises(DataError, match="needs the question"):
-        trainer.rollout_func([prompt], trainer)
+    for prompt in ([{"role": "system", "content": "x"}, {"role": "user", "content": "y"}], 3):
+        with pytest.raises(DataError, match="needs the question"):
+            trainer.rollout_func([prompt], trainer)
 
 
-def test_answer_masking_needs_answers_and_searches(make_trainer: Any, searching: Any) -> None:
-    searching(LLDS(answer_weight="adaptive-paper")).train()
-
-    def bare(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        full = trainer.holdfast_test_rollouts(prompts, trainer)
-        return {key: full[key] for key in ("prompt_ids", "completion_ids", "logprobs", "number")}
-
-    trainer = make_trainer(with_penalties(trl.GRPOTrainer, LLDS(answer_weight=0.0)), rollout_func=bare)
-    from_fixture = make_trainer(trl.GRPOTrainer).rollout_func
-    trainer.holdfast_test_rollouts = from_fixture
-    with pytest.raises(ConfigError, match="answer_weight needs the tokens of the answer"):
-        trainer.train()
+def test_answer_masking_needs_answers_and_searches(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    penalty = LLDS(answer_weight="adaptive-paper")
+    trainer = searching(penalty, max_steps=2)
+    ((rows, batch),) = train_and_keep_batches(trainer, monkeypatch)
+    counted = [row | {"searches": i % 3} for i, row in enumerate(rows)]
+    given = answer_weight(trainer, counted, penalty)
+    for inputs, weight in ((rows, batch["holdfast_answer_weight"]), (counted, given)):
+        mean = sum(row["searches"] for row in inputs) / len(inputs)
+        assert float(weight) == pytest.approx(penalty.weight_at(mean))
+    assert 0 < penalty.weight_at(mean) < 1
+    for missing, says in (("answer_mask", "needs the tokens of the answer"), ("searches", "needs the number of")):
+        bare = [{key: value for key, value in row.items() if key != missing} for row in rows]
+        with pytest.raises(ConfigError, match=says):
+            answer_weight(trainer, bare, penalty)
 
 
 def test_lora_with_a_reference(searching: Any) -> None:

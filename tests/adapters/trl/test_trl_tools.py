@@ -22,18 +22,17 @@ from holdfast.adapters.trl_environment import (  # noqa: E402
     search_environment,
     tool_dataset,
 )
-from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
 from holdfast.agent.calling import tool_named  # noqa: E402
 from holdfast.agent.protocol import render_prompt  # noqa: E402
 from holdfast.agent.tools import NATIVE  # noqa: E402
-from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status, Trajectory  # noqa: E402
+from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status  # noqa: E402
 from holdfast.base.errors import RetrievalError  # noqa: E402
 from holdfast.evaluate.openai import WordTokenizer  # noqa: E402
 from holdfast.model.tokens import encode  # noqa: E402
 from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
 from holdfast.retrieval.types import Document, Hit  # noqa: E402
 
-from .conftest import QUESTIONS, Down, train_and_keep_batches  # noqa: E402
+from .conftest import QUESTIONS, Down, sampled_rows, train_and_keep_batches  # noqa: E402
 
 SMALL = replace(
     NATIVE,
@@ -58,7 +57,7 @@ def taught(speaker: Callable[[str], Any], teach: Callable[..., None]) -> tuple[A
     for question in ("What is the lake of Mora 1?", "What is the lake of Mora 4?"):
         prompt = render_prompt(question, SMALL, tokenizer)
         rows += [(prompt, [*encode(tokenizer, text), tokenizer.eos_token_id]) for text in said]
-    teach(model, tokenizer, rows, steps=80)
+    teach(model, tokenizer, rows, steps=50)
     return tokenizer, model
 
 
@@ -77,48 +76,26 @@ def model_config(tokenizer: Any) -> Any:
     )
 
 
-@pytest.fixture
-def searching(make_trainer: Any, taught: tuple[Any, Any]) -> Callable[..., Any]:
-    tokenizer, model = taught
-
-    def make(protocol: Any = SMALL, **more: Any) -> Any:
-        functions, weights = reward_functions({"em": 1.0, "format": 0.5})
-        return make_trainer(
-            with_penalties(trl.GRPOTrainer, LLDS(), displacement_every=1),
-            rollout_func=SearchRollouts(BM25Retriever.build(PASSAGES), protocol),
-            reward_funcs=functions,
-            reward_weights=weights,
-            train_dataset=question_dataset(QUESTIONS),
-            model=model,
-            processing_class=tokenizer,
-            **({"learning_rate": 1e-3, "max_completion_length": None} | more),
-        )
-
-    return make
-
-
 @pytest.mark.parametrize("mask_truncated", [False, True])
 def test_what_trl_trains_on_is_what_was_sampled(
-    mask_truncated: bool, searching: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    mask_truncated: bool, searching: Callable[..., Any], taught: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tokenizer, model = taught
     protocol = replace(SMALL, max_turns=1 if mask_truncated else 3)
-    trainer = searching(protocol, mask_truncated_completions=mask_truncated)
-    batches = train_and_keep_batches(trainer, monkeypatch)
+    trainer = searching(
+        LLDS(),
+        protocol=protocol,
+        mask_truncated_completions=mask_truncated,
+        model=model,
+        processing_class=tokenizer,
+        max_steps=2,
+    )
     actions, cut = set(), 0
-    for inputs, batch in batches:
-        mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
-        gap = (batch["sampling_per_token_logps"] - batch["old_per_token_logps"])[mask]
-        assert float(gap.abs().max()) < 1e-4
-        for i, row in enumerate(inputs):
-            t: Trajectory = row["trajectory"]
-            n, length = len(t.prompt), len(t.token_ids) - len(t.prompt)
-            actions |= {type(turn.action) for turn in t.turns}
-            assert batch["completion_ids"][i, :length].tolist() == list(t.token_ids[n:])
-            unfinished = mask_truncated and t.token_ids[-1] != trainer.processing_class.eos_token_id
-            cut += unfinished
-            expected = [False] * length if unfinished else list(t.loss_mask[n:])
-            assert mask[i, :length].tolist() == expected and not mask[i, length:].any()
-            assert batch["holdfast_answer_mask"][i, :length].tolist() == list(t.answer_mask[n:])
+    for t, trained in sampled_rows(train_and_keep_batches(trainer, monkeypatch)):
+        actions |= {type(turn.action) for turn in t.turns}
+        unfinished = mask_truncated and t.token_ids[-1] != tokenizer.eos_token_id
+        cut += unfinished
+        assert trained == ([False] * len(trained) if unfinished else list(t.loss_mask[len(t.prompt) :]))
     assert {Answer, Search} <= actions and bool(cut) == mask_truncated
 
 

@@ -14,6 +14,7 @@ trl = pytest.importorskip("trl")
 
 from transformers import TrainerCallback  # noqa: E402
 
+from holdfast.adapters import trl_watch  # noqa: E402
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
 from holdfast.adapters.trl_watch import RewardWatch  # noqa: E402
 from holdfast.base.errors import ConfigError  # noqa: E402
@@ -56,7 +57,7 @@ def test_evaluation_accumulation_and_resuming_are_no_alarm(make_trainer: Any, tm
             with_penalties(trl.GRPOTrainer, LLDS()),
             output_dir=str(tmp_path / "run"),
             save_strategy="steps",
-            save_steps=2,
+            save_steps=1,
             gradient_accumulation_steps=4,
             steps_per_generation=8,
             max_steps=steps,
@@ -65,13 +66,13 @@ def test_evaluation_accumulation_and_resuming_are_no_alarm(make_trainer: Any, tm
         trainer.add_callback(EvaluatingEveryStep())
         return trainer
 
-    trainer = make(2)
+    trainer = make(1)
     trainer.evaluate()
     trainer.train()
-    again = make(4)
+    again = make(2)
     again.train(resume_from_checkpoint=True)
-    assert again.state.global_step == 4
-    assert sum("eval_reward" in row for row in again.state.log_history) == 4
+    assert again.state.global_step == 2
+    assert sum("eval_reward" in row for row in again.state.log_history) == 2
 
 
 def test_a_loss_that_is_left_out_for_an_empty_batch_is_no_alarm(make_trainer: Any) -> None:
@@ -92,56 +93,45 @@ def test_a_loss_that_is_left_out_for_an_empty_batch_is_no_alarm(make_trainer: An
                 batch["completion_mask"] = torch.zeros_like(batch["completion_mask"])
             return batch
 
-    trainer = make_trainer(with_penalties(Empty, LLDS()), max_steps=6)
+    trainer = make_trainer(with_penalties(Empty, LLDS()))
     trainer.train()
-    assert trainer.state.global_step == 6
+    assert trainer.state.global_step == 4
 
 
-def ambiguous_names(rewards: list[list[float]], above: float = 0.5, em: list[float] | None = None) -> list[str]:
-    watch = RewardWatch(above)
-    found = []
-    for batch in rewards:
-        values = torch.tensor(batch)
-        right = values > above if em is None else torch.tensor(em) == 1
-        found.append(watch.warning(values, right, by_em=em is not None))
-    return [doubt for doubt in found if doubt is not None]
+@pytest.mark.parametrize(("batches", "beginning"), [
+    ([[-1.0, -0.5, 0.0, -0.2]] * 12,
+     "none of the first 20 rollouts (rewards from -1 to 0) counts as correct: correct is"),
+    ([[4.0, 10.0, 7.0, 3.0]] * 12,
+     "100% of the first 20 rollouts (rewards from 3 to 10) count as correct: correct is"),
+    ([[0.0, 0.1, float("nan"), 0.3]] * 12,
+     "none of the first 20 rollouts (rewards from 0 to 0.3) counts as correct"),
+    ([[0.0, 1.0, 0.0, 0.0]] * 9, None),
+    ([[1.0, 1.0, 1.0, 1.0]] * 4 + [[1.0, 1.0, 1.0, 0.0]] * 5, None),  # a policy that is nearly always right
+    ([[0.0] * 4] * 9, None),  # nothing is right, and nothing else happens: GRP001's business
+    ([[0.0, 10.0, 0.0, 0.0]] * 9, None),  # ten times larger, and still told apart
+    ([[-1.0, -0.5, 0.0, -0.2]] * 4 + [[0.0, 1.0, 0.0, 0.0]], None),
+])  # fmt: skip
+def test_a_threshold_that_tells_nothing_apart_is_said_once(batches: list[list[float]], beginning: str | None) -> None:
+    watch = RewardWatch(0.5)
+    found = [watch.warning(torch.tensor(batch), torch.tensor(batch) > 0.5, by_em=False) for batch in batches]
+    doubts = [doubt for doubt in found if doubt is not None]
+    assert len(doubts) == (beginning is not None)
+    for doubt in doubts:
+        assert doubt.startswith(str(beginning)) and "pass with_penalties(..., correct_above=X)" in doubt
 
 
-@pytest.mark.parametrize(
-    ("rewards", "beginning"),
-    [
-        ([-1.0, -0.5, 0.0, -0.2], "none of the first 20 rollouts (rewards from -1 to 0) counts as correct: correct is"),
-        ([4.0, 10.0, 7.0, 3.0], "100% of the first 20 rollouts (rewards from 3 to 10) count as correct: correct is"),
-        ([0.0, 0.1, float("nan"), 0.3], "none of the first 20 rollouts (rewards from 0 to 0.3) counts as correct"),
-    ],
-)
-def test_a_threshold_that_tells_nothing_apart_is_said_once(rewards: list[float], beginning: str) -> None:
-    (doubt,) = ambiguous_names([rewards] * 12)
-    assert doubt.startswith(beginning) and "pass with_penalties(..., correct_above=X)" in doubt
+def test_a_real_run_with_negative_rewards_is_told(
+    make_trainer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trl_watch, "_BATCHES", 2)
 
-
-@pytest.mark.parametrize(
-    "rewards",
-    [
-        [[0.0, 1.0, 0.0, 0.0]] * 9,
-        [[1.0, 1.0, 1.0, 1.0]] * 4 + [[1.0, 1.0, 1.0, 0.0]] * 5,  # a policy that is nearly always right
-        [[0.0] * 4] * 9,  # nothing is right, and nothing else happens: GRP001's business
-        [[0.0, 10.0, 0.0, 0.0]] * 9,  # ten times larger, and still told apart
-        [[-1.0, -0.5, 0.0, -0.2]] * 4 + [[0.0, 1.0, 0.0, 0.0]],
-    ],
-)
-def test_rewards_that_it_tells_apart_are_not_doubted(rewards: list[list[float]]) -> None:
-    assert ambiguous_names(rewards) == []
-
-
-def test_a_real_run_with_negative_rewards_is_told(make_trainer: Any, caplog: pytest.LogCaptureFixture) -> None:
     def distance(number: list[int], **_: Any) -> list[float]:
         return [-1.0 + 0.1 * n for n in number]
 
     with caplog.at_level(logging.WARNING, logger="holdfast"):
-        make_trainer(with_penalties(trl.GRPOTrainer), reward_funcs=distance, max_steps=12).train()
+        make_trainer(with_penalties(trl.GRPOTrainer), reward_funcs=distance, max_steps=6).train()
     (record,) = [r for r in caplog.records if "correct_above" in r.getMessage()]
-    assert record.getMessage().startswith("holdfast: none of the first 40 rollouts (rewards from -1 to -0.3) counts")
+    assert record.getMessage().startswith("holdfast: none of the first 16 rollouts (rewards from -1 to -0.3) counts")
 
 
 def test_a_loss_that_shows_no_log_probs_is_refused(make_trainer: Any) -> None:

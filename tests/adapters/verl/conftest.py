@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-# Scripts; importing the first would give this process's verl another platform.
-collect_ignore = ["train_on_cpu.py", "two_rollouts.py"]
+from ..by_hand import by_hand, numbered
 
 Batch = dict[str, Tensor]
 MakeConfig = Callable[..., Any]
@@ -86,49 +83,18 @@ def call(name: str, config: Any, batch: Batch, **changed: Any) -> tuple[Tensor, 
     return loss.detach(), gradient, metrics
 
 
-def naive_penalty(
-    name: str,
-    batch: Batch,
-    *,
-    threshold: float = 0.0,
-    tau: float = 1.0,
-    answer_weight: float = 1.0,
-    spans: list[list[int] | None] | None = None,
-) -> tuple[Tensor, Tensor]:
+def naive_penalty(name: str, batch: Batch, *, answer_weight: float = 1.0, **fields: float) -> tuple[Tensor, Tensor]:
     """(penalty, its derivative by the new log-prob) per token, in Python numbers, from the papers. The answer is the
-    last action, or the tokens of `spans`."""
-    old, new, advantages, mask = (
-        batch[k].tolist() for k in ("old_log_prob", "log_prob", "advantages", "response_mask")
-    )
+    last action; `fields` are `threshold` and `tau`."""
+    from holdfast.adapters.verl_losses import penalty_for
+
+    penalty = penalty_for(name, {f"penalty_{key}": value for key, value in fields.items()})
+    old, new, mask = (batch[key].tolist() for key in ("old_log_prob", "log_prob", "response_mask"))
     value, slope = torch.zeros(5, 7, dtype=torch.float64), torch.zeros(5, 7, dtype=torch.float64)
-    for i in range(5):
-        actions = [list(run) for inside, run in itertools.groupby(range(7), key=lambda t: mask[i][t]) if inside]
-        answer = actions[-1] if actions else []
-        if spans is not None:
-            answer = list(range(*(spans[i] or [0, 0])))
-        if name == "holdfast_llds_response":
-            actions = [[t for action in actions for t in action]]
-        if name == "holdfast_lld":
-            actions = [[t] for action in actions for t in action]
-        for action in actions:
-            if name == "holdfast_nll":
-                for t in action:
-                    if advantages[i][t] > 0:
-                        value[i, t], slope[i, t] = -new[i][t], -1.0
-                continue
-            if name == "holdfast_search_sapo":
-                for t in action:
-                    ratio = math.exp(new[i][t] - old[i][t])
-                    if advantages[i][t] > 0 and ratio < tau:
-                        value[i, t], slope[i, t] = old[i][t] - new[i][t], -1.0
-                continue
-            kept = [t for t in action if advantages[i][t] >= 0]
-            if sum(old[i][t] - new[i][t] - threshold for t in kept) <= 0:
-                continue
-            for t in kept:
-                if old[i][t] - new[i][t] > threshold:
-                    weight = answer_weight if t in answer else 1.0
-                    value[i, t], slope[i, t] = weight * (old[i][t] - new[i][t]), -weight
+    for i, advantage in enumerate(batch["advantages"].sum(-1).tolist()):
+        actions = numbered(mask[i])
+        for t, pair in enumerate(by_hand(penalty, new[i], old[i], actions, advantage)):
+            value[i, t], slope[i, t] = (x * (answer_weight if actions[t] == max(actions) else 1.0) for x in pair)
     return value, slope
 
 

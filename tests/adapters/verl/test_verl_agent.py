@@ -27,13 +27,12 @@ from verl.workers.rollout.replica import TokenOutput
 
 from holdfast.adapters import verl_agent
 from holdfast.adapters.verl_check import EXAMPLE, compose
-from holdfast.agent.protocol import CLEAN, render_prompt
+from holdfast.agent.protocol import CLEAN
 from holdfast.base.errors import ConfigError
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
 
 Script = dict[str, list[str]]
-SCRIPT = Path(__file__).with_name("two_rollouts.py")
 
 DOCUMENTS = [
     Document("a", '"Orsa"\nOrsa is a town by the lake Mirn.'),
@@ -215,51 +214,43 @@ def test_an_end_token_ends_the_turn_and_an_invalid_turn_gets_a_note(make_worker:
 
 
 @pytest.mark.parametrize(
-    ("turns", "status"),
-    [
-        ([SEARCH, SEARCH, SEARCH], "truncated"),  # three turns, no answer
-        (["<think> " + "so " * 300], "truncated"),  # the response is full
-        ([SEARCH, "<think> " + "so " * 300], "truncated"),
-    ],
+    "turns",
+    [[SEARCH, SEARCH, SEARCH], ["<think> " + "so " * 300], [SEARCH, "<think> " + "so " * 300]],
+    ids=["three turns, no answer", "the response is full", "full after a search"],
 )
 def test_budgets_end_an_episode_and_nothing_is_longer_than_verl_allows(
-    make_worker: Callable[..., Any], turns: list[str], status: str
+    make_worker: Callable[..., Any], turns: list[str]
 ) -> None:
     worker, _, _ = make_worker({QUESTION: turns})
     output = one(worker)
-    assert output.extra_fields["status"] == status and output.reward_score == 0.0
+    assert output.extra_fields["status"] == "truncated" and output.reward_score == 0.0
     assert len(output.response_ids) <= 220 and sum(output.response_mask) > 0
     assert output.extra_fields["reward_extra_info"]["truncated"] == 1.0
 
 
-def test_every_rollout_of_a_fresh_worker_has_the_yamls_settings(
-    model_folder: Path, tmp_path: Path, retrieve_server: Callable[..., Any]
-) -> None:
-    """A Ray worker reads the YAML file first and imports the agent loop with the first rollout: that import must leave
-    what was read as it is, or the second rollout has no retriever."""
-    bm25 = retrieve_server(BM25Retriever.build(DOCUMENTS))
-    target = "holdfast.adapters.verl_agent.SearchAgentLoop"
-    loops = tmp_path / "agent.yaml"
-    loops.write_text(json.dumps([{"name": "holdfast_search", "_target_": target, "retriever": bm25.url, "topk": 2}]))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(SCRIPT), str(model_folder), str(loops)],
-        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[3] / "src")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    results = [json.loads(line[7:]) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert results == [[["ok", 1], ["ok", 1]]], done.stderr[-3000:]
-    assert [(request["queries"], request["topk"]) for request in bm25.requests] == [(["lake"], 2)] * 2
+def test_the_import_of_the_agent_loop_leaves_what_the_yaml_file_says() -> None:
+    """A Ray worker reads the file first and imports the agent loop with the first rollout: were the entry replaced, the
+    second rollout would have no retriever."""
+    code = """
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry as registry
+registry["holdfast_search"] = {"_target_": "x", "retriever": "y"}
+import holdfast.adapters.verl_agent
+print(registry["holdfast_search"])
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines()[-1:] == ["{'_target_': 'x', 'retriever': 'y'}"], done.stderr[-3000:]
 
 
 # ---- failures
 
 
-def test_a_failed_search_is_no_wrong_answer(make_worker: Callable[..., Any]) -> None:
-    worker, _, bm25 = make_worker({QUESTION: [SEARCH]})
+def test_what_failed_is_no_wrong_answer(make_worker: Callable[..., Any]) -> None:
+    """A search, a turn, a prompt that is too long: verl's current trainer then has no such rollout in the group."""
+    worker, server, bm25 = make_worker({QUESTION: [SEARCH, "ABORT"], "long": []})
     bm25.replies.append((500, b"index lost"))
-    assert one(worker) == []  # verl's current trainer then has no such rollout in the group
+    assert [one(worker), one(worker), one(worker, "long " * 200)] == [[], [], []]
+    assert len(server.calls) == 2
 
 
 def test_verls_current_trainer_stores_the_others_and_goes_on(
@@ -308,20 +299,13 @@ def test_the_older_trainer_gets_a_row_that_trains_nothing(make_worker: Callable[
     assert out.non_tensor_batch["em"].tolist() == [0.0, 1.0]
 
 
-def test_an_aborted_turn_and_a_prompt_too_long_are_failures_too(make_worker: Callable[..., Any]) -> None:
-    worker, server, _ = make_worker({QUESTION: ["ABORT"], "long": []})
-    assert one(worker) == []
-    assert one(worker, "long " * 200) == []
-    assert len(server.calls) == 1
-
-
 # ---- what a row may hold, and what the YAML may say
 
 
-@pytest.mark.parametrize("truth", ["Mirn", ["x", "mirn"], {"target": ["Mirn"]}, np.array(["the Mirn"])])
-def test_every_shape_of_a_ground_truth(make_worker: Callable[..., Any], truth: Any) -> None:
-    worker, _, _ = make_worker({QUESTION: [ANSWER]})
-    assert one(worker, truth=truth).reward_score == 1.0
+def test_every_shape_of_a_ground_truth(make_worker: Callable[..., Any]) -> None:
+    truths = ["Mirn", ["x", "mirn"], {"target": ["Mirn"]}, np.array(["the Mirn"])]
+    worker, _, _ = make_worker({QUESTION: [ANSWER] * len(truths)})
+    assert [one(worker, truth=truth).reward_score for truth in truths] == [1.0] * len(truths)
 
 
 @pytest.mark.parametrize("settings", [{"reward": None}, {}])
@@ -329,13 +313,6 @@ def test_scoring_is_verls_where_it_is_not_ours(make_worker: Callable[..., Any], 
     worker, _, _ = make_worker({QUESTION: [ANSWER]}, **settings)
     output = one(worker, truth={} if not settings else None)
     assert output.reward_score is None and "reward_extra_info" not in output.extra_fields
-
-
-def test_our_prompt_around_a_bare_question(make_worker: Callable[..., Any]) -> None:
-    longer = ("actor_rollout_ref.rollout.prompt_length=900",)
-    worker, server, _ = make_worker({QUESTION: [ANSWER]}, prompt="protocol", overrides=longer)
-    one(worker, "the data's own prompt", extra_info={"question": QUESTION})
-    assert server.calls[0][1] == render_prompt(QUESTION, CLEAN, worker.tokenizer)
 
 
 def test_a_message_of_the_data_writes_no_control_token(make_worker: Callable[..., Any]) -> None:
@@ -372,48 +349,36 @@ def test_an_end_that_the_tokenizer_does_not_list_ends_a_turn(room: int, reason: 
     assert (completion.stop_reason, completion.text, completion.token_ids) == (reason, text, (0, 1, 2))
 
 
-def test_a_server_without_log_probs_may_return_none_of_them(make_worker: Callable[..., Any]) -> None:
-    """An empty list, as for verl's asynchronous trainers."""
-    worker, server, _ = make_worker({QUESTION: [SEARCH, ANSWER]}, server={"logprobs": False})
-    generate = server.generate
-
-    async def empty(*args: Any, **kwargs: Any) -> TokenOutput:
-        output = await generate(*args, **kwargs)
-        return output.model_copy(update={"log_probs": []})
-
-    server.generate = empty
-    output = one(worker)
-    assert output.response_logprobs is None and output.reward_score == 1.0
-
-
-def test_the_routing_of_the_last_turn_is_passed_on(make_worker: Callable[..., Any]) -> None:
-    """[L, layers, k] of the whole context; verl replays it by token."""
-    worker, server, _ = make_worker({QUESTION: [SEARCH, ANSWER + " and on"]})
+def test_log_probs_and_the_routing_of_the_last_turn_are_passed_on(make_worker: Callable[..., Any]) -> None:
+    """A list without log-probs, as of verl's asynchronous trainers, is none; routing, [L, layers, k] of the whole
+    context, is replayed by token."""
+    worker, server, _ = make_worker({QUESTION: [SEARCH, ANSWER + " and on"]}, server={"logprobs": False})
     generate = server.generate
 
     async def routed(request_id: str, *, prompt_ids: list[int], **kwargs: Any) -> TokenOutput:
         output = await generate(request_id, prompt_ids=prompt_ids, **kwargs)
         length = len(prompt_ids) + len(output.token_ids)
         experts = np.arange(length)[:, None, None] + 1000 * len(server.calls)
-        return output.model_copy(update={"routed_experts": experts})
+        return output.model_copy(update={"routed_experts": experts, "log_probs": []})
 
     server.generate = routed
     output = one(worker)
+    assert output.response_logprobs is None and output.reward_score == 1.0
     length = len(output.prompt_ids) + len(output.response_ids)
     assert output.routed_experts[:, 0, 0].tolist() == [2000 + i for i in range(length)]
 
 
 REFUSED = {
     "misspelt": ({"max_turn": 3}, "holdfast_search has no argument 'max_turn'; did you mean 'max_turns'?"),
-    "no retriever": (
-        {"retriever": None},
-        "needs the address of a retriever; add `retriever: http://HOST:PORT/retrieve`",
-    ),
+    "no retriever": ({"retriever": None}, "needs the address of a retriever; add `retriever: http://HOST:PORT/"),
     "bad address": ({"retriever": "localhost"}, "'localhost' is not the address of a retriever"),
     "preset": ({"preset": "r2"}, "presets are clean, search-r1, sapo, r1, tools"),
-    "prompt": ({"prompt": "mine"}, "the prompt is 'data' or 'protocol'"),
     "reward": ({"reward": {"exact": 1.0}}, "reward part 'exact' does not exist"),
     "limit": ({"topk": 0}, "topk = 0; a rollout needs 1 or more"),
+    "an engine that cannot stop at text": (
+        {"overrides": ("actor_rollout_ref.rollout.name=sglang",)},
+        "Set actor_rollout_ref.rollout.skip_tokenizer_init=False",
+    ),
 }
 
 
@@ -424,15 +389,11 @@ def test_what_cannot_work_is_a_sentence(make_worker: Callable[..., Any], case: s
     with pytest.raises(Exception) as caught:  # Hydra wraps it
         one(worker)
     error: BaseException = caught.value
-    assert sentence in str(error) and isinstance(
-        error if isinstance(error, ConfigError) else error.__cause__, ConfigError
-    )
+    assert sentence in str(error)
+    assert isinstance(error if isinstance(error, ConfigError) else error.__cause__, ConfigError)
 
 
-def test_an_engine_that_cannot_stop_at_text_is_refused(make_worker: Callable[..., Any]) -> None:
-    worker, _, _ = make_worker({QUESTION: [ANSWER]}, overrides=("actor_rollout_ref.rollout.name=sglang",))
-    with pytest.raises(Exception, match=r"Set actor_rollout_ref\.rollout\.skip_tokenizer_init=False"):
-        one(worker)
+def test_an_engine_of_another_kind_stops_at_text_with_a_tokenizer(make_worker: Callable[..., Any]) -> None:
     options = ("actor_rollout_ref.rollout.name=sglang", "actor_rollout_ref.rollout.skip_tokenizer_init=False")
     worker, _, _ = make_worker({QUESTION: [ANSWER]}, overrides=options)
     assert one(worker).reward_score == 1.0

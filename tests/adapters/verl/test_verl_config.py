@@ -22,9 +22,8 @@ from verl.trainer.ppo import core_algos
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import Metric
-from verl.workers.utils.losses import ppo_loss
+from verl.workers import engine_workers
 
-from holdfast.adapters.verl import HoldfastPolicyLossConfig
 from holdfast.adapters.verl_agent import SearchAgentLoop
 from holdfast.adapters.verl_check import EXAMPLE, Check, checks, compose, steps_per_rollout
 
@@ -39,26 +38,11 @@ def problems(*overrides: str) -> list[str]:
     return [finding.text for finding in check(*overrides) if not finding.passed]
 
 
-def test_the_overrides_compose_and_instantiate() -> None:
-    config = compose([*EXAMPLE, f"+{LOSS}.penalty_coef=0.3", f"+{LOSS}.base_loss_mode=gspo"])
-    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-    own = actor.policy_loss
-    assert type(own) is HoldfastPolicyLossConfig
-    assert (own.loss_mode, own.base_loss_mode, own.penalty_coef, own.penalty_preserve) == (
-        "holdfast_llds",
-        "gspo",
-        0.3,
-        None,
-    )
-    assert own.clip_cov_ratio == 0.0002  # verl's own fields stay
-    assert own.rollout_correction.get("rollout_rs") is None
-
-
-@pytest.mark.parametrize("truncated", ["top_p=0.95", "top_k=50"])
-def test_a_truncated_sampler_gets_a_note(truncated: str) -> None:
+def test_a_truncated_sampler_gets_a_note() -> None:
     """verl has nothing that keeps its mask. It is no problem by itself: published runs sampled so."""
-    (note,) = [finding for finding in check(f"actor_rollout_ref.rollout.{truncated}") if "truncate" in finding.text]
-    assert note.passed and "actor_rollout_ref.rollout.top_p=1 and actor_rollout_ref.rollout.top_k=-1" in note.text
+    for truncated in ("top_p=0.95", "top_k=50"):
+        (note,) = [finding for finding in check(f"actor_rollout_ref.rollout.{truncated}") if "truncate" in finding.text]
+        assert note.passed and "actor_rollout_ref.rollout.top_p=1 and" in note.text
     assert not [finding for finding in check() if "truncate" in finding.text]
 
 
@@ -73,45 +57,49 @@ def test_weights_without_the_samplers_log_probs_are_refused(kind: str) -> None:
     assert problems(changes[0], with_them, *changes[2:]) == problems(changes[1]) == []
 
 
-def data(old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> TensorDict:
-    """A micro-batch as verl's engine hands it to `ppo_loss`: nested, each row with two prompt tokens."""
+def data(batch: dict[str, torch.Tensor], spans: list[list[int] | None]) -> TensorDict:
+    """A micro-batch as verl's engine hands it to `ppo_loss`: nested, each row with two prompt tokens, and what the
+    agent loop says of each."""
 
     def nested(rows: torch.Tensor) -> torch.Tensor:
         return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
+    mask = batch["response_mask"]
     rows, length = mask.shape
-    batch = TensorDict(
+    made = TensorDict(
         {
             "prompts": nested(torch.ones(rows, 2, dtype=torch.long)),
             "responses": nested(torch.ones(rows, length, dtype=torch.long)),
             "response_mask": nested(mask.long()),
-            "old_log_probs": nested(old),
-            "advantages": nested(advantages),
+            "old_log_probs": nested(batch["old_log_prob"]),
+            "advantages": nested(batch["advantages"]),
         },
         batch_size=[rows],
     )
-    tu.assign_non_tensor(batch, dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=rows)
-    return batch
+    tu.assign_non_tensor(made, dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=rows)
+    tu.assign_non_tensor_stack(made, "extra_fields", [{"answer_span": span, "searches": 1} for span in spans])
+    return made
 
 
 def test_verls_own_loss_function_calls_ours(batch: dict[str, torch.Tensor]) -> None:
-    config = compose([*EXAMPLE, f"+{LOSS}.penalty_coef=0.3"])
+    """A weight of 0 on every token, as the agent loop has the answer, is no penalty; on no token the whole penalty."""
+    ours = [*EXAMPLE, f"+{LOSS}.penalty_coef=0.3"]
+    weighted = [*ours, f"+{LOSS}.penalty_answer=answer-span", f"+{LOSS}.penalty_answer_weight=0.0"]
+    # the model's output begins one position earlier: two prompt tokens, of which the first predicts the second
+    shifted = torch.cat([torch.zeros(5, 1), batch["log_prob"], torch.zeros(5, 1)], dim=1)
+    output = {"log_probs": torch.nested.as_nested_tensor(list(shifted), layout=torch.jagged)}
     results = {}
-    for name in ("holdfast_llds", "vanilla"):
-        actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-        if name == "vanilla":
-            actor = omega_conf_to_dataclass(compose([EXAMPLE[-1]]).actor_rollout_ref.actor)
-        # the model's output begins one position earlier: two prompt tokens, of which the first predicts the second
-        shifted = torch.cat([torch.zeros(5, 1), batch["log_prob"], torch.zeros(5, 1)], dim=1)
-        output = {"log_probs": torch.nested.as_nested_tensor(list(shifted), layout=torch.jagged)}
-        micro = data(batch["old_log_prob"], batch["advantages"], batch["response_mask"])
-        results[name] = ppo_loss(actor, output, micro)
-    loss, metrics = results["holdfast_llds"]
-    own = core_algos.get_policy_loss_fn("holdfast_llds")(
-        **batch, loss_agg_mode="token-mean", config=omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-    )[0]
+    for name, overrides, span in (
+        ("vanilla", [EXAMPLE[-1]], None), ("penalty", ours, None), ("none", weighted, None), ("all", weighted, [0, 7])
+    ):  # fmt: skip
+        actor = omega_conf_to_dataclass(compose(overrides).actor_rollout_ref.actor)
+        results[name] = engine_workers.ppo_loss(actor, output, data(batch, [span] * 5))
+    loss, metrics = results["penalty"]
+    config = omega_conf_to_dataclass(compose(ours).actor_rollout_ref.actor)
+    own = core_algos.get_policy_loss_fn("holdfast_llds")(**batch, loss_agg_mode="token-mean", config=config)[0]
     torch.testing.assert_close(loss, own, rtol=0, atol=1e-12)
-    assert loss - results["vanilla"][0] > 1e-3
+    assert results["none"][0] == loss > results["vanilla"][0] + 1e-3
+    torch.testing.assert_close(results["all"][0], results["vanilla"][0], rtol=0, atol=1e-12)
     series = {name: metric for name, metric in metrics.items() if name.startswith("holdfast/")}
     assert {"holdfast/penalty/active_fraction", "holdfast/likelihood/positive"} <= set(series)
     assert all(isinstance(metric, Metric) for metric in series.values())
@@ -184,17 +172,13 @@ def test_tokens_rejected_are_found_without_our_own_config_class_too() -> None:
     assert all(f.passed for f in checks(config))
 
 
-def test_bypass_mode_gets_a_note() -> None:
-    texts = " ".join(finding.text for finding in check("algorithm.rollout_correction.bypass_mode=True"))
-    assert "the old policy is the sampler" in texts and "penalty_threshold" in texts
-
-
 def test_in_bypass_mode_the_first_step_counts() -> None:
-    """The old log-probs are the sampler's there, so the penalty is not 0."""
+    """The old log-probs are the sampler's there, so the penalty is not 0; a note says so."""
     once = ("data.train_batch_size=256", "actor_rollout_ref.actor.ppo_mini_batch_size=256")
-    bypass = "algorithm.rollout_correction.bypass_mode=True"
+    bypass = f"{CORRECTION}.bypass_mode=True"
     assert len(problems(*once)) == 1 and problems(*once, bypass) == []
-    assert any("the penalty acts on 1 of them" in finding.text for finding in check(*once, bypass))
+    texts = " ".join(finding.text for finding in check(*once, bypass))
+    assert "the penalty acts on 1 of them" in texts and "penalty_threshold" in texts
 
 
 FULLY, ONE_STEP = "fully_async_ppo_trainer.yaml", "one_step_off_ppo_trainer"
@@ -225,11 +209,12 @@ def test_asynchronous_trainers_have_their_own_old_policy(
 
 
 def test_the_doctor_says_what_counts_as_the_answer() -> None:
-    for answer, says in (("last-action", "as its answer"), ("answer-span", "the answer is the answer_span")):
-        for weight, words in (("0.5", False), ("adaptive-paper", True)):
-            set_to = f"+{LOSS}.penalty_answer={answer}", f"+{LOSS}.penalty_answer_weight={weight}"
-            (note,) = [f.text for f in check(*set_to) if says in f.text]
-            assert ("256 rollouts" in note) is words
+    for answer, weight, says in (
+        ("last-action", "0.5", "as its answer"),
+        ("answer-span", "adaptive-paper", "256 roll"),
+    ):
+        found = check(f"+{LOSS}.penalty_answer={answer}", f"+{LOSS}.penalty_answer_weight={weight}")
+        assert [f.text for f in found if says in f.text]
 
 
 def test_the_doctor_prints_it_all(capsys: pytest.CaptureFixture[str]) -> None:

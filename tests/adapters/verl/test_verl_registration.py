@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("verl")
 
 import verl
-from verl.trainer.ppo import core_algos
 
 from holdfast.adapters.verl import LOSSES
 
@@ -76,6 +75,6 @@ def test_another_version_is_refused_aloud(tmp_path: Path) -> None:
     assert "ConfigError" in done.stderr and done.returncode != 0
 
 
-def test_verls_own_sapo_stays_its_own() -> None:
-    assert core_algos.get_policy_loss_fn("sapo") is core_algos.compute_policy_loss_sapo
-    assert "sapo" not in LOSSES
+def test_the_loss_of_an_engine_that_is_imported_already_is_ours_too(tmp_path: Path) -> None:
+    code = "import verl.workers.engine_workers as e, holdfast.adapters.verl\nprint(hasattr(e.ppo_loss, '__wrapped__'))"
+    assert run_python(code, tmp_path, VERL_USE_EXTERNAL_PLUGINS="none").stdout.split() == ["True"]

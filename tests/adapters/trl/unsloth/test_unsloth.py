@@ -8,7 +8,6 @@ CPU Unsloth leaves TRL's trainer as it is; the test calls the function that repl
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -34,6 +33,8 @@ rl._patch_trl_rl_trainers_impl("grpo_trainer")
 
 from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
 from holdfast.base.errors import ConfigError  # noqa: E402
+
+from ...by_hand import by_hand  # noqa: E402
 
 LOSS_TYPES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
 PENALTIES = (
@@ -127,39 +128,21 @@ def with_old(trainer: Any, recorded: Recorded) -> dict[str, Any]:
 
 def naive(penalty: Any, loss_type: str, batch: dict[str, Any], logprobs: Tensor) -> tuple[float, Tensor]:
     """(value, gradient [B, W]) of the penalty token by token, over what Unsloth divides its own tokens by."""
-    width = logprobs.size(1)
-    shift = width - batch["completion_ids"].size(1)
+    shift = logprobs.size(1) - batch["completion_ids"].size(1)
     gradient = torch.zeros(logprobs.shape, dtype=torch.float64)
     total, tokens = 0.0, sum(a > 0 for actions in ACTIONS for a in actions)
     for i, actions in enumerate(ACTIONS):
-        a = ADVANTAGES[i]
-        rule = getattr(penalty, "preserve", "positive")
-        kept = {"nonnegative": a >= 0, "positive": a > 0, "correct": a > 0 or (a == 0 and CORRECT[i])}[rule]
-        sampled = [t for t, action in enumerate(actions) if action]
-        columns = {t: shift - PADDING[i] + t for t in sampled}
-        drop = {t: float(batch["old_per_token_logps"][i, c]) - float(logprobs[i, c]) for t, c in columns.items()}
         per = {
-            "grpo": len(ACTIONS) * len(sampled) * WINDOW,
-            "sapo": len(ACTIONS) * len(sampled) * WINDOW,
+            "grpo": len(ACTIONS) * sum(a > 0 for a in actions) * WINDOW,
+            "sapo": len(ACTIONS) * sum(a > 0 for a in actions) * WINDOW,
             "luspo": len(ACTIONS) * WINDOW,
             "dr_grpo": len(ACTIONS) * 16 * WINDOW,  # max_completion_length
             "bnpo": tokens * WINDOW,
         }.get(loss_type, TOKENS * WINDOW / 4)  # steps_per_generation
-        for t, column in columns.items():
-            if not kept:
-                continue
-            if isinstance(penalty, NLL):
-                value, slope = -float(logprobs[i, column]), -1.0
-            elif isinstance(penalty, SAPO):
-                value, slope = (drop[t], -1.0) if drop[t] > -math.log(penalty.tau) else (0.0, 0.0)
-            else:
-                peers = {
-                    "action": [u for u in sampled if actions[u] == actions[t]],
-                    "response": sampled,
-                    "token": [t],
-                }[penalty.gate]
-                opened = sum(drop[u] for u in peers) / len(peers) > penalty.threshold
-                value, slope = (drop[t], -1.0) if opened and drop[t] > penalty.threshold else (0.0, 0.0)
+        columns = range(shift - PADDING[i], shift - PADDING[i] + len(actions))
+        new, old = (x[i].tolist()[columns.start : columns.stop] for x in (logprobs, batch["old_per_token_logps"]))
+        pairs = by_hand(penalty, new, old, actions, ADVANTAGES[i], correct=CORRECT[i])
+        for column, (value, slope) in zip(columns, pairs, strict=True):
             total += penalty.coef * value / per
             gradient[i, column] += penalty.coef * slope / per
     return total, gradient
@@ -211,24 +194,6 @@ def test_a_run_with_its_log(make_trainer: Any) -> None:
     assert last["loss"] == pytest.approx(last["holdfast/loss/host"] + last["holdfast/loss/penalty"], abs=1e-3)
     logged = {name for row in observed.state.log_history for name in row}
     assert {"holdfast/displacement/correct", "holdfast/likelihood/correct", "holdfast/ratio/mean"} <= logged
-
-
-def test_likelihood_before_the_update_is_the_old_one(make_trainer: Any) -> None:
-    """Two ways to the same numbers: Unsloth's old log-probs, and the forward pass of displacement."""
-    trainer = make_trainer(with_penalties(trl.GRPOTrainer, displacement_every=1), optim="adamw_torch")
-    seen: list[Tensor] = []
-    start = trainer._observer.start_displacement
-
-    def start_and_look(batch: dict[str, Any], mask: Tensor, *, rows: int) -> None:
-        start(batch, mask, rows=rows)
-        seen.append(trainer._observer._probe.before[:, 0].mean())
-
-    trainer._observer.start_displacement = start_and_look
-    trainer.train()
-    row = trainer.state.log_history[0]
-    share = 3 / 8  # of the rollouts are correct
-    mean = share * row["holdfast/likelihood/correct"] + (1 - share) * row["holdfast/likelihood/incorrect"]
-    assert float(seen[0]) == pytest.approx(mean, abs=1e-4)
 
 
 def test_what_is_refused(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
