@@ -45,18 +45,12 @@ def codes(log: Log) -> list[tuple[str, int]]:
 # ---- how the reward fell
 
 
-def test_the_fall_of_a_reward(make_log: MakeLog) -> None:
-    """Means of five: 0.8 from step 10 on; 0.7, 0.6, … from step 31 on. Half of 0.8 is 0.4: (0.6+0.5+0.4+0.3+0.2)/5."""
-    fall = half_of(make_log(reward__mean=FALLEN))
-    assert fall is not None
-    assert (fall.peak_step, fall.step) == (10, 36)
-
-
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
-def test_units_do_not_matter(make_log: MakeLog, scale: float) -> None:
+def test_half_of_a_reward_is_lost_whatever_its_unit(make_log: MakeLog, scale: float) -> None:
+    """Means of five: 0.8 from step 10 on; 0.7, 0.6, … from step 31 on. Half of 0.8 is 0.4: (0.6+0.5+0.4+0.3+0.2)/5."""
     log = make_log(reward__mean=[scale * value for value in FALLEN])
-    fall, same = half_of(log), half_of(make_log(reward__mean=FALLEN))
-    assert fall is not None and same is not None and (fall.peak_step, fall.step) == (same.peak_step, same.step)
+    fall = half_of(log)
+    assert fall is not None and (fall.peak_step, fall.step) == (10, 36)
     assert codes(log) == codes(make_log(reward__mean=FALLEN))
 
 
@@ -75,7 +69,6 @@ def test_a_reward_that_may_be_negative_falls_towards_its_lowest_value(make_log: 
     ("values", "lost"),
     [
         ([-0.98] * 8 + [-1.0] * 20, 0.02 / 0.49),  # half of the peak's size stands for a range that is not known
-        ([-0.2] * 8 + [-1.0] * 20, 1.0),  # from -1 to -0.2
         ([0.5] * 8 + [-1.0] * 20, 1.0),  # from -1 to 0.5
         ([0.5] * 8 + [0.1] * 20, 0.8),  # from 0 to 0.5
     ],
@@ -97,14 +90,9 @@ def test_an_infinite_reward_is_found_and_a_batch_without_any_is_not(
 
 
 def test_noise_is_no_fall(make_log: MakeLog) -> None:
-    for seed in range(20):
+    for seed in range(8):
         draw = np.random.default_rng(seed)
         assert half_of(make_log(reward__mean=draw.binomial(16, 0.3, 60) / 16)) is None, seed
-
-
-def test_a_run_that_falls_from_the_first_step_has_fallen(make_log: MakeLog) -> None:
-    fall = half_of(make_log(reward__mean=[0.5, 0.4, 0.05] + [0.0] * 57))
-    assert fall is not None and fall.peak_step == 1 and fall.step <= 8
 
 
 def test_a_log_of_evaluations_alone_has_a_curve(make_log: MakeLog) -> None:
@@ -126,19 +114,18 @@ def test_leads_are_counted_to_half_of_the_peak(make_log: MakeLog) -> None:
 
 
 def test_one_cause_one_code() -> None:
-    """What came first decides between a slow decay and one jump."""
+    """What came first decides between a slow decay and one jump. What is suppressed suppresses nothing: where long
+    rollouts are preferred, the jump is not one, and the decay after it is not its consequence."""
     assert remaining(LLD002=10, STP001=20) == {"LLD002"}
-    assert remaining(LLD002=20, LLD004=30, STP001=20) == {"STP001"}
     assert remaining(LLD001=30, LLD002=30, LLD003=30, STP001=20) == {"STP001"}
     assert remaining(ENT001=10, STP001=20) == {"ENT001"}
     assert remaining(ENT001=20, STP001=20) == {"ENT001", "STP001"}
-    assert remaining(ENT001=20, STP001=10) == {"ENT001", "STP001"}
-
-
-def test_a_suppressed_finding_suppresses_nothing() -> None:
-    """Long rollouts are preferred, so the jump is not one, and the decay after it is not its consequence."""
     assert remaining(TRN001=20, STP001=20, LLD002=25) == {"TRN001", "LLD002"}
     assert remaining(TRN001=21, STP001=20, LLD002=25) == {"TRN001", "STP001"}
+    assert remaining(LLD001=10, LLD002=20, LLD003=30) == {"LLD001", "LLD002", "LLD003"}
+    assert remaining(LLD001=25, LLD002=20, LLD003=20) == {"LLD003"}
+    assert remaining(MSK001=5, SMP001=5) == {"MSK001"}
+    assert remaining(MSK001=9, SMP001=5) == {"MSK001", "SMP001"}
 
 
 def test_what_has_passed_hides_only_what_began_while_it_held() -> None:
@@ -183,17 +170,6 @@ def test_the_checkpoint_is_from_when_the_reward_was_good(make_log: MakeLog) -> N
     assert finding.evidence["last good step"] == 45 and "from step 45 or before" in finding.remedy
 
 
-def test_a_decay_is_reported_as_it_gets_worse() -> None:
-    assert remaining(LLD001=10, LLD002=20, LLD003=30) == {"LLD001", "LLD002", "LLD003"}
-    assert remaining(LLD001=25, LLD002=20, LLD003=20) == {"LLD003"}
-    assert remaining(LLD001=20, LLD002=20, LLD003=30) == {"LLD002", "LLD003"}
-
-
-def test_a_mask_leak_explains_the_gap_of_the_sampler() -> None:
-    assert remaining(MSK001=5, SMP001=5) == {"MSK001"}
-    assert remaining(MSK001=9, SMP001=5) == {"MSK001", "SMP001"}
-
-
 def test_at_one_step_suppression_has_no_cycle() -> None:
     """`without_suppressed` follows `suppressed_by` at equal steps, and would not end."""
     for code in RULES:
@@ -207,16 +183,10 @@ def test_at_one_step_suppression_has_no_cycle() -> None:
         assert {*RULES[code].suppressed_by, *RULES[code].suppressed_by_earlier} <= set(RULES)
 
 
-def test_findings_of_one_step_are_told_causes_first(make_log: MakeLog) -> None:
-    log = make_log(grad__norm=[0.3] * 20 + [np.nan] * 40, retrieval__error_fraction=[0.0] * 20 + [1.0] * 40, host="trl")
-    assert codes(log)[:2] == [("GRD002", 21), ("RET001", 21)]
-    assert list(CODES).index("GRD002") < list(CODES).index("RET001")
-
-
 # ---- logs that say little
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [0, 1, 4])
 def test_a_few_rows_are_no_evidence_and_no_error(make_log: MakeLog, rows: int) -> None:
     log = make_log(rows=60).until(rows)
     assert codes(log) == []
@@ -242,20 +212,6 @@ def test_a_fall_is_measured_by_what_was_known_at_its_step(make_log: MakeLog) -> 
     assert below is not None and below.measure == "range"
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, 0.5, np.nan, np.inf])
-def test_constant_series(make_log: MakeLog, value: float) -> None:
-    names = [name for name in make_log().series if not name.startswith(FINITE)]
-    found = codes(make_log(**{name.replace("/", "__"): [value] * 60 for name in names}))
-    # Constants that are findings in themselves.
-    fine = {
-        0.0: {"PEN001", "GRP001", "SMP001", "ENT002"},
-        1.0: {"RET001", "RET002", "SMP001", "TRN001"},
-        0.5: {"RET001", "TRN001"},
-    }
-    allowed = fine.get(value, set()) | {"RET002", "SMP001", "GRD002", "MSK001"}
-    assert {code for code, _ in found} <= allowed, found
-
-
 def test_holes_in_the_series_change_little(make_log: MakeLog) -> None:
     def holes(values: np.ndarray) -> list[Any]:
         return [None if i % 4 == 1 else np.nan if i % 7 == 3 else v for i, v in enumerate(values)]
@@ -266,7 +222,7 @@ def test_holes_in_the_series_change_little(make_log: MakeLog) -> None:
     assert codes(make_log(**well)) == []
 
 
-@pytest.mark.parametrize("every", [5, 10, 250])
+@pytest.mark.parametrize("every", [5, 250])
 def test_rows_count_and_not_steps(make_log: MakeLog, every: int) -> None:
     """TRL numbers optimizer steps, ten to a rollout batch."""
     ill = {"entropy__mean": lambda v: v * np.where(np.arange(60) < 30, 1, 1 + 0.1 * (np.arange(60) - 30))}
@@ -291,18 +247,6 @@ def test_what_a_stock_log_of_trl_leaves_open(make_log: MakeLog) -> None:
     assert not {"STP001", "ENT001", "ENT002", "GRD001", "GRD002", "RWD001", "GRP001"} & set(open_)
     assert open_["LLD002"].missing == ("displacement/correct", "displacement/fraction", "likelihood/correct")
     assert "with_penalties(GRPOTrainer)" in open_["LLD002"].remedy
-
-
-def test_in_verl_the_series_it_can_log_are_asked_for(make_log: MakeLog) -> None:
-    open_ = {one.code: one for one in cannot_tell(make_log(only=("reward/mean", "entropy/mean"), host="verl"))}
-    assert open_["LLD002"].missing == ("drift/positive", "likelihood/positive")
-    assert "holdfast_observe" in open_["LLD002"].remedy
-    assert open_["LLD004"].remedy.startswith("verl cannot log it")
-
-
-def test_without_a_penalty_none_is_inert(make_log: MakeLog) -> None:
-    without = make_log(drop=("penalty/active_fraction", "penalty/preserved_fraction"))
-    assert "PEN001" not in {one.code for one in cannot_tell(without)}
 
 
 def test_a_baseline_of_its_own_needs_no_contrast(make_log: MakeLog) -> None:

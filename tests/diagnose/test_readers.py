@@ -7,8 +7,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -324,13 +322,6 @@ def test_compressed_files_are_read_whatever_their_names(tmp_path: Path) -> None:
 
 
 # ---- cost
-
-
-def test_reading_loads_numpy_and_nothing_else() -> None:
-    code = "import sys\nbefore = {*sys.modules}\nimport holdfast.diagnose.readers\nprint(*{*sys.modules} - before)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert loaded - sys.stdlib_module_names - {"__mp_main__"} == {"holdfast", "numpy"}
 
 
 def test_a_folder_of_more_logs_than_are_read_says_how_many_it_leaves_out(

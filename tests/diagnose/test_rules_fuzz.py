@@ -258,7 +258,7 @@ def test_guard_and_watch_and_diagnose_name_the_same_step(case: int, make_log: Ma
         assert {(finding.code, finding.step) for finding in diagnose(part).findings} <= ever
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", [*range(40), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(40, 150))])
 def test_anything(seed: int) -> None:
     series = {}
     for name in NAMES:

@@ -37,7 +37,7 @@ def page(collapse: ReportedRun, tmp_path: Path) -> Path:
     return write_report(tmp_path / "report.html", [collapse])
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (380, False), (1280, True), (380, True)])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (380, True)])
 def test_everything_is_drawn_and_nothing_complains(browser: Any, page: Path, width: int, dark: bool) -> None:
     browser.open(page, width=width, dark=dark)
     assert browser.complaints() == []
@@ -60,29 +60,13 @@ def test_a_browser_that_complains_is_heard(browser: Any, page: Path, tmp_path: P
     browser.open(broken)
     assert any("nobody" in text for text in browser.complaints())
     assert "could not be drawn" in browser.js("document.querySelector('.problem').textContent")
-    outside = tmp_path / "outside.html"
-    outside.write_text(text.replace("<footer>", '<img src="https://example.invalid/x.png"><footer>'), encoding="utf-8")
-    browser.open(outside)
-    assert any("example.invalid" in text for text in browser.complaints())
 
 
 @pytest.mark.parametrize("width", [380, 1280])
 def test_labels_of_findings_do_not_overlap(
     browser: Any, collapse: ReportedRun, make_finding: Callable[..., Finding], tmp_path: Path, width: int
 ) -> None:
-    codes = (
-        "LLD001",
-        "LLD002",
-        "LLD003",
-        "LLD004",
-        "ENT001",
-        "ISD001",
-        "GRD001",
-        "RWD001",
-        "SMP001",
-        "TRN001",
-        "STP001",
-    )
+    codes = [*(f"LLD00{k}" for k in range(1, 5)), "ENT001", "ISD001", "GRD001", "RWD001", "SMP001", "TRN001", "STP001"]
     found = tuple(make_finding(code, 24 + k // 2) for k, code in enumerate(codes))
     run = replace(collapse, diagnosis=Diagnosis(findings=found))
     browser.open(write_report(tmp_path / "r.html", [run]), width=width)
@@ -235,11 +219,8 @@ document.documentElement.dataset.ready = "yes";
 </script>"""
 
 
-@pytest.mark.parametrize("live", [True, False])
-def test_another_page_that_frames_a_report_is_told_nothing(
-    browser: Any, collapse: ReportedRun, tmp_path: Path, live: bool
-) -> None:
-    page = write_report(tmp_path / "r.html", [collapse], live=live)
+def test_another_page_that_frames_a_report_is_told_nothing(browser: Any, collapse: ReportedRun, tmp_path: Path) -> None:
+    page = write_report(tmp_path / "r.html", [collapse], live=True)
     other = tmp_path / "other.html"
     other.write_text(FRAMING)
     browser.open(other)
@@ -352,7 +333,6 @@ def test_an_odd_log(browser: Any, make_log: Callable[..., Log], tmp_path: Path) 
         make_log({"reward/mean": [0.5]}),
         make_log({"reward/mean": [nan] * 30, "grad/norm": [inf] * 30}),
         make_log({"grad/norm": [0.0] * 30, "ratio/max": [1e300, 1e-300] * 15, "entropy/mean": [-1e308, 1e308] * 15}),
-        make_log({"x <b>": [1.0, 2.0]}, format="wandb", host="unknown"),
         make_log({"reward/mean": [0.1] * 50}, first=10**9, every=10**6),
     ]
     for log in logs:

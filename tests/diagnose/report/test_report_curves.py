@@ -11,21 +11,14 @@ from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.report.data import curve, share_of_samples, smoothed, thin
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 99, 100, 101, 1000, 10_000])
-@pytest.mark.parametrize("most", [4, 7, 100])
+@pytest.mark.parametrize("count", [1, 100, 101, 10_000])
+@pytest.mark.parametrize("most", [4, 100])
 def test_thinning_keeps_the_picture(count: int, most: int) -> None:
     values = np.random.default_rng(count).normal(size=count)
     kept = thin(values, most)
     assert len(kept) <= most or count <= most
     assert (np.diff(kept) > 0).all() and kept[0] == 0 and kept[-1] == count - 1
     assert values[kept].min() == values.min() and values[kept].max() == values.max()
-
-
-def test_a_single_spike_survives() -> None:
-    values = np.zeros(10_000)
-    values[4321], values[777] = 50.0, -50.0
-    assert {4321, 777} <= set(thin(values, 100).tolist())
-    assert not {4321, 777} <= set(np.linspace(0, 9999, 100).astype(int).tolist())  # every hundredth would lose them
 
 
 def test_a_short_or_broken_series_is_not_smoothed() -> None:
@@ -35,12 +28,6 @@ def test_a_short_or_broken_series_is_not_smoothed() -> None:
     values[3] = np.nan
     mean = smoothed(Series(steps, values))
     assert mean is not None and mean.steps[0] == 5 and np.isfinite(mean.values).all() and len(mean) == 25
-
-
-def test_numbers_whose_sum_is_too_large_have_a_mean() -> None:
-    for sign in (1, -1):
-        mean = smoothed(Series(np.arange(30), np.full(30, sign * 1.7e308)))
-        assert mean is not None and np.allclose(mean.values, sign * 1e100)
 
 
 def test_a_long_series_is_smoothed_over_more_values() -> None:

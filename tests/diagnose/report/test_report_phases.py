@@ -26,7 +26,6 @@ def spans(diagnosis: Diagnosis) -> list[tuple[str, int, int]]:
     ("found", "half", "expected"),
     [
         ({}, None, []),
-        ({"GRD001": 5, "RET001": 9}, None, []),
         ({"LLD001": 20}, None, [("rise", 1, 20), ("stagnation", 20, 100)]),
         (
             {"LLD001": 20, "LLD002": 40, "LLD003": 60},
@@ -50,15 +49,3 @@ def test_phases(
 
 def test_a_reward_that_came_back_did_not_collapse() -> None:
     assert spans(Diagnosis(findings=(), course=halved_at(50, back_step=70))) == []
-
-
-def test_a_phase_does_not_move_as_the_run_goes_on(make_finding: Callable[..., Finding]) -> None:
-    every = [make_finding("LLD001", 20), make_finding("LLD002", 40), make_finding("LLD003", 60)]
-    whole = spans(Diagnosis(findings=tuple(every), course=halved_at(80)))
-    for now in (25, 45, 65, 85):
-        so_far = Diagnosis(
-            findings=tuple(f for f in every if f.step <= now), course=halved_at(80 if now >= 80 else None)
-        )
-        then = spans(so_far)
-        assert [start for _, start, _ in then] == [start for _, start, _ in whole if start <= now]
-        assert [name for name, _, _ in then] == [name for name, start, _ in whole if start <= now]

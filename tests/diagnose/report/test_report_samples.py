@@ -66,8 +66,7 @@ def test_files_from_before_tokens_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chars", "changes"),
-    [([8, 2, 9], [0.1, 0.1, 0.1]), ([8, 12], [0.1]), ([21, -1], [0.1, 0.1]), ([], []), (None, [0.1])],
+    ("chars", "changes"), [([8, 2, 9], [0.1, 0.1, 0.1]), ([8, 12], [0.1]), ([21, -1], [0.1, 0.1]), (None, [0.1])]
 )
 def test_pieces_that_do_not_fit_the_text_are_left_out(tmp_path: Path, chars: Any, changes: Any) -> None:
     turn = {"text": "<search> é </search>", "token_chars": chars, "token_changes": changes}
@@ -87,15 +86,10 @@ def test_broken_lines_are_passed_over(tmp_path: Path) -> None:
     assert row.step == 2 and row.correct[0] == 0.1 and row.correct[1] != row.correct[1] and row.incorrect == ()
 
 
-def test_no_files(tmp_path: Path) -> None:
+def test_without_files_there_are_none_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert read_rollouts(tmp_path) == () and read_changes(tmp_path / "absent") == ()
-    (tmp_path / "trajectories.jsonl").mkdir()
-    assert read_rollouts(tmp_path) == ()
-
-
-@pytest.mark.parametrize("name", ["trajectories.jsonl", "displacement.jsonl"])
-def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
-    os.mkfifo(tmp_path / name)
+    for name in ("trajectories.jsonl", "displacement.jsonl"):
+        os.mkfifo(tmp_path / name)
     found: list[Any] = []
 
     def read() -> None:
