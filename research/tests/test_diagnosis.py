@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from holdfast.diagnose.log import Log, Series
 from holdfast_research import collection
@@ -44,17 +43,13 @@ def test_copies_are_the_same_for_the_same_name_and_stay_causal() -> None:
     assert once["cut"].steps[-1] == 16
 
 
-@pytest.mark.parametrize("name", ["collapse-grpo-80-s1", "collapse-trl-grpo-s2"])
-def test_a_collapse_is_found_long_before_half_of_the_reward_is_lost(name: str) -> None:
-    case = diagnosis.judge(NAMED[name], library.load(NAMED[name]))
-    assert case.fell and case.right and not case.early
-    assert case.lead is not None and case.lead > 5
-
-
-@pytest.mark.parametrize("name", ["collapse-llds-80-s1", "collapse-trl-llds-s1"])
-def test_a_cured_run_is_left_in_peace(name: str) -> None:
-    case = diagnosis.judge(NAMED[name], library.load(NAMED[name]))
-    assert case.healthy and not case.alarm and not case.fell
+def test_a_collapse_is_found_long_before_half_of_the_reward_is_lost_and_a_cured_run_left_in_peace() -> None:
+    fallen, cured = (
+        diagnosis.judge(NAMED[name], library.load(NAMED[name]))
+        for name in ("collapse-grpo-80-s1", "collapse-llds-80-s1")
+    )
+    assert fallen.fell and fallen.right and not fallen.early and fallen.lead is not None and fallen.lead > 5
+    assert cured.healthy and not cured.alarm and not cured.fell
 
 
 def test_a_finding_before_the_fault_is_early_and_not_found() -> None:
@@ -65,21 +60,11 @@ def test_a_finding_before_the_fault_is_early_and_not_found() -> None:
 
 
 def a_case(testbed: str, *, healthy: bool, findings: int, right: bool = False) -> diagnosis.Case:
+    cause, lead = ("healthy-noisy", None) if healthy else ("truncation", 1.0 if findings else None)
     return diagnosis.Case(
-        name="x",
-        testbed=testbed,
-        host="trl",
-        cause="healthy-noisy" if healthy else "truncation",
-        copy="",
-        healthy=healthy,
-        fell=not healthy,
-        lead=1.0 if findings and not healthy else None,
-        early=False,
-        alarm=healthy and findings > 0,
-        findings=(("TRN001", 5),) * findings,
-        right=right,
-        silent=(),
-    )
+        name="x", testbed=testbed, host="trl", cause=cause, copy="", healthy=healthy, fell=not healthy, lead=lead,
+        early=False, alarm=healthy and findings > 0, findings=(("TRN001", 5),) * findings, right=right, silent=(),
+    )  # fmt: skip
 
 
 def test_the_factor_for_a_testbed_is_chosen_on_the_others() -> None:

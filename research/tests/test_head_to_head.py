@@ -42,9 +42,7 @@ CASES = (a_case("ok", healthy=True), a_case("bad", healthy=False, cause="no-cont
 def test_series_go_under_the_names_of_a_tool() -> None:
     rows = mapped(CASES[0].log, {"r": "reward/mean", "h": "entropy/mean", "none": "kl/reference"})
     assert rows[0] == {"step": 1, "r": 0.5, "h": 1.0} and rows[1] == {"step": 2, "r": 0.5}
-
-
-def test_a_tool_gets_a_series_that_the_log_has_as_its_complement_and_a_logged_nan() -> None:
+    # A series that the log has as its complement, and a NaN that was logged.
     steps = np.arange(1, 3)
     mixed, loss = Series(steps, np.array([0.25, 1.0])), Series(steps, np.array([0.5, np.nan]))
     series = {"rollout/mixed_group_fraction": mixed, "loss": loss}
@@ -66,12 +64,10 @@ def test_an_alarm_counts_by_severity_and_by_what_it_names() -> None:
     other = counted(TOOLKIT, CASES, Said(alarms | {"bad": [("kl_instability", "high", 1)]}, SECONDS))
     assert other["found, serious"].startswith("1 of 1") and other["cause anywhere"].startswith("0 of 1")
 
-
-@pytest.mark.parametrize(("place", "first"), [(3, "1 of 1"), (4, "0 of 1")])
-def test_a_cause_is_first_if_no_alarm_came_before_it(place: int, first: str) -> None:
-    alarms = {"ok": [], "bad": [("kl_instability", "high", 3), ("grpo_reward_collapse", "medium", place)]}
-    numbers = counted(TOOLKIT, CASES, Said(alarms, SECONDS))
-    assert numbers["cause first"].startswith(first) and numbers["cause anywhere"].startswith("1 of 1")
+    for place, first in ((3, "1 of 1"), (4, "0 of 1")):  # first, if no alarm came before it
+        alarms = {"ok": [], "bad": [("kl_instability", "high", 3), ("grpo_reward_collapse", "medium", place)]}
+        numbers = counted(TOOLKIT, CASES, Said(alarms, SECONDS))
+        assert numbers["cause first"].startswith(first) and numbers["cause anywhere"].startswith("1 of 1")
 
 
 def test_our_notes_are_no_serious_alarms() -> None:

@@ -97,7 +97,6 @@ def test_checkpoints_are_not_mixed_and_runs_count_alike() -> None:
     down = {"a": np.asarray([(1.0, 103.0), (2.0, 102.0)]), "b": np.asarray([(3.0, 101.0)])}
     assert (pooled := estimate([[up, down], [up]], ranks, draws=50)) is not None
     assert pooled.value == pytest.approx(mean([mean([1, -1]), 1]))
-    assert (one := estimate([[up], []], ranks, draws=50)) is not None and one.value == 1.0
     assert estimate([[], []], ranks, draws=50) is None
     two = {"a": np.asarray([(1.0, 1.0), (2.0, 2.0)])}
     assert estimate([[two]], ranks, draws=50) is None

@@ -53,6 +53,10 @@ def test_finished_runs_come_back_as_runs_of_the_experiment(folder: Path, tmp_pat
     assert runs[0].series("reward/mean")[1] == [0.33333] * 8
     assert runs[0].results["after"] == SCORES
     assert not (back / "runs" / "grpo-s11" / "checkpoints").exists()
+    # What is kept names no machine.
+    assert load(back / "runs" / "grpo-s11" / "config.toml").run.dir == "runs/lab/death-spiral/runs"
+    for path in back.rglob("*"):
+        assert path.is_dir() or "elsewhere" not in path.read_text()
 
 
 def test_a_run_kept_in_older_words_comes_back_in_todays(tmp_path: Path) -> None:
@@ -73,15 +77,6 @@ def test_results_kept_in_older_words_say_who_made_them() -> None:
     assert json.loads(kept_runs.results_as_now(json.dumps(older))) == older
 
 
-def test_what_is_kept_names_no_machine(folder: Path, tmp_path: Path) -> None:
-    kept, back = tmp_path / "kept", tmp_path / "back"
-    kept_runs.keep(folder, kept)
-    kept_runs.restore("death-spiral", back, kept)
-    assert load(back / "runs" / "grpo-s11" / "config.toml").run.dir == "runs/lab/death-spiral/runs"
-    for path in back.rglob("*"):
-        assert path.is_dir() or "elsewhere" not in path.read_text()
-
-
 def test_the_same_runs_are_the_same_bytes_and_gone_ones_go(folder: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     kept_runs.keep(folder, first)
@@ -90,10 +85,14 @@ def test_the_same_runs_are_the_same_bytes_and_gone_ones_go(folder: Path, tmp_pat
     files = [path.relative_to(first) for path in first.rglob("*") if path.is_file()]
     assert len(files) == 2 and all((first / f).read_bytes() == (second / f).read_bytes() for f in files)
     (folder / "runs" / "grpo-s12" / "results.json").unlink()
+    metrics = folder / "runs" / "grpo-s11" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("1.23456789", "1.5"))  # made again
     kept_runs.keep(folder, first)
-    assert list(kept_runs.packed("death-spiral", first)) == ["runs/grpo-s11"]
+    after = kept_runs.packed("death-spiral", first)
+    assert list(after) == ["runs/grpo-s11"] and "1.5" in after["runs/grpo-s11"]["metrics.jsonl"]
 
 
+@pytest.mark.long
 def test_adding_a_seed_leaves_packed_runs_as_they_are(tmp_path: Path) -> None:
     name = "sapo"
     kept = tmp_path / "kept"
@@ -111,18 +110,6 @@ def test_adding_a_seed_leaves_packed_runs_as_they_are(tmp_path: Path) -> None:
     after = dict(kept_runs.packed(name, kept))
     assert after.pop("runs/another-s99")["metrics.jsonl"] == before[f"runs/{first.name}"]["metrics.jsonl"]
     assert after == before
-
-
-def test_a_run_made_again_takes_the_place_of_the_packed_one(folder: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept_runs.keep(folder, kept)
-    metrics = folder / "runs" / "grpo-s11" / "metrics.jsonl"
-    metrics.write_text(metrics.read_text().replace("1.23456789", "1.5"))
-    before = kept_runs.packed("death-spiral", kept)
-    kept_runs.keep(folder, kept)
-    after = kept_runs.packed("death-spiral", kept)
-    assert "1.2346" in before["runs/grpo-s11"]["metrics.jsonl"] and "1.5" in after["runs/grpo-s11"]["metrics.jsonl"]
-    assert after["runs/grpo-s12"] == before["runs/grpo-s12"]
 
 
 @pytest.mark.grid(4)

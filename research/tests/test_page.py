@@ -73,8 +73,6 @@ def test_results_hold_verdicts_arms_and_where_they_come_from(results: dict[str, 
     assert grpo["control"] and all(run["collapsed"] and run["fell"] for run in grpo["runs"].values())
     assert remedy["coefficient"] == "0.2" and not any(run["fell"] for run in remedy["runs"].values())
     assert len(grpo["config_hash"]) == 12 and grpo["config_hash"] != remedy["config_hash"]
-    assert {"holdfast", "python", "torch"} <= set(results["page_by"])
-    assert results["runs_by"] == [{"holdfast": "unknown"}]  # runs made by hand, which do not say
     assert grpo["runs"]["11"]["displacement"] is None  # a run that measured none: not NaN, which JSON has not
     json.dumps(results, allow_nan=False)
 
@@ -84,32 +82,17 @@ def test_the_page_is_one_file_that_holds_everything(results: dict[str, Any], run
     html = page.read_text()
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
     assert not re.findall(r"<(script|link|img)|src=|url\(http", html)
-    assert set(re.findall(r'https?://[^"<\s]+', html)) <= {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }
+    assert {address.split("/")[2] for address in re.findall(r'https?://[^"<\s]+', html)} <= {"www.w3.org"}
     for text in (
-        "A toy &amp; its page",
-        "GRPO &lt;b&gt;",
-        "It falls.",
-        "Figure 2",
-        "holdfast reproduce run toy --seeds 3 --no-sweep",
-        "Nothing ran.",
+        *("A toy &amp; its page", "GRPO &lt;b&gt;", "It falls.", "Figure 2", "Nothing ran.", "the disk is full"),
+        *("holdfast reproduce run toy --seeds 3 --no-sweep", "No run has this series."),
+        # A control that is shown is no point for a paper.
+        *("What the papers say: ● shown 2 · ◐ partly 0", "no paper says: ● shown 0"),
     ):
         assert text in html
-    assert "GRPO <b>" not in html
-    assert "the disk is full" in html
-    assert "No run has this series." in html
-    assert "prefers-color-scheme: dark" in html and "width=device-width" in html
-    assert html.count('class="verdict"') == 3
-
-
-def test_what_the_papers_say_stands_apart(results: dict[str, Any], runs: Runs, tmp_path: Path) -> None:
-    """A control that is shown is no point for a paper."""
+    assert "GRPO <b>" not in html and html.count('class="verdict"') == 3
     text = text_of(results)
     assert "| It is absent. | is | " in text and "| It holds. |" not in text and "2 shown" in text
-    html = write_report(EXPERIMENT, results, runs, tmp_path / "out").read_text()
-    assert "What the papers say: ● shown 2 · ◐ partly 0" in html and "no paper says: ● shown 0" in html
 
 
 def test_what_asks_about_arms_left_out_is_left_out(runs: Runs, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from holdfast.cli.recipes import find as find_recipe
 from holdfast.methods.penalties import SAPO, NoPenalty
 from holdfast_research.experiments import find
 from holdfast_research.experiments.arms import GRPO, LLDS_ACTION, SAPO_ARM
-from holdfast_research.methods import SHORT, for_method, refuse_unused
-from holdfast_research.plan import TUNING_SEEDS, Plan, arms_of, finished, load_plan
+from holdfast_research.methods import SHORT, for_method
+from holdfast_research.plan import TUNING_SEEDS, Plan, arms_of, load_plan
 from holdfast_research.values import FIRST_SEED, Arm
 
 RECIPE = find_recipe("flaky")
@@ -53,14 +53,6 @@ def test_a_setting_of_a_penalty_is_for_the_arms_that_have_it(tmp_path: Path) -> 
     assert penalties["GRPO"] == NoPenalty() and penalties["SAPO"] == SAPO(coef=1.0, normalizer="preserved")
 
 
-def test_a_setting_that_no_arm_has_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"--loss.penalty.tau 0.9: no run has a penalty with this setting, which is of sapo"
-    ):
-        refuse_unused({"loss.penalty.tau": 0.9}, [GRPO.settings, LLDS_ACTION.settings], RECIPE)
-    refuse_unused({"loss.penalty.tau": 0.9}, [GRPO.settings, SAPO_ARM.settings], RECIPE)
-
-
 def test_a_smoke_test_is_short_whatever_an_arm_has(tmp_path: Path) -> None:
     long = Arm("long", {"train.steps": 160, "loss.ratio": "sequence"})
     (job,) = replace(PLAN, arms=(long,), seeds=(11,), settings={}, sweep=False, short=True).jobs(tmp_path)
@@ -75,7 +67,9 @@ def test_controls_stay_whatever_arms_are_asked_for() -> None:
     assert names(["action"]) == [*controls, "LLDS action", "GSPO + LLDS action", "GSPO, clip 0.2, LLDS action"]
 
 
-def test_an_arm_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_plan_comes_back_and_an_arm_that_is_gone_is_named(tmp_path: Path) -> None:
+    PLAN.save(tmp_path)
+    assert load_plan(tmp_path) == PLAN
     replace(PLAN, arms=(Arm("PPO"),)).save(tmp_path)
     with pytest.raises(ConfigError, match=r"death-spiral has no arm 'PPO' any more; .*new --out"):
         load_plan(tmp_path)
@@ -106,6 +100,8 @@ def test_the_sweep_chooses_by_the_later_reward_on_seeds_that_are_not_reported(
     assert {job.seed for jobs in sweep.values() for job in jobs} == set(TUNING_SEEDS)
     assert len({job.name for jobs in sweep.values() for job in jobs}) == 6
     assert not set(TUNING_SEEDS) & set(range(FIRST_SEED, FIRST_SEED + 50))
+    without = replace(plan, sweep=False)
+    assert without.sweep_jobs(tmp_path) == {} and without.choices(tmp_path)["LLDS action"].scores is None
 
     # The second half decides: .3 / .5 / .4; the first half would have chosen the first.
     for (_, index), late in zip(sweep, (0.3, 0.5, 0.4), strict=True):
@@ -128,24 +124,6 @@ def test_a_coefficient_whose_runs_failed_is_not_chosen(tmp_path: Path, write_run
         write_run(job.folder, [0.1] * 4)
     choice = plan.choices(tmp_path)["SAPO"]
     assert (choice.chosen, choice.scores) == (1, (None, pytest.approx(0.1), None))
-
-
-def test_without_a_sweep_the_files_coefficient_is_taken(tmp_path: Path) -> None:
-    plan = replace(PLAN, arms=EXPERIMENT.arms, sweep=False)
-    assert plan.sweep_jobs(tmp_path) == {}
-    choices = plan.choices(tmp_path)
-    assert choices["GSPO"].label == "3e-4, 4e-4" and choices["GSPO"].scores is None
-
-
-def test_finished_runs_are_read_and_others_left_out(tmp_path: Path, write_run: WriteRun) -> None:
-    jobs = PLAN.jobs(tmp_path)
-    write_run(jobs[1].folder, [0.5, 0.6])
-    assert [(run.arm, run.seed) for run in finished(jobs)["GRPO"]] == [("GRPO", 12)]
-
-
-def test_a_plan_comes_back(tmp_path: Path) -> None:
-    PLAN.save(tmp_path)
-    assert load_plan(tmp_path) == PLAN
 
 
 def test_the_command_of_a_plan_makes_the_same_plan() -> None:

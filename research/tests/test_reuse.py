@@ -64,15 +64,11 @@ def test_what_differs_is_not_taken(here: Path, beside: Path) -> None:
     assert not job(here, "mine").folder.exists()
 
 
-def test_a_run_that_has_begun_goes_on(here: Path, beside: Path) -> None:
-    finish(job(beside, "grpo"))
-    begun = job(here, "grpo")
-    begun.folder.mkdir(parents=True)
-    assert reuse_runs([begun], here) == [] and not list(begun.folder.iterdir())
-
-
-def test_a_run_of_another_version_is_passed_over(here: Path, beside: Path) -> None:
+def test_a_run_of_another_version_is_passed_over_and_one_that_has_begun_goes_on(here: Path, beside: Path) -> None:
     old = finish(job(beside, "grpo"))
     (old / "config.toml").write_text("[train]\nsetting_of_old = 1\n")
     newer = finish(job(beside, "grpo-again"))
     assert reuse_runs([job(here, "grpo")], here) == [newer]
+    begun = job(here, "begun")
+    begun.folder.mkdir(parents=True)
+    assert reuse_runs([begun], here) == [] and not list(begun.folder.iterdir())

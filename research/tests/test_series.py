@@ -45,13 +45,9 @@ def test_summary_by_hand(make_run: MakeRun) -> None:
     assert (r.invalid_last, r.clipped_last) == (pytest.approx(0.75 / 5), 0.5)
     assert r.displacement == 0.125
     assert (r.em_before, r.em_after) == (0.2, 0.5)
+    assert make_run(reward=[0.25, 0.75]).means("reward/mean") == ([2], [0.5]), "shorter than the window: one mean"
     bare = summarise(make_run())
     assert all(map(math.isnan, (bare.entropy_last, bare.invalid_last, bare.clipped_last)))
-
-
-def test_a_run_shorter_than_the_window_has_one_mean(make_run: MakeRun) -> None:
-    assert make_run(reward=[0.25, 0.75]).means("reward/mean") == ([2], [0.5])
-    assert make_run(reward=[0.5]).means("entropy/mean") == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -100,25 +96,20 @@ def test_moments(make_run: MakeRun) -> None:
     assert at_step(run, "reward/mean", 12) == pytest.approx(0.86)
     assert at_step(run, "reward/mean", 4) is None
     assert between(run, "entropy/mean", 9, 10) == [1.0, 2.0]
-
-
-def test_a_drop_needs_no_rise_and_is_more_than_noise(make_run: MakeRun) -> None:
+    # A drop needs no rise, and is more than noise.
     assert drop_step(make_run(reward=[0.5] * 10 + [0.1] * 10)) == 12
     assert drop_step(make_run(reward=[0.5, 0.1] * 10 + [0.25] * 4)) is None
 
 
-def test_reading(tmp_path: Path, write_run: Callable[..., Path]) -> None:
+def test_reading_and_what_cannot_be_read(tmp_path: Path, write_run: Callable[..., Path]) -> None:
     folder = write_run(tmp_path / "run", [0.1, 0.2], {"entropy/mean": [1.0]})
     run = read_run(folder, "GRPO", 7)
     assert (run.arm, run.seed, run.series("reward/mean")) == ("GRPO", 7, ([1, 2], [0.1, 0.2]))
     assert run.series("entropy/mean") == ([1], [1.0])
-
-
-def test_what_cannot_be_read(tmp_path: Path, write_run: Callable[..., Path]) -> None:
     with pytest.raises(DataError, match="not finished"):
         read_run(tmp_path, "GRPO", 1)
     with pytest.raises(DataError, match="no step with a reward"):
-        read_run(write_run(tmp_path / "run", []), "GRPO", 1)
+        read_run(write_run(tmp_path / "empty", []), "GRPO", 1)
 
 
 def test_the_table_has_a_row_a_run_and_a_line_an_arm(make_run: MakeRun) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import pytest
 
 from holdfast.base.glossary import glossary_entry
 from holdfast_research.results import warning_rows
-from holdfast_research.series import RunSeries, rise_step
+from holdfast_research.series import RunSeries
 from holdfast_research.signals import SIGNALS, warnings_of
 
 RISE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.75] + [0.8] * 24
@@ -46,19 +43,13 @@ def test_leads_and_false_alarms(make_run: MakeRun) -> None:
     }
     assert (DISPLACED, "2 of 3", "9 (4 to 14)", "1 of 2") in warning_rows({"warnings": warnings_of(runs)})
 
-
-def test_nothing_turned(make_run: MakeRun) -> None:
     calm = {"displacement/correct": [0.001] * len(SPIRAL)}
     rows = warning_rows({"warnings": warnings_of({"A": (make_run("A", 1, SPIRAL, calm),)})})
-    assert (DISPLACED, "0 of 1", "–", "0 of 0") in rows
+    assert (DISPLACED, "0 of 1", "–", "0 of 0") in rows, "nothing turned"
+    assert warning_rows({"warnings": warnings_of({"A": (make_run("A", 1, SPIRAL[:20]),)})}) == [], "a short run"
 
 
-def test_short_runs_have_no_table_of_warnings(make_run: MakeRun) -> None:
-    assert warning_rows({"warnings": warnings_of({"A": (make_run("A", 1, SPIRAL[:20]),)})}) == []
-
-
-@pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal.says)
-def test_every_signal_reads_a_metric_that_exists_and_can_turn(signal: Any) -> None:
+def test_every_signal_reads_a_metric_that_exists_and_can_turn() -> None:
     asked: list[str] = []
 
     class Spy:
@@ -67,12 +58,6 @@ def test_every_signal_reads_a_metric_that_exists_and_can_turn(signal: Any) -> No
             # Up and down by far: every threshold of every signal is crossed.
             return [5, 6, 7], [0.0, 100.0, -100.0]
 
-    assert signal.turns(Spy()) in (6, 7)
-    assert all(glossary_entry(metric) for metric in asked) and asked
-
-
-def test_rising_above(make_run: MakeRun) -> None:
-    run = make_run(reward=HOLD)
-    # Means of five: .5 at step 5, .59 at step 6, .67 at step 7
-    assert rise_step(run, "reward/mean", 0.6) == 7
-    assert rise_step(run, "reward/mean", 0.9) is None
+    for signal in SIGNALS:
+        assert signal.turns(Spy()) in (6, 7), signal.says  # type: ignore[arg-type]
+    assert all(glossary_entry(metric) for metric in asked) and len(asked) >= len(SIGNALS)

@@ -20,7 +20,9 @@ def test_a_step_seen_before_begins_anew() -> None:
     assert monitor.observe(4, {"grad/norm": 0.4}) == ()
     assert monitor.log().steps.tolist() == [1, 2, 3, 4] and "later" not in monitor.log().series
     assert monitor.log().series["reward/mean"].values.tolist() == [1.0, 2.0, 3.0]
-    assert [(f.code, f.step) for f in monitor.observe(5, {"grad/norm": math.inf})] == [("GRD002", 5)]
+    assert monitor.observe(5, {"grad/norm": 0.4}) == ()
+    again = monitor.observe(6, {"grad/norm": math.inf})
+    assert [(f.code, f.step) for f in again] == [("GRD002", 6)], "what is found again is told again"
 
 
 def test_metrics_of_one_step_may_come_in_parts() -> None:

@@ -363,6 +363,13 @@ def test_an_agent_that_stops_answering_does_not_look_like_a_broken_reward(
     assert "RWD001" in found and "GRP001" not in found
 
 
+def test_what_passed_and_left_the_reward_down_stays_a_finding(make_log: MakeLog) -> None:
+    back: dict[str, Change] = {ENTROPY: lambda v: v + 2.0 * np.exp(-(((np.arange(len(v)) - 30) / 6) ** 2))}
+    assert "ENT001" in codes(make_log(**back, **{REWARD: ramp(28, 0.1, 10)})) and "ENT001" not in codes(
+        make_log(**back)
+    )
+
+
 def test_a_reward_that_never_rose_is_a_note(make_log: MakeLog) -> None:
     flat = {REWARD: noisy(0.3, 0.03, seed=0)}
     assert "RWD004" in {note.code for note in diagnose(make_log(**flat, rows=80)).notes}
