@@ -38,17 +38,8 @@ def variants(arm: Arm) -> list[Settings]:
 
 
 @ALL
-def test_every_arm_and_coefficient_is_a_recipe(experiment: Experiment) -> None:
-    for short in (False, True):
-        plan = Plan(experiment=experiment, arms=experiment.arms, seeds=(11,), settings={}, sweep=True, short=short)
-        plan.check()
-    for arm in experiment.arms:
-        for settings in variants(arm):
-            load(find_recipe(experiment.recipe), words({**experiment.settings, **experiment.short, **settings}))
-
-
-@ALL
-def test_arms_differ(experiment: Experiment) -> None:
+def test_every_arm_and_coefficient_is_a_recipe_and_they_differ(experiment: Experiment) -> None:
+    Plan(experiment=experiment, arms=experiment.arms, seeds=(11,), settings={}, sweep=True, short=True).check()
     path = find_recipe(experiment.recipe)
     names = defaultdict(list)
     for arm in experiment.arms:
@@ -70,7 +61,7 @@ def test_plain_grpo_and_the_same_with_a_reliable_search_are_always_there(experim
 
 
 @ALL
-def test_claims_name_their_source_and_their_arms(experiment: Experiment) -> None:
+def test_claims_and_figures_name_their_source_their_arms_and_metrics_that_exist(experiment: Experiment) -> None:
     assert experiment.claims
     for claim in experiment.claims:
         assert claim.paper in ("control", "LLDS, arXiv 2512.04220", "SAPO, arXiv 2603.10069")
@@ -80,10 +71,6 @@ def test_claims_name_their_source_and_their_arms(experiment: Experiment) -> None
         asked = Asked()
         claim.test(asked)
         assert asked.names and asked.names <= {arm.name for arm in experiment.arms}
-
-
-@ALL
-def test_figures_show_arms_and_metrics_that_exist(experiment: Experiment) -> None:
     for figure in experiment.figures:
         assert set(figure.arms) <= {arm.name for arm in experiment.arms}
         assert 2 <= len(figure.arms) <= 6  # as many as there are colours

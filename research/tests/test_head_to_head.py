@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from holdfast.base.errors import HoldfastError
 from holdfast.diagnose.log import Log, Series
 from holdfast_research import head_to_head
 from holdfast_research.head_to_head import (
     OURS,
     RLDK,
-    RLDOCTOR,
     TOOLKIT,
     Case,
     Said,
@@ -98,50 +94,3 @@ def test_a_tool_runs_in_its_own_python(tmp_path: Path, monkeypatch: pytest.Monke
     assert tools["rldk, names mapped by hand"]["ms a log"] == "250" and float(tools["holdfast"]["ms a log"]) > 0
     assert result["printed rows that rldk reads"] == {"set": "0 of 2 logs"}
     assert head_to_head.table(result).count("\n| ") == 4
-
-
-def test_a_tool_that_fails_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = tmp_path / "driver.py"
-    driver.write_text("import a_package_that_is_not_there")
-    monkeypatch.setitem(head_to_head.DRIVERS, RLDK, str(driver))
-    with pytest.raises(HoldfastError) as failed:
-        compared(CASES, {RLDK: Path(sys.executable)})
-    assert "a_package_that_is_not_there" in str(failed.value) and failed.value.hint == head_to_head.INSTALL[RLDK]
-
-
-FAKE_DOCTOR = """
-import json
-from pathlib import Path
-from types import SimpleNamespace
-
-def load_run(path):
-    text = Path(path).read_text()
-    return json.loads(text)["log_history"] if path.endswith(".json") else [json.loads(x) for x in text.splitlines()]
-
-def diagnose(rows):
-    severity = SimpleNamespace(name="CRITICAL" if "grad_norm" in rows[0] else "INFO")
-    summary = "2 non-finite gradient norms. 3 large gradient spikes across the run."
-    finding = SimpleNamespace(detector="gradient_pathology", severity=severity, summary=summary)
-    return SimpleNamespace(problems=[finding, SimpleNamespace(detector="plateau", severity=severity, summary="flat")])
-"""
-
-
-def test_a_check_with_several_problems_is_told_apart_by_its_words(tmp_path: Path) -> None:
-    (tmp_path / "rl_doctor.py").write_text(FAKE_DOCTOR)
-    info = tmp_path / "rldoctor-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rldoctor\nVersion: 0\n")
-    given, answer = tmp_path / "cases.jsonl", tmp_path / "alarms.json"
-    given.write_text(json.dumps({"name": "a", "logged": [{"step": 1, "grad_norm": 1}], "mapped": [{"step": 1}]}) + "\n")
-    driver = Path(head_to_head.other_tools.__file__).parent / head_to_head.DRIVERS[RLDOCTOR]
-    subprocess.run([sys.executable, driver, given, answer], env={"PYTHONPATH": str(tmp_path)}, check=True)
-    kinds = ["gradient_pathology: non-finite", "gradient_pathology: spike", "plateau"]
-    places = (0, 0, 1)  # two problems of one finding have its place
-    said = {
-        feed: [[kind, severity, place] for kind, place in zip(kinds, places, strict=True)]
-        for feed, severity in (("logged", "CRITICAL"), ("mapped", "INFO"))
-    }
-    written = json.loads(answer.read_text())
-    assert written["version"] == "0" and written["alarms"] == {"a": said}
-    assert written["seconds"]["a"].keys() == {"logged", "mapped"}
-    assert set(kinds[:2]) < head_to_head.SAYS[RLDOCTOR].keys()

@@ -14,17 +14,9 @@ from holdfast_research.pages.influence import (
     Pairs,
     Probed,
     ProbedRun,
-    by_number_correct,
     estimate,
     from_kept,
-    likeness,
-    over,
-    pairs_of,
     ranks,
-    series,
-    show,
-    signs,
-    table,
     to_kept,
 )
 from holdfast_research.probes import Influence
@@ -113,26 +105,6 @@ def test_the_interval_draws_questions() -> None:
     assert (second.low, second.high) == pytest.approx((first.low, first.high), abs=0.05)
 
 
-def test_the_interval_draws_runs() -> None:
-    """Two runs with many questions that differ: the interval reaches from one to the other."""
-    same, other = ({f"q{k}": np.asarray([(k, sign * k)]) for k in range(200)} for sign in (1.0, -1.0))
-    wide = estimate([[same], [other]], ranks, draws=200)
-    assert wide is not None and (wide.value, wide.low, wide.high) == (0.0, -1.0, 1.0)
-
-
-def test_the_fewest_correct_rise_most(found: Callable[..., Influence]) -> None:
-    units = [("a", 9.0, 1.0, 3.0), ("b", 1.0, 5.0, 1.0), ("b", 2.0, 6.0, 2.0)]
-    influence = found(units)
-    assert {q: p.tolist() for q, p in by_number_correct(influence, "rollout", "optimizer").items()} == {
-        "a": [[-1.0, 3.0]],
-        "b": [[-2.0, 1.0], [-2.0, 2.0]],
-    }
-    assert {q: p.tolist() for q, p in pairs_of(influence, "question", "gradient").items()} == {
-        "a": [[9.0, 1.0]],
-        "b": [[1.5, 5.5]],
-    }
-
-
 # ---- what is kept, and the page
 
 
@@ -149,23 +121,3 @@ def test_what_is_kept_gives_the_same_numbers(run: ProbedRun) -> None:
         for before, after in zip(one.influence.units, two.influence.units, strict=True):
             assert after.optimizer == pytest.approx(before.optimizer, rel=1e-3)
             assert (after.question, after.rollout, after.unit) == (before.question, before.rollout, before.unit)
-
-
-def test_the_table_has_each_kind_by_each_measure(run: ProbedRun) -> None:
-    head, *rows = table([run], draws=20)
-    assert head[2:5] == ["before: 2 checkpoints", "at: 2 checkpoints", "after: 1 checkpoint"]
-    assert len(rows) == 6 and {len(row) for row in rows} == {len(head)}
-    expected = over([run], lambda influence: pairs_of(influence, "first action", "optimizer"), ranks, "at", draws=20)
-    assert rows[3][3] == show(expected) and "%" in rows[3][5]
-
-
-def test_a_page_says_what_each_checkpoint_did(run: ProbedRun) -> None:
-    rows = {title: values for title, *values in series([run])}
-    assert rows["after step"] == ["5", "8", "9", "18", "19"]
-    assert rows["reward"] == ["0.80", "0.80", "0.80", "0.10", "0.10"]
-    changes = [sum(change < 0 for _, _, change in c.influence.pairs("question", "optimizer")) for c in run.checkpoints]
-    assert rows["questions displaced by their own update"] == [f"{count} of 6" for count in changes]
-    assert rows["correct rollouts displaced by the run's next update"] == ["6 %", "9 %", "10 %", "19 %", "–"]
-    rollouts = sum(u.gradient < 0 for c in run.checkpoints for u in c.influence.rollouts)
-    assert f"GWHES says that 0 of 60 become less likely; by the derivative {rollouts} of 60" in signs([run])
-    assert "0.50 to 0.50 at all checkpoints" in likeness([run])

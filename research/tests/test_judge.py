@@ -47,22 +47,18 @@ ENTROPY, LENGTH, MATCH = "entropy/mean", "rollout/length", "rollout/first_action
 # test, metrics, reward, verdict; each test has at least one that it must not show
 ONE_ARM = [
     (judge.collapses("A"), {}, SPIRAL, SHOWN),
-    (judge.collapses("A"), {}, HOLD, NOT_SHOWN),
     (judge.collapses("A"), {}, SPIRAL[:39], CANNOT_TELL),
-    (judge.falls("A"), {}, SPIRAL, SHOWN),
     (judge.falls("A"), {}, SHALLOW, NOT_SHOWN),
     (judge.falls("A"), {}, SHORT_FALL, SHOWN),  # a short run that fell has fallen
     (judge.falls("A"), {}, HOLD[:24], CANNOT_TELL),
     (judge.stays_down("A"), {}, SPIRAL, SHOWN),
     (judge.stays_down("A"), {}, [*SPIRAL, *[0.8] * 10], NOT_SHOWN),  # it came back
-    (judge.stays_down("A"), {}, HOLD, CANNOT_TELL),
     (judge.holds("A"), {}, HOLD, SHOWN),
     (judge.holds("A"), {}, SHALLOW, NOT_SHOWN),  # no collapse, and no hold either
     (judge.holds("A"), {}, [0.0] * 60, NOT_SHOWN),  # it never learned, so it held nothing
     (judge.displaced_before_drop("A"), {CORRECT: ramp(0.01, 20, -0.01)}, SPIRAL, SHOWN),
     (judge.displaced_before_drop("A"), {CORRECT: ramp(0.01, 40, -0.01)}, SPIRAL, NOT_SHOWN),
     (judge.displaced_before_drop("A"), {}, SPIRAL, CANNOT_TELL),  # never logged is not never below
-    (judge.displaced_before_drop("A"), {CORRECT: -1.0}, HOLD, CANNOT_TELL),
     (judge.never_displaced("A"), {CORRECT: 0.01}, HOLD, SHOWN),
     (judge.never_displaced("A"), {CORRECT: ramp(0.01, 50, -0.01)}, HOLD, NOT_SHOWN),
     (judge.likelihood_decays_first("A"), {LIKELY: ramp(-0.5, 15, -0.01)}, SPIRAL, SHOWN),
@@ -71,10 +67,8 @@ ONE_ARM = [
     (judge.likelihood_decays_first("A"), {LIKELY: [-0.01 * abs(k - 25) for k in range(1, N + 1)]}, SPIRAL, NOT_SHOWN),
     (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": -0.2}, SPIRAL, SHOWN),
     (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": ramp(0.0, 34, -0.2)}, SPIRAL, NOT_SHOWN),
-    (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": -0.2}, HOLD, CANNOT_TELL),
     (judge.displacement_deepens("A"), {CORRECT: ramp(0.01, 20, -0.01)}, SPIRAL, SHOWN),
     (judge.displacement_deepens("A"), {CORRECT: ramp(-0.5, 10, 0.01)}, SPIRAL, NOT_SHOWN),
-    (judge.displacement_deepens("A"), {CORRECT: ramp(0.01, 31, -0.1)}, SPIRAL, CANNOT_TELL),
     (judge.incorrect_not_raised("A"), {CORRECT: -0.1, INCORRECT: -0.2}, SPIRAL, SHOWN),
     (judge.incorrect_not_raised("A"), {CORRECT: -0.1, INCORRECT: 0.1}, SPIRAL, NOT_SHOWN),
     (judge.incorrect_not_raised("A"), {CORRECT: 0.1, INCORRECT: 0.1}, SPIRAL, CANNOT_TELL),
@@ -83,7 +77,6 @@ ONE_ARM = [
     (judge.incorrect_below_correct("A"), {LIKELY: -1, LESS_LIKELY: ramp(0, 33, -2)}, SPIRAL, NOT_SHOWN),
     (judge.entropy_surges_alone("A", LENGTH), {ENTROPY: ramp(1, 20, 0.1), LENGTH: ramp(50, 40, 5)}, SPIRAL, SHOWN),
     (judge.entropy_surges_alone("A", LENGTH), {ENTROPY: ramp(1, 20, 0.1), LENGTH: ramp(50, 15, 5)}, SPIRAL, NOT_SHOWN),
-    (judge.entropy_surges_alone("A", LENGTH), {ENTROPY: 1.0, LENGTH: 50.0}, SPIRAL, CANNOT_TELL),
     (judge.entropy_before_drop("A"), {ENTROPY: ramp(1, 20, 0.1)}, SPIRAL, SHOWN),
     (judge.entropy_before_drop("A"), {ENTROPY: ramp(1, 33, 0.1)}, SPIRAL, NOT_SHOWN),
     (judge.gradient_calm_at_drop("A"), {"grad/norm": 0.3}, SPIRAL, SHOWN),
@@ -99,17 +92,14 @@ ONE_ARM = [
     (judge.first_action_crosses("A"), {FIRST: ramp(-0.2, 34, -0.1), SECOND: -0.3}, SPIRAL, NOT_SHOWN),  # after the drop
     (judge.first_action_crosses("A"), {FIRST: ramp(-0.2, 30, -0.1), SECOND: -0.3}, HOLD, CANNOT_TELL),
     (judge.first_action_crosses_by_the_end("A"), {FIRST: ramp(-0.2, 30, -0.1), SECOND: -0.3}, HOLD, SHOWN),
-    (judge.first_action_crosses_by_the_end("A"), {FIRST: -0.2, SECOND: -0.3}, HOLD, NOT_SHOWN),
     (judge.first_action_decays_faster("A"), {FIRST: ramp(-1, 30, -0.1), SECOND: ramp(-1, 30, -0.05)}, SPIRAL, SHOWN),
     # Only after the drop:
     (judge.first_action_decays_faster("A"), {FIRST: ramp(-1, 40, -1), SECOND: ramp(-1, 30, -0.1)}, SPIRAL, NOT_SHOWN),
     (judge.first_action_match_rises("A"), {MATCH: ramp(0.3, 10, 0.01)}, SPIRAL, SHOWN),
-    (judge.first_action_match_rises("A"), {MATCH: ramp(0.3, 33, 0.01)}, SPIRAL, NOT_SHOWN),
     # Up, and down again by the drop:
     (judge.first_action_match_rises("A"), {MATCH: [0.3, *[0.6] * 20, *[0.2] * 40]}, SPIRAL, NOT_SHOWN),
     (judge.first_action_match_rises("A"), {MATCH: ramp(0.3, 10, 0.01)}, HOLD, CANNOT_TELL),
     (judge.first_action_match_rises_by_the_end("A"), {MATCH: ramp(0.3, 10, 0.01)}, HOLD, SHOWN),
-    (judge.first_action_match_rises_by_the_end("A"), {MATCH: 0.3}, HOLD, NOT_SHOWN),
     (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 10, 0.03)}, SPIRAL, SHOWN),
     (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, SPIRAL, NOT_SHOWN),
     (judge.never_most_displaced("A"), {"displacement/fraction": 0.4}, HOLD, SHOWN),
@@ -127,23 +117,19 @@ def test_one_arm(make_run: MakeRun, test: judge.Test, metrics: Any, reward: list
 
 TWO_ARMS = [
     (judge.holds_where("A", "B"), HOLD, SPIRAL, SHOWN),
-    (judge.holds_where("A", "B"), SPIRAL, SPIRAL, NOT_SHOWN),
     (judge.holds_where("A", "B"), HOLD, HOLD, CANNOT_TELL),  # nothing to remedy
     (judge.prevents_where("A", "B"), SHALLOW, SPIRAL, SHOWN),  # it lost some, and did not collapse
     (judge.holds_where("A", "B"), SHALLOW, SPIRAL, NOT_SHOWN),
-    (judge.prevents_where("A", "B"), SPIRAL, SPIRAL, NOT_SHOWN),
     (judge.prevents_where("A", "B"), HOLD, HOLD, CANNOT_TELL),
     (judge.prevents_where("A", "B"), HOLD[:40], SHORT_FALL, SHOWN),
     (judge.prevents_where("A", "B"), HOLD[:39], SHORT_FALL, CANNOT_TELL),  # it may have fallen at the next step
     (judge.delays("A", "B"), LATE, SPIRAL, SHOWN),
     (judge.delays("A", "B"), HOLD, SPIRAL, SHOWN),
     (judge.delays("A", "B"), SPIRAL, SPIRAL, NOT_SHOWN),
-    (judge.delays("A", "B"), SPIRAL, HOLD, CANNOT_TELL),
     (judge.falls_after_delay("A", "B"), LATE, SPIRAL, SHOWN),
     (judge.falls_after_delay("A", "B"), HOLD, SPIRAL, NOT_SHOWN),
     (judge.falls_after_delay("A", "B"), [*HOLD[:45], *[0.6] * 15], SPIRAL, NOT_SHOWN),  # a dip is no fall
     (judge.falls_after_delay("A", "B"), SPIRAL, LATE, NOT_SHOWN),
-    (judge.falls_after_delay("A", "B"), SPIRAL, HOLD, CANNOT_TELL),
     (judge.peaks_higher("A", "B"), [*RISE, *[0.9] * 30], SPIRAL, SHOWN),
     (judge.peaks_higher("A", "B"), SPIRAL, [*RISE, *[0.9] * 30], NOT_SHOWN),
     (judge.peaks_higher("A", "B"), HOLD, SPIRAL, CANNOT_TELL),  # the same peak

@@ -67,13 +67,14 @@ def of(method: Method) -> list[RunSeries]:
 
 def test_the_tables_and_figures_are_those_of_the_runs(found: dict[str, Method]) -> None:
     assert page(TEXT, found) == TEXT, "python -m holdfast_research.pages.why"
-    of_experiment = {
-        name: svg for about in ("rivals", "real-old") for _, name, svg in figures(find(about), kept(about))
-    }
-    shown = re.findall(r"\(figures/(.+)\)", TEXT)
+    shown = {*re.findall(r"\(figures/(.+)\)", TEXT)}
     assert len(shown) == 4
-    for name in shown:
-        assert of_experiment[name] == (PAGE.parent / "figures" / name).read_text(encoding="utf-8")
+    for about in ("rivals", "real-old"):
+        drawn = figures(find(about), kept(about))
+        while any(name.startswith(about) for name in shown):
+            _, name, svg = next(drawn)
+            assert name not in shown or svg == (PAGE.parent / "figures" / name).read_text(encoding="utf-8")
+            shown.discard(name)
 
 
 def test_what_the_explanations_are_right_on(found: dict[str, Method]) -> None:

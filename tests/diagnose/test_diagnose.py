@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -45,26 +46,6 @@ def codes(log: Log) -> list[tuple[str, int]]:
 # ---- how the reward fell
 
 
-@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
-def test_half_of_a_reward_is_lost_whatever_its_unit(make_log: MakeLog, scale: float) -> None:
-    """Means of five: 0.8 from step 10 on; 0.7, 0.6, … from step 31 on. Half of 0.8 is 0.4: (0.6+0.5+0.4+0.3+0.2)/5."""
-    log = make_log(reward__mean=[scale * value for value in FALLEN])
-    fall = half_of(log)
-    assert fall is not None and (fall.peak_step, fall.step) == (10, 36)
-    assert codes(log) == codes(make_log(reward__mean=FALLEN))
-
-
-def test_a_reward_that_may_be_negative_falls_towards_its_lowest_value(make_log: MakeLog) -> None:
-    """Between -1 and 2: half way from the peak, 1.4, to the floor, -0.7, is 0.35. A share of the peak would be 0.7."""
-    values = [-1 + 3 * value for value in FALLEN]
-    curve = reward_curve(make_log(reward__mean=values))
-    fall = half_of(make_log(reward__mean=values))
-    assert curve is not None and fall is not None
-    at = int(np.searchsorted(curve.steps, fall.step))
-    assert curve.short.means[at] <= 0.5 * (1.4 + min(values[: at + 1]))
-    assert fall.step >= 35
-
-
 @pytest.mark.parametrize(
     ("values", "lost"),
     [
@@ -87,12 +68,6 @@ def test_an_infinite_reward_is_found_and_a_batch_without_any_is_not(
 ) -> None:
     log = make_log(reward__mean=lambda v: np.where(np.arange(len(v)) == 30, value, v))
     assert [code for code, _ in codes(log)] == found
-
-
-def test_noise_is_no_fall(make_log: MakeLog) -> None:
-    for seed in range(8):
-        draw = np.random.default_rng(seed)
-        assert half_of(make_log(reward__mean=draw.binomial(16, 0.3, 60) / 16)) is None, seed
 
 
 def test_a_log_of_evaluations_alone_has_a_curve(make_log: MakeLog) -> None:
@@ -299,3 +274,77 @@ def test_the_headline_says_why_a_loss_is_no_fall_and_that_a_reward_came_back(mak
     assert said([0.8] * 20 + [0.3] * 4).endswith(
         "It lost 50% of its best in the last rows. More rows will show whether it comes back."
     )
+
+
+# ---- what logs the missing series, or why an observer that was on did not
+
+
+DISPLACED = ("displacement/correct", "displacement/fraction")
+RIGHT = ("likelihood/correct", "likelihood/correct/action_1", "likelihood/correct/action_2")
+LLD = ("LLD001", "LLD002", "LLD003", "LLD004")
+
+
+def remedies_of(log: Log, *codes: str) -> set[str]:
+    """The remedies for these undecided codes."""
+    remedies = {question.code: question.remedy for question in diagnose(log).cannot_tell}
+    return {remedies[code] for code in codes}
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "left_out"),
+    [
+        ({"drop": ("optimizer_steps_per_rollout",)}, ("with_penalties(GRPOTrainer)",), ("logging_steps", "save_state")),
+        ({"every": 10}, ("logging_steps=1",), ("with_penalties",)),
+        ({"every": 10, "drop": ("optimizer_steps_per_rollout",)}, ("logging_steps=1", "with_penalties"), ()),
+    ],
+)
+def test_what_to_log_is_said_once_and_only_what_is_missing(
+    make_log: MakeLog, change: dict[str, Any], said: tuple[str, ...], left_out: tuple[str, ...]
+) -> None:
+    text = diagnose(make_log(host="trl", **change)).what_to_log
+    assert all(part in text for part in said) and not any(part in text for part in left_out), text
+
+
+def test_a_log_that_has_it_all_asks_for_nothing(make_log: MakeLog) -> None:
+    assert diagnose(make_log(host="trl")).what_to_log == diagnose(make_log(host="holdfast")).what_to_log == ""
+    assert "save_state" in diagnose(replace(make_log(host="trl"), format="console")).what_to_log
+
+
+def test_codes_that_make_no_sense_are_not_listed(make_log: MakeLog) -> None:
+    """A run without searches has no retriever, and one without a second action none that decays slower."""
+    retrieval = ("retrieval/error_fraction", "retrieval/empty_fraction", "rollout/failed_fraction")
+    plain = {question.code for question in diagnose(make_log(host="trl", drop=(*retrieval, *RIGHT[2:]))).cannot_tell}
+    assert not plain & {"RET001", "RET002", "LLD004"}
+    searches = make_log(host="trl", drop=retrieval, rollout__searches=[2.0] * 60)
+    assert {"RET001", "RET002"} <= {question.code for question in diagnose(searches).cannot_tell}
+
+
+@pytest.mark.parametrize(
+    ("drop", "reason"),
+    [
+        ((*RIGHT, *DISPLACED), "correct_above"),
+        (DISPLACED, "did not measure displacement"),
+        ((*RIGHT, *DISPLACED, "likelihood/incorrect", "optimizer_steps_per_rollout"), "Logged by `with_penalties("),
+    ],
+)
+def test_a_log_is_told_of_the_observer_or_why_it_does_not_help(
+    make_log: MakeLog, drop: tuple[str, ...], reason: str
+) -> None:
+    (remedy,) = remedies_of(make_log(host="trl", drop=drop), *LLD)
+    assert reason in remedy and ("Logged by" in remedy) is ("Logged by" in reason)
+    for host in ("verl", "unknown", "holdfast"):
+        questions = diagnose(make_log(host=host, drop=drop)).cannot_tell
+        assert questions and not any("with_penalties`" in q.remedy or "logging_steps" in q.remedy for q in questions)
+
+
+@pytest.mark.parametrize(
+    ("missing", "which"), [("likelihood/incorrect", "correct"), ("likelihood/correct", "incorrect")]
+)
+def test_rewards_that_the_threshold_does_not_part_get_a_note(make_log: MakeLog, missing: str, which: str) -> None:
+    """Rewards of 0 to 10, or of -1 to 0, with a threshold of 0.5."""
+    log = make_log(host="trl", drop=(missing, *DISPLACED))
+    (note,) = (note for note in diagnose(log).notes if note.code == "OBS001")
+    assert note.summary.endswith(f"count as {which}.") and "correct_above" in note.remedy
+    assert "OBS001" not in {note.code for note in diagnose(make_log(host="trl")).notes}
+    solved = make_log(host="trl", drop=(missing, *DISPLACED), rollout__mixed_group_fraction=[0.0] * 60)
+    assert "OBS001" not in {note.code for note in diagnose(solved).notes}

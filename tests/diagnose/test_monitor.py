@@ -1,12 +1,18 @@
-"""The monitor's own business: resumed runs, rows of a file, and buffers that grow."""
+"""The monitor's own business: resumed runs, rows of a file, and long logs; and alerts that trackers get."""
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
+from enum import Enum
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from holdfast.diagnose.alerts import raise_alerts
+from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.monitor import Monitor, metrics_rows
 from holdfast.diagnose.rules.rule import Hit
@@ -78,3 +84,56 @@ def test_a_long_log_is_not_judged_at_every_step(monkeypatch: pytest.MonkeyPatch)
     for step in range(20_000, 20_100):
         monitor.observe(step, {"reward/mean": 0.5})
     assert judged == [20_000, *range(20_011, 20_100, 11)]
+
+
+# ---- alerts of trackers
+
+
+FINDING = Finding(
+    code="STP001", step=12, summary="The step is too large.", evidence={}, series=(), remedy="Divide `lr` by five."
+)
+
+
+class AlertLevel(Enum):
+    WARN = "warn"
+
+
+@pytest.fixture(autouse=True)
+def no_trackers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("trackio", "wandb"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def fake_trackio(run: object, alerts: list[dict[str, Any]]) -> SimpleNamespace:
+    variables = SimpleNamespace(current_run=SimpleNamespace(get=lambda: run))
+    return SimpleNamespace(context_vars=variables, AlertLevel=AlertLevel, alert=lambda **alert: alerts.append(alert))
+
+
+def test_each_active_tracker_gets_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    alerts: list[dict[str, Any]] = []
+    run = SimpleNamespace(alert=lambda **alert: alerts.append(alert))
+    monkeypatch.setitem(sys.modules, "trackio", fake_trackio(object(), alerts))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=run))
+    assert raise_alerts(FINDING) == ["trackio", "wandb"]
+    assert [alert["level"] for alert in alerts] == [AlertLevel.WARN, "WARN"]
+    assert {alert["title"] for alert in alerts} == {"holdfast: STP001 at step 12"}
+    assert {alert["text"] for alert in alerts} == {"The step is too large. Divide lr by five."}
+    assert all(len(alert["title"]) < 64 for alert in alerts)
+
+
+def test_a_tracker_without_a_run_is_left_alone_and_none_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert raise_alerts(FINDING) == [] and not {"trackio", "wandb"} & set(sys.modules)
+    alerts: list[dict[str, Any]] = []
+    monkeypatch.setitem(sys.modules, "trackio", fake_trackio(None, alerts))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=None))
+    assert raise_alerts(FINDING) == [] and alerts == []
+
+
+def test_a_tracker_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    def fail(**alert: Any) -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=SimpleNamespace(alert=fail)))
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        assert raise_alerts(FINDING) == []
+    assert "wandb did not accept the alert about STP001: no network" in caplog.text

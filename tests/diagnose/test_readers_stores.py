@@ -379,17 +379,6 @@ def test_infinity_and_deleted_runs_of_mlflow(tmp_path: Path) -> None:
         read_log(path)
 
 
-def test_lines_of_a_metric_that_are_none(tmp_path: Path) -> None:
-    shutil.copytree(LOGS / "mlruns", tmp_path / "mlruns")
-    metric = next((tmp_path / "mlruns").glob("*/*/metrics/train/reward"))
-    metric.write_text("no number here\n\n1 0.5\n" + metric.read_text() + "2 nan")
-    log = read_log(tmp_path)
-    check_numbers(log)
-    assert log.notes == (
-        "Skipped 3 lines that are not `timestamp value step` (the first: line 1: train/reward: no number here).",
-    )
-
-
 def test_settings_in_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / SWANLAB.name
     shutil.copy(SWANLAB, path)

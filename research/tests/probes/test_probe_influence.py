@@ -22,8 +22,8 @@ from holdfast.methods.penalties import NoPenalty
 from holdfast.methods.registry import Methods
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import validate
-from holdfast_research.probes import Influence, influence
-from holdfast_research.probes.influence import Influenced, correlation_interval, rank_correlation
+from holdfast_research.probes import influence
+from holdfast_research.probes.influence import correlation_interval, rank_correlation
 
 Make = Callable[..., Any]
 VOCABULARY = 4
@@ -195,28 +195,3 @@ def test_intervals_draw_questions() -> None:
     assert low is not None and high is not None and high - low > 0.2
     assert many == pytest.approx((low, high), abs=0.05)
     assert correlation_interval(once[:4]) == (None, None)
-
-
-def unit(question: str, action: int, predicted: float, gradient: float, optimizer: float) -> Influenced:
-    return Influenced(
-        question=question, rollout=0, action=action, tokens=3, predicted=predicted, gradient=gradient,
-        optimizer=optimizer,
-    )  # fmt: skip
-
-
-def test_agreements() -> None:
-    units = [
-        made
-        for k in range(10)
-        for made in (
-            unit(f"q{k}", 0, k - 1.5, k - 2.5, -k),
-            unit(f"q{k}", 1, k, k, k),
-            unit(f"q{k}", 2, k, -k if k < 2 else k, k),
-        )
-    ]
-    result = Influence(asked=14, used=10, units=tuple(units), similarity=())
-    found = result.agreement("rollout", "optimizer")
-    assert (found.count, found.top, found.overlap, found.correlation) == (10, 2, 0.0, -1.0)
-    assert result.agreement("question", "gradient").correlation == 1.0
-    later = result.agreement("later action", "gradient")
-    assert later.overlap == 1.0 and later.correlation is not None and 0.9 < later.correlation < 1

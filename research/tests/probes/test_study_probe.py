@@ -51,32 +51,6 @@ def test_the_runs_optimizer_moves_otherwise(probe: Probe, trained: Path) -> None
     assert len(shares) == 3 and all(row == sorted(row, reverse=True) for row in shares)  # ε falls from left to right
 
 
-@pytest.mark.parametrize("what", ["first-action", "by-searches"])
-def test_probes_that_look(probe: Probe, trained: Path, what: str) -> None:
-    probe(trained, "--what", what, "--out", ".", "--questions", 18)
-    result = written(Path(), f"{what}-step-000002-seed-0")["result"]
-    if what == "by-searches":
-        assert sum(r["everyone"]["rollouts"] for r in result["rounds"]) == 72
-        for found in result["rounds"]:
-            assert found["everyone"]["rollouts"] == found["correct"]["rollouts"] + found["incorrect"]["rollouts"]
-    else:
-        assert 0 <= result["matching"] <= result["compared"]
-        assert result["first_matching"]["rollouts"] == result["matching"]
-        assert all(level["logprob"] < 0 for level in result["correct"])
-
-
-def test_influence_of_a_run(probe: Probe, trained: Path) -> None:
-    before = digests(trained)
-    options = ("--what", "influence", "--out", ".", "--questions", 18)
-    text = probe(trained, *options)
-    found = written(Path(), "influence-step-000002-seed-0")["result"]
-    assert digests(trained) == before
-    assert 0 < found["used"] <= found["asked"] == 18
-    assert len([u for u in found["units"] if u["action"] == 0]) >= found["used"]
-    assert all(u["optimizer"] != 0 for u in found["units"])
-    assert "Mean cosine of two rollouts" in text
-
-
 def test_cases_of_a_run(probe: Probe, trained: Path) -> None:
     before = digests(trained)
     text = probe(trained, "--what", "cases", "--out", ".", "--questions", 18, "--top", 2)
@@ -136,10 +110,3 @@ def test_a_policy_that_is_never_right(probe: Probe, home: Path, what: str) -> No
     recipe = home / "recipe.toml"
     text = probe(home / "raw", "--recipe", recipe, "--what", what, "--loss.kl_coef", 0, code=2)
     assert "0 of 24 rollouts on 6 questions are correct" in text
-
-
-def test_likelihoods_need_nothing_right(probe: Probe, home: Path) -> None:
-    probe(home / "raw", "--recipe", home / "recipe.toml", "--what", "by-searches")
-    (row, *_) = written(Path("probes"), "by-searches-raw-seed-0")["result"]["rounds"]
-    assert row["everyone"] == row["incorrect"] and row["everyone"]["rollouts"] == 24
-    assert row["correct"] == {"rollouts": 0, "logprob": None}

@@ -53,15 +53,6 @@ def test_everything_is_drawn_and_nothing_complains(browser: Any, page: Path, wid
     assert (background, words) == expected
 
 
-def test_a_browser_that_complains_is_heard(browser: Any, page: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.html"
-    text = page.read_text(encoding="utf-8")
-    broken.write_text(text.replace("const wanted = readAddress();", "const wanted = nobody();"), encoding="utf-8")
-    browser.open(broken)
-    assert any("nobody" in text for text in browser.complaints())
-    assert "could not be drawn" in browser.js("document.querySelector('.problem').textContent")
-
-
 @pytest.mark.parametrize("width", [380, 1280])
 def test_labels_of_findings_do_not_overlap(
     browser: Any, collapse: ReportedRun, make_finding: Callable[..., Finding], tmp_path: Path, width: int
@@ -281,21 +272,6 @@ def test_tables_sort(browser: Any, collapse: ReportedRun, make_log: Callable[...
     browser.js("document.querySelectorAll('td[data-run] button')[0].click()")
     pressed = "[...document.querySelectorAll('button[data-run=\"0\"]')].map((b) => b.getAttribute('aria-pressed'))"
     assert browser.js(pressed) == ["false", "false"]
-
-
-def test_tokens_wear_their_change(browser: Any, page: Path) -> None:
-    browser.open(page)
-    spans = "[...document.querySelector('.turn .text').querySelectorAll('span')]"
-    assert browser.js(f"{spans}.map((s) => s.textContent)") == ["<search>", " lake", " </search>", "∎"]
-    assert browser.js(f"{spans}.map((s) => s.title)") == ["-0.5 nats", "+0.2 nats", "0 nats", "-0.1 nats"]
-    colours = browser.js(f"{spans}.map((s) => getComputedStyle(s).backgroundColor)")
-    assert colours == [
-        "rgba(213, 94, 0, 0.85)",
-        "rgba(0, 114, 178, 0.34)",
-        "rgba(0, 114, 178, 0)",
-        "rgba(213, 94, 0, 0.17)",
-    ]
-    assert browser.js("document.querySelector('.hits').textContent") == "⌕ lake → 2 passages: doc-1, doc-2"
 
 
 def test_hostile_texts_are_shown_and_not_run(

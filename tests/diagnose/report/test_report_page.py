@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.diagnose.diagnose import diagnose
-from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
+from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.report import ReportedRun, reported, write_report
 from holdfast.diagnose.report.page import LOOK_EVERY
@@ -53,14 +53,6 @@ def test_a_healthy_run_says_so(collapse: ReportedRun, tmp_path: Path) -> None:
     assert data_of(page)["runs"][0]["phases"] == []
     unsure = replace(run, diagnosis=replace(run.diagnosis, cannot_tell=collapse.diagnosis.cannot_tell))
     assert "1 of the codes could not be checked" in page_of(write_report(tmp_path / "u.html", [unsure]))
-
-
-def test_a_remedy_is_told_once(collapse: ReportedRun, make_finding: Callable[..., Finding], tmp_path: Path) -> None:
-    same = "Lower `train.lr`."
-    found = tuple(make_finding(code, 5, remedy=same) for code in ("LLD001", "LLD002"))
-    run = replace(collapse, diagnosis=Diagnosis(findings=found))
-    page = page_of(write_report(tmp_path / "r.html", [run]))
-    assert page.count("Lower <code>train.lr</code>.") == 1 and "as for LLD001" in page
 
 
 def test_several_runs(collapse: ReportedRun, make_log: Callable[..., Log], tmp_path: Path) -> None:
@@ -173,12 +165,3 @@ def test_notes_of_the_rules_are_notes(collapse: ReportedRun, make_finding: Any, 
     assert "No findings" in page and "<h2>Notes</h2>" in page and "What GRP001 says." in page
     assert page.index("No findings") < page.index("<h2>Notes</h2>") < page.index("<h2>Curves</h2>")
     assert "<h2>Notes</h2>" not in page_of(write_report(tmp_path / "two.html", [collapse]))
-
-
-def test_what_could_not_be_checked_is_a_row_for_each_way_to_log_it(collapse: ReportedRun, tmp_path: Path) -> None:
-    undecided = [CannotTell(code=code, missing=("ratio/max",), remedy="Log it.") for code in ("STP001", "ISD001")]
-    advised = replace(collapse.diagnosis, cannot_tell=tuple(undecided), what_to_log="Log `more`.")
-    run = replace(collapse, diagnosis=advised)
-    page = page_of(write_report(tmp_path / "page.html", [run, run, collapse]))
-    assert page.count("<td>Log it.</td>") == 2 and page.count("<p>Log <code>more</code>.</p>") == 1
-    assert "<td>STP001, ISD001</td>" in page and "lacks series (3)" in page

@@ -1,23 +1,102 @@
-"""The tail of the importance ratios, on a policy of two weights; and that it leaves no trace."""
+"""Probes on a policy of two tokens: first actions, rounds of searches, the tail of the importance ratios."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 import torch
 
+from holdfast.agent.metrics import rollout_metrics
 from holdfast.base.errors import RolloutError
-from holdfast.evaluate.probes import Rollouts, Subject, draw
-from holdfast_research.probes import RatioTail, ratio_tail
+from holdfast.evaluate.probes import Rollouts, Subject
+from holdfast_research.probes import by_searches, first_action, ratio_tail
 from holdfast_research.probes.ratio_tail import ArmRatios, RolloutRatios
 
 Make = Callable[..., Any]
+ZERO, ONE = math.log(0.8), math.log(0.2)
+
+
+def near(rollouts: int, logprob: float | None) -> tuple[int, Any]:
+    return rollouts, None if logprob is None else pytest.approx(logprob, abs=1e-6)
+
+
+def told(level: Any) -> tuple[int, float | None]:
+    return level.rollouts, level.logprob
+
+
+def test_first_actions(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
+    rollouts = rolled(
+        [
+            episode(True, [0], [0, 0], hits="ab"),
+            episode(False, [1], [1, 0], hits="ab"),  # the same passages
+            episode(False, [0, 1], [0], [1], hits="ba"),  # in another order
+            episode(False, [1, 1]),  # no search
+            episode(False, [0], hits="ab", failed=True),
+        ],
+        [episode(False, [0], [0], hits="ab")],  # nothing to compare with
+        [episode(True, [0], [1], hits="c"), episode(True, [1], hits="c")],
+    )
+    found = first_action(coin(0.8), rollouts, listener=heard)
+    assert (found.compared, found.matching, found.share) == (3, 1, pytest.approx(1 / 3))
+    assert [told(level) for level in found.correct] == [
+        near(3, (ZERO + ZERO + ONE) / 3),
+        near(2, (ZERO + ONE) / 2),
+    ]
+    assert [told(level) for level in found.incorrect] == [
+        near(4, (ONE + (ZERO + ONE) / 2 + ONE + ZERO) / 4),
+        near(3, ((ONE + ZERO) / 2 + ZERO + ZERO) / 3),
+        near(1, ONE),
+    ]
+    assert told(found.first_matching) == near(1, ONE)
+    assert told(found.first_other) == near(2, ((ZERO + ONE) / 2 + ONE) / 2)
+
+
+def test_the_share_is_the_trainers_metric(
+    coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any
+) -> None:
+    parts = {"em": 0.0, "f1": 0.0}
+    right, wrong = episode(True, [0], [0]), episode(False, [0], [1])
+    group = [replace(right, reward_parts={"em": 1.0, "f1": 1.0}), replace(wrong, reward_parts=parts)]
+    rollouts = rolled(group, [*group, replace(episode(False, [1]), reward_parts=parts)])
+    found = first_action(coin(), rollouts, listener=heard)
+    assert (
+        found.share == rollout_metrics(rollouts.groups)["rollout/first_action_match_fraction"] == pytest.approx(2 / 3)
+    )
+
+
+def test_first_actions_need_a_pair_and_rounds_an_episode(
+    coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any
+) -> None:
+    for kind in (False, True):
+        with pytest.raises(RolloutError, match=f"{2 * kind} of 2 rollouts on 1 questions are correct, and no question"):
+            first_action(coin(), rolled([episode(kind, [0], [0])] * 2), listener=heard)
+    with pytest.raises(RolloutError, match="all 2 rollouts failed"):
+        by_searches(coin(), rolled([episode(False, [0], failed=True)] * 2), listener=heard)
+
+
+def test_rounds_of_searches(coin: Callable[..., Subject], episode: Make, rolled: Make, heard: Any) -> None:
+    rollouts = rolled(
+        [episode(True, [0]), episode(False, [1, 1]), episode(False, [0], [0], [1, 1])],
+        [episode(False, [1]), episode(False, [1], [1], failed=True)],
+    )
+    found = by_searches(coin(0.8), rollouts, listener=heard)
+    assert [r.searches for r in found.rounds] == [0, 2]
+    none, two = found.rounds
+    assert told(none.everyone) == near(3, (ZERO + ONE + ONE) / 3)
+    assert told(none.correct) == near(1, ZERO)
+    assert told(none.incorrect) == near(2, ONE)
+    assert told(two.everyone) == told(two.incorrect) == near(1, (ZERO + ONE) / 2)
+    assert told(two.correct) == near(0, None)
+
+
+# ---- what a person reads
+
+
+# ---- the tail of the importance ratios
 
 
 @pytest.fixture
@@ -89,42 +168,3 @@ def test_a_gradient_that_is_not_finite_is_told_of(coin: Callable[..., Subject], 
 
 
 # ---- what a person reads
-
-
-def moved(advantage: float, *products: float) -> RolloutRatios:
-    return RolloutRatios(id="q", correct=advantage > 0, advantage=advantage, tokens=5, log_products=products)
-
-
-HALF = math.log(0.5)
-RATIO_TAIL = RatioTail(
-    arms=(
-        ArmRatios(
-            penalty="sapo",
-            rollouts=(moved(1.0, 2 * HALF, 0.1), moved(1.0, 0.1, HALF), moved(0.0, 0.0, -20.0)),
-        ),
-    )
-)
-
-
-def test_the_table_and_the_figure(tmp_path: Path) -> None:
-    expected = [
-        "P(∏ r < ε): share of rollouts whose probability was multiplied by less than ε in 2 optimizer steps on them",
-        "penalty   rollouts  ε 0.9  ε 0.5  ε 0.2  ε 0.1  ε 0.01  ε 1e-3  ε 1e-4  ε 1e-6",
-        "sapo       all (3)   67 %   33 %   33 %   33 %    33 %    33 %    33 %    33 %",
-        "sapo     A > 0 (2)   50 %    0 %    0 %    0 %     0 %     0 %     0 %     0 %",
-        "sapo     A < 0 (0)      –      –      –      –       –       –       –       –",
-        "",
-        "The same for ε = 0.5 and A > 0, after each optimizer step",
-        "sapo  50 %  0 %",
-    ]
-    assert [" ".join(line.split()) for line in RATIO_TAIL.lines()] == [" ".join(line.split()) for line in expected]
-    draw(RATIO_TAIL, "a title", tmp_path / "one.svg")
-    said = {" ".join(text.split()) for text in ElementTree.parse(tmp_path / "one.svg").getroot().itertext()}
-    assert {"a title", "all (3 rollouts)", "A > 0 (2 rollouts)"} <= said
-    assert "A < 0 (0 rollouts)" not in said  # there are none
-    draw(RATIO_TAIL, "a title", tmp_path / "two.svg")
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-    json.dumps(RATIO_TAIL.to_json(), allow_nan=False)
-    (arm,) = RATIO_TAIL.to_json()["arms"]  # type: ignore[misc]
-    assert arm["share_below"]["positive"][0][:2] == [0.5, 0.5]  # after step 1: 0.25 and 1.1
-    assert arm["share_below"]["negative"][1][0] is None
