@@ -73,17 +73,6 @@ def test_the_page_has_what_was_read_and_whether_it_is_enough() -> None:
     assert [[cell.startswith("**") for cell in row] for row in rows] == [[False, True, False]] * 2
 
 
-def test_a_healthy_set_lists_what_is_said_of_each_run() -> None:
-    views = [
-        {"name": "a", "view": "whole", "has_finding": True, "findings": [["RWD001", 12]], "notes": []},
-        {"name": "a", "view": "every 10", "has_finding": False, "findings": [], "notes": [["ZER001", 10]]},
-    ]
-    reading = diagnosis_page.healthy_set_reading({"views": views})
-    assert reading["runs"] == {"a": {"whole": "RWD001@12", "every 10": "no finding; notes: ZER001@10"}}
-    assert reading["numbers"]["healthy with a finding"]["whole"].startswith("1 of 1")
-    assert reading["numbers"]["healthy with a note"]["every 10"].startswith("1 of 1")
-
-
 def test_what_another_command_wrote_becomes_a_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readings, "READINGS", tmp_path)
     written = tmp_path / "null.txt"

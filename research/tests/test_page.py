@@ -95,15 +95,6 @@ def test_the_page_is_one_file_that_holds_everything(results: dict[str, Any], run
     assert "| It is absent. | is | " in text and "| It holds. |" not in text and "2 shown" in text
 
 
-def test_what_asks_about_arms_left_out_is_left_out(runs: Runs, tmp_path: Path) -> None:
-    alone = {"remedy": runs["remedy"]}
-    results = results_of(replace(PLAN, arms=(REMEDY,)), alone, tmp_path)
-    assert results["claims"] == [] and results["claims_left_out"] == 3
-    assert (
-        "Claims about arms that were left out" in write_report(EXPERIMENT, results, alone, tmp_path / "out").read_text()
-    )
-
-
 def test_the_page_in_markdown_has_arms_verdicts_and_what_is_missing(results: dict[str, Any]) -> None:
     assert "| remedy, 0.2 | 0 of 3 | 0.80 (0.80–0.80) → 0.80 (0.80–0.80) |" in text_of(results)
     results["claims"] = [

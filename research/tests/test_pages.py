@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import mean
 from xml.etree import ElementTree
 
 import numpy as np
@@ -19,58 +21,15 @@ from holdfast.cli.recipes import find as find_recipe
 from holdfast.recipe import load
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
-from holdfast_research.experiments import find
 from holdfast_research.hits import main
-from holdfast_research.pages import curves, leak, world
+from holdfast_research.pages import leak, world
+from holdfast_research.pages.influence import (
+    Pairs,
+    estimate,
+    ranks,
+)
 from holdfast_research.pages.terminal import PICTURE, drawn, printed, text_of
-from holdfast_research.plan import Plan
 from holdfast_research.wiki import prepare
-
-SCORES = {"em": 0.2, "em_greedy": 0.4}
-ROW = {"reward/mean": 0.5, "sampler/mask_mass": 0.9, "grad/norm": 1.0}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Plain GRPO on two seeds, one of which is finished."""
-    out = tmp_path / "lab"
-    experiment = find("death-spiral")
-    Plan(experiment=experiment, arms=(experiment.arm("GRPO"),), seeds=(11, 12), settings={}).save(out)
-    for seed, results in ((11, {"before": SCORES, "after": SCORES, "seconds": 1.0}), (12, None)):
-        run = out / "runs" / f"grpo-s{seed}"
-        run.mkdir(parents=True)
-        (run / "metrics.jsonl").write_text("".join(json.dumps({"step": i, **ROW}) + "\n" for i in range(1, 9)))
-        if results is not None:
-            (run / "results.json").write_text(json.dumps(results))
-    return out
-
-
-def test_the_words_of_the_page_and_its_figures(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    docs, kept = tmp_path / "docs", tmp_path / "kept"
-    (kept / "death-spiral").mkdir(parents=True)
-    old, other = docs / "figures" / "death-spiral-77-gone.svg", docs / "figures" / "sapo-00-reward-mean.svg"
-    old.parent.mkdir(parents=True)
-    old.write_text("")
-    other.write_text("")
-    monkeypatch.setattr(curves, "DOCS", docs)
-    monkeypatch.setattr(curves, "KEPT_RUNS", kept)
-    monkeypatch.setattr("sys.argv", ["curves.py", str(folder)])
-    curves.main()
-
-    page = (docs / "death-spiral.md").read_text()
-    assert capsys.readouterr().out.strip() == str(docs / "death-spiral.md")
-    assert page.startswith("# The death spiral and its remedies\n") and "## Curves" in page
-    assert (kept / "death-spiral" / "runs.csv").read_text().splitlines()[1].startswith("GRPO,11,")
-    assert [run.seed for run in curves.runs_of(folder)[1]["GRPO"]] == [11], "the other is not finished"
-    drawn = sorted(path.name for path in (docs / "figures").glob("death-spiral-*.svg"))
-    assert drawn and all(f"(figures/{name})" in page for name in drawn)
-    assert any("mask_mass" in name for name in drawn) and not any("grad-norm" in name for name in drawn)
-    assert not old.exists() and other.exists()
-    svg = (docs / "figures" / drawn[0]).read_text()
-    assert "currentColor" not in svg and 'fill="#ffffff"' in svg  # a file of its own has no page behind it
-
 
 # ---- the table of seeds
 
@@ -245,3 +204,37 @@ def test_shuffled_passages_are_about_somebody_else(bench: world.Bench) -> None:
         assert question.hops[0].fact.subject not in [hit.document.title for hit in found]
         assert len(found) == 3
     assert len({found[0].document.id for found in hits}) > 100
+
+
+# ---- influence: pooling and intervals
+
+
+def made(levels: Sequence[float], rng: random.Random, *, questions: int = 12, copies: int = 1) -> list[Pairs]:
+    """A checkpoint for each level, where what was measured is the prediction with so much noise."""
+    checkpoints = []
+    for level in levels:
+        pairs = [(x := rng.random(), x + level * rng.random()) for _ in range(questions)]
+        checkpoints.append({f"q{k}": np.asarray([pair] * copies) for k, pair in enumerate(pairs)})
+    return checkpoints
+
+
+def test_checkpoints_are_not_mixed_and_runs_count_alike() -> None:
+    """Two checkpoints of opposite order and levels far apart, in a run, beside a run with one."""
+    up = {"a": np.asarray([(1.0, 1.0), (2.0, 2.0)]), "b": np.asarray([(3.0, 3.0)])}
+    down = {"a": np.asarray([(1.0, 103.0), (2.0, 102.0)]), "b": np.asarray([(3.0, 101.0)])}
+    assert (pooled := estimate([[up, down], [up]], ranks, draws=50)) is not None
+    assert pooled.value == pytest.approx(mean([mean([1, -1]), 1]))
+    assert estimate([[], []], ranks, draws=50) is None
+    two = {"a": np.asarray([(1.0, 1.0), (2.0, 2.0)])}
+    assert estimate([[two]], ranks, draws=50) is None
+
+
+def test_the_interval_draws_questions() -> None:
+    """Copies of a unit within its question are no more evidence, and so are copies of a checkpoint."""
+    once = made([1.0], random.Random(1))
+    copied = made([1.0], random.Random(1), copies=20)
+    first, second, third = (estimate([c], ranks, draws=400) for c in (once, copied, once * 5))
+    assert first is not None and second is not None and third is not None
+    assert first.low < first.value < first.high and first.high - first.low > 0.2
+    assert (third.low, third.high) == (first.low, first.high)
+    assert (second.low, second.high) == pytest.approx((first.low, first.high), abs=0.05)

@@ -13,16 +13,8 @@ from holdfast.base.glossary import glossary_entry
 from holdfast_research.results import warning_rows
 from holdfast_research.series import (
     RunSeries,
-    at_step,
-    below_step,
-    between,
-    decay_step,
-    drop_step,
-    fall_step,
     read_run,
     summarise,
-    surge_step,
-    table,
 )
 from holdfast_research.signals import SIGNALS, warnings_of
 
@@ -53,16 +45,6 @@ def test_summary_by_hand(make_run: MakeRun) -> None:
     assert all(map(math.isnan, (bare.entropy_last, bare.invalid_last, bare.clipped_last)))
 
 
-@pytest.mark.parametrize(
-    ("near", "low", "fell", "collapsed"),
-    [(20, 0.1, True, True), (19, 0.1, True, False), (20, 0.55, False, False)],
-)
-def test_collapse_is_plateau_and_fall(make_run: MakeRun, near: int, low: float, fell: bool, collapsed: bool) -> None:
-    """Means of five are above .64, 80 % of .8, from the fourth high reward, .66, to the first low one, .66 or more."""
-    run = make_run(reward=[0.1] * 5 + [0.8] * (near + 2) + [low] * 20)
-    assert (summarise(run).fell, summarise(run).collapsed) == (run.fell, run.collapsed) == (fell, collapsed)
-
-
 def test_a_run_that_came_back_has_fallen(make_run: MakeRun) -> None:
     run = make_run(reward=[0.2] * 5 + [0.6] * 25 + [0.1] * 5 + [0.7] * 30)
     r = summarise(run)
@@ -78,32 +60,6 @@ def test_a_run_that_came_back_has_fallen(make_run: MakeRun) -> None:
     assert make_run(reward=[0.5] * 20 + [0.1] * 5 + [0.7] * 20).fell
 
 
-def test_moments(make_run: MakeRun) -> None:
-    # The reward's means: .2 (step 5), .36, .52, .68, .84, 1 (step 10), 1, .86 (12), .72 (13), .58 (14)
-    run = make_run(
-        reward=[0.2] * 5 + [1.0] * 6 + [0.3] * 3,
-        metrics={"entropy/mean": [1.0] * 9 + [2.0] * 5, "displacement/correct": [0.1] * 8 + [-0.1] * 6},
-    )
-    assert drop_step(run) == 13  # 28 % lost; 14 % at step 12
-    # Means of entropy: 1 until step 9, then 1.2, 1.4
-    assert surge_step(run, "entropy/mean", 0.3) == 11
-    assert surge_step(run, "entropy/mean", 1.1) is None
-    # Means of displacement: .1 until step 8, then .06, .02, -.02
-    assert below_step(run, "displacement/correct", 0.0) == 11
-    assert below_step(run, "grad/norm", 0.0) is None
-    # Highest .1, and -.02 is lower by .12
-    assert fall_step(run, "displacement/correct", 0.11) == 11
-    assert fall_step(run, "displacement/correct", 1.0) is None
-    assert decay_step(run, "reward/mean", until=9) == 9
-    assert decay_step(run, "grad/norm") is None
-    assert at_step(run, "reward/mean", 12) == pytest.approx(0.86)
-    assert at_step(run, "reward/mean", 4) is None
-    assert between(run, "entropy/mean", 9, 10) == [1.0, 2.0]
-    # A drop needs no rise, and is more than noise.
-    assert drop_step(make_run(reward=[0.5] * 10 + [0.1] * 10)) == 12
-    assert drop_step(make_run(reward=[0.5, 0.1] * 10 + [0.25] * 4)) is None
-
-
 def test_reading_and_what_cannot_be_read(tmp_path: Path, write_run: Callable[..., Path]) -> None:
     folder = write_run(tmp_path / "run", [0.1, 0.2], {"entropy/mean": [1.0]})
     run = read_run(folder, "GRPO", 7)
@@ -113,14 +69,6 @@ def test_reading_and_what_cannot_be_read(tmp_path: Path, write_run: Callable[...
         read_run(tmp_path, "GRPO", 1)
     with pytest.raises(DataError, match="no step with a reward"):
         read_run(write_run(tmp_path / "empty", []), "GRPO", 1)
-
-
-def test_the_table_has_a_row_a_run_and_a_line_an_arm(make_run: MakeRun) -> None:
-    text = table({"GRPO": {s: summarise(make_run(seed=s, em=0.2 * s)) for s in (1, 2)}})
-    # Means are .8 from step 11 on, and within 20 % of that from step 7 (.67) to step 33 (.68).
-    assert "| GRPO | 1 | 0.50 → 0.80 (11) → 0.20 (0.20) | 27 |" in text
-    assert text.endswith("collapsed on 2 of 2 seeds")
-    assert "sampled EM +0.100 (seeds +0.000 to +0.200)" in text
 
 
 # ---- signals: leads and false alarms

@@ -18,7 +18,9 @@ from holdfast.cli.recipes import find as find_recipe
 from holdfast.evaluate.results import GENERAL_SETS, MULTI_HOP_SETS, results_of
 from holdfast.evaluate.state import RESULTS, SETTINGS
 from holdfast.recipe import load
+from holdfast_research.jobs import TrainingJob
 from holdfast_research.methods import words as setting_words
+from holdfast_research.tables.make import Plan
 from holdfast_research.tables.published import BLOCKS, DISPUTED, Published
 from holdfast_research.tables.render import comma_separated, latex, markdown
 from holdfast_research.tables.rows import GRPO, ROWS, rows_of
@@ -247,3 +249,20 @@ def test_rows_are_chosen_with_what_they_are_held_against() -> None:
     assert rows_of([]) == ROWS
     with pytest.raises(ConfigError, match="--rows ToRA: no row has that in its name; there are SFT"):
         rows_of(["ToRA"])
+
+
+# ---- one command for all rows
+
+
+def test_a_row_waits_for_the_row_it_starts_from(tmp_path: Path) -> None:
+    plan = Plan(recipe=find_recipe("quickstart"), rows=rows_of(["RAG"]), seeds=(11, 12), settings={}, out=tmp_path)
+    *trainings, first_evaluation, _, _, last_evaluation = plan.jobs()
+    assert [job.name for job in trainings] == [
+        f"{row}, seed {seed}" for seed in (11, 12) for row in ("SFT on search demonstrations", "RAG after SFT")
+    ]
+    start, rag = trainings[2:]
+    assert isinstance(rag, TrainingJob) and rag.needs == (start,) and start.needs == ()
+    assert rag.config.model.path == str(start.folder / "model")
+    assert rag.command()[2:6] == ["holdfast_research", "baseline", "rag-sft", str(plan.recipe)]
+    assert first_evaluation.needs == (trainings[0],) and "--bare" not in first_evaluation.command()
+    assert last_evaluation.folder == tmp_path / "evals" / "rag-after-sft-s12" and "--bare" in last_evaluation.command()

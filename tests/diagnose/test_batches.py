@@ -1,4 +1,4 @@
-"""Rows of a log that are joined into rollout batches, as TRL's are with several optimizer steps per batch; PEN001 there."""
+"""Rows of a log that are joined into rollout batches, as those of TRL with several optimizer steps; PEN001 there."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ UNMIXED: dict[str, Change] = {MIXED: absent}
 BROKEN: dict[str, Change] = {REWARD: breaks(30, 0.0), MIXED: breaks(30, 0.0)}
 SAME: dict[str, Change] = {MIXED: always(0.15)}
 NOTES = {"ZER001", "OBS001", "RWD004"}
-"""Codes that are never findings: test_rules_zeros.py, test_observe.py, and below."""
+"""Codes that are never findings: test_rules_zeros.py, test_diagnose.py, and below."""
 CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     # code: changes, and the steps between which they must be found
     "LLD001": [(DECAY | {LIKELY: breaks(22, -0.651)}, (25, 45))],

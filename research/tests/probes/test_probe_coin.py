@@ -93,9 +93,6 @@ def test_rounds_of_searches(coin: Callable[..., Subject], episode: Make, rolled:
     assert told(two.correct) == near(0, None)
 
 
-# ---- what a person reads
-
-
 # ---- the tail of the importance ratios
 
 
@@ -165,6 +162,3 @@ def test_a_gradient_that_is_not_finite_is_told_of(coin: Callable[..., Subject], 
     found = ratio_tail(subject, asked, seed=0, listener=heard)
     assert len(heard.notes) == 1 and "gradient was not finite" in heard.notes[0]
     assert {r.log_products for r in found.arms[0].rollouts} == {(0.0,)}
-
-
-# ---- what a person reads
