@@ -1,4 +1,4 @@
-"""Jobs as processes: a script stands in for `holdfast train` and takes milliseconds."""
+"""Jobs as processes, for which a script stands in; and runs that another experiment has made."""
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ from typing import Any
 
 import pytest
 
+from holdfast import __version__
 from holdfast.base.errors import ConfigError
 from holdfast.cli.recipes import find as find_recipe
 from holdfast.recipe import dump, load
 from holdfast_research import jobs as jobs_module
-from holdfast_research.jobs import EvaluationJob, Failure, Job, Progress, TrainingJob, refuse_other_runs, run_jobs
+from holdfast_research.jobs import (
+    EvaluationJob,
+    Failure,
+    Job,
+    Progress,
+    TrainingJob,
+    refuse_other_runs,
+    reuse_runs,
+    run_jobs,
+)
 from holdfast_research.methods import Settings, words
 
 RECIPE = find_recipe("collapse")
@@ -227,3 +237,69 @@ def test_the_real_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert mine.command()[3:] == ["resume", str(mine.folder)]
     (mine.folder / "metrics.jsonl").write_text(json.dumps({"step": 2}) + '\n{"step": 3, "rew')
     assert jobs_module._rows(mine.folder) == [{"step": 2}]
+
+
+# ---- runs that another experiment has made are copied, if every setting is the same
+
+
+FLAKY = find_recipe("flaky")
+
+
+def job_of(
+    folder: Path, arm: str, settings: Settings | None = None, *, seed: int = 11, kind: str = "runs"
+) -> TrainingJob:
+    place = folder / kind / f"{arm}-s{seed}"
+    return TrainingJob(folder=place, arm=arm, seed=seed, recipe=FLAKY, settings=settings or {})
+
+
+def finish(done: TrainingJob, version: str = __version__) -> Path:
+    done.folder.mkdir(parents=True)
+    (done.folder / "config.toml").write_text(dump(done.config))
+    (done.folder / "results.json").write_text(json.dumps({"em": 1, "made_by": {"holdfast": version}}))
+    (done.folder / "checkpoints").mkdir()
+    (done.folder / "checkpoints" / "model").write_text("weights")
+    return done.folder
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return tmp_path / "coefficient"
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    return tmp_path / "death-spiral"
+
+
+@pytest.mark.parametrize("kind", ["runs", "sweep"])
+def test_the_same_run_under_another_name(here: Path, beside: Path, kind: str) -> None:
+    made = finish(job_of(beside, "llds", {"loss.penalty.name": "llds", "loss.penalty.coef": 0.2}, kind=kind))
+    wanted = job_of(here, "weak", {"loss.penalty.coef": 0.20, "loss.penalty.name": "llds"})
+    assert reuse_runs([wanted, job_of(here, "other")], here) == [made]
+    assert wanted.done and (wanted.folder / "checkpoints" / "model").read_text() == "weights"
+    assert made.is_dir() and not job_of(here, "other").folder.exists()
+    assert [path.name for path in (here / "runs").iterdir()] == ["weak-s11"]
+
+
+def test_what_differs_is_not_taken(here: Path, beside: Path) -> None:
+    finish(job_of(beside, "one", {"train.lr": 1e-4}))
+    finish(job_of(beside, "two", seed=12))
+    finish(job_of(beside, "old"), version="0.0.1")
+    (finish(job_of(beside, "three")) / "results.json").unlink()
+    (finish(job_of(beside, "broken")) / "results.json").write_text("{")
+    (finish(job_of(beside, "foreign")) / "results.json").write_text("[]")
+    half = finish(job_of(beside, "half"))
+    half.rename(half.with_name(f".{half.name}.part"))  # another experiment is copying it
+    finish(job_of(here, "four"))  # its own runs are no other experiment's
+    assert reuse_runs([job_of(here, "mine")], here) == []
+    assert not job_of(here, "mine").folder.exists()
+
+
+def test_a_run_of_another_version_is_passed_over_and_one_that_has_begun_goes_on(here: Path, beside: Path) -> None:
+    old = finish(job_of(beside, "grpo"))
+    (old / "config.toml").write_text("[train]\nsetting_of_old = 1\n")
+    newer = finish(job_of(beside, "grpo-again"))
+    assert reuse_runs([job_of(here, "grpo")], here) == [newer]
+    begun = job_of(here, "begun")
+    begun.folder.mkdir(parents=True)
+    assert reuse_runs([begun], here) == [] and not list(begun.folder.iterdir())

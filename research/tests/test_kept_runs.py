@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tomllib
 from pathlib import Path
 
@@ -90,26 +89,6 @@ def test_the_same_runs_are_the_same_bytes_and_gone_ones_go(folder: Path, tmp_pat
     kept_runs.keep(folder, first)
     after = kept_runs.packed("death-spiral", first)
     assert list(after) == ["runs/grpo-s11"] and "1.5" in after["runs/grpo-s11"]["metrics.jsonl"]
-
-
-@pytest.mark.long
-def test_adding_a_seed_leaves_packed_runs_as_they_are(tmp_path: Path) -> None:
-    name = "sapo"
-    kept = tmp_path / "kept"
-    shutil.copytree(kept_runs.KEPT / name, kept / name)
-    file = kept / name / kept_runs.RUNS
-    packed, before = file.read_bytes(), kept_runs.packed(name, kept)
-    kept_runs.restore(name, tmp_path / name, kept)
-    kept_runs.keep(tmp_path / name, kept)
-    assert file.read_bytes() == packed
-    assert len(packed) < 20_000 * len(before)
-
-    first = tmp_path / name / next(iter(before))
-    shutil.copytree(first, first.with_name("another-s99"))
-    kept_runs.keep(tmp_path / name, kept)
-    after = dict(kept_runs.packed(name, kept))
-    assert after.pop("runs/another-s99")["metrics.jsonl"] == before[f"runs/{first.name}"]["metrics.jsonl"]
-    assert after == before
 
 
 @pytest.mark.grid(4)

@@ -17,18 +17,18 @@ import pytest
 import torch
 
 from holdfast.base.errors import DataError
+from holdfast.cli.recipes import find
 from holdfast.cli.recipes import find as find_recipe
 from holdfast.recipe import load
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
+from holdfast.train.start import warm_start_only
+from holdfast.train.start_cache import SHIPPED
 from holdfast_research.hits import main
 from holdfast_research.pages import leak, world
-from holdfast_research.pages.influence import (
-    Pairs,
-    estimate,
-    ranks,
-)
+from holdfast_research.pages.influence import Pairs, estimate, ranks
 from holdfast_research.pages.terminal import PICTURE, drawn, printed, text_of
+from holdfast_research.starts import differences, measure
 from holdfast_research.wiki import prepare
 
 # ---- the table of seeds
@@ -238,3 +238,19 @@ def test_the_interval_draws_questions() -> None:
     assert first.low < first.value < first.high and first.high - first.low > 0.2
     assert (third.low, third.high) == (first.low, first.high)
     assert (second.low, second.high) == pytest.approx((first.low, first.high), abs=0.05)
+
+
+# ---- the starts that come with holdfast can be made again: another policy on another processor, with the same scores
+
+
+@pytest.mark.long  # three minutes each
+@pytest.mark.parametrize("recipe", ["quickstart", "flaky"])
+def test_a_start_made_again_arrives_at_the_same_scores(recipe: str, tmp_path: Path) -> None:
+    model = warm_start_only(load(find(recipe), ["--run.threads=1"]), tmp_path / "start")
+    assert differences(recipe, measure(recipe, model)) == []
+
+
+def test_other_scores_are_told_apart() -> None:
+    shipped = measure("quickstart", SHIPPED / "quickstart" / "model")
+    assert differences("quickstart", shipped) == []
+    assert [line.split(":")[0] for line in differences("quickstart", shipped | {"em": shipped["em"] + 0.2})] == ["em"]

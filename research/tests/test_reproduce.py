@@ -159,16 +159,3 @@ def test_killed_hindered_and_finished(tiny: Any) -> None:
     (out / "index.html").unlink()
     finish(start(verb="report"), 0)
     assert (out / "index.html").read_bytes() == page
-
-    # In a folder beside it nothing has to be trained again.
-    text = finish(start(*options, "--out", str(out.parent / "again")), 0)
-    assert "reusing 3 of 3 finished runs from out" in text and "done" not in text
-
-    # The same folder with other settings is not taken for this experiment's, and keeps its plan.
-    plan = (out / "plan.json").read_bytes()
-    assert "was run with train.lr" in finish(start(*options, "--train.lr", "1e-3"), 2)
-    assert (out / "plan.json").read_bytes() == plan
-    # Nor are its runs shown under a plan that is not theirs.
-    other = json.loads(plan) | {"settings": {"train.lr": 1e-3}}
-    (out / "plan.json").write_text(json.dumps(other))
-    assert "was run with train.lr" in finish(start(verb="report"), 2)

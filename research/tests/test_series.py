@@ -11,11 +11,7 @@ import pytest
 from holdfast.base.errors import DataError
 from holdfast.base.glossary import glossary_entry
 from holdfast_research.results import warning_rows
-from holdfast_research.series import (
-    RunSeries,
-    read_run,
-    summarise,
-)
+from holdfast_research.series import RunSeries, read_run, summarise
 from holdfast_research.signals import SIGNALS, warnings_of
 
 MakeRun = Callable[..., RunSeries]
@@ -96,15 +92,7 @@ def test_leads_and_false_alarms(make_run: MakeRun) -> None:
         "short": (make_run("short", 1, SPIRAL[:39], below_from(20)),),
     }
     (row,) = (row for row in warnings_of(runs) if row["signal"] == DISPLACED)
-    assert row == {
-        "signal": DISPLACED,
-        "before": 2,
-        "dropped": 3,
-        "leads": [4, 14],
-        "median": 9,
-        "false": 1,
-        "held": 2,
-    }
+    assert row == {"signal": DISPLACED, "before": 2, "dropped": 3, "leads": [4, 14], "median": 9, "false": 1, "held": 2}
     assert (DISPLACED, "2 of 3", "9 (4 to 14)", "1 of 2") in warning_rows({"warnings": warnings_of(runs)})
 
     calm = {"displacement/correct": [0.001] * len(SPIRAL)}

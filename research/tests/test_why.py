@@ -39,9 +39,7 @@ from holdfast_research.pages.why import (
     runs_by_name,
     turned,
 )
-from holdfast_research.pages.why import (
-    surged as entropy_surged,
-)
+from holdfast_research.pages.why import surged as entropy_surged
 from holdfast_research.paths import READINGS, REPOSITORY
 from holdfast_research.plan import PLAN_FILE, load_plan
 from holdfast_research.series import RunSeries, below_step, between, drop_step, summarise, surge_step

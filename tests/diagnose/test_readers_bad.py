@@ -78,12 +78,6 @@ def test_numbers_in_every_dress(tmp_path: Path) -> None:
     assert log.notes == ()
 
 
-def test_names_that_cannot_be_printed_can_be(tmp_path: Path) -> None:
-    log = read_log(written(tmp_path, verl((1, {"\ud800\x1b[2J": 1, "": 2, "x" * 5000: 3, "ordinary": 4}))))
-    assert len(log.series) == 4 and log.series["ordinary"].values.tolist() == [4]
-    assert all(name.isprintable() and 0 < len(name) <= 210 for name in log.series)
-
-
 # ---- steps
 
 
@@ -381,12 +375,6 @@ def test_what_is_no_log_in_a_folder_is_left_out_and_told(tmp_path: Path, caplog:
     (tmp_path / "good" / "metrics.jsonl").unlink()
     with pytest.raises(DataError, match="has no row of metrics"):
         read_logs(tmp_path)
-
-
-def test_a_progress_bar_with_a_huge_count_says_nothing(tmp_path: Path) -> None:
-    row = "{'loss': 0.1, 'grad_norm': 0.5, 'learning_rate': 1e-06, 'reward': 0.25}"
-    text = "".join(f" 50%|#####     | {'9' * 30}/{'9' * 31} [00:01<00:01]\n{row}\n" for _ in range(3))
-    assert read_log(written(tmp_path, text, "train.log")).steps.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("outer", ["metrics", "train"])

@@ -10,13 +10,7 @@ import pytest
 
 from holdfast.base.glossary import METRICS
 from holdfast.diagnose.log import Series
-from holdfast.diagnose.readers.names import (
-    SHARES,
-    ambiguous_names,
-    by_version,
-    host_of,
-    translation,
-)
+from holdfast.diagnose.readers.names import SHARES, ambiguous_names, by_version, host_of, translation
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import CHANGES, Name
 from holdfast.hosts.ours import FORMER
@@ -225,10 +219,3 @@ def test_the_page_shows_the_tables() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for table in (*map(rows_of, (*TABLES.values(), *MORE.values())), *map(left_of, LEFT_ALONE)):
         assert table in page, f"docs/reference/logs.md lacks this table:\n{table}"
-
-
-def test_an_infinite_deviation_is_compared_without_a_warning() -> None:
-    steps = np.arange(1, 4)
-    infinite = Series(steps, np.array([0.5, np.inf, 0.25]))
-    with np.errstate(all="raise"):
-        assert by_version("trl", {"reward_std": infinite, "rewards/correct/std": infinite}) == ()

@@ -51,11 +51,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "address",
-    [
-        "wandb://team/searchers/abcd1234",
-        "https://wandb.ai/team/searchers/runs/abcd1234?nw=nwuser",
-    ],
+    "address", ["wandb://team/searchers/abcd1234", "https://wandb.ai/team/searchers/runs/abcd1234?nw=nwuser"]
 )
 def test_a_run_at_wandb(wandb: list[str], address: str) -> None:
     log = read_log(address)

@@ -32,11 +32,7 @@ def kept(name: str) -> Iterator[Log]:
         rewards = [(row["step"], row["reward/mean"]) for row in rows if "reward/mean" in row]
         steps, values = (np.array(column) for column in zip(*rewards, strict=True))
         yield Log(
-            format="holdfast",
-            host="holdfast",
-            name=place,
-            series={"reward/mean": Series(steps, values)},
-            steps=steps,
+            format="holdfast", host="holdfast", name=place, series={"reward/mean": Series(steps, values)}, steps=steps
         )
 
 

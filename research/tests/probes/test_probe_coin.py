@@ -42,10 +42,7 @@ def test_first_actions(coin: Callable[..., Subject], episode: Make, rolled: Make
     )
     found = first_action(coin(0.8), rollouts, listener=heard)
     assert (found.compared, found.matching, found.share) == (3, 1, pytest.approx(1 / 3))
-    assert [told(level) for level in found.correct] == [
-        near(3, (ZERO + ZERO + ONE) / 3),
-        near(2, (ZERO + ONE) / 2),
-    ]
+    assert [told(level) for level in found.correct] == [near(3, (ZERO + ZERO + ONE) / 3), near(2, (ZERO + ONE) / 2)]
     assert [told(level) for level in found.incorrect] == [
         near(4, (ONE + (ZERO + ONE) / 2 + ONE + ZERO) / 4),
         near(3, ((ONE + ZERO) / 2 + ZERO + ZERO) / 3),

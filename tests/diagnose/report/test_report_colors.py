@@ -61,11 +61,6 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_the_distance_knows_red_from_green() -> None:
-    assert distance("#c0392b", "#4d7a1f", "usual") > 60 > 25 > distance("#c0392b", "#4d7a1f", "protan")
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_lines_of_one_plot_differ_and_lines_and_words_stand_out(theme: str) -> None:
     colors = palette(theme)

@@ -84,13 +84,6 @@ def test_a_log_of_unknown_names_shows_what_it_has(make_log: Callable[..., Log]) 
     assert [chart["title"] for chart in data["more"]] == [f"name {k:02}" for k in range(12, 20)]
 
 
-def test_evaluations_and_names_of_other_hosts(make_log: Callable[..., Log]) -> None:
-    names = ["reward/mean", "eval/reward/mean", "eval/nq/score", "val-aux/nq/x", "kl/reference", "drift/positive"]
-    found = drawn(page_data([alone(make_log({name: [0.1, 0.2] for name in names}, host="verl"))]))
-    assert found["reward"] == ["reward/mean", "eval/nq/score", "eval/reward/mean"]
-    assert found["kl"] == ["kl/reference"] and found["displacement"] == ["drift/positive"]
-
-
 def test_what_is_missing_is_said(make_log: Callable[..., Log], collapse: ReportedRun) -> None:
     missing = missing_series([collapse])
     assert "eval/em" in missing and "sampler/logprob_gap" in missing
