@@ -80,14 +80,10 @@ def test_texts_are_numbers_and_a_cut_row_is_noted() -> None:
 # ---- steps
 
 
-def test_without_bar_or_setting_the_steps_are_rows(tmp_path: Path) -> None:
-    log = written(tmp_path, rows((0.1, 0.2, 0.3)))
-    assert steps(log) == [1, 2, 3]
-    assert log.notes == ("The log has no steps: a step here is a row, counted from 1.",)
-
-
 @pytest.mark.parametrize("line", ["logging_steps=10,", "--logging_steps 10 \\", "'logging_steps': 10"])
-def test_the_setting_that_was_printed_counts(tmp_path: Path, line: str) -> None:
+def test_the_setting_that_was_printed_counts_and_without_it_a_step_is_a_row(tmp_path: Path, line: str) -> None:
+    alone = written(tmp_path, rows((0.1, 0.2, 0.3)))
+    assert steps(alone) == [1, 2, 3] and alone.notes[0].startswith("The log has no steps")
     log = written(tmp_path, line + "\n" + rows((0.1, 0.2, 0.3)))
     assert steps(log) == [10, 20, 30] and not log.notes
 

@@ -24,26 +24,11 @@ ASYNCHRONOUS = "max_staleness"  # of AsyncGRPOConfig, which needs more than trl 
 
 # What stands in backticks beside settings: names of code, files, series and sections.
 CALLS = {
-    "SearchRollouts",
-    "reward_functions",
-    "rollout_func",
-    "env_mask",
-    "tool_mask",
-    "response_mask",
-    "TokenBatch",
-    "trajectories.jsonl",
-    "[reward]",
-    "with_penalties",
-    "with_penalties(GRPOTrainer)",
-    "with_penalties(GRPOTrainer, mask_logprobs=True)",
-    *words_of("trl", PHRASE),
-    '"sapo"',
-    "holdfast train",
-    "holdfast resume",
-    "requires_grad",
+    *("SearchRollouts", "reward_functions", "rollout_func", "env_mask", "tool_mask", "response_mask", "TokenBatch"),
+    *("trajectories.jsonl", "[reward]", '"sapo"', "holdfast train", "holdfast resume", "requires_grad"),
+    *("with_penalties", "with_penalties(GRPOTrainer)", "with_penalties(GRPOTrainer, mask_logprobs=True)"),
+    *("with_penalties(..., correct_above=X)", "model.enable_input_require_grads()", *words_of("trl", PHRASE)),
     "torch.backends.cuda.enable_cudnn_sdp(False)",
-    "with_penalties(..., correct_above=X)",
-    "model.enable_input_require_grads()",
 }
 
 
