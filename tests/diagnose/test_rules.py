@@ -207,7 +207,16 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         # Right answers are nearly certain: what they lose is a large share, and within its noise.
         DECAY | {LIKELY: lambda v: ramp(22, -0.1, 30)(-0.06 + 0.04 * np.sin(9.0 * np.arange(len(v))))},
     ],
-    "LLD003": [DECAY, DECAY | {CORRECT: spike(40, -0.1)}],
+    "LLD003": [
+        DECAY,
+        DECAY | {CORRECT: spike(40, -0.1)},
+        # Fast from the first row on, and later half as fast again.
+        {
+            CORRECT: lambda v: np.where(np.arange(len(v)) < 40, step(0, -0.02)(v), -0.03),
+            SHARE: step(0, 0.66),
+            LIKELY: ramp(0, -2.0, 60),
+        },
+    ],
     "LLD004": [
         {"likelihood__correct__action_1": ramp(22, -0.9, 15)},  # nothing is displaced
         DECAY
