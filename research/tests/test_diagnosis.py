@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,30 +98,6 @@ def test_a_stock_log_without_the_series_of_a_code_cannot_tell() -> None:
     hot = next(r for r in RECORDINGS if r.cause == "sampler-mismatch" and r.host == "trl")
     stock = diagnosis.judge(hot, library.load(hot, stock=True))
     assert {"SMP001", "SMP002", "RET001"} <= set(stock.silent) and not {"GRD001", "RWD001"} & set(stock.silent)
-
-
-# ---- many runs in one file, and what is kept of a measurement
-
-
-RUNS = {"b": {"log": "1\n", "λ": "η"}, "a": {"log": ""}}
-
-
-def test_what_is_written_is_read_and_its_order_changes_no_byte(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    assert collection.read(first) == {}
-    collection.write(first, RUNS)
-    collection.write(second, dict(reversed(RUNS.items())))
-    assert collection.read(first) == RUNS and list(collection.read(first)) == ["a", "b"]
-    assert first.read_bytes() == second.read_bytes()
-    collection.write(first, {})
-    assert collection.read(first) == {} and collection.read(second) == RUNS
-
-
-def test_equal_runs_are_not_packed_again(tmp_path: Path) -> None:
-    packed = lzma.compress(json.dumps(RUNS).encode(), preset=0)
-    (tmp_path / "runs").write_bytes(packed)
-    collection.write(tmp_path / "runs", RUNS)
-    assert (tmp_path / "runs").read_bytes() == packed
 
 
 # ---- readings

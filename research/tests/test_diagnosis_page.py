@@ -10,7 +10,7 @@ import pytest
 
 from holdfast_research import public_logs, readings
 from holdfast_research.pages import diagnosis_page
-from holdfast_research.pages.diagnosis_page import null_reading, page, set_reading, take
+from holdfast_research.pages.diagnosis_page import null_reading, page, take
 from holdfast_research.public_logs import Reading, counts, judged, logs_of
 
 STAMP = {"command": "python -m x", "date": "2026-01-01 10:00", "rules": "abc1234"}
@@ -32,33 +32,6 @@ def test_drawn_runs_are_counted_by_cell() -> None:
     assert reading["findings by code"] == {"RWD001": 1, "TRN001": 1}
 
 
-def a_set() -> dict[str, Any]:
-    def view(name: str, *, found: bool, right: bool) -> dict[str, Any]:
-        return {"cause": "truncation", "healthy": False, "view": name, "has_finding": found, "right": right}
-
-    shares = {
-        "found by the end": {"hits": 1, "of": 1},
-        "right cause first, where the log can tell": {"hits": 0, "of": 1},
-        "healthy with a finding": {"hits": 0, "of": 4},
-    }
-    views = [view("stock", found=True, right=False), view("observed", found=True, right=True)]
-    return {"numbers": {"stock": shares, "observed": shares}, "views": views}
-
-
-def test_a_set_is_counted_by_cause() -> None:
-    reading = set_reading(a_set())
-    assert reading["causes"] == {
-        "truncation": {
-            "runs": "1",
-            "found, stock": "1",
-            "cause first, stock": "0",
-            "found, observed": "1",
-            "cause first, observed": "1",
-        }
-    }
-    assert reading["numbers"]["stock"]["healthy with a finding"].startswith("0 of 4, 0.00")
-
-
 BARE = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("in_short", *diagnosis_page._TABLES))
 
 
@@ -67,10 +40,6 @@ def test_the_page_has_what_was_read_and_whether_it_is_enough() -> None:
     assert "abc1234" in text and "2026-01-01" in text
     summary = next(line for line in text.splitlines() if line.startswith("| simulated healthy runs"))
     assert "**0.5**; at most 0.02" in summary
-
-    text = page(BARE, {"fourth": {**STAMP, **set_reading(a_set())}})
-    rows = [line.split(" | ")[1:] for line in text.splitlines() if line.startswith(("| blind runs", "| the same"))]
-    assert [[cell.startswith("**") for cell in row] for row in rows] == [[False, True, False]] * 2
 
 
 def test_what_another_command_wrote_becomes_a_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
