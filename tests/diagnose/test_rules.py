@@ -251,7 +251,11 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {ENTROPY: lambda v: 1e-3 * v, MIXED: always(0.4)},
         SAME | {ENTROPY: lambda v: np.where(abs(np.arange(len(v)) - 30) < 6, 1e-3 * v, v)},  # a dip: a note
     ],
-    "GRD001": [{"grad__norm": spike(30, 9.0)}, {"grad__norm": step(30, 1.0)}],
+    "GRD001": [
+        {"grad__norm": spike(30, 9.0)},
+        {"grad__norm": step(30, 1.0)},
+        {"grad__norm": lambda v: step(30, 9.0)(spike(8, 9.0)(v))},  # as large as one before
+    ],
     "GRD002": [{"grad__norm": spike(30, 1e6)}, {LIKELY: spike(30, np.nan)}],
     "RWD001": [
         {REWARD: ramp(30, 0.6)},
