@@ -18,6 +18,7 @@ from statistics import mean
 from holdfast.base.files import write_whole
 from holdfast_research.pages.arms import Method, methods
 from holdfast_research.pages.claims import kept_runs
+from holdfast_research.pages.curves import link
 from holdfast_research.pages.filling import filled
 from holdfast_research.pages.kept_runs import KEPT
 from holdfast_research.paths import DOCS
@@ -255,7 +256,7 @@ def arms_table(found: Mapping[str, Method]) -> str:
         whose = ", ".join(one.word for one in EXPLANATIONS if name.startswith(one.removes))
         shown = re.sub(r"\.0(?!\d)", "", name.replace(" = ", " "))
         weaker = " (weaker dose)" if name.startswith(WEAKER) else ""
-        row = (f"[{shown}]({method.experiment}.md){weaker}", whose or "–", *cells(method))
+        row = (f"[{shown}]({link(method.experiment)}){weaker}", whose or "–", *cells(method))
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
