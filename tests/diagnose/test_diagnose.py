@@ -90,6 +90,7 @@ def test_a_cause_that_shows_within_five_rows_comes_first(make_log: MakeLog) -> N
     assert order({"ENT001": hit(20), "STP001": hit(25), "MSK001": hit(24)}) == ["MSK001", "STP001", "ENT001"]
     assert order({"ENT001": hit(20), "STP001": hit(26)}) == ["ENT001", "STP001"]
     assert order({"STP001": hit(20), "ENT001": hit(21)}) == ["STP001", "ENT001"]
+    assert order({"RET001": hit(20), "GRD002": hit(20)}) == ["GRD002", "RET001"]
 
 
 def test_an_entropy_bonus_in_the_settings_is_named_before_a_penalty(make_log: MakeLog) -> None:
@@ -286,10 +287,12 @@ def test_a_log_that_has_it_all_asks_for_nothing(make_log: MakeLog) -> None:
 
 
 def test_codes_that_make_no_sense_are_not_listed(make_log: MakeLog) -> None:
-    """A run without searches has no retriever, and one without a second action none that decays slower."""
+    """A run without searches has no retriever, one without a second action none that decays slower, and one without a
+    penalty none that is inert."""
     retrieval = ("retrieval/error_fraction", "retrieval/empty_fraction", "rollout/failed_fraction")
-    plain = {question.code for question in diagnose(make_log(host="trl", drop=(*retrieval, *RIGHT[2:]))).cannot_tell}
-    assert not plain & {"RET001", "RET002", "LLD004"}
+    gone = (*retrieval, *RIGHT[2:], "penalty/active_fraction", "penalty/preserved_fraction")
+    plain = {question.code for question in diagnose(make_log(host="trl", drop=gone)).cannot_tell}
+    assert not plain & {"RET001", "RET002", "LLD004", "PEN001"}
     searches = make_log(host="trl", drop=retrieval, rollout__searches=[2.0] * 60)
     assert {"RET001", "RET002"} <= {question.code for question in diagnose(searches).cannot_tell}
 
