@@ -55,6 +55,7 @@ def test_a_difference_must_exceed_the_noise_and_one_outlier_is_none() -> None:
     noise, rows = np.random.default_rng(1).normal(size=100), np.arange(100)
     assert parts_at(np.where(rows == 50, 1000.0, noise), 5) is None
     assert parts_at(np.where(rows >= 50, 1000.0, noise), 5) == 50
+    assert parts_at(noise + np.where(rows < 3, 8.0, 0.0), 5) is None, "fewer rows than a mean has are none"
     small, large = (parts_at(noise + np.where(rows >= 60, jump, 0.0), 5, tries=20) for jump in (1.0, 10.0))
     assert small is None and large is not None
 
