@@ -6,7 +6,7 @@ import ast
 import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 import pytest
@@ -48,31 +48,6 @@ class Calculator:
         if isinstance(node, ast.Constant):
             return float(node.value)  # type: ignore[arg-type]
         return _OPERATORS[type(node.op)](self._value(node.left), self._value(node.right))
-
-
-class Threaded(Calculator):
-    """The same, in a thread."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._threads, self._calls = ThreadPoolExecutor(1), dict[str, Future[float]]()
-
-    @property
-    def pending(self) -> list[Future[float]]:  # type: ignore[override]
-        return list(self._calls.values())
-
-    def submit(self, arguments: Iterable[str]) -> None:
-        for expression in arguments:
-            if expression not in self._calls:
-                self.computed.append(expression)
-                node = ast.parse(expression, mode="eval").body
-                self._calls[expression] = self._threads.submit(self._value, node)
-
-    def poll(self) -> list[tuple[str, float]]:
-        done = [(expression, call.result()) for expression, call in self._calls.items() if call.done()]
-        for expression, _ in done:
-            del self._calls[expression]
-        return done
 
 
 class Shelf:
@@ -129,9 +104,8 @@ def calculate(expression: str) -> ToolCall:
     return ToolCall("calculator", expression)
 
 
-@pytest.mark.parametrize("make", [Calculator, Threaded])
-def test_a_calculator_is_a_second_tool(make: Callable[[], Calculator]) -> None:
-    calculator, shelf, usage = make(), Shelf(), ModelUsage()
+def test_a_calculator_is_a_second_tool() -> None:
+    calculator, shelf, usage = Calculator(), Shelf(), ModelUsage()
     agents = {
         "a": asks(say(5), ToolCall(SEARCH, "lake"), calculate("2*3"), say(6, 7)),
         "b": asks(calculate("2*3"), calculate("1+2*3"), ToolCall(SEARCH, "broken")),
@@ -164,18 +138,6 @@ def test_requests_follow_completions_and_then_results() -> None:
     run_agents(agents, policy=policy, tools={"calculator": Calculator()})
     assert policy.of("submit") == [["a", "b", "c", "d"], ["b", "a", "d"]]
     assert policy.of("release") == [["c"], ["a", "b", "c", "d"]], "when it ends, and all at the end"
-
-
-def test_a_request_is_what_the_agent_asks_for() -> None:
-    seen: list[Request] = []
-
-    class Spy(Echo):
-        def submit(self, requests: Sequence[Request]) -> None:
-            seen.extend(requests)
-            super().submit(requests)
-
-    run_agents({"a": asks(ModelCall((3, 4), 9, ("</x>",), 7))}, policy=Spy(), tools={})
-    assert seen == [Request(id="a", token_ids=(3, 4), max_new_tokens=9, stop=("</x>",), seed=7)]
 
 
 def broken() -> Agent[Any]:
@@ -296,20 +258,6 @@ def test_a_query_under_way_is_not_sent_again():
     wait(queue.pending)
     assert [query for query, _ in queue.poll()] == ["a"], "asked anew, searched anew"
     queue.close()
-
-
-def test_in_process_searches_run_at_once_and_in_order():
-    class Here(Picky):
-        in_process = True
-
-        def search(self, queries, k):
-            assert threading.current_thread() is threading.main_thread()
-            return super().search(queries, k)
-
-    queue = SearchQueue(Here({}), 1, retries=0, backoff_seconds=0, stats=RolloutStats())
-    queue.submit(["b", "a", "b"])
-    assert queue.poll() == [("b", hits_of("b")), ("a", hits_of("a"))]
-    assert not queue.pending
 
 
 def test_where_nobody_answers_not_every_query_waits_for_its_own_timeout():

@@ -32,7 +32,6 @@ def test_from_a_corpus_to_what_an_agent_sees(corpus: Path, holdfast: Run) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["index", "build", "corpus.jsonl"], "Missing option '--out'"),
         (["index", "build", "nothing.jsonl", "--out", "x"], "nothing.jsonl does not exist"),
         (["index", "show", "nowhere", "query"], "nowhere is not an index: it does not exist"),
         (["serve", "corpus.jsonl"], "holdfast index build corpus.jsonl --out corpus-index"),

@@ -15,8 +15,7 @@ from holdfast.base.errors import ConfigError, RolloutError
 from holdfast.base.files import locked
 from holdfast.cli import recipes
 from holdfast.cli.runs import claim
-from holdfast.methods.penalties import LLDS, SAPO
-from holdfast.recipe import dump, load, validate
+from holdfast.recipe import load, validate
 from holdfast.train.listener import Listener, StepResult
 
 from .conftest import then_raise
@@ -78,16 +77,6 @@ def test_a_shown_recipe_reads_back_equal(trainer: Any, holdfast: Run) -> None:
     assert list(Path().iterdir()) == []
 
 
-def test_another_penalty_in_a_written_recipe_has_its_own_strength(trainer: Any, holdfast: Run) -> None:
-    text = holdfast("recipe", "show", "--loss.penalty.name=none").stdout
-    edited = validate(tomllib.loads(text.replace('name = "none"', 'name = "sapo"'))).loss.penalty
-    assert edited == SAPO()
-    Path("resolved.toml").write_text(dump(load(overrides=["--loss.penalty.name=none"])))
-    assert load("resolved.toml", ["--loss.penalty.name=llds"]).loss.penalty == LLDS()
-    Path("own.toml").write_text('[loss.penalty]\nname = "sapo"\ncoef = 0.7\n')
-    assert load("own.toml", ["--loss.penalty.name=llds"]).loss.penalty == LLDS()  # γ of SAPO is not λ of LLDS
-
-
 def test_a_dry_run_names_the_folder_and_makes_nothing(trainer: Any, holdfast: Run) -> None:
     for folder in ("runs/quickstart", "runs/quickstart-2"):
         assert f"{folder}.\n" in holdfast("train", "--dry-run").stdout
@@ -98,12 +87,6 @@ def test_a_dry_run_names_the_folder_and_makes_nothing(trainer: Any, holdfast: Ru
     assert Path("runs/quickstart/config.toml").is_file() and len(trainer.calls) == 2
 
 
-def test_dry_run_of_a_run_that_cannot_work(trainer: Any, holdfast: Run) -> None:
-    result = holdfast("train", "--dry-run", "--train.optimizer_steps_per_rollout", "1", code=2)
-    assert "this penalty is always zero. Set train.optimizer_steps_per_rollout to 2" in result.stderr
-    assert result.stdout == ""
-
-
 # ---- what cannot be read
 
 
@@ -112,12 +95,6 @@ def test_dry_run_of_a_run_that_cannot_work(trainer: Any, holdfast: Run) -> None:
     [
         (["--train.stesp", "5"], "error: --train.stesp: there is no such setting; did you mean train.steps?\n"),
         (["--dryrun"], "error: there is no option --dryrun; did you mean --dry-run?\n"),
-        (["--over-write"], "error: there is no option --over-write; did you mean --overwrite?\n"),
-        (
-            ["--lr", "3"],
-            "error: --lr: there is no such setting; did you mean train.lr or critic.lr or warm_start.lr?\n",
-        ),
-        (["--train.steps"], "error: --train.steps needs a value; write --train.steps 60\n"),
         (["--train.steps", "--dry-run"], "error: --train.steps needs a value; write --train.steps 60\n"),
         (["--run.name", "a/b"], "error: {quickstart}: run.name = 'a/b' is not "),
     ],
