@@ -49,7 +49,7 @@ def test_the_default_world_is_what_it_was() -> None:
     assert digest(build_world(0)) == "b7c25c4fd5b876c7"
 
 
-@pytest.mark.parametrize("people", [40, 41, 97, 2304])
+@pytest.mark.parametrize("people", [41, 2304])
 def test_any_size(people: int) -> None:
     world = build_world(0, people=people, train_questions=50, dev_questions=10, test_questions=20)
     for split, share in zip(SPLITS, (0.6, 0.15, 0.25), strict=True):
@@ -88,20 +88,6 @@ def test_questions_are_distinct_and_chained(world: World) -> None:
             assert facts[0].value == facts[-1].subject or len(facts) == 1
             assert q.example.golden_answers[0] == facts[-1].value != facts[0].subject
             assert q.example.metadata == {"hops": len(facts), "documents": [fact.doc_id for fact in facts]}
-
-
-def test_a_question_reads_from_the_last_hop_to_the_first(world: World) -> None:
-    question = next(q for q in world.questions["test"] if len(q.hops) == 2)
-    one, two = question.hops
-    assert question.example.question == f"What is the {two.asked} of the {one.asked} of {one.fact.subject}?"
-
-
-def test_a_passage_states_its_fact_after_its_title(world: World) -> None:
-    fact = world.facts["dev"][0]
-    document = fact.document
-    assert document.title == fact.subject
-    assert document.text == f"{fact.subject} has {fact.written} {fact.value}."
-    assert document in world.documents("dev") and document not in world.documents("train")
 
 
 @pytest.mark.parametrize(
@@ -151,14 +137,10 @@ def test_any_text_survives(kit: SimpleNamespace) -> None:
         assert decode(kit.tokenizer, encode(kit.tokenizer, text)) == unicodedata.normalize("NFC", text)
 
 
-@pytest.mark.parametrize("closing", ["</think>\n", "</search>\n\n", "</answer>\n", "</information>\n\n"])
+@pytest.mark.parametrize("closing", ["</think>\n", "</search>\n\n"])  # what scripts write
 def test_a_closing_bracket_merges_with_the_newline(kit: SimpleNamespace, closing: str) -> None:
     """Real tokenizers do it, so masks and stops must cope with it here already."""
-    ids = encode(kit.tokenizer, f" x {closing}")
-    spanning = [decode(kit.tokenizer, [i]) for i in ids]
-    if closing in ("</think>\n", "</search>\n\n"):  # what scripts write
-        assert re.fullmatch(r">\n+", spanning[-1])
-    assert "".join(spanning) == f" x {closing}"
+    assert re.fullmatch(r">\n+", decode(kit.tokenizer, encode(kit.tokenizer, f" x {closing}")[-1:]))
 
 
 def test_a_name_is_one_token(kit: SimpleNamespace, world: World) -> None:
@@ -249,14 +231,6 @@ def test_a_right_episode_stays_right(kit: SimpleNamespace, encoded: list[Demonst
             assert given in [value for _, _, value in stated(text)]
             seen += 1
     assert seen > 30
-
-
-def test_training_reads_of_nobody_else(kit: SimpleNamespace, world: World) -> None:
-    """Scripts over the training index state no fact about a person of dev or test."""
-    strangers = {fact.subject for split in ("dev", "test") for fact in world.facts[split]}
-    facts = [fact for e in kit.episodes for said, heard in e.turns for fact in stated(said + heard)]
-    assert len(facts) > 500
-    assert not {subject for subject, _, _ in facts} & strangers
 
 
 def fingerprint() -> str:
