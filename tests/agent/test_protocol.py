@@ -90,26 +90,19 @@ def test_tags_are_the_protocols_own():
     assert own.stop == ("]]", "}")
 
 
-def test_passages_are_written_as_search_r1_writes_them():
+def test_passages_and_questions_are_written_as_search_r1_writes_them(tokenizer):
     hits = [Hit(Document("a", '"Orsa"\nA town. \nOld.'), 2.0), Hit(Document("b", "Mora"), 1.0)]
     assert format_hits(hits) == ["Doc 1(Title: Orsa) A town. \nOld.\n", "Doc 2(Title: Mora)\n"]
     assert format_hits(hits, title_quotes=True)[0] == 'Doc 1(Title: "Orsa") A town. \nOld.\n'
-    assert format_hits([]) == []
-
-
-def test_questions_are_put_in_as_they_are(tokenizer):
+    for question in ("Who", "Who?"):
+        assert decode(tokenizer, render_prompt(question, SEARCH_R1, tokenizer)).endswith(" Who?\n")
+    assert decode(tokenizer, render_prompt("Name it", CLEAN, tokenizer)).endswith(" Name it\n")
     own = replace(CLEAN, prompt="{a} {question} {}")  # braces around it are plain text
     assert decode(tokenizer, render_prompt(" {b} % {question} ", own, tokenizer)) == "{a} {b} % {question} {}"
 
 
 def with_template(source, **variables):
     return replace(CLEAN, template=ChatTemplate(source, variables))
-
-
-def test_search_r1_ends_a_question_with_a_mark(tokenizer):
-    for question in ("Who", "Who?"):
-        assert decode(tokenizer, render_prompt(question, SEARCH_R1, tokenizer)).endswith(" Who?\n")
-    assert decode(tokenizer, render_prompt("Name it", CLEAN, tokenizer)).endswith(" Name it\n")
 
 
 def test_an_instruct_model_gets_its_template_and_a_base_model_plain_text(own_tokenizer, tmp_path):

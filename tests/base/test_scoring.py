@@ -128,11 +128,11 @@ def texts(rng: random.Random) -> list[str]:
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "unicode"])  # no script has it
 def test_equal_to_the_oracle_on_random_pairs(mode):
-    """8 modes × 13,000 pairs: 104,000 pairs, three scores each."""
+    """8 modes × 4,000 pairs, three scores each."""
     rng = random.Random(f"scoring {mode}")
     pool = texts(rng)
     seen = {"em": 0, "f1": 0, "sub_em": 0, "empty": 0}
-    for _ in range(13_000):
+    for _ in range(4_000):
         golds = rng.choices(pool, k=rng.choice((1, 1, 2, 5)))
         prediction = rng.choice(pool)
         if rng.random() < 0.3:  # near misses and hits
@@ -148,7 +148,7 @@ def test_equal_to_the_oracle_on_random_pairs(mode):
         seen["f1"] += 0 < f < 1
         seen["sub_em"] += em < sub
         seen["empty"] += prediction is not None and not words(prediction, mode)
-    assert min(seen.values()) > 200, seen  # the pairs do meet: no score is all zeros or all ones
+    assert min(seen.values()) > 60, seen  # the pairs do meet: no score is all zeros or all ones
 
 
 FIXTURES = [

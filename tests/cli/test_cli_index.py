@@ -85,7 +85,7 @@ def test_a_dense_index(corpus: Path, holdfast: Run, encoder: Any) -> None:
     assert moved.stdout == shown.stdout
 
 
-@pytest.mark.parametrize("options", [["--sq8"], ["--vectors", "v.npy"], ["--query-prefix", ""]])
+@pytest.mark.parametrize("options", [["--sq8"], ["--query-prefix", ""]])
 def test_options_of_a_dense_index_need_its_model(corpus: Path, holdfast: Run, options: list[str]) -> None:
     said = holdfast("index", "build", "corpus.jsonl", "--out", "x", *options, code=2).stderr
     assert "--dense MODEL" in said

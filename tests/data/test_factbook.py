@@ -43,42 +43,6 @@ def retriever(countries: list[Country]) -> BM25Retriever:
     return BM25Retriever.build(factbook.load_passages("factbook:corpus"), stem=True)
 
 
-# ---- facts
-
-
-@pytest.mark.parametrize(
-    ("text", "value", "aliases"),
-    [
-        ("Mount Afadjato 885 m", "Mount Afadjato", ("Afadjato",)),
-        ("Golem Korab (Maja e Korabit) 2,764 m", "Golem Korab", ("Maja e Korabit",)),
-        ("Aoraki/Mount Cook 3,724 m", "Aoraki/Mount Cook", ("Aoraki", "Mount Cook", "Cook")),
-        ("K2 (Mt. Godwin-Austen) 8,611 m", "K2", ("Mt. Godwin-Austen",)),
-        ("Chimborazo 6,267", "Chimborazo", ()),
-        ("unnamed elevation 675 m; located 2.5 km southeast of a town", None, ()),
-        ("1.3 km NE of Old Bight on Cat Island 64 m", None, ()),
-    ],
-)
-def test_the_highest_point(text: str, value: str | None, aliases: tuple[str, ...]) -> None:
-    fact = book._highest(text)
-    assert (fact and fact.value, fact.aliases if fact else ()) == (value, aliases)
-
-
-@pytest.mark.parametrize(
-    ("text", "value", "aliases"),
-    [
-        ("Accra", "Accra", ()),
-        ("Tripoli (Tarabulus)", "Tripoli", ("Tarabulus",)),
-        ("Washington, D.C.", "Washington, D.C.", ("Washington",)),
-        ("Bogotá", "Bogotá", ("Bogota",)),
-        ("Suva (on Viti Levu)", "Suva", ()),
-        ("Porto-Novo (constitutional capital); Cotonou (seat of government)", None, ()),
-    ],
-)
-def test_the_capital(text: str, value: str | None, aliases: tuple[str, ...]) -> None:
-    fact = book._capital(text)
-    assert (fact and fact.value, fact.aliases if fact else ()) == (value, aliases)
-
-
 # ---- the package
 
 

@@ -33,7 +33,7 @@ def ending(form: str) -> str:
     return "jsonl" if form == "jsonl" else "parquet"
 
 
-@pytest.mark.parametrize(("first", "second"), zip(FORMS, [*FORMS[1:], FORMS[0]], strict=True))
+@pytest.mark.parametrize(("first", "second"), list(zip(FORMS, [*FORMS[1:], FORMS[0]], strict=True)))
 def test_a_chain_of_two_forms_loses_nothing(tmp_path, first, second):
     examples = made(1100)  # more than are converted at a time
     a, b = tmp_path / f"a.{ending(first)}", tmp_path / f"b.{ending(second)}"

@@ -54,8 +54,8 @@ def test_the_test_set_is_whole_and_its_ids_are_unique(tmp_path, collection, smal
     assert Counter(e.source for e in examples) == {name: qa.test_size for name, qa in small_sets.items()}
     assert len({e.id for e in examples}) == len(examples) == sum(range(2, 9))
     (own,) = prepare("popqa", tmp_path / "own", origin=str(tmp_path / "out"))  # out of the file of all sets
-    assert read_examples(own) == tuple(open_questions("popqa", origin=str(collection)))
-    assert open_questions(str(own)) == open_questions("popqa", origin=str(collection))
+    published = open_questions("popqa", origin=str(collection))
+    assert [e.id for e in open_questions(str(own))] == [e.id for e in published] != []
 
 
 def test_the_mix_has_both_sets_and_trains(tmp_path, collection):

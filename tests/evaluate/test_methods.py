@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -221,22 +220,6 @@ def test_a_context_that_fills_the_model_is_an_error_not_a_wrong_answer(words: An
     rows = read_whole_rows(out / "questions.jsonl")
     assert [row["status"] for row in rows] == ["ok", "error"]
     assert "fills the model's 60" in rows[1]["error"]
-
-
-@pytest.mark.parametrize(
-    ("reader", "text", "expected"),
-    [
-        (methods.boxed, r"\boxed{a} then \boxed{b {c}} then \boxed{open", "b {c}"),
-        (methods.boxed, "no box", None),
-        (methods.boxed, r"\boxed{}", None),
-        (methods.tagged_answer, "<answer>a</answer><answer>  </answer>", None),
-        (methods.tagged_answer, "I put it between <answer> tags: <answer>Paris</answer>", "Paris"),
-        (methods.first_sentence, "  \n No end", "No end"),
-        (methods.first_sentence, "In 1.5 years? Yes.", "In 1.5 years?"),
-    ],
-)
-def test_readers(reader: Callable[[str], Any], text: str, expected: Any) -> None:
-    assert reader(text) == expected
 
 
 def test_a_long_reasoning_is_shortened_to_its_ends_and_its_searches() -> None:

@@ -162,7 +162,7 @@ def test_an_index_without_checksums_opens(tmp_path, towns):
     path.write_text(json.dumps(manifest))
     assert BM25Retriever.load(tmp_path / "index").search(["lake"], 2) == towns.search(["lake"], 2)
     del manifest["files"]
-    for change, message in (({}, "'files' is missing"), ({"format": 99}, "another version of holdfast")):
+    for change, message in (({}, "'files' is missing"), ({"files": {}, "format": 99}, "another version of holdfast")):
         path.write_text(json.dumps(manifest | change))
         with pytest.raises(DataError, match=message):
             BM25Retriever.load(tmp_path / "index")

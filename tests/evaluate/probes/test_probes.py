@@ -80,23 +80,6 @@ def test_displacement_in_numbers(coin: Callable[..., Subject], asked: Rollouts, 
     assert heard.totals["updates"] == heard.done == 2
 
 
-def test_means_over_rollouts() -> None:
-    responses = [
-        Response(correct=True, tokens=2, change=-1.0),
-        Response(correct=True, tokens=4, change=0.5),
-        Response(correct=False, tokens=1, change=-3.0),
-    ]
-    question = QuestionChange(id="q", question="?", responses=tuple(responses))
-    assert question.displacement == -0.25  # (-1 + 0.5) / 2
-    better = QuestionChange(id="r", question="?", responses=(Response(correct=True, tokens=1, change=0.0),))
-    arm = ArmChange(penalty="none", questions=(question, better))
-    assert arm.displaced == 1  # a change of 0 displaces nothing
-    assert arm.mean_change(correct=True) == pytest.approx(-0.5 / 3)
-    assert arm.mean_change(correct=True, per_token=True) == pytest.approx((-0.5 + 0.125 + 0.0) / 3)
-    assert arm.mean_change(correct=False) == -3.0
-    assert math.isnan(ArmChange(penalty="none", questions=(better,)).mean_change(correct=False))
-
-
 def test_arms_see_the_same_rollouts_and_fresh_weights(
     coin: Callable[..., Subject], asked: Rollouts, heard: Any
 ) -> None:
