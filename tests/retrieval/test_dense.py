@@ -22,7 +22,7 @@ from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense import DenseRetriever, ExactSearch, SQ8Search
 from holdfast.retrieval.dense_building import build_dense, write_sq8
-from holdfast.retrieval.encoder import Encoder, EncoderSpec, spec_of
+from holdfast.retrieval.encoder import Encoder, EncoderSpec, pool, spec_of
 
 Write = Callable[..., Path]
 CPU = torch.device("cpu")
