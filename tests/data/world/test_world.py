@@ -32,7 +32,6 @@ from holdfast.data.world.facts import (
 )
 from holdfast.data.world.language import build_filler
 from holdfast.data.world.model import build_model
-from holdfast.data.world.scripted import stated
 from holdfast.data.world.settings import Scripts
 from holdfast.model.tokens import decode, encode
 from holdfast.recipe import World as WorldConfig
@@ -219,18 +218,6 @@ def test_a_disguise_renames_every_mention(
     for episode in encoded:
         left = decode(kit.tokenizer, [i for i in episode.token_ids if i not in gone])
         assert not names.search(left)
-
-
-def test_a_right_episode_stays_right(kit: SimpleNamespace, encoded: list[Demonstration], pools) -> None:
-    """What a right episode answers is what a passage it read states, also under other names."""
-    seen = 0
-    for script, hidden in zip(kit.episodes, augment_by_renaming(encoded, pools, len(encoded), seed=2), strict=True):
-        if script.correct and len(script.turns) > 1:
-            text = decode(kit.tokenizer, [int(i) for i in hidden.token_ids])
-            given = re.findall(r"<answer> (.*?) </answer>", text)[-1]
-            assert given in [value for _, _, value in stated(text)]
-            seen += 1
-    assert seen > 30
 
 
 def fingerprint() -> str:
