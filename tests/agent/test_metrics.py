@@ -171,12 +171,6 @@ def test_likelihood_is_a_mean_of_rollouts_not_of_tokens() -> None:
     assert "likelihood/incorrect" not in likelihoods(replace(batch, old_logprobs=old))
 
 
-def test_sampler_gap_of_an_untruncated_sampler_is_that_of_the_log_probs() -> None:
-    """All rollout log-probs are −1. Old ones: −15 over 5 tokens and −10.5 over 7."""
-    gap = sampler_metrics([a_batch()], [Group("q", (RIGHT, WRONG_LATER, OUTAGE))])
-    assert gap["sampler/logprob_gap"] == pytest.approx((15 - 5 + 10.5 - 7) / 12)
-
-
 def test_sampler_gap_of_a_truncated_sampler_counts_the_mass_it_kept() -> None:
     """log q = log π − log mass: with log-probs that agree the gap is −log(0.8) on two of the three tokens."""
     cut = turn(Answer("x"), 3, mask_mass=(0.8, 1.0, 0.8))

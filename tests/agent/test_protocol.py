@@ -318,13 +318,6 @@ def byte_fallback() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def test_special_tokens_inside_the_text_are_characters_too(tokenizer):
-    assert decode(tokenizer, [tokenizer.eos_token_id]) == "<|end|>"
-    ids = [tokenizer.eos_token_id, *encode(tokenizer, "<answer> x </answer>"), tokenizer.eos_token_id]
-    span = parse_turn(decode(tokenizer, ids), CLEAN)[1]
-    assert token_span(ids, span, tokenizer) == (1, len(ids) - 1)
-
-
 def test_the_characters_of_tokens_that_decode_otherwise_alone():
     """A first token without a space before it, as SentencePiece's have: tokens alone do not give the text."""
     own = Tokenizer(models.WordLevel({"▁the": 0, "▁lake": 1, "s": 2}, unk_token="s"))

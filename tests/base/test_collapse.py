@@ -40,20 +40,12 @@ def test_a_collapse_is_a_fall_from_a_plateau(near: int, found: bool) -> None:
     assert fell(curve) is not None and (collapsed(curve) is not None) is found
 
 
-@pytest.mark.parametrize("scale", [0.01, 100.0])
-@pytest.mark.parametrize("low", [0.63, 0.47, -0.4])
-def test_units_do_not_matter(scale: float, low: float) -> None:
-    rewards = np.array(PEAK + [low] * 12)
-    for predicate in (dropped, fell, collapsed):
-        assert step(predicate(curve_of(scale * rewards))) == step(predicate(curve_of(rewards)))
-
-
 def test_what_is_lost_is_a_share_of_the_range_with_0_in_it() -> None:
     assert fell(curve_of([-0.98] * 8 + [-1.0] * 20)) is None
     assert fell(curve_of([-0.2] * 8 + [-1.0] * 20)) is not None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_noise_is_no_fall_and_nothing_looks_ahead(seed: int) -> None:
     draw = np.random.default_rng(seed)
     assert fell(curve_of(draw.binomial(16, 0.3, 60) / 16)) is None
@@ -142,7 +134,7 @@ def test_the_number_of_binary_rewards_shows() -> None:
 @pytest.mark.parametrize(("completions", "mean"), [(4, 0.2), (8, 0.4), (16, 0.2), (64, 0.2), (128, 0.6)])
 def test_stationary_rewards_do_not_fall(completions: int, mean: float) -> None:
     draw = np.random.default_rng(completions)
-    assert not any(findings(draw.binomial(completions, mean, 1000) / completions) for _ in range(20))
+    assert not any(findings(draw.binomial(completions, mean, 1000) / completions) for _ in range(10))
 
 
 FALLS: dict[str, Rewards] = {
@@ -157,7 +149,7 @@ FALLS: dict[str, Rewards] = {
 @pytest.mark.parametrize("name", FALLS)
 @pytest.mark.parametrize("completions", [16, 64])
 def test_falls_are_found(name: str, completions: int) -> None:
-    draw, runs = np.random.default_rng(1), 20
+    draw, runs = np.random.default_rng(1), 10
     found = [findings(draw.binomial(completions, FALLS[name]) / completions) for _ in range(runs)]
     assert sum("RWD001" in codes for codes in found) >= 0.9 * runs
 

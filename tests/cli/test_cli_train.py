@@ -26,12 +26,6 @@ Run = Callable[..., Any]
 # ---- the recipe
 
 
-def test_without_arguments_it_runs_the_quickstart(trainer: Any, holdfast: Run) -> None:
-    holdfast("train")
-    assert trainer.config == load(recipes.bundled()["quickstart"])
-    assert Path("runs/quickstart/config.toml").is_file()
-
-
 def test_settings_beat_the_recipe_wherever_they_stand(trainer: Any, holdfast: Run) -> None:
     Path("my.toml").write_text("[train]\nsteps = 5\nquestions = 8\n")
     holdfast("train", "--loss.entropy_coef", "-0.01", "my.toml", "--train.steps", "7", "--overwrite")
@@ -116,43 +110,30 @@ def test_a_taken_name_gets_a_number(trainer: Any, holdfast: Run) -> None:
         holdfast("train")
         assert trainer.config.run.name == expected  # so that config.toml and W&B say it too
         assert Path("runs", expected, "config.toml").is_file()
+    assert trainer.config.train == load(recipes.bundled()["quickstart"]).train
 
 
-def test_overwrite_replaces_a_run(trainer: Any, holdfast: Run) -> None:
+def test_overwrite_replaces_a_run_and_nothing_else(trainer: Any, holdfast: Run) -> None:
     holdfast("train")
     Path("runs/quickstart/metrics.jsonl").write_text("old")
+    holdfast("train", "--overwrite", "--train.steps", "0", code=2)
+    with locked(Path("runs/quickstart/config.toml")):
+        said = holdfast("train", "--overwrite", code=2).stderr
+    assert "--overwrite would replace runs/quickstart, in which another process is training" in said
+    assert Path("runs/quickstart/metrics.jsonl").read_text() == "old"
     holdfast("train", "--overwrite")
-    assert trainer.config.run.name == "quickstart"
-    assert not Path("runs/quickstart/metrics.jsonl").exists()
-    assert list(Path("runs").iterdir()) == [Path("runs/quickstart")]
-
-
-def test_overwrite_deletes_runs_only(trainer: Any, holdfast: Run) -> None:
-    Path("runs/thesis").mkdir(parents=True)
+    assert trainer.config.run.name == "quickstart" and not Path("runs/quickstart/metrics.jsonl").exists()
+    Path("runs/thesis").mkdir()
     Path("runs/thesis/chapter.tex").write_text("years of work")
     stderr = holdfast("train", "--run.name=thesis", "--overwrite", code=2).stderr
     assert "--overwrite would delete runs/thesis, which is not a run folder" in stderr
     assert Path("runs/thesis/chapter.tex").read_text() == "years of work"
 
 
-def test_an_unreadable_recipe_does_not_cost_the_old_run(trainer: Any, holdfast: Run) -> None:
-    holdfast("train")
-    holdfast("train", "--overwrite", "--train.steps", "0", code=2)
-    assert Path("runs/quickstart/config.toml").is_file()
-
-
 def test_a_run_that_never_began_leaves_no_folder(trainer: Any, holdfast: Run) -> None:
     trainer.script = then_raise(RolloutError("the retriever is down"))
     assert holdfast("train", code=2).stderr == "error: the retriever is down\n"
     assert not Path("runs/quickstart").exists()
-
-
-def test_a_run_under_way_is_not_replaced(trainer: Any, holdfast: Run) -> None:
-    holdfast("train")
-    with locked(Path("runs/quickstart/config.toml")):
-        said = holdfast("train", "--overwrite", code=2).stderr
-    assert "--overwrite would replace runs/quickstart, in which another process is training" in said
-    assert Path("runs/quickstart/config.toml").is_file()
 
 
 def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

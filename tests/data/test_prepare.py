@@ -15,7 +15,7 @@ import pytest
 from holdfast.base.errors import DataError
 from holdfast.base.scoring import MODES, normalize_answer
 from holdfast.data.catalogue import GENERAL, MULTI_HOP, SETS, TEST_SIZE
-from holdfast.data.files import read_examples, read_questions
+from holdfast.data.files import read_examples
 from holdfast.data.prepare import (
     Folder,
     Hub,
@@ -56,15 +56,6 @@ def test_the_test_set_is_whole_and_its_ids_are_unique(tmp_path, collection, smal
     (own,) = prepare("popqa", tmp_path / "own", origin=str(tmp_path / "out"))  # out of the file of all sets
     published = open_questions("popqa", origin=str(collection))
     assert [e.id for e in open_questions(str(own))] == [e.id for e in published] != []
-
-
-def test_the_mix_has_both_sets_and_trains(tmp_path, collection):
-    (path,) = prepare("nq+hotpotqa", tmp_path / "out", origin=str(collection))
-    assert path.name == "train.jsonl"
-    assert [e.source for e in read_examples(path)] == ["nq"] * 2 + ["hotpotqa"] * 5
-    questions = read_questions(path).examples
-    assert len({e.id for e in questions}) == len(questions) == 7
-    assert [e.question for e in questions[:3]] == ["nq train 0", "nq train 1", "hotpotqa train 0"]
 
 
 def test_other_sizes_are_refused_and_nothing_is_written(tmp_path, collection):
