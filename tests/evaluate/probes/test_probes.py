@@ -178,18 +178,6 @@ def test_the_table_and_the_figure(tmp_path: Path) -> None:
 # ---- the policy of a run
 
 
-def test_the_weights_of_a_model_are_what_they_were(trained: Path) -> None:
-    subject = open_run(trained, "last", [], Listener(), with_reference=True)
-    assert subject.reference is not None  # the recipe has a KL to it
-    model = subject.language_model.model
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    first = roll_out_questions(subject, 6, 0, Listener())
-    one = per_sample(subject, first, seed=0, listener=Listener())
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(weight.grad is None for weight in model.parameters()) and not model.training
-    assert one == per_sample(subject, roll_out_questions(subject, 6, 0, Listener()), seed=0, listener=Listener())
-
-
 def test_the_reference_is_the_policy_the_run_started_from(trained: Path) -> None:
     subject = open_run(trained, "1", [], Listener(), with_reference=True)
     assert subject.reference is not None
