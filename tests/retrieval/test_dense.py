@@ -20,7 +20,7 @@ from holdfast.base.progress import Progress
 from holdfast.retrieval import open_index, plan
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.bm25_building import build_bm25
-from holdfast.retrieval.dense import DenseRetriever, ExactSearch, SQ8Search
+from holdfast.retrieval.dense import DenseRetriever, ExactSearch, SQ8Search, rescore_exact
 from holdfast.retrieval.dense_building import build_dense, write_sq8
 from holdfast.retrieval.encoder import Encoder, EncoderSpec, pool, spec_of
 
@@ -57,6 +57,8 @@ def test_a_score_does_not_depend_on_the_batch() -> None:
     for query, found in zip(queries, search.best(queries, 5), strict=True):
         (alone,) = search.best(query[None], 5)
         assert (alone.rows.tobytes(), alone.scores.tobytes()) == (found.rows.tobytes(), found.scores.tobytes())
+    equal = rescore_exact(vectors[[5, 5, 5]], queries[0], np.array([2, 0, 1]), 2)
+    assert equal.rows.tolist() == [0, 1], "in corpus order, in whatever order faiss names them"
 
 
 # ---- an index
