@@ -42,22 +42,6 @@ CONTRADICTIONS = {
     "server and bundled questions": ["--retrieval.url=http://h:1"],
     "own dev, bundled train": ["--data.dev=d.jsonl"],
     "own questions, passages of the Factbook": ["--data.train=q.jsonl", "--retrieval.corpus=factbook:corpus"],
-    "questions of the Factbook, own passages": [
-        "--data.train=factbook:train",
-        "--data.test=factbook:test",
-        "--retrieval.corpus=c.jsonl",
-    ],
-    "own questions, dev questions of the Factbook": [
-        "--data.train=q.jsonl",
-        "--retrieval.index=i",
-        "--data.dev=factbook:dev",
-    ],
-    "demonstrations of the Factbook, own passages": [
-        "--data.train=q.jsonl",
-        "--retrieval.corpus=c.jsonl",
-        "--warm_start.steps=5",
-        "--warm_start.data=factbook:demonstrations",
-    ],
     "demonstrations of the Factbook, bundled world": [
         "--warm_start.steps=5",
         "--warm_start.data=factbook:demonstrations",
@@ -84,7 +68,6 @@ CONTRADICTIONS = {
     "dppo of actions": ["--loss.surrogate=dppo", "--loss.ratio=action"],
     "dppo without a bound": ["--loss.surrogate=dppo", "--loss.clip_high=1"],
     "nthr of nothing": [f"{METHODS}nthr.on", f"{METHODS}negative_weight.weight=0"],
-    "a mask of nothing": [f"{METHODS}off_policy_mask.on", f"{METHODS}negative_weight.weight=0"],
     "nthr without groups": [f"{METHODS}nthr.on", "--loss.advantage=reinforce"],
     "a mask without drift": [
         f"{METHODS}off_policy_mask.on",
@@ -92,7 +75,6 @@ CONTRADICTIONS = {
         "--train.optimizer_steps_per_rollout=1",
     ],
     "nthr of a sampling mask": [f"{METHODS}nthr.on", "--sampling.top_k=8", "--sampling.mask_logprobs"],
-    "sampling of groups that are not": [f"{METHODS}dynamic_sampling.rounds=1", "--loss.advantage=reinforce"],
     "nothing to centre": [CENTRED, "--sampling.top_k=0"],
     "centring without a bound": [CENTRED, "--sampling.top_p=0.9", "--sampling.top_k=0"],
     "centring of cut and other weights": [CENTRED, "--sampling.top_k=12", "--faults.stale_batches=1"],
@@ -104,8 +86,6 @@ CONTRADICTIONS = {
     "a KL twice": [*GAE, "--loss.kl_coef=0.01"],
     "a baseline with a critic": [*GAE, "--loss.baseline=length"],
     "nthr with a critic": [*GAE, f"{METHODS}nthr.on"],
-    "first actions with a critic": [*GAE, f"{METHODS}drop_first_actions.on"],
-    "a mask with a critic": [*GAE, f"{METHODS}off_policy_mask.threshold=0.5"],
     "other groups with a critic": [*GAE, f"{METHODS}dynamic_sampling.rounds=2"],
     "a KL of rewards without a critic": ["--reward.kl=0.05"],
     "a critic of nothing": ["--critic.lr=0.003", "--loss.advantage=reinforce"],
