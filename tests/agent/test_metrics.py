@@ -12,12 +12,7 @@ import torch
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.control import ControlTokens, TurnState, control_metrics, turn_metrics, turn_state
-from holdfast.agent.measures import (
-    centering_metrics,
-    mean_advantages,
-    negative_metrics,
-    observation_metrics,
-)
+from holdfast.agent.measures import centering_metrics, mean_advantages, negative_metrics, observation_metrics
 from holdfast.agent.metrics import (
     displacement_metrics,
     likelihood_metrics,

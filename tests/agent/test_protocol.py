@@ -10,13 +10,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from holdfast.agent.env import allot, format_hits, make_observation
-from holdfast.agent.protocol import (
-    CLEAN,
-    SEARCH_R1,
-    parse_action,
-    parse_turn,
-    render_prompt,
-)
+from holdfast.agent.protocol import CLEAN, SEARCH_R1, parse_action, parse_turn, render_prompt
 from holdfast.agent.trajectory import Answer, Invalid, Search
 from holdfast.base.errors import ConfigError
 from holdfast.model.chat_template import ChatTemplate

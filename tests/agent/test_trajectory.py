@@ -31,11 +31,7 @@ def trajectory(*turns, **fields):
 
 
 # prompt 1 2 | search of 2, feedback 5 6 | search of 1, no feedback | answer of 3, its last two the answer span
-GOLDEN = trajectory(
-    turn(2, observation=(5, 6)),
-    turn(1),
-    turn(3, action=Answer("x"), answer_span=(1, 3)),
-)
+GOLDEN = trajectory(turn(2, observation=(5, 6)), turn(1), turn(3, action=Answer("x"), answer_span=(1, 3)))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -61,10 +61,7 @@ def noted(tmp_path: Path) -> str:
 # ---- exit codes
 
 
-@pytest.mark.parametrize(
-    ("level", "codes"),
-    [(None, (1, 0, 0)), ("note", (1, 1, 0)), ("never", (0, 0, 0))],
-)
+@pytest.mark.parametrize(("level", "codes"), [(None, (1, 0, 0)), ("note", (1, 1, 0)), ("never", (0, 0, 0))])
 def test_what_fails(
     holdfast: Holdfast, failing: str, noted: str, healthy: str, level: str | None, codes: tuple[int, int, int]
 ) -> None:

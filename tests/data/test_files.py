@@ -188,11 +188,7 @@ def test_what_each_trainer_looks_for(published):
     assert skyrl["env_class"] == "search"
     assert "reward_model" not in skyrl
     arguments = verl["extra_info"]["tools_kwargs"]["search"]["create_kwargs"]
-    assert arguments == {
-        "question": "nq 2?",
-        "ground_truth": {"target": ["G 2", "h"]},
-        "data_source": "searchR1_nq",
-    }
+    assert arguments == {"question": "nq 2?", "ground_truth": {"target": ["G 2", "h"]}, "data_source": "searchR1_nq"}
 
 
 def test_an_agent_of_the_rows_own_is_kept():

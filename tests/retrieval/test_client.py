@@ -18,13 +18,7 @@ import pytest
 
 from holdfast.base import retries
 from holdfast.base.answers import MOST_BYTES, Answer
-from holdfast.base.errors import (
-    ConfigError,
-    RetrievalError,
-    RetrieverGarbled,
-    RetrieverRefused,
-    RetrieverUnreachable,
-)
+from holdfast.base.errors import ConfigError, RetrievalError, RetrieverGarbled, RetrieverRefused, RetrieverUnreachable
 from holdfast.retrieval import client as module
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.client import AsyncHTTPRetriever, ClientStats, HTTPRetriever

@@ -18,15 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from holdfast.agent.protocol import CLEAN
 from holdfast.base.scoring import exact_match
 from holdfast.data.world.bundle import interchangeable_tokens
-from holdfast.data.world.facts import (
-    ATTRIBUTES,
-    INTERCHANGEABLE,
-    RELATIONS,
-    SPLITS,
-    World,
-    build_world,
-    golden_answers,
-)
+from holdfast.data.world.facts import ATTRIBUTES, INTERCHANGEABLE, RELATIONS, SPLITS, World, build_world, golden_answers
 from holdfast.data.world.language import build_filler
 from holdfast.data.world.model import build_model
 from holdfast.model.tokens import decode, encode
