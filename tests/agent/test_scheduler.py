@@ -183,17 +183,17 @@ def hits_of(query: str) -> list[Hit]:
 
 
 class Picky:
-    in_process = False
-
-    def __init__(self, fails: dict[str, int]) -> None:
-        self.fails, self.calls = fails, []
+    def __init__(
+        self, fails: dict[str, int], error: type[RetrievalError] = RetrievalError, *, in_process: bool = False
+    ) -> None:
+        self.fails, self.error, self.in_process, self.calls = fails, error, in_process, []
 
     def search(self, queries, k):
         self.calls.append(list(queries))
         for query in queries:
             self.fails[query] = self.fails.get(query, 0) - 1
             if self.fails[query] >= 0:
-                raise RetrievalError(f"cannot {query}")
+                raise self.error(f"cannot {query}")
         return [hits_of(query) for query in queries]
 
 
@@ -213,16 +213,8 @@ def test_searches_wait_together_for_a_server_that_is_away(monkeypatch):
     monkeypatch.setattr(searching.time, "sleep", pauses.append)
     monkeypatch.setattr(retries, "monotonic", lambda: sum(pauses))
 
-    class Away(Picky):
-        in_process = True
-
-        def search(self, queries, k):
-            try:
-                return super().search(queries, k)
-            except RetrievalError as error:
-                raise RetrieverUnreachable(str(error)) from None
-
-    queue = SearchQueue(Away({"a": 5, "b": 99, "c": 99}), 1, retries=1, backoff_seconds=0.5, patience=60)
+    away = Picky({"a": 5, "b": 99, "c": 99}, RetrieverUnreachable, in_process=True)
+    queue = SearchQueue(away, 1, retries=1, backoff_seconds=0.5, patience=60)
     queue.submit(["a"])
     assert queue.poll() == [("a", hits_of("a"))] and len(pauses) == 5
     pauses.clear()
@@ -261,13 +253,9 @@ def test_a_query_under_way_is_not_sent_again():
 
 
 def test_where_nobody_answers_not_every_query_waits_for_its_own_timeout():
-    class Silent(Picky):
-        def search(self, queries, k):
-            self.calls.append(list(queries))
-            raise RetrieverTimeout("no answer in 30 s")
-
-    retriever = Silent({})
-    results, stats = search_with_retries(retriever, [f"q{i}" for i in range(100)], 1, Retries(2, backoff=0.0))
+    queries = [f"q{i}" for i in range(100)]
+    retriever = Picky(dict.fromkeys(queries, 999), RetrieverTimeout)
+    results, stats = search_with_retries(retriever, queries, 1, Retries(2, backoff=0.0))
     assert len(results) == 100 and all(isinstance(result, RetrieverTimeout) for result in results)
     assert len(retriever.calls) == 1 + 2 * 8 and stats.retries == 2 * 8
 
@@ -290,12 +278,7 @@ def test_a_query_that_is_always_refused_does_not_end_the_patience_of_others():
 
 
 def test_closing_ends_the_pauses_of_a_search():
-    class Away(Picky):
-        def search(self, queries, k):
-            self.calls.append(list(queries))
-            raise RetrieverUnreachable("away")
-
-    retriever = Away({})
+    retriever = Picky({"a": 999}, RetrieverUnreachable)
     queue = SearchQueue(retriever, 1, retries=3, backoff_seconds=60)
     queue.submit(["a"])
     (call,) = queue.pending
