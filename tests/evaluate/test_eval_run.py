@@ -191,15 +191,17 @@ def test_an_outage_stops_the_evaluation(words: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "results.json").exists()
 
 
-def test_a_question_that_always_fails_is_no_outage(words: Any, tmp_path: Path) -> None:
-    policy = ScriptedPolicy(
-        words, lambda context, request: ("the context is too long", "error") if "number 4?" in context else "1"
-    )
-    for local in (False, True):  # on a server the second run asks what failed alone; here every batch is one question
+def test_questions_that_always_fail_are_no_outage(words: Any, tmp_path: Path) -> None:
+    def say(context: str, request: Any) -> Any:
+        too_long = "number 4?" in context or "number 5?" in context
+        return ("the context is too long", "error") if too_long else "1"
+
+    policy = ScriptedPolicy(words, say)
+    for local in (False, True):  # on a server the second run asks what failed alone; here they are a whole batch
         folder = tmp_path / str(local)
         for _ in range(2):
             evaluation = Evaluation(evaluated_model(policy, local=local), DIRECT, QUESTIONS, None)
-            assert evaluation.run(folder, Told(), batch=1 if local else 5)["micro"]["failed"] == 1
+            assert evaluation.run(folder, Told(), batch=2 if local else 5)["micro"]["failed"] == 2
 
 
 def test_other_settings_are_refused(words: Any, tmp_path: Path) -> None:
