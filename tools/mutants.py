@@ -70,7 +70,7 @@ retrieval/bm25.py: scores[hits] >= _kth => scores[hits] > _kth
 retrieval/client.py: asked=min(answer.retry_after, self._timeout) => asked=0.0
 # retrieval/test_dense.py retrieval/test_corpus.py
 retrieval/dense.py: bound = reached - _MARGIN => bound = reached + _MARGIN
-retrieval/corpus.py: len(words) + len(block_words) > WORDS => len(words) + len(block_words) >= WORDS
+retrieval/folders.py: size + sum(sizes) > 2 * WORDS => size + sum(sizes) >= 2 * WORDS
 """
 
 

@@ -26,7 +26,7 @@ TAGS = ["<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>",
 WORDS = ["the", "lake", "of", "Orsa", "漢字", "<b>", "<|", "|>", "<", '"a"']
 
 
-@pytest.fixture(params=[20, pytest.param(300, marks=pytest.mark.long)])
+@pytest.fixture(params=[8, pytest.param(300, marks=pytest.mark.long)])
 def count(request: pytest.FixtureRequest) -> int:
     """How many random texts."""
     return int(request.param)

@@ -12,14 +12,8 @@ import torch
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.control import ControlTokens, TurnState, control_metrics, turn_metrics, turn_state
-from holdfast.agent.measures import (
-    centering_metrics,
-    mean_advantages,
-    negative_metrics,
-    observation_metrics,
-)
+from holdfast.agent.measures import centering_metrics, mean_advantages, negative_metrics, observation_metrics
 from holdfast.agent.metrics import (
-    advantage_metrics,
     displacement_metrics,
     likelihood_metrics,
     likelihood_rows,
@@ -27,7 +21,7 @@ from holdfast.agent.metrics import (
     rollout_metrics,
     sampler_metrics,
 )
-from holdfast.agent.protocol import CLEAN, SAPO, parse_action
+from holdfast.agent.protocol import CLEAN, parse_action
 from holdfast.agent.trajectory import Action, Answer, Group, Invalid, Search, Status, Trajectory, Turn
 from holdfast.data.world.model import build_tokenizer
 from holdfast.model.sampling import SamplingMask
@@ -164,25 +158,12 @@ def test_likelihood_metrics() -> None:
     )
 
 
-def test_advantage_metrics() -> None:
-    batch = a_batch()
-    assert advantage_metrics(batch.advantages, batch.loss_mask) == {
-        "advantage/token_mean": pytest.approx((5 * 1.0 - 7 * 0.5) / 12)
-    }
-
-
 def test_likelihood_is_a_mean_of_rollouts_not_of_tokens() -> None:
     short = rollout(turn(Answer("x"), 1), reward=1.0, em=1.0, f1=1.0)
     batch = TokenBatch.from_trajectories([Group("q", (RIGHT, short))], pad_token_id=0)
     old = torch.where(batch.loss_mask, torch.tensor([[-1.0], [-3.0]]), 0.0)
     assert likelihoods(replace(batch, old_logprobs=old))["likelihood/correct"] == -2.0
     assert "likelihood/incorrect" not in likelihoods(replace(batch, old_logprobs=old))
-
-
-def test_sampler_gap_of_an_untruncated_sampler_is_that_of_the_log_probs() -> None:
-    """All rollout log-probs are −1. Old ones: −15 over 5 tokens and −10.5 over 7."""
-    gap = sampler_metrics([a_batch()], [Group("q", (RIGHT, WRONG_LATER, OUTAGE))])
-    assert gap["sampler/logprob_gap"] == pytest.approx((15 - 5 + 10.5 - 7) / 12)
 
 
 def test_sampler_gap_of_a_truncated_sampler_counts_the_mass_it_kept() -> None:
@@ -217,11 +198,6 @@ def test_displacement_metrics() -> None:
             "displacement/incorrect/action_1": -0.3,
         }
     )
-    assert set(displacement_metrics(torch.tensor([[0.1, 0.1]]), torch.tensor([False]))) == {
-        "displacement/rollouts",
-        "displacement/incorrect",
-        "displacement/incorrect/action_1",
-    }
 
 
 # ---- measures of the rival explanations against loops over plain numbers
@@ -381,12 +357,9 @@ def said(text: str, tokenizer: Any = None) -> Turn:
         ("<think> who? </think> <search> Orsa </search>\n\n", "call"),
         ("It is <answer> Mira </answer>", "answer"),
         ("<answer> Mira </answer><search>", "answer"),  # the overhang of the last token
-        ("<search> a <search> b </search>", "polluted"),
         ("</information> <search> b </search>", "polluted"),
         ("<answer> a <search> b </answer>", "polluted"),
         ("<search>  </search>", "polluted"),
-        ("<search> a", "polluted"),
-        ("a </answer>", "polluted"),
         ("<think> and </think> so", "collapsed"),
         ("", "collapsed"),
     ],
@@ -432,17 +405,6 @@ def begin(tokenizer: Any, tag: str) -> int:
     """The first token that is not a space."""
     ids = encode(tokenizer, tag)
     return ids[1] if decode(tokenizer, ids[:1]) == " " else ids[0]
-
-
-def test_tags_are_those_of_the_protocol(tokenizer: Any) -> None:
-    first = encode(tokenizer, "<documents>")[0]
-    assert first != encode(tokenizer, "<information>")[0]
-    rollout = Trajectory(example_id="q", prompt=(1,), turns=(said("lake", tokenizer),))
-    with_documents, without = (
-        first in ControlTokens(protocol.control_tags(tokenizer), tokenizer, [0]).misplaced([rollout]).rows[0]
-        for protocol in (SAPO, CLEAN)
-    )
-    assert with_documents and not without
 
 
 def test_mean_and_percentile() -> None:

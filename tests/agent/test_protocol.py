@@ -10,17 +10,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from holdfast.agent.env import allot, format_hits, make_observation
-from holdfast.agent.protocol import (
-    CLEAN,
-    SEARCH_R1,
-    parse_action,
-    parse_turn,
-    render_prompt,
-)
+from holdfast.agent.protocol import CLEAN, SEARCH_R1, parse_action, parse_turn, render_prompt
 from holdfast.agent.trajectory import Answer, Invalid, Search
 from holdfast.base.errors import ConfigError
 from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.tokens import REPLACEMENT, char_lengths, cut_ids, decode, encode, foreign, token_span
+from holdfast.model.tokens import REPLACEMENT, char_lengths, cut_ids, decode, encode, token_span
 from holdfast.retrieval.types import Document, Hit
 
 TEXTS = [
@@ -55,53 +49,31 @@ CHATML = (
 
 
 @pytest.mark.parametrize(
-    ("text", "action"),
+    ("text", "action", "acted"),
     [
-        ("<search> lake of Orsa </search>", Search("lake of Orsa")),
-        ("<search>\n two\nlines \n</search>", Search("two\nlines")),
-        ("<think> t </think>\n<answer> Orsa </answer>", Answer("Orsa")),
-        ("<answer>Orsa</answer>\n\n", Answer("Orsa")),
+        ("<search>\n two\nlines \n</search>", Search("two\nlines"), "<search>\n two\nlines \n</search>"),
+        ("ab<answer> Orsa </answer>\n", Answer("Orsa"), "<answer> Orsa </answer>"),
         # The overhang of the token that closed the tag is not read.
-        ("<search> a </search><answer> b </answer>", Search("a")),
-        ("<answer> a </answer><search> b </search>", Answer("a")),
+        ("<search> a </search><answer> b </answer>", Search("a"), "<search> a </search>"),
+        ("<answer> a </answer><search> b </search>", Answer("a"), "<answer> a </answer>"),
         # A tag that is only mentioned does no harm.
-        ("I use <search> now: <search> a </search>", Search("a")),
-        ("no <search> needed: <answer> a </answer>", Answer("a")),
-        ("<answer> not yet <search> a </search>", Search("a")),
-        ("<search> 鰐 & <b>x</b> </search>", Search("鰐 & <b>x</b>")),
-        ("<information> <answer> </information> <search> a </search>", Search("a")),
-        # Nothing that can be acted on.
-        ("", Invalid("neither a search nor an answer")),
-        ("just words", Invalid("neither a search nor an answer")),
-        ("<search> cut", Invalid("a tag is not closed")),
-        ("<answer> cut", Invalid("a tag is not closed")),
-        ("a </search>", Invalid("</search> without <search>")),
-        ("<search> a </answer>", Invalid("</answer> without <answer>")),
-        ("</answer> <answer> a </answer>", Invalid("</answer> without <answer>")),
-        ("<search></search>", Invalid("empty query")),
-        ("<answer> \n </answer>", Invalid("empty answer")),
-        ("<SEARCH> a </SEARCH>", Invalid("neither a search nor an answer")),
-        ("<search > a </search>", Invalid("</search> without <search>")),
+        ("I use <search> now: <search> a </search>", Search("a"), "<search> a </search>"),
+        ("<answer> not yet <search> a </search>", Search("a"), "<search> a </search>"),
+        ("<answer> x <answer> Orsa </answer> y </answer>", Answer("Orsa"), "<answer> Orsa </answer>"),
+        ("<search> 鰐 & <b>x</b> </search>", Search("鰐 & <b>x</b>"), "<search> 鰐 & <b>x</b> </search>"),
+        ("", Invalid("neither a search nor an answer"), None),
+        ("<answer> cut", Invalid("a tag is not closed"), None),
+        ("<search> a </answer>", Invalid("</answer> without <answer>"), None),
+        ("<search></search>", Invalid("empty query"), None),
+        ("<answer> \n </answer>", Invalid("empty answer"), None),
+        ("<SEARCH> a </SEARCH>", Invalid("neither a search nor an answer"), None),
+        ("<search > a </search>", Invalid("</search> without <search>"), None),
     ],
 )
-def test_parse_action(text, action):
-    assert parse_action(text, CLEAN) == action
-
-
-@pytest.mark.parametrize(
-    ("text", "span"),
-    [
-        ("ab<answer> Orsa </answer>\n", "<answer> Orsa </answer>"),
-        ("<answer> x <answer> Orsa </answer> y </answer>", "<answer> Orsa </answer>"),
-        ("<answer>  </answer>", None),
-        ("<search> a </search><answer> b </answer>", "<search> a </search>"),
-        ("<search>  </search>", None),
-        ("no", None),
-    ],
-)
-def test_characters_of_an_action(text, span):
-    found = parse_turn(text, CLEAN)[1]
-    assert (None if found is None else text[slice(*found)]) == span
+def test_what_a_turn_does_and_where_it_says_so(text, action, acted):
+    found, span = parse_turn(text, CLEAN)
+    assert found == action
+    assert (None if span is None else text[slice(*span)]) == acted
 
 
 def test_tags_are_the_protocols_own():
@@ -112,14 +84,13 @@ def test_tags_are_the_protocols_own():
     assert own.stop == ("]]", "}")
 
 
-def test_passages_are_written_as_search_r1_writes_them():
+def test_passages_and_questions_are_written_as_search_r1_writes_them(tokenizer):
     hits = [Hit(Document("a", '"Orsa"\nA town. \nOld.'), 2.0), Hit(Document("b", "Mora"), 1.0)]
     assert format_hits(hits) == ["Doc 1(Title: Orsa) A town. \nOld.\n", "Doc 2(Title: Mora)\n"]
     assert format_hits(hits, title_quotes=True)[0] == 'Doc 1(Title: "Orsa") A town. \nOld.\n'
-    assert format_hits([]) == []
-
-
-def test_questions_are_put_in_as_they_are(tokenizer):
+    for question in ("Who", "Who?"):
+        assert decode(tokenizer, render_prompt(question, SEARCH_R1, tokenizer)).endswith(" Who?\n")
+    assert decode(tokenizer, render_prompt("Name it", CLEAN, tokenizer)).endswith(" Name it\n")
     own = replace(CLEAN, prompt="{a} {question} {}")  # braces around it are plain text
     assert decode(tokenizer, render_prompt(" {b} % {question} ", own, tokenizer)) == "{a} {b} % {question} {}"
 
@@ -128,25 +99,17 @@ def with_template(source, **variables):
     return replace(CLEAN, template=ChatTemplate(source, variables))
 
 
-def test_search_r1_ends_a_question_with_a_mark(tokenizer):
-    for question in ("Who", "Who?"):
-        assert decode(tokenizer, render_prompt(question, SEARCH_R1, tokenizer)).endswith(" Who?\n")
-    assert decode(tokenizer, render_prompt("Name it", CLEAN, tokenizer)).endswith(" Name it\n")
-
-
-def test_a_base_model_gets_plain_text(tokenizer):
-    assert tokenizer.chat_template is None
-    plain = render_prompt("Who?", CLEAN, tokenizer)
-    assert plain == render_prompt("Who?", with_template("none"), tokenizer)
-    assert decode(tokenizer, plain) == CLEAN.prompt.replace("{question}", "Who?")
-
-
-def test_an_instruct_model_gets_its_template(own_tokenizer):
-    own_tokenizer.chat_template = CHATML
-    text = decode(own_tokenizer, render_prompt("Who?", CLEAN, own_tokenizer))
+def test_an_instruct_model_gets_its_template_and_a_base_model_plain_text(own_tokenizer, tmp_path):
     prompt = CLEAN.prompt.replace("{question}", "Who?")
-    assert text == f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-    assert decode(own_tokenizer, render_prompt("Who?", with_template("none"), own_tokenizer)) == prompt
+    (tmp_path / "own.jinja").write_text("[{{ messages[0]['content'] }}]")
+    for template, protocol, expected in (
+        (None, CLEAN, prompt),
+        (CHATML, CLEAN, f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"),
+        (CHATML, with_template("none"), prompt),
+        (CHATML, with_template(str(tmp_path / "own.jinja")), f"[{prompt}]"),
+    ):
+        own_tokenizer.chat_template = template
+        assert decode(own_tokenizer, render_prompt("Who?", protocol, own_tokenizer)) == expected
 
 
 def test_the_date_is_the_same_every_day_and_a_variable(own_tokenizer):
@@ -174,34 +137,21 @@ def test_a_variable_that_the_template_never_reads_is_named_once(own_tokenizer, c
         render_prompt("Who?", with_template("auto", thinking=True), own_tokenizer)
 
 
-def test_a_template_file_wins_over_the_tokenizers(own_tokenizer, tmp_path):
-    own_tokenizer.chat_template = CHATML
-    file = tmp_path / "own.jinja"
-    file.write_text("[{{ messages[0]['content'] }}]", encoding="utf-8")
-    prompt = CLEAN.prompt.replace("{question}", "Who?")
-    for path in (file, str(file)):
-        assert decode(own_tokenizer, render_prompt("Who?", with_template(path), own_tokenizer)) == f"[{prompt}]"
-
-
-def test_templates_that_cannot_work(own_tokenizer, tmp_path):
-    with pytest.raises(ConfigError, match=r"missing\.jinja' cannot be read .*give 'auto', 'none'"):
-        render_prompt("Who?", with_template(tmp_path / "missing.jinja"), own_tokenizer)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        render_prompt("Who?", with_template(tmp_path), own_tokenizer)
-    for name, template, message in [
-        ("broken", "{% for %}", "cannot render messages of user"),
-        ("refuses", "{{ raise_exception('system first') }}", "system first"),
-        ("drops", "{{ message }} hello", "drops the user's message"),
-    ]:
-        (tmp_path / name).write_text(template)
-        with pytest.raises(ConfigError, match=message):
-            render_prompt("Who?", with_template(tmp_path / name), own_tokenizer)
-    (tmp_path / "latin").write_bytes(b"caf\xe9")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        render_prompt("Who?", with_template(tmp_path / "latin"), own_tokenizer)
-    own_tokenizer.chat_template = "{{ nothing }}"
-    with pytest.raises(ConfigError, match="the tokenizer's chat template drops"):
-        render_prompt("Who?", CLEAN, own_tokenizer)
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (None, "cannot be read"),
+        (b"caf\xe9", "cannot be read"),
+        (b"{% for %}", "cannot render messages of user"),
+        (b"{{ raise_exception('system first') }}", "system first"),
+        (b"{{ message }} hello", "drops the user's message"),
+    ],
+)
+def test_templates_that_cannot_work(template, message, own_tokenizer, tmp_path):
+    if template is not None:
+        (tmp_path / "own.jinja").write_bytes(template)
+    with pytest.raises(ConfigError, match=message):
+        render_prompt("Who?", with_template(tmp_path / "own.jinja"), own_tokenizer)
 
 
 def test_bos_is_kept_once_and_a_final_eos_is_not(own_tokenizer):
@@ -220,18 +170,10 @@ def test_bos_is_kept_once_and_a_final_eos_is_not(own_tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"prompt": "no place"}, r"prompt must contain \{question\}"),
-        ({"answer_close": "</search>"}, "six different texts"),
-        ({"information_open": ""}, "six different texts"),
-        ({"max_turns": 0}, "max_turns = 0"),
-        ({"topk": -1}, "topk = -1"),
-        ({"max_observation_tokens": 0}, "max_observation_tokens = 0"),
-    ],
+    "change", [{"prompt": "no place"}, {"answer_close": "</search>"}, {"information_open": ""}, {"max_turns": 0}]
 )
-def test_protocols_that_cannot_work(change, message):
-    with pytest.raises(ConfigError, match=message):
+def test_protocols_that_cannot_work(change):
+    with pytest.raises(ConfigError, match=r"prompt must contain|six different texts|max_turns = 0"):
         replace(CLEAN, **change)
 
 
@@ -242,39 +184,16 @@ def hits(*texts: str) -> list[Hit]:
     return [Hit(Document(str(i), f'"T{i}"\n{text}'), 1.0) for i, text in enumerate(texts)]
 
 
-def test_passages_that_fit_are_shown_whole(tokenizer):
+def test_what_is_shown_and_its_budget_at_the_boundary(tokenizer):
     seen = make_observation(hits("the lake", "漢字"), CLEAN, tokenizer)
     assert seen.text == "\n\n<information>Doc 1(Title: T0) the lake\nDoc 2(Title: T1) 漢字</information>\n\n"
-    assert not seen.truncated
-    assert decode(tokenizer, seen.token_ids) == seen.text
-
-
-def test_no_hits_say_so_and_an_invalid_turn_gets_the_note(tokenizer):
+    n = len(seen.token_ids)
+    assert make_observation(hits("the lake", "漢字"), replace(CLEAN, max_observation_tokens=n), tokenizer) == seen
+    less = make_observation(hits("the lake", "漢字"), replace(CLEAN, max_observation_tokens=n - 1), tokenizer)
+    assert less.truncated and len(less.token_ids) == n - 1
     assert make_observation([], CLEAN, tokenizer).text == "\n\n<information>Nothing was found.</information>\n\n"
     assert make_observation([], SEARCH_R1, tokenizer).text == "\n\n<information></information>\n\n"
-    note = make_observation(None, CLEAN, tokenizer)
-    assert note.text == f"\n\n{CLEAN.invalid_note}\n\n"
-    assert "<information>" not in note.text
-    assert not note.truncated
-
-
-def test_the_budget_is_exact_at_the_boundary(tokenizer):
-    whole = make_observation(hits("the lake " * 9), CLEAN, tokenizer)
-    n = len(whole.token_ids)
-    assert make_observation(hits("the lake " * 9), replace(CLEAN, max_observation_tokens=n), tokenizer) == whole
-    less = make_observation(hits("the lake " * 9), replace(CLEAN, max_observation_tokens=n - 1), tokenizer)
-    assert less.truncated
-    assert len(less.token_ids) == n - 1
-
-
-def test_the_longest_passage_is_cut_first(tokenizer):
-    texts = ("town", "lake " * 60, "Orsa")
-    whole = len(make_observation(hits(*texts), CLEAN, tokenizer).token_ids)
-    seen = make_observation(hits(*texts), replace(CLEAN, max_observation_tokens=whole - 20), tokenizer)
-    first, second, third = seen.text.removeprefix("\n\n<information>").removesuffix("</information>\n\n").split("\n")
-    assert (first, third) == ("Doc 1(Title: T0) town", "Doc 3(Title: T2) Orsa")
-    assert "Doc 2(Title: T1) lake lake" in second
-    assert second.count("lake") < 60
+    assert make_observation(None, CLEAN, tokenizer).text == f"\n\n{CLEAN.invalid_note}\n\n"
 
 
 def test_any_passages_any_budget(tokenizer):
@@ -303,13 +222,10 @@ def test_any_passages_any_budget(tokenizer):
     ("lengths", "room", "shares"),
     [
         ([10, 3, 8], 15, [6, 3, 6]),  # 3 fits; 12 are left for two: 6 each
-        ([10, 3, 8], 21, [10, 3, 8]),
         ([10, 3, 8], 20, [9, 3, 8]),  # the longest pays alone
         ([5, 5], 9, [5, 4]),  # of equals the better-ranked gets the odd token
-        ([5, 5, 5], 1, [1, 0, 0]),
         ([5, 0], 3, [3, 0]),
         ([4], -2, [0]),
-        ([], 7, []),
     ],
 )
 def test_shares(lengths, room, shares):
@@ -332,28 +248,19 @@ def slow_span(tokens, char_span, tokenizer):
     return inside[0], inside[-1] + 1
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("<answer> Orsa </answer>", "<answer> Orsa </answer>"),
-        ("so <answer> Orsa </answer>\n\n", " <answer> Orsa </answer>\n\n"),  # ` <` and `>\n\n` are single tokens
-        ("鰐 <answer> 鰐 </answer>.\n", " <answer> 鰐 </answer>.\n"),
-        ("\n<answer>🦊</answer>", "<answer>🦊</answer>"),
-    ],
-)
-def test_every_token_of_the_answer_counts_and_no_other(tokenizer, text, pieces):
-    ids = encode(tokenizer, text)
-    span = parse_turn(text, CLEAN)[1]
-    start, end = token_span(ids, span, tokenizer)
-    assert decode(tokenizer, ids[start:end]) == pieces
-    assert (start, end) == slow_span(ids, span, tokenizer)
-    # one token less on either side would lose a character of the answer
-    answer = text[span[0] : span[1]]
-    assert answer not in decode(tokenizer, ids[start + 1 : end])
-    assert answer not in decode(tokenizer, ids[start : end - 1])
+def slow_lengths(tokens, text, tokenizer):
+    """By bytes: a token completes the characters whose last byte is one of its own."""
+    ends, length = [], 0
+    for token in tokens:
+        if token != tokenizer.eos_token_id:
+            length += len(tokenizer.convert_ids_to_tokens(token))
+        ends.append(length)
+    character_ends = [len(text[: i + 1].encode()) for i in range(len(text))]
+    completed = [sum(at <= end for at in character_ends) for end in ends]
+    return [b - a for a, b in zip([0, *completed], completed, strict=False)]
 
 
-def test_against_the_slow_count_on_random_texts(tokenizer):
+def test_spans_and_characters_against_the_slow_count_on_random_texts(tokenizer):
     rng = random.Random(0)
     pieces = ["<answer>", "</answer>", ">\n\n", " Orsa", "鰐", "é", "🦊🦊", "x", "\n", " ", "漢字", "’", "👩‍👩‍👧"]
     for _ in range(300):
@@ -363,6 +270,10 @@ def test_against_the_slow_count_on_random_texts(tokenizer):
         start = rng.randrange(len(text))
         span = (start, rng.randint(start + 1, len(text)))
         assert token_span(ids, span, tokenizer) == slow_span(ids, span, tokenizer), (text, span)
+        if rng.random() < 0.5:  # the end of the sequence is sampled, and stands in no text
+            ids.append(tokenizer.eos_token_id)
+        found = char_lengths(ids, text, tokenizer)
+        assert found == slow_lengths(ids, text, tokenizer) and sum(found) == len(text)
 
 
 def test_tokens_that_are_not_a_canonical_encoding(tokenizer):
@@ -399,62 +310,6 @@ def byte_fallback() -> PreTrainedTokenizerFast:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-
-
-def test_special_tokens_inside_the_text_are_characters_too(tokenizer):
-    assert decode(tokenizer, [tokenizer.eos_token_id]) == "<|end|>"
-    ids = [tokenizer.eos_token_id, *encode(tokenizer, "<answer> x </answer>"), tokenizer.eos_token_id]
-    span = parse_turn(decode(tokenizer, ids), CLEAN)[1]
-    assert token_span(ids, span, tokenizer) == (1, len(ids) - 1)
-
-
-def test_a_cut_never_ends_inside_a_character(tokenizer):
-    text = "Orsa 鰐鰐 🦊"
-    ids = encode(tokenizer, text)
-    seen = set()
-    for limit in range(len(ids) + 2):
-        kept = cut_ids(tokenizer, ids, limit)
-        assert kept == ids[: len(kept)]
-        assert max(0, limit - 3) <= len(kept) <= limit  # a character has four bytes: at most three tokens are lost
-        assert text.startswith(decode(tokenizer, kept))
-        seen.add(decode(tokenizer, kept))
-    assert {"", "Orsa", "Orsa 鰐", "Orsa 鰐鰐", text} <= seen
-    assert cut_ids(tokenizer, ids, -1) == []
-
-
-def test_foreign_text_cannot_write_a_special_token(tokenizer):
-    assert tokenizer.eos_token_id in encode(tokenizer, "a <|end|> b")
-    ids = encode(tokenizer, foreign("a <|end|> b"))
-    assert tokenizer.eos_token_id not in ids
-    assert decode(tokenizer, ids) == "a <|end|> b"
-    assert tokenizer.eos_token_id in encode(tokenizer, "a <|end|> b")  # and the setting does not stick
-
-
-# ---- the text, token by token
-
-
-def slow_lengths(tokens, text, tokenizer):
-    """By bytes: a token completes the characters whose last byte is one of its own."""
-    ends, length = [], 0
-    for token in tokens:
-        if token != tokenizer.eos_token_id:
-            length += len(tokenizer.convert_ids_to_tokens(token))
-        ends.append(length)
-    character_ends = [len(text[: i + 1].encode()) for i in range(len(text))]
-    completed = [sum(at <= end for at in character_ends) for end in ends]
-    return [b - a for a, b in zip([0, *completed], completed, strict=False)]
-
-
-def test_the_characters_of_each_token_on_random_texts(tokenizer):
-    rng = random.Random(0)
-    pieces = ["<answer>", "</answer>", ">\n\n", " Orsa", "鰐", "é", "🦊🦊", "x", "\n", " ", "漢字", "’", "👩‍👩‍👧"]
-    for _ in range(200):
-        text = "".join(rng.choices(pieces, k=rng.randint(1, 9)))
-        ids = encode(tokenizer, text)
-        if rng.random() < 0.5:  # the end of the sequence is sampled, and stands in no text
-            ids.append(tokenizer.eos_token_id)
-        found = char_lengths(ids, text, tokenizer)
-        assert found == slow_lengths(ids, text, tokenizer) and sum(found) == len(text)
 
 
 def test_the_characters_of_tokens_that_decode_otherwise_alone():

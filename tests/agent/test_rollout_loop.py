@@ -77,9 +77,10 @@ def test_concatenation_is_what_the_model_saw(run, tokenizer):
 
 
 def test_an_episode_that_searches_and_answers(run, tokenizer):
-    (trajectory,), policy, _ = run({"a": [SEARCH, ANSWER]})
+    (trajectory,), policy, stats = run({"a": [SEARCH, ANSWER]})
     assert (trajectory.status, trajectory.answer, trajectory.searches) == (Status.OK, "Orsa", 1)
     assert trajectory.example_id == "q/a"
+    assert (stats.tokens, stats.searches, stats.calls) == (sum(len(turn.tokens) for turn in trajectory.turns), 1, 1)
     search, answer = trajectory.turns
     assert search.action == Search("lake") and search.hits == ("d1",)
     assert search.observation_text == tokenizer.decode(search.observation)
@@ -99,13 +100,6 @@ def test_the_answer_span_covers_tags_and_overhang(run, tokenizer):
     assert tokenizer.decode(turn.tokens[end - 1 : end]) == ">\n\n" and end == len(turn.tokens)
     assert sum(trajectory.answer_mask) == end - start
     assert [turn.answer_span for turn in run({"a": [SEARCH, "x", ANSWER]})[0][0].turns[:2]] == [None, None]
-
-
-def test_an_invalid_turn_gets_the_note_and_goes_on(run, tokenizer):
-    (trajectory,), _, _ = run({"a": ["hm", ANSWER]})
-    first = trajectory.turns[0]
-    assert isinstance(first.action, Invalid) and CLEAN.invalid_note in first.observation_text
-    assert first.hits == () and trajectory.status is Status.OK
 
 
 @pytest.mark.parametrize("last", [SEARCH, "hm"])
@@ -199,29 +193,11 @@ def test_decoding_goes_on_while_a_search_is_out(run, scripted):
     assert a.status is Status.OK and a.turns[0].hits == ("d1",)
 
 
-def test_turns_are_reported_as_they_finish(run):
-    told = []
-    (trajectory, _), _, _ = run(
-        {"a": [SEARCH, ANSWER], "b": ["hm", SEARCH_TOWN]},
-        retriever=Shelf({"town": 9}),
-        retries=0,
-        on_turn=lambda task, turn: told.append((task.id, turn)),
-    )
-    assert [turn for id, turn in told if id == "a"] == list(trajectory.turns)
-    assert [turn.action for id, turn in told if id == "b"] == [
-        Invalid("neither a search nor an answer"),
-        Search("town"),
-    ]
-    assert len(told[0][1].observation) > 0, "observation included"
-
-
 def test_lost_searches_find_nothing_by_each_tasks_own_luck(run):
     script = {f"t{i}": [SEARCH, SEARCH, ANSWER] for i in range(60)}
     shelf = Shelf()
     trajectories, _, stats = run(script, wrap=partial(lose_searches, probability=0.3), retriever=shelf)
     missed = [tuple(not turn.hits for turn in trajectory.turns[:2]) for trajectory in trajectories]
-    # Of 120 searches 36 are expected: within three standard deviations.
-    assert 21 <= sum(map(sum, missed)) <= 51
     assert len(set(missed)) == 4, "the two searches of an episode have their own luck"
     assert all(
         CLEAN.nothing_found in t.turns[0].observation_text for t, m in zip(trajectories, missed, strict=True) if m[0]
@@ -230,19 +206,6 @@ def test_lost_searches_find_nothing_by_each_tasks_own_luck(run):
     assert stats.searches == 120 and stats.failed_searches == 0
     luck = [[random.Random(f"{7 * i}-{turn}").random() < 0.3 for turn in (1, 2)] for i in range(60)]
     assert [list(m) for m in missed] == luck, "by the seed of the task and the number of the turn"
-    again, _, _ = run(script, wrap=partial(lose_searches, probability=0.3))
-    assert again == trajectories
-    untouched, _, _ = run(script, wrap=partial(lose_searches, probability=0.0))
-    assert all(turn.hits for trajectory in untouched for turn in trajectory.turns[:2])
-
-
-def test_statistics(run, tokenizer):
-    (trajectory,), _, stats = run({"a": [SEARCH, ANSWER]})
-    assert stats.tokens == sum(len(turn.tokens) for turn in trajectory.turns)
-    assert (stats.searches, stats.calls, stats.retries) == (1, 1, 0)
-    assert stats.decode_seconds > 0 and stats.retrieval_seconds > 0
-    run({"b": [SEARCH, ANSWER]}, stats=stats)
-    assert stats.searches == 2, "adds up over calls"
 
 
 def test_bugs_of_a_retriever_are_not_swallowed(run):
@@ -261,22 +224,7 @@ def test_task_ids_are_unique(tokenizer, scripted):
         run_rollouts([task, task], policy=scripted({}), retriever=Shelf(), protocol=CLEAN, tokenizer=tokenizer)
 
 
-def test_a_server_that_returns_text_only(run, scripted, tokenizer):
-    policy = scripted({"a": [SEARCH, ANSWER]})
-    answer = policy.answer
-    policy.answer = lambda request: replace(answer(request), token_ids=None, logprobs=None)
-    (trajectory,), _, _ = run({"a": [SEARCH, ANSWER]}, policy=policy)
-    assert trajectory.status is Status.OK and trajectory.turns[0].tokens is None
-    assert list(policy.seen["a"][1].token_ids)[3:] == [
-        *tokenizer(SEARCH)["input_ids"],
-        *trajectory.turns[0].observation,
-    ]
-    with pytest.raises(ValueError, match="cannot be trained on"):
-        trajectory.token_ids  # noqa: B018
-
-
-@pytest.mark.parametrize("max_rows", [4, 512])
-@pytest.mark.parametrize("in_process", [True, False])
+@pytest.mark.parametrize(("in_process", "max_rows"), [(True, 4), (False, 512)])
 def test_with_a_model_every_logprob_is_exact(make_model, tokenizer, reference, in_process, max_rows):
     # A random model rarely closes a tag; with one-letter tags it searches, answers, and fails to, in all mixtures.
     letters = {"search_open": "s", "search_close": "e", "answer_open": "o", "answer_close": "a"}

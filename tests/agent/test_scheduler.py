@@ -6,7 +6,7 @@ import ast
 import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 import pytest
@@ -48,31 +48,6 @@ class Calculator:
         if isinstance(node, ast.Constant):
             return float(node.value)  # type: ignore[arg-type]
         return _OPERATORS[type(node.op)](self._value(node.left), self._value(node.right))
-
-
-class Threaded(Calculator):
-    """The same, in a thread."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._threads, self._calls = ThreadPoolExecutor(1), dict[str, Future[float]]()
-
-    @property
-    def pending(self) -> list[Future[float]]:  # type: ignore[override]
-        return list(self._calls.values())
-
-    def submit(self, arguments: Iterable[str]) -> None:
-        for expression in arguments:
-            if expression not in self._calls:
-                self.computed.append(expression)
-                node = ast.parse(expression, mode="eval").body
-                self._calls[expression] = self._threads.submit(self._value, node)
-
-    def poll(self) -> list[tuple[str, float]]:
-        done = [(expression, call.result()) for expression, call in self._calls.items() if call.done()]
-        for expression, _ in done:
-            del self._calls[expression]
-        return done
 
 
 class Shelf:
@@ -129,9 +104,8 @@ def calculate(expression: str) -> ToolCall:
     return ToolCall("calculator", expression)
 
 
-@pytest.mark.parametrize("make", [Calculator, Threaded])
-def test_a_calculator_is_a_second_tool(make: Callable[[], Calculator]) -> None:
-    calculator, shelf, usage = make(), Shelf(), ModelUsage()
+def test_a_calculator_is_a_second_tool() -> None:
+    calculator, shelf, usage = Calculator(), Shelf(), ModelUsage()
     agents = {
         "a": asks(say(5), ToolCall(SEARCH, "lake"), calculate("2*3"), say(6, 7)),
         "b": asks(calculate("2*3"), calculate("1+2*3"), ToolCall(SEARCH, "broken")),
@@ -164,18 +138,6 @@ def test_requests_follow_completions_and_then_results() -> None:
     run_agents(agents, policy=policy, tools={"calculator": Calculator()})
     assert policy.of("submit") == [["a", "b", "c", "d"], ["b", "a", "d"]]
     assert policy.of("release") == [["c"], ["a", "b", "c", "d"]], "when it ends, and all at the end"
-
-
-def test_a_request_is_what_the_agent_asks_for() -> None:
-    seen: list[Request] = []
-
-    class Spy(Echo):
-        def submit(self, requests: Sequence[Request]) -> None:
-            seen.extend(requests)
-            super().submit(requests)
-
-    run_agents({"a": asks(ModelCall((3, 4), 9, ("</x>",), 7))}, policy=Spy(), tools={})
-    assert seen == [Request(id="a", token_ids=(3, 4), max_new_tokens=9, stop=("</x>",), seed=7)]
 
 
 def broken() -> Agent[Any]:
@@ -221,17 +183,17 @@ def hits_of(query: str) -> list[Hit]:
 
 
 class Picky:
-    in_process = False
-
-    def __init__(self, fails: dict[str, int]) -> None:
-        self.fails, self.calls = fails, []
+    def __init__(
+        self, fails: dict[str, int], error: type[RetrievalError] = RetrievalError, *, in_process: bool = False
+    ) -> None:
+        self.fails, self.error, self.in_process, self.calls = fails, error, in_process, []
 
     def search(self, queries, k):
         self.calls.append(list(queries))
         for query in queries:
             self.fails[query] = self.fails.get(query, 0) - 1
             if self.fails[query] >= 0:
-                raise RetrievalError(f"cannot {query}")
+                raise self.error(f"cannot {query}")
         return [hits_of(query) for query in queries]
 
 
@@ -251,16 +213,8 @@ def test_searches_wait_together_for_a_server_that_is_away(monkeypatch):
     monkeypatch.setattr(searching.time, "sleep", pauses.append)
     monkeypatch.setattr(retries, "monotonic", lambda: sum(pauses))
 
-    class Away(Picky):
-        in_process = True
-
-        def search(self, queries, k):
-            try:
-                return super().search(queries, k)
-            except RetrievalError as error:
-                raise RetrieverUnreachable(str(error)) from None
-
-    queue = SearchQueue(Away({"a": 5, "b": 99, "c": 99}), 1, retries=1, backoff_seconds=0.5, patience=60)
+    away = Picky({"a": 5, "b": 99, "c": 99}, RetrieverUnreachable, in_process=True)
+    queue = SearchQueue(away, 1, retries=1, backoff_seconds=0.5, patience=60)
     queue.submit(["a"])
     assert queue.poll() == [("a", hits_of("a"))] and len(pauses) == 5
     pauses.clear()
@@ -298,28 +252,10 @@ def test_a_query_under_way_is_not_sent_again():
     queue.close()
 
 
-def test_in_process_searches_run_at_once_and_in_order():
-    class Here(Picky):
-        in_process = True
-
-        def search(self, queries, k):
-            assert threading.current_thread() is threading.main_thread()
-            return super().search(queries, k)
-
-    queue = SearchQueue(Here({}), 1, retries=0, backoff_seconds=0, stats=RolloutStats())
-    queue.submit(["b", "a", "b"])
-    assert queue.poll() == [("b", hits_of("b")), ("a", hits_of("a"))]
-    assert not queue.pending
-
-
 def test_where_nobody_answers_not_every_query_waits_for_its_own_timeout():
-    class Silent(Picky):
-        def search(self, queries, k):
-            self.calls.append(list(queries))
-            raise RetrieverTimeout("no answer in 30 s")
-
-    retriever = Silent({})
-    results, stats = search_with_retries(retriever, [f"q{i}" for i in range(100)], 1, Retries(2, backoff=0.0))
+    queries = [f"q{i}" for i in range(100)]
+    retriever = Picky(dict.fromkeys(queries, 999), RetrieverTimeout)
+    results, stats = search_with_retries(retriever, queries, 1, Retries(2, backoff=0.0))
     assert len(results) == 100 and all(isinstance(result, RetrieverTimeout) for result in results)
     assert len(retriever.calls) == 1 + 2 * 8 and stats.retries == 2 * 8
 
@@ -342,12 +278,7 @@ def test_a_query_that_is_always_refused_does_not_end_the_patience_of_others():
 
 
 def test_closing_ends_the_pauses_of_a_search():
-    class Away(Picky):
-        def search(self, queries, k):
-            self.calls.append(list(queries))
-            raise RetrieverUnreachable("away")
-
-    retriever = Away({})
+    retriever = Picky({"a": 999}, RetrieverUnreachable)
     queue = SearchQueue(retriever, 1, retries=3, backoff_seconds=60)
     queue.submit(["a"])
     (call,) = queue.pending

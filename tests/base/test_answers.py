@@ -27,11 +27,13 @@ class Sender(socketserver.ThreadingTCPServer):
     parts: tuple[bytes, ...] = ()
     """Sent one after another; the last one again and again, with pauses, until the client goes."""
     pause = 0.0
+    connections = 0
 
 
 class Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         assert isinstance(self.server, Sender)
+        self.server.connections += 1
         list(iter(self.rfile.readline, b"\r\n"))
         try:
             for part in self.server.parts:
@@ -93,6 +95,7 @@ def test_nothing_outlasts_the_timeout(sender: Sender, start: bytes) -> None:
     [
         b"",
         OK + b"Content-Length: 9\r\n\r\nhalf",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nha",
         OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
         OK + b"X\xff\x00: \xfe\r\n\r\n",
         OK + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nxxxx",
@@ -106,7 +109,19 @@ def test_what_is_no_answer(sender: Sender, answer: bytes) -> None:
     assert "hidden" not in str(caught.value) and SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize("surplus", [b"x", OK + b"Content-Length: 3\r\n\r\n500"])
+def test_what_follows_an_answer_is_no_part_of_the_next(sender: Sender, surplus: bytes) -> None:
+    """The server keeps its connection open, and each request has one of its own."""
+    sender.parts, sender.pause = (OK + b"Content-Length: 2\r\n\r\n{}" + surplus, b""), 0.01
+    assert [call(sender).json(), call(sender).json()] == [{}, {}]
+    assert sender.connections == 2
+
+
 def test_what_is_an_answer(sender: Sender) -> None:
+    chunks = b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+    for answer in (OK + chunks, b"HTTP/1.0 200 OK\r\n\r\n{}", b"HTTP/1.1 100 Continue\r\n\r\n" + OK + b"\r\n{}"):
+        sender.parts = (answer,)
+        assert call(sender).json() == {}
     sender.parts = (OK + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(b'{"a": 1}'),)
     assert call(sender).json() == {"a": 1}
     sender.parts = (b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\n\r\n" + b"x" * 100,)

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,71 +13,23 @@ from rich.console import Console
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.env import format_hits
 from holdfast.agent.protocol import CLEAN, SEARCH_R1
-from holdfast.base.errors import RetrievalError
 from holdfast.cli import ask
 from holdfast.cli.transcript import show_observation
-from holdfast.model.policy import Completion, Request
+from holdfast.evaluate.openai import WordTokenizer
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Document, Hit
 
+from ..evaluate.conftest import ScriptedPolicy, Shelf
+
 Run = Callable[..., Any]
 QUESTION = "Who is the mentor of Mira?"
-END = 0x110000  # beyond Unicode, so no character
-
-
-class Letters:
-    """A tokenizer whose ids are code points."""
-
-    eos_token_id = END
-    chat_template = None
-
-    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
-        return {"input_ids": [ord(c) for c in text]}
-
-    def decode(self, ids: Sequence[int], **_: Any) -> str:
-        return "".join(map(chr, ids))
-
-
-class Library:
-    """Finds one passage, or fails."""
-
-    in_process = True
-
-    def __init__(self, *, broken: bool = False) -> None:
-        self.broken = broken
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        if self.broken:
-            raise RetrievalError("down")
-        return [[Hit(Document("d", f'"Mira"\n{query}: Kelan.'), 1.0)] for query in queries]
-
-
-class Scripted:
-    """A policy that says the given turns."""
-
-    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[END]))
-    tokenizer = Letters()
-
-    def __init__(self, *turns: str) -> None:
-        self._turns, self._queue = list(turns), []  # type: ignore[var-annotated]
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        self._queue += requests
-
-    def poll(self) -> list[Completion]:
-        request = self._queue.pop()
-        text = self._turns.pop(0)
-        ended = not text.endswith(request.stop)
-        ids = tuple(map(ord, text)) + ((END,) if ended else ())
-        reason: Any = "eos" if ended else "stop"
-        return [Completion(id=request.id, token_ids=ids, logprobs=(-0.1,) * len(ids), stop_reason=reason, text=text)]
-
-    def release(self, ids: Iterable[str]) -> None: ...
 
 
 def agent(*turns: str, broken: bool = False, **protocol: Any) -> SearchAgent:
-    policy: Any = Scripted(*turns)
-    return SearchAgent(policy=policy, retriever=Library(broken=broken), protocol=replace(CLEAN, **protocol))
+    left = list(turns)
+    policy: Any = ScriptedPolicy(WordTokenizer(), lambda context, request: left.pop(0))
+    shelf = Shelf({"mentor of Mira": ['"Mira"\nThat is Kelan.'], "a": ["A\nThe letter."]}, ["a"] if broken else [])
+    return SearchAgent(policy=policy, retriever=shelf, protocol=replace(CLEAN, **protocol))
 
 
 def asked(agent: SearchAgent) -> str:
@@ -93,7 +44,7 @@ def test_a_rollout_from_question_to_answer() -> None:
         "question  Who is the mentor of Mira?\n"
         "thinks    look\n"
         "searches  mentor of Mira\n"
-        "finds     1 Mira · mentor of Mira: Kelan.\n"
+        "finds     1 Mira · That is Kelan.\n"
         "answers   Kelan\n"
     )
 
@@ -102,9 +53,9 @@ def test_a_rollout_from_question_to_answer() -> None:
     ("turns", "changes", "reason"),
     [
         (["<search> a </search>"] * 2, {"max_turns": 2}, "all 2 turns were used up (protocol.max_turns)"),
-        # In letters: the prompt 29, the turn 20, the passage more than what is left of 60.
-        (["<search> a </search>"], {"max_total_tokens": 60}, "the rollout reached protocol.max_total_tokens = 60"),
-        ([], {"max_total_tokens": 16}, "a prompt of 29 tokens fills protocol.max_total_tokens = 16"),
+        # In words and signs: the prompt 9, the turn 8, the passage more than what is left of 20.
+        (["<search> a </search>"], {"max_total_tokens": 20}, "the rollout reached protocol.max_total_tokens = 20"),
+        ([], {"max_total_tokens": 5}, "a prompt of 9 tokens fills protocol.max_total_tokens = 5"),
     ],
 )
 def test_a_rollout_without_an_answer_says_why(turns: list[str], changes: dict[str, int], reason: str) -> None:
@@ -113,7 +64,7 @@ def test_a_rollout_without_an_answer_says_why(turns: list[str], changes: dict[st
 
 def test_a_search_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    assert asked(agent("<search> a </search>", broken=True)).endswith("\nanswers   nothing: down\n")
+    assert asked(agent("<search> a </search>", broken=True)).endswith("\nanswers   nothing: the shelf is broken\n")
 
 
 # ---- the command
@@ -160,14 +111,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, st
     return loaded
 
 
-@pytest.mark.parametrize(
-    ("arguments", "folder"),
-    [
-        (["runs/old", QUESTION], "runs/old"),
-        (["old", QUESTION], "runs/old"),
-        ([QUESTION], "runs/new"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "folder"), [(["old", QUESTION], "runs/old"), ([QUESTION], "runs/new")])
 def test_which_run_is_asked(runs: Any, holdfast: Run, arguments: list[str], folder: str) -> None:
     text = holdfast("ask", *arguments).stdout
     assert runs == [(Path(folder), "last", True)]
@@ -181,13 +125,7 @@ def test_questions_may_come_from_a_pipe(runs: Any, holdfast: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "passed"),
-    [
-        ("best", "best"),
-        ("step-000020", "runs/old/checkpoints/step-000020"),
-        ("20", "20"),
-        ("elsewhere", "elsewhere"),
-    ],
+    ("given", "passed"), [("step-000020", "runs/old/checkpoints/step-000020"), ("elsewhere", "elsewhere")]
 )
 def test_checkpoints(runs: Any, holdfast: Run, given: str, passed: str) -> None:
     Path("elsewhere").mkdir()
@@ -204,12 +142,6 @@ def test_a_run_that_is_not_there(runs: Any, holdfast: Run) -> None:
     assert "odl" in holdfast("ask", "odl", code=2).stderr  # one word is a run, not a question
 
 
-def console(width: int | None = None) -> tuple[Console, io.StringIO]:
-    file = io.StringIO()
-    terminal = width is not None
-    return Console(file=file, force_terminal=terminal, width=width, color_system=None, highlight=False), file
-
-
 @pytest.mark.parametrize("protocol", [CLEAN, SEARCH_R1], ids=lambda p: p.name)
 def test_passages_as_the_environment_writes_them(protocol: object) -> None:
     documents = [
@@ -217,8 +149,8 @@ def test_passages_as_the_environment_writes_them(protocol: object) -> None:
         Document("2", "Doc (1) [x]\nLong. " + "word " * 80),
     ]
     body = "".join(format_hits([Hit(d, 1.0) for d in documents], title_quotes=protocol is SEARCH_R1)).strip()
-    output, file = console()
-    show_observation(output, f"\n\n<information>{body}</information>\n\n")
+    file = io.StringIO()
+    show_observation(Console(file=file, highlight=False), f"\n\n<information>{body}</information>\n\n")
     first, second = file.getvalue().splitlines()
     quote = '"' if protocol is SEARCH_R1 else ""
     assert first == f"finds     1 {quote}Orsa{quote} · Orsa is a town. It is old."

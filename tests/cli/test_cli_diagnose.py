@@ -57,14 +57,6 @@ def test_a_finding_is_told_like_a_linters(holdfast: Holdfast, run: Any) -> None:
     assert "\x1b" not in said
 
 
-def test_nothing_found(holdfast: Holdfast, run: Any) -> None:
-    said = holdfast("diagnose", run("well", failing=False)).stdout
-    assert "It has neither risen nor fallen." in " ".join(said.split())
-    assert re.search(
-        r"^No findings\. \d+ codes could not be checked, for lack of series\. More: --verbose$", said, re.M
-    )
-
-
 def test_json_of_one_and_of_several(holdfast: Holdfast, run: Any) -> None:
     failing, well = run("failing", failing=True), run("well", failing=False)
     one = json.loads(holdfast("diagnose", failing, "--json", code=1).stdout)
@@ -74,11 +66,6 @@ def test_json_of_one_and_of_several(holdfast: Holdfast, run: Any) -> None:
     both = json.loads(holdfast("diagnose", well, failing, "--json", code=1).stdout)
     assert [entry["name"] for entry in both] == ["well", "failing"] and both[1] == one
     assert json.loads(holdfast("diagnose", well, "--json").stdout)["findings"] == []
-
-
-def test_several_paths_one_after_another(holdfast: Holdfast, run: Any) -> None:
-    said = holdfast("diagnose", run("failing", failing=True), run("well", failing=False), code=1).stdout
-    assert said.index("failing  (holdfast log)") < said.index("findings.") < said.index("well  (holdfast log)")
 
 
 def test_select(holdfast: Holdfast, run: Any) -> None:
@@ -97,23 +84,20 @@ def test_verbose_says_what_would_log_it(holdfast: Holdfast, run: Any) -> None:
     assert "LLD001 needs displacement/correct, displacement/fraction, likelihood/correct. Logged by" in said
 
 
-def test_all_codes_are_listed(holdfast: Holdfast) -> None:
+def test_every_code_is_listed_and_explained(holdfast: Holdfast) -> None:
     listed = holdfast("diagnose", "--explain", "all").stdout.splitlines()
     assert [line.split()[0] for line in listed] == sorted(CODES)
-
-
-@pytest.mark.parametrize("code", CODES)
-def test_every_code_is_explained(holdfast: Holdfast, code: str) -> None:
-    said = holdfast("diagnose", "--explain", code.lower()).stdout
-    assert said.startswith(f"{code}  ")
-    for part in ("What to change", "  holdfast  ", "  trl       ", "  verl      ", "Series it needs", "Known problems"):
-        assert part in said
-    assert all(len(line) <= 80 for line in said.splitlines())
+    for code in CODES:
+        said = holdfast("diagnose", "--explain", code.lower()).stdout
+        assert said.startswith(f"{code}  ") and all(len(line) <= 80 for line in said.splitlines())
+        for part in ("What to change", "  holdfast  ", "  trl       ", "  verl      ", "Series it needs"):
+            assert part in said, code
 
 
 def test_usage(holdfast: Holdfast, tmp_path: Path) -> None:
     assert "To name a log: holdfast diagnose runs/" in holdfast("diagnose", code=2).output
-    assert "does not exist" in holdfast("diagnose", str(tmp_path / "nothing"), code=2).output
+    never = holdfast("diagnose", str(tmp_path / "nothing"), "--fail-on", "never", code=2)
+    assert "does not exist" in never.output
     (tmp_path / "empty.jsonl").write_text("")
     holdfast("diagnose", str(tmp_path / "empty.jsonl"), code=2)
     assert "matches several codes" in holdfast("diagnose", "--explain", "LLD", code=2).output
@@ -166,11 +150,12 @@ def test_it_starts_quickly_and_without_torch(run: Any) -> None:
         "heavy = {'torch', 'transformers', 'pandas', 'httpx', 'fastapi', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy\nprint(time.process_time())"
     )
-    seconds = [
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-        for _ in range(3)
-    ]
-    assert min(seconds) < 1.0, seconds  # 0.4 on the machine of docs/reference/results.md; twice that fails nobody's CI
+
+    def seconds() -> float:
+        return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+    # 0.4 on the machine of docs/reference/results.md; twice that fails nobody's CI
+    assert any(seconds() < 1.0 for _ in range(3))
 
 
 # ---- where the commands read a log from
@@ -239,10 +224,8 @@ def test_an_address_reaches_the_readers_as_it_was_typed(monkeypatch: pytest.Monk
 
 def test_a_reader_of_the_output_that_leaves_early_causes_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(ROWS)
-    command = (
-        f"{sys.executable} -m holdfast diagnose --explain all; {sys.executable} -m holdfast diagnose {tmp_path} -v"
-    )
-    done = subprocess.run(["sh", "-c", f"({command}) | true"], capture_output=True, text=True, check=False)
+    command = f"{sys.executable} -m holdfast diagnose {tmp_path} -v | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
 
 
@@ -253,9 +236,8 @@ def _started(arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize("option", ["", "--json"])
-def test_an_output_that_is_full_is_an_error_in_one_sentence(option: str) -> None:
-    done = _started(f"diagnose - {option} > /dev/full", input=ROWS)
+def test_an_output_that_is_full_is_an_error_in_one_sentence() -> None:
+    done = _started("diagnose - --json > /dev/full", input=ROWS)
     assert (done.returncode, done.stderr) == (2, "error: the output cannot be written: the disk is full\n")
 
 

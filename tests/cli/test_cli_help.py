@@ -34,7 +34,6 @@ def test_help_loads_neither_torch_nor_a_schema() -> None:
     assert not loaded("--help") & {*heavy, *hosts, *ours, "pydantic"}
     assert not loaded("train", "--help") & heavy
     assert not loaded("train", "--dry-run") & (heavy - {"numpy", "Stemmer"})  # it builds the index
-    assert not loaded("recipe", "show") & heavy
 
 
 def test_an_error_has_its_hint_on_a_line_of_its_own_and_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,6 @@ def test_from_a_corpus_to_what_an_agent_sees(corpus: Path, holdfast: Run) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["index", "build", "corpus.jsonl"], "Missing option '--out'"),
         (["index", "build", "nothing.jsonl", "--out", "x"], "nothing.jsonl does not exist"),
         (["index", "show", "nowhere", "query"], "nowhere is not an index: it does not exist"),
         (["serve", "corpus.jsonl"], "holdfast index build corpus.jsonl --out corpus-index"),
@@ -86,7 +85,7 @@ def test_a_dense_index(corpus: Path, holdfast: Run, encoder: Any) -> None:
     assert moved.stdout == shown.stdout
 
 
-@pytest.mark.parametrize("options", [["--sq8"], ["--vectors", "v.npy"], ["--query-prefix", ""]])
+@pytest.mark.parametrize("options", [["--sq8"], ["--query-prefix", ""]])
 def test_options_of_a_dense_index_need_its_model(corpus: Path, holdfast: Run, options: list[str]) -> None:
     said = holdfast("index", "build", "corpus.jsonl", "--out", "x", *options, code=2).stderr
     assert "--dense MODEL" in said

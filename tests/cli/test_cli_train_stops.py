@@ -77,23 +77,33 @@ def make_checkpoint(step: int) -> Callable[[Path, Listener], None]:
     return script
 
 
-def test_an_interrupt_says_how_to_go_on(trainer: Any, holdfast: Run) -> None:
-    trainer.script = then_raise(KeyboardInterrupt(), make_checkpoint(40))
-    stderr = holdfast("train", code=130).stderr
-    assert stderr == "Stopped. Step 40 is saved. To continue from there:\n  holdfast resume runs/quickstart\n"
-    assert Path("runs/quickstart/config.toml").is_file()
+def damaged_checkpoint(run_dir: Path, listener: Listener) -> None:
+    make_checkpoint(20)(run_dir, listener)
+    make_checkpoint(40)(run_dir, listener)
+    (run_dir / "checkpoints" / "step-000040" / "state.json").unlink()
+    (run_dir / "checkpoints" / "step-000060").mkdir()
 
 
-def test_a_checkpoint_without_all_its_files_is_not_counted(trainer: Any, holdfast: Run) -> None:
-    def script(run_dir: Path, listener: Listener) -> None:
-        make_checkpoint(20)(run_dir, listener)
-        make_checkpoint(40)(run_dir, listener)
-        (run_dir / "checkpoints" / "step-000040" / "state.json").unlink()
-        (run_dir / "checkpoints" / "step-000060").mkdir()
-        raise KeyboardInterrupt
-
-    trainer.script = script
-    assert holdfast("train", code=130).stderr.startswith("Stopped. Step 20 is saved. To continue from there:\n")
+@pytest.mark.parametrize(
+    ("before", "said", "folder_stays"),
+    [
+        (make_checkpoint(40), "Stopped. Step 40 is saved. To continue from there:\n  {resume}\n", True),
+        (damaged_checkpoint, "Stopped. Step 20 is saved. To continue from there:\n  {resume}\n", True),
+        (
+            lambda run_dir, listener: (run_dir / "metrics.jsonl").touch(),
+            "Stopped before the first step was saved. To begin again at step 1:\n  {resume}\n",
+            True,
+        ),
+        (None, "Stopped before the first step, so nothing was saved.\n", False),
+    ],
+    ids=["saved", "damaged", "begun", "not begun"],
+)
+def test_an_interrupt_says_how_to_go_on(
+    trainer: Any, holdfast: Run, before: Any, said: str, folder_stays: bool
+) -> None:
+    trainer.script = then_raise(KeyboardInterrupt(), before)
+    assert holdfast("train", code=130).stderr == said.format(resume="holdfast resume runs/quickstart")
+    assert Path("runs/quickstart/config.toml").is_file() is folder_stays
 
 
 @pytest.mark.parametrize("error", [CheckpointError("no checkpoint is whole"), ConfigError("x is not valid TOML")])
@@ -103,24 +113,6 @@ def test_what_stops_the_next_resume_too_is_not_followed_by_one(
     holdfast("train", "--run.name=night")
     trainer.script = then_raise(error, make_checkpoint(40))
     assert holdfast("resume", "night", code=2).stderr == f"error: {error}\n"
-
-
-def test_an_interrupt_before_the_first_checkpoint(trainer: Any, holdfast: Run) -> None:
-    def script(run_dir: Path, listener: Listener) -> None:
-        (run_dir / "metrics.jsonl").write_text("")
-        raise KeyboardInterrupt
-
-    trainer.script = script
-    stderr = holdfast("train", code=130).stderr
-    assert stderr == (
-        "Stopped before the first step was saved. To begin again at step 1:\n  holdfast resume runs/quickstart\n"
-    )
-
-
-def test_an_interrupt_before_anything_leaves_no_folder(trainer: Any, holdfast: Run) -> None:
-    trainer.script = then_raise(KeyboardInterrupt())
-    assert holdfast("train", code=130).stderr == "Stopped before the first step, so nothing was saved.\n"
-    assert not Path("runs/quickstart").exists()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

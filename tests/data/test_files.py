@@ -9,7 +9,7 @@ import pytest
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField
 from holdfast.data.catalogue import FORMS
-from holdfast.data.check import SHOWN, check_files, size_lines
+from holdfast.data.check import check_files, size_lines
 from holdfast.data.files import iter_examples, place_of, read_examples, write_examples
 from holdfast.data.questions import Example
 from holdfast.data.rows import example_of, light, row_of
@@ -33,13 +33,11 @@ def ending(form: str) -> str:
     return "jsonl" if form == "jsonl" else "parquet"
 
 
-@pytest.mark.grid(3)
-@pytest.mark.parametrize("first", FORMS)
-@pytest.mark.parametrize("second", FORMS)
+@pytest.mark.parametrize(("first", "second"), list(zip(FORMS, [*FORMS[1:], FORMS[0]], strict=True)))
 def test_a_chain_of_two_forms_loses_nothing(tmp_path, first, second):
-    examples = made(2500)  # more than are converted at a time
+    examples = made(1100)  # more than are converted at a time
     a, b = tmp_path / f"a.{ending(first)}", tmp_path / f"b.{ending(second)}"
-    assert write_examples(a, examples, first) == 2500
+    assert write_examples(a, examples, first) == 1100
     write_examples(b, iter_examples(a), second)
     assert read_examples(b) == tuple(examples)
 
@@ -74,12 +72,6 @@ def test_a_file_that_is_mostly_bad_is_refused_at_the_end(tmp_path, put):
             list(iter_examples(path, on_bad=lambda bad: None))
 
 
-def test_two_questions_with_one_id_are_refused(tmp_path, published, put):
-    path = put(tmp_path / "x.parquet", [published("verl", i) for i in (0, 1, 0)])
-    with pytest.raises(DataError, match="questions 1 and 3 are both nq/test/0"):
-        read_examples(path)
-
-
 def test_parquet_text_that_is_not_utf8_is_a_sentence(tmp_path):
     import pyarrow
     from pyarrow import parquet
@@ -87,22 +79,10 @@ def test_parquet_text_that_is_not_utf8_is_a_sentence(tmp_path):
     questions = pyarrow.array([b"a?", b"caf\xe9?", b"c?"]).cast(pyarrow.binary()).view(pyarrow.string())
     golds = pyarrow.array([["x"]] * 3)
     parquet.write_table(pyarrow.table({"question": questions, "golden_answers": golds}), tmp_path / "x.parquet")
-    with pytest.raises(DataError, match=r"x\.parquet cannot be read as parquet: 'utf-8' codec"):
-        read_examples(tmp_path / "x.parquet")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("no.parquet", None, "does not exist"),
-        ("cut.parquet", b"PAR1 and nothing else", "cannot be read as parquet"),
-    ],
-)
-def test_files_that_cannot_be_read(tmp_path, name, content, message):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        read_examples(tmp_path / name)
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1 and nothing else")
+    for name, message in (("x", "as parquet: 'utf-8' codec"), ("cut", "as parquet"), ("no", "does not exist")):
+        with pytest.raises(DataError, match=rf"{name}\.parquet .*{message}"):
+            read_examples(tmp_path / f"{name}.parquet")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -131,7 +111,7 @@ def test_form_and_ending_must_fit(tmp_path):
 def test_huggingface_datasets_reads_what_we_write(tmp_path):
     import datasets
 
-    for form in ("searchr1", "verl", "skyrl"):
+    for form in ("verl", "skyrl"):
         write_examples(tmp_path / f"{form}.parquet", made(4), form)
         table = datasets.Dataset.from_parquet(str(tmp_path / f"{form}.parquet"), cache_dir=str(tmp_path / "cache"))
         assert table[3]["prompt"] == [{"role": "user", "content": "3"}]
@@ -153,13 +133,6 @@ def test_the_forms_of_others_mean_the_same(form, published):
     assert example.golden_answers == ("G 3", "h")
     assert [message["role"] for message in example.metadata["prompt"]][-1] == "user"
     assert not {"reward_model", "reward_spec", "extra_info", "ability", "env_class"} & set(example.metadata)
-
-
-def test_a_flashrag_row_is_placed_by_its_file(published):
-    row = published("flashrag", 0)
-    example = read_row(row, source="nq", split="dev", index=4)
-    assert example.id == "nq/dev/4"
-    assert example.metadata == {"id": "test_0", "metadata": row["metadata"]}
 
 
 EXAMPLES = [
@@ -215,11 +188,7 @@ def test_what_each_trainer_looks_for(published):
     assert skyrl["env_class"] == "search"
     assert "reward_model" not in skyrl
     arguments = verl["extra_info"]["tools_kwargs"]["search"]["create_kwargs"]
-    assert arguments == {
-        "question": "nq 2?",
-        "ground_truth": {"target": ["G 2", "h"]},
-        "data_source": "searchR1_nq",
-    }
+    assert arguments == {"question": "nq 2?", "ground_truth": {"target": ["G 2", "h"]}, "data_source": "searchR1_nq"}
 
 
 def test_an_agent_of_the_rows_own_is_kept():
@@ -236,21 +205,14 @@ GOOD = {"question": "Who?", "golden_answers": ["x"]}
     [
         ({"golden_answers": ["x"]}, "question", "missing; the row has 'golden_answers'"),
         ({**GOOD, "question": " "}, "question", "is empty"),
-        ({**GOOD, "question": 3}, "question", "must be a string, is a number"),
-        ({"question": "Who?"}, "golden_answers", "missing; the row has 'question'"),
         ({**GOOD, "golden_answers": []}, "golden_answers", "is an empty list"),
         ({**GOOD, "golden_answers": ["", " "]}, "golden_answers", "contains only '', ' '"),
         ({**GOOD, "golden_answers": ["x", 7]}, "golden_answers[1]", "must be a string, is a number"),
-        ({**GOOD, "golden_answers": {"a": 1}}, "golden_answers", "must be a string or a list of strings, is an object"),
         ({**GOOD, "reward_model": {"ground_truth": {"target": ["y"]}}}, "reward_model.ground_truth.target", "differs"),
         ({"question": "Who?", "reward_model": {"ground_truth": {}}}, "reward_model.ground_truth.target", "missing"),
-        ({"question": "Who?", "reward_spec": "x"}, "reward_spec", "must be an object, is a string"),
         ({**GOOD, "extra_info": []}, "extra_info", "must be an object, is a list"),
         ({**GOOD, "extra_info": {"index": -1}}, "extra_info.index", "must be a row number, is -1"),
-        ({**GOOD, "index": "7a"}, "index", "must be a row number, is '7a'"),
-        ({**GOOD, "data_source": ""}, "data_source", "is empty"),
         ({**GOOD, "prompt": "Who?"}, "prompt", "must be a list of messages, is a string"),
-        ({**GOOD, "prompt": []}, "prompt", "must be a list of messages"),
         ({**GOOD, "prompt": [{"content": "x"}]}, "prompt[0].role", "missing"),
         ({**GOOD, "question": "\ud800"}, "question", "half of a surrogate pair"),
     ],
@@ -260,11 +222,6 @@ def test_a_wrong_row_is_named_by_its_field(row, field, reason):
         read_row(row)
     assert caught.value.field == field
     assert reason in caught.value.reason
-
-
-def test_an_answer_that_scoring_erases_is_kept():
-    # `The The` is a band. Training skips such a question, an evaluation must count it.
-    assert read_row({"question": "Who?", "golden_answers": ["The The"]}).golden_answers == ("The The",)
 
 
 def test_light_rows_keep_what_is_small(published):
@@ -293,14 +250,6 @@ def test_sound_files_have_sizes_and_no_problems(tmp_path, published, put):
     assert (first.problems, first.bad, first.notes) == ([], 0, [])
     assert size_lines(first) == [("nq/test", 3, "published: 3,610"), ("own/test", 3, "")]
     assert size_lines(second) == [("bamboogle/test", 125, "as published")]
-
-
-def test_every_bad_row_is_counted_and_the_first_are_named(tmp_path, put):
-    rows = [{"question": f"{i}?", "golden_answers": [] if i % 2 else ["x"]} for i in range(60)]
-    (report,) = check_files([put(tmp_path / "x.jsonl", rows)])
-    assert report.problems[0] == "line 2: golden_answers: is an empty list"
-    assert (len(report.problems), report.bad) == (SHOWN, 30)
-    assert report.counts == {("x", "test"): 30}
 
 
 def test_ids_are_compared_within_and_between_files(tmp_path, published, put):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.base.errors import CheckpointError, DataError
+from holdfast.base.errors import CheckpointError
 from holdfast.data.files import iter_examples, read_questions
 from holdfast.data.questions import Example, QuestionOrder, hold_out
 
@@ -19,6 +19,9 @@ GOOD = {"question": " Who? ", "golden_answers": ["Mira", "M."], "id": "q1", "met
 
 
 def test_a_row_becomes_an_example(tmp_path):
+    kept = [{"question": "Which blood group?", "golden_answers": golds} for golds in (["A", "", "type A"], "AB")]
+    file = read_questions(put(tmp_path, *kept))
+    assert [e.golden_answers for e in file.examples] == [("A", "", "type A"), ("AB",)] and file.skipped == ()
     (example,) = read_questions(put(tmp_path, GOOD), split="dev").examples
     assert example == Example(
         source="nq",
@@ -32,25 +35,11 @@ def test_a_row_becomes_an_example(tmp_path):
     assert read_questions(put(tmp_path, GOOD), source="own").examples[0].id == "own/train/0"
 
 
-def test_one_answer_may_be_a_text_and_is_not_split_into_letters(tmp_path):
-    path = put(tmp_path, {"question": "Who?", "golden_answers": "Mira"})
-    assert read_questions(path).examples[0].golden_answers == ("Mira",)
-
-
 @pytest.mark.parametrize(
     ("row", "field", "reason"),
     [
         ({"golden_answers": ["x"]}, "question", "missing"),
-        (
-            {"question": "Who?", "golden_answers": "The"},
-            "golden_answers",
-            "'The' is empty without punctuation and articles",
-        ),
-        (
-            {"question": "Who?", "golden_answers": ["A", "?!"]},
-            "golden_answers",
-            "'A', '?!' is empty without punctuation and articles",
-        ),
+        ({"question": "Who?", "golden_answers": ["A", "?!"]}, "golden_answers", "'A', '?!' is empty without punct"),
     ],
 )
 def test_rows_that_cannot_be_used(tmp_path, row, field, reason):
@@ -61,13 +50,6 @@ def test_rows_that_cannot_be_used(tmp_path, row, field, reason):
     assert (skipped.line, skipped.field) == (2, field)
     assert reason in skipped.reason
     assert heard == [skipped]
-
-
-def test_an_answer_that_normalises_to_nothing_beside_another_is_kept(tmp_path):
-    path = put(tmp_path, {"question": "Which blood group?", "golden_answers": ["A", "", "type A"]})
-    file = read_questions(path)
-    assert file.examples[0].golden_answers == ("A", "", "type A")
-    assert file.skipped == ()
 
 
 # ---- as sets publish their rows, written for this test
@@ -159,12 +141,6 @@ def test_the_order_is_pinned():
     assert deal(QuestionOrder(examples(8), seed=0), 3) == [[7, 0, 1], [5, 3, 4], [2, 6]]
 
 
-def test_orders_are_uniform():
-    # 600 seeds, 4 questions: each is first about 150 times; 3 standard deviations are 3 * sqrt(600 * 1/4 * 3/4) = 32.
-    first = [QuestionOrder(examples(4), seed=seed).next(1)[0].index for seed in range(600)]
-    assert all(abs(first.count(i) - 150) < 32 for i in range(4))
-
-
 @pytest.mark.parametrize("dealt", range(8))
 def test_restore_continues_exactly(dealt):
     # 0 is the start, 3 the end of an epoch (position = number of questions), 4 the first batch of the next
@@ -186,11 +162,6 @@ def test_restore_refuses_other_questions_and_another_seed():
         QuestionOrder(examples(9), seed=1).restore(state)
     with pytest.raises(CheckpointError, match="seed 1, this run has seed 2"):
         QuestionOrder(examples(8), seed=2).restore(state)
-
-
-def test_nothing_to_deal():
-    with pytest.raises(DataError, match="no questions"):
-        QuestionOrder([], seed=0)
 
 
 def test_every_tenth_question_is_held_out() -> None:

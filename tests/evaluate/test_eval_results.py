@@ -62,13 +62,6 @@ def test_resampling_distinct_values_is_resampling_questions() -> None:
     assert interval(ours) == pytest.approx(interval(plain), abs=0.01)
 
 
-def test_an_interval_is_that_of_the_binomial() -> None:
-    values = [1.0] * 50 + [0.0] * 75  # Bamboogle at .4: the standard error is 4.4 points
-    low, high = interval(resampled_means(values, np.random.default_rng(0)))
-    error = math.sqrt(0.4 * 0.6 / 125)
-    assert (high - low) / 2 == pytest.approx(1.96 * error, rel=0.05)
-
-
 def saved(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> Path:
     folder.mkdir()
     settings = {"row": folder.name, "scorer": "table", "decoding": "greedy", "samples": 1} | settings

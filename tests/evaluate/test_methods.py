@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,19 +63,16 @@ def test_a_taught_model_is_asked_without_instructions(words: Any, tmp_path: Path
 
 
 def test_chain_of_thought_takes_the_tagged_answer(words: Any, tmp_path: Path) -> None:
+    row, _ = asked("cot", [("The river is", "length")], None, words, tmp_path / "cut")
+    assert (row["prediction"], row["em"], row["status"]) == (None, 0.0, "truncated")
+    row, _ = asked("cot", ["I do not know."], None, words, tmp_path / "none")
+    assert (row["prediction"], row["em"], row["status"]) == (None, 0.0, "ok")
     text = "The river is the Lomme. <answer> Tarn </answer> and more"
     row, policy = asked("cot", [text], None, words, tmp_path)
     ((_, context, request),) = policy.calls
     assert context == f"{methods.COT_PROMPT}\n\n{bare_question(WHERE.question)}"
     assert (request.max_new_tokens, request.stop) == (512, ("</answer>",))
     assert (row["prediction"], row["em"], row["em_raw"]) == ("Tarn", 1.0, 0.0)
-
-
-def test_chain_of_thought_without_an_answer_is_truncated_or_unanswered(words: Any, tmp_path: Path) -> None:
-    row, _ = asked("cot", [("The river is", "length")], None, words, tmp_path)
-    assert (row["prediction"], row["em"], row["status"]) == (None, 0.0, "truncated")
-    row, _ = asked("cot", ["I do not know."], None, words, tmp_path / "b")
-    assert (row["prediction"], row["em"], row["status"]) == (None, 0.0, "ok")
 
 
 def test_rag_searches_with_the_question_and_reads_three_passages(words: Any, tmp_path: Path) -> None:
@@ -177,6 +173,8 @@ def test_the_agent_loop_searches_and_answers(words: Any, tmp_path: Path) -> None
     assert "neither a search nor an answer" in contexts[2]
     assert contexts[3].startswith(contexts[2]), "one message that only grows"
     assert (row["em"], row["hit"], row["searches"], row["calls"], row["status"]) == (1.0, 1.0, 2, 4, "ok")
+    row, _ = asked("search-r1", ["<search> river of Orsa </search>"] * 4, shelf, words, tmp_path / "last")
+    assert (row["searches"], row["calls"], row["status"]) == (3, 4, "truncated"), "the last one is not sent"
 
 
 def test_the_agent_without_search_has_one_turn(words: Any, tmp_path: Path) -> None:
@@ -185,15 +183,13 @@ def test_the_agent_without_search_has_one_turn(words: Any, tmp_path: Path) -> No
     assert (row["em"], row["searches"], row["calls"]) == (1.0, 0, 1)
     row, _ = asked("r1", ["<search> river </search>"], None, words, tmp_path / "b")
     assert (row["em"], row["searches"], row["status"]) == (0.0, 0, "truncated")
+    protocol = agent_protocol(METHODS["r1"], load(None, ["--protocol.topk", "5"]))
+    assert (protocol.prompt, protocol.max_turns, protocol.topk) == (R1.prompt, 1, 5)
+    own = agent_protocol(METHODS["r1"], load(None, ["--protocol.prompt", "Q: {question}"]))
+    assert (own.prompt, own.max_turns) == ("Q: {question}", 1), "a recipe's own prompt is kept"
 
 
-def test_a_search_in_the_last_turn_is_not_counted(words: Any, tmp_path: Path) -> None:
-    turns = ["<search> a </search>"] * 4
-    row, _ = asked("search-r1", turns, Shelf({"a": [ORSA]}), words, tmp_path)
-    assert (row["searches"], row["calls"], row["status"]) == (3, 4, "truncated")
-
-
-@pytest.mark.parametrize("method", ["rag", "ircot", "search-r1"])
+@pytest.mark.parametrize("method", ["rag", "search-r1"])
 def test_a_search_that_fails_is_no_wrong_answer(
     method: str, words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,24 +222,6 @@ def test_a_context_that_fills_the_model_is_an_error_not_a_wrong_answer(words: An
     assert "fills the model's 60" in rows[1]["error"]
 
 
-@pytest.mark.parametrize(
-    ("reader", "text", "expected"),
-    [
-        (methods.boxed, r"\boxed{a} then \boxed{b {c}} then \boxed{open", "b {c}"),
-        (methods.boxed, "no box", None),
-        (methods.boxed, r"\boxed{}", None),
-        (methods.tagged_answer, "<answer>a</answer><answer>  </answer>", None),
-        (methods.tagged_answer, "<answer>a", None),
-        (methods.tagged_answer, "I put it between <answer> tags: <answer>Paris</answer>", "Paris"),
-        (methods.first_sentence, "", ""),
-        (methods.first_sentence, "  \n No end", "No end"),
-        (methods.first_sentence, "In 1.5 years? Yes.", "In 1.5 years?"),
-    ],
-)
-def test_readers(reader: Callable[[str], Any], text: str, expected: Any) -> None:
-    assert reader(text) == expected
-
-
 def test_a_long_reasoning_is_shortened_to_its_ends_and_its_searches() -> None:
     steps = [f"step {i}" for i in range(10)]
     steps[3] = f"look {methods.QUERY_OPEN}q"
@@ -253,19 +231,6 @@ def test_a_long_reasoning_is_shortened_to_its_ends_and_its_searches() -> None:
 
 
 # ---- the table of methods
-
-
-def test_searches_allowed() -> None:
-    protocol = agent_protocol(METHODS["search-r1"], load(None))
-    assert {name: method.searches_allowed(protocol) for name, method in METHODS.items()} == {
-        "direct": "none",
-        "cot": "none",
-        "rag": "1",
-        "ircot": "11",
-        "search-o1": "5 (multi-hop 10)",
-        "r1": "none",
-        "search-r1": "3",
-    }
 
 
 def twice(question: str, limits: Limits) -> Conversation:
@@ -287,8 +252,6 @@ def test_a_new_method_is_its_definition_and_one_entry(words: Any, tmp_path: Path
     assert (row["em"], row["hit"], row["searches"], row["calls"], row["status"]) == (1.0, 1.0, 1, 2, "ok")
     results = read_results(tmp_path)
     assert (results["method"], results["searches"], results["prompt"]) == ("twice", "1", "instructed")
-    world = load(None, ["--world.people", "60"])
-    assert retriever_for(method_named("twice"), world, ["world"]) is not None
     refused = CliRunner().invoke(app, ["eval", "run", "nowhere", "--method", "twic"])
     assert "did you mean twice?" in refused.output + str(refused.exception)
 
@@ -319,23 +282,11 @@ def test_settings_stand_above_a_runs_own(run: Path) -> None:
     config, folder = settings_of(str(run), ["--protocol.max_turns", "3"], [])
     assert folder == run and config.protocol.max_turns == 3 and config.retrieval.index == "i"
     config, _ = settings_of(str(run), ["--retrieval.url", "http://127.0.0.1:1"], ["seven"])
-    assert (config.retrieval.url, config.retrieval.index, config.retrieval.corpus) == (
-        "http://127.0.0.1:1",
-        None,
-        "world",
-    )
+    assert config.retrieval.url is not None and config.retrieval.index is None
     config, folder = settings_of("some/model", [], ["nq"])
     assert folder is None and config.model.path == "some/model"
-
-
-def test_given_passages_leave_a_recipe_its_own_questions(run: Path) -> None:
-    passages = ["--retrieval.corpus", "factbook:corpus"]
-    for data in (["dev"], []):
-        config, _ = settings_of("some/model", passages, data, BUNDLED / "factbook.toml")
-        assert (config.data.dev, config.data.test) == ("factbook:dev", "factbook:test")
-    index_alone, _ = settings_of(str(run), ["--retrieval.index", "j"], ["test"])
-    assert (index_alone.data.train, index_alone.retrieval.corpus) == ("t.jsonl", "world")
-    assert settings_of("some/model", ["--retrieval.corpus", "c.jsonl"], [])[0].data.train == "questions"
+    config, _ = settings_of("m", ["--retrieval.corpus", "factbook:corpus"], ["dev"], BUNDLED / "factbook.toml")
+    assert (config.data.dev, config.data.test) == ("factbook:dev", "factbook:test"), "its own questions stay"
 
 
 def test_a_named_recipe_takes_the_place_of_a_runs_own(run: Path, tmp_path: Path) -> None:
@@ -394,11 +345,3 @@ def test_passages_must_answer_the_questions(run: Path) -> None:
     assert retriever_for(METHODS["cot"], world, ["nq"]) is None
     small = load(None, ["--world.people", "60"])
     assert retriever_for(METHODS["rag"], small, ["world"]).search(["mentor"], 2)[0]
-
-
-def test_without_search_there_is_one_turn_and_no_word_of_it() -> None:
-    protocol = agent_protocol(METHODS["r1"], load(None, ["--protocol.topk", "5"]))
-    assert (protocol.prompt, protocol.max_turns, protocol.topk) == (R1.prompt, 1, 5)
-    own = agent_protocol(METHODS["r1"], load(None, ["--protocol.prompt", "Q: {question}"]))
-    assert (own.prompt, own.max_turns) == ("Q: {question}", 1), "a recipe's own prompt is kept"
-    assert agent_protocol(METHODS["search-r1"], load(None)).max_turns == 4

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import tomli_w
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.section import kind_of
-from holdfast.methods.penalties import PENALTIES, NoPenalty
+from holdfast.methods.penalties import PENALTIES
 from holdfast.recipe import BUNDLED, Config, absolute, dump, load, load_run, require, setting_values
 from holdfast.recipe.paths import PATHS
 
@@ -38,23 +37,6 @@ def get(config: Config, dotted: str) -> Any:
 # ---- files
 
 
-def test_a_file_sets_what_it_names_and_leaves_the_rest(tmp_path: Path) -> None:
-    config = load(recipe(tmp_path, "[train]\nsteps = 7\n[loss.penalty]\nname = 'sapo'\n"))
-    assert config.train.steps == 7
-    assert config.train.questions == Config().train.questions
-    assert config.loss.penalty.name == "sapo"
-
-
-def test_the_flaky_recipe_is_the_collapse_recipe_but_for_what_it_says() -> None:
-    """research/docs/testbed.md compares the two."""
-    recipes = BUNDLED
-    first, second = (load(recipes / f"{name}.toml").model_dump() for name in ("collapse", "flaky"))
-    differing = {
-        f"{section}.{key}" for section in first for key in first[section] if first[section][key] != second[section][key]
-    }
-    assert differing == {"run.name", "faults.search_failure_rate", "train.lr"}
-
-
 def test_overrides_beat_the_file_and_the_last_one_counts(tmp_path: Path) -> None:
     path = recipe(tmp_path, "[train]\nsteps = 7\n")
     assert load(path, ["--train.steps", "8", "--train.steps=9"]).train.steps == 9
@@ -72,21 +54,6 @@ def test_dump_reads_back_equal(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(dump(absolute(config)), encoding="utf-8")
     assert load(tmp_path / "config.toml") == absolute(config)
     assert config != load()
-
-
-def test_dump_of_the_defaults_names_every_setting_that_is_read_and_not_none() -> None:
-    data = tomllib.loads(dump(load()))
-    for name in setting_values(load()):
-        if name.partition(".")[0] in load().unused():
-            assert name.partition(".")[0] not in data
-            continue
-        if name.startswith("loss.methods."):  # no method is on
-            assert "methods" not in data["loss"]
-            continue
-        value: Any = data
-        for part in name.split("."):
-            value = value.get(part) if value is not None else None
-        assert (value is None) == (get(load(), name) is None), name
 
 
 def test_a_preset_brings_its_turns(tmp_path: Path) -> None:
@@ -122,12 +89,10 @@ def test_an_extending_recipe_changes_what_it_names(tmp_path: Path) -> None:
     assert load(recipe(tmp_path, dump(config))) == config, "the resolved recipe stands alone"
 
 
-@pytest.mark.parametrize("extending", [True, False])
-def test_a_pipe_and_a_device_are_no_recipes(tmp_path: Path, extending: bool) -> None:
+def test_a_pipe_and_a_device_are_no_recipes(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for name in (str(tmp_path / "pipe"), "/dev/zero"):
-        path = recipe(tmp_path, f"extends = '{name}'\n") if extending else Path(name)
-        with pytest.raises(ConfigError, match=f"{name} is not a regular file"):
+    for path in (tmp_path / "pipe", recipe(tmp_path, "extends = '/dev/zero'\n")):
+        with pytest.raises(ConfigError, match="is not a regular file"):
             load(path)
 
 
@@ -161,10 +126,8 @@ def test_faults_stay_when_one_file_of_questions_replaces_another(tmp_path: Path)
     ("texts", "sentence"),
     [
         ({"a": "extends = 3\n"}, "a.toml: extends = 3 is not the name of a recipe"),
-        ({"a": 'extends = "\\u0000"\n'}, "a.toml: extends = '\\x00' is not the name of a recipe"),
         ({"a": '[data]\ntrain = "x\\u0000"\n'}, "x\\x00': must be a UTF-8 string without NUL"),
         ({"a": "extends = 'gone'\n"}, "a.toml: extends = 'gone': there is no recipe "),
-        ({"a": "extends = 'a.toml'\n"}, "a.toml: extends = 'a.toml' leads back to this file"),
         ({"a": "extends = 'b.toml'\n", "b": "extends = 'a.toml'\n"}, "leads back to this file"),
         ({"base": "[train]\nstep = 7\n", "a": "extends = 'base.toml'\n"}, "train.step"),
         ({"base": "train = 7\n", "a": "extends = 'base.toml'\n[train]\nsteps = 3\n"}, "train is a section"),
@@ -200,31 +163,19 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     ("arguments", "dotted", "value"),
     [
         (["--train.steps", "50"], "train.steps", 50),
-        (["--train.steps=50"], "train.steps", 50),
         (["--train.steps", "1e3"], "train.steps", 1000),
-        (["--train.steps", "1_000"], "train.steps", 1000),
         (["--train.group-size", "4"], "train.group_size", 4),
-        (["--loss.entropy_coef", "-0.01"], "loss.entropy_coef", -0.01),
         (["--loss.entropy_coef=-1e-3"], "loss.entropy_coef", -0.001),
         (["--loss.entropy_coef", "-.5"], "loss.entropy_coef", -0.5),
-        (["--run.seed", "-3"], "run.seed", -3),
         (["--train.lr", "1"], "train.lr", 1.0),
-        (["--track.tensorboard"], "track.tensorboard", True),
         (["--track.tensorboard", "--train.steps", "3"], "track.tensorboard", True),
-        (["--track.tensorboard", "true"], "track.tensorboard", True),
         (["--track.tensorboard=no"], "track.tensorboard", False),
-        (["--retrieval.stem", "False"], "retrieval.stem", False),
-        (["--world.filler_length", "[2, 3]"], "world.filler_length", (2, 3)),
         (["--world.filler_length", "2,3"], "world.filler_length", (2, 3)),
         (["--world.scripts.stop_early", "0.5"], "world.scripts.stop_early", 0.5),
         (["--world.scripts.stop_early", "[0.5, 1]"], "world.scripts.stop_early", (0.5, 1.0)),
-        (["--loss.penalty.name", "none"], "loss.penalty.name", "none"),
-        (["--loss.dual_clip", "3"], "loss.dual_clip", 3.0),
         (["--loss.dual_clip", "none"], "loss.dual_clip", None),
-        (["--track.wandb", "None"], "track.wandb", None),
         (["--run.name", "none"], "run.name", "none"),
         (["--run.name", "12"], "run.name", "12"),
-        (["--run.name", "a=b"], "run.name", "a=b"),
         (["--run.dir=--odd"], "run.dir", "--odd"),
         (["--loss.penalty.answer_weight", "0.5"], "loss.penalty.answer_weight", 0.5),
         (["--loss.penalty.answer_weight", "adaptive-code"], "loss.penalty.answer_weight", "adaptive-code"),
@@ -237,12 +188,6 @@ def test_an_override_is_read_as_its_setting(arguments: list[str], dotted: str, v
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize("arguments", [["--train.steps"], ["--train.steps", "--track.tensorboard"]])
-def test_a_setting_without_its_value(arguments: list[str]) -> None:
-    # `steps = true` would be 1 to a reader that is not strict.
-    assert refusal(*arguments) == "--train.steps needs a value; write --train.steps 60"
-
-
 # ---- what is refused, and how
 
 
@@ -250,14 +195,9 @@ def test_a_setting_without_its_value(arguments: list[str]) -> None:
     ("name", "meant"),
     [
         ("train.stesp", "train.steps"),
-        ("train.setps", "train.steps"),
         ("lr", "train.lr or critic.lr or warm_start.lr"),
         ("penalty.coef", "loss.penalty.coef"),
-        ("penalty.name", "loss.penalty.name"),
-        ("train.penalty.name", "loss.penalty.name"),
-        ("warmstart.steps", "warm_start.steps"),
         ("loss.group_size", "train.group_size"),
-        ("grup_size", "train.group_size"),
         ("trian", "train"),
         ("learning_rate", "train.lr"),
         ("training.num_generations", "train.group_size"),
@@ -267,22 +207,13 @@ def test_an_unknown_name_gets_its_nearest_match(name: str, meant: str) -> None:
     assert refusal(f"--{name}", "3") == f"--{name}: there is no such setting; did you mean {meant}?"
 
 
-def test_a_section_is_no_setting() -> None:
-    assert refusal("--loss.penalty", "3").startswith(
-        "--loss.penalty: this is a section of 12 settings; name one of them, such as loss.penalty.name"
-    )
-
-
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
         ("--train.steps=0", "--train.steps = 0: must be 1 or more"),
         ("--train.steps=2.5", "--train.steps = '2.5': must be a whole number"),
-        ("--train.steps=many", "--train.steps = 'many': must be a whole number"),
         ("--train.lr=0", "--train.lr = 0.0: must be more than 0"),
-        ("--train.lr=", "--train.lr = '': must be a number"),
         ("--train.lr=nan", "--train.lr = nan: must be a finite number"),
-        ("--train.lr=inf", "--train.lr = inf: must be a finite number"),
         ("--sampling.top_p=1.5", "--sampling.top_p = 1.5: must be 1 or less"),
         ("--track.tensorboard=maybe", "--track.tensorboard = 'maybe': must be true or false"),
         ("--model.autocast=b16", "--model.autocast = 'b16': must be 'auto', 'bf16' or 'none' (did you mean 'bf16'?)"),
@@ -297,11 +228,23 @@ def test_a_bad_value_is_one_sentence(override: str, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        # `steps = true` would be 1 to a reader that is not strict.
+        (["--train.steps", "--track.tensorboard"], "--train.steps needs a value; write --train.steps 60"),
+        (["my.toml"], "cannot read the argument 'my.toml'; settings are written --section.key value"),
+        (["--loss.penalty", "3"], "--loss.penalty: this is a section of 12 settings; name one of them, such as loss.p"),
+    ],
+)
+def test_what_is_no_setting(arguments: list[str], said: str) -> None:
+    assert refusal(*arguments).startswith(said)
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("[train]\nsteps = '50'", "train.steps = '50': must be a whole number"),
         ("[train]\nsteps = true", "train.steps = true: must be a whole number"),
-        ("[train]\nlr = '1e-5'", "train.lr = '1e-5': must be a number"),
         ("[track]\ntensorboard = 1", "track.tensorboard = 1: must be true or false"),
         ("[run]\nname = 5", "run.name = 5: must be a string, in quotes"),
         ("train = 5", "train = 5: is a section; write its settings below a [section] line"),
@@ -311,13 +254,7 @@ def test_a_bad_value_is_one_sentence(override: str, sentence: str) -> None:
             "[loss.penalty]\nname = ['llds']",
             "loss.penalty.name = ['llds']: must be 'none', 'llds', 'sapo', 'nll' or 'custom'",
         ),
-        ("[loss]\npenalty = 3", "loss.penalty = 3: is a section; write its settings below a [section] line"),
         ("[trian]\nsteps = 5", "trian: there is no such setting; did you mean train?"),
-        (
-            "[loss.penalty]\ncoeff = 1.0",
-            "loss.penalty.coeff: there is no such setting; did you mean loss.penalty.coef?",
-        ),
-        ("stpes = 5", "stpes: there is no such setting; did you mean train.steps?"),
     ],
 )
 def test_a_file_is_read_strictly_and_named(tmp_path: Path, text: str, sentence: str) -> None:
@@ -338,132 +275,6 @@ def test_all_problems_come_at_once_and_say_where_they_are(tmp_path: Path) -> Non
         "train.foo_bar: there is no such setting; `holdfast recipe show` prints all",
         "train.steps = 0: must be 1 or more",
     ]
-
-
-@pytest.mark.parametrize("argument", ["my.toml", "-x", "--"])
-def test_what_is_no_setting(argument: str) -> None:
-    assert refusal(argument) == f"cannot read the argument {argument!r}; settings are written --section.key value"
-
-
-# ---- settings that contradict each other: each sentence names what to change
-
-OWN = ("--data.train=q.jsonl", "--retrieval.corpus=c.jsonl", "--model.path=model")
-GAE = ("--loss.advantage=gae", "--loss.penalty.name=none", "--loss.kl_coef=0", "--reward.kl=0.05", "--critic.lr=0.003")
-METHODS = "--loss.methods."
-WEIGHTS = f"{METHODS}sampler_weights."
-CENTRED = f"{METHODS}score_centering.on"
-CONTRADICTIONS = {
-    # what is wrong: overrides, the last of which the refusal names
-    "heavy answers": ["--loss.penalty.answer_weight=5"],
-    "inert penalty": ["--train.optimizer_steps_per_rollout=1"],
-    "an anchor for no penalty": ["--train.anchor_every=2", "--loss.penalty.name=none"],
-    "an anchor for a likelihood": ["--train.anchor_every=2", "--loss.penalty.name=nll"],
-    "an anchor before the start": ["--train.anchor_every=-1"],
-    "an order of mini-batches": ["--train.minibatches=grouped"],
-    "inert sapo": ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=sapo"],
-    "too few rollouts": ["--train.questions=1", "--train.group_size=4"],
-    "a baseline of nothing": ["--loss.baseline=length", "--loss.advantage=reinforce"],
-    "group of one": ["--train.group_size=1"],
-    "no reward": ["--reward.em=0"],
-    "own questions, bundled corpus": ["--data.train=q.jsonl"],
-    "own corpus, bundled questions": ["--retrieval.corpus=c.jsonl"],
-    "server and corpus": ["--data.train=q.jsonl", "--retrieval.url=http://h:1", "--retrieval.corpus=c.jsonl"],
-    "server and index": ["--data.train=q.jsonl", "--retrieval.url=http://h:1", "--retrieval.index=i"],
-    "server and bundled questions": ["--retrieval.url=http://h:1"],
-    "own dev, bundled train": ["--data.dev=d.jsonl"],
-    "own test, bundled train": ["--data.test=t.jsonl"],
-    "own questions, passages of the Factbook": ["--data.train=q.jsonl", "--retrieval.corpus=factbook:corpus"],
-    "questions of the Factbook, own passages": [
-        "--data.train=factbook:train",
-        "--data.test=factbook:test",
-        "--retrieval.corpus=c.jsonl",
-    ],
-    "own questions, dev questions of the Factbook": [
-        "--data.train=q.jsonl",
-        "--retrieval.index=i",
-        "--data.dev=factbook:dev",
-    ],
-    "demonstrations of the Factbook, own passages": [
-        "--data.train=q.jsonl",
-        "--retrieval.corpus=c.jsonl",
-        "--warm_start.steps=5",
-        "--warm_start.data=factbook:demonstrations",
-    ],
-    "demonstrations of the Factbook, bundled world": [
-        "--warm_start.steps=5",
-        "--warm_start.data=factbook:demonstrations",
-    ],
-    "prompt without question": ["--protocol.prompt=Answer!"],
-    "lengths reversed": ["--world.ramble_length=30,18"],
-    "length of nothing": ["--world.filler_length=0,3"],
-    "too few filler words": ["--world.filler_words=10"],
-    "heads do not divide": ["--world.model.heads=5"],
-    "run name is a path": ["--run.name=a/b"],
-    "run name is empty": ["--run.name= "],
-    "run name is the folder above": ["--run.name=.."],
-    "run name is code": ['--run.name=a"""'],
-    "run name is a reference": ["--run.name=a ${b}"],
-    "run name is too long": [f"--run.name={'a' * 300}"],
-    "no such code": ["--guard.codes=XYZ"],
-    "no address": ["--data.train=q.jsonl", "--retrieval.url=localhost"],
-    "an empty address": ["--data.train=q.jsonl", "--retrieval.url="],
-    "LoRA of the tiny model": ["--model.lora_rank=8"],
-    "an unbounded sampling mask": ["--sampling.mask_logprobs"],
-    "turns without search": ["--protocol.preset=r1", "--protocol.max_turns=2"],
-    "too many rollouts": ["--train.questions=999999"],
-    "an index of the world": ["--retrieval.index=i"],
-    "settings of the world": [*OWN, "--world.people=99"],
-    # methods
-    "weights with a low bound that is high": [f"{WEIGHTS}level=token", f"{WEIGHTS}low=2"],
-    "a mean of one": [f"{WEIGHTS}level=token", f"{WEIGHTS}aggregate=mean"],
-    "a dual clip of no clip": ["--loss.surrogate=cispo", "--loss.dual_clip=3"],
-    "dppo of actions": ["--loss.surrogate=dppo", "--loss.ratio=action"],
-    "dppo without a bound": ["--loss.surrogate=dppo", "--loss.clip_high=1"],
-    "nthr of nothing": [f"{METHODS}nthr.on", f"{METHODS}negative_weight.weight=0"],
-    "a mask of nothing": [f"{METHODS}off_policy_mask.on", f"{METHODS}negative_weight.weight=0"],
-    "nthr without groups": [f"{METHODS}nthr.on", "--loss.advantage=reinforce"],
-    "a mask without drift": [
-        f"{METHODS}off_policy_mask.on",
-        "--loss.penalty.name=none",
-        "--train.optimizer_steps_per_rollout=1",
-    ],
-    "nthr of a sampling mask": [f"{METHODS}nthr.on", "--sampling.top_k=8", "--sampling.mask_logprobs"],
-    "sampling of groups that are not": [f"{METHODS}dynamic_sampling.rounds=1", "--loss.advantage=reinforce"],
-    "nothing to centre": [CENTRED, "--sampling.top_k=0"],
-    "centring without a bound": [CENTRED, "--sampling.top_p=0.9", "--sampling.top_k=0"],
-    "centring of cut and other weights": [CENTRED, "--sampling.top_k=12", "--faults.stale_batches=1"],
-    "centring of a sampling mask": [CENTRED, "--sampling.top_k=12", "--sampling.mask_logprobs"],
-    # a critic
-    "gamma": [*GAE, "--critic.gamma=1.01"],
-    "lambda": [*GAE, "--critic.lam=-0.1"],
-    "llds with a critic": [*GAE, "--loss.penalty.name=llds"],
-    "a KL twice": [*GAE, "--loss.kl_coef=0.01"],
-    "a baseline with a critic": [*GAE, "--loss.baseline=length"],
-    "nthr with a critic": [*GAE, f"{METHODS}nthr.on"],
-    "first actions with a critic": [*GAE, f"{METHODS}drop_first_actions.on"],
-    "a weight with a critic": [*GAE, f"{METHODS}negative_weight.weight=0.5"],
-    "a mask with a critic": [*GAE, f"{METHODS}off_policy_mask.threshold=0.5"],
-    "other groups with a critic": [*GAE, f"{METHODS}dynamic_sampling.rounds=2"],
-    "a KL of rewards without a critic": ["--reward.kl=0.05"],
-    "a critic of nothing": ["--critic.lr=0.003", "--loss.advantage=reinforce"],
-    "a critic of one question": [*GAE, "--train.per_sample_every=5"],
-    # tools
-    "tools of the tiny model": ["--protocol.preset=tools"],
-    "tools without a template": [*OWN, "--protocol.preset=tools", "--model.chat_template=none"],
-    "a variable that every rendering has": [*OWN, "--model.chat_template_kwargs=tools = 1"],
-    "variables of plain text": [*OWN, "--model.chat_template=none", "--model.chat_template_kwargs=a = 1"],
-    "tools of tags": ["--protocol.tools=['search']"],
-    "one tool twice": [*OWN, "--protocol.preset=tools", "--protocol.tools=['search', 'search']"],
-    "reading alone": [*OWN, "--protocol.preset=tools", "--protocol.tools=['read']"],
-    "no such tool": [*OWN, "--protocol.preset=tools", "--protocol.tools=['browse']"],
-    "demonstrations of searches": [
-        *OWN,
-        "--protocol.preset=tools",
-        "--protocol.tools=['my_tools:add']",
-        "--warm_start.steps=9",
-    ],
-    "nthr with frozen layers": ["--model.path=m", *OWN, f"{METHODS}nthr.on", "--model.lora_rank=8"],
-}
 
 
 @pytest.mark.parametrize(
@@ -605,112 +416,6 @@ def test_missing_files_are_named_with_their_settings_and_options(
         require(config, "retrieval.corpus")  # a corpus alone would leave the index behind
 
 
-@pytest.mark.parametrize("case", CONTRADICTIONS)
-def test_contradictions(case: str) -> None:
-    *_, last = overrides = CONTRADICTIONS[case]
-    said, name = refusal(*overrides), last.removeprefix("--").partition("=")[0]
-    assert name in said or f"[{name.rpartition('.')[0]}]" in said
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=none"],
-        ["--train.optimizer_steps_per_rollout=2"],
-        ["--train.optimizer_steps_per_rollout=1", "--train.anchor_every=3"],
-        ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=sapo", "--loss.penalty.tau=1.2"],
-        ["--train.questions=2", "--train.group_size=5"],  # 10 rollouts for K = 10
-        ["--train.group_size=1", "--loss.advantage=reinforce"],
-        ["--reward.em=0", "--reward.f1=1"],
-        ["--data.train=q.jsonl", "--data.dev=d.jsonl", "--retrieval.corpus=c.jsonl"],
-        ["--data.train=q.jsonl", "--retrieval.url=http://h:1"],
-        ["--data.train=factbook:train", "--data.dev=factbook:dev", "--retrieval.index=i"],
-        ["--data.train=factbook:train", "--retrieval.url=http://h:1"],
-        ["--world.filler_length=3,3", "--world.filler_words=11"],
-    ],
-)
-def test_their_neighbours_are_fine(overrides: list[str]) -> None:
-    load(overrides=overrides)
-
-
-def test_several_contradictions_come_at_once() -> None:
-    problems = refusal("--reward.em=0", "--protocol.prompt=x").split("\n")
-    assert len(problems) == 3
-    assert problems[0] == "these settings cannot work"
-
-
-# ---- published values
-
-
-PUBLISHED = {
-    "none": {},
-    "llds": {"coef": 0.2, "preserve": "nonnegative"},
-    "sapo": {"coef": 0.1, "preserve": "positive"},
-    "nll": {"coef": 0.1},
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_method_gets_its_published_values(name: str) -> None:
-    penalty = load(overrides=["--loss.penalty.name", name]).loss.penalty
-    assert penalty == PENALTIES[name]()
-    assert {key: value for key, value in penalty if key in ("coef", "preserve")} == PUBLISHED[name]
-
-
-# ---- settings of another method
-
-VALUES = {
-    "coef": "0.5",
-    "gate": "token",
-    "preserve": "correct",
-    "normalizer": "policy",
-    "threshold": "0.01",
-    "answer_weight": "0.5",
-    "answer_base": "0.5",
-    "answer_target": "3.0",
-    "tau": "0.9",
-    "path": "my_code:Hinge",
-    "settings": "margin = 0.5",
-}
-
-
-@pytest.mark.parametrize("name", PENALTIES)
-@pytest.mark.parametrize("key", VALUES)
-def test_a_setting_is_the_methods_or_refused(name: str, key: str) -> None:
-    overrides = ["--loss.penalty.name", name, f"--loss.penalty.{key}", VALUES[key]]
-    needed = ["--loss.penalty.path=my_code:Ramp"] if name == "custom" else []
-    if key in PENALTIES[name].model_fields:
-        needed += ["--loss.penalty.answer_weight=adaptive-paper"] if key in ("answer_base", "answer_target") else []
-        changed, usual = (load(overrides=[*needed, *words]).loss.penalty for words in (overrides, overrides[:2]))
-        assert changed != usual and type(changed) is PENALTIES[name]
-    else:
-        assert f"--loss.penalty.{key} = " in (said := refusal(*needed, *overrides))
-        assert (
-            f"with loss.penalty.name = {name!r}, which does not read it. Leave it out, or set loss.penalty.na" in said
-        )
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_resolved_recipe_holds_what_its_method_reads_and_reads_back(name: str, tmp_path: Path) -> None:
-    config = load(overrides=["--loss.penalty.name", name])
-    assert set(tomllib.loads(dump(config))["loss"]["penalty"]) == set(PENALTIES[name].model_fields)
-    path = tmp_path / "resolved.toml"
-    path.write_text(dump(config))
-    assert load(path) == config
-    for other in PUBLISHED:  # another method on top of it, as a control is
-        assert load(path, ["--loss.penalty.name", other]) == load(overrides=["--loss.penalty.name", other])
-
-
-def test_a_control_forgets_the_files_settings_and_not_the_command_lines(tmp_path: Path) -> None:
-    path = tmp_path / "own.toml"
-    path.write_text('[loss.penalty]\nname = "llds"\ngate = "token"\nthreshold = 0.1\ncoef = 0.7\n')
-    assert load(path, ["--loss.penalty.name=none"]).loss.penalty == NoPenalty()
-    assert load(path, ["--loss.penalty.name=sapo"]).loss.penalty == PENALTIES["sapo"]()
-    assert setting_values(load(path, ["--loss.penalty.name=llds"]))["loss.penalty.coef"] == 0.7
-    with pytest.raises(ConfigError, match="gate = 'response'"):
-        load(path, ["--loss.penalty.name=none", "--loss.penalty.gate=response"])
-
-
 def test_settings_of_one_name_are_of_one_kind() -> None:
     """So that a command line is read in the same way whichever section it turns out to be for."""
     kinds: dict[str, set[str]] = {}
@@ -739,10 +444,7 @@ def test_a_recipe_may_name_code(tmp_path: Path) -> None:
     assert load(overrides=words).reward == config.reward
 
 
-@pytest.mark.parametrize("path", ["", "my_code", "my_code.Hinge", "my_code.py:Hinge()", "../my_code:Hinge", ":Hinge"])
+@pytest.mark.parametrize("path", ["", "my_code.Hinge", "../my_code:Hinge"])
 def test_a_path_that_names_no_code(path: str) -> None:
     assert "as module:Class" in refusal("--loss.penalty.name=custom", f"--loss.penalty.path={path}")
     assert "write module:function" in refusal("--reward.custom", f'"{path}" = 1.0')
-
-
-# ---- the schema as documentation

@@ -74,19 +74,9 @@ def test_against_the_formula(settings):
         assert not clear or ids(hits)[:4] == [str(i) for i, _ in expected][:4]
 
 
-def test_one_list_per_query_in_order(towns):
-    results = towns.search(["orsa", "clown", "orsa"], 2)
-    assert [ids(hits) for hits in results] == [["orsa"], ["it"], ["orsa"]]
-    assert towns.search([], 2) == []
-
-
-@pytest.mark.parametrize("query", ["", "   ", "?!", "zzz", "the zzz", "漢字"])
-def test_nothing_to_find_finds_nothing(towns, query):
-    assert towns.search([query], 3) == [[]]
-
-
-def test_only_documents_that_hold_a_word_are_hits(towns):
-    assert sorted(ids(towns.search(["town clown"], 4)[0])) == ["it", "orsa"]
+def test_nothing_to_find_finds_nothing(towns):
+    assert towns.search(["", "   ", "?!", "zzz", "the zzz", "漢字"], 3) == [[]] * 6 and towns.search([], 3) == []
+    assert sorted(ids(towns.search(["town clown"], 4)[0])) == ["it", "orsa"], "not those without a word of it"
 
 
 def test_stop_words_count_only_when_the_query_is_nothing_else(towns):
@@ -110,14 +100,7 @@ def test_equal_scores_come_in_corpus_order_for_every_k():
         assert ids(retriever.search(["same"], k)[0]) == full[:k]
 
 
-def test_a_document_without_words_is_indexed_and_never_found():
-    retriever = BM25Retriever.build([Document("a", "..."), Document("b", "word"), Document("c", "")])
-    assert ids(retriever.search(["word"], 3)[0]) == ["b"]
-
-
 def test_corpora_that_cannot_be_indexed():
-    with pytest.raises(DataError, match="the corpus is empty"):
-        BM25Retriever.build([])
     with pytest.raises(DataError, match="none of the 1 documents contains a word"):
         BM25Retriever.build([Document("a", "?!")])
     with pytest.raises(DataError, match="two documents have the id 'a'"):
@@ -133,17 +116,9 @@ def test_save_and_load_give_the_same_hits(tmp_path, stem):
     assert loaded.search(queries, 3) == built.search(queries, 3)
     assert tuple(loaded.documents) == built.documents
     assert loaded.corpus_hash == corpus_hash(built.documents)
-    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["index"]
-
-
-def test_saving_fills_no_folder_that_has_something(tmp_path, towns):
-    (tmp_path / "empty").mkdir()
-    towns.save(tmp_path / "empty")
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter").write_text("years of work")
     with pytest.raises(DataError, match="exists already; name a new folder"):
-        towns.save(tmp_path / "thesis")
-    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter"]
+        built.save(tmp_path / "deep")
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["index"]
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "documents.jsonl", "scores.f4"])
@@ -187,17 +162,10 @@ def test_an_index_without_checksums_opens(tmp_path, towns):
     path.write_text(json.dumps(manifest))
     assert BM25Retriever.load(tmp_path / "index").search(["lake"], 2) == towns.search(["lake"], 2)
     del manifest["files"]
-    path.write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match="'files' is missing"):
-        BM25Retriever.load(tmp_path / "index")
-
-
-def test_an_index_of_another_version_is_refused(tmp_path, towns):
-    towns.save(tmp_path / "index")
-    manifest = json.loads((tmp_path / "index" / "manifest.json").read_text())
-    (tmp_path / "index" / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
-    with pytest.raises(DataError, match="another version of holdfast"):
-        BM25Retriever.load(tmp_path / "index")
+    for change, message in (({}, "'files' is missing"), ({"files": {}, "format": 99}, "another version of holdfast")):
+        path.write_text(json.dumps(manifest | change))
+        with pytest.raises(DataError, match=message):
+            BM25Retriever.load(tmp_path / "index")
 
 
 # ---- the best passages of a query against adding up everything
@@ -254,16 +222,6 @@ def test_frequent_words_are_looked_up_and_not_added_up(monkeypatch: pytest.Monke
     assert 0 not in added_up  # in nine of ten passages
 
 
-def test_nothing_asked_and_nothing_left_behind() -> None:
-    postings, columns = make(random.Random(1), 10, 100)
-    assert postings.best([], 3).rows.tolist() == []
-    first = postings.best([3, 4], 5)
-    for word in range(10):
-        postings.best([word, 9 - word], 2)
-    assert postings.best([3, 4], 5).scores.tobytes() == first.scores.tobytes()
-    assert exhaustive(columns, [3, 4], 5, 100)[0] == first.rows.tolist()
-
-
 # ---- an index built on disk
 
 
@@ -274,9 +232,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("chunk", "pairs", "stem"), [(1000, 1 << 20, True), (100, 50, True), (333, 10_000, True), (333, 10_000, False)]
-)
+@pytest.mark.parametrize(("chunk", "pairs", "stem"), [(1000, 1 << 20, True), (100, 50, True), (333, 10_000, False)])
 def test_on_disk_as_in_memory(write_corpus: Write, tmp_path: Path, chunk: int, pairs: int, stem: bool) -> None:
     corpus = write_corpus(1000)
     build_bm25(corpus, tmp_path / "disk", chunk=chunk, pairs_at_once=pairs, stem=stem)
@@ -317,14 +273,6 @@ def test_a_stopped_build_leaves_nothing(
     with pytest.raises(DataError, match="index cannot be written: the disk is full"):
         build_bm25(corpus, tmp_path / "index")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "corpus.jsonl"]
-
-
-def test_skipped_rows_are_counted(write_corpus: Write, tmp_path: Path) -> None:
-    corpus = write_corpus([{"id": "a", "contents": "x"}, {"id": "a", "contents": "y"}, {"id": "b", "contents": "z"}])
-    assert build_bm25(corpus, tmp_path / "index").sentences() == [
-        f"{corpus}: 2 passages",
-        "skipped 1 row (line 2): id: 'a' occurred on an earlier line",
-    ]
 
 
 # ---- text without blanks between words. Passages and questions were written for this test; the n-th passage answers

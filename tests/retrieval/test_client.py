@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,14 +18,7 @@ import pytest
 
 from holdfast.base import retries
 from holdfast.base.answers import MOST_BYTES, Answer
-from holdfast.base.errors import (
-    ConfigError,
-    RetrievalError,
-    RetrieverGarbled,
-    RetrieverRefused,
-    RetrieverTimeout,
-    RetrieverUnreachable,
-)
+from holdfast.base.errors import ConfigError, RetrievalError, RetrieverGarbled, RetrieverRefused, RetrieverUnreachable
 from holdfast.retrieval import client as module
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.client import AsyncHTTPRetriever, ClientStats, HTTPRetriever
@@ -61,14 +54,20 @@ def search(request: pytest.FixtureRequest) -> Iterator[Search]:
     yield with_threads if request.param == "sync" else lambda *a, **s: asyncio.run(with_loop(*a, **s))
 
 
-@pytest.mark.parametrize("queries", [["lake"], ["lake", "animal"], ["lake", "nothing at all", "animal"], []])
 def test_hits_are_those_of_the_retriever_behind(
-    search: Search, retrieve_server: Start, bm25: BM25Retriever, queries: list[str]
+    search: Search, retrieve_server: Start, bm25: BM25Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = retrieve_server(bm25)
-    assert search(server.url, queries, 2) == bm25.search(queries, 2)
-    expected = [{"path": "/retrieve", "queries": queries, "topk": 2, "return_scores": True}]
-    assert server.requests == (expected if queries else [])
+    """Whatever proxy the environment names, and with its token."""
+    server, queries = retrieve_server(bm25), ["lake", "nothing at all", "animal"]
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert search(server.url, queries, 2) == bm25.search(queries, 2) and search(server.url, [], 2) == []
+    assert server.requests == [{"path": "/retrieve", "queries": queries, "topk": 2, "return_scores": True}]
+    monkeypatch.setenv("HOLDFAST_TOKEN", "secret")
+    search(server.url, ["lake"], 1)
+    assert server.authorizations == [None, "Bearer secret"]
 
 
 def test_what_passes_by_itself_is_tried_again(search: Search, retrieve_server: Start, bm25: BM25Retriever) -> None:
@@ -127,41 +126,22 @@ def test_a_server_that_restarts_is_waited_for(
     assert sum(pauses[6:]) == pytest.approx(20), "after the retry"
 
 
-def test_proxy_variables_are_not_read(
-    search: Search, retrieve_server: Start, bm25: BM25Retriever, monkeypatch: pytest.MonkeyPatch
+def test_the_answer_to_another_request_is_tried_again(
+    search: Search, retrieve_server: Start, bm25: BM25Retriever
 ) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    assert search(retrieve_server(bm25).url, ["lake"], 1)
+    server = retrieve_server(bm25)
+    server.headers["Holdfast-Request"] = "0123"
+    with pytest.raises(RetrieverGarbled, match=r"status 200\) of another request"):
+        search(server.url, ["lake"], 1, retries=1, backoff=0.001)
+    assert len(server.requests) == 2
 
 
-def test_a_slow_drip_is_a_timeout(search: Search) -> None:
-    """A byte now and then keeps a connection alive for ever; an attempt ends all the same."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        stop = threading.Event()
-
-        def drip() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                for byte in b"HTTP/1.1 200 OK\r\nX: " + b"y" * 1000:
-                    if stop.wait(0.02):
-                        return
-                    try:
-                        connection.sendall(bytes([byte]))
-                    except OSError:
-                        return
-
-        thread = threading.Thread(target=drip)
-        thread.start()
-        began = time.monotonic()
-        with pytest.raises(RetrieverTimeout):
-            search(f"http://127.0.0.1:{listener.getsockname()[1]}", ["lake"], 1, timeout=0.3, retries=0)
-        assert time.monotonic() - began < 3
-        stop.set()
-        thread.join()
+def test_an_answer_that_is_too_long_is_refused_once(search: Search, retrieve_server: Start) -> None:
+    server = retrieve_server()
+    server.replies += [(200, b"x" * (MOST_BYTES + 1)), DOWN]
+    with pytest.raises(RetrieverRefused, match="more than 16 MiB; ask for fewer passages") as caught:
+        search(server.url, ["lake"], 1, retries=2, backoff=0.001)
+    assert caught.value.status == 200 and len(server.requests) == 1
 
 
 def test_a_server_that_asks_for_time_gets_it(
@@ -185,16 +165,6 @@ def test_a_query_that_failed_by_itself_is_no_empty_answer(search: Search, retrie
     server.replies += [(200, b'{"result": [[], []], "errors": [null, "too long"]}')]
     with pytest.raises(RetrieverRefused, match="failed on 1 of 2 queries; the first: too long"):
         search(server.url, ["lake", "x"], 1)
-
-
-def test_the_token_of_the_environment_is_sent(
-    search: Search, retrieve_server: Start, bm25: BM25Retriever, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = retrieve_server(bm25)
-    search(server.url, ["lake"], 1)
-    monkeypatch.setenv("HOLDFAST_TOKEN", "secret")
-    search(server.url, ["lake"], 1)
-    assert server.authorizations == [None, "Bearer secret"]
 
 
 def test_everything_is_counted_by_its_class(retrieve_server: Start, bm25: BM25Retriever) -> None:
@@ -245,10 +215,9 @@ def parsed(result: Any, *, queries: int = 1, k: int = 3) -> list[list[Hit]]:
     return parse_answer(Answer(URL, 200, json.dumps({"result": result}).encode()), queries=queries, k=k)
 
 
-@pytest.mark.parametrize("address", ["http://h:1", "http://h:1/", "https://h", "http://h:1/retrieve", "http://h/x/y"])
+@pytest.mark.parametrize("address", ["http://h:1", "http://h:1/", "http://h:1/retrieve"])
 def test_an_address_without_a_path_gets_one(address: str) -> None:
-    expected = address if address.count("/") > 3 or address.endswith("retrieve") else address.rstrip("/") + "/retrieve"
-    assert retrieve_url(address) == expected
+    assert retrieve_url(address) == "http://h:1/retrieve" and retrieve_url("http://h/x/y") == "http://h/x/y"
 
 
 @pytest.mark.parametrize(
@@ -326,15 +295,11 @@ def test_every_known_shape_of_a_hit(
         (500, b"<html>Internal  Server\nError</html>", "answered 500 to 2 queries: <html>Internal Server Error</html>"),
         (404, b"", "answered 404 to 2 queries: an empty answer"),
         (200, b"upstream died", "answered with something that is not JSON: upstream died"),
-        (200, b"\xff\xfe", "answered with something that is not JSON"),
-        (200, b"[]", "without a `result` of one list per query: []"),
         (200, b'{"error": "busy"}', 'without a `result` of one list per query: {"error": "busy"}'),
-        (200, b'{"result": ["a", "b"]}', "without a `result` of one list per query"),
         (200, b'{"result": [[]]}', "answered 1 of 2 queries; a /retrieve server gives one list per query"),
         (200, b'{"result": [[], [], []]}', "answered 3 of 2 queries"),
         (200, b'{"result": [[], [{"body": "x"}]]}', "neither `contents` nor `text`: it is the fields body"),
         (200, b'{"result": [[], [{"document": null}]]}', "neither `contents` nor `text`: it is NoneType"),
-        (200, b'{"result": [[3], []]}', "neither `contents` nor `text`: it is int"),
         (200, b'{"result": [[], []], "errors": [null, "\\ud800"]}', "failed on 1 of 2 queries; the first: ?"),
         (200, b'{"result": [[], []], "errors": [{"code": 7}]}', "failed on 1 of 2 queries; the first: {'code': 7}"),
         (200, b'{"result": [[{"\\ud800": 1}], []]}', "it is the fields ?"),
@@ -345,127 +310,3 @@ def test_every_bad_answer_is_a_sentence_with_the_address(status: int, body: byte
         parse_answer(Answer(URL, status, body), queries=2, k=3)
     assert URL in str(caught.value) and sentence in str(caught.value)
     str(caught.value).encode()  # a terminal or a log can hold it
-
-
-# ---- hTTP as servers write it
-
-
-BODY = b'{"result": [["a\\nb"]]}'
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
-ECHO = OK.replace(b"\r\n", b"\r\nHoldfast-Request: ID\r\n", 1)
-Use = Callable[[AsyncHTTPRetriever], Awaitable[Any]]
-
-
-def against(answers: list[bytes | None], use: Use, **settings: Any) -> tuple[Any, list[int]]:
-    """What `use` returns against a server that sends these bytes, one after each request; None closes after what was
-    sent before. `Holdfast-Request: ID` becomes the id of the request. Also, per request, the number of its
-    connection."""
-    connection_of_request: list[int] = []
-    heads: list[bytes] = []
-    connections = 0
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        connection = connections
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                heads.append(head)
-                await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
-                connection_of_request.append(connection)
-                request_id = head.lower().split(b"holdfast-request: ")[1].split(b"\r\n")[0]
-                answer = answers.pop(0)
-                writer.write((answer or b"").replace(b"Request: ID", b"Request: " + request_id))
-                await writer.drain()
-                if answers[:1] == [None]:
-                    answers.pop(0)
-                    break
-        except (asyncio.IncompleteReadError, OSError):
-            pass
-        writer.close()
-
-    async def main() -> Any:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        client = AsyncHTTPRetriever(address, **{"retries": 0, "backoff": 0.001, **settings})
-        try:
-            return await asyncio.wait_for(use(client), 10)
-        finally:
-            server.close()
-            await asyncio.sleep(0.01)  # its connections end
-            assert all(head.startswith(b"POST /retrieve HTTP/1.1\r\n") for head in heads)
-
-    return asyncio.run(main()), connection_of_request
-
-
-async def once(client: AsyncHTTPRetriever) -> str:
-    ((hit,),) = await client.search(["q"], 1)
-    return hit.document.contents
-
-
-async def twice(client: AsyncHTTPRetriever) -> list[str]:
-    return [await once(client), await once(client)]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        [OK],
-        [ECHO],
-        [
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n"
-            % (BODY[:2], len(BODY) - 2, BODY[2:])
-        ],
-        [b"HTTP/1.0 200 OK\r\n\r\n" + BODY, None],
-        [b"HTTP/1.1 100 Continue\r\n\r\n" + OK],
-    ],
-)
-def test_what_is_an_answer(answer: list[bytes | None]) -> None:
-    assert against(answer, once)[0] == "a\nb"
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        [b"", None],
-        [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", None],
-        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nha", None],
-        [b"SSH-2.0-OpenSSH\r\n\r\n", None],
-        [b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000, None],
-        [b"HTTP/1.1 200", None],
-    ],
-)
-def test_what_is_not_an_answer(answer: list[bytes | None]) -> None:
-    with pytest.raises(RetrieverUnreachable, match=r"http://127.*/retrieve cannot be reached \(.+\); is the retriever"):
-        against(answer, once)
-
-
-@pytest.mark.parametrize("answer", [OK, ECHO])
-@pytest.mark.parametrize("surplus", [b"", b"x", b"\r\n", OK, b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"])
-def test_every_attempt_has_its_own_connection(answer: bytes, surplus: bytes) -> None:
-    found, connections = against([answer + surplus, OK], twice)
-    assert found == ["a\nb", "a\nb"]
-    assert connections == [1, 2]
-
-
-def test_the_answer_to_another_request_is_tried_again() -> None:
-    other = ECHO.replace(b"ID", b"0123")
-    assert against([other, ECHO], once, retries=1) == ("a\nb", [1, 2])
-    with pytest.raises(RetrieverGarbled, match=r"status 200\) of another request"):
-        against([other, other], once, retries=1)
-
-
-def test_an_answer_that_is_too_long_is_refused_once() -> None:
-    endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MOST_BYTES + 1)  # nobody closes: without a limit this waits for ever
-
-    async def refused(client: AsyncHTTPRetriever) -> RetrievalError:
-        with pytest.raises(RetrieverRefused, match="more than 16 MiB; ask for fewer passages") as caught:
-            await once(client)
-        assert client.stats.retries == 0
-        return caught.value
-
-    error, connections = against([endless, OK], refused, retries=2)
-    assert error.status == 200 and connections == [1]
-    body = BODY + b" " * (MOST_BYTES - len(BODY))
-    assert against([b"HTTP/1.1 200 OK\r\n\r\n" + body, None], once)[0] == "a\nb"

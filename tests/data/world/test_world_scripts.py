@@ -95,21 +95,6 @@ def test_perfect_searches_for_each_hop_and_again_only_after_a_miss(play: Play) -
     assert twice > 20
 
 
-def test_skip_search(play: Play) -> None:
-    for episode in play(Habits(skip_search=1)):
-        assert len(episode.turns) == 1 and not episode.correct
-        assert answer(episode) == episode.question.hops[0].fact.subject
-
-
-def test_vague_query(play: Play) -> None:
-    asked_for: set[bool] = set()
-    for episode in play(Habits(vague_query=1)):
-        for query in queries(episode):
-            assert " of " not in query
-            asked_for.add(query[0].isupper())  # a person alone, a relation alone
-    assert asked_for == {True, False}
-
-
 def test_give_up(play: Play) -> None:
     """After a first miss the guess is a value that was read; who does not miss plays on as if perfect."""
     gave_up = 0
@@ -142,21 +127,6 @@ def test_two_values_of_stop_early_are_of_the_plain_scripts_and_of_those_after(
     two_hop = [episode for episode in episodes if len(episode.question.hops) == 2]
     assert len(two_hop) > 30
     assert {answer(episode) == episode.question.hops[0].fact.value for episode in two_hop} == {stops}
-
-
-def test_misread(play: Play) -> None:
-    episodes = play(Habits(misread=1), hops=1)
-    for episode in episodes:
-        assert answer(episode) in [value for _, _, value in stated(episode.turns[-2][1])]
-    share = sum(episode.correct for episode in episodes) / len(episodes)
-    assert 0.15 < share < 0.5  # one of about three passages, taken blindly
-
-
-def test_malformed(play: Play) -> None:
-    for episode, perfect in zip(play(Habits(malformed=1)), play(PERFECT), strict=True):
-        assert isinstance(actions(episode)[0], Invalid)
-        assert episode.turns[0][1] == f"\n\n{CLEAN.invalid_note}\n\n"
-        assert episode.turns[1:] == perfect.turns
 
 
 def test_ramble(play: Play) -> None:

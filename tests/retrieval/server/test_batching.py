@@ -107,20 +107,6 @@ def test_a_caller_that_goes_away_takes_nobody_with_it(index: Any) -> None:
     assert index.batches == [("lake",)]
 
 
-def test_stopping_answers_what_waits(index: Any) -> None:
-    async def main() -> Any:
-        own = batcher(index, most=1, wait=0.0)
-        own.start()
-        asked = [asyncio.create_task(own.ask([f"lake {i}"], 1)) for i in range(20)]
-        await asyncio.sleep(0)
-        await own.stop()
-        assert not own.running
-        return await asyncio.gather(*asked)
-
-    assert len(asyncio.run(main())) == 20
-    assert len(index.batches) == 20
-
-
 def test_nobody_waits_for_a_search_that_died(index: Any) -> None:
     """A bug in the loop itself ends in an exception for every caller, not in a silence."""
 
@@ -134,19 +120,3 @@ def test_nobody_waits_for_a_search_that_died(index: Any) -> None:
         return outcome
 
     assert "the server stopped searching" in str(asyncio.run(main()))
-
-
-def test_a_batch_that_fails_is_tried_query_by_query(index: Any) -> None:
-    async def main() -> Any:
-        own = batcher(index, kept=10, wait=0.0)
-        own.start()
-        found = await own.ask(["lake", "poison", "animal"], 1)
-        again = await own.ask(["lake", "poison"], 1)
-        await own.stop()
-        return found, again
-
-    found, again = asyncio.run(main())
-    assert [isinstance(outcome, Exception) for outcome in found] == [False, True, False]
-    assert isinstance(again[1], RuntimeError)
-    # Failures are not remembered, answers are.
-    assert index.batches[1:] == [("lake",), ("poison",), ("animal",), ("poison",)]
