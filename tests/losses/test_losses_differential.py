@@ -342,6 +342,3 @@ def test_statistics_equal_the_loops(chunk):
             for name, value in got.items():
                 assert not value.requires_grad and value.dim() == 0
                 assert value.item() == pytest.approx(expected[name], rel=TOLERANCE, abs=TOLERANCE), name
-
-
-# ---------------------------------------------------------------------------------------------------------------------

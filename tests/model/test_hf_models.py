@@ -68,13 +68,6 @@ def test_refused_by_config(family, settings, match, make_model, tokenizer):
         HFPolicy(model, tokenizer)
 
 
-def test_an_episode_that_would_outgrow_the_window_is_refused(make_model, tokenizer):
-    policy = HFPolicy(make_model("Mistral", sliding_window=16), tokenizer)
-    policy.submit([Request(id="a", token_ids=range(10, 20), max_new_tokens=7, stop=(), seed=0)])
-    with pytest.raises(ModelError, match=r"may reach 17 tokens, but .*sliding_window\) is 16"):
-        policy.submit([Request(id="b", token_ids=range(10, 20), max_new_tokens=8, stop=(), seed=0)])
-
-
 def test_rows_that_fit_into_memory(make_model):
     model = make_model("Qwen2", num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, hidden_size=32)
     a_token = 2 * 3 * 2 * 8 * 4  # keys and values, layers, heads, width of a head, float32
@@ -158,10 +151,13 @@ def test_one_request_per_id(make_model, tokenizer):
         policy.submit([request("a", [5], 2)])
 
 
-def test_requests_beyond_the_models_positions_are_refused(make_model, tokenizer):
-    policy = HFPolicy(make_model(max_position_embeddings=16), tokenizer)
+@pytest.mark.parametrize(
+    ("family", "settings"), [("Qwen2", {"max_position_embeddings": 16}), ("Mistral", {"sliding_window": 16})]
+)
+def test_requests_beyond_positions_or_window_are_refused(make_model, tokenizer, family, settings):
+    policy = HFPolicy(make_model(family, **settings), tokenizer)
     assert len(generate(policy, [request("a", range(10, 20), 7)])[0].token_ids) == 7, "the 17th token is never fed"
-    with pytest.raises(ModelError, match=r"may reach 17 tokens.*max_position_embeddings .*is 16"):
+    with pytest.raises(ModelError, match=r"may reach 17 tokens, but .*sliding_window\) is 16"):
         policy.submit([request("b", range(10, 20), 8)])
 
 
