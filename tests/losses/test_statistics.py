@@ -90,7 +90,7 @@ def random_batch(seed, rows=9, width=14):
     kind = torch.randint(0, 3, (rows, width), generator=g)
     new, old = (torch.randn(rows, width, generator=g, dtype=torch.float64) * 0.9 - 2 for _ in range(2))
     advantages = torch.randint(-1, 2, (rows, 1), generator=g).double() * 1.3
-    return new, old, advantages, mask, kind == 1, kind == 2
+    return new, old, advantages, mask, kind >= 1, kind == 2  # an answer is no query
 
 
 def loops(new, old, advantages, mask, query, answer):

@@ -73,16 +73,6 @@ def test_every_tenth_question_is_held_out(recipe: Recipe, own_files: dict[str, A
     assert splits.test == ()
 
 
-def test_files_for_dev_and_test_leave_the_training_file_whole(
-    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
-) -> None:
-    for split in ("dev", "test"):
-        own_files[f"data.{split}"] = write_rows(tmp_path / f"{split}.jsonl", questions(3, split))
-    splits = load_questions(recipe(own_files))
-    assert (len(splits.train), len(splits.dev), len(splits.test)) == (20, 3, 3)
-    assert splits.test[0].id == "test/test/0"
-
-
 def test_bad_rows_are_counted_and_said(
     recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
 ) -> None:
@@ -141,3 +131,13 @@ def test_an_index_that_cannot_be_written_is_an_error(recipe: Recipe, own_files: 
 
 
 # ---- the rest
+
+
+def test_files_for_dev_and_test_leave_the_training_file_whole(
+    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
+) -> None:
+    for split in ("dev", "test"):
+        own_files[f"data.{split}"] = write_rows(tmp_path / f"{split}.jsonl", questions(3, split))
+    splits = load_questions(recipe(own_files))
+    assert (len(splits.train), len(splits.dev), len(splits.test)) == (20, 3, 3)
+    assert splits.test[0].id == "test/test/0"

@@ -40,15 +40,9 @@ def opened(run_dir: Path, *overrides: str) -> Listener:
 
 
 def test_a_step_is_on_disk_as_soon_as_it_is_logged(file: MetricsFile) -> None:
-    log(file, 1, {"reward/mean": 0.25, "train/count": 3})
-    assert lines(file) == [{"step": 1, "time": lines(file)[0]["time"], "reward/mean": 0.25, "train/count": 3}]
+    log(file, 1, {"reward/mean": 0.1 + 0.2, "train/count": 3})  # 0.30000000000000004: every bit tells two runs apart
+    assert lines(file) == [{"step": 1, "time": lines(file)[0]["time"], "reward/mean": 0.1 + 0.2, "train/count": 3}]
     assert lines(file)[0]["time"] > 1.7e9
-
-
-def test_floats_come_back_bit_for_bit(file: MetricsFile) -> None:
-    value = 0.1 + 0.2  # 0.30000000000000004: a rounded number could not tell two runs apart
-    log(file, 1, {"x": value})
-    assert file.read()[0]["x"] == value
 
 
 def test_what_is_not_finite_is_left_out_and_named(file: MetricsFile) -> None:
@@ -61,15 +55,7 @@ def test_what_is_not_finite_is_left_out_and_named(file: MetricsFile) -> None:
     assert "dropped" not in lines(file)[1]
 
 
-def test_truncate_drops_later_steps_and_logging_goes_on(file: MetricsFile) -> None:
-    for step in range(1, 6):
-        log(file, step, {"x": step})
-    file.truncate(3)
-    log(file, 4, {"x": 40})
-    assert [(row["step"], row["x"]) for row in lines(file)] == [(1, 1), (2, 2), (3, 3), (4, 40)]
-
-
-@pytest.mark.parametrize("cut", ['{"step": 2, "re', '{"step"', "{", "12"])
+@pytest.mark.parametrize("cut", ['{"step": 2, "re', "12"])
 def test_a_cut_last_line_is_ignored_and_then_dropped(file: MetricsFile, cut: str) -> None:
     log(file, 1, {"x": 1})
     file.close()
@@ -191,7 +177,7 @@ def test_a_file_is_bounded_and_keeps_evenly_spaced_steps(tmp_path: Path) -> None
     assert LARGEST / 3 < (tmp_path / "displacement.jsonl").stat().st_size <= LARGEST
 
 
-@pytest.mark.parametrize("stopped", [40, 130, 500, 999])
+@pytest.mark.parametrize("stopped", [40, 500])
 def test_a_resumed_run_continues_it_alike(tmp_path: Path, stopped: int) -> None:
     write(tmp_path / "whole", 1, STEPS)
     write(tmp_path / "run", 1, stopped + 7)
@@ -222,7 +208,7 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("cost", [0.02, 0.4, 3.0])
+@pytest.mark.parametrize("cost", [0.02, 3.0])
 def test_it_takes_a_hundredth_of_the_time(run_dir: Path, monkeypatch: pytest.MonkeyPatch, cost: float) -> None:
     clock, spent = Clock(), []
 
@@ -262,6 +248,3 @@ def test_what_goes_wrong_is_said_once(run_dir: Path, monkeypatch: pytest.MonkeyP
     report.write(live=True)
     report.write(live=True)
     assert said == ["report.html was not written: by zero"]
-
-
-# ---- listeners
