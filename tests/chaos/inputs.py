@@ -1,5 +1,5 @@
-"""Attacks from outside: a retriever that misbehaves, requests that are malformed, and files that are broken. Every
-answer belongs to its question, every refusal is a sentence."""
+"""Attacks from outside: requests that are malformed, and files that are broken. Every answer belongs to its question,
+every refusal is a sentence. Retrievers that misbehave: tests/retrieval/test_client.py, tests/train/test_outages.py."""
 
 from __future__ import annotations
 
@@ -17,84 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.kit import RECIPE, ROOT, TRACEBACK, Bench, Case, Outcome, quiet_process
+from tests.chaos.kit import ROOT, TRACEBACK, Bench, Case, Outcome, quiet_process
 from tests.chaos.runs import Runs
 from tests.diagnose import test_readers_fuzz as fuzz
 
 from holdfast.base.errors import RetrievalError
-from retrieval_faults import ECHO, FAULTS, MORE_FAULTS, faulty_server, judge, with_loop, with_threads
 
 RECIPES = ROOT / "src" / "holdfast" / "recipe" / "bundled"
 SAMPLE = ROOT / "src" / "holdfast" / "data" / "sample"
-SLOW = ("silence", "drip")  # each costs a search its whole time limit, 30 s in a training run
-ASKED = 12
-"""Questions of a step of the training run over HTTP."""
 INPUT_LIMIT = 60
 """Seconds for one broken input. A reader that takes longer hangs."""
-
-
-# ---- searches
-
-
-def searches(bench: Bench, runs: Runs) -> list[Case]:
-    """A server that misbehaves, under direct searches and under a training run; and ours, under malformed requests."""
-    count = 20 if bench.small else 400
-
-    def direct(name: str, run: Callable[..., Any], path: str) -> Outcome:
-        queries = [f"{name} {i}" for i in range(count)]
-        with faulty_server(0.3, bench.seed, FAULTS + MORE_FAULTS) as (address, _):
-            settings = {"timeout": 0.5, "retries": 3, "backoff": 0.01}
-            found = judge(queries, *run(address + path, queries, 16, settings))
-        untyped = found.failed["RetrievalError"]
-        said = f"{found.answered} of {count} answered, {found.mixed_up} mixed up, failed: {dict(found.failed)}"
-        return Outcome(lost=found.lost, wrong=found.mixed_up + untyped + (not found.counted), said=said)
-
-    def training() -> Outcome:
-        root, steps = bench.fresh("training"), 2 if bench.small else 6
-        model = next(iter((runs.whole.parents[1] / "cache").glob("start/*/model")))
-        write_questions(root)
-        kinds = [name for name in FAULTS + MORE_FAULTS if name not in SLOW]
-        with faulty_server(0.5, bench.seed, kinds) as (address, met):
-            changes = {"retrieval.url": address, "train.steps": steps, "train.questions": ASKED}
-            changes |= {"run.max_failed_fraction": 1.0, "track.trajectories": ASKED}
-            ended = bench.run("train", *own_settings(root, model, changes))
-        return ended.judged(0) + judge_run(root / "run", steps) + Outcome(said=f"{sum(met[:-1])} faults")
-
-    def judge_run(run: Path, steps: int) -> Outcome:
-        """Rows of every step, and in every rollout passages of the query that asked for them."""
-        rows = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
-        metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        missing = len({*range(1, steps + 1)} - {row["step"] for row in metrics})
-        missing += steps * ASKED - len(rows)
-        turns = [turn for row in rows for turn in row["turns"] if turn and turn["hits"]]
-        mixed = sum(turn["hits"] != [f"{turn['query']}/{i}" for i in range(len(turn["hits"]))] for turn in turns)
-        failed = sum(row["status"] == "retrieval_failed" for row in rows)
-        said = f"{len(turns)} searches answered, {mixed} mixed up, {failed} rollouts given up"
-        return Outcome(lost=missing, wrong=mixed, said=said)
-
-    clients = (("threads", with_threads, ""), ("event loop", with_loop, ""), ("event loop, echo", with_loop, ECHO))
-    cases: list[Case] = [(f"searches by {name}", partial(direct, *client)) for client in clients for name in client[:1]]
-    return [*cases, ("a training run", training), ("holdfast serve", partial(serve, bench))]
-
-
-def own_settings(root: Path, model: Path, changes: dict[str, object]) -> list[str]:
-    """The words that train a saved model on the questions of a folder."""
-    settings = {
-        name: value for name, value in RECIPE.items() if not name.startswith(("world.", "warm_start.", "eval."))
-    }
-    own = {"model.path": model, "data.train": root / "train.jsonl", "data.test": root / "test.jsonl"}
-    settings |= {"run.dir": root, "run.name": "run", "eval.every": 0, "loss.kl_coef": 0.0, **own, **changes}
-    return [str(root / "own.toml"), *(word for name, value in settings.items() for word in (f"--{name}", str(value)))]
-
-
-def write_questions(root: Path) -> None:
-    """Questions and a recipe of one's own."""
-    rows = [{"question": f"Who is the mentor of person {i}?", "golden_answers": [f"person {i + 1}"]} for i in range(40)]
-    (root / "train.jsonl").write_bytes(fuzz.lines_of(rows))
-    (root / "test.jsonl").write_bytes(
-        fuzz.lines_of([{**row, "question": f"And {row['question']}"} for row in rows[:3]])
-    )
-    (root / "own.toml").write_text('[protocol]\nprompt = "Question: {question}\\n"\n')
 
 
 # ---- holdfast serve
@@ -199,10 +131,8 @@ Input = tuple[str, dict[str, bytes], list[str]]
 def inputs(bench: Bench, _: Runs) -> list[Case]:
     """Files broken at random, for the commands that read them. Many commands in one process, none of which trains."""
     sizes = {recipes: 200, settings: 100, questions: 150, passages: 50}  # logs: tests/diagnose/test_readers_fuzz.py
-    return [
-        (f"broken {make.__name__}", partial(read, bench, make, 4 if bench.small else count))
-        for make, count in sizes.items()
-    ]
+    broken = [(make.__name__, partial(read, bench, make, 4 if bench.small else n)) for make, n in sizes.items()]
+    return [("holdfast serve", partial(serve, bench)), *((f"broken {name}", case) for name, case in broken)]
 
 
 TOML = ("true", "-1", "0", "1e999", "nan", "9" * 5000, "[" * 400, "[[1]]", "{}", '""', '"x"', '"\\u0000"', "1979-05-27")

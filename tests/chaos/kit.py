@@ -220,9 +220,7 @@ class Bench:
         self.fork = multiprocessing.get_context("forkserver")
         # A killed process leaves a lock of a progress bar, which Python's tracker warns of.
         os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
-        os.environ["PYTHONPATH"] = os.pathsep.join(
-            [str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
-        )
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         self.fork.set_forkserver_preload(LOADED)
 
     def limit(self) -> float:
