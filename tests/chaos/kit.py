@@ -8,7 +8,6 @@ step. So a seed names the same moments on any machine.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import multiprocessing
 import os
@@ -123,8 +122,6 @@ class Limits:
 
     bytes: int | None = None
     """The longest file it may write."""
-    permissions: bool = False
-    """Permissions of files hold for root too."""
 
 
 @dataclass(slots=True)
@@ -283,16 +280,6 @@ def quiet_process(log: Path, cache: Path) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def heed_permissions() -> None:
-    """Give up what lets root write everywhere (on Linux, whose numbers these are)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    version_3, override, read_search = 0x20080522, 1 << 1, 1 << 2
-    header, sets = (ctypes.c_uint32 * 2)(version_3, 0), (ctypes.c_uint32 * 6)()
-    libc.capget(header, sets)
-    sets[0] &= ~(override | read_search)  # of the effective set
-    libc.capset(header, sets)
-
-
 def run_command(job: _Job, told: Connection) -> None:
     """One `holdfast` command. Leaves with its exit code."""
     quiet_process(job.log, job.cache)
@@ -302,8 +289,6 @@ def run_command(job: _Job, told: Connection) -> None:
     places.watch()
     if job.limits.bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (job.limits.bytes, job.limits.bytes))
-    if job.limits.permissions:
-        heed_permissions()
     sys.argv = ["holdfast", *job.words]
     try:
         app(prog_name="holdfast")

@@ -227,7 +227,7 @@ def damage(bench: Bench, runs: Runs) -> list[Case]:
 
 
 def disks(bench: Bench, runs: Runs) -> list[Case]:
-    """Disks without room or without permission. What was saved stays, and the run goes on once there is room."""
+    """Disks without room. What was saved stays, and the run goes on once there is room."""
 
     def short_of_room(share: float) -> Outcome:
         name = f"files up to {share:.0%}"
@@ -236,21 +236,8 @@ def disks(bench: Bench, runs: Runs) -> list[Case]:
         ended = runs.go_on(run, limits=Limits(bytes=int(share * largest)))
         return ended.judged(REFUSED) + runs.finish(run)
 
-    def read_only() -> Outcome:
-        run = runs.copy("read-only")
-        folders = [path for path in (run.parent, *run.parent.rglob("*")) if path.is_dir()]
-        for path in folders:
-            path.chmod(0o555)
-        try:
-            ended = runs.go_on(run, limits=Limits(permissions=os.geteuid() == 0))
-        finally:
-            for path in folders:
-                path.chmod(0o755)
-        return ended.judged(REFUSED) + runs.finish(run)
-
     shares = (0.5,) if bench.small else (0.01, 0.3, 0.9)
-    cases: list[Case] = [(f"files up to {share:.0%}", partial(short_of_room, share)) for share in shares]
-    return [*cases, ("read-only", read_only)]
+    return [(f"files up to {share:.0%}", partial(short_of_room, share)) for share in shares]
 
 
 # ---- two processes

@@ -134,12 +134,6 @@ def test_with_the_sampler_s_top_k_it_is_the_expected_score(seed: int) -> None:
     torch.testing.assert_close(gradient(loss, now), expected, atol=1e-12, rtol=0)
 
 
-def test_where_the_sampler_is_the_policy_nothing_is_centred() -> None:
-    logprobs = torch.randn(1, 1, VOCABULARY, dtype=torch.float64).log_softmax(-1).requires_grad_()
-    loss = topk_score_centering_loss(logprobs[..., :3], logprobs[..., :3].detach(), torch.tensor([[1.0]]), ONE)
-    assert loss.abs().max() < 1e-12
-
-
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
 def test_poison_under_the_mask_changes_nothing(poison: float) -> None:
     mask = torch.tensor([[True, False]])

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import get_type_hints
-
-import numpy as np
 import pytest
 import torch
 
-import holdfast.losses as losses
 from holdfast.losses import (
     cispo_loss,
     clipped_policy_loss,
@@ -177,63 +172,6 @@ def test_other_shapes_and_dtypes_are_refused(name):
             LOSSES[name](lp, old[:, :5], a, mask, ids)
 
 
-_ROW, _TOKENS = torch.ones(3, 1), torch.full((3, 4), -0.5)
-_MASK, _IDS, _FLAT = torch.ones(3, 4, dtype=torch.bool), torch.zeros(3, 4, dtype=torch.long), torch.ones(3)
-VALUES = {
-    **dict.fromkeys(("logprobs", "old_logprobs", "ref_logprobs", "rollout_logprobs"), _TOKENS),
-    **dict.fromkeys(("values", "old_values", "returns", "rewards", "per_token", "penalty"), _TOKENS),
-    **dict.fromkeys(("loss_mask", "answer_mask", "query_mask", "preserved", "void", "matched"), _MASK),
-    **dict.fromkeys(("action_ids", "sequence_ids"), _IDS),
-    **dict.fromkeys(("sampler_logprobs", "log_mass", "old_log_mass", "draws"), _TOKENS),
-    "advantages": _TOKENS,
-    "threshold": 0.5,
-}
-_PER_TOKEN = {
-    **dict.fromkeys(("token_ids", "rollout_ids", "action_ids"), torch.arange(3)),
-    "influence": _FLAT,
-    "logprobs": -_FLAT,
-    "correct": torch.tensor([True, False, False]),
-    "hidden": torch.ones(3, 2),
-    "unembedding": torch.ones(5, 2),
-}
-_PER_ROLLOUT = {"rewards": _FLAT, "group_ids": torch.arange(3), "lengths": _FLAT, "valid": _FLAT.bool()}
-VALUES_OF = {
-    "first_action_mask": VALUES | {"matched": _ROW.bool()},
-    "preserved_mask": VALUES | {"correct": _ROW.bool()},
-    "token_rewards": VALUES | {"rewards": _ROW, "kl_coef": 0.1},
-    "llds_penalty": VALUES | {"answer_weight": 0.5},
-    "ratio_stats": VALUES | {"ratio": "action"},
-    "reduce_loss": VALUES | {"mode": "seq-mean-token-mean"},
-    "drift_and_covariance": VALUES | {"mean_advantages": _ROW},
-    "topk_score_centering_loss": VALUES | dict.fromkeys(("logprobs", "sampler_logprobs"), _TOKENS[..., None]),
-    **dict.fromkeys(("gwhes", "nthr_weights", "token_influence"), _PER_TOKEN),
-    **dict.fromkeys(("group_advantages", "reinforce_advantages"), _PER_ROLLOUT),
-}
-"""Arguments with which a function works, by its name; `VALUES` for those without a row."""
-
-
-def tensor_arguments():
-    """(function, parameter, whether it may be None) of every public function."""
-    for name in losses.__all__:
-        function = getattr(losses, name)
-        hints = get_type_hints(function) if inspect.isroutine(function) else {}
-        for parameter, hint in hints.items():
-            if parameter != "return" and hint in (torch.Tensor, torch.Tensor | None):
-                yield pytest.param(function, parameter, hint != torch.Tensor, id=f"{name}-{parameter}")
-
-
-@pytest.mark.parametrize(("function", "parameter", "optional"), list(tensor_arguments()))
-def test_a_list_or_none_in_place_of_a_tensor_is_named(function, parameter, optional):
-    known = VALUES_OF.get(function.__name__, VALUES)
-    taken = {name: known[name] for name in inspect.signature(function).parameters if name in known}
-    function(**taken)
-    assert parameter in taken
-    for wrong, kind in (([[0.1]], "a list"), (np.ones(3), "a ndarray"), (None, "None")):
-        if wrong is not None or not optional:
-            with pytest.raises(TypeError, match=f"^{parameter} must be a tensor, not {kind}; torch.as_tensor makes"):
-                function(**taken | {parameter: wrong})
-
-
 @every_loss
 def test_float64_stays_and_half_is_computed_in_float32(name):
     assert LOSSES[name](*batch()).dtype == torch.float64
@@ -316,16 +254,6 @@ def test_a_penalty_raises_displaced_tokens_and_only_them(name):
 def test_negative_rollouts_pay_nothing(name):
     lp, old, a, mask, ids = batch()
     assert (LOSSES[name](lp, old, -a.abs(), mask, ids) == 0).all()
-
-
-def test_every_setting_is_keyword_only_and_the_first_four_arguments_agree():
-    first = ["logprobs", "old_logprobs", "advantages", "loss_mask"]
-    for f in (clipped_policy_loss, llds_penalty, sapo_penalty):
-        assert list(inspect.signature(f).parameters)[:4] == first
-    for name in losses.__all__:
-        parameters = inspect.signature(getattr(losses, name)).parameters.values()
-        defaults = [p for p in parameters if p.default is not p.empty]
-        assert all(p.kind is p.KEYWORD_ONLY for p in defaults), name
 
 
 # ---- beside the loops: small numbers, rules, and reductions in parts

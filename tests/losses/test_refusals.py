@@ -21,6 +21,7 @@ from holdfast.losses import (
     kl_loss,
     llds_penalty,
     merge_stats,
+    nll_loss,
     nthr_weights,
     off_policy_sequence_mask,
     penalty_stats,
@@ -69,6 +70,11 @@ TOKENS = {
         (lambda: sampler_weights(LP, LP, MASK, keep="drop"), "keep='drop'"),
         (lambda: sampler_weights(LP[0], LP[0], MASK[0], level="sequence"), "sequence_ids"),
         (lambda: topk_score_centering_loss(LP, LP, A, MASK), "the log-probs of k tokens at each"),
+        # a list, an array or nothing in place of a tensor
+        (lambda: nll_loss([[0.1]], A, MASK), "^logprobs must be a tensor, not a list; torch.as_tensor makes"),
+        (lambda: clipped_policy_loss(LP, None, A, MASK), "^old_logprobs must be a tensor, not None"),
+        (lambda: llds_penalty(LP, LP, A, MASK.numpy()), "^loss_mask must be a tensor, not a ndarray"),
+        (lambda: group_advantages(TWO, [0, 0]), "^group_ids must be a tensor, not a list"),
         # penalties and what they preserve
         (lambda: llds_penalty(LP, LP, A, MASK, gate="sentence"), "gate='sentence' does not exist"),
         (lambda: llds_penalty(LP, LP, A, MASK, threshold=-0.1), "threshold=-0.1 must not be negative"),

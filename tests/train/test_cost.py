@@ -51,15 +51,10 @@ def config(*settings: str) -> Config:
     ("shape", "tokens", "sampled", "checkpointing", "peak"),
     [
         (SMOLLM2, 1000, 0.02, False, 4.58),
-        (SMOLLM2, 1000, 0.4, False, 4.64),
-        (SMOLLM2, 2000, 0.02, False, 6.46),
         (SMOLLM2, 2000, 0.4, False, 6.81),
         (SMOLLM2, 3000, 0.4, False, 9.24),
-        (SMOLLM2, 2000, 0.4, True, 4.21),
         (SMOLLM2, 4000, 0.4, True, 6.32),
-        (WIDE, 2000, 0.4, False, 3.96),
         (WIDE, 6000, 0.02, False, 7.19),
-        (SMALL, 4000, 0.4, False, 1.16),
         (SMALL, 12000, 0.02, False, 2.37),
     ],
 )
