@@ -48,12 +48,11 @@ def recipe_of_tools(
 
 
 def test_it_is_taught_trained_saved_evaluated_and_asked(recipe_of_tools: Callable[..., Config], tmp_path: Path) -> None:
-    config = recipe_of_tools()
+    config = recipe_of_tools({"train.steps": 1})
     prepare(config)
     train(config, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["step"] == 2 and rows[-1]["rollout/answered_fraction"] > 0
-    assert any(row.get("rollout/searches", 0) > 0 for row in rows), rows[-1]
+    assert rows[-1]["step"] == 1 and rows[-1]["rollout/answered_fraction"] > 0 and rows[-1]["rollout/searches"] > 0
     said = (tmp_path / "run" / "trajectories.jsonl").read_text().splitlines()
     turns = [turn for line in said for turn in json.loads(line)["turns"]]
     searches = [turn for turn in turns if "query" in turn]

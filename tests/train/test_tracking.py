@@ -5,8 +5,8 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, call
 
 import pytest
 
@@ -97,43 +97,20 @@ def test_tensorboard_holds_the_numbers_of_a_resumed_run(tmp_path: Path, kept: in
     assert [(e.step, e.value) for e in events] == [(step, {1: 0.25, 2: 0.75}[step]) for step in steps]
 
 
-class FakeWandB(SimpleNamespace):
-    """Records what the tracker asks of wandb."""
-
-    def __init__(self) -> None:
-        super().__init__(started=[], rows=[], axes=[], finished=0)
-
-    def init(self, **arguments: Any) -> FakeWandB:
-        self.started.append(arguments)
-        return self
-
-    def define_metric(self, name: str, *, step_metric: str) -> None:
-        self.axes.append((name, step_metric))
-
-    def log(self, row: dict[str, float]) -> None:
-        self.rows.append(row)
-
-    def finish(self) -> None:
-        self.finished += 1
-
-
 def test_wandb_continues_the_same_run_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeWandB()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
+    wandb = MagicMock()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     for step in (5, 3):  # the second process resumed from an earlier checkpoint
         tracker = opened(tmp_path, "--track.wandb", "searchers", "--run.name", "night")
         log(tracker, step, {"reward/mean": 0.5})
         tracker.close()
-    assert fake.rows == [{"step": 5, "reward/mean": 0.5}, {"step": 3, "reward/mean": 0.5}]
-    assert fake.axes == [("*", "step")] * 2
-    assert fake.finished == 2
-    first, second = fake.started
-    assert first["project"] == "searchers"
-    assert first["name"] == "night"
-    assert first["id"] == second["id"]
-    assert first["config"]["run"]["name"] == "night"
+    run = wandb.init.return_value
+    assert [one.args[0] for one in run.log.call_args_list] == [{"step": step, "reward/mean": 0.5} for step in (5, 3)]
+    assert run.define_metric.call_args == call("*", step_metric="step") and run.finish.call_count == 2
     WandB("searchers", tmp_path / "other", settings={}, name="other")
-    assert fake.started[2]["id"] != first["id"]
+    first, second, other = (one.kwargs for one in wandb.init.call_args_list)
+    assert (first["project"], first["name"], first["config"]["run"]["name"]) == ("searchers", "night", "night")
+    assert first["id"] == second["id"] != other["id"]
 
 
 # ---- the two files of sampled rollouts stay below their largest size
