@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -220,21 +221,12 @@ def test_rollouts_multiply_by_prepared_weights(make_model: Any, tokenizer: Any, 
 ROWS, WIDTH = 4, 48
 
 
-def a_model(kind: str) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
-
-    config, model = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}[kind]
+def a_model(family: str = "Qwen2", **settings: Any) -> Any:
     torch.manual_seed(0)
-    return model(
-        config(
-            vocab_size=60,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2 if kind == "llama" else 4,
-        )
-    ).double()
+    size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    heads = 2 if family == "Llama" else 4
+    config = getattr(transformers, f"{family}Config")(vocab_size=60, num_key_value_heads=heads, **size, **settings)
+    return transformers.AutoModelForCausalLM.from_config(config).double()
 
 
 def a_batch(per_row: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -255,7 +247,7 @@ def results(model: Any, per_row: tuple[int, ...]) -> list[Tensor]:
     return [found.detach(), *(p.grad.clone() for p in model.parameters())]
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+@pytest.mark.parametrize("kind", ["Qwen2", "Llama"])
 @pytest.mark.parametrize("per_row", [(3, 12, 0, 7), (40, 2, 1, 0)])
 def test_what_is_read_and_its_gradient_are_those_of_the_whole_layer(
     kind: str, per_row: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -269,7 +261,7 @@ def test_what_is_read_and_its_gradient_are_those_of_the_whole_layer(
 
 
 def test_only_what_is_read_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, (ids, mask) = a_model("qwen2"), a_batch((3, 12, 0, 7))
+    model, (ids, mask) = a_model(), a_batch((3, 12, 0, 7))
     queries, tokens = [], []
     attention = last_layer.sdpa_attention_forward
     monkeypatch.setattr(
@@ -291,29 +283,15 @@ def test_only_what_is_read_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_mixture_of_experts_is_computed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
-
-    torch.manual_seed(0)
-    model = Qwen2MoeForCausalLM(
-        Qwen2MoeConfig(
-            vocab_size=60,
-            hidden_size=32,
-            intermediate_size=48,
-            moe_intermediate_size=16,
-            shared_expert_intermediate_size=16,
-            num_experts=4,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-        )
-    )
+    experts = {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts": 4}
+    model = a_model("Qwen2Moe", **experts).float()
     picked, _ = token_logprobs(model, *a_batch((3, 12, 0, 7)))
     monkeypatch.setattr(logprobs, "last_layer_where", lambda *_: nullcontext())
     torch.testing.assert_close(picked, token_logprobs(model, *a_batch((3, 12, 0, 7)))[0], atol=0, rtol=0)
 
 
 def test_the_model_is_as_before_also_after_an_error() -> None:
-    model = a_model("qwen2")
+    model = a_model()
     layer = model.model.layers[-1]
     config = layer.self_attn.config
     with pytest.raises(RuntimeError, match="in between"), last_layer.last_layer_where(model, a_batch((1, 1, 1, 1))[1]):
@@ -323,7 +301,7 @@ def test_the_model_is_as_before_also_after_an_error() -> None:
 
 
 def test_layers_that_are_computed_again_in_the_backward_pass_are_computed_whole() -> None:
-    model = a_model("qwen2")
+    model = a_model()
     expected = results(model, (3, 12, 0, 7))
     model.enable_input_require_grads()
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable

@@ -131,16 +131,6 @@ def test_tokens_depend_on_seed_and_position_alone(make_model, tokenizer):
     assert first + policy.poll()[0].token_ids == alone.token_ids
 
 
-def test_greedy_takes_the_most_likely(make_model, tokenizer, reference):
-    model = make_model()
-    (done,) = generate(HFPolicy(model, tokenizer, greedy=True), [request("g", [4, 5, 6], 10)])
-    context = [4, 5, 6]
-    for token in done.token_ids:
-        assert token == model(torch.tensor([context])).logits[0, -1].argmax().item()
-        context.append(token)
-    torch.testing.assert_close(torch.tensor(done.logprobs), reference(model, context, 3), atol=1e-4, rtol=0)
-
-
 @pytest.mark.parametrize("settings", [{"top_p": 0.7}, {"top_p": 0.9, "top_k": 20}])
 def test_truncated_sampling_reports_whole_logprobs_and_the_mass_kept(make_model, tokenizer, reference, settings):
     model = make_model()

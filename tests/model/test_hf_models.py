@@ -14,6 +14,7 @@ from holdfast.model.policy import Request, generate
 from holdfast.model.support import rows_that_fit
 
 from .conftest import request
+from .test_hf_exactness import play, worst_gap
 
 SETTINGS = {
     "Qwen2": {},
@@ -30,25 +31,7 @@ SETTINGS = {
 @pytest.mark.parametrize("family", SETTINGS)
 def test_families(family, make_model, tokenizer, reference):
     model = make_model(family, **SETTINGS[family])
-    policy = HFPolicy(model, tokenizer)
-    contexts = {str(i): list(range(10 + i, 15 + 7 * i)) for i in range(1, 6)}
-    starts: dict[str, list[tuple[int, tuple[float, ...]]]] = {id: [] for id in contexts}
-    for turn in range(2):
-        policy.submit(
-            [
-                Request(id=id, token_ids=ids, max_new_tokens=3 + int(id), stop=(), seed=int(id))
-                for id, ids in contexts.items()
-            ]
-        )
-        while completions := policy.poll():
-            for done in completions:
-                starts[done.id].append((len(contexts[done.id]), done.logprobs))
-                contexts[done.id] += [*done.token_ids, *range(50, 50 + turn + 3 * int(done.id))]
-    for id, context in contexts.items():
-        plain = reference(model, context, 1)
-        for start, logprobs in starts[id]:
-            sampled = torch.tensor(logprobs)
-            torch.testing.assert_close(sampled, plain[start - 1 : start - 1 + len(sampled)], atol=1e-4, rtol=0)
+    assert worst_gap(play(HFPolicy(model, tokenizer), rows=5, turns=2, most=8), model, reference) < 1e-4
 
 
 @pytest.mark.parametrize(
