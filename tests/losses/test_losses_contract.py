@@ -330,3 +330,4 @@ def test_half_precision_is_summed_in_float32():
     total = reduce_loss(x, torch.ones_like(x, dtype=torch.bool), mode="token-sum")
     assert total.dtype == torch.float32 and total.item() == 4096
     assert reduce_loss(X.double(), FEW).dtype == torch.float64
+    assert reduce_loss(X[1], FEW[1]).item() == 2, "a mean over tokens needs no sequences"

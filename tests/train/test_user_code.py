@@ -150,7 +150,7 @@ def test_code_of_a_model_is_not_run_whatever_is_typed(home: Path, tmp_path: Path
         capture_output=True,
         text=True,
         env=os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")},
-        timeout=120,
+        timeout=600,
     )
     os.close(terminal)
     os.close(keyboard)
