@@ -170,6 +170,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "no such chat template": (f"{OWN} --model.chat_template=gone.jinja", "model.chat_template = 'gone.jinja'"),
     "a chat template that fails": (f"{OWN} --model.chat_template=bad.jinja", "drops the user's message"),
+    "tools without a template": (f"{OWN} --protocol.preset=tools", "there is no chat template"),
 }
 
 

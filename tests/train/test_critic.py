@@ -18,12 +18,11 @@ from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import load, validate
 from holdfast.train.checks import prepare
 from holdfast.train.critic import Critic
-from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
 
 from .one_update import a_batch
-from .whole_runs import Killed, Recipe, a_trainer, assert_same_run, comparable
+from .whole_runs import Recipe, a_trainer, assert_same_run
 
 PPO: dict[str, Any] = {
     "loss.advantage": "gae",
@@ -170,27 +169,6 @@ def whole_ppo(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("ppo") / "run"
     train(recipe(RUN), run_dir)
     return run_dir
-
-
-def test_a_stopped_run_goes_on_as_if_it_never_had_been(
-    whole_ppo: Path, recipe: Recipe, tmp_path: Path, told: Any
-) -> None:
-    run_dir, remember = tmp_path / "run", told.step
-
-    def die(result: StepResult) -> None:
-        remember(result)
-        if result.step == 3:
-            raise Killed
-
-    told.step = die
-    with pytest.raises(Killed):
-        train(recipe(RUN), run_dir, listener=told)
-    del told.step
-    resume(run_dir, listener=told)
-    assert "resumed after step 2" in told.notes
-    assert_same_run(whole_ppo, run_dir)
-    same_critic(whole_ppo, run_dir)
-    assert len([row for row in comparable(run_dir) if "critic/explained_variance" in row]) == 4
 
 
 def test_a_critic_of_another_run_is_the_one_to_begin_with(whole_ppo: Path, recipe: Recipe) -> None:

@@ -64,12 +64,6 @@ def test_it_is_taught_trained_saved_evaluated_and_asked(recipe_of_tools: Callabl
     )
 
 
-def test_a_model_without_a_tool_template_is_refused_before_it_is_trained(own: Callable[..., Config]) -> None:
-    for model, why in {"raw": "there is no chat template", "raw-chat": "does not tell the model of tools"}.items():
-        with pytest.raises(ConfigError, match=rf"protocol\.preset = 'tools'.*{why}.*model\.chat_template"):
-            prepare(own(model, {"protocol.preset": "tools"}))
-
-
 def test_a_model_whose_turns_would_never_end_is_refused(
     recipe_of_tools: Callable[..., Config], make_model: Callable[..., Any], speaker: Callable[[str], Any]
 ) -> None:
