@@ -85,7 +85,7 @@ def test_the_results(whole: Path) -> None:
     assert results["made_by"]["holdfast"] == __version__
     assert set(results["before"]) == set(results["after"]) == {"em", "f1", "em_greedy", "f1_greedy", "searches"}
     assert results["before"] != results["after"]
-    assert results["verdict"].startswith(("Learned", "Held", "Fell", "Collapsed")) and results["seconds"] > 0
+    assert results["verdict"].startswith("Too few steps to judge.") and results["seconds"] > 0
     assert len(results["samples"]) == 3 and len(results["samples"][0]["turns"][0]) == 2
 
 
