@@ -237,3 +237,5 @@ def test_a_row_may_be_the_beginning_of_another() -> None:
     found = pack(rows, [4, 2, 4])
     assert found.token_ids.tolist() == [[1, 2, 3, 4]]
     assert found.places.tolist() == [[0, 1, 2, 3], [0, 1, 0, 0], [0, 1, 2, 3]]
+    found = pack(torch.tensor([[1, 2, 0, 0], [1, 2, 0, 4]]), [2, 4])  # padding is no token of the shorter row
+    assert found.token_ids.tolist() == [[1, 2, 0, 4]] and found.places.tolist() == [[0, 1, 0, 0], [0, 1, 2, 3]]
