@@ -99,6 +99,17 @@ def test_a_failed_episode_is_not_shown_and_moves_no_other(step: Measure) -> None
             assert sum(own.chars) == len(turn.text) and len(own.chars) == len(own.changes) == len(turn.tokens or ())
 
 
+def test_shown_episodes_change_no_metric(step: Measure) -> None:
+    """They are measured beside the rollouts that were drawn, and the draws stay what they were."""
+    plain, without, _, _, one = step(logged_questions=0, rows=4)
+    metrics, displacement, _, _, other = step(logged_questions=4, rows=4)
+    assert without.by_turn == {} and len(displacement.by_turn) == 4
+    assert metrics == pytest.approx(plain, abs=1e-5) and metrics["displacement/rollouts"] == 4
+    assert displacement.correct == pytest.approx(without.correct, abs=1e-5)
+    assert displacement.incorrect == pytest.approx(without.incorrect, abs=1e-5)
+    assert torch.equal(one.get_state(), other.get_state())
+
+
 # ---- displacement per sample while a run trains
 
 
@@ -172,14 +183,3 @@ def test_the_run_is_the_same_with_it(recipe: Recipe) -> None:
         added = rows[0].keys() - rows[1].keys()
         assert bool(added) is (step == 0) and all(name.startswith("displacement/per_sample/") for name in added)
         assert {k: v for k, v in rows[0].items() if k not in added} == rows[1]
-
-
-def test_shown_episodes_change_no_metric(step: Measure) -> None:
-    """They are measured beside the rollouts that were drawn, and the draws stay what they were."""
-    plain, without, _, _, one = step(logged_questions=0, rows=4)
-    metrics, displacement, _, _, other = step(logged_questions=4, rows=4)
-    assert without.by_turn == {} and len(displacement.by_turn) == 4
-    assert metrics == pytest.approx(plain, abs=1e-5) and metrics["displacement/rollouts"] == 4
-    assert displacement.correct == pytest.approx(without.correct, abs=1e-5)
-    assert displacement.incorrect == pytest.approx(without.incorrect, abs=1e-5)
-    assert torch.equal(one.get_state(), other.get_state())

@@ -73,6 +73,16 @@ def test_every_tenth_question_is_held_out(recipe: Recipe, own_files: dict[str, A
     assert splits.test == ()
 
 
+def test_files_for_dev_and_test_leave_the_training_file_whole(
+    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
+) -> None:
+    for split in ("dev", "test"):
+        own_files[f"data.{split}"] = write_rows(tmp_path / f"{split}.jsonl", questions(3, split))
+    splits = load_questions(recipe(own_files))
+    assert (len(splits.train), len(splits.dev), len(splits.test)) == (20, 3, 3)
+    assert splits.test[0].id == "test/test/0"
+
+
 def test_bad_rows_are_counted_and_said(
     recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
 ) -> None:
@@ -128,16 +138,3 @@ def test_an_index_brings_its_own_passages(
 def test_an_index_that_cannot_be_written_is_an_error(recipe: Recipe, own_files: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"retrieval\.index: .* cannot be written: "):
         load_retriever(recipe(own_files | {"retrieval.index": own_files["data.train"] + "/index"}))
-
-
-# ---- the rest
-
-
-def test_files_for_dev_and_test_leave_the_training_file_whole(
-    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
-) -> None:
-    for split in ("dev", "test"):
-        own_files[f"data.{split}"] = write_rows(tmp_path / f"{split}.jsonl", questions(3, split))
-    splits = load_questions(recipe(own_files))
-    assert (len(splits.train), len(splits.dev), len(splits.test)) == (20, 3, 3)
-    assert splits.test[0].id == "test/test/0"

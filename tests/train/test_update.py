@@ -1,4 +1,4 @@
-"""The objective of an update against one composed by hand, and its terms: logged, switched off, weighted."""
+"""An update: its terms as they are logged, its plan, its old pass and its gradient, whatever the micro-batches."""
 
 from __future__ import annotations
 
