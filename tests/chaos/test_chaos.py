@@ -5,7 +5,7 @@
     HOLDFAST_CHAOS=7 make chaos ARGS="-k stops"    # one group, other random moments
 
 Without HOLDFAST_CHAOS, which is the seed, a few of each are tried. A case holds when no byte differs (times left out),
-nothing is a traceback, no row or answer is lost, and every command ends as it should: finished, or refused in a
+nothing is a traceback, no row is lost, and every command ends as it should: finished, or refused in a
 sentence.
 """
 
@@ -22,7 +22,7 @@ if sys.platform == "win32":
     pytest.skip("processes are forked", allow_module_level=True)
 
 from tests.chaos import inputs, runs
-from tests.chaos.kit import Bench, Case, compare
+from tests.chaos.kit import Bench, Case
 from tests.chaos.runs import Runs
 
 SEED = os.environ.get("HOLDFAST_CHAOS")
@@ -62,13 +62,3 @@ def test_a_case_holds(group: str, name: str, bench: Bench, made: Runs) -> None:
     with bench.nothing_left_running():
         outcome = dict(GROUPS[group](bench, made))[name]()
     assert outcome.held, outcome
-
-
-def test_bytes_that_differ_are_counted_and_times_are_not(tmp_path: Path) -> None:
-    rows = '{"step": 1, "time": 5.0, "reward/mean": 0.25}\n{"step": 2, "time": 6.0}\n'
-    for name, text in (("run", rows), ("later", rows.replace("6.0", "7.0")), ("cut", rows.splitlines()[0])):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "metrics.jsonl").write_text(text)
-    assert compare(tmp_path / "run", tmp_path / "later").held
-    outcome = compare(tmp_path / "run", tmp_path / "cut")
-    assert (outcome.differing, outcome.lost) == (len('\n{"step": 2}'), 1)
