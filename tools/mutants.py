@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 # Behind each `#`: files under tests/. Below: `file under src/holdfast: text that is there once => what it becomes`.
 MUTANTS = """
-# losses/test_llds.py losses/test_by_hand.py losses/test_losses_differential.py
+# losses/test_llds.py losses/test_losses_differential.py
 losses/penalties.py: active = preserved_decrease > threshold => active = preserved_decrease >= threshold
 losses/penalties.py: gate_sum - threshold * run_sums( => gate_sum + threshold * run_sums(
 losses/penalties.py: > -math.log(tau) => > math.log(tau)
@@ -28,7 +28,7 @@ losses/policy.py: log_ratio = log_ratio.clamp(max=MAX_LOG_RATIO) => log_ratio = 
 losses/advantages.py: (valid_count - 1).clamp(min=1) => valid_count.clamp(min=1)
 losses/advantages.py: (high > low)[group] => (high >= low)[group]
 losses/stats.py: (token_count - 1).clamp(min=0) // 100 => token_count // 100
-# losses/test_remedies_differential.py losses/test_by_hand.py
+# losses/test_remedies_differential.py
 losses/values.py: gamma * lam * next_advantage => gamma * next_advantage
 losses/filters.py: (-rise > low) => (rise > low)
 losses/sampler.py: weights = weights.clamp(low, high) => weights = weights.clamp(max=high)

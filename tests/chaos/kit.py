@@ -8,7 +8,6 @@ step. So a seed names the same moments on any machine.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import multiprocessing
 import os
@@ -26,7 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tests.golden.golden import metrics_of
+from tests.train.whole_runs import assert_same_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -74,13 +73,11 @@ RECIPE: dict[str, object] = {
 class Outcome:
     """What came of a case. All counts are 0 when holdfast held."""
 
-    differing: int = 0
-    """Bytes that differ from those of the uninterrupted run, times left out."""
     tracebacks: int = 0
     lost: int = 0
-    """Rows that only the uninterrupted run has, and searches and requests without an answer or an error."""
+    """Inputs without an end."""
     wrong: int = 0
-    """Ends that should not be: an exit code, an answer that belongs to another question, a command without an end."""
+    """Ends that should not be: an exit code, a run that is another one, a command without an end."""
     said: str = ""
 
     def __add__(self, other: Outcome) -> Outcome:
@@ -94,7 +91,7 @@ class Outcome:
         return not any(getattr(self, name) for name in COUNTS)
 
 
-COUNTS = ("differing", "tracebacks", "lost", "wrong")
+COUNTS = ("tracebacks", "lost", "wrong")
 Case = tuple[str, Callable[[], Outcome]]
 """Its name, and what does it."""
 
@@ -123,8 +120,6 @@ class Limits:
 
     bytes: int | None = None
     """The longest file it may write."""
-    permissions: bool = False
-    """Permissions of files hold for root too."""
 
 
 @dataclass(slots=True)
@@ -220,9 +215,7 @@ class Bench:
         self.fork = multiprocessing.get_context("forkserver")
         # A killed process leaves a lock of a progress bar, which Python's tracker warns of.
         os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
-        os.environ["PYTHONPATH"] = os.pathsep.join(
-            [str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
-        )
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         self.fork.set_forkserver_preload(LOADED)
 
     def limit(self) -> float:
@@ -285,16 +278,6 @@ def quiet_process(log: Path, cache: Path) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def heed_permissions() -> None:
-    """Give up what lets root write everywhere (on Linux, whose numbers these are)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    version_3, override, read_search = 0x20080522, 1 << 1, 1 << 2
-    header, sets = (ctypes.c_uint32 * 2)(version_3, 0), (ctypes.c_uint32 * 6)()
-    libc.capget(header, sets)
-    sets[0] &= ~(override | read_search)  # of the effective set
-    libc.capset(header, sets)
-
-
 def run_command(job: _Job, told: Connection) -> None:
     """One `holdfast` command. Leaves with its exit code."""
     quiet_process(job.log, job.cache)
@@ -304,8 +287,6 @@ def run_command(job: _Job, told: Connection) -> None:
     places.watch()
     if job.limits.bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (job.limits.bytes, job.limits.bytes))
-    if job.limits.permissions:
-        heed_permissions()
     sys.argv = ["holdfast", *job.words]
     try:
         app(prog_name="holdfast")
@@ -377,60 +358,12 @@ def settings_of(root: Path, changes: dict[str, object]) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
-def contents_of(run: Path) -> dict[str, bytes]:
-    """What a run has written, by name, without what a clock said. Left out: the report, a picture of the same rows; and
-    what transformers notes beside a model, such as whether it was loaded or made."""
-    files: dict[str, bytes] = {}
-    if (run / "metrics.jsonl").is_file():
-        files["metrics.jsonl"] = _metrics(run)
-    for name in ("trajectories.jsonl", "displacement.jsonl", "findings.json"):
-        if (run / name).is_file():
-            files[name] = (run / name).read_bytes()
-    if (run / "results.json").is_file():
-        files["results.json"] = _without_seconds(run / "results.json")
-    for path in sorted((run / "checkpoints").glob("[sb]*/**/*")):
-        name = str(path.relative_to(run))
-        if path.suffix == ".safetensors":
-            files[name] = path.read_bytes()
-        elif path.name == "state.json":
-            files[name] = _without_seconds(path)
-    return files
-
-
-def _metrics(run: Path) -> bytes:
-    try:
-        return "\n".join(json.dumps(row, sort_keys=True) for row in metrics_of(run)).encode()
-    except ValueError:  # they cannot be read
-        return (run / "metrics.jsonl").read_bytes()
-
-
-def _without_seconds(path: Path) -> bytes:
-    try:
-        values = json.loads(path.read_text())
-        return json.dumps({**values, "seconds": 0}, sort_keys=True).encode()
-    except (ValueError, TypeError):
-        return path.read_bytes()
-
-
 def compare(whole: Path, run: Path) -> Outcome:
-    """Bytes of `whole` that differ in `run`, and rows that it lacks. Files that only `run` has count whole, except for
-    the checkpoint that a stop saves at its own step."""
-    expected, found = contents_of(whole), contents_of(run)
-    of_a_stop = {path.name for path in (run / "checkpoints").glob("step-*")}
-    of_a_stop -= {path.name for path in (whole / "checkpoints").glob("step-*")}
-    found = {name: raw for name, raw in found.items() if of_a_stop.isdisjoint(Path(name).parts)}
-    differing = {name: _differing(expected.get(name, b""), found.get(name, b"")) for name in {*expected, *found}}
-    differing = {name: count for name, count in sorted(differing.items()) if count}
-    lost = sum(
-        max(0, len(expected[name].splitlines()) - len(found.get(name, b"").splitlines()))
-        for name in expected
-        if name.endswith(".jsonl")
-    )
-    said = ", ".join(f"{name} differs in {count} bytes" for name, count in differing.items())
-    return Outcome(differing=sum(differing.values()), lost=lost, said=said)
-
-
-def _differing(one: bytes, other: bytes) -> int:
-    if one == other:
-        return 0
-    return abs(len(one) - len(other)) + sum(a != b for a, b in zip(one, other, strict=False))
+    """Whether a run has ended like the whole one, bit for bit; what a clock says is left out."""
+    try:
+        assert_same_run(whole, run)
+        for name in ("findings.json", "checkpoints/best/model/model.safetensors"):
+            assert (whole / name).read_bytes() == (run / name).read_bytes(), name
+    except (AssertionError, OSError, ValueError) as error:
+        return Outcome(wrong=1, said=f"not the run that nothing happened to: {type(error).__name__}: {error}"[:600])
+    return Outcome()

@@ -5,14 +5,13 @@
     HOLDFAST_CHAOS=7 make chaos ARGS="-k stops"    # one group, other random moments
 
 Without HOLDFAST_CHAOS, which is the seed, a few of each are tried. A case holds when no byte differs (times left out),
-nothing is a traceback, no row or answer is lost, and every command ends as it should: finished, or refused in a
+nothing is a traceback, no row is lost, and every command ends as it should: finished, or refused in a
 sentence.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,7 @@ if sys.platform == "win32":
     pytest.skip("processes are forked", allow_module_level=True)
 
 from tests.chaos import inputs, runs
-from tests.chaos.kit import Bench, Case, compare
+from tests.chaos.kit import Bench, Case
 from tests.chaos.runs import Runs
 
 SEED = os.environ.get("HOLDFAST_CHAOS")
@@ -32,7 +31,6 @@ GROUPS: dict[str, Callable[[Bench, Runs], list[Case]]] = {
     "damage": runs.damage,
     "disks": runs.disks,
     "pairs": runs.pairs,
-    "searches": inputs.searches,
     "inputs": inputs.inputs,
 }
 
@@ -64,32 +62,3 @@ def test_a_case_holds(group: str, name: str, bench: Bench, made: Runs) -> None:
     with bench.nothing_left_running():
         outcome = dict(GROUPS[group](bench, made))[name]()
     assert outcome.held, outcome
-
-
-@pytest.fixture
-def a_run(tmp_path: Path) -> Path:
-    run = tmp_path / "run"
-    model = run / "checkpoints" / "step-000002" / "model"
-    model.mkdir(parents=True)
-    (run / "metrics.jsonl").write_text('{"step": 1, "time": 5.0, "reward/mean": 0.25}\n{"step": 2, "time": 6.0}\n')
-    (model / "model.safetensors").write_bytes(b"weights")
-    return run
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new", "differing", "lost"),
-    [
-        ("metrics.jsonl", "6.0", "7.0", 0, 0),
-        ("metrics.jsonl", "0.25", "0.24", 1, 0),
-        ("checkpoints/step-000002/model/model.safetensors", "ghts", "gh", 2, 0),
-        ("metrics.jsonl", '{"step": 2, "time": 6.0}\n', "", len('\n{"step": 2}'), 1),
-    ],
-)
-def test_bytes_that_differ_are_counted_and_times_are_not(
-    a_run: Path, file: str, old: str, new: str, differing: int, lost: int
-) -> None:
-    other = a_run.with_name("other")
-    shutil.copytree(a_run, other)
-    (other / file).write_text((other / file).read_text().replace(old, new))
-    outcome = compare(a_run, other)
-    assert (outcome.differing, outcome.lost) == (differing, lost)

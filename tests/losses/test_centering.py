@@ -16,7 +16,7 @@ from holdfast.losses import (
 )
 
 VOCABULARY, ONE = 7, torch.ones(1, 1, dtype=torch.bool)
-seeds = pytest.mark.parametrize("seed", range(8))
+seeds = pytest.mark.parametrize("seed", range(4))
 
 
 def draw(seed: int) -> tuple[Tensor, Tensor, list[int], float]:
@@ -110,20 +110,6 @@ def test_a_penalty_on_all_sampled_tokens_pulls_the_mass_back(seed: int) -> None:
 
 
 @seeds
-def test_equal_advantages_then_move_nothing_on_average(seed: int) -> None:
-    now, old, drawable, advantage = draw(seed)
-    a = torch.tensor([[advantage]])
-    centring = score_centering_loss(log_mass(now, drawable), log_mass(old, drawable), a, ONE)
-    p_old = old.softmax(-1)
-    mean = torch.zeros(VOCABULARY, dtype=torch.float64)
-    for v in drawable:
-        new, before = now.log_softmax(-1)[v].reshape(1, 1), old.log_softmax(-1)[v].reshape(1, 1)
-        loss = clipped_policy_loss(new, before, a, ONE, clip_low=1.0, clip_high=float("inf")) + centring
-        mean += p_old[v] / p_old[drawable].sum() * gradient(loss, now)
-    torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-12, rtol=0)
-
-
-@seeds
 def test_at_the_first_step_the_sampling_mask_has_the_same_gradient(seed: int) -> None:
     now, _, drawable, advantage = draw(seed)
     a, token = torch.tensor([[advantage]]), drawable[0]
@@ -148,12 +134,6 @@ def test_with_the_sampler_s_top_k_it_is_the_expected_score(seed: int) -> None:
     torch.testing.assert_close(gradient(loss, now), expected, atol=1e-12, rtol=0)
 
 
-def test_where_the_sampler_is_the_policy_nothing_is_centred() -> None:
-    logprobs = torch.randn(1, 1, VOCABULARY, dtype=torch.float64).log_softmax(-1).requires_grad_()
-    loss = topk_score_centering_loss(logprobs[..., :3], logprobs[..., :3].detach(), torch.tensor([[1.0]]), ONE)
-    assert loss.abs().max() < 1e-12
-
-
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
 def test_poison_under_the_mask_changes_nothing(poison: float) -> None:
     mask = torch.tensor([[True, False]])
@@ -165,11 +145,6 @@ def test_poison_under_the_mask_changes_nothing(poison: float) -> None:
     loss.sum().backward()
     assert head.grad is not None and (head.grad[0, 1] == 0).all() and head.grad[0, 0].abs().min() > 0
     assert loss[0, 1] == 0
-
-
-def test_top_k_without_its_last_dimension_is_refused() -> None:
-    with pytest.raises(ValueError, match="the log-probs of k tokens at each"):
-        topk_score_centering_loss(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1), ONE)
 
 
 @seeds

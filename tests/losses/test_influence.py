@@ -46,7 +46,7 @@ def pairs(x):
     return [[product(n, m) for m in range(len(tokens))] for n in range(len(tokens))]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_scores_equal_the_loops_over_pairs(seed):
     x = group(seed, rollouts=2 + seed % 5, correct=1 + seed % 3, vocabulary=3 + seed % 20)
     table = pairs(x)
@@ -154,19 +154,6 @@ def test_published_weights():
         assert (gwhes(*scores(x), x["rollout_ids"]) == 0).all()
 
 
-def test_a_temperature_divides_the_output_layer():
-    """With logits / τ the gradient by W is g hᵀ / τ, so the derivative is 𝒢 / τ² of the divided layer."""
-    x = group(2, vocabulary=5)
-    x["token_ids"][:5] = torch.arange(5)
-    tau, weights = 0.7, x["unembedding"].clone().requires_grad_()
-    logprobs = (x["hidden"] @ weights.T / tau).log_softmax(-1).gather(1, x["token_ids"][:, None])[:, 0]
-    n = len(logprobs)
-    grads = torch.stack([torch.autograd.grad(logprobs[k], weights, retain_graph=True)[0].flatten() for k in range(n)])
-    expected = (grads @ grads[x["correct"]].T).sum(-1)
-    x["unembedding"] = x["unembedding"] / tau
-    torch.testing.assert_close(token_influence(*scores(x)) / tau**2, expected)
-
-
 def test_precision_order_and_gradients():
     x = group(4)
     exact = token_influence(*scores(x))
@@ -183,36 +170,3 @@ def test_precision_order_and_gradients():
     torch.testing.assert_close(gwhes(*scores(shuffled), shuffled["rollout_ids"]), gwhes(*scores(x), x["rollout_ids"]))
     none = {k: v if k == "unembedding" else v[:0] for k, v in x.items()}
     assert token_influence(*scores(none)).shape == gwhes(*scores(none), none["rollout_ids"]).shape == (0,)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"hidden": torch.zeros(3)}, "hidden must be floating point"),
-        ({"unembedding": torch.zeros(11, 2)}, "sharded"),
-        ({"token_ids": torch.zeros(2, dtype=torch.long)}, "token_ids has shape"),
-        ({"token_ids": torch.zeros(3)}, "token_ids must be integers"),
-        ({"correct": torch.zeros(3)}, "correct must be bool"),
-        ({"correct": torch.tensor([True, False])}, "correct has shape"),
-        ({"correct": torch.tensor([True, False, False])}, "differs within a rollout"),
-        ({"rollout_ids": torch.zeros(2, dtype=torch.long)}, "rollout_ids has shape"),
-        ({"logprobs": torch.zeros(2)}, "logprobs has shape"),
-        ({"chunk": 0}, "chunk=0"),
-        ({"action_ids": torch.zeros(3)}, "action_ids must be integers"),
-    ],
-)
-def test_what_cannot_work_is_refused(changes, words):
-    x = {
-        "hidden": torch.zeros(3, 4), "unembedding": torch.zeros(11, 4), "token_ids": torch.arange(3),
-        "correct": torch.tensor([True, True, False]), "rollout_ids": torch.tensor([0, 0, 1]),
-    } | changes  # fmt: skip
-    with pytest.raises((ValueError, TypeError), match=words):
-        gwhes(**x)
-
-
-def test_weights_refuse_what_is_no_number():
-    x = group(1)
-    with pytest.raises(ValueError, match="beta"):
-        nthr_weights(torch.zeros(3), torch.zeros(3, dtype=torch.bool), torch.arange(3), beta=math.nan)
-    with pytest.raises(ValueError, match="influence"):
-        nthr_weights(torch.zeros(3, dtype=torch.long), x["correct"][:3], torch.arange(3))

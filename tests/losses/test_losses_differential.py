@@ -27,8 +27,8 @@ from holdfast.losses import (
 )
 
 TOLERANCE = 1e-6
-BATCHES = 520
-CHUNKS = 20
+BATCHES = 120
+CHUNKS = 6
 POISON = (math.nan, math.inf, -math.inf)
 MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
@@ -342,7 +342,3 @@ def test_statistics_equal_the_loops(chunk):
             for name, value in got.items():
                 assert not value.requires_grad and value.dim() == 0
                 assert value.item() == pytest.approx(expected[name], rel=TOLERANCE, abs=TOLERANCE), name
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The comparison can fail: a loop with one thing changed is told apart.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -61,7 +62,7 @@ def with_adapters(model: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("family", "settings", "adapters"),
-    [("Qwen2", {}, False), ("Qwen2", {"tie_word_embeddings": True}, False), ("Llama", {}, True), ("Qwen3", {}, False)],
+    [("Qwen2", {"tie_word_embeddings": True}, False), ("Llama", {}, True)],
 )
 def test_the_same_bits_as_autocast(make_model, tokenizer, monkeypatch, family, settings, adapters) -> None:
     model = make_model(family, initializer_range=0.1, **settings)
@@ -84,17 +85,6 @@ def test_the_model_is_as_it_was_between_polls_and_after(make_model, tokenizer) -
     assert policy._cast is not None
     policy.release(["a", "b"])
     assert policy._cast is None, "the optimizer needs the memory"
-
-
-def test_new_weights_are_seen_by_the_next_batch_of_rollouts(make_model, tokenizer) -> None:
-    model = make_model(initializer_range=0.1)
-    policy = HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16)
-    first = run_rollouts(policy)
-    with torch.no_grad():
-        model.lm_head.weight.mul_(1.5)
-    second = run_rollouts(policy)
-    assert second != first
-    assert second == run_rollouts(HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16))
 
 
 def step_counts(model: Any, tokenizer: Any, **settings: Any) -> Operations:
@@ -121,15 +111,14 @@ def test_no_weight_is_cast_while_decoding(make_model, tokenizer, monkeypatch) ->
     assert step_counts(model, tokenizer, autocast_dtype=torch.bfloat16).weight_casts == 4 * linear
 
 
-@pytest.mark.parametrize("sampling", [{}, {"top_k": 8}, {"top_p": 0.8}, {"top_p": 0.9, "top_k": 8}, {"greedy": True}])
-@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
-def test_a_step_waits_for_the_device_once(make_model, tokenizer, monkeypatch, sampling, dtype) -> None:
+@pytest.mark.parametrize("sampling", [{}, {"top_p": 0.9, "top_k": 8}, {"greedy": True}])
+def test_a_step_waits_for_the_device_once(make_model, tokenizer, monkeypatch, sampling) -> None:
     """Once: for the sampled tokens, as a list. With the ranking of a GPU, for on a CPU nothing waits."""
     monkeypatch.setattr("holdfast.model.sampling._ranked_by_branch", _ranked_by_key)
     lists = Counter()
     to_list = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda self: lists.update(["tolist"]) or to_list(self))
-    policy_steps = step_counts(make_model(), tokenizer, autocast_dtype=dtype, **sampling)
+    policy_steps = step_counts(make_model(), tokenizer, autocast_dtype=torch.bfloat16, **sampling)
     assert policy_steps.waits == 0
     assert lists["tolist"] == 1 + 4 + 1  # the prefill, four steps counted, and one before
 
@@ -156,7 +145,7 @@ def passed(layer: torch.nn.Linear, shape: tuple[int, ...]) -> list[torch.Tensor 
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(7,), (2, 5), (1, 1), (0,), (2, 0)])
+@pytest.mark.parametrize("shape", [(7,), (2, 5), (2, 0)])
 def test_results_and_gradients_are_those_of_linear(shape: tuple[int, ...], bias: bool) -> None:
     plain, other = twins(bias)
     for one, two in zip(passed(plain, shape), passed(other, shape), strict=True):
@@ -169,14 +158,6 @@ def test_a_frozen_layer_passes_gradients_on_and_gets_none() -> None:
     _, gradient, *own = passed(layer, (4,))
     assert gradient is not None and gradient.abs().sum() > 0
     assert own == [None, None]
-
-
-def test_under_autocast_it_is_linear() -> None:
-    plain, other = twins(bias=True)
-    rows = torch.randn(3, 33)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(plain(rows), other(rows))
-        assert other(rows).dtype == torch.bfloat16
 
 
 def prepared(hidden: int, autocast: str = "none") -> LanguageModel:
@@ -240,21 +221,12 @@ def test_rollouts_multiply_by_prepared_weights(make_model: Any, tokenizer: Any, 
 ROWS, WIDTH = 4, 48
 
 
-def a_model(kind: str) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
-
-    config, model = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}[kind]
+def a_model(family: str = "Qwen2", **settings: Any) -> Any:
     torch.manual_seed(0)
-    return model(
-        config(
-            vocab_size=60,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2 if kind == "llama" else 4,
-        )
-    ).double()
+    size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    heads = 2 if family == "Llama" else 4
+    config = getattr(transformers, f"{family}Config")(vocab_size=60, num_key_value_heads=heads, **size, **settings)
+    return transformers.AutoModelForCausalLM.from_config(config).double()
 
 
 def a_batch(per_row: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -275,8 +247,8 @@ def results(model: Any, per_row: tuple[int, ...]) -> list[Tensor]:
     return [found.detach(), *(p.grad.clone() for p in model.parameters())]
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "llama"])
-@pytest.mark.parametrize("per_row", [(3, 12, 0, 7), (40, 2, 1, 0), (1, 1, 1, 1)])
+@pytest.mark.parametrize("kind", ["Qwen2", "Llama"])
+@pytest.mark.parametrize("per_row", [(3, 12, 0, 7), (40, 2, 1, 0)])
 def test_what_is_read_and_its_gradient_are_those_of_the_whole_layer(
     kind: str, per_row: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,7 +261,7 @@ def test_what_is_read_and_its_gradient_are_those_of_the_whole_layer(
 
 
 def test_only_what_is_read_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, (ids, mask) = a_model("qwen2"), a_batch((3, 12, 0, 7))
+    model, (ids, mask) = a_model(), a_batch((3, 12, 0, 7))
     queries, tokens = [], []
     attention = last_layer.sdpa_attention_forward
     monkeypatch.setattr(
@@ -311,29 +283,15 @@ def test_only_what_is_read_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_mixture_of_experts_is_computed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
-
-    torch.manual_seed(0)
-    model = Qwen2MoeForCausalLM(
-        Qwen2MoeConfig(
-            vocab_size=60,
-            hidden_size=32,
-            intermediate_size=48,
-            moe_intermediate_size=16,
-            shared_expert_intermediate_size=16,
-            num_experts=4,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-        )
-    )
+    experts = {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts": 4}
+    model = a_model("Qwen2Moe", **experts).float()
     picked, _ = token_logprobs(model, *a_batch((3, 12, 0, 7)))
     monkeypatch.setattr(logprobs, "last_layer_where", lambda *_: nullcontext())
     torch.testing.assert_close(picked, token_logprobs(model, *a_batch((3, 12, 0, 7)))[0], atol=0, rtol=0)
 
 
 def test_the_model_is_as_before_also_after_an_error() -> None:
-    model = a_model("qwen2")
+    model = a_model()
     layer = model.model.layers[-1]
     config = layer.self_attn.config
     with pytest.raises(RuntimeError, match="in between"), last_layer.last_layer_where(model, a_batch((1, 1, 1, 1))[1]):
@@ -343,7 +301,7 @@ def test_the_model_is_as_before_also_after_an_error() -> None:
 
 
 def test_layers_that_are_computed_again_in_the_backward_pass_are_computed_whole() -> None:
-    model = a_model("qwen2")
+    model = a_model()
     expected = results(model, (3, 12, 0, 7))
     model.enable_input_require_grads()
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable

@@ -14,6 +14,7 @@ from holdfast.model.policy import Request, generate
 from holdfast.model.support import rows_that_fit
 
 from .conftest import request
+from .test_hf_exactness import play, worst_gap
 
 SETTINGS = {
     "Qwen2": {},
@@ -30,25 +31,7 @@ SETTINGS = {
 @pytest.mark.parametrize("family", SETTINGS)
 def test_families(family, make_model, tokenizer, reference):
     model = make_model(family, **SETTINGS[family])
-    policy = HFPolicy(model, tokenizer)
-    contexts = {str(i): list(range(10 + i, 15 + 7 * i)) for i in range(1, 6)}
-    starts: dict[str, list[tuple[int, tuple[float, ...]]]] = {id: [] for id in contexts}
-    for turn in range(2):
-        policy.submit(
-            [
-                Request(id=id, token_ids=ids, max_new_tokens=3 + int(id), stop=(), seed=int(id))
-                for id, ids in contexts.items()
-            ]
-        )
-        while completions := policy.poll():
-            for done in completions:
-                starts[done.id].append((len(contexts[done.id]), done.logprobs))
-                contexts[done.id] += [*done.token_ids, *range(50, 50 + turn + 3 * int(done.id))]
-    for id, context in contexts.items():
-        plain = reference(model, context, 1)
-        for start, logprobs in starts[id]:
-            sampled = torch.tensor(logprobs)
-            torch.testing.assert_close(sampled, plain[start - 1 : start - 1 + len(sampled)], atol=1e-4, rtol=0)
+    assert worst_gap(play(HFPolicy(model, tokenizer), rows=5, turns=2, most=8), model, reference) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -66,13 +49,6 @@ def test_refused_by_config(family, settings, match, make_model, tokenizer):
         model.config._attn_implementation_internal = "flash_attention_2"
     with pytest.raises(ModelError, match=match):
         HFPolicy(model, tokenizer)
-
-
-def test_an_episode_that_would_outgrow_the_window_is_refused(make_model, tokenizer):
-    policy = HFPolicy(make_model("Mistral", sliding_window=16), tokenizer)
-    policy.submit([Request(id="a", token_ids=range(10, 20), max_new_tokens=7, stop=(), seed=0)])
-    with pytest.raises(ModelError, match=r"may reach 17 tokens, but .*sliding_window\) is 16"):
-        policy.submit([Request(id="b", token_ids=range(10, 20), max_new_tokens=8, stop=(), seed=0)])
 
 
 def test_rows_that_fit_into_memory(make_model):
@@ -158,10 +134,13 @@ def test_one_request_per_id(make_model, tokenizer):
         policy.submit([request("a", [5], 2)])
 
 
-def test_requests_beyond_the_models_positions_are_refused(make_model, tokenizer):
-    policy = HFPolicy(make_model(max_position_embeddings=16), tokenizer)
+@pytest.mark.parametrize(
+    ("family", "settings"), [("Qwen2", {"max_position_embeddings": 16}), ("Mistral", {"sliding_window": 16})]
+)
+def test_requests_beyond_positions_or_window_are_refused(make_model, tokenizer, family, settings):
+    policy = HFPolicy(make_model(family, **settings), tokenizer)
     assert len(generate(policy, [request("a", range(10, 20), 7)])[0].token_ids) == 7, "the 17th token is never fed"
-    with pytest.raises(ModelError, match=r"may reach 17 tokens.*max_position_embeddings .*is 16"):
+    with pytest.raises(ModelError, match=r"may reach 17 tokens, but .*sliding_window\) is 16"):
         policy.submit([request("b", range(10, 20), 8)])
 
 

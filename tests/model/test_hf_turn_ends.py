@@ -42,11 +42,6 @@ def test_the_closing_token_is_kept_whole(make_chain, tokenizer):
     assert list(done.token_ids) == closing
 
 
-def test_the_last_character_alone_does_not_stop(make_chain, tokenizer):
-    done = follow(make_chain, tokenizer, ids_of(tokenizer, "q>Z"), new=2)
-    assert (done.text, done.stop_reason) == (">Z", "length")
-
-
 def test_a_stop_string_in_the_prompt_does_not_count(make_chain, tokenizer):
     script = [*ids_of(tokenizer, "</e"), *ids_of(tokenizer, ">"), *ids_of(tokenizer, "Z>")]
     # The prompt ends in the middle of the tag: "</e", and the model writes ">" first.

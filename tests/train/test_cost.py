@@ -51,15 +51,10 @@ def config(*settings: str) -> Config:
     ("shape", "tokens", "sampled", "checkpointing", "peak"),
     [
         (SMOLLM2, 1000, 0.02, False, 4.58),
-        (SMOLLM2, 1000, 0.4, False, 4.64),
-        (SMOLLM2, 2000, 0.02, False, 6.46),
         (SMOLLM2, 2000, 0.4, False, 6.81),
         (SMOLLM2, 3000, 0.4, False, 9.24),
-        (SMOLLM2, 2000, 0.4, True, 4.21),
         (SMOLLM2, 4000, 0.4, True, 6.32),
-        (WIDE, 2000, 0.4, False, 3.96),
         (WIDE, 6000, 0.02, False, 7.19),
-        (SMALL, 4000, 0.4, False, 1.16),
         (SMALL, 12000, 0.02, False, 2.37),
     ],
 )
@@ -92,13 +87,6 @@ def test_copies_of_the_weights_cost_what_they_hold() -> None:
     assert fixed_bytes(SMOLLM2, config("--loss.kl_coef=0.1", "--train.anchor_every=5")) == plain + 2 * size
     assert checkpoint_bytes(SMOLLM2, config()) == 3 * size
     assert checkpoint_bytes(SMOLLM2, config("--train.anchor_every=5")) == 4 * size
-
-
-def test_adapters_leave_gradients_and_moments_of_the_other_weights_out(language_model: LanguageModel) -> None:
-    whole, adapters = shape_of(language_model.model), shape_of(language_model.model, lora_rank=2)
-    widths = 2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 48)  # in and out of a layer: q and o, k and v, the MLP's three
-    assert (whole.trained, adapters.trained) == (whole.parameters, 2 * 2 * widths)  # two layers, rank two
-    assert fixed_bytes(adapters, config()) < fixed_bytes(whole, config())
 
 
 def test_a_pass_has_no_more_tokens_than_an_optimizer_step() -> None:
@@ -160,3 +148,10 @@ def test_a_run_says_what_it_needs_also_from_a_start_in_the_cache(
         assert ("for the warm start" in needs) is not made
         assert any(note.startswith("CPU threads: ") for note in told.notes)
     assert any("taken from the cache" in note for note in told.notes)
+
+
+def test_adapters_leave_gradients_and_moments_of_the_other_weights_out(language_model: LanguageModel) -> None:
+    whole, adapters = shape_of(language_model.model), shape_of(language_model.model, lora_rank=2)
+    widths = 2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 48)  # in and out of a layer: q and o, k and v, the MLP's three
+    assert (whole.trained, adapters.trained) == (whole.parameters, 2 * 2 * widths)  # two layers, rank two
+    assert fixed_bytes(adapters, config()) < fixed_bytes(whole, config())

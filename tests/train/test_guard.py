@@ -24,7 +24,7 @@ from holdfast.train.tracking import MetricsFile
 from holdfast.train.trainer import Trainer
 
 Recipe = Callable[..., Config]
-SHORT = {"train.steps": 4, "eval.every": 0, "checkpoint.every": 0, "track.trajectories": 0}
+SHORT = {"train.steps": 3, "eval.every": 0, "checkpoint.every": 0, "track.trajectories": 0}
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
@@ -47,7 +47,7 @@ def test_findings_are_told_once_and_written(
 ) -> None:
     poison(monkeypatch, at=2)
     summary = train(recipe(SHORT), tmp_path / "run", listener=told)
-    assert summary.steps == 4
+    assert summary.steps == 3
     assert [(alarm.code, alarm.step) for alarm in told.alarms if alarm.code == "GRD002"] == [("GRD002", 2)]
     log = read_log(tmp_path / "run")
     assert written(tmp_path / "run") == as_json(log, diagnose(log))
@@ -68,7 +68,7 @@ def test_the_guard_saves_and_stops(recipe: Recipe, tmp_path: Path, told: Any, mo
 
     # Known by now: going on is a decision.
     told.alarms.clear()
-    assert resume(run_dir, listener=told).steps == 4
+    assert resume(run_dir, listener=told).steps == 3
     assert [alarm.code for alarm in told.alarms] == []
     assert [(f["code"], f["step"]) for f in written(run_dir)["findings"]] == [("GRD002", 2)]
 

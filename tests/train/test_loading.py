@@ -138,6 +138,3 @@ def test_an_index_brings_its_own_passages(
 def test_an_index_that_cannot_be_written_is_an_error(recipe: Recipe, own_files: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"retrieval\.index: .* cannot be written: "):
         load_retriever(recipe(own_files | {"retrieval.index": own_files["data.train"] + "/index"}))
-
-
-# ---- the rest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import socketserver
 import threading
@@ -58,11 +57,6 @@ def break_training_searches(trainer: Trainer, fails: Callable[[str], bool]) -> N
     trainer.agent = replace(trainer.agent, retriever=broken)
 
 
-def allow_failures(trainer: Trainer, fraction: float) -> None:
-    section = trainer.config.run.model_copy(update={"max_failed_fraction": fraction})
-    trainer.config = trainer.config.model_copy(update={"run": section})
-
-
 @pytest.fixture
 def trainer(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Trainer:
     from holdfast.agent import searching
@@ -81,10 +75,13 @@ def test_an_outage_is_not_a_wrong_answer(trainer: Trainer) -> None:
     assert metrics["retrieval/error_fraction"] == 1.0
     batch = trainer.make_batch(groups)
     assert len(batch) == 16 - len(failed) and bool(batch.valid.all())
+    section = trainer.config.run.model_copy(update={"max_failed_fraction": 0.01})
+    trainer.config = trainer.config.model_copy(update={"run": section})
+    with pytest.raises(RolloutError, match=r"16 rollouts failed.*run\.max_failed_fraction = 0\.01.*first error: down"):
+        trainer.step()
 
 
 def test_bad_luck_is_of_training_alone(trainer: Trainer) -> None:
-
     trainer.agent = replace(trainer.agent, wrap=partial(lose_searches, probability=0.999))
     result = trainer.step()
     metrics = result.metrics
@@ -96,16 +93,6 @@ def test_bad_luck_is_of_training_alone(trainer: Trainer) -> None:
     evaluated = agent.evaluated(greedy=False)
     groups, _ = roll_out(evaluated, load_questions(trainer.config).dev, size=2, seed=("eval", 0), max_failed=0.5)
     assert any(turn.hits for group in groups for episode in group.trajectories for turn in episode.turns)
-
-
-def test_too_many_failures_stop_the_run(trainer: Trainer) -> None:
-    allow_failures(trainer, 0.01)
-    break_training_searches(trainer, lambda query: True)
-    with pytest.raises(
-        RolloutError,
-        match=r"of 16 rollouts failed, more than run\.max_failed_fraction = 0\.01 allows. The first error: down",
-    ):
-        trainer.step()
 
 
 def test_the_steps_before_an_outage_are_saved(
@@ -201,30 +188,12 @@ def reply(body: bytes, *more: bytes, status: bytes = b"200 OK") -> bytes:
     return b"\r\n".join([b"HTTP/1.1 " + status, b"Content-Length: %d" % len(body), *more, b"", body])
 
 
-def hits(item: bytes) -> bytes:
-    return reply(b'{"result": [[' + item + b"]]}")
-
-
-BROKEN: dict[str, bytes] = {
-    "gzip of 100 MB": reply(gzip.compress(bytes(100 * 2**20)), b"Content-Encoding: gzip"),
-    "endless": b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (17 * 2**20),
+BROKEN: dict[str, bytes] = {  # more of them in tests/retrieval/test_client.py
     "dripping": b"HTTP/1.1 200 OK\r\nX: ",  # and a byte now and then
-    "deep": reply(b"[" * 200_000),
-    "id and text of half a character, then a score of 400 digits": hits(
-        b'{"id": "\\ud800", "contents": "\\udfff"}, {"document": "a", "score": ' + b"1" * 400 + b"}"
-    ),
-    "NaN": hits(b'{"document": "a", "score": NaN}'),
     "Retry-After of a year 10^30": reply(
         b"", b"Retry-After: Wed, 21 Oct 1" + b"0" * 30 + b" 07:28:00 GMT", status=b"503 Busy"
     ),
     "HTML": reply(b"<html>hello</html>"),
-    "another schema": reply(b'{"results": []}'),
-    "results of three queries": reply(b'{"result": [[], [], []]}'),
-    "redirect": reply(b"", b"Location: http://127.0.0.1:9/", status=b"302 Found"),
-    "half a body": reply(b"x" * 100)[:-50],
-    "Content-Length of 5000 digits": b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
-    "reset": b"",
-    "no HTTP": b"SSH-2.0 hush-hush\r\n\r\n",
 }
 
 
@@ -259,7 +228,7 @@ def bad_server() -> Iterator[BadServer]:
         server.shutdown()
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_run_that_meets_a_broken_server_saves_and_says_so(
     kind: str,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +25,6 @@ from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
 
-from ..waiting import wait_for
 from .whole_runs import EVERYTHING, Killed, Recipe, assert_same_run, comparable
 
 
@@ -46,13 +44,13 @@ def kill_after(told: Any, step: int) -> Any:
 def test_a_stopped_run_goes_on_as_if_it_never_had_been(whole: Path, recipe: Recipe, tmp_path: Path, told: Any) -> None:
     run_dir = tmp_path / "run"
     with pytest.raises(Killed):
-        train(recipe(EVERYTHING), run_dir, listener=kill_after(told, 5))
-    assert len(comparable(run_dir)) == 6 and not (run_dir / "results.json").exists()
+        train(recipe(EVERYTHING), run_dir, listener=kill_after(told, 3))
+    assert len(comparable(run_dir)) == 4 and not (run_dir / "results.json").exists()
     told.notes.clear()
     del told.step  # lives
     summary = resume(run_dir, listener=told)
-    assert "resumed after step 4" in told.notes
-    assert summary.steps == 6
+    assert "resumed after step 2" in told.notes
+    assert summary.steps == 4
     assert_same_run(whole, run_dir)
 
 
@@ -130,24 +128,6 @@ def test_a_final_evaluation_goes_on_where_it_was_stopped(
     assert all({**r, "seconds": 0} == {**results[0], "seconds": 0} for r in results)
 
 
-def test_so_does_a_process_killed_in_the_middle(whole: Path, recipe: Recipe, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    (tmp_path / "recipe.toml").write_text(dump(recipe(EVERYTHING)))
-    code = (
-        "import sys; from pathlib import Path; from holdfast.recipe import load; from holdfast.train.run import train; "
-        "train(load(sys.argv[1]), Path(sys.argv[2]))"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "recipe.toml"), str(run_dir)])
-    log = run_dir / "metrics.jsonl"
-    # In the middle of step 4, 5 or 6, or while one of their checkpoints is being written.
-    wait_for(lambda: log.read_bytes().count(b"\n") >= 4, minutes=5, process=child)
-    child.send_signal(signal.SIGKILL)
-    assert child.wait(30) == -signal.SIGKILL
-    assert not (run_dir / "results.json").exists()
-    resume(run_dir)
-    assert_same_run(whole, run_dir)
-
-
 def test_a_kill_between_the_best_model_and_the_checkpoint_does_no_harm(
     whole: Path, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,8 +149,14 @@ def test_a_kill_between_the_best_model_and_the_checkpoint_does_no_harm(
     assert states[0] == states[1]
 
 
-@pytest.mark.parametrize(("sent", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-@pytest.mark.parametrize(("during", "saved"), [("roll_out", 2), ("make_batch", 3), ("twice", None)])
+@pytest.mark.parametrize(
+    ("sent", "raised", "during", "saved"),
+    [
+        (signal.SIGTERM, SystemExit, "roll_out", 2),
+        (signal.SIGINT, KeyboardInterrupt, "make_batch", 3),
+        (signal.SIGINT, KeyboardInterrupt, "twice", None),
+    ],
+)
 def test_a_stop_saves_the_last_whole_step(
     whole: Path,
     recipe: Recipe,
@@ -218,19 +204,19 @@ def unfinished(whole: Path, tmp_path: Path) -> Path:
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(whole: Path, unfinished: Path, told: Any) -> None:
-    state = step_folder(unfinished, 6) / "model" / "model.safetensors"
+    state = step_folder(unfinished, 4) / "model" / "model.safetensors"
     state.write_bytes(state.read_bytes()[:1000])
     resume(unfinished, listener=told)
-    assert any("step-000006 cannot be used" in note and "step-000004" in note for note in told.notes)
-    assert "resumed after step 4" in told.notes
+    assert any("step-000004 cannot be used" in note and "step-000002" in note for note in told.notes)
+    assert "resumed after step 2" in told.notes
     assert_same_run(whole, unfinished)
-    assert [p.name for p in list_checkpoints(unfinished)] == ["step-000006", "step-000004"]
+    assert [p.name for p in list_checkpoints(unfinished)] == ["step-000004", "step-000002"]
 
 
 def test_a_cut_last_line_is_dropped(whole: Path, unfinished: Path) -> None:
     for name in ("metrics.jsonl", "trajectories.jsonl", "displacement.jsonl"):
         with (unfinished / name).open("a") as file:
-            file.write('{"step": 6, "rew')
+            file.write('{"step": 4, "rew')
     resume(unfinished)
     assert_same_run(whole, unfinished)
 
@@ -240,7 +226,7 @@ def test_a_finished_run_is_left_as_it_is(whole: Path, tmp_path: Path, told: Any)
     shutil.copytree(whole, run_dir)
     before = {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()}
     summary = resume(run_dir, listener=told)
-    assert told.stages == [] and "is finished after step 6" in told.notes[0]
+    assert told.stages == [] and "is finished after step 4" in told.notes[0]
     assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before
     results = json.loads((run_dir / "results.json").read_text())
     assert summary.after == results["after"] and summary.verdict == results["verdict"]
@@ -261,10 +247,7 @@ def test_a_run_may_be_made_longer(recipe: Recipe, tmp_path: Path) -> None:
     ("old", "new", "problem"),
     [
         ("hidden = 32", "hidden = 64", r"model\.hidden = 64, but .* was trained with 32"),
-        ("layers = 2", "layers = 1", r"model\.layers = 1, but .* was trained with 2"),
-        ("heads = 2", "heads = 4", r"model\.heads = 4, but .* was trained with 2"),
         ("train_questions = 40", "train_questions = 41", "has changed since this checkpoint was saved"),
-        ("people = 60", "people = 61", "has changed since this checkpoint was saved"),
         ("seed = 0\ndevice", "seed = 7\ndevice", "was made with seed 0, this run has seed 7"),
     ],
 )

@@ -38,14 +38,14 @@ def test_the_run_folder(whole: Path, recipe: Recipe) -> None:
         "results.json",
     }
     assert load(whole / "config.toml") == recipe(EVERYTHING)
-    assert {p.name for p in (whole / "checkpoints").iterdir()} == {"best", "step-000004", "step-000006"}
+    assert {p.name for p in (whole / "checkpoints").iterdir()} == {"best", "step-000002", "step-000004"}
     assert all(find_damage(p) is None for p in (whole / "checkpoints").iterdir())
 
 
 def test_the_metrics(whole: Path) -> None:
     rows = comparable(whole)
-    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4, 5, 6]
-    assert ["eval/em" in row for row in rows] == [True, False, True, False, True, False, True]
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    assert ["eval/em" in row for row in rows] == [True, False, True, False, True]
     assert set(rows[0]) == {"step", "eval/em", "eval/f1", "eval/em_greedy", "eval/f1_greedy", "eval/searches"}
     assert all(glossary_entry(name) for row in rows for name in row if name != "step")
     for step, row in enumerate(rows[1:], start=1):
@@ -57,12 +57,12 @@ def test_the_metrics(whole: Path) -> None:
     # So small a model is not the same on every build of torch: some step, not a certain one, has something to learn.
     assert any(row["rollout/mixed_group_fraction"] > 0 and row["penalty/active_fraction"] > 0 for row in rows[1:])
     assert all(row["grad/norm"] > 0 for row in rows[2:])
-    assert rows[1]["loss/kl"] < rows[6]["loss/kl"]  # the policy leaves its reference
+    assert rows[1]["loss/kl"] < rows[4]["loss/kl"]  # the policy leaves its reference
 
 
 def test_the_trajectories(whole: Path) -> None:
     rows = [json.loads(line) for line in (whole / "trajectories.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [step for step in range(1, 7) for _ in range(4)]
+    assert [row["step"] for row in rows] == [step for step in range(1, 5) for _ in range(4)]
     first = rows[0]
     assert first["id"].startswith("world/train/") and first["question"].endswith("?") and first["golden_answers"]
     keys = {"text", "observation", "hits"}
@@ -81,23 +81,12 @@ def test_the_trajectories(whole: Path) -> None:
 
 def test_the_results(whole: Path) -> None:
     results = json.loads((whole / "results.json").read_text())
-    assert (results["split"], results["questions"], results["steps"]) == ("test", 5, 6)
+    assert (results["split"], results["questions"], results["steps"]) == ("test", 5, 4)
     assert results["made_by"]["holdfast"] == __version__
     assert set(results["before"]) == set(results["after"]) == {"em", "f1", "em_greedy", "f1_greedy", "searches"}
     assert results["before"] != results["after"]
-    assert results["verdict"].startswith(("Learned", "Held", "Fell", "Collapsed")) and results["seconds"] > 0
+    assert results["verdict"].startswith("Too few steps to judge.") and results["seconds"] > 0
     assert len(results["samples"]) == 3 and len(results["samples"][0]["turns"][0]) == 2
-
-
-def test_the_listener_is_told_everything(recipe: Recipe, tmp_path: Path, told: Any) -> None:
-    summary = train(recipe({"eval.every": 1}), tmp_path / "run", listener=told)
-    names = [name for name, _ in told.stages]
-    assert names == ["training", "final evaluation on test"]  # the warm start was in the cache
-    assert any("taken from the cache" in note for note in told.notes)
-    assert dict(told.stages)["training"] == 2
-    assert [step for step, _ in told.steps] == [0, 1, 2]
-    assert told.steps[2][1]["eval/em"] == comparable(tmp_path / "run")[2]["eval/em"]
-    assert summary.steps == 2 and summary.run_dir == tmp_path / "run" and summary.samples
 
 
 def test_a_run_folder_that_is_taken_is_refused(whole: Path, recipe: Recipe) -> None:
@@ -172,7 +161,6 @@ def speed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Speed], None]:
     ("most", "seconds", "tried", "best"),
     [
         (1, lambda n: 1 / n, [1], 1),
-        (8, lambda n: 1 / n, [1, 2, 4, 8], 8),
         (6, lambda n: 1 / n, [1, 2, 4, 6], 6),
         (8, lambda n: max(1 / n, 0.5), [1, 2, 4], 2),  # four bring no more than two
         (8, lambda n: 1 if n == 1 else 17, [1, 2], 1),  # another program has the other cores

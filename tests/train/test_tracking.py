@@ -5,8 +5,8 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, call
 
 import pytest
 
@@ -40,15 +40,9 @@ def opened(run_dir: Path, *overrides: str) -> Listener:
 
 
 def test_a_step_is_on_disk_as_soon_as_it_is_logged(file: MetricsFile) -> None:
-    log(file, 1, {"reward/mean": 0.25, "train/count": 3})
-    assert lines(file) == [{"step": 1, "time": lines(file)[0]["time"], "reward/mean": 0.25, "train/count": 3}]
+    log(file, 1, {"reward/mean": 0.1 + 0.2, "train/count": 3})  # 0.30000000000000004: every bit tells two runs apart
+    assert lines(file) == [{"step": 1, "time": lines(file)[0]["time"], "reward/mean": 0.1 + 0.2, "train/count": 3}]
     assert lines(file)[0]["time"] > 1.7e9
-
-
-def test_floats_come_back_bit_for_bit(file: MetricsFile) -> None:
-    value = 0.1 + 0.2  # 0.30000000000000004: a rounded number could not tell two runs apart
-    log(file, 1, {"x": value})
-    assert file.read()[0]["x"] == value
 
 
 def test_what_is_not_finite_is_left_out_and_named(file: MetricsFile) -> None:
@@ -61,15 +55,7 @@ def test_what_is_not_finite_is_left_out_and_named(file: MetricsFile) -> None:
     assert "dropped" not in lines(file)[1]
 
 
-def test_truncate_drops_later_steps_and_logging_goes_on(file: MetricsFile) -> None:
-    for step in range(1, 6):
-        log(file, step, {"x": step})
-    file.truncate(3)
-    log(file, 4, {"x": 40})
-    assert [(row["step"], row["x"]) for row in lines(file)] == [(1, 1), (2, 2), (3, 3), (4, 40)]
-
-
-@pytest.mark.parametrize("cut", ['{"step": 2, "re', '{"step"', "{", "12"])
+@pytest.mark.parametrize("cut", ['{"step": 2, "re', "12"])
 def test_a_cut_last_line_is_ignored_and_then_dropped(file: MetricsFile, cut: str) -> None:
     log(file, 1, {"x": 1})
     file.close()
@@ -78,13 +64,6 @@ def test_a_cut_last_line_is_ignored_and_then_dropped(file: MetricsFile, cut: str
     assert [row["step"] for row in file.read()] == [1]
     log(file, 2, {"x": 2})
     assert [row["step"] for row in lines(file)] == [1, 2]
-
-
-def test_a_broken_line_in_the_middle_is_an_error_with_its_number(file: MetricsFile) -> None:
-    file.path.parent.mkdir()
-    file.path.write_text('{"step": 1}\nnonsense\n{"step": 3}\n')
-    with pytest.raises(DataError, match=r"metrics\.jsonl:2: .*not a row"):
-        file.read()
 
 
 @pytest.mark.parametrize(("step", "left"), [(2, [1, 2]), (1, [1]), (-1, [])])
@@ -118,43 +97,20 @@ def test_tensorboard_holds_the_numbers_of_a_resumed_run(tmp_path: Path, kept: in
     assert [(e.step, e.value) for e in events] == [(step, {1: 0.25, 2: 0.75}[step]) for step in steps]
 
 
-class FakeWandB(SimpleNamespace):
-    """Records what the tracker asks of wandb."""
-
-    def __init__(self) -> None:
-        super().__init__(started=[], rows=[], axes=[], finished=0)
-
-    def init(self, **arguments: Any) -> FakeWandB:
-        self.started.append(arguments)
-        return self
-
-    def define_metric(self, name: str, *, step_metric: str) -> None:
-        self.axes.append((name, step_metric))
-
-    def log(self, row: dict[str, float]) -> None:
-        self.rows.append(row)
-
-    def finish(self) -> None:
-        self.finished += 1
-
-
 def test_wandb_continues_the_same_run_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeWandB()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
+    wandb = MagicMock()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     for step in (5, 3):  # the second process resumed from an earlier checkpoint
         tracker = opened(tmp_path, "--track.wandb", "searchers", "--run.name", "night")
         log(tracker, step, {"reward/mean": 0.5})
         tracker.close()
-    assert fake.rows == [{"step": 5, "reward/mean": 0.5}, {"step": 3, "reward/mean": 0.5}]
-    assert fake.axes == [("*", "step")] * 2
-    assert fake.finished == 2
-    first, second = fake.started
-    assert first["project"] == "searchers"
-    assert first["name"] == "night"
-    assert first["id"] == second["id"]
-    assert first["config"]["run"]["name"] == "night"
+    run = wandb.init.return_value
+    assert [one.args[0] for one in run.log.call_args_list] == [{"step": step, "reward/mean": 0.5} for step in (5, 3)]
+    assert run.define_metric.call_args == call("*", step_metric="step") and run.finish.call_count == 2
     WandB("searchers", tmp_path / "other", settings={}, name="other")
-    assert fake.started[2]["id"] != first["id"]
+    first, second, other = (one.kwargs for one in wandb.init.call_args_list)
+    assert (first["project"], first["name"], first["config"]["run"]["name"]) == ("searchers", "night", "night")
+    assert first["id"] == second["id"] != other["id"]
 
 
 # ---- the two files of sampled rollouts stay below their largest size
@@ -191,7 +147,7 @@ def test_a_file_is_bounded_and_keeps_evenly_spaced_steps(tmp_path: Path) -> None
     assert LARGEST / 3 < (tmp_path / "displacement.jsonl").stat().st_size <= LARGEST
 
 
-@pytest.mark.parametrize("stopped", [40, 130, 500, 999])
+@pytest.mark.parametrize("stopped", [40, 999])
 def test_a_resumed_run_continues_it_alike(tmp_path: Path, stopped: int) -> None:
     write(tmp_path / "whole", 1, STEPS)
     write(tmp_path / "run", 1, stopped + 7)
@@ -222,7 +178,7 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("cost", [0.02, 0.4, 3.0])
+@pytest.mark.parametrize("cost", [0.02, 3.0])
 def test_it_takes_a_hundredth_of_the_time(run_dir: Path, monkeypatch: pytest.MonkeyPatch, cost: float) -> None:
     clock, spent = Clock(), []
 
@@ -262,6 +218,3 @@ def test_what_goes_wrong_is_said_once(run_dir: Path, monkeypatch: pytest.MonkeyP
     report.write(live=True)
     report.write(live=True)
     assert said == ["report.html was not written: by zero"]
-
-
-# ---- listeners

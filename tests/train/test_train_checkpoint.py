@@ -176,17 +176,6 @@ def test_which_model_is_meant(tmp_path: Path, language_model: LanguageModel) -> 
         model_folder(tmp_path, "best")
 
 
-def test_two_processes_may_save_the_same_folder(tmp_path: Path, language_model: LanguageModel) -> None:
-    """Runs that share a warm start: a half of one is not in the way of the other."""
-    killed = tmp_path / ".another.01234567.partial" / "model"
-    killed.mkdir(parents=True)
-    with partial_folder(tmp_path / "start") as other:
-        (other / "model").mkdir()
-        save_checkpoint(tmp_path / "start", language_model, state={})
-        assert find_damage(tmp_path / "start") is None and (other / "model").is_dir()
-    assert [path.name for path in tmp_path.iterdir()] == ["start"], "what a killed one left is deleted"
-
-
 def test_what_is_no_checkpoint_of_ours_is_a_sentence(tmp_path: Path, language_model: LanguageModel) -> None:
     """Also where its checksums are right."""
     folder, optimizer = save(tmp_path, 1, language_model), trained(language_model, 1)
@@ -202,3 +191,14 @@ def test_what_is_no_checkpoint_of_ours_is_a_sentence(tmp_path: Path, language_mo
     (folder / "optimizer.safetensors").write_bytes(b"\xff" * 100)
     with pytest.raises(CheckpointError, match=r"optimizer\.safetensors cannot be read"):
         load_optimizer(folder, optimizer)
+
+
+def test_two_processes_may_save_the_same_folder(tmp_path: Path, language_model: LanguageModel) -> None:
+    """Runs that share a warm start: a half of one is not in the way of the other."""
+    killed = tmp_path / ".another.01234567.partial" / "model"
+    killed.mkdir(parents=True)
+    with partial_folder(tmp_path / "start") as other:
+        (other / "model").mkdir()
+        save_checkpoint(tmp_path / "start", language_model, state={})
+        assert find_damage(tmp_path / "start") is None and (other / "model").is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["start"], "what a killed one left is deleted"

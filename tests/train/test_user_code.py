@@ -59,10 +59,9 @@ def test_it_is_what_the_same_formula_of_the_package_is(make_model: Callable[...,
 def test_a_run_with_both_resumes_and_is_the_same(recipe: Recipe, tmp_path: Path) -> None:
     config = recipe({**OWN, "reward.custom": {"user_code_for_train:brevity": 0.5}, "checkpoint.every": 1})
     train(config, tmp_path / "whole")
-    train(config, tmp_path / "again")
-    for leftover in ("results.json", "checkpoints/step-000002"):
-        target = tmp_path / "again" / leftover
-        __import__("shutil").rmtree(target) if target.is_dir() else target.unlink()
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    (tmp_path / "again" / "results.json").unlink()
+    shutil.rmtree(tmp_path / "again" / "checkpoints" / "step-000002")
     resume(tmp_path / "again")
     assert comparable(tmp_path / "whole") == comparable(tmp_path / "again")
     row = json.loads((tmp_path / "whole" / "trajectories.jsonl").read_text().splitlines()[0])
@@ -151,7 +150,7 @@ def test_code_of_a_model_is_not_run_whatever_is_typed(home: Path, tmp_path: Path
         capture_output=True,
         text=True,
         env=os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")},
-        timeout=120,
+        timeout=600,
     )
     os.close(terminal)
     os.close(keyboard)

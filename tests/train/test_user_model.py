@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.agent.protocol import render_prompt
+from holdfast.agent.trajectory import Search
 from holdfast.base.errors import CheckpointError, ConfigError, ModelError
 from holdfast.base.run_folder import list_checkpoints
-from holdfast.model.language_model import load_model, take_weights
+from holdfast.model.language_model import LanguageModel, load_model, take_weights
 from holdfast.recipe import Config, Model
-from holdfast.retrieval import open_index
-from holdfast.retrieval.bm25_building import build_bm25
-from holdfast.retrieval.dense_building import build_dense
-from holdfast.retrieval.encoder import spec_of
+from holdfast.train.checks import prepare, validate_model_and_prompts
 from holdfast.train.learner import Reference
-from holdfast.train.loading import load_agent
+from holdfast.train.loading import load_agent, load_protocol, load_questions
 from holdfast.train.run import resume, train
 from holdfast.train.saving import refuse_other_shape
 from holdfast.train.start import warm_start_only
@@ -32,9 +31,6 @@ from .whole_runs import Killed, a_start
 from .whole_runs import comparable as rows_of
 
 CPU = torch.device("cpu")
-
-
-NO_PENALTY = {"loss.penalty": {"name": "none"}}
 
 
 def brevity(example: Any, trajectory: Any) -> float:
@@ -47,52 +43,22 @@ def instruct(own: Callable[..., Config], lesson: dict[str, Any], tmp_path_factor
     return warm_start_only(own("raw-chat", lesson), tmp_path_factory.mktemp("instruct") / "run")
 
 
-@pytest.mark.parametrize("reward", [{"em": 1.0}, {"em": 1.0, "custom": {f"{__name__}:brevity": 0.1}}])
-@pytest.mark.parametrize("model", ["raw", "base"])
+@pytest.mark.parametrize("custom", [{}, {f"{__name__}:brevity": 0.1}])
 def test_a_model_that_never_searches_or_answers_is_stopped_while_no_reward_says_otherwise(
-    own: Callable[..., Config], base: Path, tmp_path: Path, told: Any, model: str, reward: dict[str, Any]
+    own: Callable[..., Config], tmp_path: Path, told: Any, custom: dict[str, float]
 ) -> None:
-    changes = {"reward": reward, "train": {"steps": 3, "questions": 8, "optimizer_steps_per_rollout": 1}, **NO_PENALTY}
-    config = own(base if model == "base" else model, {**changes, "train.group_size": 4})
-    if model == "base" or "custom" in reward:
+    changes = {"train": {"steps": 3, "questions": 8, "group_size": 4, "optimizer_steps_per_rollout": 1}}
+    config = own("raw", changes | {"reward": {"em": 1.0, "custom": custom}, "loss.penalty": {"name": "none"}})
+    refused = pytest.raises(ModelError, match=r"none of the first 64 rollouts called a tool.*warm_start\.data")
+    with nullcontext() if custom else refused:
         train(config, tmp_path / "run", listener=told)
-        return
-    with pytest.raises(ModelError, match=r"none of the first 64 rollouts called a tool or answered.*warm_start\.data"):
-        train(config, tmp_path / "run", listener=told)
-    assert [step for step, _ in told.steps] == [1, 2]
-
-
-@pytest.mark.parametrize("how", ["dense index", "served index"])
-def test_it_trains_with_an_index_of_any_kind(
-    own: Callable[..., Config],
-    base: Path,
-    home: Path,
-    tmp_path: Path,
-    encoder: Any,
-    retrieve_server: Callable[..., Any],
-    how: str,
-) -> None:
-    folder = tmp_path / "index"
-    changes: dict[str, Any] = {"retrieval.corpus": "world", "train.steps": 1}
-    if how == "dense index":
-        build_dense(home / "corpus.jsonl", folder, spec_of(str(encoder())), device="cpu")
-        changes["retrieval.index"] = str(folder)
-    else:
-        build_bm25(home / "corpus.jsonl", folder)
-        changes["retrieval.url"] = retrieve_server(open_index(folder)).url
-    train(own(base, changes), tmp_path / "run")
-    (row,) = rows_of(tmp_path / "run")
-    assert row["rollout/searches"] > 0
-    assert row["retrieval/error_fraction"] == 0
-    assert load_agent(tmp_path / "run").retriever.search(["place"], 3)[0]
+    assert [step for step, _ in told.steps if step] == ([1, 2, 3] if custom else [1, 2])
 
 
 RECOMPUTED_BF16 = {"model.gradient_checkpointing": True, "model.autocast": "bf16"}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "base": ("base", {}),
     "instruct, recomputed, bf16": ("instruct", RECOMPUTED_BF16 | {"loss.penalty.name": "sapo"}),
     "LoRA": ("base", {"model.lora_rank": 4, "train.lr": 2e-2}),
-    "LoRA, instruct, recomputed, bf16": ("instruct", RECOMPUTED_BF16 | {"model.lora_rank": 2, "train.lr": 2e-2}),
 }
 
 
@@ -246,20 +212,9 @@ def cut(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
 
 
-def remove(*names: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        for name in names:
-            (folder / name).unlink()
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (remove("tokenizer.json", "tokenizer_config.json"), "cannot encode the word 'search'.*tokenizer.json"),
-        (remove("model.safetensors"), "no causal language model can be loaded from this folder"),
-        (remove("config.json"), "is a folder without config.json"),
         (cut, "no causal language model can be loaded"),
         (without_a_layer, r"lack 1 of the weights of a Qwen2ForCausalLM, such as model\.layers\.0\.mlp\.down_proj"),
         (lambda folder: (folder / "config.json").write_text("{"), "no tokenizer can be loaded|no causal language"),
@@ -273,14 +228,6 @@ def test_a_folder_that_is_not_whole_is_refused(
     with pytest.raises(ModelError, match=problem) as caught:
         load_model(Model(path=str(folder)), folder, CPU)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("path", ["Qwen/Qwen2.5-0.5B", "no such thing"])
-def test_a_hub_id_without_network_is_refused(own: Callable[..., Config], tmp_path: Path, path: str) -> None:
-    with pytest.raises(
-        ModelError, match=r"is not a folder here.* (not in the hub's cache|could be fetched from the hub|be a hub id)"
-    ):
-        train(own("raw", {"model.path": path}), tmp_path / "run")
 
 
 def test_adapters_of_another_rank_are_refused(
@@ -317,29 +264,6 @@ def test_weights_of_another_model_are_refused(home: Path, tmp_path: Path, make_m
 # ---- the warm start of a model of one's own
 
 
-def test_a_run_does_its_warm_start_first(own: Callable[..., Config], lesson: dict[str, Any], tmp_path: Path) -> None:
-    """In one go or in two stages it is the same start."""
-    start = warm_start_only(own("raw", lesson), tmp_path / "start")
-    train(own("raw", lesson | {"train.steps": 1}), tmp_path / "one")
-    train(own(start, {"train.steps": 1}), tmp_path / "two")
-    assert rows_of(tmp_path / "one") == rows_of(tmp_path / "two")
-
-
-def test_adapters_are_warm_started_and_trained_on(
-    own: Callable[..., Config], lesson: dict[str, Any], base: Path, tmp_path: Path
-) -> None:
-    few = {"warm_start": lesson["warm_start"] | {"steps": 2}, "model.lora_rank": 4, "train.steps": 1}
-    train(own(base, few), tmp_path / "run")
-    assert rows_of(tmp_path / "run")[0]["penalty/noise_floor"] == 0
-    start, saved = (
-        load_model(own(base, few).model, folder, CPU).model
-        for folder in (base, list_checkpoints(tmp_path / "run")[0] / "model")
-    )
-    ids = torch.arange(2, 14)[None]
-    with torch.no_grad(), saved.disable_adapter():
-        torch.testing.assert_close(saved(ids).logits, start(ids).logits)
-
-
 def test_a_changed_model_folder_is_started_from_anew(
     own: Callable[..., Config],
     lesson: dict[str, Any],
@@ -358,17 +282,6 @@ def test_a_changed_model_folder_is_started_from_anew(
     assert (one / "model.safetensors").read_bytes() != (two / "model.safetensors").read_bytes()
 
 
-def test_trajectories_of_a_run_are_episodes_to_start_from(
-    own: Callable[..., Config], base: Path, tmp_path: Path, told: Any
-) -> None:
-    train(own(base, {"train.steps": 1}), tmp_path / "run")
-    episodes = {"warm_start": {"data": str(tmp_path / "run" / "trajectories.jsonl"), "steps": 2}}
-    warm_start_only(own("raw", episodes), tmp_path / "start", listener=told)
-    assert ("warm start", 2) in told.stages and not any("skipped" in note for note in told.notes)
-    with pytest.raises(CheckpointError, match=r"is a finished warm start, .*--model\.path .*start/model"):
-        resume(tmp_path / "start")
-
-
 def test_bad_and_overlong_episodes_are_left_out_and_said(
     own: Callable[..., Config], tmp_path: Path, told: Any, write_rows: Callable[..., str]
 ) -> None:
@@ -376,8 +289,70 @@ def test_bad_and_overlong_episodes_are_left_out_and_said(
     endless = {"question": "What?", "turns": [{"text": "why " * 300 + "<answer> a </answer>"}]}
     path = write_rows(tmp_path / "e.jsonl", [good, good, endless, {"question": "What?"}])
     warm_start_only(own("raw", {"warm_start": {"data": path, "steps": 1}}), tmp_path / "run", listener=told)
+    with pytest.raises(CheckpointError, match=r"is a finished warm start, .*--model\.path .*run/model"):
+        resume(tmp_path / "run")
     assert any("e.jsonl" in note and "skipped 1 row (line 4): turns" in note for note in told.notes)
     assert any("1 of 3 demonstrations" in note and "max_total_tokens = 200" in note for note in told.notes)
     path = write_rows(tmp_path / "long.jsonl", [endless])
     with pytest.raises(ConfigError, match=r"1 of 1 demonstrations .* longer than protocol\.max_total_tokens = 200"):
         warm_start_only(own("raw", {"warm_start": {"data": path, "steps": 1}}), tmp_path / "next")
+
+
+# ---- a model that calls tools: it learns from demonstrations, trains, is evaluated, asked and saved
+
+
+@pytest.fixture(scope="module")
+def recipe_of_tools(
+    own: Callable[..., Config],
+    make_model: Callable[..., Any],
+    speaker: Callable[[str], Any],
+    write_rows: Callable[..., str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., Config]:
+    """recipe_of_tools({…}): a tiny model whose template has tools, taught by demonstrations in tags."""
+    folder, tokenizer = tmp_path_factory.mktemp("tools") / "model", speaker("hermes")
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    make_model(vocab_size=len(tokenizer), max_position_embeddings=1024, **ends).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+    search = {"text": "<search> place </search>", "observation": ["place 3\nIt is a lake."]}
+    rows = [
+        {"question": f"What is place {i}?", "turns": [search, {"text": f"<answer> {answer} </answer>"}]}
+        for i, answer in enumerate(["town", "lake"] * 10)
+    ]
+    lesson = {"steps": 80, "batch_size": 10, "lr": 1e-2, "data": write_rows(folder.parent / "episodes.jsonl", rows)}
+
+    def make(changes: dict[str, Any] | None = None) -> Config:
+        limits = {"max_turn_tokens": 60, "max_observation_tokens": 90, "max_total_tokens": 1000, "max_turns": 3}
+        protocol = {f"protocol.{name}": value for name, value in {"preset": "tools", **limits}.items()}
+        return own(folder, {"warm_start": lesson, **protocol, **(changes or {})})
+
+    return make
+
+
+def test_it_is_taught_trained_saved_evaluated_and_asked(recipe_of_tools: Callable[..., Config], tmp_path: Path) -> None:
+    config = recipe_of_tools({"train.steps": 1})
+    prepare(config)
+    train(config, tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["step"] == 1 and rows[-1]["rollout/answered_fraction"] > 0 and rows[-1]["rollout/searches"] > 0
+    said = (tmp_path / "run" / "trajectories.jsonl").read_text().splitlines()
+    turns = [turn for line in said for turn in json.loads(line)["turns"]]
+    searches = [turn for turn in turns if "query" in turn]
+    assert searches, turns
+    assert all("<tool_call>" in turn["text"] for turn in searches)
+    asked = load_agent(tmp_path / "run").ask("What is place 3?")
+    assert isinstance(asked.turns[0].action, Search) and asked.turns[0].observation_text.startswith(
+        "Doc 1(Title: place"
+    )
+
+
+def test_a_model_whose_turns_would_never_end_is_refused(
+    recipe_of_tools: Callable[..., Config], make_model: Callable[..., Any], speaker: Callable[[str], Any]
+) -> None:
+    config, tokenizer = recipe_of_tools(), speaker("hermes")
+    tokenizer.eos_token = "<|eot_id|>"
+    model = make_model(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id, max_position_embeddings=1024)
+    language_model = LanguageModel(model=model, tokenizer=tokenizer)
+    with pytest.raises(ConfigError, match=r"ends a message with '<\|im_end\|>', which does not end the model's text"):
+        validate_model_and_prompts(language_model, load_questions(config), load_protocol(config))

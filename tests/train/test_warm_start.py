@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,23 +73,6 @@ def test_what_the_agent_says_is_learned_and_nothing_else(tokenizer: PreTrainedTo
     assert list(episode.token_ids[:3]) == prompt and not any(episode.loss_mask[:3])
 
 
-def test_observations_give_no_gradient(make_model: Callable[..., Any]) -> None:
-    """Another continuation of what was heard changes nothing as long as nothing is said after it."""
-    rows = [Demonstration((5, 6, 7, 8, tail, 9), (False, False, True, True, False, False)) for tail in (20, 21)]
-    grads = []
-    for row in rows:
-        model = make_model()
-        ids, mask = pad([row], 0, torch.device("cpu"))
-        token_logprobs(model, ids, mask)[0].sum().backward()
-        grads.append([p.grad for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
-    # The twin that must fail: learned from, it does change something.
-    model = make_model()
-    ids, mask = pad([replace(rows[0], loss_mask=(False, False, True, True, True, False))], 0, torch.device("cpu"))
-    token_logprobs(model, ids, mask)[0].sum().backward()
-    assert any(not torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads[0], strict=True))
-
-
 # ---- disguises
 
 
@@ -113,18 +95,14 @@ def test_a_disguise_renames_and_keeps_the_story() -> None:
 # ---- learning
 
 
-def test_it_learns(make_model: Callable[..., Any]) -> None:
-    rows = train(make_model(), episodes(6), steps=30)
-    assert [row["step"] for row in rows] == [*range(1, 31)]
-    assert rows[-1]["loss"] < 0.3 * rows[0]["loss"]
-
-
-def test_the_first_loss_is_the_mean_over_what_is_said(make_model: Callable[..., Any]) -> None:
+def test_it_learns_from_the_mean_over_what_is_said(make_model: Callable[..., Any]) -> None:
     model, rows = make_model(), episodes(5)
     with torch.no_grad():
         one_by_one = [token_logprobs(model, *pad([row], 0, torch.device("cpu")))[0].sum() for row in rows]
     expected = -float(sum(one_by_one)) / sum(sum(row.loss_mask) for row in rows)
-    assert train(model, rows, steps=1, batch=5)[0]["loss"] == pytest.approx(expected, rel=1e-5)
+    told = train(model, rows, steps=30, batch=5)
+    assert told[0]["loss"] == pytest.approx(expected, rel=1e-5) and told[-1]["loss"] < 0.3 * told[0]["loss"]
+    assert [row["step"] for row in told] == [*range(1, 31)]
 
 
 def test_micro_batches_do_not_matter(make_model: Callable[..., Any]) -> None:
@@ -177,14 +155,8 @@ def test_gradients_that_are_never_finite_are_an_error_and_touch_nothing(make_mod
     before = copy.deepcopy(weights(model))
     with pytest.raises(ModelError, match=r"step 10: ten gradients in a row are not finite.*warm_start\.lr"):
         train(model, episodes(), steps=20)
-    assert all(
-        torch.equal(
-            a,
-            b,
-        )
-        or bool(a.isnan().all())
-        for a, b in zip(before, weights(model), strict=True)
-    )
+    after = weights(model)
+    assert all(torch.equal(a, b) or bool(a.isnan().all()) for a, b in zip(before, after, strict=True))
 
 
 def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
@@ -200,12 +172,6 @@ def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
 
 FOUND = "\n\n<information>Doc 1(Title: Mora) A town.</information>\n\n"
 NOTE = f"\n\n{CLEAN.invalid_note}\n\n"
-
-
-def test_episodes_from_a_file(tmp_path: Path, write_rows: Callable[..., str]) -> None:
-    turns = [{"text": text, "observation": heard, "hits": ["a"]} for text, heard in TURNS]
-    path = write_rows(tmp_path / "e.jsonl", [{"step": 3, "question": " Where? ", "turns": turns, "reward": 1.0}])
-    assert read_demonstrations(Path(path), CLEAN) == [("Where?", TURNS)]
 
 
 @pytest.mark.parametrize(
@@ -229,18 +195,14 @@ def test_passages_are_written_as_a_rollout_hears_them(
     [
         ({"turns": [{"text": "a"}]}, "question"),
         ({"question": "?"}, "turns"),
-        ({"question": "?", "turns": []}, "turns"),
         ({"question": "?", "turns": ["hello"]}, "turns[0]"),
-        ({"question": "?", "turns": [{"text": "a"}, {"observation": "b"}]}, "turns[1].text"),
         ({"question": "?", "turns": [{"text": ""}]}, "turns[0].text"),
         ({"question": "?", "turns": [{"text": "a", "observation": 3}]}, "turns[0].observation"),
         ({"question": "?", "turns": [{"text": "a"}]}, "turns"),
         ({"question": "?", "turns": [{"text": "<query> a </query>", "observation": FOUND}]}, "turns[0].text"),
-        ({"question": "?", "turns": [{"text": "<query> a </query>", "observation": ["Mora"]}]}, "turns[0].text"),
         ({"question": "?", "turns": [{"text": TURNS[0][0], "observation": "A town."}]}, "turns[0].observation"),
         ({"question": "?", "turns": [{"text": TURNS[0][0]}, {"text": TURNS[1][0]}]}, "turns[0].observation"),
         ({"question": "?", "turns": [{"text": TURNS[0][0], "observation": [{}]}]}, "turns[0].observation[0]"),
-        (["question"], "row"),
     ],
 )
 def test_a_bad_episode_is_skipped_and_said(

@@ -20,7 +20,7 @@ from holdfast.train.trainer import Trainer, make_trainer
 Recipe = Callable[..., Config]
 
 EVERYTHING: dict[str, Any] = {
-    "train.steps": 6,
+    "train.steps": 4,
     "train.warmup": 3,
     "train.displacement_every": 2,
     "checkpoint.every": 2,

@@ -1,4 +1,5 @@
-"""examples/minimal_search_grpo.py stays short, and is the method: it samples, scores, and learns with the penalty."""
+"""examples/minimal_search_grpo.py is the method: it samples, scores, and learns with the penalty. So does
+examples/custom_loop.py, in seconds and without a search."""
 
 from __future__ import annotations
 
@@ -19,20 +20,24 @@ from holdfast.train.start import warm_start_only
 
 from .whole_runs import Recipe
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "minimal_search_grpo.py"
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("minimal_search_grpo", EXAMPLE)
+def module_of(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
+@pytest.fixture
+def example() -> ModuleType:
+    return module_of("minimal_search_grpo")
+
+
 def test_its_settings_are_the_quickstarts(example: ModuleType) -> None:
-    config = load(EXAMPLE.parents[1] / "src/holdfast/recipe/bundled" / "quickstart.toml")
+    config = load(ROOT / "src/holdfast/recipe/bundled/quickstart.toml")
     train = config.train
     assert load_protocol(config) == example.PROTOCOL
     assert (train.questions, train.group_size, train.optimizer_steps_per_rollout) == (
@@ -68,3 +73,12 @@ def test_it_trains(
     fell = [re.findall(r"first mini-batch (\S+), last (\S+)", line)[0] for line in lines]
     assert all(first == "0.00" for first, _ in fell), "old log-probs on other shapes than the update's"
     assert all(float(last) > 0.02 for _, last in fell), "the penalty has nothing to do"
+
+
+def test_the_loop_of_ones_own_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    history = module_of("custom_loop").train(steps=41)
+    chance = 1 / 12
+    assert sum(history[:5]) / 5 < chance + 0.1
+    assert sum(history[-5:]) / 5 > 0.7
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("step  40") and not last.endswith("active 0.00")  # the penalty takes part
