@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,14 +17,11 @@ from holdfast.train.cost import (
     checkpoint_bytes,
     cost_of,
     fixed_bytes,
-    operations,
     pass_tokens,
     rollout_bytes,
     shape_of,
-    speed,
     token_bytes,
 )
-from holdfast.train.loading import load_questions
 
 from .whole_runs import a_start
 
@@ -109,27 +105,6 @@ def test_a_pass_has_no_more_tokens_than_an_optimizer_step() -> None:
     assert pass_tokens(config(*few, "--warm_start.steps=5", "--warm_start.batch_size=8")) == 8_000
 
 
-def test_the_time_of_a_step_is_that_of_its_products(
-    monkeypatch: pytest.MonkeyPatch, own: Callable[..., Config]
-) -> None:
-    """On one core of an AMD EPYC (Zen 5) a step of 48 rollouts of 130 tokens, 57 of them sampled, took 55 seconds at
-    220 GFLOP/s, with what rollouts share computed once."""
-    recipe = config(
-        "--protocol.max_total_tokens=390",
-        "--protocol.max_turns=2",
-        "--protocol.max_turn_tokens=85",
-        "--train.questions=8",
-        "--train.group_size=6",
-    )
-    assert operations(SMOLLM2, recipe) / (0.6 * 220e9) == pytest.approx(55, rel=0.5)
-    assert operations(SMOLLM2, config("--train.questions=64")) == 2 * operations(SMOLLM2, config())
-    assert speed(SMALL) > 1e8
-    monkeypatch.setattr(cost, "speed", lambda shape: 1e3)
-    assert (said := prepare(own("raw")).needs) is not None
-    assert re.search(r" h a step and .* h in all, .* h for evaluations included, if rollouts fill a third of", said)
-    assert "the warm start" not in said
-
-
 def test_what_does_not_fit_is_refused_with_a_value_that_does(
     own: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, language_model: LanguageModel
 ) -> None:
@@ -146,17 +121,15 @@ def test_what_does_not_fit_is_refused_with_a_value_that_does(
     prepare(own("raw", {"train.micro_batch_tokens": 64}))
     monkeypatch.setattr(cost, "memory", lambda: 2**28)
     with pytest.raises(ConfigError, match="Take a smaller model, or set model"):
-        cost_of(model, recipe, load_questions(recipe))
+        cost_of(model, recipe)
 
 
 def test_a_run_says_what_it_needs_also_from_a_start_in_the_cache(
     own: Callable[..., Config], lesson: dict[str, Any], told: Any
 ) -> None:
-    config = own("raw", {"warm_start": lesson["warm_start"] | {"steps": 1}, "run.threads": 0})
+    config = own("raw", {"warm_start": lesson["warm_start"] | {"steps": 1}})
     for made in (False, True):
         told.notes.clear()
         a_start(config, told)
-        (needs,) = (note for note in told.notes if note.startswith("this run needs about "))
-        assert ("for the warm start" in needs) is not made
-        assert any(note.startswith("CPU threads: ") for note in told.notes)
-    assert any("taken from the cache" in note for note in told.notes)
+        assert len([note for note in told.notes if note.startswith("this run needs about ")]) == 1
+        assert any("taken from the cache" in note for note in told.notes) is made

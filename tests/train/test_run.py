@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 from holdfast import __version__
 from holdfast.base.errors import ConfigError
 from holdfast.base.glossary import glossary_entry
-from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import load
 from holdfast.train import run, threads
 from holdfast.train.checkpoint import find_damage
@@ -21,7 +19,6 @@ from holdfast.train.evaluate import Evaluator
 from holdfast.train.listener import Listener, StepResult
 from holdfast.train.loading import load_agent
 from holdfast.train.run import resume, train
-from holdfast.train.threads import choose_threads, fastest_threads
 
 from .whole_runs import EVERYTHING, Recipe, comparable, weights_of
 
@@ -155,65 +152,24 @@ def test_a_run_without_contrast_is_told_of_and_ends(recipe: Recipe, tmp_path: Pa
 # ---- the number of CPU threads
 
 
-Speed = Callable[[int], float]
-
-
-@pytest.fixture
-def speed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Speed], None]:
-    """Makes a pass take as many seconds as a function of the threads says."""
-
-    def be(seconds: Speed) -> None:
-        monkeypatch.setattr(threads, "_median_seconds", lambda _: seconds(torch.get_num_threads()))
-
-    return be
-
-
 @pytest.mark.parametrize(
-    ("most", "seconds", "tried", "best"),
+    ("settings", "quota", "expected"),
     [
-        (1, lambda n: 1 / n, [1], 1),
-        (8, lambda n: 1 / n, [1, 2, 4, 8], 8),
-        (6, lambda n: 1 / n, [1, 2, 4, 6], 6),
-        (8, lambda n: max(1 / n, 0.5), [1, 2, 4], 2),  # four bring no more than two
-        (8, lambda n: 1 if n == 1 else 17, [1, 2], 1),  # another program has the other cores
+        ({"model.path": "some/model"}, "max 100000", 4),
+        ({"model.path": "some/model"}, "250000 100000", 2),
+        ({"model.path": "some/model"}, "50000 100000", 1),
+        ({"model.path": "some/model", "run.threads": 3}, "100000 100000", 3),
+        ({}, "max 100000", 1),  # the tiny model
     ],
 )
-def test_as_many_threads_as_make_a_pass_faster(
-    language_model: LanguageModel,
-    speed: Callable[[Speed], None],
-    most: int,
-    seconds: Speed,
-    tried: list[int],
-    best: int,
+def test_threads_are_those_of_the_recipe_or_what_the_container_may_use(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any, quota: str, expected: int
 ) -> None:
-    torch.set_num_threads(most)  # the fixture of this folder puts back what was
-    speed(seconds)
-    assert list(fastest_threads(language_model)) == tried
-    assert torch.get_num_threads() == best
-
-
-@pytest.mark.parametrize(
-    ("changes", "measured"),
-    [
-        ({"run.threads": 0, "model.path": "some/model"}, True),
-        ({"run.threads": 0}, False),
-        ({"run.threads": 3, "model.path": "some/model"}, False),
-    ],
-)
-def test_measured_only_where_the_recipe_leaves_it_open(
-    language_model: LanguageModel,
-    recipe: Recipe,
-    speed: Callable[[Speed], None],
-    changes: dict[str, Any],
-    measured: bool,
-) -> None:
-    torch.set_num_threads(2)
-    speed(lambda n: 1.0)
-    said = choose_threads(language_model, recipe(changes))
-    assert (said is not None) is measured
-    assert torch.get_num_threads() == (1 if measured else 2)
-    if said is not None:
-        assert "CPU threads: 1" in said and "run.threads" in said
+    (tmp_path / "cpu.max").write_text(quota)
+    monkeypatch.setattr(threads, "_QUOTA", tmp_path / "cpu.max")
+    torch.set_num_threads(4)  # the fixture of this folder puts back what was
+    threads.set_up_torch(recipe({"run.threads": 0, **settings}))
+    assert torch.get_num_threads() == expected
 
 
 def test_a_resumed_run_keeps_its_threads(
