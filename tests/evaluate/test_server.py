@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -126,8 +127,8 @@ def test_the_text_that_stopped_a_turn_is_there(answer: dict[str, Any], text: str
     ],
 )
 def test_half_answers_are_told_from_answers(body: bytes, said: str, words: Any) -> None:
-    completion = parse_completion(Answer("http://h", 200, body, secret="hush"), request(words))
-    assert completion.error is not None and said in completion.error
+    with pytest.raises(ValueError, match=re.escape(said)):
+        parse_completion(Answer("http://h", 200, body, secret="hush"), request(words))
 
 
 def test_what_passes_is_tried_again(completion_server: CompletionServer, words: Any) -> None:
@@ -162,15 +163,11 @@ def test_a_stop_does_not_wait_for_a_server_that_hangs(completion_server: Complet
     policy = policy_of(completion_server, words, concurrency=2)
     policy.submit([request(words, id=str(i)) for i in range(6)])
     wait_for(lambda: len(completion_server.bodies) == 2, minutes=1)
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("completions")]
     started = time.monotonic()
     policy.release([str(i) for i in range(6)])
     policy.close()
     assert time.monotonic() - started < 5, "closing waits for the calls"
     completion_server.hold.set()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), "a call is tried again after the stop"
     assert len(completion_server.bodies) == 2, "what was queued is still sent"
 
 

@@ -64,13 +64,17 @@ class LoopThread:
         self.close = weakref.finalize(self, _end_loop, self._loop, self._thread)
         """Cancel what runs, and end the thread. Twice is once."""
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, for a caller in another thread."""
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin `work`, for a caller in another thread. Cancelling the future cancels it."""
         try:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # closed
             work.close()
             raise
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, for a caller in another thread."""
+        future = self.start(work)
         try:
             return future.result()
         except BaseException:

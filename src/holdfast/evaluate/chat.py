@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.base.answers import Answer
-from holdfast.base.errors import ConfigError
-from holdfast.evaluate.openai import AWAY, TRANSIENT, OpenAIPolicy, WordTokenizer, is_away
+from holdfast.base.errors import ConfigError, RolloutError
+from holdfast.evaluate.openai import OpenAIPolicy, Refused, WordTokenizer
 from holdfast.model.policy import Request
 from holdfast.model.tokens import encode
 
@@ -52,52 +52,29 @@ class ChatPolicy(OpenAIPolicy):
     _more_optional = ("continue_final_message", "add_generation_prompt")
 
     def fault_in_continuing(self) -> str | None:
-        """Why the server does not continue an answer exactly; None if it does.
+        """Why the server does not continue an answer exactly; None if it does. Raises `ConfigError` if it stays away.
 
         Three calls of one token each. A text that the server takes as it is adds the same number of tokens to the
         prompt when it is written once and twice.
         """
-        counts: list[int] = []
-        for answer_start in ("", _TURNS, _TURNS + _TURNS):
-            context = encode(self.tokenizer, f"Who?{ANSWER_BEGINS}{answer_start}")
-            answer = self._ask(Request(id="continue", token_ids=context, max_new_tokens=1, stop=(), seed=0))
-            if answer.status != 200:
-                return self._refusal(answer)
-            try:
-                counts.append(int(answer.json()["usage"]["prompt_tokens"]))
-            except (ValueError, KeyError, TypeError):
-                return f"it does not count the tokens of a prompt: {answer.quoted()}"
-        plain, once, twice = counts
+        begun = ("", _TURNS, _TURNS + _TURNS)
+        try:
+            plain, once, twice = (self._loop.run(self._prompt_tokens(f"Who?{ANSWER_BEGINS}{text}")) for text in begun)
+        except Refused as error:
+            return str(error)
+        except RolloutError as error:  # which says nothing on what the server continues
+            raise ConfigError(
+                f"{error}. So it cannot be tested whether the server continues an answer. Fix the server, then run the "
+                "same command again"
+            ) from None
         if once - plain == twice - once > 0:
             return None
         return f"a text adds {once - plain} tokens to the prompt, but {twice - once} when it is repeated"
 
-    def _ask(self, request: Request) -> Answer:
-        """The answer to a call of one token, asked again while the server cannot answer for the moment.
-
-        Raises `ConfigError` when it stays away, which says nothing on what it continues.
-        """
-        failures = 0
-        while True:
-            body, away, asked = self._body(request, 1), True, 0.0
-            try:
-                answer = self._post(body)
-            except (TimeoutError, ConnectionError, ValueError) as error:
-                reason = str(error)
-            else:
-                if answer.status not in AWAY | TRANSIENT:
-                    self._retries.answered()
-                    if self._adapt(answer, body):
-                        continue
-                    return answer
-                asked, reason = answer.retry_after, self._refusal(answer)
-                away = is_away(answer, reason)
-            failures += 1
-            if not self._pause(failures, reason if away else None, asked):
-                raise ConfigError(
-                    f"{reason}. So it cannot be tested whether the server continues an answer. Fix the server, then "
-                    "run the same command again"
-                )
+    async def _prompt_tokens(self, context: str) -> int:
+        """The tokens of a context as the server counts them."""
+        request = Request(id="continue", token_ids=encode(self.tokenizer, context), max_new_tokens=1, stop=(), seed=0)
+        return await self._answered(request, 1, _prompt_tokens)
 
     def _prompt(self, context: str) -> dict[str, Any]:
         user, _, answer_start = context.partition(ANSWER_BEGINS)
@@ -116,3 +93,10 @@ class ChatPolicy(OpenAIPolicy):
         text = choice["message"].get("content")
         # A model that reasons may spend all tokens on it.
         return "" if text is None and choice.get("finish_reason") == "length" else text
+
+
+def _prompt_tokens(answer: Answer) -> int:
+    try:
+        return int(answer.json()["usage"]["prompt_tokens"])
+    except (ValueError, KeyError, TypeError):
+        raise Refused(f"it does not count the tokens of a prompt: {answer.quoted()}") from None

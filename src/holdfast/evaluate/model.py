@@ -24,7 +24,7 @@ from holdfast.evaluate.questions import WORLD, is_of_recipe
 from holdfast.evaluate.servers import Server
 from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.hf import HFPolicy
-from holdfast.model.language_model import load_model, pick_device
+from holdfast.model.language_model import load_model, load_tokenizer, pick_device
 from holdfast.model.support import positions_of
 from holdfast.recipe import Config, load
 from holdfast.recipe.loading import PASSAGES
@@ -265,16 +265,13 @@ def _tokenizer_for(
         return "none", ChatWords(config.model.chat_template_kwargs)
     if given == "none":
         return given, WordTokenizer()
-    from transformers import AutoTokenizer
-
     name = given or str(folder())
     try:
-        return name, AutoTokenizer.from_pretrained(name, trust_remote_code=config.model.trust_remote_code)
-    except Exception as error:  # transformers raises a dozen kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
+        return name, load_tokenizer(name, config.model)
+    except ModelError as error:
         raise ModelError(
-            f"the tokenizer {name!r} cannot be loaded ({reason}), and the chat template of the server's model is "
-            "unknown without it. Give --tokenizer with a folder or hub id; or --server with the path "
+            f"the tokenizer {name!r} cannot be loaded: {error}. Without it, the chat template of the server's "
+            "model is unknown. Give --tokenizer with a folder or hub id; or --server with the path "
             "/v1/chat/completions, where the server applies the template; or --tokenizer none, which sends plain text "
             "and counts words as tokens"
         ) from None

@@ -10,24 +10,29 @@ A server that refuses a field by its name gets the request without it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
+from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.base.answers import Answer, HTTPClient, whole_characters
 from holdfast.base.errors import RolloutError
 from holdfast.base.retries import PATIENCE, Retries
-from holdfast.base.workers import LoopThread, Workers
+from holdfast.base.workers import LoopThread
 from holdfast.evaluate.servers import Server, uses_proxy
 from holdfast.model.policy import Completion, Request, StopReason
 from holdfast.model.tokens import Tokenizer, decode_for_server
 
-TRANSIENT = frozenset({408, 409, 425, 500, 504})
+T = TypeVar("T")
+
+_TRANSIENT = frozenset({408, 409, 425, 500, 504})
 """HTTP statuses worth a retry."""
-AWAY = frozenset({429, 502, 503})
+_AWAY = frozenset({429, 502, 503})
 """HTTP statuses of a server that is restarted, or asks for fewer calls. They are tried again for longer."""
 _MAX_CONSECUTIVE_FAILURES = 8
 """Consecutive failed calls after which the server is given up."""
@@ -45,6 +50,14 @@ _CONTEXT_FULL = re.compile(
 _UNKNOWN_FIELD = re.compile(r"unsupported|unrecogni[sz]ed|unknown|not (supported|permitted|allowed)|forbidden", re.I)
 _OPTIONAL = ("top_k", "repetition_penalty", "include_stop_str_in_output", "seed", "stop")
 """Fields that a server need not know. A stop text that it overruns is cut off here."""
+
+
+class Refused(RolloutError):
+    """A server does not answer a request, and would not answer it later."""
+
+
+class _ContextFull(Refused):
+    """The context with its answer is longer than the server's model takes."""
 
 
 class OpenAIPolicy:
@@ -81,8 +94,7 @@ class OpenAIPolicy:
         self._timeout, self._patience = timeout, patience
         self._retries = Retries(retries, backoff=backoff, patience=patience)
         self._http = HTTPClient(self.url, secret=server.api_key, proxies=uses_proxy(self.url))
-        self._loop = LoopThread("server")
-        self._threads = Workers(concurrency, "completions")
+        self._loop, self._turns = LoopThread("server"), asyncio.Semaphore(concurrency)
         self._pending: dict[Future[Completion], str] = {}
         self._failed_in_a_row = 0
         self._omitted: frozenset[str] = frozenset()
@@ -92,7 +104,7 @@ class OpenAIPolicy:
     def submit(self, requests: Sequence[Request]) -> None:
         """Send requests, `concurrency` at a time."""
         for request in requests:
-            self._pending[self._threads.submit(self._complete, request)] = request.id
+            self._pending[self._loop.start(self._complete(request))] = request.id
 
     def poll(self) -> list[Completion]:
         """Wait until at least one is answered. Raises `RolloutError` when the server fails again and again."""
@@ -114,56 +126,59 @@ class OpenAIPolicy:
         return completions
 
     def release(self, ids: Iterable[str]) -> None:
-        """Drop the calls of these ids. Those that are running finish, and their results are ignored."""
+        """Cancel the calls of these ids."""
         released = set(ids)
         for call in [call for call, id in self._pending.items() if id in released]:
             call.cancel()
             del self._pending[call]
 
     def close(self) -> None:
-        """End the threads, and cancel running calls."""
-        self._threads.close()
+        """End the thread, and cancel running calls."""
         self._loop.close()
 
-    def _complete(self, request: Request) -> Completion:
-        failures, most = 0, request.max_new_tokens
+    async def _complete(self, request: Request) -> Completion:
+        most = request.max_new_tokens
+        read = partial(parse_completion, request=request, text_of=self._text)
+        async with self._turns:
+            while True:
+                try:
+                    return await self._answered(request, most, read)
+                except _ContextFull:
+                    if most == 1:
+                        return _cut(request)
+                    most //= 2  # how many tokens still fit, only the server can tell
+                except RolloutError as error:
+                    return replace(_cut(request), error=str(error))
+
+    async def _answered(self, request: Request, most: int, read: Callable[[Answer], T]) -> T:
+        """What `read` makes of the answer to a call of `most` tokens. It raises `ValueError` for half an answer.
+
+        The call is made again while the server cannot answer for the moment, and without a field that it does not know.
+        Raises `Refused`; and `RolloutError` when the call is given up.
+        """
+        failures = 0
         while True:
-            away, asked = False, 0.0
+            body, away, asked = self._body(request, most), False, 0.0
             try:
-                body = self._body(request, most)
-                answer = self._post(body)
+                answer = await self._post(body)
                 if answer.status == 200:
-                    completion = parse_completion(answer, request, self._text)
+                    value = read(answer)
                     self._retries.answered()
-                    if completion.error is None:
-                        return completion
-                    reason = completion.error
-                else:
-                    if self._adapt(answer, body):
-                        continue
-                    if answer.status in _REFUSED and _CONTEXT_FULL.search(answer.body.decode("utf-8", "replace")):
-                        if most == 1:
-                            return Completion(
-                                id=request.id, token_ids=None, logprobs=None, stop_reason="length", text=""
-                            )
-                        most //= 2  # how many tokens still fit, only the server can tell
-                        continue
-                    reason, asked = self._refusal(answer), answer.retry_after
-                    away = is_away(answer, reason)
-                    if not away and answer.status not in TRANSIENT:
-                        return _failed(request, reason)
+                    return value
+                if self._adapt(answer, body):
+                    continue
+                reason, asked = self._refusal(answer), answer.retry_after
+                away = answer.status in _AWAY and not _NO_QUOTA.search(reason)  # no account fills while one waits
+                if not away and answer.status not in _TRANSIENT:
+                    is_full = answer.status in _REFUSED and _CONTEXT_FULL.search(answer.body.decode("utf-8", "replace"))
+                    raise _ContextFull(reason) if is_full else Refused(reason)
             except (TimeoutError, ConnectionError, ValueError) as error:
                 away, reason = isinstance(error, ConnectionError), str(error)
             failures += 1
-            if not self._pause(failures, reason if away else None, asked):
-                return _failed(request, reason)
-
-    def _pause(self, failures: int, away: str | None, asked: float) -> bool:
-        """Wait before the next attempt of a call; False when it should be given up."""
-        if asked > self._patience or self._threads.closed.is_set():
-            return False
-        pause = self._retries.pause(failures, away=away, asked=asked)
-        return pause is not None and not self._threads.closed.wait(pause)
+            pause = self._retries.pause(failures, away=reason if away else None, asked=asked)
+            if pause is None or asked > self._patience:
+                raise RolloutError(reason)
+            await asyncio.sleep(pause)
 
     def _adapt(self, answer: Answer, body: Mapping[str, Any]) -> bool:
         """Leave out, from now on, the optional fields of a body that the server refuses. False if there are none."""
@@ -192,9 +207,9 @@ class OpenAIPolicy:
             return f"{reason}. It asks to wait {answer.retry_after:.0f} seconds; repeat the command then"
         return reason
 
-    def _post(self, body: dict[str, Any]) -> Answer:
+    async def _post(self, body: dict[str, Any]) -> Answer:
         """Raises as `HTTPClient.exchange` does."""
-        call = self._http.exchange(
+        return await self._http.exchange(
             "POST",
             self.url,
             content=json.dumps(body).encode(),
@@ -202,7 +217,6 @@ class OpenAIPolicy:
             seconds=self._timeout,
             most=_MOST_BYTES + _MOST_BYTES_PER_TOKEN * body[self._limit],
         )
-        return self._loop.run(call)
 
     def _body(self, request: Request, most: int) -> dict[str, Any]:
         body = {
@@ -233,11 +247,6 @@ class OpenAIPolicy:
         return choice["text"]
 
 
-def is_away(answer: Answer, reason: str) -> bool:
-    """Whether a server that answered so may be tried for longer: an empty account does not fill while one waits."""
-    return answer.status in AWAY and not _NO_QUOTA.search(reason)
-
-
 def added_bos(tokenizer: Any) -> str:
     """The token that a server begins every text with, as its tokenizer does; `""` for none. A tokenizer may have a BOS
     and not add it: that of SmolLM2 is the `<|im_start|>` of its chat template."""
@@ -248,7 +257,7 @@ def added_bos(tokenizer: Any) -> str:
 def parse_completion(
     answer: Answer, request: Request, text_of: Callable[[Mapping[str, Any]], Any] = itemgetter("text")
 ) -> Completion:
-    """The turn in a server's response; a `Completion` with an error if there is none. `text_of` reads its choice.
+    """The turn in a server's response. `text_of` reads its choice. Raises `ValueError` for half a turn, or none.
 
     A server may leave out the stop text, and may or may not name it. It is appended again, because it closes the turn's
     tag. Text after it is removed.
@@ -257,12 +266,12 @@ def parse_completion(
         choice = answer.json()["choices"][0]
         text, finish = text_of(choice), choice.get("finish_reason")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        return _failed(request, f"{answer.url} answered without `choices` that contain text: {answer.quoted()}")
+        raise ValueError(f"{answer.url} answered without `choices` that contain text: {answer.quoted()}") from None
     if not isinstance(text, str):
-        return _failed(request, f"{answer.url} answered with `text` that is not a string: {answer.quoted()}")
+        raise ValueError(f"{answer.url} answered with `text` that is not a string: {answer.quoted()}")
     if finish not in ("stop", "length", "eos", "eos_token", "stop_sequence"):
         finish = answer.quoted(repr(finish))
-        return _failed(request, f"{answer.url} ended a turn with finish_reason = {finish}, so it may be half a turn")
+        raise ValueError(f"{answer.url} ended a turn with finish_reason = {finish}, so it may be half a turn")
     text = whole_characters(text)
     ends = [text.index(mark) + len(mark) for mark in request.stop if mark in text]
     reason: StopReason = "length" if finish == "length" else "eos"
@@ -317,5 +326,6 @@ class WordTokenizer:
         return "".join(self._pieces[i] for i in ids)
 
 
-def _failed(request: Request, reason: str) -> Completion:
-    return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason="length", text="", error=reason)
+def _cut(request: Request) -> Completion:
+    """A turn without a token."""
+    return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason="length", text="")
