@@ -7,7 +7,6 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ from typer.testing import CliRunner
 from holdfast.base.answers import Answer
 from holdfast.base.errors import ConfigError, ModelError, RolloutError
 from holdfast.cli.main import app
-from holdfast.evaluate.chat import ANSWER_BEGINS, ChatPolicy, ChatWords
+from holdfast.evaluate.chat import ChatPolicy, ChatWords
 from holdfast.evaluate.methods import METHODS
 from holdfast.evaluate.model import open_model, settings_of
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer, parse_completion
 from holdfast.evaluate.run import Evaluation
 from holdfast.evaluate.servers import Server, completions_url, find_server, key_in
-from holdfast.evaluate.state import read_whole_rows
 from holdfast.model.policy import Request, generate
 
 from ..waiting import wait_for
@@ -534,7 +532,6 @@ def test_methods_of_one_call(method: str, completion_server: CompletionServer, t
     results = Evaluation(model, METHODS[method], [question], Shelf({question.question: [ORSA]})).run(tmp_path, Told())
     policy.close()
     assert results["micro"]["em"] == 1.0 and len(completion_server.bodies) == 1
-    assert all(ANSWER_BEGINS not in json.dumps(body, ensure_ascii=False) for body in completion_server.bodies)
 
 
 def test_a_model_that_spends_its_tokens_on_reasoning(completion_server: CompletionServer, tmp_path: Path) -> None:
@@ -547,74 +544,16 @@ def test_a_model_that_spends_its_tokens_on_reasoning(completion_server: Completi
     assert (results["micro"]["truncated"], results["micro"]["failed"]) == (1.0, 0)
 
 
-def continuing(server: CompletionServer, count: Callable[[str, str], int]) -> Callable[[dict[str, Any]], Any]:
-    """What the server says; `count` gives the tokens of a prompt from its user message and the begun answer."""
-
-    def say(body: dict[str, Any]) -> dict[str, Any]:
-        user, *begun = (message["content"] for message in body["messages"])
-        server.usage["prompt_tokens"] = count(user, begun[0] if begun else "")
-        if body["max_tokens"] == 1:
-            return said("x", "length")
-        return said("<answer> Mira" if "information>" in str(begun) else "<search> it")
-
-    return say
-
-
-def test_an_answer_is_continued_where_that_is_exact(completion_server: CompletionServer, tmp_path: Path) -> None:
-    completion_server.saying = continuing(completion_server, lambda user, begun: 9 + len(user) + len(begun))
-    policy = chat_policy(completion_server)
-    shelf = Shelf({"it": [ORSA]})
-    results = Evaluation(
-        evaluated_model(policy, local=False), METHODS["search-r1"], [example(0, "Who?", "Mira")], shelf
-    ).run(tmp_path, Told())
-    policy.close()
-    assert results["micro"]["em"] == 1.0 and shelf.queries == ["it"]
-    first, second = completion_server.bodies[-2:]
-    assert [message["role"] for message in first["messages"]] == ["user"]
-    assert "continue_final_message" not in first
-    assert second["continue_final_message"] is True and second["add_generation_prompt"] is False
-    user, begun = second["messages"]
-    assert user == first["messages"][0] and begun["role"] == "assistant"
-    assert begun["content"] == (
-        "<search> it</search>\n\n<information>Doc 1(Title: Orsa) Orsa lies on the Lomme.</information>\n\n"
-    )
-
-
 @pytest.mark.parametrize("method", ["search-r1", "ircot", "search-o1"])
-@pytest.mark.parametrize(
-    "count",
-    [
-        lambda user, begun: len(user) + (len(begun) + 5 if begun else 0),  # another message begins after it
-        lambda user, begun: len(user) + len(begun.rstrip()),  # the template strips blanks
-        lambda user, begun: len(user) + len(begun.rpartition("</think>")[2]),  # it drops thoughts
-        lambda user, begun: len(user),  # the server ignores the last message
-    ],
-    ids=["begins-another", "strips", "drops-thoughts", "ignores"],
-)
-def test_an_inexact_continuation_is_refused(
-    count: Callable[[str, str], int], method: str, completion_server: CompletionServer, tmp_path: Path
+def test_methods_that_continue_an_answer_are_refused(
+    method: str, completion_server: CompletionServer, tmp_path: Path
 ) -> None:
-    completion_server.saying = continuing(completion_server, count)
     policy = chat_policy(completion_server)
     evaluation = Evaluation(evaluated_model(policy, local=False), METHODS[method], [example(0, "Q?", "a")], Shelf({}))
-    with pytest.raises(
-        ConfigError, match=f"--method {method} needs a server that continues .* use --method direct, cot, rag"
-    ):
-        evaluation.run(tmp_path / "out", Told())
+    with pytest.raises(ConfigError, match=f"{method} continues .*Give --server {completion_server.url}/v1/completions"):
+        evaluation.run(tmp_path, Told())
     policy.close()
-    assert len(completion_server.bodies) == 3
-    assert not (tmp_path / "out").exists() or not read_whole_rows(tmp_path / "out" / "questions.jsonl")
-
-
-@pytest.mark.parametrize(("status", "reason"), [(201, "cannot be reached"), (503, "answered 503: wait")])
-def test_a_chat_server_that_stays_away_is_not_said_to_be_inexact(
-    status: int, reason: str, completion_server: CompletionServer
-) -> None:
-    completion_server.replies = [(status, b"wait")] * 9
-    policy = chat_policy(completion_server)
-    with pytest.raises(ConfigError, match=f"{reason}.*So it cannot be tested .* run the same command again"):
-        policy.fault_in_continuing()
-    policy.close()
+    assert not completion_server.bodies and not list(tmp_path.iterdir())
 
 
 def test_a_completions_address_of_a_chat_server(completion_server: CompletionServer, words: Any) -> None:

@@ -183,7 +183,7 @@ def open_agent(
 ) -> SearchAgent:
     """The agent of a recipe with the model of `open_model`. For one on a server, `model` gives the tokenizer.
 
-    Raises `ConfigError` for a chat endpoint that cannot continue an answer.
+    Raises `ConfigError` for a chat endpoint.
     """
     samples = None if greedy else 1
     opened = open_model(model, config, run, samples=samples, checkpoint=checkpoint, server=server, given=given)
@@ -204,14 +204,12 @@ def fitted(protocol: SearchProtocol, model: EvaluatedModel) -> SearchProtocol:
 
 
 def refuse_unfit(model: EvaluatedModel, method: Method, protocol: SearchProtocol) -> None:
-    """Raise `ConfigError` for a chat endpoint that cannot continue an answer, when the method needs that."""
-    if not isinstance(model.policy, ChatPolicy) or not method.continues(protocol):
-        return
-    if (fault := model.policy.fault_in_continuing()) is not None:
+    """Raise `ConfigError` for a chat endpoint, when the method has to continue an answer."""
+    if isinstance(model.policy, ChatPolicy) and method.continues(protocol):
+        completions = model.policy.url.replace("/chat/", "/")
         raise ConfigError(
-            f"--method {method.name} needs a server that continues a partial answer exactly, and {model.policy.url} "
-            f"does not ({fault}). Chat endpoints of hosted models (OpenAI, Anthropic) cannot; use --method direct, "
-            "cot, rag or r1, or a server with /v1/completions"
+            f"{method.name} continues an answer that the model has begun, and chat endpoints do not do that exactly. "
+            f"Give --server {completions}, or evaluate with --method direct, cot, rag or r1"
         )
 
 

@@ -16,9 +16,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast.base.answers import Answer, HTTPClient, whole_characters
 from holdfast.base.errors import RolloutError
@@ -27,8 +26,6 @@ from holdfast.base.workers import LoopThread
 from holdfast.evaluate.servers import Server, uses_proxy
 from holdfast.model.policy import Completion, Request, StopReason
 from holdfast.model.tokens import Tokenizer, decode_for_server
-
-T = TypeVar("T")
 
 _TRANSIENT = frozenset({408, 409, 425, 500, 504})
 """HTTP statuses worth a retry."""
@@ -50,14 +47,6 @@ _CONTEXT_FULL = re.compile(
 _UNKNOWN_FIELD = re.compile(r"unsupported|unrecogni[sz]ed|unknown|not (supported|permitted|allowed)|forbidden", re.I)
 _OPTIONAL = ("top_k", "repetition_penalty", "include_stop_str_in_output", "seed", "stop")
 """Fields that a server need not know. A stop text that it overruns is cut off here."""
-
-
-class Refused(RolloutError):
-    """A server does not answer a request, and would not answer it later."""
-
-
-class _ContextFull(Refused):
-    """The context with its answer is longer than the server's model takes."""
 
 
 class OpenAIPolicy:
@@ -137,41 +126,35 @@ class OpenAIPolicy:
         self._loop.close()
 
     async def _complete(self, request: Request) -> Completion:
-        most = request.max_new_tokens
-        read = partial(parse_completion, request=request, text_of=self._text)
         async with self._turns:
-            while True:
-                try:
-                    return await self._answered(request, most, read)
-                except _ContextFull:
-                    if most == 1:
-                        return _cut(request)
-                    most //= 2  # how many tokens still fit, only the server can tell
-                except RolloutError as error:
-                    return replace(_cut(request), error=str(error))
+            try:
+                return await self._turn(request)
+            except RolloutError as error:
+                return replace(_cut(request), error=str(error))
 
-    async def _answered(self, request: Request, most: int, read: Callable[[Answer], T]) -> T:
-        """What `read` makes of the answer to a call of `most` tokens. It raises `ValueError` for half an answer.
-
-        The call is made again while the server cannot answer for the moment, and without a field that it does not know.
-        Raises `Refused`; and `RolloutError` when the call is given up.
-        """
-        failures = 0
+    async def _turn(self, request: Request) -> Completion:
+        """The answer to a call, which is made again while the server cannot answer for the moment, without fields that
+        it does not know, and with fewer tokens where its context is full. Raises `RolloutError`."""
+        failures, most = 0, request.max_new_tokens
         while True:
             body, away, asked = self._body(request, most), False, 0.0
             try:
                 answer = await self._post(body)
                 if answer.status == 200:
-                    value = read(answer)
+                    completion = parse_completion(answer, request, self._text)
                     self._retries.answered()
-                    return value
+                    return completion
                 if self._adapt(answer, body):
+                    continue
+                if answer.status in _REFUSED and _CONTEXT_FULL.search(answer.body.decode("utf-8", "replace")):
+                    if most == 1:
+                        return _cut(request)
+                    most //= 2  # how many tokens still fit, only the server can tell
                     continue
                 reason, asked = self._refusal(answer), answer.retry_after
                 away = answer.status in _AWAY and not _NO_QUOTA.search(reason)  # no account fills while one waits
                 if not away and answer.status not in _TRANSIENT:
-                    is_full = answer.status in _REFUSED and _CONTEXT_FULL.search(answer.body.decode("utf-8", "replace"))
-                    raise _ContextFull(reason) if is_full else Refused(reason)
+                    raise RolloutError(reason)
             except (TimeoutError, ConnectionError, ValueError) as error:
                 away, reason = isinstance(error, ConnectionError), str(error)
             failures += 1
@@ -188,7 +171,7 @@ class OpenAIPolicy:
         if "max_tokens" in body and "max_completion_tokens" in text:
             self._limit = "max_completion_tokens"
             return True
-        neutral = (*_OPTIONAL, *(("top_p",) if self.top_p == 1 else ()), *self._more_optional)
+        neutral = (*_OPTIONAL, *(("top_p",) if self.top_p == 1 else ()))
         refused = {name for name in neutral if name in body and re.search(rf"\b{name}\b", text)}
         self._omitted |= refused
         return bool(refused)
@@ -235,8 +218,6 @@ class OpenAIPolicy:
         return {name: value for name, value in body.items() if name not in self._omitted}
 
     # What a chat endpoint has different.
-
-    _more_optional: tuple[str, ...] = ()
 
     def _prompt(self, context: str) -> dict[str, Any]:
         """The fields that carry a context."""
