@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from holdfast.base.answers import Answer
 from holdfast.base.errors import ConfigError, ModelError, RolloutError
 from holdfast.cli.main import app
-from holdfast.evaluate.chat import ChatPolicy, ChatWords
 from holdfast.evaluate.methods import METHODS
 from holdfast.evaluate.model import open_model, settings_of
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer, parse_completion
@@ -147,11 +146,14 @@ def test_what_does_not_pass_is_said_at_once(completion_server: CompletionServer,
     policy.close()
 
 
-def test_a_server_that_is_down_ends_the_evaluation(completion_server: CompletionServer, words: Any) -> None:
+def test_a_server_that_is_down_ends_the_evaluation(
+    completion_server: CompletionServer, words: Any, tmp_path: Path
+) -> None:
     completion_server.replies = [(500, b"no")] * 100
-    policy = policy_of(completion_server, words, retries=0, concurrency=1)
-    with pytest.raises(RolloutError, match=r"8 calls in a row failed. The last error: .* answered 500: no"):
-        generate(policy, [request(words, id=str(i)) for i in range(20)])
+    policy = policy_of(completion_server, words, retries=0)
+    questions = [example(i, "Who?", "Mira") for i in range(9)]
+    with pytest.raises(RolloutError, match=r"all 9 questions of a batch failed.* answered 500: no"):
+        Evaluation(evaluated_model(policy, local=False), METHODS["direct"], questions, Shelf({})).run(tmp_path, Told())
     policy.close()
 
 
@@ -484,9 +486,9 @@ def said(text: str | None, finish: str = "stop", **more: Any) -> dict[str, Any]:
     return {"message": {"role": "assistant", "content": text}, "finish_reason": finish, **more}
 
 
-def chat_policy(server: CompletionServer, **more: Any) -> ChatPolicy:
+def chat_policy(server: CompletionServer, **more: Any) -> OpenAIPolicy:
     endpoint = Server(url=f"{server.url}/v1/chat/completions", model="m")
-    return ChatPolicy(endpoint, ChatWords(), backoff=0.001, timeout=5, patience=0, **more)
+    return OpenAIPolicy(endpoint, WordTokenizer(), backoff=0.001, timeout=5, patience=0, **more)
 
 
 def test_a_baseline_on_a_chat_endpoint(

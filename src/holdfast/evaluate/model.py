@@ -17,7 +17,6 @@ from holdfast.agent.agent import SearchAgent
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.base.run_folder import MODEL, checkpoints_of, is_run
-from holdfast.evaluate.chat import ChatPolicy, ChatWords
 from holdfast.evaluate.methods import METHODS, Method
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer
 from holdfast.evaluate.questions import WORLD, is_of_recipe
@@ -134,11 +133,16 @@ def open_model(
         if top_k:
             raise ConfigError("--sampling.top_k does not go with --server: OpenAI's API does not have this setting")
         name, server_tokenizer = _tokenizer_for(server, tokenizer, folder, config)
-        kind = ChatPolicy if server.is_chat else OpenAIPolicy
         return EvaluatedModel(
             name=server.model,
             config=config,
-            policy=kind(server, server_tokenizer, temperature=0.0 if samples is None else temperature, top_p=top_p),
+            policy=OpenAIPolicy(
+                server,
+                server_tokenizer,
+                template_variables=config.model.chat_template_kwargs,
+                temperature=0.0 if samples is None else temperature,
+                top_p=top_p,
+            ),
             tokenizer=server_tokenizer,
             positions=server.context or math.inf,
             local=False,
@@ -198,19 +202,23 @@ def open_agent(
 
 def fitted(protocol: SearchProtocol, model: EvaluatedModel) -> SearchProtocol:
     """The protocol, with rollouts no longer than the contexts of the model. A chat endpoint has the chat template."""
-    template = ChatTemplate() if isinstance(model.policy, ChatPolicy) else protocol.template
+    template = ChatTemplate("none") if _is_chat(model) else protocol.template
     most = int(min(protocol.max_total_tokens, model.positions))
     return replace(protocol, max_total_tokens=most, template=template)
 
 
 def refuse_unfit(model: EvaluatedModel, method: Method, protocol: SearchProtocol) -> None:
     """Raise `ConfigError` for a chat endpoint, when the method has to continue an answer."""
-    if isinstance(model.policy, ChatPolicy) and method.continues(protocol):
+    if _is_chat(model) and method.continues(protocol):
         completions = model.policy.url.replace("/chat/", "/")
         raise ConfigError(
             f"{method.name} continues an answer that the model has begun, and chat endpoints do not do that exactly. "
             f"Give --server {completions}, or evaluate with --method direct, cot, rag or r1"
         )
+
+
+def _is_chat(model: EvaluatedModel) -> bool:
+    return isinstance(model.policy, OpenAIPolicy) and model.policy.server.is_chat
 
 
 def agent_protocol(method: Method, config: Config) -> SearchProtocol:
@@ -259,10 +267,8 @@ def _tokenizer_for(
     """(name, the tokenizer that writes prompts for a server's model)."""
     if server.is_chat and given not in (None, "none"):
         raise ConfigError(f"--tokenizer {given}: {server.url} applies the chat template itself; leave --tokenizer out")
-    if server.is_chat:
-        return "none", ChatWords(config.model.chat_template_kwargs)
-    if given == "none":
-        return given, WordTokenizer()
+    if server.is_chat or given == "none":
+        return "none", WordTokenizer()
     name = given or str(folder())
     try:
         return name, load_tokenizer(name, config.model)

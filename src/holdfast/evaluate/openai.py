@@ -2,7 +2,10 @@
 
 `POST /v1/completions`, one call a turn, with the whole context as text. It returns no token ids, so its rollouts
 cannot be trained on. The tokenizer applies the chat template here, as for a local model: the server gets plain text.
-`chat.py` has the same for chat endpoints, where the server writes the template.
+
+`POST /v1/chat/completions` gets a context as one user message, and the server writes the template: no tokenizer is
+needed here. Methods that continue an answer cannot use it: such a server begins another answer, or its template strips
+blanks and drops thoughts.
 
 Neutral sampling values are always sent, because servers otherwise take the model's own (`top_k`, repetition penalty).
 A server that refuses a field by its name gets the request without it.
@@ -13,10 +16,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 from holdfast.base.answers import Answer, HTTPClient, whole_characters
@@ -31,8 +33,6 @@ _TRANSIENT = frozenset({408, 409, 425, 500, 504})
 """HTTP statuses worth a retry."""
 _AWAY = frozenset({429, 502, 503})
 """HTTP statuses of a server that is restarted, or asks for fewer calls. They are tried again for longer."""
-_MAX_CONSECUTIVE_FAILURES = 8
-"""Consecutive failed calls after which the server is given up."""
 _MOST_BYTES = 2**18  # of an answer, beside its turn
 _MOST_BYTES_PER_TOKEN = 256  # of a turn: what is longer was not sampled with the limit that was sent
 
@@ -54,7 +54,8 @@ class OpenAIPolicy:
 
     Args:
         server: where it is, the model and the key.
-        tokenizer: decodes contexts; `WordTokenizer` if the model's is not available.
+        tokenizer: decodes contexts; `WordTokenizer` if the model's is not available, and for a chat endpoint.
+        template_variables: for the chat template of a chat endpoint; vLLM and SGLang take them.
         temperature: 0 is greedy decoding.
         concurrency: simultaneous calls.
         timeout: seconds of one attempt. retries: attempts after the first. backoff: seconds before the second.
@@ -69,6 +70,7 @@ class OpenAIPolicy:
         server: Server,
         tokenizer: Tokenizer,
         *,
+        template_variables: Mapping[str, Any] | None = None,
         temperature: float = 0.0,
         top_p: float = 1.0,
         concurrency: int = 32,
@@ -78,14 +80,13 @@ class OpenAIPolicy:
         patience: float = PATIENCE,
     ) -> None:
         self.server, self.url, self.tokenizer = server, server.url, tokenizer
-        self._added = added_bos(tokenizer)
+        self._added, self._variables = added_bos(tokenizer), dict(template_variables or {})
         self.temperature, self.top_p = temperature, top_p
         self._timeout, self._patience = timeout, patience
         self._retries = Retries(retries, backoff=backoff, patience=patience)
         self._http = HTTPClient(self.url, secret=server.api_key, proxies=uses_proxy(self.url))
         self._loop, self._turns = LoopThread("server"), asyncio.Semaphore(concurrency)
         self._pending: dict[Future[Completion], str] = {}
-        self._failed_in_a_row = 0
         self._omitted: frozenset[str] = frozenset()
         """Fields that the server refused."""
         self._limit = "max_tokens"
@@ -96,23 +97,12 @@ class OpenAIPolicy:
             self._pending[self._loop.start(self._complete(request))] = request.id
 
     def poll(self) -> list[Completion]:
-        """Wait until at least one is answered. Raises `RolloutError` when the server fails again and again."""
+        """Wait until at least one is answered. A call that failed has an error."""
         done, _ = wait(self._pending, return_when=FIRST_COMPLETED)
-        completions = []
-        for call in [call for call in self._pending if call in done]:
+        answered = [call for call in self._pending if call in done]
+        for call in answered:
             del self._pending[call]
-            completion = call.result()
-            completions.append(completion)
-            if completion.error is None:
-                self._failed_in_a_row = 0
-                continue
-            self._failed_in_a_row += 1
-            if self._failed_in_a_row >= _MAX_CONSECUTIVE_FAILURES:
-                raise RolloutError(
-                    f"{self._failed_in_a_row} calls in a row failed. The last error: {completion.error}. Fix the "
-                    "server, then repeat the command: it continues where it stopped"
-                )
-        return completions
+        return [call.result() for call in answered]
 
     def release(self, ids: Iterable[str]) -> None:
         """Cancel the calls of these ids."""
@@ -141,7 +131,7 @@ class OpenAIPolicy:
             try:
                 answer = await self._post(body)
                 if answer.status == 200:
-                    completion = parse_completion(answer, request, self._text)
+                    completion = parse_completion(answer, request, chat=self.server.is_chat)
                     self._retries.answered()
                     return completion
                 if self._adapt(answer, body):
@@ -217,15 +207,12 @@ class OpenAIPolicy:
         }
         return {name: value for name, value in body.items() if name not in self._omitted}
 
-    # What a chat endpoint has different.
-
     def _prompt(self, context: str) -> dict[str, Any]:
         """The fields that carry a context."""
-        return {"prompt": context.removeprefix(self._added)}
-
-    def _text(self, choice: Mapping[str, Any]) -> Any:
-        """The text of a choice."""
-        return choice["text"]
+        if not self.server.is_chat:
+            return {"prompt": context.removeprefix(self._added)}
+        variables = {"chat_template_kwargs": self._variables} if self._variables else {}
+        return {"messages": [{"role": "user", "content": context}], **variables}
 
 
 def added_bos(tokenizer: Any) -> str:
@@ -235,19 +222,19 @@ def added_bos(tokenizer: Any) -> str:
     return bos if bos and str(tokenizer.decode(tokenizer("a")["input_ids"])).startswith(bos) else ""
 
 
-def parse_completion(
-    answer: Answer, request: Request, text_of: Callable[[Mapping[str, Any]], Any] = itemgetter("text")
-) -> Completion:
-    """The turn in a server's response. `text_of` reads its choice. Raises `ValueError` for half a turn, or none.
+def parse_completion(answer: Answer, request: Request, *, chat: bool = False) -> Completion:
+    """The turn in a server's response; `chat` in that of a chat endpoint. Raises `ValueError` for half a turn, or none.
 
     A server may leave out the stop text, and may or may not name it. It is appended again, because it closes the turn's
     tag. Text after it is removed.
     """
     try:
         choice = answer.json()["choices"][0]
-        text, finish = text_of(choice), choice.get("finish_reason")
+        text, finish = choice["message"].get("content") if chat else choice["text"], choice.get("finish_reason")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         raise ValueError(f"{answer.url} answered without `choices` that contain text: {answer.quoted()}") from None
+    if chat and text is None and finish == "length":  # a model that reasons may spend all tokens on it
+        text = ""
     if not isinstance(text, str):
         raise ValueError(f"{answer.url} answered with `text` that is not a string: {answer.quoted()}")
     if finish not in ("stop", "length", "eos", "eos_token", "stop_sequence"):
