@@ -164,6 +164,19 @@ def test_a_key_that_the_server_repeats_is_not_shown(said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "address",
+    [
+        *("", "localhost:8000", "ftp://h", "http://", "http://h:port", "http://h:99999", "http://h/a b", "http://h\n"),
+        *("http://[::1", "http://a..b", f"http://{'h' * 300}", "http://h\x00"),
+    ],
+)
+def test_what_is_not_an_address(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not the address of a server; write one like http://example") as caught:
+        address_parts(address, of="a server", example="http://example", key="KEY")
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
     "address", ["http://me:hidden@h", "http://me:hi/dden@h:port", "ftp://me:hidden@h", "h?k=hidden"]
 )
 def test_no_secret_of_an_address_is_repeated(address: str) -> None:
