@@ -29,7 +29,7 @@ from holdfast.retrieval import client as module
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.client import AsyncHTTPRetriever, ClientStats, HTTPRetriever
 from holdfast.retrieval.types import Document, Hit
-from holdfast.retrieval.wire import environment_token, parse_answer, retrieve_url
+from holdfast.retrieval.wire import parse_answer, retrieve_url
 
 Start = Callable[..., Any]
 Search = Callable[..., list[list[Hit]]]
@@ -226,20 +226,6 @@ def test_an_address_without_a_path_gets_one(address: str) -> None:
 def test_an_address_with_a_password_is_refused() -> None:
     with pytest.raises(ConfigError, match="the address of a retriever"):
         retrieve_url("http://alice:hush@h:1")
-
-
-def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
-    assert environment_token() is None
-    monkeypatch.setenv("HOLDFAST_TOKEN", "")
-    assert environment_token() is None
-    monkeypatch.setenv("HOLDFAST_TOKEN", "a-Z09._~+/=!")
-    assert environment_token() == "a-Z09._~+/=!"
-    for bad in ("hushé", "hush hush", " ", "hush\n", "hush\x7f"):
-        monkeypatch.setenv("HOLDFAST_TOKEN", bad)
-        with pytest.raises(ConfigError, match="HOLDFAST_TOKEN has a blank, a line break or a character") as caught:
-            environment_token()
-        assert "hush" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ fit is shortened until it does.
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.base.answers import Answer, HTTPClient, address_parts
+from holdfast.base.answers import Answer, HTTPClient, address_parts, secret_in
 from holdfast.base.errors import ConfigError
 from holdfast.base.workers import LoopThread
 
@@ -62,15 +61,10 @@ def key_in(variable: str | None) -> str | None:
 
     Raises `ConfigError`.
     """
-    key = os.environ.get(variable or KEY, "").strip()
-    if variable is not None and not key:
+    key = secret_in(variable or KEY)
+    if variable is not None and key is None:
         raise ConfigError(f"--api-key-env {variable}: this environment variable is not set; export it with the key")
-    if not (key.isascii() and key.isprintable() and " " not in key):
-        raise ConfigError(
-            f"the API key in {variable or KEY} has a blank, a line break or a character that is not ASCII, which an "
-            "HTTP header cannot carry; export it again"
-        )
-    return key or None
+    return key
 
 
 def find_server(address: str, model: str | None, *, api_key: str | None = None) -> Server:

@@ -150,10 +150,7 @@ class Batcher:
     def _search(self, queries: list[str], k: int) -> list[Outcome]:
         """Search one batch. When it fails, search each query alone, so that only bad queries fail."""
         try:
-            ranked = self._rank(queries, k)
-            if len(ranked) != len(queries):
-                raise RuntimeError(f"the index answered {len(ranked)} of {len(queries)} queries")
-            return list(ranked)
+            return list(self._rank(queries, k))
         except Exception as error:
             if len(queries) == 1:
                 return [error]
