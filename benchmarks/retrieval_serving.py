@@ -53,7 +53,7 @@ ARMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "reference own": (REFERENCE, ("--ranking", "own")),
     "single": (OWN, ("--batch", "1", "--wait-ms", "0", "--cache-size", "0")),
     "batched": (OWN, ("--cache-size", "0")),
-    "cached": (OWN, ("--no-keep-cache",)),
+    "cached": (OWN, ()),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.answers import MOST_BYTES, Answer, HTTPClient, address_parts, read_json
+from holdfast.base.answers import MOST_BYTES, Answer, HTTPClient, address_parts, read_json, secret_in
 from holdfast.base.errors import ConfigError
 from holdfast.base.workers import LoopThread
 
@@ -179,9 +179,38 @@ def test_a_key_that_the_server_repeats_is_not_shown(said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "address",
+    [
+        *("", "localhost:8000", "ftp://h", "http://", "http://h:port", "http://h:99999", "http://h/a b", "http://h\n"),
+        *("http://[::1", "http://a..b", f"http://{'h' * 300}", "http://h\x00"),
+    ],
+)
+def test_what_is_not_an_address(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not the address of a server; write one like http://example") as caught:
+        address_parts(address, of="a server", example="http://example", key="KEY")
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
     "address", ["http://me:hidden@h", "http://me:hi/dden@h:port", "ftp://me:hidden@h", "h?k=hidden"]
 )
 def test_no_secret_of_an_address_is_repeated(address: str) -> None:
     with pytest.raises(ConfigError, match=r"KEY|write one like http://example") as caught:
         address_parts(address, of="a server", example="http://example", key="KEY")
     assert "hi" not in str(caught.value).replace("which", "").replace("this", "")
+
+
+@pytest.mark.parametrize(
+    ("value", "secret"),
+    [("", None), (" ", None), ("a-Z09._~+/=!\n", "a-Z09._~+/=!"), ("hushé", ...), ("hush\nhush", ...)],
+)
+def test_a_secret_is_what_a_header_can_carry(monkeypatch: pytest.MonkeyPatch, value: str, secret: Any) -> None:
+    monkeypatch.delenv("TOKEN", raising=False)
+    assert secret_in("TOKEN") is None
+    monkeypatch.setenv("TOKEN", value)
+    if secret is not ...:
+        assert secret_in("TOKEN") == secret
+        return
+    with pytest.raises(ConfigError, match="TOKEN has a blank, a line break or a character") as caught:
+        secret_in("TOKEN")
+    assert "hush" not in str(caught.value)

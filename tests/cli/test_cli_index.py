@@ -61,19 +61,6 @@ def test_a_build_says_what_it_read_and_what_it_skipped_and_why(corpus: Path, hol
     ]
 
 
-def test_a_plan_is_printed_and_nothing_done(corpus: Path, holdfast: Run, encoder: Any) -> None:
-    text = holdfast("index", "plan").stdout
-    assert "21,015,324 passages of" in text
-    for kind in ("BM25", "dense 768, fp16", "dense 768, sq8"):
-        assert f"\n{kind} " in text
-    assert "name the model: --dense MODEL" in text
-    assert max(map(len, text.splitlines()[:-1])) <= 90
-    text = holdfast("index", "plan", "corpus.jsonl", "--dense", str(encoder())).stdout
-    assert "2 passages of" in text and "dense 32, fp16" in text
-    assert " KiB " in text and "0.0 GiB" not in text
-    assert "500 passages of" in holdfast("index", "plan", "--passages", "500").stdout
-
-
 def test_a_dense_index(corpus: Path, holdfast: Run, encoder: Any) -> None:
     model = encoder()
     holdfast("index", "build", "corpus.jsonl", "--out", "dense", "--dense", str(model))

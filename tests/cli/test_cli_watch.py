@@ -193,16 +193,6 @@ def test_a_page_that_cannot_be_written_stops_nothing(log: Path, meanwhile: Any, 
 # ---- pipes
 
 
-def test_a_pipe_passes_unchanged_and_ends_with_a_diagnosis(holdfast: Run) -> None:
-    text = "Loading the model\r  0%|\n" + rows(1, 30) + "no end of line"
-    result = holdfast("watch", "-", code=1, stdin=text)
-    assert result.stdout == text
-    assert result.stderr.count("holdfast: RET001 at step 21: ") == 1
-    assert "RET001  step 21  retriever failing" in result.stderr
-    assert holdfast("watch", stdin=rows(1, 15)).stdout == rows(1, 15)
-    assert "error: the pipe " in holdfast("watch", "-", code=2, stdin="nothing to read").stderr
-
-
 def start(*words: str, before: str = "") -> subprocess.Popen[bytes]:
     """`holdfast watch …` in a process of its own, with pipes."""
     command = [sys.executable, "-m", "holdfast", "watch", *words]
@@ -213,6 +203,28 @@ def start(*words: str, before: str = "") -> subprocess.Popen[bytes]:
     process.stdin.flush()
     assert process.stdout.read(len(before)) == before.encode()  # so it passes on before the end
     return process
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "code", "said"),
+    [
+        (
+            ("-",),
+            "Loading the model\r  0%|\n" + rows(1, 30) + "no end of line",
+            1,
+            b"RET001  step 21  retriever failing",
+        ),
+        ((), rows(1, 15), 0, b"No findings."),
+        (("-",), "nothing to read", 2, b"error: the pipe "),
+    ],
+)
+def test_a_pipe_passes_unchanged_and_ends_with_a_diagnosis(
+    words: tuple[str, ...], text: str, code: int, said: bytes
+) -> None:
+    process = start(*words)
+    stdout, stderr = process.communicate(text.encode(), timeout=30)
+    assert (stdout.decode(), process.returncode) == (text, code) and said in stderr
+    assert stderr.count(b"holdfast: RET001 at step 21: ") == (code == 1)
 
 
 def test_findings_come_before_the_pipe_ends() -> None:

@@ -94,7 +94,6 @@ class CompletionServer:
     """Path -> (status, JSON) of what is read; 404 for others."""
     retry_after: str | None = None
     """Sent with every status but 200."""
-    usage: dict[str, int] = field(default_factory=dict)
 
 
 @pytest.fixture
@@ -112,7 +111,7 @@ def completion_server() -> Iterator[CompletionServer]:
                 state.hold.wait(30)
             if answer is None:
                 assert state.saying is not None
-                answer = json.dumps({"choices": [state.saying(body)], "usage": state.usage}).encode()
+                answer = json.dumps({"choices": [state.saying(body)]}).encode()
             self.send_response(status)
             if state.retry_after is not None and status != 200:
                 self.send_header("Retry-After", state.retry_after)

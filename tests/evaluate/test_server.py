@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,11 @@ from typer.testing import CliRunner
 from holdfast.base.answers import Answer
 from holdfast.base.errors import ConfigError, ModelError, RolloutError
 from holdfast.cli.main import app
-from holdfast.evaluate.chat import ANSWER_BEGINS, ChatPolicy, ChatWords
 from holdfast.evaluate.methods import METHODS
 from holdfast.evaluate.model import open_model, settings_of
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer, parse_completion
 from holdfast.evaluate.run import Evaluation
 from holdfast.evaluate.servers import Server, completions_url, find_server, key_in
-from holdfast.evaluate.state import read_whole_rows
 from holdfast.model.policy import Request, generate
 
 from ..waiting import wait_for
@@ -126,8 +124,8 @@ def test_the_text_that_stopped_a_turn_is_there(answer: dict[str, Any], text: str
     ],
 )
 def test_half_answers_are_told_from_answers(body: bytes, said: str, words: Any) -> None:
-    completion = parse_completion(Answer("http://h", 200, body, secret="hush"), request(words))
-    assert completion.error is not None and said in completion.error
+    with pytest.raises(ValueError, match=re.escape(said)):
+        parse_completion(Answer("http://h", 200, body, secret="hush"), request(words))
 
 
 def test_what_passes_is_tried_again(completion_server: CompletionServer, words: Any) -> None:
@@ -148,11 +146,14 @@ def test_what_does_not_pass_is_said_at_once(completion_server: CompletionServer,
     policy.close()
 
 
-def test_a_server_that_is_down_ends_the_evaluation(completion_server: CompletionServer, words: Any) -> None:
+def test_a_server_that_is_down_ends_the_evaluation(
+    completion_server: CompletionServer, words: Any, tmp_path: Path
+) -> None:
     completion_server.replies = [(500, b"no")] * 100
-    policy = policy_of(completion_server, words, retries=0, concurrency=1)
-    with pytest.raises(RolloutError, match=r"8 calls in a row failed. The last error: .* answered 500: no"):
-        generate(policy, [request(words, id=str(i)) for i in range(20)])
+    policy = policy_of(completion_server, words, retries=0)
+    questions = [example(i, "Who?", "Mira") for i in range(9)]
+    with pytest.raises(RolloutError, match=r"all 9 questions of a batch failed.* answered 500: no"):
+        Evaluation(evaluated_model(policy, local=False), METHODS["direct"], questions, Shelf({})).run(tmp_path, Told())
     policy.close()
 
 
@@ -162,15 +163,11 @@ def test_a_stop_does_not_wait_for_a_server_that_hangs(completion_server: Complet
     policy = policy_of(completion_server, words, concurrency=2)
     policy.submit([request(words, id=str(i)) for i in range(6)])
     wait_for(lambda: len(completion_server.bodies) == 2, minutes=1)
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("completions")]
     started = time.monotonic()
     policy.release([str(i) for i in range(6)])
     policy.close()
     assert time.monotonic() - started < 5, "closing waits for the calls"
     completion_server.hold.set()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), "a call is tried again after the stop"
     assert len(completion_server.bodies) == 2, "what was queued is still sent"
 
 
@@ -214,13 +211,9 @@ def test_methods_through_a_server(completion_server: CompletionServer, words: An
     assert sum("<information>Doc 1(Title: Orsa) Orsa lies on the Lomme.</information>" in text for text in asked) == 12
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["localhost:8000", "ftp://h", "http://", "http://h:x", "http://[::1", "http://h..x:80", f"http://{'h' * 64}"],
-)
-def test_no_address(address: str) -> None:
-    with pytest.raises(ConfigError, match="is not the address of a server"):
-        completions_url(address)
+def test_an_address_with_a_password_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the address of a server"):
+        completions_url("http://me:hidden@h:8000")
 
 
 # ---- what a server says of itself
@@ -237,26 +230,15 @@ def serve(server: CompletionServer, *entries: dict[str, Any], **more: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("entry", "pages", "context"),
+    ("entry", "context"),
     [
-        ({"max_model_len": 1024}, {}, 1024),
-        ({"meta": {"n_ctx": 2048, "n_ctx_train": 32768}}, {}, 2048),
-        ({"context_length": 131072}, {}, 131072),
-        ({"context_window": 8192}, {}, 8192),
-        ({"meta": {"n_ctx_train": 32768}}, {}, None),
-        ({"max_model_len": 0}, {}, None),
-        ({}, {}, None),
-        (
-            {},
-            {
-                "/api/v0/models": {
-                    "data": [{"id": "x", "loaded_context_length": 9}, TINY | {"loaded_context_length": 7}]
-                }
-            },
-            7,
-        ),
-        ({}, {"/info": {"max_input_tokens": 1024, "max_total_tokens": 2048}}, 2048),
-        ({}, {"/props": {"default_generation_settings": {"n_ctx": 4096}}}, 4096),
+        ({"max_model_len": 1024}, 1024),
+        ({"meta": {"n_ctx": 2048, "n_ctx_train": 32768}}, 2048),
+        ({"context_length": 131072}, 131072),
+        ({"context_window": 8192}, 8192),
+        ({"meta": {"n_ctx_train": 32768}}, None),
+        ({"max_model_len": 0}, None),
+        ({}, None),
     ],
     ids=[
         "vllm",
@@ -266,16 +248,12 @@ def serve(server: CompletionServer, *entries: dict[str, Any], **more: Any) -> No
         "trained-on",
         "zero",
         "openai",
-        "lm-studio",
-        "tgi",
-        "llama.cpp-old",
     ],
 )
 def test_the_length_of_a_context(
-    entry: dict[str, Any], pages: dict[str, Any], context: int | None, completion_server: CompletionServer
+    entry: dict[str, Any], context: int | None, completion_server: CompletionServer
 ) -> None:
     serve(completion_server, TINY | entry)
-    completion_server.pages |= {path: (200, page) for path, page in pages.items()}
     server = find_server(completion_server.url, "tiny")
     assert (server.model, server.context) == ("tiny", context)
     assert server.url == f"{completion_server.url}/v1/completions" and not server.is_chat
@@ -396,10 +374,6 @@ def test_the_variable_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (key_in(None), key_in("GROQ_KEY")) == ("a", "b")
     with pytest.raises(ConfigError, match="--api-key-env NO_SUCH: this environment variable is not set"):
         key_in("NO_SUCH")
-    monkeypatch.setenv("GROQ_KEY", "secret\nline")
-    with pytest.raises(ConfigError, match="GROQ_KEY has a blank") as raised:
-        key_in("GROQ_KEY")
-    assert "secret" not in str(raised.value)
 
 
 def test_a_server_that_requires_a_key(completion_server: CompletionServer) -> None:
@@ -445,12 +419,6 @@ def test_a_server_does_not_choose_the_tokenizer(completion_server: CompletionSer
     open_model(None, config, run, samples=None, server=server, tokenizer="none").policy.close()
     with pytest.raises(ModelError, match=r"the tokenizer 'named' cannot be loaded"):
         open_model("named", config, run, samples=None, server=server)
-
-
-def test_an_address_with_a_password() -> None:
-    with pytest.raises(ConfigError, match="has a user or a password in it") as raised:
-        completions_url("http://me:hidden@h:8000")
-    assert "hidden" not in str(raised.value)
 
 
 # ---- patience
@@ -504,9 +472,9 @@ def said(text: str | None, finish: str = "stop", **more: Any) -> dict[str, Any]:
     return {"message": {"role": "assistant", "content": text}, "finish_reason": finish, **more}
 
 
-def chat_policy(server: CompletionServer, **more: Any) -> ChatPolicy:
+def chat_policy(server: CompletionServer, **more: Any) -> OpenAIPolicy:
     endpoint = Server(url=f"{server.url}/v1/chat/completions", model="m")
-    return ChatPolicy(endpoint, ChatWords(), backoff=0.001, timeout=5, patience=0, **more)
+    return OpenAIPolicy(endpoint, WordTokenizer(), backoff=0.001, timeout=5, patience=0, **more)
 
 
 def test_a_baseline_on_a_chat_endpoint(
@@ -537,7 +505,6 @@ def test_methods_of_one_call(method: str, completion_server: CompletionServer, t
     results = Evaluation(model, METHODS[method], [question], Shelf({question.question: [ORSA]})).run(tmp_path, Told())
     policy.close()
     assert results["micro"]["em"] == 1.0 and len(completion_server.bodies) == 1
-    assert all(ANSWER_BEGINS not in json.dumps(body, ensure_ascii=False) for body in completion_server.bodies)
 
 
 def test_a_model_that_spends_its_tokens_on_reasoning(completion_server: CompletionServer, tmp_path: Path) -> None:
@@ -550,74 +517,16 @@ def test_a_model_that_spends_its_tokens_on_reasoning(completion_server: Completi
     assert (results["micro"]["truncated"], results["micro"]["failed"]) == (1.0, 0)
 
 
-def continuing(server: CompletionServer, count: Callable[[str, str], int]) -> Callable[[dict[str, Any]], Any]:
-    """What the server says; `count` gives the tokens of a prompt from its user message and the begun answer."""
-
-    def say(body: dict[str, Any]) -> dict[str, Any]:
-        user, *begun = (message["content"] for message in body["messages"])
-        server.usage["prompt_tokens"] = count(user, begun[0] if begun else "")
-        if body["max_tokens"] == 1:
-            return said("x", "length")
-        return said("<answer> Mira" if "information>" in str(begun) else "<search> it")
-
-    return say
-
-
-def test_an_answer_is_continued_where_that_is_exact(completion_server: CompletionServer, tmp_path: Path) -> None:
-    completion_server.saying = continuing(completion_server, lambda user, begun: 9 + len(user) + len(begun))
-    policy = chat_policy(completion_server)
-    shelf = Shelf({"it": [ORSA]})
-    results = Evaluation(
-        evaluated_model(policy, local=False), METHODS["search-r1"], [example(0, "Who?", "Mira")], shelf
-    ).run(tmp_path, Told())
-    policy.close()
-    assert results["micro"]["em"] == 1.0 and shelf.queries == ["it"]
-    first, second = completion_server.bodies[-2:]
-    assert [message["role"] for message in first["messages"]] == ["user"]
-    assert "continue_final_message" not in first
-    assert second["continue_final_message"] is True and second["add_generation_prompt"] is False
-    user, begun = second["messages"]
-    assert user == first["messages"][0] and begun["role"] == "assistant"
-    assert begun["content"] == (
-        "<search> it</search>\n\n<information>Doc 1(Title: Orsa) Orsa lies on the Lomme.</information>\n\n"
-    )
-
-
 @pytest.mark.parametrize("method", ["search-r1", "ircot", "search-o1"])
-@pytest.mark.parametrize(
-    "count",
-    [
-        lambda user, begun: len(user) + (len(begun) + 5 if begun else 0),  # another message begins after it
-        lambda user, begun: len(user) + len(begun.rstrip()),  # the template strips blanks
-        lambda user, begun: len(user) + len(begun.rpartition("</think>")[2]),  # it drops thoughts
-        lambda user, begun: len(user),  # the server ignores the last message
-    ],
-    ids=["begins-another", "strips", "drops-thoughts", "ignores"],
-)
-def test_an_inexact_continuation_is_refused(
-    count: Callable[[str, str], int], method: str, completion_server: CompletionServer, tmp_path: Path
+def test_methods_that_continue_an_answer_are_refused(
+    method: str, completion_server: CompletionServer, tmp_path: Path
 ) -> None:
-    completion_server.saying = continuing(completion_server, count)
     policy = chat_policy(completion_server)
     evaluation = Evaluation(evaluated_model(policy, local=False), METHODS[method], [example(0, "Q?", "a")], Shelf({}))
-    with pytest.raises(
-        ConfigError, match=f"--method {method} needs a server that continues .* use --method direct, cot, rag"
-    ):
-        evaluation.run(tmp_path / "out", Told())
+    with pytest.raises(ConfigError, match=f"{method} continues .*Give --server {completion_server.url}/v1/completions"):
+        evaluation.run(tmp_path, Told())
     policy.close()
-    assert len(completion_server.bodies) == 3
-    assert not (tmp_path / "out").exists() or not read_whole_rows(tmp_path / "out" / "questions.jsonl")
-
-
-@pytest.mark.parametrize(("status", "reason"), [(201, "cannot be reached"), (503, "answered 503: wait")])
-def test_a_chat_server_that_stays_away_is_not_said_to_be_inexact(
-    status: int, reason: str, completion_server: CompletionServer
-) -> None:
-    completion_server.replies = [(status, b"wait")] * 9
-    policy = chat_policy(completion_server)
-    with pytest.raises(ConfigError, match=f"{reason}.*So it cannot be tested .* run the same command again"):
-        policy.fault_in_continuing()
-    policy.close()
+    assert not completion_server.bodies and not list(tmp_path.iterdir())
 
 
 def test_a_completions_address_of_a_chat_server(completion_server: CompletionServer, words: Any) -> None:

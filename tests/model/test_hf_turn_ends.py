@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from holdfast.model.hf import END, MAYBE, HFPolicy, StopTable
+from holdfast.model.hf import HFPolicy
 from holdfast.model.policy import Completion, generate
+from holdfast.model.turn_ends import END, MAYBE, StopTable
 
 from .conftest import request
 

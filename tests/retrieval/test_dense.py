@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.progress import Progress
-from holdfast.retrieval import open_index, plan
+from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense import DenseRetriever, ExactSearch, SQ8Search, rescore_exact
@@ -340,35 +340,3 @@ def test_padding_on_the_left_pools_the_same() -> None:
     left = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     for pooling in ("mean", "cls", "last", "max"):
         assert torch.allclose(pool(states, right, pooling), pool(shifted, left, pooling))
-
-
-# ---- sizes against what indexes really take
-
-
-def bytes_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-@pytest.mark.parametrize("sq8", [False, True])
-def test_disk_is_what_an_index_takes(write_corpus: Write, encoder: Any, tmp_path: Path, sq8: bool) -> None:
-    corpus = write_corpus(1500)
-    sample, count = plan.sample_of(corpus, None)
-    assert (len(sample), count) == (1500, 1500)
-    size = plan.size_of(sample, count)
-    build_bm25(corpus, tmp_path / "bm25")
-    words = ("vocabulary.json", "largest.f4", "starts.i8")  # Heaps' law is for larger vocabularies
-    without_words = bytes_of(tmp_path / "bm25") - sum((tmp_path / "bm25" / word).stat().st_size for word in words)
-    needs = plan.bm25_needs(size, 1000)
-    assert needs.disk - 12 * size.vocabulary == pytest.approx(without_words, rel=0.05)
-    build_dense(corpus, tmp_path / "dense", spec_of(str(encoder())), sq8=sq8, device="cpu")
-    needs = plan.dense_needs(size, 32, 10.0, 1e-6, sq8=sq8)
-    assert needs.disk == pytest.approx(bytes_of(tmp_path / "dense"), rel=0.05)
-    assert needs.build_seconds == 150
-
-
-def test_of_a_folder_passages_are_counted_and_not_files(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        text = "\n\n".join(f"# Part {i}\n\n" + f"word{i} " * 400 for i in range(3))
-        (tmp_path / f"{name}.md").write_text(text)
-    sample, count = plan.sample_of(tmp_path, None)
-    assert count == len(sample) > 2

@@ -1,13 +1,8 @@
-"""Two caches of queries: that of a run, in memory, and that of a server, which outlives it."""
+"""Two caches of queries: that of a run and that of a server."""
 
 from __future__ import annotations
 
-import errno
-import logging
 import threading
-from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -111,158 +106,28 @@ def test_a_slow_search_does_not_hold_up_a_cached_one():
     assert not thread.is_alive()
 
 
-# ---- the cache that outlives its server
+# ---- the server's
 
 
 def found(*rows: int) -> Ranked:
-    return Ranked(np.array(rows, np.int64), np.array([1 / (row + 3) for row in rows], np.float32))
+    return Ranked(np.array(rows, np.int64), np.array(rows, np.float32))
 
 
-def same(one: Ranked | None, other: Ranked) -> bool:
-    return (
-        one is not None and one.rows.tolist() == other.rows.tolist() and one.scores.tobytes() == other.scores.tobytes()
-    )
+@pytest.mark.parametrize(("size", "most_bytes"), [(3, 2**20), (100, 3000)])
+def test_entries_and_bytes_are_limited(monkeypatch: pytest.MonkeyPatch, size: int, most_bytes: int) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", most_bytes)
+    cache = QueryCache(size)
+    for i in range(50):
+        cache.put((f"{i}" + 300 * "x", 1), found(i))
+        cache.get(("0" + 300 * "x", 1))
+    assert len(cache) == 3 and cache._bytes <= most_bytes
+    first = cache.get(("0" + 300 * "x", 1))  # it was used all the time
+    assert first is not None and first.rows.tolist() == [0]
+    assert cache.get(("0" + 300 * "x", 2)) is None and cache.get(("40" + 300 * "x", 1)) is None
 
 
-def fill(path: Path, size: int = 10, index: str = "x") -> QueryCache:
-    kept = QueryCache(size, path, index)
-    kept.put(("a", 3), found(1, 2))
-    kept.put(("line\nbreak\ud800", 3), found())
-    kept.flush()
-    return kept
-
-
-@pytest.mark.parametrize("killed", [True, False])
-def test_it_is_there_after_a_restart(tmp_path: Path, killed: bool) -> None:
-    path = tmp_path / "queries.jsonl"
-    first = fill(path)
-    if killed:
-        assert first._file is not None
-        first._lock.close()  # as the system does
-        first._file.close()
-        with open(path, "a") as file:
-            file.write('{"query": "cut o')
-    else:
-        first.close()
-    again = QueryCache(10, path, "x")
-    assert same(again.get(("a", 3)), found(1, 2))
-    assert same(again.get(("line\nbreak\ud800", 3)), found())
-    assert again.get(("a", 2)) is None
-    again.close()
-
-
-def test_another_index_begins_anew(tmp_path: Path) -> None:
-    path = tmp_path / "queries.jsonl"
-    fill(path).close()
-    with closing(QueryCache(10, path, "y")) as kept:
-        assert len(kept) == 0
-    path.write_text('{"index": "z"}\n[[[')
-    with closing(QueryCache(10, path, "y")) as kept:
-        assert len(kept) == 0
-
-
-@pytest.mark.parametrize(
-    "damage", [(b"[1, 2]", b"[1, 7]"), (b"0.25", b"0.35"), (b'"k": 3', b'"k": 2'), (b"\n", b"\xff")]
-)
-def test_a_damaged_line_is_never_served(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: tuple[bytes, bytes]
-) -> None:
-    path = tmp_path / "queries.jsonl"
-    kept = fill(path)
-    kept.put(("b", 1), found(4))
-    kept.close()
-    head, line, rest = path.read_bytes().split(b"\n", 2)
-    path.write_bytes(head + b"\n" + (line + b"\n").replace(*damage) + rest)
-    again = QueryCache(10, path, "x")
-    assert again.get(("a", 3)) is None and again.get(("a", 2)) is None
-    assert same(again.get(("b", 1)), found(4)) and "1 line(s) are damaged" in caplog.text
-    again.close()
-    caplog.clear()
-    with closing(QueryCache(10, path, "x")) as kept:
-        assert len(kept) >= 1 and not caplog.text, "it is written again without the line"
-
-
-def test_a_file_whose_first_line_is_damaged_is_not_used(tmp_path: Path) -> None:
-    path = tmp_path / "queries.jsonl"
-    fill(path).close()
-    for content in (path.read_bytes().replace(b"index", b"imdex"), b"[" * 200_000, b'{"index": "x"}\n', b""):
-        path.write_bytes(content)
-        with closing(QueryCache(10, path, "x")) as kept:
-            assert len(kept) == 0
-
-
-def test_bytes_are_limited_in_memory_and_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 100_000)
-    path = tmp_path / "queries.jsonl"
-    kept = QueryCache(10**6, path, "x")
-    for i in range(100):  # about 30 KB each
-        kept.put((f"{i} " + "x" * 2000, 1000), found(*range(1000)))
-        kept.flush()
-        assert path.stat().st_size < 2 * 100_000 + 40_000
-    assert 1 <= len(kept) <= 4
-    newest = kept.get(("99 " + "x" * 2000, 1000))
-    assert newest is not None
-    for _ in range(10):  # the same again takes no more room
-        kept.put(("99 " + "x" * 2000, 1000), newest)
-    assert 1 <= len(kept) <= 4
-    count = len(kept)
-    kept.close()
-    again = QueryCache(10**6, path, "x")
-    assert len(again) == count
-    monkeypatch.setattr(module, "MOST_BYTES", 50_000)
-    again.put(("small", 1), found(1))
-    assert again.get(("small", 1)) is not None and again._bytes <= 50_000
-    again.close()
-
-
-def test_the_least_recently_used_goes_and_the_file_stays_small(tmp_path: Path) -> None:
-    path = tmp_path / "queries.jsonl"
-    kept = QueryCache(3, path, "x")
-    for i in range(100):
-        kept.put((str(i), 1), found(i))
-        kept.get(("0", 1))
-        kept.flush()
-        assert len(path.read_text().splitlines()) <= 1 + 2 * 3 + 1
-    kept.close()
-    again = QueryCache(2, path, "x")  # a smaller cache keeps the newest
-    assert again.get(("0", 1)) is not None and again.get(("99", 1)) is not None and len(again) == 2
-    again.close()
-
-
-def test_a_second_server_keeps_its_own_in_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "queries.jsonl"
-    first = fill(path)
-    text = path.read_text()
-    second = QueryCache(10, path, "x")
-    assert "belongs to another server" in caplog.text
-    second.put(("b", 1), found(1))
-    second.flush()
-    second.close()
-    assert path.read_text() == text
-    first.close()
-
-
-def test_without_a_place_to_write_it_still_remembers(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = QueryCache(10, tmp_path / "absent" / "queries.jsonl", "x")
-    kept.put(("a", 1), found(1))
-    assert kept.get(("a", 1)) is not None
-    kept = QueryCache(10, tmp_path / "queries.jsonl", "x")
-
-    class Full:
-        def write(self, text: str) -> Any:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        def close(self) -> None:
-            self.write("")
-
-    assert kept._file is not None
-    kept._file.close()
-    kept._file = Full()  # type: ignore[assignment]
-    with caplog.at_level(logging.WARNING):
-        kept.put(("a", 1), found(1))
-    assert "No space left on device): the cache is in memory only" in caplog.text
-    kept.flush()
-    kept.close()
-    assert kept.get(("a", 1)) is not None
+def test_a_result_larger_than_the_cache_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 2000)
+    cache = QueryCache(10)
+    cache.put(("long", 1000), found(*range(1000)))
+    assert len(cache) == cache._bytes == 0

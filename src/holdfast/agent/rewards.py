@@ -19,12 +19,10 @@ from holdfast.agent.trajectory import Answer, Invalid, Trajectory, Turn
 from holdfast.base.errors import ConfigError
 from holdfast.base.importing import import_named
 from holdfast.base.scoring import exact_match, f1, in_passages
+from holdfast.base.section import LARGEST
 
 EM: Mapping[str, float] = {"em": 1.0}
 """The published reward of Search-R1 and LLDS: exact match and nothing else. SAPO's is token F1, `{"f1": 1.0}`."""
-
-LARGEST = 1e15
-"""Size of a weight, of a part, and of a reward: advantages square rewards, in float32."""
 
 
 def _em(trajectory: Trajectory, golds: Sequence[str]) -> float:
@@ -100,6 +98,7 @@ def _imported(path: str) -> Part:
     return function
 
 
+# Of a weight, a part or a reward: advantages square rewards, in float32.
 _NUMBER = f"a finite number, at most {LARGEST:g} in size"
 
 

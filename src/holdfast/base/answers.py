@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import re
 import ssl
 import time
@@ -209,6 +210,20 @@ def without_secret(text: str, secret: str | None) -> str:
         return text
     forms = (rf"(?:\\?{re.escape(c)}|\\u{ord(c):04x}|%{ord(c):02x})" for c in secret)
     return re.sub("".join(forms), "***", text, flags=re.IGNORECASE)
+
+
+def secret_in(variable: str) -> str | None:
+    """The key or token in an environment variable; None when it is empty or not set.
+
+    Raises `ConfigError`, without the secret, for one that an HTTP header cannot carry.
+    """
+    secret = os.environ.get(variable, "").strip()
+    if not (secret.isascii() and secret.isprintable() and " " not in secret):
+        raise ConfigError(
+            f"{variable} has a blank, a line break or a character that is not ASCII, which an HTTP header cannot "
+            "carry; export it again"
+        )
+    return secret or None
 
 
 def address_parts(address: str, *, of: str, example: str, key: str) -> SplitResult:

@@ -200,6 +200,28 @@ def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]])
     return count
 
 
+def own_rows(path: Path, problem: str | None, **needs: type) -> Iterator[dict[str, Any]]:
+    """Rows of a file to which holdfast appends; none if there is no file. A line without its end was never finished.
+
+    A line that is not an object with the fields `needs`, each of its type, raises `DataError` with `path:line` and
+    `problem`; with None it is left out.
+    """
+    if not path.exists():
+        return
+    with opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json_object(line)
+            except BadField:
+                row = {}
+            if all(isinstance(row.get(name), kind) for name, kind in needs.items()):
+                yield row
+            elif problem is not None:
+                raise DataError(f"{path}:{number} {problem}")
+
+
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """(line number from 1, bytes with the line end) of every line that is not blank. Raises `DataError`."""
     with opened(path) as file:

@@ -7,8 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event, Semaphore, Thread
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -16,42 +15,33 @@ T = TypeVar("T")
 
 
 class Workers:
-    """At most `most` threads, started as calls come. The standard library's pool joins its threads at exit: Ctrl-C
-    would wait for the slowest call, minutes at a server that hangs."""
+    """Calls in threads of their own, at most `most` at a time. The standard library's pool joins its threads at exit:
+    Ctrl-C would wait for the slowest call, minutes at a server that hangs."""
 
     def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
-        self._threads: list[Thread] = []
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._turns, self._name = Semaphore(most), name
         self.closed = Event()
         """Set by `close`. A call that pauses waits for it."""
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Queue a call. Calls begin in order."""
+        """Make a call when its turn comes."""
         future: Future[T] = Future()
 
         def run() -> None:
-            if not self.closed.is_set() and future.set_running_or_notify_cancel():
+            with self._turns:
+                if self.closed.is_set():
+                    return
                 try:
                     future.set_result(call(*args, **kwargs))
                 except BaseException as error:
                     future.set_exception(error)
 
-        self._calls.put(run)
-        if len(self._threads) < self._most:
-            self._threads.append(Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True))
-            self._threads[-1].start()
+        Thread(target=run, name=self._name, daemon=True).start()
         return future
 
     def close(self) -> None:
         """Begin no further call. The futures of those that have not begun stay pending."""
         self.closed.set()
-        for _ in self._threads:
-            self._calls.put(lambda: None)  # wake them
-
-    def _work(self) -> None:
-        while not self.closed.is_set():
-            self._calls.get()()
 
 
 class LoopThread:
@@ -64,13 +54,17 @@ class LoopThread:
         self.close = weakref.finalize(self, _end_loop, self._loop, self._thread)
         """Cancel what runs, and end the thread. Twice is once."""
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, for a caller in another thread."""
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin `work`, for a caller in another thread. Cancelling the future cancels it."""
         try:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # closed
             work.close()
             raise
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, for a caller in another thread."""
+        future = self.start(work)
         try:
             return future.result()
         except BaseException:

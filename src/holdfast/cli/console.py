@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.terminal import ABSENT, duration, is_live, spark
+from holdfast.cli.terminal import ABSENT, duration, is_live
 from holdfast.diagnose.finding import Finding
 from holdfast.train.listener import Listener, StepResult
 
@@ -243,7 +244,7 @@ class LiveTable(_Stages):
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console, clock)
-        self._steps: list[tuple[int, Mapping[str, float]]] = []
+        self._steps: deque[tuple[int, Mapping[str, float]]] = deque(maxlen=_ROWS)
         self._marked: set[int] = set()
         # Once a second is enough for a clock, and leaves the cores to the training.
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=1, transient=True)
@@ -281,7 +282,7 @@ class LiveTable(_Stages):
 
     def _keep_table(self) -> None:
         table = self._table(_ROWS) if self._steps else None
-        self._steps = []
+        self._steps.clear()
         self._live.refresh()  # clears the live table first, or both would show for a moment
         if table is not None:
             self._console.print(table)
@@ -289,28 +290,21 @@ class LiveTable(_Stages):
     def _render(self) -> RenderableType:
         if not self._steps:
             return self._progress
-        # 12 lines for title, header, rule, trend, legend and progress.
+        # 12 lines for title, header, legend and progress.
         return Group(self._table(max(min(_ROWS, self._console.height - 12), 1)), self._progress)
 
     def _table(self, rows: int) -> Table:
         columns = columns_for(self._console.width)
         table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold", caption=legend(columns))
-        table.caption_style, table.caption_justify, table.show_footer = "dim", "left", len(self._steps) >= 3
-        table.add_column(
-            "step", justify="right", width=_STEP_WIDTH, vertical="bottom", footer=Text("trend", style="dim")
-        )
+        table.caption_style, table.caption_justify = "dim", "left"
+        table.add_column("step", justify="right", width=_STEP_WIDTH, vertical="bottom")
         for column in columns:
-            trend = Text(self._trend(column), style="cyan")
             width = column.total_width - _GAP
-            table.add_column(column.header, justify="right", min_width=width, footer=trend, vertical="bottom")
-        for step, metrics in self._steps[-rows:]:
+            table.add_column(column.header, justify="right", min_width=width, vertical="bottom")
+        for step, metrics in list(self._steps)[-rows:]:
             number = Text(str(step), style=_FINDING if step in self._marked else "")
             table.add_row(number, *[Text(c.text(metrics), style=_style(c, metrics)) for c in columns])
         return table
-
-    def _trend(self, column: Column) -> str:
-        values = [metrics[column.metric] for _, metrics in self._steps if column.metric in metrics]
-        return spark(values, 6) if len(values) >= 3 else ""
 
 
 def _style(column: Column, metrics: Mapping[str, float]) -> str:

@@ -205,7 +205,6 @@ def run(
                 server=endpoint,
                 tokenizer=tokenizer,
                 checkpoint=which,
-                note=listener.note if which == checkpoints[0] else None,
             )
             evaluation = Evaluation(
                 evaluated,

@@ -1,4 +1,4 @@
-"""`holdfast index`: build an index from a corpus, plan one, and show what a search in it returns."""
+"""`holdfast index`: build an index from a corpus, and show what a search in it returns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from holdfast.base.errors import ConfigError
-from holdfast.base.files import size_text
-from holdfast.cli.terminal import HELP_OPTIONS, duration, err, out, program, train_extra
+from holdfast.cli.terminal import HELP_OPTIONS, err, out, program, train_extra
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
@@ -30,9 +29,7 @@ Device = Annotated[str, typer.Option(metavar="DEVICE", help="Device of the encod
 
 @app.callback()
 def index() -> None:
-    """Build a search index of passages, plan one, or search it.
-
-    [cyan]holdfast index plan corpus.jsonl[/cyan]
+    """Build a search index of passages, or search it.
 
     [cyan]holdfast index build corpus.jsonl --out my-index[/cyan]
 
@@ -108,60 +105,6 @@ def build(
     for sentence in reading.sentences():
         out().print(sentence, soft_wrap=True)
     out().print(f'Done. Try it: {program()} index show {quote(str(folder))} "a query"')
-
-
-@app.command("plan")
-def plan(
-    corpus: Annotated[
-        Path | None, typer.Argument(metavar="CORPUS", help="A corpus, as for build. Default: wiki-18 (21 M passages).")
-    ] = None,
-    passages: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Number of passages to assume. Default: those in CORPUS.")
-    ] = None,
-    field: Field = None,
-    dense: Dense = None,
-    dimensions: Annotated[
-        int, typer.Option("--dimensions", min=1, metavar="N", help="Vector size, if --dense is not given.")
-    ] = 768,
-    device: Device = "auto",
-) -> None:
-    """Print the disk, memory and time that each kind of index would need.
-
-    Measures a small sample on this machine and scales the result. Writes nothing.
-
-    [cyan]holdfast index plan corpus.jsonl --dense intfloat/e5-base-v2[/cyan]
-    """
-    with train_extra("measuring"):
-        from holdfast.retrieval import plan as planning
-        from holdfast.retrieval.corpus import fields_of
-
-        sample, count = planning.sample_of(corpus, passages, fields_of(field or ()))
-        size = planning.size_of(sample, count)
-        rate = None
-        if dense is not None:
-            rate, dimensions = planning.encoding_rate(dense, sample, device)
-        row = planning.row_seconds(dimensions, device)
-        rows = [planning.bm25_needs(size, planning.bm25_rate(sample))]
-        rows += [planning.dense_needs(size, dimensions, rate, row, sq8=sq8) for sq8 in (False, True)]
-
-    lines: list[tuple[str, ...]] = [
-        ("", "disk", "at most,", "memory,", "memory,", "time to", f"{planning.QUERIES}"),
-        ("index", "", "building", "building", "searching", "build", "queries"),
-    ]
-    for needs in rows:
-        sizes = (needs.disk, needs.building_disk, needs.building_memory, needs.memory)
-        times = (needs.build_seconds, needs.batch_seconds)
-        lines.append((needs.kind, *map(size_text, sizes), *("–" if t is None else duration(t) for t in times)))
-    console = out()
-    console.print(f"{size.passages:,} passages of {size.text:.0f} bytes and {size.pairs:.0f} different words")
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for name, *cells in lines:
-        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        console.print("  ".join([name.ljust(widths[0]), *numbers]), soft_wrap=True)
-    console.print(
-        "With less memory, the index is read from disk, which is slower. Times are measured on a sample and scaled."
-        + (" For the time that encoding takes, name the model: --dense MODEL." if dense is None else "")
-    )
 
 
 @app.command("show")

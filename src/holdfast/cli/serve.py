@@ -32,7 +32,6 @@ def serve(
     cache_size: Annotated[
         int, typer.Option(metavar="N", min=0, help="Number of queries to cache; 0: no cache.")
     ] = 100_000,
-    keep_cache: Annotated[bool, typer.Option(help="Save the cache in DIR for the next start.")] = True,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Dense index: new path of the encoder, if it was moved.")
     ] = None,
@@ -72,7 +71,6 @@ def serve(
         token=token,
         batching=Batching(most=batch, wait=wait_ms / 1000, waiting=waiting),
         cache_size=cache_size,
-        keep_cache=keep_cache,
         on_ready=on_ready,
     )
     console.print("Stopped, after answering every request that was received.")

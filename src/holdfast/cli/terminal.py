@@ -1,4 +1,4 @@
-"""Consoles, durations, small drawings, and a status line while heavy packages load. Importing it loads no torch."""
+"""Consoles, durations, and a status line while heavy packages load. Importing it loads no torch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +18,6 @@ from holdfast.base.errors import HoldfastError, MissingExtra
 from holdfast.base.importing import TRAIN_PACKAGES
 
 ABSENT = "–"
-_BLOCKS = "▁▂▃▄▅▆▇█"
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 """Context settings of every command."""
@@ -104,20 +102,3 @@ def duration(seconds: float) -> str:
         return f"{whole // 60} min {whole % 60:02d} s"
     minutes = whole // 60
     return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def spark(values: Sequence[float], width: int) -> str:
-    """A series as at most `width` blocks. Each is a mean; heights go from the smallest to the largest.
-
-    >>> spark([0, 1, 2, 3, 4, 5, 6, 7], 4)
-    '▁▃▆█'
-    >>> spark([0.5, 0.5], 4)
-    '▄▄'
-    """
-    count = min(width, len(values))
-    edges = [len(values) * i // count for i in range(count + 1)] if count else []
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means, default=0.0), max(means, default=0.0)
-    if high - low <= 1e-9 * max(abs(high), abs(low)):
-        return _BLOCKS[3] * count
-    return "".join(_BLOCKS[round(7 * (mean - low) / (high - low))] for mean in means)

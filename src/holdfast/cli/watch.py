@@ -8,12 +8,11 @@ import subprocess
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event, Thread
 from time import perf_counter, sleep
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +21,7 @@ from holdfast.base.run_folder import is_finished, is_run
 from holdfast.cli.findings import show
 from holdfast.cli.pages import LivePage
 from holdfast.cli.sources import STDIN, NameOption, given_names, is_stream, path_of, stdin
-from holdfast.cli.terminal import discard_stdout, err, is_live, out, program
+from holdfast.cli.terminal import err, is_live, out, program
 from holdfast.train.listener import Listener, StepResult
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ _SERVICE = 30.0
 """Fewest seconds between two requests to a service."""
 _COMMAND_SECONDS = 60.0
 """Seconds that the command of --exec may take."""
-_PART = 1 << 16
 
 OnFinding = Callable[["Finding", "Log"], None]
 Given = Mapping[str, str]
@@ -243,27 +241,26 @@ def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage
     """Pass a pipe on until it ends, and report what its log shows. Returns whether there are findings."""
     from holdfast.diagnose.diagnose import diagnose
 
-    # Unbuffered: each part is passed on as it comes. Opened here, where a pipe that cannot be read is an error at once.
-    stream: IO[bytes] = stdin().buffer if source == STDIN else open(source, "rb", buffering=0)  # noqa: SIM115
-    stream = getattr(stream, "raw", stream)
-    # Ctrl-C reaches the trainer too, whose last output ends the pipe.
-    before = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        with TemporaryDirectory(prefix="holdfast-") as folder:
-            path, ended = Path(folder) / "pipe", Event()  # a file, because a log is read more than once
-            path.touch()
-            pause, seen = every, _size(path)  # before the first part may come
-            Thread(target=_copy, args=(stream, path, ended), daemon=True).start()
+    # Opened here, where a pipe that cannot be read is an error at once.
+    with nullcontext(stdin()) if source == STDIN else open(source, "rb") as stream, TemporaryDirectory() as folder:
+        path = Path(folder) / "pipe"  # a file, because a log is read more than once
+        path.touch()
+        # Ctrl-C reaches the trainer too, whose last output ends the pipe. If nothing reads the output, or the disk is
+        # full, `tee` goes on, because Python ignores SIGPIPE and hands that down: the trainer must not stop for it.
+        before = signal.signal(signal.SIGINT, lambda *_: None)
+        try:
+            tee = subprocess.Popen(["tee", "-i", path], stdin=stream, restore_signals=False)
+            pause, seen = every, _size(path)
             follower = Follower(_Alarms(), on_finding, live=live)
-            while not ended.wait(pause):
+            while _still_runs(tee, pause):
                 began, size = perf_counter(), _size(path)
                 if size != seen:
                     with suppress(DataError):  # nothing to read yet
                         follower.take(_read_piped(path, given))
                     pause, seen = max(every, _REST * (perf_counter() - began)), size
             logs = _read_piped(path, given)
-    finally:
-        signal.signal(signal.SIGINT, before)
+        finally:
+            signal.signal(signal.SIGINT, before)
     follower.take(logs)
     for log in logs:
         err().print()
@@ -271,26 +268,13 @@ def _watch_pipe(source: str, every: float, on_finding: OnFinding, live: LivePage
     return follower.has_findings
 
 
-def _copy(stream: IO[bytes], path: Path, ended: Event) -> None:
-    """Copy a pipe to standard output and to a file, as `tee` does. The trainer must not stop because one of them cannot
-    be written: it is left out from then on."""
-    copy = path.open("wb")
-    outputs = [sys.stdout.buffer, copy]
+def _still_runs(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for the end of a process. Returns whether it still runs after `seconds`."""
     try:
-        while part := stream.read(_PART):
-            for output in list(outputs):
-                try:
-                    output.write(part)
-                    output.flush()
-                except OSError as error:
-                    outputs.remove(output)
-                    err().print(f"holdfast: a part of the output is lost: {error.strerror}")
-    finally:
-        stream.close()
-        with suppress(OSError):  # what could not be written, the user was told
-            copy.close()
-        discard_stdout()
-        ended.set()
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
 
 
 def _read_piped(path: Path, given: Given) -> tuple[Log, ...]:

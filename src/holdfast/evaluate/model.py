@@ -17,21 +17,19 @@ from holdfast.agent.agent import SearchAgent
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.base.run_folder import MODEL, checkpoints_of, is_run
-from holdfast.evaluate.chat import ChatPolicy, ChatWords
 from holdfast.evaluate.methods import METHODS, Method
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer
 from holdfast.evaluate.questions import WORLD, is_of_recipe
 from holdfast.evaluate.servers import Server
 from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.hf import HFPolicy
-from holdfast.model.language_model import load_model, pick_device
+from holdfast.model.language_model import load_model, load_tokenizer, pick_device
 from holdfast.model.support import positions_of
 from holdfast.recipe import Config, load
 from holdfast.recipe.loading import PASSAGES
 from holdfast.recipe.settings import parse_overrides
 from holdfast.train.checkpoint import model_folder
 from holdfast.train.loading import load_protocol, load_recipe, load_retriever
-from holdfast.train.threads import choose_threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +105,11 @@ def open_model(
     server: Server | None = None,
     tokenizer: str | None = None,
     given: Sequence[str] = (),
-    note: Callable[[str], None] | None = None,
 ) -> EvaluatedModel:
     """Load the model, or connect to its server.
 
     `model` as in `settings_of`. `samples` None decodes greedily. `given` are the settings of the user. Truncated
-    sampling is used only when it is among them, so that a run trained with it is evaluated like the others. With
-    `note`, a local model gets as many CPU threads as are fastest, as in training, and `note` gets a sentence on them.
+    sampling is used only when it is among them, so that a run trained with it is evaluated like the others.
     """
     top_p, top_k = _truncation(config, given)
     temperature = config.sampling.temperature
@@ -137,11 +133,16 @@ def open_model(
         if top_k:
             raise ConfigError("--sampling.top_k does not go with --server: OpenAI's API does not have this setting")
         name, server_tokenizer = _tokenizer_for(server, tokenizer, folder, config)
-        kind = ChatPolicy if server.is_chat else OpenAIPolicy
         return EvaluatedModel(
             name=server.model,
             config=config,
-            policy=kind(server, server_tokenizer, temperature=0.0 if samples is None else temperature, top_p=top_p),
+            policy=OpenAIPolicy(
+                server,
+                server_tokenizer,
+                template_variables=config.model.chat_template_kwargs,
+                temperature=0.0 if samples is None else temperature,
+                top_p=top_p,
+            ),
             tokenizer=server_tokenizer,
             positions=server.context or math.inf,
             local=False,
@@ -153,8 +154,6 @@ def open_model(
         raise ConfigError("--tokenizer has no effect without --server, because a local model has its own tokenizer")
     saved = folder()  # once, because it reads the whole checkpoint for its checksums
     language_model = load_model(config.model, saved, pick_device(config.run.device))
-    if note is not None and (measured := choose_threads(language_model, config)):
-        note(measured)
     policy = HFPolicy(
         language_model.model,
         language_model.tokenizer,
@@ -188,7 +187,7 @@ def open_agent(
 ) -> SearchAgent:
     """The agent of a recipe with the model of `open_model`. For one on a server, `model` gives the tokenizer.
 
-    Raises `ConfigError` for a chat endpoint that cannot continue an answer.
+    Raises `ConfigError` for a chat endpoint.
     """
     samples = None if greedy else 1
     opened = open_model(model, config, run, samples=samples, checkpoint=checkpoint, server=server, given=given)
@@ -203,21 +202,23 @@ def open_agent(
 
 def fitted(protocol: SearchProtocol, model: EvaluatedModel) -> SearchProtocol:
     """The protocol, with rollouts no longer than the contexts of the model. A chat endpoint has the chat template."""
-    template = ChatTemplate() if isinstance(model.policy, ChatPolicy) else protocol.template
+    template = ChatTemplate("none") if _is_chat(model) else protocol.template
     most = int(min(protocol.max_total_tokens, model.positions))
     return replace(protocol, max_total_tokens=most, template=template)
 
 
 def refuse_unfit(model: EvaluatedModel, method: Method, protocol: SearchProtocol) -> None:
-    """Raise `ConfigError` for a chat endpoint that cannot continue an answer, when the method needs that."""
-    if not isinstance(model.policy, ChatPolicy) or not method.continues(protocol):
-        return
-    if (fault := model.policy.fault_in_continuing()) is not None:
+    """Raise `ConfigError` for a chat endpoint, when the method has to continue an answer."""
+    if _is_chat(model) and method.continues(protocol):
+        completions = model.policy.url.replace("/chat/", "/")
         raise ConfigError(
-            f"--method {method.name} needs a server that continues a partial answer exactly, and {model.policy.url} "
-            f"does not ({fault}). Chat endpoints of hosted models (OpenAI, Anthropic) cannot; use --method direct, "
-            "cot, rag or r1, or a server with /v1/completions"
+            f"{method.name} continues an answer that the model has begun, and chat endpoints do not do that exactly. "
+            f"Give --server {completions}, or evaluate with --method direct, cot, rag or r1"
         )
+
+
+def _is_chat(model: EvaluatedModel) -> bool:
+    return isinstance(model.policy, OpenAIPolicy) and model.policy.server.is_chat
 
 
 def agent_protocol(method: Method, config: Config) -> SearchProtocol:
@@ -266,20 +267,15 @@ def _tokenizer_for(
     """(name, the tokenizer that writes prompts for a server's model)."""
     if server.is_chat and given not in (None, "none"):
         raise ConfigError(f"--tokenizer {given}: {server.url} applies the chat template itself; leave --tokenizer out")
-    if server.is_chat:
-        return "none", ChatWords(config.model.chat_template_kwargs)
-    if given == "none":
-        return given, WordTokenizer()
-    from transformers import AutoTokenizer
-
+    if server.is_chat or given == "none":
+        return "none", WordTokenizer()
     name = given or str(folder())
     try:
-        return name, AutoTokenizer.from_pretrained(name, trust_remote_code=config.model.trust_remote_code)
-    except Exception as error:  # transformers raises a dozen kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
+        return name, load_tokenizer(name, config.model)
+    except ModelError as error:
         raise ModelError(
-            f"the tokenizer {name!r} cannot be loaded ({reason}), and the chat template of the server's model is "
-            "unknown without it. Give --tokenizer with a folder or hub id; or --server with the path "
+            f"the tokenizer {name!r} cannot be loaded: {error}. Without it, the chat template of the server's "
+            "model is unknown. Give --tokenizer with a folder or hub id; or --server with the path "
             "/v1/chat/completions, where the server applies the template; or --tokenizer none, which sends plain text "
             "and counts words as tokens"
         ) from None

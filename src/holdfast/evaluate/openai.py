@@ -2,7 +2,10 @@
 
 `POST /v1/completions`, one call a turn, with the whole context as text. It returns no token ids, so its rollouts
 cannot be trained on. The tokenizer applies the chat template here, as for a local model: the server gets plain text.
-`chat.py` has the same for chat endpoints, where the server writes the template.
+
+`POST /v1/chat/completions` gets a context as one user message, and the server writes the template: no tokenizer is
+needed here. Methods that continue an answer cannot use it: such a server begins another answer, or its template strips
+blanks and drops thoughts.
 
 Neutral sampling values are always sent, because servers otherwise take the model's own (`top_k`, repetition penalty).
 A server that refuses a field by its name gets the request without it.
@@ -10,27 +13,26 @@ A server that refuses a field by its name gets the request without it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from operator import itemgetter
+from dataclasses import replace
 from typing import Any
 
 from holdfast.base.answers import Answer, HTTPClient, whole_characters
 from holdfast.base.errors import RolloutError
 from holdfast.base.retries import PATIENCE, Retries
-from holdfast.base.workers import LoopThread, Workers
+from holdfast.base.workers import LoopThread
 from holdfast.evaluate.servers import Server, uses_proxy
 from holdfast.model.policy import Completion, Request, StopReason
 from holdfast.model.tokens import Tokenizer, decode_for_server
 
-TRANSIENT = frozenset({408, 409, 425, 500, 504})
+_TRANSIENT = frozenset({408, 409, 425, 500, 504})
 """HTTP statuses worth a retry."""
-AWAY = frozenset({429, 502, 503})
+_AWAY = frozenset({429, 502, 503})
 """HTTP statuses of a server that is restarted, or asks for fewer calls. They are tried again for longer."""
-_MAX_CONSECUTIVE_FAILURES = 8
-"""Consecutive failed calls after which the server is given up."""
 _MOST_BYTES = 2**18  # of an answer, beside its turn
 _MOST_BYTES_PER_TOKEN = 256  # of a turn: what is longer was not sampled with the limit that was sent
 
@@ -52,7 +54,8 @@ class OpenAIPolicy:
 
     Args:
         server: where it is, the model and the key.
-        tokenizer: decodes contexts; `WordTokenizer` if the model's is not available.
+        tokenizer: decodes contexts; `WordTokenizer` if the model's is not available, and for a chat endpoint.
+        template_variables: for the chat template of a chat endpoint; vLLM and SGLang take them.
         temperature: 0 is greedy decoding.
         concurrency: simultaneous calls.
         timeout: seconds of one attempt. retries: attempts after the first. backoff: seconds before the second.
@@ -67,6 +70,7 @@ class OpenAIPolicy:
         server: Server,
         tokenizer: Tokenizer,
         *,
+        template_variables: Mapping[str, Any] | None = None,
         temperature: float = 0.0,
         top_p: float = 1.0,
         concurrency: int = 32,
@@ -76,15 +80,13 @@ class OpenAIPolicy:
         patience: float = PATIENCE,
     ) -> None:
         self.server, self.url, self.tokenizer = server, server.url, tokenizer
-        self._added = added_bos(tokenizer)
+        self._added, self._variables = added_bos(tokenizer), dict(template_variables or {})
         self.temperature, self.top_p = temperature, top_p
         self._timeout, self._patience = timeout, patience
         self._retries = Retries(retries, backoff=backoff, patience=patience)
         self._http = HTTPClient(self.url, secret=server.api_key, proxies=uses_proxy(self.url))
-        self._loop = LoopThread("server")
-        self._threads = Workers(concurrency, "completions")
+        self._loop, self._turns = LoopThread("server"), asyncio.Semaphore(concurrency)
         self._pending: dict[Future[Completion], str] = {}
-        self._failed_in_a_row = 0
         self._omitted: frozenset[str] = frozenset()
         """Fields that the server refused."""
         self._limit = "max_tokens"
@@ -92,78 +94,64 @@ class OpenAIPolicy:
     def submit(self, requests: Sequence[Request]) -> None:
         """Send requests, `concurrency` at a time."""
         for request in requests:
-            self._pending[self._threads.submit(self._complete, request)] = request.id
+            self._pending[self._loop.start(self._complete(request))] = request.id
 
     def poll(self) -> list[Completion]:
-        """Wait until at least one is answered. Raises `RolloutError` when the server fails again and again."""
+        """Wait until at least one is answered. A call that failed has an error."""
         done, _ = wait(self._pending, return_when=FIRST_COMPLETED)
-        completions = []
-        for call in [call for call in self._pending if call in done]:
+        answered = [call for call in self._pending if call in done]
+        for call in answered:
             del self._pending[call]
-            completion = call.result()
-            completions.append(completion)
-            if completion.error is None:
-                self._failed_in_a_row = 0
-                continue
-            self._failed_in_a_row += 1
-            if self._failed_in_a_row >= _MAX_CONSECUTIVE_FAILURES:
-                raise RolloutError(
-                    f"{self._failed_in_a_row} calls in a row failed. The last error: {completion.error}. Fix the "
-                    "server, then repeat the command: it continues where it stopped"
-                )
-        return completions
+        return [call.result() for call in answered]
 
     def release(self, ids: Iterable[str]) -> None:
-        """Drop the calls of these ids. Those that are running finish, and their results are ignored."""
+        """Cancel the calls of these ids."""
         released = set(ids)
         for call in [call for call, id in self._pending.items() if id in released]:
             call.cancel()
             del self._pending[call]
 
     def close(self) -> None:
-        """End the threads, and cancel running calls."""
-        self._threads.close()
+        """End the thread, and cancel running calls."""
         self._loop.close()
 
-    def _complete(self, request: Request) -> Completion:
+    async def _complete(self, request: Request) -> Completion:
+        async with self._turns:
+            try:
+                return await self._turn(request)
+            except RolloutError as error:
+                return replace(_cut(request), error=str(error))
+
+    async def _turn(self, request: Request) -> Completion:
+        """The answer to a call, which is made again while the server cannot answer for the moment, without fields that
+        it does not know, and with fewer tokens where its context is full. Raises `RolloutError`."""
         failures, most = 0, request.max_new_tokens
         while True:
-            away, asked = False, 0.0
+            body, away, asked = self._body(request, most), False, 0.0
             try:
-                body = self._body(request, most)
-                answer = self._post(body)
+                answer = await self._post(body)
                 if answer.status == 200:
-                    completion = parse_completion(answer, request, self._text)
+                    completion = parse_completion(answer, request, chat=self.server.is_chat)
                     self._retries.answered()
-                    if completion.error is None:
-                        return completion
-                    reason = completion.error
-                else:
-                    if self._adapt(answer, body):
-                        continue
-                    if answer.status in _REFUSED and _CONTEXT_FULL.search(answer.body.decode("utf-8", "replace")):
-                        if most == 1:
-                            return Completion(
-                                id=request.id, token_ids=None, logprobs=None, stop_reason="length", text=""
-                            )
-                        most //= 2  # how many tokens still fit, only the server can tell
-                        continue
-                    reason, asked = self._refusal(answer), answer.retry_after
-                    away = is_away(answer, reason)
-                    if not away and answer.status not in TRANSIENT:
-                        return _failed(request, reason)
+                    return completion
+                if self._adapt(answer, body):
+                    continue
+                if answer.status in _REFUSED and _CONTEXT_FULL.search(answer.body.decode("utf-8", "replace")):
+                    if most == 1:
+                        return _cut(request)
+                    most //= 2  # how many tokens still fit, only the server can tell
+                    continue
+                reason, asked = self._refusal(answer), answer.retry_after
+                away = answer.status in _AWAY and not _NO_QUOTA.search(reason)  # no account fills while one waits
+                if not away and answer.status not in _TRANSIENT:
+                    raise RolloutError(reason)
             except (TimeoutError, ConnectionError, ValueError) as error:
                 away, reason = isinstance(error, ConnectionError), str(error)
             failures += 1
-            if not self._pause(failures, reason if away else None, asked):
-                return _failed(request, reason)
-
-    def _pause(self, failures: int, away: str | None, asked: float) -> bool:
-        """Wait before the next attempt of a call; False when it should be given up."""
-        if asked > self._patience or self._threads.closed.is_set():
-            return False
-        pause = self._retries.pause(failures, away=away, asked=asked)
-        return pause is not None and not self._threads.closed.wait(pause)
+            pause = self._retries.pause(failures, away=reason if away else None, asked=asked)
+            if pause is None or asked > self._patience:
+                raise RolloutError(reason)
+            await asyncio.sleep(pause)
 
     def _adapt(self, answer: Answer, body: Mapping[str, Any]) -> bool:
         """Leave out, from now on, the optional fields of a body that the server refuses. False if there are none."""
@@ -173,7 +161,7 @@ class OpenAIPolicy:
         if "max_tokens" in body and "max_completion_tokens" in text:
             self._limit = "max_completion_tokens"
             return True
-        neutral = (*_OPTIONAL, *(("top_p",) if self.top_p == 1 else ()), *self._more_optional)
+        neutral = (*_OPTIONAL, *(("top_p",) if self.top_p == 1 else ()))
         refused = {name for name in neutral if name in body and re.search(rf"\b{name}\b", text)}
         self._omitted |= refused
         return bool(refused)
@@ -192,9 +180,9 @@ class OpenAIPolicy:
             return f"{reason}. It asks to wait {answer.retry_after:.0f} seconds; repeat the command then"
         return reason
 
-    def _post(self, body: dict[str, Any]) -> Answer:
+    async def _post(self, body: dict[str, Any]) -> Answer:
         """Raises as `HTTPClient.exchange` does."""
-        call = self._http.exchange(
+        return await self._http.exchange(
             "POST",
             self.url,
             content=json.dumps(body).encode(),
@@ -202,7 +190,6 @@ class OpenAIPolicy:
             seconds=self._timeout,
             most=_MOST_BYTES + _MOST_BYTES_PER_TOKEN * body[self._limit],
         )
-        return self._loop.run(call)
 
     def _body(self, request: Request, most: int) -> dict[str, Any]:
         body = {
@@ -220,22 +207,12 @@ class OpenAIPolicy:
         }
         return {name: value for name, value in body.items() if name not in self._omitted}
 
-    # What a chat endpoint has different.
-
-    _more_optional: tuple[str, ...] = ()
-
     def _prompt(self, context: str) -> dict[str, Any]:
         """The fields that carry a context."""
-        return {"prompt": context.removeprefix(self._added)}
-
-    def _text(self, choice: Mapping[str, Any]) -> Any:
-        """The text of a choice."""
-        return choice["text"]
-
-
-def is_away(answer: Answer, reason: str) -> bool:
-    """Whether a server that answered so may be tried for longer: an empty account does not fill while one waits."""
-    return answer.status in AWAY and not _NO_QUOTA.search(reason)
+        if not self.server.is_chat:
+            return {"prompt": context.removeprefix(self._added)}
+        variables = {"chat_template_kwargs": self._variables} if self._variables else {}
+        return {"messages": [{"role": "user", "content": context}], **variables}
 
 
 def added_bos(tokenizer: Any) -> str:
@@ -245,24 +222,24 @@ def added_bos(tokenizer: Any) -> str:
     return bos if bos and str(tokenizer.decode(tokenizer("a")["input_ids"])).startswith(bos) else ""
 
 
-def parse_completion(
-    answer: Answer, request: Request, text_of: Callable[[Mapping[str, Any]], Any] = itemgetter("text")
-) -> Completion:
-    """The turn in a server's response; a `Completion` with an error if there is none. `text_of` reads its choice.
+def parse_completion(answer: Answer, request: Request, *, chat: bool = False) -> Completion:
+    """The turn in a server's response; `chat` in that of a chat endpoint. Raises `ValueError` for half a turn, or none.
 
     A server may leave out the stop text, and may or may not name it. It is appended again, because it closes the turn's
     tag. Text after it is removed.
     """
     try:
         choice = answer.json()["choices"][0]
-        text, finish = text_of(choice), choice.get("finish_reason")
+        text, finish = choice["message"].get("content") if chat else choice["text"], choice.get("finish_reason")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        return _failed(request, f"{answer.url} answered without `choices` that contain text: {answer.quoted()}")
+        raise ValueError(f"{answer.url} answered without `choices` that contain text: {answer.quoted()}") from None
+    if chat and text is None and finish == "length":  # a model that reasons may spend all tokens on it
+        text = ""
     if not isinstance(text, str):
-        return _failed(request, f"{answer.url} answered with `text` that is not a string: {answer.quoted()}")
+        raise ValueError(f"{answer.url} answered with `text` that is not a string: {answer.quoted()}")
     if finish not in ("stop", "length", "eos", "eos_token", "stop_sequence"):
         finish = answer.quoted(repr(finish))
-        return _failed(request, f"{answer.url} ended a turn with finish_reason = {finish}, so it may be half a turn")
+        raise ValueError(f"{answer.url} ended a turn with finish_reason = {finish}, so it may be half a turn")
     text = whole_characters(text)
     ends = [text.index(mark) + len(mark) for mark in request.stop if mark in text]
     reason: StopReason = "length" if finish == "length" else "eos"
@@ -317,5 +294,6 @@ class WordTokenizer:
         return "".join(self._pieces[i] for i in ids)
 
 
-def _failed(request: Request, reason: str) -> Completion:
-    return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason="length", text="", error=reason)
+def _cut(request: Request) -> Completion:
+    """A turn without a token."""
+    return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason="length", text="")

@@ -15,8 +15,8 @@ from typing import Any
 
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.files import write_whole
-from holdfast.base.jsonl import write_jsonl
-from holdfast.base.stored import bounded_json, read_object
+from holdfast.base.jsonl import own_rows, write_jsonl
+from holdfast.base.stored import read_object
 
 FORMAT = "holdfast-eval-1"
 SETTINGS, ROWS, RESULTS = "settings.json", "questions.jsonl", "results.json"
@@ -62,10 +62,10 @@ class EvalFolder:
             raise ConfigError(
                 f"{self.path} cannot be written ({error.strerror}); give --out a folder that can"
             ) from error
-        rows, ends_whole = _read_rows(self.path / ROWS)
+        rows = read_whole_rows(self.path / ROWS)
         self.rows = {row["id"]: row for row in rows if row["status"] not in FAILED}
         self.failed_before = {row["id"] for row in rows if row["status"] in FAILED}
-        if len(self.rows) < len(rows) or not ends_whole:
+        if (self.path / ROWS).exists():  # its last line may be cut off
             write_jsonl(self.path / ROWS, self.rows.values())
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -99,31 +99,9 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
 
 
 def read_whole_rows(path: Path) -> list[Row]:
-    """Rows of a file that may be missing or end in an incomplete line. Raises `DataError` for any other damage."""
-    return _read_rows(path)[0]
-
-
-def _read_rows(path: Path) -> tuple[list[Row], bool]:
-    """`read_whole_rows`, and whether the last line is complete."""
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return [], True
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    rows = []
-    lines = raw.split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end was never finished
-        try:
-            row = bounded_json(line)
-            if not isinstance(row["id"], str) or not isinstance(row["status"], str):
-                raise TypeError
-        except (ValueError, KeyError, TypeError):
-            raise DataError(
-                f"{path}:{number} is not an answer of an evaluation; remove the line, and the question is asked again"
-            ) from None
-        rows.append(row)
-    return rows, not lines[-1]
+    """The answers in a file, which may be missing. Raises `DataError` as `own_rows`."""
+    problem = "is not an answer of an evaluation; remove the line, and the question is asked again"
+    return list(own_rows(path, problem, id=str, status=str))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,7 +44,8 @@ from holdfast.model.support import (
     whole_memory,
     worth_sharing,
 )
-from holdfast.model.tokens import REPLACEMENT, decode
+from holdfast.model.tokens import decode
+from holdfast.model.turn_ends import END, StopTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,8 +57,6 @@ _MAX_WAIT = 16  # steps a row waits at most
 _PREFILL_TOKENS, _PREFILL_TOKENS_CPU = 16_384, 1024
 
 _STAYS = 1 / 16  # share of a GPU that storage and casts may take while the model learns
-
-END, MAYBE = 1, 2
 
 
 @dataclass(slots=True)
@@ -496,47 +494,3 @@ def _check_sampling(temperature: float, top_p: float, top_k: int) -> None:
         raise ConfigError(
             f"top_p = {top_p}, top_k = {top_k}: top_p must be in (0, 1] and top_k must be 0 (all) or more"
         )
-
-
-class StopTable:
-    """For each set of stop strings one byte per token id: 0 continues, `END` ends the sequence, `MAYBE` may complete a
-    stop string, so that the text must be checked.
-
-    A stop string is completed only by a token whose own text contains its last character, so the text of a turn is
-    decoded for those tokens alone. (A last character outside ASCII may span several byte tokens, whose own text is the
-    replacement character: these are checked too.)
-    """
-
-    def __init__(self, tokenizer: Any, end_ids: Iterable[int], vocabulary: int) -> None:
-        self._tokenizer = tokenizer
-        self._end_ids = [token for token in end_ids if token < vocabulary]
-        self._vocabulary = vocabulary
-        self._tables: dict[tuple[str, ...], bytes] = {}
-
-    def flags(self, stop: tuple[str, ...]) -> bytes:
-        """One flag per token id for this set of stop strings; computed once."""
-        if stop not in self._tables:
-            self._tables[stop] = self._make(stop)
-        return self._tables[stop]
-
-    @cached_property
-    def _texts(self) -> list[str]:
-        """The decoded text of every single token that the tokenizer knows; takes a second for 150,000 of them."""
-        known = min(self._vocabulary, len(self._tokenizer))
-        texts: list[str] = self._tokenizer.batch_decode(
-            [[token] for token in range(known)], skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        return texts
-
-    def _make(self, stop: tuple[str, ...]) -> bytes:
-        table = bytearray(self._vocabulary)
-        if stop:
-            last = {text[-1] for text in stop}
-            if not all(character.isascii() for character in last):
-                last.add(REPLACEMENT)
-            for token, text in enumerate(self._texts):
-                if not last.isdisjoint(text):
-                    table[token] = MAYBE
-        for token in self._end_ids:
-            table[token] = END
-        return bytes(table)

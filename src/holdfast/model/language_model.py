@@ -255,28 +255,33 @@ def quiet() -> Iterator[None]:
 
 
 def _find(path: str | Path) -> str | Path:
-    """Where to load a model from: the path, or the folder that `holdfast model get` has stored for its hub id.
-
-    Raises `ModelError` for a folder that holds no model, and for a hub id that is in no cache without a hub.
-    """
+    """Where to load a model from. Raises `ModelError` for a folder that holds no model, and as `_hub_id`."""
     folder, model = Path(path), str(path)
     if folder.is_dir():
         if not (folder / "config.json").is_file() and not has_adapters(folder):
             raise ModelError(f"model.path = {model!r} is a folder without config.json: no model was saved there")
         return path
-    if (ours := models.stored(path)) is not None:
-        return ours
     if folder.suffix.lower() == ".gguf" and folder.is_file():
         raise ModelError(
             f"model.path = {model!r} is a GGUF file, a quantized model for llama.cpp, and training needs a folder of "
             "whole weights. Convert it once with transformers, which reads it with gguf_file: "
             "docs/guide/quickstart.md has the lines"
         )
+    return _hub_id(model, "config.json")
+
+
+def _hub_id(model: str, file: str) -> str | Path:
+    """A hub id, which has `file`, or the folder that `holdfast model get` has stored for it.
+
+    Raises `ModelError` for one that is in no cache without a hub, whose client would take a minute to find out.
+    """
+    if (ours := models.stored(model)) is not None:
+        return ours
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        cached = try_to_load_from_cache(model, "config.json")
+        cached = try_to_load_from_cache(model, file)
     except HFValidationError:
         raise ModelError(
             f"model.path = {model!r} is not a folder here, and it cannot be a hub id (those are NAME or OWNER/NAME). "
@@ -289,7 +294,12 @@ def _find(path: str | Path) -> str | Path:
             f"model.path = {model!r} is not a folder here and not in the hub's cache, and {why}. "
             + (f"Get it without the hub: holdfast model get {name}" if name else what_to_do)
         )
-    return path
+    return model
+
+
+def load_tokenizer(path: str | Path, config: Model) -> Any:
+    """The tokenizer of a folder or a hub id. Raises `ModelError`."""
+    return _load_tokenizer(path if Path(path).is_dir() else _hub_id(str(path), "tokenizer_config.json"), config)
 
 
 def _load_tokenizer(path: str | Path, config: Model) -> Any:

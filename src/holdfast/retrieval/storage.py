@@ -27,8 +27,6 @@ from holdfast.retrieval.types import Document
 
 MANIFEST = "manifest.json"
 FORMAT = 3
-QUERY_CACHE = "queries.jsonl"
-"""Written by the server; not part of the index."""
 DOCUMENTS, OFFSETS = "documents.jsonl", "offsets.i8"
 REBUILD = "delete the folder and build the index again"
 _ALWAYS = 2**30

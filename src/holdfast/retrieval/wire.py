@@ -14,19 +14,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.base.answers import Answer, address_parts, whole_characters
-from holdfast.base.errors import ConfigError, RetrieverGarbled, RetrieverRefused
+from holdfast.base.answers import Answer, address_parts, secret_in, whole_characters
+from holdfast.base.errors import RetrieverGarbled, RetrieverRefused
 from holdfast.retrieval.types import Document, Hit
 
 TOKEN = "HOLDFAST_TOKEN"
 REQUEST_ID = "holdfast-request"
 """The header that says which request an answer belongs to. In lower case, as in ASGI."""
-_VISIBLE = re.compile(r"[!-~]+")  # ASCII without blanks: what a header may contain
 _MOST_CHARACTERS = 2**16  # of a passage that are kept: no observation shows more, and each may become a token
 
 
@@ -43,17 +40,8 @@ def retrieve_url(address: str) -> str:
 
 
 def environment_token() -> str | None:
-    """The token in `HOLDFAST_TOKEN`, which servers require and clients send; None when it is empty or not set.
-
-    Raises `ConfigError` for a token that an HTTP header cannot carry.
-    """
-    token = os.environ.get(TOKEN) or None
-    if token is not None and not _VISIBLE.fullmatch(token):
-        raise ConfigError(
-            f"{TOKEN} has a blank, a line break or a character that is not ASCII, which an HTTP header cannot carry; "
-            "use letters, digits and punctuation of ASCII"
-        )
-    return token
+    """The token in `HOLDFAST_TOKEN`, which servers require and clients send. Raises `ConfigError` as `secret_in`."""
+    return secret_in(TOKEN)
 
 
 def request_body(queries: Sequence[str], k: int) -> dict[str, Any]:

@@ -14,10 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from holdfast.base.errors import DataError
-from holdfast.base.jsonl import write_jsonl
+from holdfast.base.jsonl import own_rows, write_jsonl
 from holdfast.base.run_folder import METRICS
-from holdfast.base.stored import bounded_json
 from holdfast.recipe import Track
 from holdfast.train.listener import Listener, Listeners, StepResult
 
@@ -68,24 +66,11 @@ class MetricsFile(Listener):
             self._file = None
 
     def read(self) -> list[dict[str, Any]]:
-        """Rows in file order; [] when there is no file. Raises `DataError` for a line that is not a row, except the
-        last."""
+        """Rows in file order; [] when there is no file. Raises `DataError` as `own_rows`."""
         return list(self._rows())
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        if not self.path.is_file():
-            return
-        lines = self.path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = bounded_json(line)
-                if not isinstance(row["step"], int):
-                    raise TypeError
-            except (ValueError, KeyError, TypeError):
-                if number == len(lines):
-                    break
-                raise DataError(f'{self.path}:{number}: this line is not a row of metrics, {{"step": …}}') from None
-            yield row
+        return own_rows(self.path, 'is not a row of metrics, {"step": …}; remove the line', step=int)
 
     def last_step(self) -> int:
         """The newest step in the file; -1 when there is none."""

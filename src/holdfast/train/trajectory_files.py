@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from holdfast.agent.trajectory import Call, Read, Search, Trajectory, Turn
-from holdfast.base.jsonl import write_jsonl
+from holdfast.base.jsonl import own_rows, write_jsonl
 from holdfast.base.run_folder import DISPLACEMENT, TRAJECTORIES
-from holdfast.base.stored import bounded_json
 from holdfast.data.questions import Example
 from holdfast.train.listener import Listener, StepResult, TurnChange
 
@@ -57,7 +56,7 @@ class _Bounded:
         """1, or that of a large file that is continued by a resumed run."""
         if not self._path.is_file() or self._path.stat().st_size < LARGEST // 8:
             return 1
-        common = math.gcd(*{row["step"] for row in _whole_rows(self._path)})
+        common = math.gcd(*{row["step"] for row in own_rows(self._path, None, step=int)})
         return (common & -common) or 1  # its largest power of two; 1 where only step 0, or nothing, is left
 
     def add(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
@@ -66,14 +65,15 @@ class _Bounded:
         _append(self._path, rows)
         while self._path.is_file() and self._path.stat().st_size > LARGEST and self._stride <= step:
             self._stride *= 2
-            write_jsonl(self._path, [row for row in _whole_rows(self._path) if row["step"] % self._stride == 0])
+            rows = own_rows(self._path, None, step=int)
+            write_jsonl(self._path, [row for row in rows if row["step"] % self._stride == 0])
 
 
 def forget_trajectories_after(run_dir: Path, step: int) -> None:
     """Delete the rows after `step`, the checkpoint of a stopped run: the resumed run writes them again."""
     for path in (run_dir / TRAJECTORIES, run_dir / DISPLACEMENT):
         if path.is_file():
-            write_jsonl(path, [row for row in _whole_rows(path) if row["step"] <= step])
+            write_jsonl(path, [row for row in own_rows(path, None, step=int) if row["step"] <= step])
 
 
 def _row(step: int, trajectory: Trajectory, example: Example, changes: Sequence[TurnChange]) -> dict[str, Any]:
@@ -114,14 +114,3 @@ def _append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     if rows:
         with path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a file whose last line may be cut off."""
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
-            row = bounded_json(line)
-            if isinstance(row["step"], int):
-                yield row
-        except (ValueError, KeyError, TypeError):
-            continue

@@ -76,7 +76,7 @@ class Served:
 
     def start(self) -> None:
         """Start, and wait until it answers."""
-        command = [sys.executable, "-m", "holdfast", "serve", self.index, "--port", str(self.port), "--no-keep-cache"]
+        command = [sys.executable, "-m", "holdfast", "serve", self.index, "--port", str(self.port)]
         log = self.index.parent / "serve.log"
         with log.open("ab") as out:
             self._process = subprocess.Popen(command, env=environment(), stdout=out, stderr=out)

@@ -286,9 +286,6 @@ def test_from_start_to_stop(index_folder: Path, serve_process: Start) -> None:
     assert "Stopped, after answering every request" in rest
     assert process.returncode == 0
 
-    process, address = serve_process(index_folder)  # remembers
-    assert "holdfast_cached_queries 53.0" in httpx.get(f"{address}/metrics", trust_env=False).text
-
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_what_was_accepted_is_answered(index_folder: Path, serve_process: Start, number: signal.Signals) -> None:

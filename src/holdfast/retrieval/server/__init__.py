@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import socket
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from holdfast.base.errors import ConfigError, MissingExtra
 from holdfast.retrieval import open_index
 from holdfast.retrieval.server.batching import Batching
 from holdfast.retrieval.server.query_cache import QueryCache
-from holdfast.retrieval.storage import MANIFEST, QUERY_CACHE
 
 
 def serve(
@@ -27,7 +25,6 @@ def serve(
     token: str | None = None,
     batching: Batching | None = None,
     cache_size: int = 100_000,
-    keep_cache: bool = True,
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. Then refuse new connections, answer accepted requests, and return.
@@ -38,7 +35,6 @@ def serve(
         topk: passages per query when a request does not say.
         token: required from callers as `Authorization: Bearer TOKEN`.
         cache_size: most queries whose results are cached.
-        keep_cache: keep the cache over restarts, in `folder`.
         on_ready: called with the address.
 
     Raises:
@@ -55,9 +51,7 @@ def serve(
     with listener:
         retriever = open_index(folder, model=model, device=device)
         retriever.rank(["warm up"], topk)
-        fingerprint = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
-        path = folder / QUERY_CACHE if keep_cache else None
-        cache = QueryCache(cache_size, path, fingerprint)
+        cache = QueryCache(cache_size)
         # Who has the token may call by any name. Where other machines can call, names are not known.
         local = host if token is None and ip_address(listener.getsockname()[0]).is_loopback else None
         app = make_app(retriever, topk=topk, token=token, local=local, batching=batching, cache=cache)
