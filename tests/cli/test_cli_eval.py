@@ -73,6 +73,7 @@ def test_a_model_is_evaluated_resumed_and_compared(model: str, questions: Callab
     text = holdfast("eval", "run", model, "--method", "direct", "--data", data, "--limit", "4")
     folder = Path("runs/evals/tiny-qwen-direct-mine")
     assert str(folder / "results.json") in text and "mean of sets" in text
+    assert "the fastest in a short trial (1: " in text
     results = json.loads((folder / "results.json").read_text())
     assert results["sets"]["mine"]["questions"] == 4 and results["row"] == "tiny-qwen direct"
     assert "4 of 4 answers exist already" in holdfast(

@@ -205,6 +205,7 @@ def run(
                 server=endpoint,
                 tokenizer=tokenizer,
                 checkpoint=which,
+                note=listener.note if which == checkpoints[0] else None,
             )
             evaluation = Evaluation(
                 evaluated,

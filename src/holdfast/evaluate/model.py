@@ -30,6 +30,7 @@ from holdfast.recipe.loading import PASSAGES
 from holdfast.recipe.settings import parse_overrides
 from holdfast.train.checkpoint import model_folder
 from holdfast.train.loading import load_protocol, load_recipe, load_retriever
+from holdfast.train.threads import choose_threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +106,13 @@ def open_model(
     server: Server | None = None,
     tokenizer: str | None = None,
     given: Sequence[str] = (),
+    note: Callable[[str], None] | None = None,
 ) -> EvaluatedModel:
     """Load the model, or connect to its server.
 
     `model` as in `settings_of`. `samples` None decodes greedily. `given` are the settings of the user. Truncated
-    sampling is used only when it is among them, so that a run trained with it is evaluated like the others.
+    sampling is used only when it is among them, so that a run trained with it is evaluated like the others. With
+    `note`, a local model gets as many CPU threads as are fastest, as in training, and `note` gets a sentence on them.
     """
     top_p, top_k = _truncation(config, given)
     temperature = config.sampling.temperature
@@ -154,6 +157,8 @@ def open_model(
         raise ConfigError("--tokenizer has no effect without --server, because a local model has its own tokenizer")
     saved = folder()  # once, because it reads the whole checkpoint for its checksums
     language_model = load_model(config.model, saved, pick_device(config.run.device))
+    if note is not None and (measured := choose_threads(language_model, config)):
+        note(measured)
     policy = HFPolicy(
         language_model.model,
         language_model.tokenizer,

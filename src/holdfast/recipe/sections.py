@@ -42,9 +42,8 @@ class Run(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to train on. `auto`: a GPU if there is one."""
     threads: int = Field(0, ge=0, le=1024)
-    """Number of CPU threads. 0: one for the tiny model, otherwise PyTorch's choice, and no more than a container may
-    use. Set fewer where other programs use the cores: each pass waits for the thread that one of them holds up. A
-    resumed run keeps its number."""
+    """Number of CPU threads. 0: one for the tiny model, otherwise the fastest in a short trial. A resumed run keeps its
+    number."""
     max_failed_fraction: float = Field(0.5, gt=0, le=1)
     """Stop the run if more than this fraction of a step's rollouts fails for reasons outside the policy."""
 

@@ -37,7 +37,7 @@ class Prepared:
     questions: Questions
     retrievers: Retrievers
     needs: str | None
-    """The memory and disk that training on a CPU needs, for a model in a folder."""
+    """The memory, disk and time that training on a CPU needs, for a model in a folder."""
     notes: tuple[str, ...]
     """Sentences: rows that were skipped, the number of passages, and how many are too long to be read whole."""
 
@@ -154,7 +154,7 @@ def _needs(config: Config, skeleton: LanguageModel, questions: Questions) -> str
     validate_prompts(skeleton, questions, load_protocol(config))
     if has_adapters(config.model.path) or pick_device(config.run.device).type != "cpu":
         return None
-    return cost_of(skeleton.model, config, lora_rank=config.model.lora_rank)
+    return cost_of(skeleton.model, config, questions, lora_rank=config.model.lora_rank)
 
 
 def validate_model_and_prompts(language_model: LanguageModel, questions: Questions, protocol: SearchProtocol) -> None:

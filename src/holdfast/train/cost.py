@@ -1,4 +1,4 @@
-"""The memory of a run and the disk of a checkpoint, estimated from the shape of the model.
+"""The memory of a run, the disk of a checkpoint and the time of a step, estimated from the shape of the model.
 
 The peak of memory is a micro-batch late in an optimizer step, or late rollouts of a batch or an evaluation. Float32
 numbers, of 4 bytes each:
@@ -16,11 +16,16 @@ numbers, of 4 bytes each:
 Gradient checkpointing leaves two fifths of the activations. Python and its libraries take half a GiB. The factors are
 those of the peaks of three models on a CPU (tests/train/test_cost.py); a third of the activations is memory that the C
 library does not give back. Passages come on top.
+
+Time is that of the matrix products: a rollout's tokens pass the layers once as it grows, once for the old log-probs and
+three times in the update; a sampled token is decoded at half of the speed. A demonstration of the warm start passes
+them three times, and a rollout of an evaluation once. The speed is measured.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -30,14 +35,19 @@ import torch
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.files import size_text
-from holdfast.model.onednn import mkl_is_slow
+from holdfast.model.onednn import mkl_is_slow, use_onednn
 from holdfast.model.support import CACHE_CPU, SHARING_FROM, keys_of, text_config
 from holdfast.recipe import Config
 from holdfast.train.evaluate import CHUNK
+from holdfast.train.loading import Questions
+from holdfast.train.start_cache import start_folder
 
 _LIBRARIES = 2**29
 _USABLE = 0.9
 """Share of the machine's memory that a suggestion fills."""
+_EFFICIENCY = 0.6
+"""Share of a step that is matrix products: the rest is attention, softmax and what lies between."""
+_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +133,71 @@ def checkpoint_bytes(shape: Shape, config: Config) -> int:
     return 4 * numbers
 
 
-def cost_of(model: Any, config: Config, *, lora_rank: int = 0) -> str:
-    """A sentence on memory and disk on a CPU.
+def operations(shape: Shape, config: Config) -> float:
+    """Floating-point operations in the matrix products of a step whose rollouts fill a third of their limits."""
+    tokens, sampled = _lengths(config)
+    rollouts = config.train.questions * config.train.group_size
+    return rollouts * _products(shape, 5 * tokens + sampled, 6 * sampled)
+
+
+def warm_start_operations(shape: Shape, config: Config) -> float:
+    """Those of the warm start, with demonstrations as long as the rollouts."""
+    tokens, sampled = _lengths(config)
+    steps = config.warm_start.steps + config.world.scripts.plain_steps
+    return steps * config.warm_start.batch_size * _products(shape, 3 * tokens, 3 * sampled)
+
+
+def evaluation_operations(shape: Shape, config: Config, questions: Questions) -> float:
+    """Those of all evaluations: on dev while the run trains, and at its end."""
+    tokens, sampled = _lengths(config)
+    settings = config.eval
+    on_dev = 1 + config.train.steps // settings.every if settings.every else 0
+    asked = on_dev * min(settings.questions, len(questions.dev))
+    asked += (1 + settings.start) * len(questions.test or questions.dev)
+    rollouts = asked * (settings.samples + 1)  # one of them is greedy
+    return rollouts * _products(shape, tokens + sampled, 2 * sampled)
+
+
+def _lengths(config: Config) -> tuple[float, float]:
+    """(tokens, sampled tokens) of a rollout that fills a third of its limits."""
+    most = config.protocol.max_total_tokens
+    return most / 3, min(config.protocol.max_sampled_tokens, most) / 3
+
+
+def _products(shape: Shape, tokens: float, predicted: float) -> float:
+    """Operations of `tokens` that pass the layers, and of `predicted` tokens that pass the language-model head."""
+    layers = shape.layers * (4 * shape.hidden**2 + 3 * shape.hidden * shape.feed_forward)
+    return 2.0 * (layers * tokens + shape.hidden * shape.vocabulary * predicted)
+
+
+def speed(shape: Shape) -> float:
+    """Floating-point operations a second in a float32 linear layer of this model, as it would be computed here."""
+    layer = torch.nn.Linear(shape.hidden, shape.feed_forward, bias=False)
+    rows = torch.zeros(_ROWS, shape.hidden)
+    if shape.hidden >= SHARING_FROM:
+        use_onednn(layer)
+    seconds = []
+    with torch.inference_mode():
+        for _ in range(5):
+            started = time.perf_counter()
+            layer(rows)
+            seconds.append(time.perf_counter() - started)
+    return 2.0 * _ROWS * shape.hidden * shape.feed_forward / min(seconds)
+
+
+def _time_text(seconds: float) -> str:
+    """Seconds for people, in two digits.
+
+    >>> [_time_text(s) for s in (3.2, 40, 130, 5400, 60_000)]
+    ['3 s', '40 s', '2 min', '1.5 h', '17 h']
+    """
+    if seconds < 60:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.2g} h"
+
+
+def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int = 0) -> str:
+    """A sentence on memory, disk and time on a CPU.
 
     Raises `ConfigError` for a run that needs more memory than there is.
     """
@@ -147,10 +220,20 @@ def cost_of(model: Any, config: Config, *, lora_rank: int = 0) -> str:
     what = "keys and weights of rollouts"
     if peak == update:
         what = f"{tokens:,} tokens in a pass (train.micro_batch_tokens)"
+    a_second = _EFFICIENCY * speed(shape)
+    step = operations(shape, config) / a_second
+    made = start_folder(config).is_dir()
+    more = {
+        "the warm start": 0.0 if made else warm_start_operations(shape, config) / a_second,
+        "evaluations": evaluation_operations(shape, config, questions) / a_second,
+    }
+    of_it = " and ".join(f"{_time_text(seconds)} for {what}" for what, seconds in more.items() if seconds)
+    whole = config.train.steps * step + sum(more.values())
     return (
         f"about {needed} and the rest for {what}, of {size_text(room)} here; "
         f"{size_text(checkpoint_bytes(shape, config))} of disk per checkpoint (checkpoint.keep = "
-        f"{config.checkpoint.keep})"
+        f"{config.checkpoint.keep}); about {_time_text(step)} a step and {_time_text(whole)} in all, "
+        f"{of_it} included, if rollouts fill a third of their limits"
     )
 
 

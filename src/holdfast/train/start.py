@@ -28,7 +28,7 @@ from holdfast.train.cost import cost_of
 from holdfast.train.listener import Listener
 from holdfast.train.loading import Questions, load_protocol, skipped_rows
 from holdfast.train.start_cache import has_warm_start, shipped_start, start_folder
-from holdfast.train.threads import set_up_torch
+from holdfast.train.threads import choose_threads, set_up_torch
 from holdfast.train.warm_start import (
     Demonstration,
     Supervision,
@@ -106,7 +106,7 @@ class _Start:
     retriever: Retriever
     listener: Listener
     measured: bool = True
-    """Whether to look how much memory the run needs."""
+    """Whether to look how many CPU threads are fastest, and how much memory the run needs."""
 
     def load(self) -> LanguageModel:
         """The model of the recipe, checked now because a warm start takes time."""
@@ -124,10 +124,12 @@ class _Start:
         return language_model
 
     def measure(self, language_model: LanguageModel) -> None:
-        """Note the memory and disk that the run needs on a CPU."""
+        """Note the memory and disk that the run needs on a CPU, and the number of threads that is fastest."""
         config = self.config
         if self.measured and config.model.path != "tiny" and language_model.device.type == "cpu":
-            self.listener.note(f"this run needs {cost_of(language_model.model, config)}")
+            self.listener.note(f"this run needs {cost_of(language_model.model, config, self.questions)}")
+            if threads := choose_threads(language_model, config):
+                self.listener.note(threads)
 
     def make(self) -> LanguageModel:
         """Loaded or built, and warm-started."""
