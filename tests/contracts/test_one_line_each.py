@@ -57,63 +57,21 @@ class Toy(Method):
     needs: ClassVar = frozenset({"group advantages", "sampler"})
     acts_on: ClassVar = "it compares the rollouts of a group"
     elsewhere: ClassVar = "it is a toy"
-    metrics: ClassVar = {"toy/calls": "Hooks that were called."}
-    called: ClassVar = set()
-
-    @property
-    def further_rounds(self):
-        return 1
-
-    def select(self, groups):
-        self.called.add("select")
-        return [group.mixed for group in groups]
-
-    def probes(self, groups, answers, to_answer):
-        return [((1, *to_answer(golds[0])[0]), to_answer(golds[0])[1]) for golds in answers]
-
-    def credit(self, batch, groups, probed):
-        assert len(probed) == len(groups) and all(mean < 0 for mean in probed)
-        self.called.add("credit")
-
-    def drop_by_rollout(self, batch, groups):
-        self.called.add("drop_by_rollout")
-        return batch.loss_mask & (batch.action_ids > 1)
-
-    def drop_by_old_policy(self, micro):
-        self.called.add("drop_by_old_policy")
-        return micro.loss_mask & (micro.sampler_logprobs < -20)
-
-    def weights(self, micro):
-        self.called.add("weights")
-        return micro.old_logprobs * 0 + self.share
-
-    def check_model(self, language_model):
-        self.called.add("check_model")
-
-    def hidden_rows(self, batch):
-        self.called.add("hidden_rows")
-        return batch.advantages[:, 0] > 0
-
-    def scores(self, batch, hidden, language_model, temperature):
-        import torch
-
-        self.called.add("scores")
-        assert all(len(states) == int(batch.loss_mask[row].sum()) for row, states in hidden.items())
-        return torch.ones_like(batch.old_logprobs)
-
-    def drop_by_policy(self, micro, logprobs):
-        self.called.add("drop_by_policy")
-        return logprobs.detach() < -15
-
-    def term(self, micro, logprobs):
-        import torch
-
-        self.called.add("term")
-        return 0.01 * torch.where(micro.learned_mask, logprobs, 0.0)
-
-    def measured(self, micros):
-        return {"toy/calls": float(len(self.called))}
 '''
+OPERATION = """
+class _Toy(Operation):
+    def on_rollouts(self, batch, groups, gold):
+        assert all(mean < 0 for mean in gold([(group.id, (1,)) for group in groups]))
+        return batch.without(batch.action_ids > 1)
+
+    def on_old_policy(self, micro):
+        return micro.without(micro.sampler_logprobs < -20).weighted(micro.old_logprobs * 0 + self.settings.share)
+
+    def keeps(self, micro, logprobs):
+        return logprobs.detach() >= -15
+
+
+"""
 REWARD = """
 def brevity(trajectory, golden_answers):
     return 1.0 / len(trajectory.turns)
@@ -193,17 +151,26 @@ def test_a_penalty_of_the_package(tmp_path: Path) -> None:
 
 
 def test_a_method_of_the_package(tmp_path: Path) -> None:
-    """In a copy of the package: a module, and a field of `Methods`. A run, a refusal by TRL, the pages follow."""
+    """In a copy of the package: settings, their field, and their operation. A run, a refusal by TRL, the pages
+    follow."""
     package = Path(load.__code__.co_filename).parents[1]
     shutil.copytree(package, tmp_path / "holdfast", ignore=shutil.ignore_patterns("__pycache__", "published", "static"))
-    (tmp_path / "holdfast" / "methods" / "toy.py").write_text(METHOD)
-    registry = tmp_path / "holdfast" / "methods" / "registry.py"
-    line = "    drop_void: DropVoid = DropVoid(on=False)\n"
-    source = registry.read_text()
-    assert source.count(line) == 1
-    source = source.replace(line, line + "    toy: Toy = Toy(on=False)\n")
-    source = source.replace("class Methods(", "from holdfast.methods.toy import Toy\n\n\nclass Methods(", 1)
-    registry.write_text(source)
+    methods = tmp_path / "holdfast" / "methods"
+    (methods / "toy.py").write_text(METHOD)
+
+    def insert(name: str, *pairs: tuple[str, str]) -> None:
+        """Each text before a line of a module."""
+        source = (methods / name).read_text()
+        for line, text in pairs:
+            assert source.count(line) == 1
+            source = source.replace(line, text + line)
+        (methods / name).write_text(source)
+
+    imported = "from holdfast.methods.toy import Toy\n\n\n"
+    field = "    toy: Toy = Toy(on=False)\n"
+    insert("registry.py", ("class Methods(", imported), ("    drop_void: DropVoid = DropVoid(on=False)\n", field))
+    table = (("OPERATIONS: ", imported + OPERATION), ("    DropVoid: _DropVoid,\n", "    Toy: _Toy,\n"))
+    insert("operations.py", *table)
 
     def python(*words: str) -> str:
         environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
@@ -223,8 +190,8 @@ def test_a_method_of_the_package(tmp_path: Path) -> None:
     (tmp_path / "toy_reward.py").write_text(reward)
     trained = python("-m", "holdfast", "train", "quickstart", *(f"--{word}" for word in small), "--run.name=toy")
     (row,) = (json.loads(text) for text in (tmp_path / "runs" / "toy" / "metrics.jsonl").read_text().splitlines())
-    assert row["toy/calls"] == 10, trained  # every hook that counts itself
-    assert row["loss/mean_weight"] == 0.25 and "loss/toy" in row and "loss/excluded_fraction" in row
+    assert row["loss/mean_weight"] == 0.25 and row["loss/dropped_fraction"] >= 0, trained
+    assert "loss/excluded_fraction" in row
     launch = ("--loss.methods.toy.on", "--data.train=q.jsonl", "--retrieval.url=http://h:1", "--model.path=m")
     (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["Mira"]}\n' * 60)
     assert "[loss.methods.toy]: it is a toy" in python("-m", "holdfast", "launch", "trl", "quickstart", *launch)
@@ -233,7 +200,7 @@ def test_a_method_of_the_package(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parents[2] / "docs" / "_site" / "settings.py", tmp_path / "settings.py")
     made = "import test_methods_page as m, settings as s, test_metrics_glossary as g"
     printed = python("-c", f"{made}; print(m.page(), s.page(), g.table())")
-    assert "## `[loss.methods.toy]`" in printed and "| `toy/calls` | Hooks that were called. |" in printed
+    assert "## `[loss.methods.toy]`" in printed
     assert (
         "| `toy` | Use every hook. | a test | group advantages, sampler | no: it is a toy | no: it is a toy |"
         in printed

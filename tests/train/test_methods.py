@@ -22,11 +22,9 @@ from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import QuestionOrder
 from holdfast.evaluate.probes import arms_of, open_run
 from holdfast.losses import llds_penalty, nthr_weights, token_influence
-from holdfast.methods.negative_weight import NegativeWeight
-from holdfast.methods.nthr import NTHR, check_logits, output_layer, rows_for_nthr
+from holdfast.methods.nthr import check_logits, output_layer, rows_for_nthr
 from holdfast.methods.penalties import LLDS
-from holdfast.methods.registry import Methods
-from holdfast.methods.sampler_weights import SamplerWeights
+from holdfast.methods.registry import NTHR, Methods, NegativeWeight, SamplerWeights
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Loss
 from holdfast.train.listener import Listener

@@ -16,10 +16,8 @@ import transformers
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import RolloutError
 from holdfast.evaluate.probes import Rollouts, Subject, per_sample
-from holdfast.methods.drop_void import DropVoid
-from holdfast.methods.negative_weight import NegativeWeight
 from holdfast.methods.penalties import NoPenalty
-from holdfast.methods.registry import Methods
+from holdfast.methods.registry import DropVoid, Methods, NegativeWeight
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import validate
 from holdfast_research.probes import Influence, influence
