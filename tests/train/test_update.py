@@ -23,9 +23,6 @@ from holdfast.train.rollouts import training_batch
 
 from .one_update import a_batch, double, learner_of, run
 
-# ---- composed by hand
-
-
 # ---- its terms
 
 
