@@ -101,7 +101,8 @@ class Objective:
             counts: of its optimizer step.
             answer_weight: of the method of that name.
         """
-        loss, mask = self.loss, micro.learned_mask
+        assert micro.old_logprobs is not None
+        loss, mask, now = self.loss, micro.learned_mask, logprobs.detach()
 
         def reduced(per_token: Tensor) -> Tensor:
             return reduce_loss(
@@ -113,7 +114,7 @@ class Objective:
             )
 
         policy, dropped = self._policy(micro, logprobs)
-        parts, stats = {"policy": reduced(policy)}, self._drift(micro, logprobs.detach())
+        parts, stats = {"policy": reduced(policy)}, self._drift(micro, now)
         if micro.ref_logprobs is not None:
             kl = kl_loss(logprobs, micro.ref_logprobs, mask, estimator=loss.kl_estimator)
             parts["kl"] = loss.kl_coef * reduced(kl)
@@ -133,16 +134,16 @@ class Objective:
                 answer_mask=micro.answer_mask,
                 answer_weight=1.0 if answer_weight is None else answer_weight,
             )
-            coef, preserved_tokens = self.penalty.coef, max(counts.preserved, 1.0)
-            parts["penalty"] = (
-                coef * penalty.sum() / preserved_tokens if self._by_preserved else coef * reduced(penalty)
-            )
-            stats |= penalty_stats(penalty.detach(), logprobs.detach(), old, mask, preserved=preserved)
+            if self._by_preserved:
+                parts["penalty"] = self.penalty.coef * penalty.sum() / max(counts.preserved, 1.0)
+            else:
+                parts["penalty"] = self.penalty.coef * reduced(penalty)
+            stats |= penalty_stats(penalty.detach(), now, old, mask, preserved=preserved)
         return torch.stack(list(parts.values())).sum(), Measured(
             parts={name: part.detach() for name, part in parts.items()},
             stats=stats,
             dropped=dropped,
-            change=(logprobs.detach() - micro.old_logprobs).abs().max(),
+            change=(now - micro.old_logprobs).abs().max(),
         )
 
     def _policy(self, micro: TokenBatch, logprobs: Tensor) -> tuple[Tensor, Tensor | None]:
