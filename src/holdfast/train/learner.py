@@ -113,9 +113,9 @@ class Learner:
         self.parameters: list[Tensor] = [p for p in language_model.model.parameters() if p.requires_grad]
         self.optimizer = adamw(self.parameters, lr=train.lr, weight_decay=train.weight_decay)
         self._train = train
-        self._scores = objective.loss.methods.nthr.on
+        self._nthr = objective.loss.methods.nthr.on
         self._reads_sampler = objective.loss.methods.score_centering.on
-        if self._scores:
+        if self._nthr:
             output_layer(language_model)
 
     def plan(self, batch: TokenBatch, generator: torch.Generator, *, steps: int | None = None) -> Plan:
@@ -167,7 +167,7 @@ class Learner:
         opens on numerical noise.
         """
         of_rows = list(itertools.chain.from_iterable(plan))
-        scored = rows_for_nthr(batch).tolist() if self._scores else [False] * len(batch)
+        scored = rows_for_nthr(batch).tolist() if self._nthr else [False] * len(batch)
         hidden: dict[int, Tensor] = {}
         micros = [self._policy_pass(batch.select(rows).trim(), rows, misplaced, scored, hidden) for rows in of_rows]
         entropy = sum(float(micro.old_entropy.sum()) for micro in micros if micro.old_entropy is not None)
