@@ -218,9 +218,9 @@ def test_logits_that_are_changed_after_the_output_layer_are_refused() -> None:
 
 def test_what_methods_leave_out_and_weigh_down_is_logged(recipe: Recipe) -> None:
     """That each trains as its paper says is in `test_papers.py`."""
-    rejecting = {"sampler_weights": {"keep": "reject", "low": 0.5}, "clip_cov": {"low": 0.1, "share": 0.05}}
-    changes = {"loss.methods": rejecting | {"negative_weight": {"weight": 0.5}}, "sampling.top_p": 0.7}
-    metrics = a_trainer(recipe(changes)).step().metrics
+    rejecting = {"sampler_weights": {"keep": "reject", "low": 0.9}, "clip_cov": {"low": 0.1, "share": 0.05}}
+    changes = {"loss.methods": rejecting | {"negative_weight": {"weight": 0.5}}}
+    metrics = a_trainer(recipe(changes | {"sampling.top_p": 0.7, "sampling.top_k": 12})).step().metrics
     for name in ("loss/mean_weight", "loss/excluded_fraction", "loss/dropped_fraction"):
         assert 0 < metrics[name] < 1, name
 

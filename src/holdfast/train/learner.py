@@ -200,7 +200,8 @@ class Learner:
         """With log-probs and entropies under the weights as they are, over the whole vocabulary. `hidden` gets, by row
         of the batch, float [n, d], the states that predict its n sampled tokens, if the row is `scored`."""
         log_mass = None
-        with hidden_states(self.language_model.model) if any(scored) else nullcontext([]) as states:
+        nothing: AbstractContextManager[list[Tensor]] = nullcontext([])
+        with hidden_states(self.language_model.model) if any(scored) else nothing as states:
             if misplaced is None:
                 old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
             else:
