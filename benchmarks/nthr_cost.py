@@ -25,9 +25,9 @@ from torch.profiler import ProfilerActivity, profile
 
 import penalty_cost
 from holdfast.agent.batch import TokenBatch
-from holdfast.methods.nthr import NTHR, rows_for_nthr
+from holdfast.methods.nthr import rows_for_nthr
 from holdfast.methods.penalties import NoPenalty
-from holdfast.methods.registry import Methods
+from holdfast.methods.registry import NTHR, Methods
 from holdfast.recipe import Loss
 from holdfast.train.learner import Learner
 from measuring import median_interval, table, write_json

@@ -36,13 +36,13 @@ losses/sampler.py: weights = weights.clamp(low, high) => weights = weights.clamp
 losses/influence.py: lowest = means[flags].min() => lowest = means[flags].max()
 losses/centering.py: (sampler - tail * policy) => (sampler - policy)
 # train/test_methods.py train/test_papers.py
-methods/sampler_weights.py: (0.05, 0.95) => (0.5, 0.95)
-methods/negative_weight.py: micro.advantages < 0 => micro.advantages > 0
+methods/operations.py: micro.advantages < 0 => micro.advantages > 0
 methods/nthr.py: return (present[0] & present[1]) => return (present[0] | present[1])
 # methods/test_gigpo.py methods/test_igpo.py methods/test_group_and_token_filters.py
 methods/gigpo.py: (len(t.turns) - 1 - k) => (len(t.turns) - k)
-methods/igpo.py: self.gamma * ahead + ( => ahead + (
-methods/variance_filter.py: self.share * sum(deviations) => sum(deviations)
+methods/igpo.py: settings.gamma * ahead + ( => ahead + (
+methods/operations.py: self.settings.share * sum(deviations) => sum(deviations)
+methods/operations.py: (0.05, 0.95) => (0.5, 0.95)
 # train/test_update.py train/test_papers.py
 train/objective.py: / max(counts.preserved, 1.0) => / max(counts.policy, 1.0)
 train/objective.py: (micro.advantages != 0).any() => (micro.advantages > 0).any()

@@ -8,8 +8,8 @@ import torch
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Answer, Group, Search, Trajectory, Turn
 from holdfast.base.errors import ConfigError
-from holdfast.methods.gigpo import GiGPO
-from holdfast.methods.registry import Methods
+from holdfast.methods.gigpo import action_credit
+from holdfast.methods.registry import GiGPO, Methods
 from holdfast.recipe import Loss, load
 from holdfast.train.rollouts import training_batch
 
@@ -32,7 +32,7 @@ GROUP = Group("q", (rollout(1.0, 4), rollout(0.0, 4), rollout(1.0, 5, 6)))
 
 def credit_of(method: GiGPO) -> tuple[TokenBatch, torch.Tensor]:
     batch = TokenBatch.from_trajectories([GROUP], pad_token_id=0)
-    return batch, method.credit(batch, [GROUP], ())
+    return batch, action_credit(method, batch, [GROUP])
 
 
 def test_first_actions_and_answers_behind_the_same_passage_are_compared() -> None:
@@ -52,14 +52,14 @@ def test_nearly_the_same_passage_is_the_same_state() -> None:
     near = Group("q", (rollout(1.0, 4), rollout(0.0, 7)))
     batch = TokenBatch.from_trajectories([near], pad_token_id=0)
     answers = batch.action_ids == 2
-    assert bool((GiGPO().credit(batch, [near], ())[answers] != 0).all())
-    assert bool((GiGPO(similarity=1.0).credit(batch, [near], ())[answers] == 0).all())
+    assert bool((action_credit(GiGPO(), batch, [near])[answers] != 0).all())
+    assert bool((action_credit(GiGPO(similarity=1.0), batch, [near])[answers] == 0).all())
 
 
 def test_other_questions_are_not_the_same_state() -> None:
     other = Group("r", (rollout(0.0, 4), rollout(0.0, 4)))
     batch = TokenBatch.from_trajectories([GROUP, other], pad_token_id=0)
-    credit = GiGPO().credit(batch, [GROUP, other], ())
+    credit = action_credit(GiGPO(), batch, [GROUP, other])
     assert bool((credit[3:] == 0).all())
     torch.testing.assert_close(credit[:3], credit_of(GiGPO())[1])
 

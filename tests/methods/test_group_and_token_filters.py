@@ -11,15 +11,19 @@ import torch
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Answer, Group, Trajectory, Turn
 from holdfast.base.errors import ConfigError
-from holdfast.methods.clip_cov import ClipCov
-from holdfast.methods.ipo import IPO
-from holdfast.methods.variance_filter import VarianceFilter
+from holdfast.methods.method import Method
+from holdfast.methods.operations import OPERATIONS, Operation, weight_percentiles
+from holdfast.methods.registry import IPO, ClipCov, SamplerWeights, VarianceFilter
 from holdfast.recipe import load
 
 
 def group(name: str, *rewards: float, tokens: int = 3) -> Group:
     turn = Turn(tokens=(3,) * tokens, logprobs=tuple(-k / 2 for k in range(tokens)), action=Answer("x"))
     return Group(name, tuple(Trajectory(example_id=name, prompt=(1,), turns=(turn,), reward=r) for r in rewards))
+
+
+def operation(settings: Method) -> Operation:
+    return OPERATIONS[type(settings)](settings)
 
 
 GROUPS = [group("a", 0.0, 0.1), group("b", 1.0, 0.0), group("c", 1.0, 1.0), group("d", 0.0, 0.5)]
@@ -31,11 +35,11 @@ GROUPS = [group("a", 0.0, 0.1), group("b", 1.0, 0.0), group("c", 1.0, 1.0), grou
     [(0.5, [0, 1, 0, 0]), (0.63, [0, 1, 0, 0]), (0.65, [0, 1, 0, 1]), (1.0, [1, 1, 0, 1])],
 )
 def test_the_groups_that_vary_most_are_learned_from(share: float, kept: list[int]) -> None:
-    assert VarianceFilter(share=share).select(GROUPS) == [bool(k) for k in kept]
+    assert operation(VarianceFilter(share=share)).select(GROUPS) == [bool(k) for k in kept]
 
 
 def test_groups_without_contrast_are_never_chosen() -> None:
-    assert VarianceFilter().select([group("a", 1.0, 1.0), group("b", 0.0)]) == [False, False]
+    assert operation(VarianceFilter()).select([group("a", 1.0, 1.0), group("b", 0.0)]) == [False, False]
 
 
 def test_together_with_further_rounds_it_is_refused() -> None:
@@ -47,24 +51,34 @@ def test_clip_cov_leaves_out_a_share_and_repeats_its_draw() -> None:
     batch = TokenBatch.from_trajectories([group("q", 1.0, 0.0, tokens=40)], pad_token_id=0)
     batch.advantages[:] = batch.rewards[:, None] * 2 - 1
     now = batch.rollout_logprobs * 0.9  # the policy as it is, not the sampler
-    dropped = ClipCov(share=0.1, low=1.0, high=5.0).drop_by_policy(batch, now)
+    dropped = batch.loss_mask & ~operation(ClipCov(share=0.1, low=1.0, high=5.0)).keeps(batch, now)
     cov = batch.advantages * (now - now[batch.loss_mask].mean())
     assert int(dropped.sum()) == 8
     assert bool((cov[dropped] > 1).all()) and bool((cov[dropped] < 5).all())
-    assert torch.equal(dropped, ClipCov(share=0.1).drop_by_policy(batch, now))
-    assert int(ClipCov().drop_by_policy(batch, now).sum()) == 1, "at least one"
+    assert torch.equal(dropped, batch.loss_mask & ~operation(ClipCov(share=0.1)).keeps(batch, now))
+    assert int((batch.loss_mask & ~operation(ClipCov()).keeps(batch, now)).sum()) == 1, "at least one"
 
 
 def test_ipo_leaves_out_what_moved_and_needs_the_sampler_s_tokens() -> None:
     batch = TokenBatch.from_trajectories([group("q", 1.0)], pad_token_id=0)  # probabilities 1, 0.61 and 0.37
     micro = replace(batch, sampler_logprobs=batch.rollout_logprobs, old_logprobs=batch.rollout_logprobs + 1.0)
-    weights = IPO().weights(micro)[batch.loss_mask]
+    weights = operation(IPO()).on_old_policy(micro).policy_weights[batch.loss_mask]
     torch.testing.assert_close(weights, torch.full_like(weights, math.e))
     now = torch.where(batch.loss_mask, batch.rollout_logprobs - 0.6, 0.0)
-    assert IPO(eps=0.25).drop_by_policy(micro, now)[batch.loss_mask].tolist() == [True, True, False]
+    assert operation(IPO(eps=0.25)).keeps(micro, now)[batch.loss_mask].tolist() == [False, False, True]
     with pytest.raises(ConfigError, match="the truncated sampler draws from fewer tokens than this loss is over"):
         load(overrides=["--loss.methods.ipo.on", "--sampling.top_p", "0.9"])
     load(overrides=["--loss.methods.ipo.on", "--sampling.top_k", "64", "--sampling.mask_logprobs"])
+
+
+def test_the_percentiles_of_the_sampler_s_weights_are_those_before_their_bounds() -> None:
+    """Weights of 0.00, 0.01, ... 1.00 over the sampled tokens of two micro-batches."""
+    batch = TokenBatch.from_trajectories([group("q", 0.0, tokens=101)], pad_token_id=0)
+    ratios = torch.zeros(batch.loss_mask.shape)
+    ratios[batch.loss_mask] = torch.linspace(0, 1, 101).log()
+    micro = replace(batch, old_logprobs=ratios, sampler_logprobs=torch.zeros_like(ratios))
+    found = weight_percentiles(SamplerWeights(low=0.4, high=0.6), [micro, micro])
+    assert found == {"sampler/weight_p05": pytest.approx(0.05), "sampler/weight_p95": pytest.approx(0.95)}
 
 
 def test_bounds_that_leave_nothing_between_them_are_refused() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Answer, Group, Search, Trajectory, Turn
-from holdfast.methods.igpo import IGPO
+from holdfast.methods.igpo import gain_credit
+from holdfast.methods.registry import IGPO
 
 
 def rollout(reward: float, searches: int) -> Trajectory:
@@ -23,21 +25,21 @@ PROBABILITIES = [0.25, 0.25, 0.75, 0.1, 0.2, 0.1]  # of the golden answer, befor
 GAINS = [[0.0, 0.5], [0.1], []]
 
 
-def test_probes_are_the_answer_behind_the_prompt_and_every_turn_but_the_last() -> None:
-    probes = IGPO().probes([GROUP], [["Oslo", "Kristiania"]], lambda text: ((5,), (6,) if text == "Oslo" else (8,)))
-    assert [list(context) for context, _ in probes] == [
-        [1, 2, 5], [1, 2, 7, 4, 0, 5], [1, 2, 7, 4, 0, 7, 4, 1, 5],
-        [1, 2, 5], [1, 2, 7, 4, 0, 5],
-        [1, 2, 5],
+def gold(asked: Sequence[tuple[str, tuple[int, ...]]]) -> list[float]:
+    """Behind the prompt and behind every turn but the last."""
+    assert [(name, list(context)) for name, context in asked] == [
+        ("q", [1, 2]), ("q", [1, 2, 7, 4, 0]), ("q", [1, 2, 7, 4, 0, 7, 4, 1]),
+        ("q", [1, 2]), ("q", [1, 2, 7, 4, 0]),
+        ("q", [1, 2]),
     ]  # fmt: skip
-    assert {answer for _, answer in probes} == {(6,)}
+    return [math.log(p) for p in PROBABILITIES]
 
 
 @pytest.mark.parametrize(("gamma", "weight"), [(1.0, 1.0), (0.5, 2.0)])
 def test_a_turn_gets_the_gains_from_it_on(gamma: float, weight: float) -> None:
     batch = TokenBatch.from_trajectories([GROUP], pad_token_id=0)
     batch.advantages[:] = torch.tensor([[1.0], [-0.5], [-0.5]])
-    credit = IGPO(gamma=gamma, weight=weight).credit(batch, [GROUP], [math.log(p) for p in PROBABILITIES])
+    credit = gain_credit(IGPO(gamma=gamma, weight=weight), batch, [GROUP], gold)
     mean, deviation = 0.3, 0.2  # of 0.5 and 0.1; the turn that gains nothing counts in neither
     for row, (gains, outcome) in enumerate(zip(GAINS, (1.0, -0.5, -0.5), strict=True)):
         turns = len(gains) + 1

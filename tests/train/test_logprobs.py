@@ -197,10 +197,8 @@ def gradient(trainer: Trainer) -> torch.Tensor:
     batch = trainer.make_batch(trainer.roll_out(trainer.question_order.next(4))[0])
     old = learner.old_pass(batch, [[list(range(len(batch)))]])
     (micro,) = old.minibatches[0]
-    micro, logprobs, entropy = learner._current(micro)
-    counts = learner.objective.count([micro])
-    parts = learner.objective.reduce(learner.objective.terms(micro, logprobs), entropy, micro.learned_mask, counts)
-    grads = torch.autograd.grad(torch.stack(list(parts.values())).sum(), learner.parameters, allow_unused=True)
+    loss, _ = learner.objective(*learner._current(micro), learner.objective.count([micro]))
+    grads = torch.autograd.grad(loss, learner.parameters, allow_unused=True)
     return torch.cat([grad.flatten() for grad in grads if grad is not None])
 
 

@@ -15,10 +15,8 @@ import torch
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import RolloutError
 from holdfast.evaluate.probes import Rollouts, Subject, per_sample
-from holdfast.methods.drop_void import DropVoid
-from holdfast.methods.negative_weight import NegativeWeight
 from holdfast.methods.penalties import NoPenalty
-from holdfast.methods.registry import Methods
+from holdfast.methods.registry import DropVoid, Methods, NegativeWeight
 from holdfast_research.probes import influence
 from holdfast_research.probes.influence import correlation_interval, rank_correlation
 

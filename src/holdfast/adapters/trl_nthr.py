@@ -20,7 +20,7 @@ from holdfast.adapters.trl_mask import Trainer
 from holdfast.adapters.trl_observe import has_images, loss_mask, per_token_advantages
 from holdfast.agent.batch import TokenBatch
 from holdfast.base.errors import ConfigError
-from holdfast.methods.nthr import check_logits, nthr_factors, output_layer, rows_for_nthr
+from holdfast.methods.nthr import nthr_factors, output_layer, rows_for_nthr
 
 FACTORS = "holdfast_nthr"
 """In the batch: float [B, T]."""
@@ -83,12 +83,9 @@ class NthrMixin(Trainer):
         finally:
             hook.remove()
             self.model.train()
-        unembedding = output_layer(plain, _ASKED) / self.temperature
-        mask = tokens.loss_mask[rows[0]]
-        check_logits(hidden[0], unembedding, tokens.token_ids[rows[0]][mask], logprobs[0][mask], _ASKED)
         old = logprobs.new_zeros(tokens.loss_mask.shape).index_copy(0, rows, logprobs)
         states = dict(zip(rows.tolist(), hidden, strict=True))
-        return nthr_factors(replace(tokens, old_logprobs=old), states, unembedding)
+        return nthr_factors(replace(tokens, old_logprobs=old), states, plain, self.temperature, _ASKED)
 
 
 def _token_batch(batch: dict[str, Any], group_size: int) -> TokenBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -185,6 +185,15 @@ class TokenBatch:
     def learned_mask(self) -> Tensor:
         """bool [B, T]: sampled tokens that the loss reads."""
         return self.loss_mask if self.excluded is None else self.loss_mask & ~self.excluded
+
+    def without(self, tokens: Tensor) -> TokenBatch:
+        """The loss leaves out these tokens too, bool [B, T]."""
+        tokens = self.loss_mask & tokens
+        return replace(self, excluded=tokens if self.excluded is None else self.excluded | tokens)
+
+    def weighted(self, factors: Tensor) -> TokenBatch:
+        """The policy loss of each token times float [B, T]."""
+        return replace(self, policy_weights=factors if self.policy_weights is None else self.policy_weights * factors)
 
     def select(self, rows: Sequence[int] | Tensor) -> TokenBatch:
         """The given rows, in the given order, with every field. The width stays; see `trim`.

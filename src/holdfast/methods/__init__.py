@@ -1,1 +1,1 @@
-"""Methods against collapse. Each is a value: its settings, what it does to a batch, and what it says of itself."""
+"""Methods against collapse: their settings, what they say of themselves, and what they do to a batch."""

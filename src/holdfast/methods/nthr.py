@@ -3,51 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
 
+import torch
+from torch import Tensor
+
+from holdfast.agent.batch import TokenBatch
 from holdfast.base.errors import ModelError
-from holdfast.methods.method import Method
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from holdfast.agent.batch import TokenBatch
-    from holdfast.model.language_model import LanguageModel
+from holdfast.losses import nthr_weights, token_influence
+from holdfast.model.language_model import LanguageModel
+from holdfast.model.onednn import OneDNNLinear
 
 _MOST_ROUNDING = 0.5
 """Nats by which a log-prob may differ when it is computed again from hidden states; bf16 needs about 0.1."""
 ASKED = "[loss.methods.nthr]"
 """Begins the sentences about a model."""
-
-
-class NTHR(Method):
-    """Lower the weight of tokens in negative rollouts that hurt positive rollouts of the same question."""
-
-    name: ClassVar = "nthr"
-    source: ClassVar = "NTHR, [arXiv 2505.18830](https://arxiv.org/abs/2505.18830)"
-    needs: ClassVar = frozenset({"group advantages", "negative rollouts", "all log-probs", "output layer"})
-    acts_on: ClassVar = "it compares positive and negative rollouts of a group"
-    elsewhere: ClassVar = "its loss gets only log-probs, but NTHR's scores need hidden states"
-
-    def check_model(self, language_model: LanguageModel) -> None:
-        """Raise `ModelError` for a model whose output layer gives no scores."""
-        output_layer(language_model)
-
-    def hidden_rows(self, batch: TokenBatch) -> Tensor:
-        """Rows of groups with both positive and negative rollouts."""
-        return rows_for_nthr(batch)
-
-    def scores(
-        self, batch: TokenBatch, hidden: Mapping[int, Tensor], language_model: LanguageModel, temperature: float
-    ) -> Tensor:
-        """NTHR's factors, 1 where it leaves a token as it is."""
-        assert batch.old_logprobs is not None
-        unembedding = output_layer(language_model)
-        unembedding = unembedding / temperature if temperature != 1.0 else unembedding  # else no copy
-        row, states = next(iter(hidden.items()))
-        mask = batch.loss_mask[row]
-        check_logits(states, unembedding, batch.token_ids[row][mask], batch.old_logprobs[row][mask])
-        return nthr_factors(batch, hidden, unembedding)
 
 
 def output_layer(language_model: LanguageModel, asked: str = ASKED) -> Tensor:
@@ -57,10 +26,6 @@ def output_layer(language_model: LanguageModel, asked: str = ASKED) -> Tensor:
     paper, whose smaller models are tied. Raises `ModelError` where the layer alone does not make the logits, or is
     frozen; `asked` begins its sentence.
     """
-    import torch
-
-    from holdfast.model.onednn import OneDNNLinear
-
     head = language_model.model.get_output_embeddings()
     if type(head) not in (torch.nn.Linear, OneDNNLinear):
         raise ModelError(
@@ -85,8 +50,6 @@ def output_layer(language_model: LanguageModel, asked: str = ASKED) -> Tensor:
 
 def rows_for_nthr(batch: TokenBatch) -> Tensor:
     """bool [B]: rows of groups with both positive and negative rollouts, whose hidden states NTHR needs."""
-    import torch
-
     sign = batch.advantages.sign()[:, 0]
     groups = int(batch.group_ids.max()) + 1
     present = [torch.zeros(groups, device=sign.device).index_add_(0, batch.group_ids, (sign == s).float()) > 0
@@ -94,19 +57,28 @@ def rows_for_nthr(batch: TokenBatch) -> Tensor:
     return (present[0] & present[1])[batch.group_ids]
 
 
-def nthr_factors(batch: TokenBatch, hidden: Mapping[int, Tensor], unembedding: Tensor) -> Tensor:
+def nthr_factors(
+    batch: TokenBatch,
+    hidden: Mapping[int, Tensor],
+    language_model: LanguageModel,
+    temperature: float,
+    asked: str = ASKED,
+) -> Tensor:
     """float32 [B, T]: NTHR's factors on the policy loss, 1 where it leaves a token as it is.
 
     Args:
         batch: with `old_logprobs` over the whole vocabulary. Rollouts with A > 0 are the correct ones.
         hidden: by row, float [n, d], the states that predict its n sampled tokens; of the rows of `rows_for_nthr`.
-        unembedding: float [V, d], divided by the temperature of the log-probs.
+        language_model: its output layer makes the logits. Raises `ModelError` where the layer alone does not.
+        temperature: of the log-probs.
+        asked: begins the sentence of an error.
     """
-    import torch
-
-    from holdfast.losses import nthr_weights, token_influence
-
     assert batch.old_logprobs is not None
+    unembedding = output_layer(language_model, asked)
+    unembedding = unembedding / temperature if temperature != 1.0 else unembedding  # else no copy
+    row, states = next(iter(hidden.items()))
+    mask = batch.loss_mask[row]
+    check_logits(states, unembedding, batch.token_ids[row][mask], batch.old_logprobs[row][mask], asked)
     factors = torch.ones(batch.loss_mask.shape, device=batch.loss_mask.device)
     by_group: dict[int, list[int]] = {}
     for row in sorted(hidden):

@@ -1,25 +1,269 @@
-"""`[loss.methods]`: every method that a recipe can switch on, in the order in which a step calls them."""
+"""`[loss.methods]`: the settings of every method that a recipe can switch on, in the order in which a step uses them.
+
+What each does to a batch is in `operations.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from holdfast.base.section import Section, field_values
-from holdfast.methods.clip_cov import ClipCov
-from holdfast.methods.drop_first_actions import DropFirstActions
-from holdfast.methods.drop_void import DropVoid
-from holdfast.methods.dynamic_sampling import DynamicSampling
-from holdfast.methods.gigpo import GiGPO
-from holdfast.methods.igpo import IGPO
-from holdfast.methods.interleaved_sft import InterleavedSFT
-from holdfast.methods.ipo import IPO
 from holdfast.methods.method import Method
-from holdfast.methods.negative_weight import NegativeWeight
-from holdfast.methods.nthr import NTHR
-from holdfast.methods.off_policy_mask import OffPolicyMask
-from holdfast.methods.sampler_weights import SamplerWeights
-from holdfast.methods.score_centering import ScoreCentering
-from holdfast.methods.variance_filter import VarianceFilter
+
+
+class DynamicSampling(Method):
+    """Learn only from groups whose rewards differ, and sample other questions until there are `train.questions` of
+    them. A step that finds none learns from all groups."""
+
+    rounds: int = Field(9, ge=1)
+    """Maximum number of further rounds of rollouts in a step."""
+
+    name: ClassVar = "dynamic_sampling"
+    source: ClassVar = "DAPO, [arXiv 2503.14476](https://arxiv.org/abs/2503.14476)"
+    needs: ClassVar = frozenset({"group advantages"})
+    acts_on: ClassVar = "it replaces groups whose rewards are equal"
+    elsewhere: ClassVar = "it trains on every group that it samples"
+    metrics: ClassVar = {
+        "rollout/extra_questions": "Number of questions that `dynamic_sampling` drew in addition to `train.questions`. "
+        "Absent without it."
+    }
+
+
+class VarianceFilter(Method):
+    """Learn only from the groups whose rewards vary most: as few as have `share` of the standard deviations of all
+    groups, less 0.01.
+
+    No other questions are sampled in place of the rest.
+    """
+
+    share: float = Field(0.9, gt=0, le=1)
+    """Share of the standard deviations of the reward, summed over groups. At 1, little but groups without contrast is
+    left out."""
+
+    name: ClassVar = "variance_filter"
+    source: ClassVar = (
+        "RAGEN-2; RAGEN, [arXiv 2504.20073](https://arxiv.org/abs/2504.20073), keeps a share of the groups"
+    )
+    needs: ClassVar = frozenset({"group advantages"})
+    acts_on: ClassVar = "it compares the rewards within groups"
+    elsewhere: ClassVar = "it trains on every group that it samples"
+
+
+class GiGPO(Method):
+    """Add an advantage of each action to that of its rollout: its return against those of other actions that rollouts
+    of the question took in the same state.
+
+        A(action) = A(rollout) + weight · (R − mean R) / std R          R = gamma^(actions after it) · reward
+
+    Two actions are in the same state if they are the first, or follow similar observations. An action that is alone in
+    its state gets no credit of its own.
+    """
+
+    weight: float = Field(1.0, gt=0)
+    """Weight of the actions' advantages beside those of rollouts."""
+    gamma: float = Field(0.95, gt=0, le=1)
+    """Discount for every action that follows. At 1, the first actions have the advantage of their rollouts."""
+    similarity: float = Field(0.9, gt=0, le=1)
+    """How similar the text of an observation must be to that of the first in its state: twice the matching characters
+    over all characters. 0.9 is that of the search agent of GiGPO's authors; 1: equal."""
+    scale: bool = True
+    """Divide by the standard deviation of the returns in a state."""
+
+    name: ClassVar = "gigpo"
+    source: ClassVar = "GiGPO, [arXiv 2505.10978](https://arxiv.org/abs/2505.10978)"
+    needs: ClassVar = frozenset({"group advantages"})
+    acts_on: ClassVar = "it adds to advantages within groups"
+    by_action: ClassVar = True
+    elsewhere: ClassVar = "its advantages are of whole rollouts"
+
+
+class IGPO(Method):
+    """Reward every turn but the last with its information gain: the probability of the golden answer behind it minus
+    that before it.
+
+    Gains are normalised over the turns of a group that gain or lose anything; a gain of 0 stays 0. A turn gets those of
+    the turns from it on, discounted, and the advantage of its rollout. The probability is the geometric mean over the
+    tokens of the first golden answer, under the policy that sampled. It costs a further pass over each rollout, up to
+    every turn.
+    """
+
+    weight: float = Field(1.0, gt=0)
+    """Weight of the gains beside the advantage of the rollout."""
+    gamma: float = Field(1.0, gt=0, le=1)
+    """Discount of what later turns gain, and of the rollout's advantage, for every turn in between."""
+
+    name: ClassVar = "igpo"
+    source: ClassVar = "IGPO, [arXiv 2510.14967](https://arxiv.org/abs/2510.14967), gains and outcome normalised apart"
+    needs: ClassVar = frozenset({"group advantages"})
+    acts_on: ClassVar = "it adds to advantages within groups"
+    by_action: ClassVar = True
+    elsewhere: ClassVar = "its trainer knows neither turns nor golden answers"
+
+
+class DropVoid(Method):
+    """Leave rollouts with an invalid turn out of the loss. Their rewards still count in the group mean."""
+
+    name: ClassVar = "drop_void"
+    source: ClassVar = "SimpleTIR, [arXiv 2509.02479](https://arxiv.org/abs/2509.02479)"
+    elsewhere: ClassVar = "its loss does not see which turns are invalid"
+
+
+class DropFirstActions(Method):
+    """Leave the first search of an incorrect rollout out of the loss if the first search of a correct rollout of the
+    same question found the same passages."""
+
+    name: ClassVar = "drop_first_actions"
+    source: ClassVar = "proposed by LLDS, section 5.3, [arXiv 2512.04220](https://arxiv.org/abs/2512.04220)"
+    needs: ClassVar = frozenset({"rollout advantages"})
+    acts_on: ClassVar = "it compares the rollouts of a group"
+    elsewhere: ClassVar = "its loss does not see which searches found the same passages"
+
+
+class ClipCov(Method):
+    """Leave tokens out of the policy loss whose log-prob and advantage have a large covariance over the micro-batch,
+    drawn at random at every optimizer step."""
+
+    share: float = Field(2e-4, gt=0, lt=1)
+    """At most this share of the sampled tokens of a micro-batch is left out, but at least one token."""
+    low: float = 1.0
+    """Tokens with a smaller covariance stay."""
+    high: float = 5.0
+    """Tokens with a larger covariance stay too."""
+
+    name: ClassVar = "clip_cov"
+    source: ClassVar = "Clip-Cov, [arXiv 2505.22617](https://arxiv.org/abs/2505.22617)"
+
+    def problems(self) -> Iterator[str]:
+        """Bounds that leave nothing between them."""
+        if not self.low < self.high:
+            yield f"{self.table()}.low = {self.low:g} must be below {self.table()}.high = {self.high:g}"
+
+
+class SamplerWeights(Method):
+    """Weight the policy loss by w = old policy / sampler (`holdfast.losses.sampler_weights`)."""
+
+    level: Literal["token", "action", "sequence"] = "token"
+    """Whether w is of each token, action or sequence."""
+    aggregate: Literal["product", "mean"] = "product"
+    """How token ratios become the w of an action or sequence: their product, or their geometric mean (Geo-RS)."""
+    keep: Literal["truncate", "mask", "reject"] = "truncate"
+    """Outside the bounds: `truncate` cuts w to the bounds (TIS); `mask` sets it to 0 (IcePop); `reject` leaves the
+    tokens out of the loss and sets all other weights to 1 (Geo-RS)."""
+    low: float = Field(0.0, ge=0)
+    """Lower bound of w."""
+    high: float = Field(2.0, gt=0)
+    """Upper bound of w."""
+
+    name: ClassVar = "sampler_weights"
+    source: ClassVar = "TIS; IcePop, [arXiv 2510.18855](https://arxiv.org/abs/2510.18855); Geo-RS"
+    needs: ClassVar = frozenset({"sampler"})
+    metrics: ClassVar = {
+        "sampler/weight_p05": "Fifth percentile, over sampled tokens, of the weights of `sampler_weights` before they "
+        "are bounded. Absent without it.",
+        "sampler/weight_p95": "The same, 95th percentile.",
+    }
+
+    def problems(self) -> Iterator[str]:
+        """Bounds and levels that contradict each other."""
+        table = self.table()
+        if not self.low < self.high:
+            yield (
+                f"{table}.low = {self.low:g} must be below {table}.high = {self.high:g}: they are the bounds of the "
+                "weights"
+            )
+        if self.level == "token" and self.aggregate == "mean":
+            yield (
+                f"{table}.aggregate = 'mean' with {table}.level = 'token': a token has only one ratio, so there is "
+                f"nothing to average. Set {table}.level to 'action' or 'sequence'"
+            )
+
+
+class NegativeWeight(Method):
+    """Multiply the policy loss of rollouts with A < 0 by `weight`. At 0, only rollouts with A > 0 train."""
+
+    weight: float = Field(0.0, ge=0, le=1)
+    """Weight of rollouts with A < 0 in the policy loss."""
+
+    name: ClassVar = "negative_weight"
+    source: ClassVar = "a control: positive rollouts alone"
+    needs: ClassVar = frozenset({"rollout advantages"})
+    acts_on: ClassVar = "it weights rollouts by the sign of their advantage"
+    elsewhere: ClassVar = "its loss gives all rollouts the same weight"
+
+
+class NTHR(Method):
+    """Lower the weight of tokens in negative rollouts that hurt positive rollouts of the same question."""
+
+    name: ClassVar = "nthr"
+    source: ClassVar = "NTHR, [arXiv 2505.18830](https://arxiv.org/abs/2505.18830)"
+    needs: ClassVar = frozenset({"group advantages", "negative rollouts", "all log-probs", "output layer"})
+    acts_on: ClassVar = "it compares positive and negative rollouts of a group"
+    elsewhere: ClassVar = "its loss gets only log-probs, but NTHR's scores need hidden states"
+
+
+class OffPolicyMask(Method):
+    """Leave rollouts with A < 0 out of the policy loss once their log-prob has fallen by more than `threshold`."""
+
+    threshold: float = Field(0.5, gt=0)
+    """Largest fall of the mean log-prob since the rollout was sampled, in nats per token."""
+
+    name: ClassVar = "off_policy_mask"
+    source: ClassVar = "DeepSeek-V3.2, [arXiv 2512.02556](https://arxiv.org/abs/2512.02556)"
+    needs: ClassVar = frozenset({"rollout advantages", "negative rollouts", "drift"})
+    acts_on: ClassVar = "it leaves out rollouts by the sign of their advantage"
+
+
+class IPO(Method):
+    """Leave tokens out of the policy loss whose probability is more than `eps` above or below that of the sampler, and
+    take the ratio to the sampler, at most 10,000.
+
+    prime-rl has no other clip: set `loss.clip_low = 1` and `loss.clip_high = 1e4` for its loss.
+    """
+
+    eps: float = Field(0.3, gt=0, lt=1)
+    """How far the probability of a token may move."""
+
+    name: ClassVar = "ipo"
+    source: ClassVar = "INTELLECT Policy Optimization, prime-rl's default loss"
+    needs: ClassVar = frozenset({"sampler", "sampler's tokens"})
+
+
+class ScoreCentering(Method):
+    """Subtract from the gradient of every token its expectation under a sampler that differs from the policy.
+
+    With a truncated sampler, `sampling.mask_logprobs` removes the same at the first optimizer step, by another
+    distribution in the loss. Here the loss stays over the whole vocabulary. PPO's clip is not in the expectation.
+    """
+
+    name: ClassVar = "score_centering"
+    source: ClassVar = "Score centering, [arXiv 2609.20807](https://arxiv.org/abs/2609.20807)"
+    needs: ClassVar = frozenset({"all log-probs", "sampler's distribution"})
+    metrics: ClassVar = {
+        "loss/score_centering": "Mean of A·Σ q·p / p_old, the term of `score_centering`, over what the sampler q can "
+        "draw. Absent without it."
+    }
+
+
+class InterleavedSFT(Method):
+    """After the update of every `every`-th step, take one optimizer step on the likelihood of its correct rollouts.
+
+    It raises what the policy update may have lowered: tags, queries and answers of rollouts that were right. The
+    published form learns from demonstrations, and generalises less than reinforcement learning alone.
+    """
+
+    every: int = Field(10, ge=1)
+    """Steps from one supervised step to the next."""
+
+    name: ClassVar = "interleaved_sft"
+    source: ClassVar = "a control of [arXiv 2606.26027](https://arxiv.org/abs/2606.26027), there on demonstrations"
+    elsewhere: ClassVar = "its trainer has no supervised steps"
+    metrics: ClassVar = {
+        "loss/supervised": "Mean negative log-prob of the tokens of correct rollouts, in nats, before a supervised "
+        "step of `interleaved_sft`. Absent in steps without one."
+    }
 
 
 class Methods(Section):

@@ -23,7 +23,7 @@ def _rollout_advantages(config: Config, method: Method) -> Missing | None:
             "Set loss.advantage = 'grpo'",
         )
     for other in config.loss.methods.used:
-        if type(other).credit is not Method.credit and other is not method:
+        if other.by_action and other is not method:
             return (
                 f"{other.table()}.on",
                 f"{method.acts_on}, but {other.name} gives each action its own advantage",

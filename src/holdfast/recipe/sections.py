@@ -16,7 +16,6 @@ from holdfast.base.section import Section, as_toml
 from holdfast.diagnose.codes import chosen
 from holdfast.methods.penalties import LLDS, AnyPenalty
 from holdfast.methods.registry import Methods
-from holdfast.methods.surrogates import SURROGATES
 from holdfast.retrieval.corpus import FIELDS as PASSAGE_FIELDS
 from holdfast.retrieval.wire import retrieve_url
 
@@ -290,7 +289,20 @@ class Loss(Section):
     """Other methods against collapse, each switched on by its table (docs/reference/methods.md)."""
 
     def problems(self) -> Iterator[str]:
-        yield from SURROGATES[self.surrogate].problems(self)
+        where = f"with loss.surrogate = {self.surrogate!r}"
+        if self.surrogate != "clip" and self.dual_clip is not None:
+            yield f"loss.dual_clip = {self.dual_clip} {where}: only PPO's clip has a second bound. Leave it out"
+        if self.surrogate != "clip" and self.ratio != "token":
+            yield (
+                f"loss.ratio = {self.ratio!r} {where}: this surrogate uses the ratio of single tokens. Leave "
+                "loss.ratio at 'token'"
+            )
+        for key, bound in (("clip_low", self.clip_low), ("clip_high", self.clip_high)):
+            if self.surrogate == "dppo" and bound >= 1:
+                yield (
+                    f"loss.{key} = {bound:g} {where}: a probability cannot change by 1 or more, so no token would be "
+                    f"left out. Set loss.{key} below 1, for example 0.2"
+                )
         if self.baseline == "length" and self.advantage == "reinforce":
             yield (
                 "loss.baseline = 'length' with loss.advantage = 'reinforce': this advantage is the reward itself, "

@@ -25,7 +25,7 @@ from holdfast.recipe import Config
 from holdfast.train.checkpoint import CRITIC_OPTIMIZER, load_critic, load_optimizer
 from holdfast.train.learner import OldPass
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode, warmed_up
-from holdfast.train.plan import Plan
+from holdfast.train.plan import Plan, gathered
 
 
 class Critic:
@@ -67,11 +67,8 @@ class Critic:
     @torch.no_grad()
     def values(self, batch: TokenBatch, plan: Plan) -> Tensor:
         """`[B, T]`: the predicted return before each sampled token, under the present weights."""
-        values = torch.zeros_like(batch.rollout_logprobs)
-        for rows in itertools.chain.from_iterable(plan):
-            now = self._values(batch.select(rows).trim())
-            values[rows, : now.shape[1]] = now
-        return values
+        parts = (self._values(batch.select(rows).trim()) for rows in itertools.chain.from_iterable(plan))
+        return gathered(parts, plan, batch.rollout_logprobs)
 
     def restore(self, folder: Path) -> None:
         """Continue from a checkpoint. Raises `CheckpointError` for one without a critic, or with another model's."""
@@ -85,14 +82,13 @@ class Critic:
     def _rewards(self, old_pass: OldPass, plan: Plan) -> tuple[Tensor, dict[str, float]]:
         """Rewards of tokens `[B, T]`, and the KL in them as a metric, if there is one."""
         batch = old_pass.batch
-        old, ref = torch.zeros_like(batch.rollout_logprobs), torch.zeros_like(batch.rollout_logprobs)
         if not self._reward_kl:
-            return token_rewards(batch.rewards[:, None], old, batch.loss_mask), {}
-        micros = itertools.chain(*old_pass.minibatches)
-        for rows, micro in zip(itertools.chain(*plan), micros, strict=True):
-            assert micro.old_logprobs is not None and micro.ref_logprobs is not None
-            width = micro.loss_mask.shape[1]
-            old[rows, :width], ref[rows, :width] = micro.old_logprobs, micro.ref_logprobs
+            return token_rewards(batch.rewards[:, None], torch.zeros_like(batch.rollout_logprobs), batch.loss_mask), {}
+        micros = list(itertools.chain(*old_pass.minibatches))
+        old, ref = (
+            gathered((getattr(micro, name) for micro in micros), plan, batch.rollout_logprobs)
+            for name in ("old_logprobs", "ref_logprobs")
+        )
         rewards = token_rewards(batch.rewards[:, None], old, batch.loss_mask, ref_logprobs=ref, kl_coef=self._reward_kl)
         kl = float(torch.where(batch.loss_mask, old - ref, 0.0).sum() / batch.loss_mask.sum().clamp(min=1))
         return rewards, {"kl/reference": kl}

@@ -6,8 +6,7 @@ For each rollout batch: one pass under the old weights, then one optimizer step 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,19 +16,16 @@ from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics import per_token_mean
-from holdfast.losses import drift_stats, logged_stats, merge_stats, penalty_stats, ratio_stats
-from holdfast.methods.method import Probe
-from holdfast.methods.surrogates import SURROGATES
+from holdfast.methods.nthr import nthr_factors, output_layer, rows_for_nthr
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.logprobs import hidden_states
 from holdfast.model.packed import packable
 from holdfast.model.sampling import SamplerRatios, SamplingMask
 from holdfast.model.support import give_back_memory
-from holdfast.recipe import Config, Loss, Sampling, Train
-from holdfast.train.applied import rows_to_score, with_scores, with_weights
-from holdfast.train.objective import Objective, Terms
+from holdfast.recipe import Config, Sampling, Train
+from holdfast.train.objective import Measured, Objective, update_metrics
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode
-from holdfast.train.plan import Plan, in_order, plan_alike, plan_update, shuffled
+from holdfast.train.plan import Plan, gathered, in_order, plan_alike, plan_update, shuffled
 
 SamplersWeights = Callable[[], AbstractContextManager[None]]
 """A context in which the model has the weights that the rollouts were sampled with."""
@@ -117,9 +113,10 @@ class Learner:
         self.parameters: list[Tensor] = [p for p in language_model.model.parameters() if p.requires_grad]
         self.optimizer = adamw(self.parameters, lr=train.lr, weight_decay=train.weight_decay)
         self._train = train
-        self._reads_sampler = any("sampler's distribution" in method.needs for method in objective.methods)
-        for method in objective.methods:
-            method.check_model(language_model)
+        self._nthr = objective.loss.methods.nthr.on
+        self._reads_sampler = objective.loss.methods.score_centering.on
+        if self._nthr:
+            output_layer(language_model)
 
     def plan(self, batch: TokenBatch, generator: torch.Generator, *, steps: int | None = None) -> Plan:
         """How to update on `batch`: in `steps` optimizer steps, by default `train.optimizer_steps_per_rollout`."""
@@ -169,91 +166,81 @@ class Learner:
         Equal shapes make the log-probs of the first optimizer step equal to the old ones bit for bit, so that no gate
         opens on numerical noise.
         """
-        methods = self.objective.methods
-        old_logprobs, entropies, log_misplaced = (torch.zeros_like(batch.rollout_logprobs) for _ in range(3))
-        minibatches, entropy_sum, tokens = [], 0.0, 0
-        scored = rows_to_score(batch, methods)
+        of_rows = list(itertools.chain.from_iterable(plan))
+        scored = rows_for_nthr(batch).tolist() if self._nthr else [False] * len(batch)
         hidden: dict[int, Tensor] = {}
-        for mini in plan:
-            micros = []
-            for rows in mini:
-                micro = batch.select(rows).trim()
-                with self._hidden_states(needed=bool(scored)) as states:
-                    if misplaced is None:
-                        old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
-                    else:
-                        wanted = misplaced.select(rows).to(micro.token_ids.device)
-                        old, entropy, watched = self._logprobs_and_mass(micro, wanted, entropy=True)
-                        log_misplaced[rows, : old.shape[1]] = watched
-                assert entropy is not None
-                old_logprobs[rows, : old.shape[1]] = old
-                entropies[rows, : old.shape[1]] = entropy
-                if scored:
-                    by_row = states[0].split(micro.loss_mask[:, 1:].sum(-1).tolist())  # of sampled tokens: [n, d]
-                    for row, state in zip(rows, by_row, strict=True):
-                        if any(needed[row] for needed in scored.values()):
-                            hidden[row] = state.clone()
-                mask: SamplingMask | None = None
-                mass: Tensor | None = None
-                if self._reads_sampler and sampler is not None:
-                    mask, mass = self._sampler_ratios(micro, sampler), torch.zeros_like(old)
-                elif self._reads_sampler or self.sampling.mask_logprobs:
-                    masked, mask = self.language_model.masked_logprobs(micro.token_ids, micro.loss_mask, self.sampling)
-                    if self.sampling.mask_logprobs:
-                        old = masked  # the loss is over the mask
-                    else:
-                        mass = old - masked  # the loss is over the vocabulary; methods read the log-mass of the mask
-                over = mask if self.sampling.mask_logprobs else None
-                ref, anchor = (self._frozen_pass(policy, micro, over) for policy in (self.reference, self.anchor))
-                micro = replace(micro, old_logprobs=old, ref_logprobs=ref, anchor_logprobs=anchor)
-                micro = replace(micro, sampling_mask=mask, old_log_mass=mass)
-                micros.append(with_weights(micro, methods))
-                entropy_sum += float(entropy.sum())
-                tokens += int(micro.loss_mask.sum())
-            minibatches.append(micros)
-        measured = None if misplaced is None else log_misplaced
-        whole = replace(batch, old_logprobs=old_logprobs, old_entropy=entropies, misplaced=measured)
+        micros = [self._policy_pass(batch.select(rows).trim(), rows, misplaced, scored, hidden) for rows in of_rows]
+        entropy = sum(float(micro.old_entropy.sum()) for micro in micros if micro.old_entropy is not None)
+
+        def of_all(field: str) -> Tensor:
+            return gathered([getattr(micro, field) for micro in micros], plan, batch.rollout_logprobs)
+
+        whole = replace(batch, old_logprobs=of_all("old_logprobs"), old_entropy=of_all("old_entropy"))
+        whole = whole if misplaced is None else replace(whole, misplaced=of_all("misplaced"))
+        if self._reads_sampler or self.sampling.mask_logprobs:
+            micros = [self._sampler_pass(micro, sampler) for micro in micros]
+        micros = [self._frozen_passes(micro) for micro in micros]
+        for operation in self.objective.operations:
+            micros = [operation.on_old_policy(micro) for micro in micros]
         if hidden:
-            scores = self._scores(whole, hidden, scored)
-            minibatches = [
-                [with_scores(micro, rows, scores) for micro, rows in zip(micros, mini, strict=True)]
-                for micros, mini in zip(minibatches, plan, strict=True)
-            ]
-        return OldPass(minibatches, whole, entropy_sum / max(tokens, 1))
+            factors = nthr_factors(whole, hidden, self.language_model, self.sampling.temperature)
+            parts = zip(micros, of_rows, strict=True)
+            micros = [micro.weighted(factors[rows, : micro.loss_mask.shape[1]]) for micro, rows in parts]
+        tokens, rest = sum(int(micro.loss_mask.sum()) for micro in micros), iter(micros)
+        return OldPass([[next(rest) for _ in mini] for mini in plan], whole, entropy / max(tokens, 1))
 
-    def _sampler_ratios(self, micro: TokenBatch, sampler: SamplersWeights) -> SamplerRatios:
-        """log q − log p_old of everything that a sampler with other weights could draw."""
-        ids, mask, temperature = micro.token_ids, micro.loss_mask, self.sampling.temperature
-        with sampler():
-            drawn_with = self.language_model.log_distributions(ids, mask, temperature=temperature)
-        ratios = drawn_with.sub_(self.language_model.log_distributions(ids, mask, temperature=temperature))
-        return SamplerRatios(ratios.split(mask[:, 1:].sum(-1).tolist()))
+    def _policy_pass(
+        self,
+        micro: TokenBatch,
+        rows: Sequence[int],
+        misplaced: SamplingMask | None,
+        scored: Sequence[bool],
+        hidden: dict[int, Tensor],
+    ) -> TokenBatch:
+        """With log-probs and entropies under the weights as they are, over the whole vocabulary. `hidden` gets, by row
+        of the batch, float [n, d], the states that predict its n sampled tokens, if the row is `scored`."""
+        log_mass = None
+        nothing: AbstractContextManager[list[Tensor]] = nullcontext([])
+        with hidden_states(self.language_model.model) if any(scored) else nothing as states:
+            if misplaced is None:
+                old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
+            else:
+                wanted = misplaced.select(rows).to(micro.token_ids.device)
+                old, entropy, log_mass = self._logprobs_and_mass(micro, wanted, entropy=True)
+        for of_micro in states:
+            by_row = of_micro.split(micro.loss_mask[:, 1:].sum(-1).tolist())
+            hidden.update({row: state.clone() for row, state in zip(rows, by_row, strict=True) if scored[row]})
+        return replace(micro, old_logprobs=old, old_entropy=entropy, misplaced=log_mass)
 
-    def _frozen_pass(self, policy: Reference | None, micro: TokenBatch, mask: SamplingMask | None) -> Tensor | None:
-        """Log-probs `[B, T]` under a frozen policy, at the temperature of the sampler; None without one."""
-        if policy is None:
-            return None
-        temperature = self.sampling.temperature
-        return policy.logprobs(micro.token_ids, micro.loss_mask, temperature=temperature, sampling_mask=mask)
+    def _sampler_pass(self, micro: TokenBatch, sampler: SamplersWeights | None) -> TokenBatch:
+        """With what the sampler could draw: the loss is over it, or methods read its log-mass."""
+        assert micro.old_logprobs is not None
+        model, ids, mask = self.language_model, micro.token_ids, micro.loss_mask
+        if self._reads_sampler and sampler is not None:
+            temperature = self.sampling.temperature
+            with sampler():
+                log_q = model.log_distributions(ids, mask, temperature=temperature)
+            ratios = log_q.sub_(model.log_distributions(ids, mask, temperature=temperature))  # log q − log p_old
+            of_rows = SamplerRatios(ratios.split(mask[:, 1:].sum(-1).tolist()))
+            return replace(micro, sampling_mask=of_rows, old_log_mass=torch.zeros_like(micro.old_logprobs))
+        masked, drawable = model.masked_logprobs(ids, mask, self.sampling)
+        if self.sampling.mask_logprobs:
+            return replace(micro, sampling_mask=drawable, old_logprobs=masked)
+        return replace(micro, sampling_mask=drawable, old_log_mass=micro.old_logprobs - masked)
+
+    def _frozen_passes(self, micro: TokenBatch) -> TokenBatch:
+        """With log-probs under the reference and the anchor, where there are any."""
+        ids, temperature = (micro.token_ids, micro.loss_mask), self.sampling.temperature
+        mask = micro.sampling_mask if self.sampling.mask_logprobs else None
+        ref, anchor = (
+            None if policy is None else policy.logprobs(*ids, temperature=temperature, sampling_mask=mask)
+            for policy in (self.reference, self.anchor)
+        )
+        return replace(micro, ref_logprobs=ref, anchor_logprobs=anchor)
 
     def renew_anchor(self, weights: Sequence[Tensor] = ()) -> None:
         """From the next old pass on, the penalty compares with the policy as it is now, or with that of `weights`."""
         self.anchor = Reference(self.language_model, weights)
-
-    def _hidden_states(self, *, needed: bool) -> AbstractContextManager[list[Tensor]]:
-        """Collects the hidden states of a pass, if a method needs them."""
-        return hidden_states(self.language_model.model) if needed else nullcontext([])
-
-    def _scores(
-        self, whole: TokenBatch, hidden: Mapping[int, Tensor], scored: Mapping[str, Sequence[bool]]
-    ) -> list[Tensor]:
-        """Factors `[B, T]` on the policy loss, of each method that has them from hidden states."""
-        scores = []
-        for method in self.objective.methods:
-            needed = scored.get(method.name)
-            if needed is not None and (own := {row: state for row, state in hidden.items() if needed[row]}):
-                scores.append(method.scores(whole, own, self.language_model, self.sampling.temperature))
-        return scores
 
     def step(self, minibatches: Sequence[Sequence[TokenBatch]], *, mean_searches: float) -> dict[str, float]:
         """One optimizer step per mini-batch. Returns the metrics that only an update can measure.
@@ -262,28 +249,27 @@ class Learner:
         own count. A step whose gradient norm is not finite is skipped and counted. `mean_searches`, valid searches per
         rollout of the whole batch, sets an adaptive answer weight.
         """
-        objective, totals = self.objective, _Totals(self.objective.loss)
+        objective, steps, norms = self.objective, list[list[Measured]](), list[float]()
         answer_weight = objective.answer_weight(mean_searches)
         with training_mode(self.language_model):
             for mini in minibatches:
                 self.optimizer.zero_grad(set_to_none=True)
                 counts = objective.count(mini)
+                steps.append([])
                 for micro in mini:
                     with torch.set_grad_enabled(objective.has_gradient(micro)):
-                        micro, logprobs, entropy = self._current(micro)
-                        terms = objective.terms(micro, logprobs, answer_weight)
-                        parts = objective.reduce(terms, entropy, micro.learned_mask, counts)
-                        if logprobs.requires_grad:
-                            torch.stack(list(parts.values())).sum().backward()
-                    totals.add(micro, logprobs.detach(), terms, parts)
+                        loss, measured = objective(*self._current(micro), counts, answer_weight)
+                        if loss.requires_grad:
+                            loss.backward()
+                    steps[-1].append(measured)
                 if all(parameter.grad is None for parameter in self.parameters):  # the moments move on all the same
                     for parameter in self.parameters:
                         parameter.grad = torch.zeros_like(parameter)
-                totals.norms.append(clipped_step(self.optimizer, self.parameters, self._train.grad_clip))
+                norms.append(clipped_step(self.optimizer, self.parameters, self._train.grad_clip))
         self.optimizer.zero_grad(set_to_none=True)  # rollouts need the memory
         give_back_memory()
         weight = {} if answer_weight is None else {"penalty/answer_weight": answer_weight}
-        return totals.metrics() | weight
+        return update_metrics(steps, norms) | weight
 
     def supervise(self, batch: TokenBatch) -> float:
         """One optimizer step on the mean negative log-prob of the sampled tokens. Returns that mean, in nats."""
@@ -302,8 +288,8 @@ class Learner:
         return total
 
     @torch.no_grad()
-    def mean_logprobs(self, probes: Sequence[Probe]) -> list[float]:
-        """For each (context, continuation), the mean log-prob of the continuation's tokens, in nats."""
+    def mean_logprobs(self, probes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
+        """For each (context, continuation), token ids, the mean log-prob of the continuation's tokens, in nats."""
         device, pad_token_id = self.language_model.device, self.language_model.pad_token_id
         means = [0.0] * len(probes)
         rows = [[*context, *continuation] for context, continuation in probes]
@@ -342,12 +328,9 @@ class Learner:
     @torch.no_grad()
     def batch_logprobs(self, batch: TokenBatch, plan: Plan) -> Tensor:
         """`[B, T]`: every row of `batch` under the present weights, over the whole vocabulary, on the plan's shapes."""
-        logprobs = torch.zeros_like(batch.rollout_logprobs)
-        for rows in itertools.chain.from_iterable(plan):
-            micro = batch.select(rows).trim()
-            now, _ = self.logprobs(micro.token_ids, micro.loss_mask)
-            logprobs[rows, : now.shape[1]] = now
-        return logprobs
+        micros = (batch.select(rows).trim() for rows in itertools.chain.from_iterable(plan))
+        parts = (self.logprobs(micro.token_ids, micro.loss_mask)[0] for micro in micros)
+        return gathered(parts, plan, batch.rollout_logprobs)
 
     def token_change(self, batch: TokenBatch, plan: Plan) -> Tensor:
         """`[B, T]`, nats: log-probs under the present weights minus the old ones, 0 on tokens that were not sampled.
@@ -387,65 +370,3 @@ def make_learner(config: Config, language_model: LanguageModel, reference: Refer
     """The learner of a recipe, with a fresh optimizer."""
     objective = Objective(config.loss, max_tokens=config.protocol.max_sampled_tokens)
     return Learner(language_model, objective, config.train, config.sampling, reference)
-
-
-class _Totals:
-    """Sums over micro-batches, divided once at the end, so that no mean is of means."""
-
-    def __init__(self, loss: Loss) -> None:
-        self._loss = loss
-        self._parts: dict[str, Tensor] = {}
-        self._stats: list[dict[str, Tensor]] = []
-        self._noise: list[Tensor] = []
-        self._dropped: list[Tensor] = []
-        self.norms: list[float] = []
-        """Gradient norms, one for each optimizer step."""
-
-    def add(self, micro: TokenBatch, logprobs: Tensor, terms: Terms, parts: dict[str, Tensor]) -> None:
-        """Add a micro-batch: log-probs `[B, T]` without a graph, its terms, and its parts of the loss."""
-        assert micro.old_logprobs is not None
-        old, mask, loss = micro.old_logprobs, micro.learned_mask, self._loss
-        for name, value in parts.items():
-            self._parts[name] = self._parts.get(name, 0) + value.detach()
-        stats = drift_stats(
-            logprobs, old, micro.advantages, mask, query_mask=micro.query_mask, answer_mask=micro.answer_mask
-        )
-        stats |= ratio_stats(
-            logprobs,
-            old,
-            micro.advantages,
-            mask,
-            clip_low=loss.clip_low if SURROGATES[loss.surrogate].clips else 1.0,
-            clip_high=loss.clip_high if SURROGATES[loss.surrogate].clips else math.inf,
-            ratio=loss.ratio,
-            action_ids=micro.action_ids,
-        )
-        if terms.dropped is not None:
-            self._dropped.append(terms.dropped.sum())
-        if terms.penalty is not None:
-            assert terms.preserved is not None
-            stats |= penalty_stats(
-                terms.penalty.detach(), logprobs, micro.penalty_logprobs, mask, preserved=terms.preserved
-            )
-        self._stats.append(stats)
-        if not self.norms:  # first optimizer step: old equals new, so any difference is numerical noise
-            self._noise.append((logprobs - old).abs().max())
-
-    def _dropped_fraction(self) -> dict[str, float]:
-        """Share of the tokens in the loss that a mask which depends on the policy removed."""
-        tokens = sum(float(stats["count/tokens"]) for stats in self._stats)
-        share = float(torch.stack(self._dropped).sum()) / max(tokens, 1.0) if self._dropped else 0.0
-        return {"loss/dropped_fraction": share} if self._dropped else {}
-
-    def metrics(self) -> dict[str, float]:
-        """As plain numbers; the losses are means over the optimizer steps."""
-        finite = [norm for norm in self.norms if math.isfinite(norm)]
-        result = {f"loss/{name}": float(value) / len(self.norms) for name, value in self._parts.items()}
-        result |= logged_stats(merge_stats(self._stats))
-        if finite:
-            result |= {"grad/norm": sum(finite) / len(finite), "grad/norm_max": max(finite)}
-        result |= self._dropped_fraction()
-        result["grad/skipped_steps"] = float(len(self.norms) - len(finite))
-        result["penalty/noise_floor"] = float(torch.stack(self._noise).max())
-        result["optimizer_steps_per_rollout"] = float(len(self.norms))
-        return result

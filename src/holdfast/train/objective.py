@@ -1,32 +1,31 @@
-"""What an optimizer step minimises: the policy loss, the penalty, the KL and the entropy of a recipe, as one scalar."""
+"""What an optimizer step minimises: the policy loss, the penalty, the KL and the entropy of a recipe, as one scalar.
+
+`Objective` is a function of a micro-batch and its log-probs: the loss, and what to log of it.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.losses import kl_loss, reduce_loss
+from holdfast.losses import (
+    drift_stats,
+    kl_loss,
+    logged_stats,
+    merge_stats,
+    penalty_stats,
+    ratio_stats,
+    reduce_loss,
+    score_centering_loss,
+)
+from holdfast.methods.operations import build
 from holdfast.methods.surrogates import SURROGATES
 from holdfast.recipe import Loss
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """The terms of one micro-batch, each `[B, T]` and unreduced. A term that the recipe does not use is None."""
-
-    policy: Tensor
-    penalty: Tensor | None
-    preserved: Tensor | None
-    """bool: True on tokens that the penalty preserves."""
-    kl: Tensor | None
-    dropped: Tensor | None = None
-    """bool: True on tokens that a mask which follows the policy takes out of the policy loss."""
-    others: Mapping[str, Tensor] = field(default_factory=dict)
-    """Terms of methods, by name, with their coefficients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +38,27 @@ class Counts:
     """Tokens that the penalty preserves; 0 if it is not divided by them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a micro-batch adds to the metrics of an update. Scalars without a graph."""
+
+    parts: Mapping[str, Tensor]
+    """Its share of each part of the loss, with its coefficient."""
+    stats: dict[str, Tensor]
+    """As `merge_stats` takes them."""
+    dropped: Tensor | None
+    """Tokens that masks took out of the policy loss; None without such a mask."""
+    change: Tensor
+    """Largest difference between a log-prob and the old one, in nats."""
+
+
 class Objective:
     """A recipe's loss with its penalty. `max_tokens` is the constant of `seq-mean-token-sum-norm`."""
 
     def __init__(self, loss: Loss, max_tokens: int | None = None) -> None:
         self.loss = loss
-        self.penalty, self.methods = loss.penalty.term, loss.methods.used
-        self._policy_loss = SURROGATES[loss.surrogate].policy
+        self.penalty, self.operations = loss.penalty.term, build(loss.methods)
+        self._policy_loss = SURROGATES[loss.surrogate]
         self._by_preserved = self.penalty is not None and self.penalty.normalizer == "preserved"
         self._max_tokens = max_tokens if loss.reduction == "seq-mean-token-sum-norm" else None
 
@@ -61,44 +74,8 @@ class Objective:
             self.penalty is not None
             or micro.ref_logprobs is not None
             or self.loss.entropy_coef != 0
-            or any(method.learns_without_advantage() for method in self.methods)
             or bool((micro.advantages != 0).any())
         )
-
-    def terms(self, micro: TokenBatch, logprobs: Tensor, answer_weight: float | None = None) -> Terms:
-        """Unreduced terms. `logprobs` `[B, T]` are those of the present weights, with their graph."""
-        policy, dropped = self._policy(micro, logprobs)
-        kl = None
-        if micro.ref_logprobs is not None:
-            kl = kl_loss(logprobs, micro.ref_logprobs, micro.learned_mask, estimator=self.loss.kl_estimator)
-        values = {method.name: method.term(micro, logprobs) for method in self.methods}
-        others = {name: value for name, value in values.items() if value is not None}
-        if self.penalty is None:
-            return Terms(policy, None, None, kl, dropped, others)
-        preserved = self._preserved(micro)
-        penalty = self.penalty.per_token(
-            logprobs,
-            micro.penalty_logprobs,
-            micro.advantages,
-            micro.learned_mask,
-            preserved=preserved,
-            action_ids=micro.action_ids,
-            answer_mask=micro.answer_mask,
-            answer_weight=1.0 if answer_weight is None else answer_weight,
-        )
-        return Terms(policy, penalty, preserved, kl, dropped, others)
-
-    def _policy(self, micro: TokenBatch, logprobs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The weighted policy loss `[B, T]`, and which tokens a mask drops from it; None without such a mask."""
-        policy, keep = self._policy_loss(micro, logprobs, self.loss)
-        for method in self.methods:
-            if (drop := method.drop_by_policy(micro, logprobs)) is not None:
-                keep = ~drop if keep is None else keep & ~drop
-        if keep is not None:
-            policy = torch.where(keep, policy, 0.0)
-        if micro.policy_weights is not None:
-            policy = policy * micro.policy_weights
-        return policy, None if keep is None else micro.learned_mask & ~keep
 
     def count(self, mini: Sequence[TokenBatch]) -> Counts:
         """Counts over the whole optimizer step, so that the gradient does not depend on the micro-batches."""
@@ -107,36 +84,126 @@ class Objective:
         preserved = sum(float(self._preserved(m).sum()) for m in mini) if self._by_preserved else 0.0
         return Counts(policy=max(policy, 1.0), preserved=preserved)
 
-    def reduce(self, terms: Terms, entropy: Tensor | None, loss_mask: Tensor, counts: Counts) -> dict[str, Tensor]:
-        """The micro-batch's share of each part of the loss, as scalars with their coefficients. Their sum is minimised.
+    def __call__(
+        self,
+        micro: TokenBatch,
+        logprobs: Tensor,
+        entropy: Tensor | None,
+        counts: Counts,
+        answer_weight: float | None = None,
+    ) -> tuple[Tensor, Measured]:
+        """The micro-batch's share of the loss, a scalar with a graph, and what to log of it.
 
-        `entropy` is `[B, T]`, or None without an entropy term.
+        Args:
+            micro: with all log-probs that the loss compares with.
+            logprobs: float [B, T], those of the present weights, with their graph.
+            entropy: float [B, T], or None without an entropy term.
+            counts: of its optimizer step.
+            answer_weight: of the method of that name.
         """
-        loss = self.loss
+        assert micro.old_logprobs is not None
+        loss, mask, now = self.loss, micro.learned_mask, logprobs.detach()
 
         def reduced(per_token: Tensor) -> Tensor:
             return reduce_loss(
                 per_token,
-                loss_mask,
+                mask,
                 mode=loss.reduction,
                 denominator=None if loss.reduction == "token-sum" else counts.policy,
                 max_tokens=self._max_tokens,
             )
 
-        parts = {"policy": reduced(terms.policy)}
-        if terms.kl is not None:
-            parts["kl"] = loss.kl_coef * reduced(terms.kl)
-        parts |= {name: reduced(value) for name, value in terms.others.items()}
+        policy, dropped = self._policy(micro, logprobs)
+        parts, stats = {"policy": reduced(policy)}, self._drift(micro, now)
+        if micro.ref_logprobs is not None:
+            kl = kl_loss(logprobs, micro.ref_logprobs, mask, estimator=loss.kl_estimator)
+            parts["kl"] = loss.kl_coef * reduced(kl)
+        if loss.methods.score_centering.on:
+            parts["score_centering"] = reduced(centering_term(micro))
         if entropy is not None:
             parts["entropy"] = -loss.entropy_coef * reduced(entropy)
-        if terms.penalty is not None:
-            assert self.penalty is not None
+        if self.penalty is not None:
+            preserved, old = self._preserved(micro), micro.penalty_logprobs
+            penalty = self.penalty.per_token(
+                logprobs,
+                old,
+                micro.advantages,
+                mask,
+                preserved=preserved,
+                action_ids=micro.action_ids,
+                answer_mask=micro.answer_mask,
+                answer_weight=1.0 if answer_weight is None else answer_weight,
+            )
             if self._by_preserved:
-                parts["penalty"] = self.penalty.coef * terms.penalty.sum() / max(counts.preserved, 1.0)
+                parts["penalty"] = self.penalty.coef * penalty.sum() / max(counts.preserved, 1.0)
             else:
-                parts["penalty"] = self.penalty.coef * reduced(terms.penalty)
-        return parts
+                parts["penalty"] = self.penalty.coef * reduced(penalty)
+            stats |= penalty_stats(penalty.detach(), now, old, mask, preserved=preserved)
+        return torch.stack(list(parts.values())).sum(), Measured(
+            parts={name: part.detach() for name, part in parts.items()},
+            stats=stats,
+            dropped=dropped,
+            change=(now - micro.old_logprobs).abs().max(),
+        )
+
+    def _policy(self, micro: TokenBatch, logprobs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The weighted policy loss `[B, T]`, and how many tokens masks drop from it; None without a mask."""
+        policy, keep = self._policy_loss(micro, logprobs, self.loss)
+        for operation in self.operations:
+            if (kept := operation.keeps(micro, logprobs)) is not None:
+                keep = kept if keep is None else keep & kept
+        if keep is not None:
+            policy = torch.where(keep, policy, 0.0)
+        if micro.policy_weights is not None:
+            policy = policy * micro.policy_weights
+        return policy, None if keep is None else (micro.learned_mask & ~keep).sum()
 
     def _preserved(self, micro: TokenBatch) -> Tensor:
         assert self.penalty is not None
         return self.penalty.preserved(micro.advantages, micro.learned_mask, micro.correct[:, None])
+
+    def _drift(self, micro: TokenBatch, logprobs: Tensor) -> dict[str, Tensor]:
+        """How far the policy is from the old one."""
+        assert micro.old_logprobs is not None
+        arguments = (logprobs, micro.old_logprobs, micro.advantages, micro.learned_mask)
+        clips, loss = self.loss.surrogate == "clip", self.loss  # others have no clip whose tokens could be counted
+        return drift_stats(*arguments, query_mask=micro.query_mask, answer_mask=micro.answer_mask) | ratio_stats(
+            *arguments,
+            clip_low=loss.clip_low if clips else 1.0,
+            clip_high=loss.clip_high if clips else math.inf,
+            ratio=loss.ratio,
+            action_ids=micro.action_ids,
+        )
+
+
+def centering_term(micro: TokenBatch) -> Tensor:
+    """float [B, T]: A·Σ q·p / p_old, the term of `score_centering`; of a sampler that is only truncated
+    A·P(S) / P_old(S). Its gradient is proportional to A."""
+    assert micro.log_mass is not None and micro.old_log_mass is not None
+    drift = score_centering_loss(micro.log_mass, micro.old_log_mass, micro.advantages, micro.learned_mask)
+    return drift if micro.policy_weights is None else drift * micro.policy_weights
+
+
+def update_metrics(steps: Sequence[Sequence[Measured]], norms: Sequence[float]) -> dict[str, float]:
+    """The metrics of an update; losses are means over the optimizer steps. Sums are divided once, so that no mean is of
+    means.
+
+    Args:
+        steps: for each optimizer step, what its micro-batches measured.
+        norms: of the gradient of each optimizer step.
+    """
+    every, finite = [measured for step in steps for measured in step], [norm for norm in norms if math.isfinite(norm)]
+    stats = merge_stats([measured.stats for measured in every])
+    metrics = {
+        f"loss/{name}": float(sum(measured.parts[name] for measured in every)) / len(steps) for name in every[0].parts
+    }
+    metrics |= logged_stats(stats)
+    if finite:
+        metrics |= {"grad/norm": sum(finite) / len(finite), "grad/norm_max": max(finite)}
+    if dropped := [measured.dropped for measured in every if measured.dropped is not None]:
+        metrics["loss/dropped_fraction"] = float(torch.stack(dropped).sum()) / max(float(stats["count/tokens"]), 1.0)
+    metrics["grad/skipped_steps"] = float(len(norms) - len(finite))
+    # On the first optimizer step old equals new, so that any difference is numerical noise.
+    metrics["penalty/noise_floor"] = float(torch.stack([measured.change for measured in steps[0]]).max())
+    metrics["optimizer_steps_per_rollout"] = float(len(steps))
+    return metrics

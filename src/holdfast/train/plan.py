@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
+from torch import Tensor
 
 Plan = list[list[list[int]]]
 """Optimizer steps -> forward passes -> rows of the batch."""
@@ -13,6 +14,14 @@ Plan = list[list[list[int]]]
 _PASS, _PASS_ON_GPU = 256, 4096
 """Fixed cost of a forward and backward pass, in tokens: measured on a CPU with a tiny model, and on an H200, where
 SmolLM2-135M takes as long for 1,200 tokens as for 4,096. Launching the kernels takes that time."""
+
+
+def gathered(parts: Iterable[Tensor], plan: Plan, like: Tensor) -> Tensor:
+    """What the forward passes of a plan give, [b, t] each, as [B, T], the shape and dtype of `like`; 0 elsewhere."""
+    whole = torch.zeros_like(like)
+    for part, rows in zip(parts, itertools.chain.from_iterable(plan), strict=True):
+        whole[rows, : part.shape[1]] = part
+    return whole
 
 
 def shuffled(count: int, steps: int, generator: torch.Generator) -> list[list[int]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from holdfast.agent.agent import SearchAgent, Task
-from holdfast.agent.batch import TokenBatch
+from holdfast.agent.batch import TokenBatch, sampling_log_mass
 from holdfast.agent.rewards import EM, score_trajectory
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group
@@ -16,11 +16,10 @@ from holdfast.base.errors import RolloutError
 from holdfast.base.retries import PATIENCE
 from holdfast.data.questions import Example
 from holdfast.losses import group_advantages, reinforce_advantages
+from holdfast.methods.igpo import GoldLogprobs
+from holdfast.methods.operations import build
 from holdfast.model.policy import rollout_seed
 from holdfast.recipe import Loss
-from holdfast.train.applied import Probed, with_credit, with_exclusions
-
-NOTHING_PROBED: Probed = {}
 
 
 def roll_out(
@@ -64,9 +63,10 @@ def score(groups: Sequence[Group], examples: Sequence[Example], weights: Mapping
 
 
 def training_batch(
-    groups: Sequence[Group], loss: Loss, *, pad_token_id: int, device: torch.device, probed: Probed = NOTHING_PROBED
+    groups: Sequence[Group], loss: Loss, *, pad_token_id: int, device: torch.device, gold: GoldLogprobs | None = None
 ) -> TokenBatch:
-    """The batch to learn from, with advantages. Rollouts without sampled tokens, such as failed ones, are left out."""
+    """The batch to learn from, with advantages, and without what methods leave out. Rollouts without sampled tokens,
+    such as failed ones, are left out too. `gold` measures golden answers, for methods that need it."""
     batch = TokenBatch.from_trajectories(groups, pad_token_id=pad_token_id)
     kind = loss.advantage
     if kind == "gae":
@@ -81,7 +81,11 @@ def training_batch(
             lengths=batch.loss_mask.sum(-1) if loss.baseline == "length" else None,
             valid=batch.valid,
         )
-    methods = loss.methods.used
-    batch = with_credit(replace(batch, advantages=advantages), groups, methods, probed)
-    batch = with_exclusions(batch, groups, methods)
+    batch = replace(batch, advantages=advantages)
+    if any("sampler" in method.needs for method in loss.methods.used):
+        # A truncated sampler draws with the vocabulary's probability over the mass that it keeps.
+        log_mass = sampling_log_mass(batch, [t for group in groups for t in group.trajectories])
+        batch = replace(batch, sampler_logprobs=batch.rollout_logprobs - log_mass)
+    for operation in build(loss.methods):
+        batch = operation.on_rollouts(batch, groups, gold)
     return batch.select(batch.loss_mask.any(-1)).to(device)

@@ -33,12 +33,12 @@ from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group, with_tokens
 from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import Example, QuestionOrder
+from holdfast.methods.operations import selected, weight_percentiles
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.policy import rollout_seed
 from holdfast.model.support import end_ids
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
-from holdfast.train.applied import lessons, method_metrics, selected
 from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.critic import Critic
 from holdfast.train.displacement import measure_displacement, measure_per_sample
@@ -62,12 +62,11 @@ class Trainer:
         critic: Critic | None = None,
     ) -> None:
         self.config, self.agent, self.learner, self.critic = config, agent, learner, critic
-        self._methods = config.loss.methods.used
+        self._methods = config.loss.methods
         model = learner.language_model
         self._tags = agent.protocol.control_tags(model.tokenizer)
         self._control = ControlTokens(self._tags, model.tokenizer, end_ids(model.model, model.tokenizer))
         self._sampler = SamplerWeights(config.faults, model.model) if config.faults.of_sampler else None
-        self._rounds = max((method.further_rounds for method in self._methods), default=0)
         self.question_order = QuestionOrder(questions, seed=config.run.seed)
         self._answers = {example.id: example.golden_answers for example in questions}
         self.generator = torch.Generator().manual_seed(config.run.seed)
@@ -91,7 +90,7 @@ class Trainer:
             self.question_order.restore(position)  # this step did not happen: a checkpoint now is that of the last one
             raise
         metrics = rollout_metrics(groups) | retrieval_metrics(stats) | turn_metrics(groups, self._tags)
-        if self._rounds:
+        if self._methods.dynamic_sampling.on:
             metrics["rollout/extra_questions"] = float(len(examples) - train.questions)
         batch, displacement = self.make_batch(learned), None
         if len(batch):
@@ -126,11 +125,10 @@ class Trainer:
                         generator=self.generator,
                     )
                     metrics |= displacement_metrics
-            metrics |= _batch_metrics(old_pass, learned, self.config) | method_metrics(
-                old_pass.minibatches, self._methods
-            )
-            for rows in lessons(batch, self._methods, step=self.completed_steps + 1):
-                metrics["loss/supervised"] = learner.supervise(batch.select(rows))
+            metrics |= _batch_metrics(old_pass, learned, self.config)
+            supervised = self._methods.interleaved_sft
+            if supervised.on and (self.completed_steps + 1) % supervised.every == 0 and bool(batch.correct.any()):
+                metrics["loss/supervised"] = learner.supervise(batch.select(batch.correct))
         metrics |= clock.metrics() | {"lr": learner.learning_rate}
         metrics["tokens_per_s"] = sum(len(t.token_ids) for g in groups for t in g.trajectories) / clock.total()
         self.completed_steps += 1
@@ -141,21 +139,22 @@ class Trainer:
     def _resampled(
         self, examples: Sequence[Example], groups: list[Group], stats: RolloutStats
     ) -> tuple[Sequence[Example], list[Group], list[Group]]:
-        """Further rounds of rollouts while methods leave groups out: all questions, all groups, those to learn from.
+        """Further rounds of rollouts of dynamic sampling: all questions, all groups, those to learn from.
 
         Groups to learn from come first. If methods would leave out every group, they are all. `stats` grows by those of
         the further rounds.
         """
-        examples = list(examples)
-        for number in range(1, self._rounds + 1):
-            missing = self.config.train.questions - sum(selected(groups, self._methods))
+        examples, operations = list(examples), self.learner.objective.operations
+        resampling = self._methods.dynamic_sampling
+        for number in range(1, resampling.rounds + 1 if resampling.on else 1):
+            missing = self.config.train.questions - sum(selected(groups, operations))
             if missing <= 0:
                 break
             further = self.question_order.next(missing)
             more, round_stats = self.roll_out(further, number)
             examples, groups = [*examples, *further], [*groups, *more]
             stats.add(round_stats)
-        chosen = selected(groups, self._methods)
+        chosen = selected(groups, operations)
         if all(chosen) or not any(chosen):
             return examples, groups, groups
         order = sorted(range(len(groups)), key=lambda k: not chosen[k])  # stable
@@ -192,20 +191,16 @@ class Trainer:
             self.config.loss,
             pad_token_id=language_model.pad_token_id,
             device=language_model.device,
-            probed=self._probed(groups),
+            gold=self._gold_logprobs,
         )
 
-    def _probed(self, groups: Sequence[Group]) -> dict[str, list[float]]:
-        """By the name of each method that asks for them, likelihoods of golden answers in the course of rollouts."""
-        if not self._methods:
-            return {}
+    def _gold_logprobs(self, asked: Sequence[tuple[str, Sequence[int]]]) -> list[float]:
+        """For each (question id, context), the mean log-prob of the first golden answer behind it, in nats."""
         protocol, tokenizer = self.agent.protocol, self.learner.language_model.tokenizer
-        answers = [self._answers[group.id] for group in groups]
-        asked = {
-            method.name: method.probes(groups, answers, lambda text: protocol.answer_ids(text, tokenizer))
-            for method in self._methods
-        }
-        return {name: self.learner.mean_logprobs(probes) for name, probes in asked.items() if probes}
+        answers = {id: protocol.answer_ids(self._answers[id][0], tokenizer) for id, _ in asked}
+        return self.learner.mean_logprobs(
+            [((*context, *opening), answer) for id, context in asked for opening, answer in [answers[id]]]
+        )
 
     # ---- checkpoints
 
@@ -268,11 +263,25 @@ def _batch_metrics(old_pass: OldPass, groups: Sequence[Group], config: Config) -
     metrics = advantage_metrics(batch.advantages, mask) | tail_metrics(batch.advantages, groups)
     metrics |= sampler_metrics(micros, groups) | observation_metrics(batch)
     metrics |= centering_metrics(batch, groups, other_weights=config.faults.of_sampler)
-    metrics |= negative_metrics(micros, reduction=config.loss.reduction)
+    metrics |= negative_metrics(micros, reduction=config.loss.reduction) | _method_metrics(micros, config)
     if batch.misplaced is not None:
         metrics |= control_metrics(batch.misplaced, mask)
     metrics["loss/tokens"] = float(mask.sum()) / len(batch)
     return metrics | likelihood_metrics(likelihood_rows(batch.old_logprobs, mask, batch.action_ids), batch.correct)
+
+
+def _method_metrics(micros: Sequence[TokenBatch], config: Config) -> dict[str, float]:
+    """What methods left out of the loss, the mean weight of what stayed, and the weights of the sampler."""
+    sampled = sum(int(micro.loss_mask.sum()) for micro in micros)
+    learned = sum(int(micro.learned_mask.sum()) for micro in micros)
+    metrics = {}
+    if any(micro.excluded is not None for micro in micros):
+        metrics["loss/excluded_fraction"] = 1 - learned / max(sampled, 1)
+    if weights := [(m.learned_mask, m.policy_weights) for m in micros if m.policy_weights is not None]:
+        total = sum(float(torch.where(mask, weight, 0.0).sum()) for mask, weight in weights)
+        metrics["loss/mean_weight"] = total / max(learned, 1)
+    settings = config.loss.methods.sampler_weights
+    return metrics | weight_percentiles(settings, micros) if settings.on else metrics
 
 
 class _Clock:
