@@ -120,14 +120,20 @@ CASES = [
     ["--loss.kl_coef=0", "--loss.entropy_coef=0.001", "--loss.clip_high=0.28"],
     ["--loss.kl_estimator=k2", "--eval.samples=4", "--sampling.top_k=20", "--train.optimizer_steps_per_rollout=5"],
     ["--model.autocast=none", "--track.wandb=p", "--track.tensorboard", "--checkpoint.every=0", "--eval.every=0"],
+    ["--loss.methods.sampler_weights.on=true", "--loss.methods.sampler_weights.keep=mask",
+     "--loss.methods.sampler_weights.low=0.5", "--loss.methods.sampler_weights.high=5"],
     ["--run.name=vögel, a = 1", "--run.dir=/abs/it's \\'a\\b\" $(c) `d` {e}:\n[1]", "--train.warmup=3"],
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("overrides", CASES, ids=lambda words: " ".join(words) or "defaults")
 def test_the_command_composes_and_passes_verls_checks(overrides: list[str], composed: Compose) -> None:
     recipe = load(None, [*SMALL, *overrides])
     config = composed(*overrides, gpus=2, nodes=2)
+    for name, value in plan("verl", recipe, Machines(gpus=2, nodes=2)).values.items():
+        if type(value) in (str, bool, int, float):  # what is written is what verl gets, of the same type
+            got = OmegaConf.select(config, name.lstrip("+"), default=value)
+            assert got == value and type(got) is type(value), name
     validate_config(config, use_reference_policy=recipe.loss.kl_coef > 0, use_critic=False)
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
