@@ -32,8 +32,8 @@ _MISTRAL = """
 {%- for m in messages %}
 {%- if m.role == 'user' %}[INST]{{ m.content }}[/INST]
 {%- elif m.role == 'tool' %}RESULT
-{%- else %}{{ m.content }}{% for call in m.tool_calls %}{% set f = call.function %}CALL{% endfor %}{{ eos_token }}{% endif %}
-{%- endfor %}"""
+{%- else %}{{ m.content }}{% for call in m.tool_calls %}{% set f = call.function %}CALL{% endfor %}{{ eos_token }}
+{%- endif %}{% endfor %}"""
 NEMO = _MISTRAL.replace(
     "CALL", '[TOOL_CALLS][{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}, "id": "{{ call.id }}"}]'
 ).replace("RESULT", '[TOOL_RESULTS]{"content": {{ m.content }}, "call_id": "{{ m.tool_call_id }}"}[/TOOL_RESULTS]')

@@ -43,6 +43,8 @@ CALLS = [
     ('<tool_call>{"arguments":{"query":"caf\\u00e9"},"name":"search"}</tool_call>\n', Search("café")),
     ("<think>\nno <tool_call> yet\n</think>\n\nI look. " + call("search", '{"query": "x"}'), Search("x")),
     ("<think> hm </think> Orsa ", Answer("Orsa")),
+    ("[THINK] hm [/THINK] Orsa ", Answer("Orsa")),
+    ("[THINK] hm", Invalid("the message has no end")),
     ('the set {"name": 1}', Answer('the set {"name": 1}')),
     (call("search", '{"query": "\\ud800x"}'), Search("?x")),
     (call("browse", '{"query": "x"}'), Invalid("there is no tool 'browse'")),
@@ -461,9 +463,7 @@ class History:
         turn = state.turns[-1]
         assert type(turn.action) is kind, (text, turn.action)
         assert state.context == [*before, *ids, *turn.observation]
-        self.messages.append(
-            {"role": "tool", "name": "search", "tool_call_id": own, "content": turn.observation_text}
-        )
+        self.messages.append({"role": "tool", "name": "search", "tool_call_id": own, "content": turn.observation_text})
         self.compare()
 
 

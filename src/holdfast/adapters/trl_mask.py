@@ -149,8 +149,8 @@ def warning(args: Any, remedy: str) -> str | None:
         return None
     return (
         f"top_p={sampler.top_p:g}, top_k={sampler.top_k} and min_p={sampler.min_p:g} truncate the sampler, while the "
-        f"log-probs of the loss are over the whole vocabulary. This mismatch alone can make a run collapse. {remedy}, or "
-        "set top_p=1.0, top_k=0 and min_p=None"
+        "log-probs of the loss are over the whole vocabulary. This mismatch alone can make a run collapse. "
+        f"{remedy}, or set top_p=1.0, top_k=0 and min_p=None"
     )
 
 

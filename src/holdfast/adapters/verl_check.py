@@ -72,7 +72,9 @@ def compose(overrides: Sequence[str], name: str = "ppo_trainer") -> Any:
     for override in given:
         key, _, text = str(override.input_line).partition("=")
         if key.startswith(_CORRECTION) and "_" in text and isinstance(value := override.value(), int | float):
-            raise ConfigError(f"{key}={text}: Hydra reads this as the number {value}. Quote the bounds: \"{key}='{text}'\"")
+            raise ConfigError(
+                f"{key}={text}: Hydra reads this as the number {value}. Quote the bounds: \"{key}='{text}'\""
+            )
     return config
 
 

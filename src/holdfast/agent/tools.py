@@ -334,8 +334,8 @@ def _read_format(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> 
     a call."""
     schemas, (parameter,) = [SEARCH.schema], SEARCH.parameters
     instead = (
-        "Take a model whose template has tools (such as Qwen2.5, Qwen3 or Llama 3), name a Jinja file in "
-        "model.chat_template, or set protocol.preset = 'clean'"
+        "Take a model whose template has tools (such as Qwen3, Llama 3 or Ministral 3), name a Jinja file in "
+        "model.chat_template (examples/chatml_tools.jinja for ChatML), or set protocol.preset = 'clean'"
     )
 
     def refused(why: str) -> ConfigError:

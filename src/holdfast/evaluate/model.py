@@ -210,8 +210,8 @@ def fitted(protocol: SearchProtocol, model: EvaluatedModel) -> SearchProtocol:
 
 
 def refuse_unfit(model: EvaluatedModel, method: Method, protocol: SearchProtocol) -> None:
-    """Raise `ConfigError` for a server that does not show calls, or, at a chat endpoint, cannot continue an answer, when
-    the method needs that."""
+    """Raise `ConfigError` for a server that does not show calls of tools, or a chat endpoint that cannot continue an
+    answer, when the method needs that."""
     if type(model.policy) is OpenAIPolicy and isinstance(protocol, ToolProtocol) and method.conversation is None:
         form = protocol.format(model.tokenizer)
         special = {str(token) for token in model.tokenizer.added_tokens_decoder.values() if token.special}

@@ -182,7 +182,9 @@ def test_bounds_that_hydra_reads_as_one_number_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"number 0\.55\. Quote the bounds"):
         compose([*EXAMPLE, f"{setting}=0.5_5"])
     for text, value in (("'0.5_5'", "0.5_5"), ("0.5_5.0", "0.5_5.0"), ("2", 2)):
-        assert OmegaConf.select(compose([*EXAMPLE, f"{setting}={text}", "data.train_batch_size=1_024"]), setting) == value
+        assert (
+            OmegaConf.select(compose([*EXAMPLE, f"{setting}={text}", "data.train_batch_size=1_024"]), setting) == value
+        )
 
 
 def test_tokens_rejected_are_found_without_our_own_config_class_too() -> None:
