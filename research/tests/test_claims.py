@@ -42,7 +42,7 @@ def test_every_claim_of_a_paper_is_there_once_with_its_verdict_or_without(few: P
     page = claims.page(found)
     displaced = "Late in training, more than half of the correct rollouts lose likelihood in the run's own update."
     collapses = "Plain GRPO on a search agent rises, then collapses."
-    assert page.count(f"| {displaced} |") == 1 and "(per-sample.md)" in page
+    assert page.count(f"| {displaced} |") == 1 and "(smaller.md#per-sample)" in page
     assert page.count(f"* {collapses}") == 1 and "`death-spiral`, `testbeds`" in page and "(testbeds.md)" not in page
 
 

@@ -133,5 +133,8 @@ def test_the_page_in_the_documentation_is_that_of_the_kept_runs(name: str, tmp_p
     jobs = plan.jobs(tmp_path)
     refuse_other_runs(jobs)
     results = results_of(plan, finished(jobs), tmp_path)
-    assert (DOCS / f"{name}.md").read_text(encoding="utf-8").startswith(curves.text_of(results))
+    if name in curves.SMALL:
+        assert curves.section_of(results).strip() in curves.SMALL_PAGE.read_text(encoding="utf-8")
+    else:
+        assert (DOCS / f"{name}.md").read_text(encoding="utf-8").startswith(curves.text_of(results))
     assert (kept_runs.KEPT / name / "runs.csv").read_text(encoding="utf-8") == curves.runs_as_csv(results)

@@ -225,8 +225,6 @@ def test_the_real_model_that_falls() -> None:
     cured = runs["LLDS action, untruncated, reliable search"]
     assert sum(run.fell for run in cured) == 1 and "with LLDS one, not to nothing" in SAID
     assert min(run.results["after"]["em"] for run in cured) > 0.2
-    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
-    assert f"at {min(ends):.3f} to {max(ends):.3f}, below its start" in readme
 
 
 def test_the_real_model_over_150_batches() -> None:
@@ -324,9 +322,8 @@ def test_stale_rollouts_on_a_real_model() -> None:
     assert not hidden.fell and summarise(hidden).em_after == 0.01
     readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
     percent = [round(100 * ems[arm]) for arm in (old, "GRPO", f"{old}, LLDS action")]
-    assert (
-        "answers {} % of the test questions, and {} % with fresh rollouts. With LLDS ({} %".format(*percent) in readme
-    )
+    said = "to {} % of test questions right. It has {} % with fresh rollouts, and {} % with LLDS".format(*percent)
+    assert said in readme
 
 
 def last_of(runs: tuple[RunSeries, ...]) -> float:

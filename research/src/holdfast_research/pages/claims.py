@@ -20,7 +20,7 @@ from holdfast_research import readings
 from holdfast_research.experiments import EXPERIMENTS
 from holdfast_research.judge import NOBODY
 from holdfast_research.pages import influence, influence_claims
-from holdfast_research.pages.curves import asked, runs_of, shown
+from holdfast_research.pages.curves import asked, link, runs_of, shown
 from holdfast_research.pages.kept_runs import KEPT, restore
 from holdfast_research.paths import DOCS
 from holdfast_research.plan import PLAN_FILE
@@ -168,7 +168,7 @@ def _mean(runs: Sequence[RunSeries], metric: str, first: int, last: int) -> floa
 
 def _verdicts(those: list[Answer]) -> str:
     return "<br>".join(
-        f"[{each.experiment}]({each.experiment}.md): {shown(each.verdict.word, each.verdict.because)}"
+        f"[{each.experiment}]({link(each.experiment)}): {shown(each.verdict.word, each.verdict.because)}"
         for each in those
         if each.verdict
     )

@@ -22,6 +22,7 @@ from typing import Any
 from holdfast.base.files import write_whole
 from holdfast_research import results as r
 from holdfast_research.figures import draw
+from holdfast_research.pages.filling import filled
 from holdfast_research.pages.kept_runs import restore
 from holdfast_research.paths import DOCS, KEPT_RUNS
 from holdfast_research.plan import PLAN_FILE, finished, load_plan
@@ -34,7 +35,13 @@ SHOWN = (
 )
 """The others are in the experiment's own index.html."""
 COLUMNS = ("arm", "fell", "reward at its peak → last", "entropy, last", "test EM", "greedy")
-HOW_TO_READ = "[How to read this page](README.md#how-to-read-a-page)."
+CLAIMS = ("control, or prediction", "test", "verdict")
+SMALL = (
+    *("anchor", "coefficient", "first-action", "masking", "per-sample", "preserving", "second-search"),
+    "steps-per-rollout",
+)
+"""Experiments behind rows of claims.md that nothing else is said of: sections of one page, without figures."""
+SMALL_PAGE = DOCS / "smaller.md"
 COUNT = re.compile(r"on (\d+ of \d+) seeds \(([\d.]+) to ([\d.]+)\)")
 
 
@@ -42,6 +49,21 @@ def runs_of(out: Path) -> tuple[Experiment, Runs]:
     """The experiment in a folder of `holdfast reproduce`, and its finished runs."""
     plan = load_plan(out)
     return plan.experiment, finished(plan.jobs(out))
+
+
+def link(experiment: str) -> str:
+    """Where a page of the study finds an experiment's arms and controls."""
+    return f"smaller.md#{experiment}" if experiment in SMALL else f"{experiment}.md"
+
+
+def section_of(results: Mapping[str, Any]) -> str:
+    """An experiment of `SMALL`: its arms, and what no paper claims."""
+    name = results["experiment"]
+    lines = [f"## {name}", "", r.sentence(results["shows"]), "", "```bash", results["command"], "```", ""]
+    lines += [*(f"* {note}" for note in results["notes"]), *(f"* {line}" for line in missing(results))]
+    lines += [f"* [Every run](../data/laboratory/{name}/runs.csv), as CSV.", ""]
+    lines += [*_table(COLUMNS, arm_rows(results)), "", *_table(CLAIMS, claim_rows(results)), ""]
+    return "\n".join(lines)
 
 
 def text_of(results: Mapping[str, Any]) -> str:
@@ -61,7 +83,7 @@ def text_of(results: Mapping[str, Any]) -> str:
     if papers := [claim["verdict"] for claim in results["claims"] if claim["paper"] != CONTROL]:
         counts = ", ".join(f"{papers.count(word)} {word}" for word in dict.fromkeys(papers))
         lines += [f"Of the papers' claims: {counts}. [The papers' claims](claims.md) has each.", ""]
-    lines += _table(("control, or prediction", "test", "verdict"), claim_rows(results))
+    lines += _table(CLAIMS, claim_rows(results))
     return "\n".join(lines) + "\n"
 
 
@@ -156,6 +178,9 @@ def write_page(out: Path) -> Path:
     plan = load_plan(out)
     experiment, runs = runs_of(out)
     results = r.results_of(plan, runs, out)
+    write_whole(KEPT_RUNS / experiment.name / "runs.csv", runs_as_csv(results))
+    if experiment.name in SMALL:
+        return write_section(experiment.name, section_of(results))
     for old in (DOCS / "figures").glob(f"{experiment.name}-[0-9]*.svg"):
         old.unlink()
     (DOCS / "figures").mkdir(parents=True, exist_ok=True)
@@ -164,10 +189,16 @@ def write_page(out: Path) -> Path:
         write_whole(DOCS / "figures" / name, svg)
         arms = ", ".join(arm for arm in figure.arms if arm in runs)
         lines.append(f"![{figure.title}: {arms}](figures/{name})")
-    write_whole(KEPT_RUNS / experiment.name / "runs.csv", runs_as_csv(results))
     lines += ["", f"[Every run](../data/laboratory/{experiment.name}/runs.csv), as CSV."]
     write_whole(DOCS / f"{experiment.name}.md", text_of(results) + "\n".join(lines) + "\n")
     return DOCS / f"{experiment.name}.md"
+
+
+def write_section(name: str, section: str) -> Path:
+    """An experiment's section of `SMALL_PAGE`, in place of the one that is there."""
+    text = SMALL_PAGE.read_text(encoding="utf-8")
+    write_whole(SMALL_PAGE, filled(text, {name: section}))
+    return SMALL_PAGE
 
 
 def write_kept_page(name: str) -> Path:

@@ -13,10 +13,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 from holdfast.base.files import write_whole
 from holdfast_research.pages.arms import Method, methods
 from holdfast_research.pages.claims import kept_runs
+from holdfast_research.pages.curves import link
 from holdfast_research.pages.filling import filled
 from holdfast_research.pages.kept_runs import KEPT
 from holdfast_research.paths import DOCS
@@ -145,6 +147,14 @@ ELSEWHERE: Mapping[str, str] = {
 }
 """An experiment on another start -> what it is."""
 
+TOKENS: Mapping[str, str] = {
+    "negative/long_unlikely_share": "share of the push",
+    "negative/long_unlikely_share_by_response": "as a mean per response",
+    "likelihood/before_observation": "log-prob, first actions",
+    "likelihood/after_observation": "later actions",
+}
+"""A series of the tokens that updates move -> what the page calls it."""
+
 
 def runs_by_name(kept: Path = KEPT) -> dict[str, Method]:
     """Every method on the one testbed, and plain GRPO at K = 1."""
@@ -246,7 +256,7 @@ def arms_table(found: Mapping[str, Method]) -> str:
         whose = ", ".join(one.word for one in EXPLANATIONS if name.startswith(one.removes))
         shown = re.sub(r"\.0(?!\d)", "", name.replace(" = ", " "))
         weaker = " (weaker dose)" if name.startswith(WEAKER) else ""
-        row = (f"[{shown}]({method.experiment}.md){weaker}", whose or "–", *cells(method))
+        row = (f"[{shown}]({link(method.experiment)}){weaker}", whose or "–", *cells(method))
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
@@ -278,6 +288,28 @@ def elsewhere_table(kept: Path = KEPT) -> str:
     return "\n".join(lines)
 
 
+def thirds(runs: Sequence[RunSeries], metric: str) -> str:
+    """The metric's mean over the first and over the last third of the steps that log it, a mean over the runs."""
+    parts = [
+        (mean(values[: len(values) // 3]), mean(values[-(len(values) // 3) :]))
+        for values in (run.series(metric)[1] for run in runs)
+        if len(values) >= 3
+    ]
+    return " → ".join(f"{mean(part):.2f}" for part in zip(*parts, strict=True)) or "–"
+
+
+def tokens_table(kept: Path = KEPT) -> str:
+    """Whom updates push down, and which tokens lose likelihood, with fresh rollouts and with stale ones."""
+    lines = ["| where | arm | fell | " + " | ".join(TOKENS.values()) + " |", "|---" * (3 + len(TOKENS)) + "|"]
+    for experiment in ("mismatch", "factbook", "real-old"):
+        for arm, seeds in kept_runs(experiment, kept).items():
+            if not any(run.series(next(iter(TOKENS)))[1] for run in seeds):
+                continue  # made before these series were logged
+            row = (f"{sum(run.fell for run in seeds)}/{len(seeds)}", *(thirds(seeds, metric) for metric in TOKENS))
+            lines.append(f"| [{experiment}]({experiment}.md) | {arm} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
 def page(text: str, found: Mapping[str, Method]) -> str:
     """The page with each table between its two marks, `<!-- NAME -->` and `<!-- end -->`."""
     tables = {
@@ -285,6 +317,7 @@ def page(text: str, found: Mapping[str, Method]) -> str:
         "arms": arms_table(found),
         "measures": measures_table(found),
         "elsewhere": elsewhere_table(),
+        "tokens": tokens_table(),
     }
     return filled(text, tables)
 
