@@ -26,6 +26,21 @@ Reply with {"name": …, "parameters": {…}} to call one of {{ tools | tojson }
 
 {% endif %}"""
 
+# As Mistral's: the id of a call is repeated in its result, and the next message begins without a header.
+_MISTRAL = """
+{{- bos_token }}{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'user' %}[INST]{{ m.content }}[/INST]
+{%- elif m.role == 'tool' %}RESULT
+{%- else %}{{ m.content }}{% for call in m.tool_calls %}{% set f = call.function %}CALL{% endfor %}{{ eos_token }}
+{%- endif %}{% endfor %}"""
+NEMO = _MISTRAL.replace(
+    "CALL", '[TOOL_CALLS][{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}, "id": "{{ call.id }}"}]'
+).replace("RESULT", '[TOOL_RESULTS]{"content": {{ m.content }}, "call_id": "{{ m.tool_call_id }}"}[/TOOL_RESULTS]')
+SMALL = _MISTRAL.replace(
+    "CALL", "[TOOL_CALLS]{{ f.name }}[CALL_ID]{{ call.id }}[ARGS]{{ f.arguments | tojson }}"
+).replace("RESULT", "[TOOL_RESULTS]{{ m.tool_call_id }}[TOOL_CONTENT]{{ m.content }}[/TOOL_RESULTS]")
+
 _BEGUN = HERMES.removesuffix("{% endif %}")
 _FORGETS_THOUGHTS = _BEGUN.replace(
     "{{ m.content }}\n{%- for", "{{ m.content.split('</think>')[-1].lstrip() }}\n{%- for"
@@ -33,6 +48,8 @@ _FORGETS_THOUGHTS = _BEGUN.replace(
 OURS = {
     "hermes": HERMES,
     "llama": LLAMA,
+    "nemo": NEMO,
+    "mistral-small": SMALL,
     # As Qwen3 without thinking: the model's next message begins with an empty thought, and earlier ones have none.
     "empty-thought": _BEGUN + "{% if not thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
     # As QwQ: the model's next message begins inside a thought, and earlier ones have lost it.
@@ -41,7 +58,9 @@ OURS = {
 VARIABLES = {"empty-thought": {"thinking": False}, "opened-thought": {"thinking": True}}
 OF_TRL = ("qwen2_5", "qwen3", "qwen3_instruct_2507", "llama3_1", "llama3_2")
 
-_HEADERS = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin|>", "<|im_start|>", "<|im_end|>"]
+_MARKS = "INST", "TOOL_CALLS", "CALL_ID", "ARGS", "TOOL_RESULTS", "TOOL_CONTENT"
+_HEADERS = ["</s>", *(f"[{slash}{mark}]" for mark in _MARKS for slash in ("", "/"))]
+_HEADERS += ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin|>", "<|im_start|>", "<|im_end|>"]
 _TEXTS = [
     '<tool_call>\n{"name": "search", "arguments": {"query": "the lake of Orsa"}}\n</tool_call>',
     '{"name": "search", "parameters": {"query": "the lake"}}',
@@ -65,12 +84,13 @@ def template_text(name: str) -> str:
 @pytest.fixture(scope="session")
 def speaker(learn_tokenizer: Callable[..., Any]) -> Callable[[str], Any]:
     """speaker("hermes"): a tokenizer with that template. Its end of sequence is the template's end of a message."""
-    learned = learn_tokenizer(_TEXTS, 420, ["<|pad|>", *_HEADERS], pad_token="<|pad|>", bos_token="<|begin|>")
+    learned = learn_tokenizer(_TEXTS, 433, ["<|pad|>", *_HEADERS], pad_token="<|pad|>", bos_token="<|begin|>")
 
     def make(name: str) -> Any:
         tokenizer = copy.deepcopy(learned)
         tokenizer.chat_template = text = template_text(name)
-        tokenizer.eos_token = "<|eot_id|>" if "<|eot_id|>" in text else "<|im_end|>"
+        ends = {"<|eot_id|>": "<|eot_id|>", "[INST]": "</s>"}
+        tokenizer.eos_token = next((end for mark, end in ends.items() if mark in text), "<|im_end|>")
         return tokenizer
 
     return make

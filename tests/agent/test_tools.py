@@ -43,6 +43,8 @@ HERMES_CALLS = [
     ('<tool_call>{"arguments":{"query":"caf\\u00e9"},"name":"search"}</tool_call>\n', Search("café")),
     ("<think>\nno <tool_call> yet\n</think>\n\nI look. " + call("search", '{"query": "x"}'), Search("x")),
     ("<think> hm </think> Orsa ", Answer("Orsa")),
+    ("[THINK] hm [/THINK] Orsa ", Answer("Orsa")),
+    ("[THINK] hm", Invalid("the message has no end")),
     ('the set {"name": 1}', Answer('the set {"name": 1}')),
     (call("search", '{"query": "\\ud800x"}'), Search("?x")),
     (call("browse", '{"query": "x"}'), Invalid("there is no tool 'browse'")),
@@ -181,13 +183,9 @@ def test_a_rollout_searches_reads_and_answers(speaker: Speaker) -> None:
 # ---- what cannot work
 
 NO_RESULTS = HERMES.replace("{{ m.content }}\n</tool_response>", "</tool_response>")
-XML = HERMES.replace('{"name": "{{ call.function.name }}"', "<function={{ call.function.name }}>")
+XML = HERMES.replace("{{ call.function.arguments | tojson }}", "{{ call.function.arguments.values() | join }}")
 WITH_ID = HERMES.replace("<tool_response>\n", "<tool_response id={{ m.tool_call_id }}>\n")
-CHANNELS = (
-    HERMES.replace('<tool_call>\n{"name": "', "<call to=")
-    .replace('", "arguments": ', ">")
-    .replace("}\n</tool_call>", "")
-)
+BARE = HERMES.replace('<tool_call>\n{"name": "', "").replace('", "arguments": ', "").replace("}\n</tool_call>", "")
 RENAMES = HERMES.replace("<|im_start|>{{ m.role }}", "<|im_start|>{{ m.role }} {{ loop.index }}")
 FORGETS = HERMES.replace("{{ m.content }}\n</tool_response>", "{{ m.content if loop.last else '…' }}\n</tool_response>")
 PLAIN_END = HERMES.replace("<|im_end|>", "END")
@@ -205,12 +203,12 @@ PLAIN_END = HERMES.replace("<|im_end|>", "END")
         (NO_RESULTS, "does not write each call and each result once"),
         (FORGETS, "does not write each call and each result once"),
         (XML, "does not write a call as one JSON object"),
-        (CHANNELS, "does not write a call as one JSON object"),
-        (WITH_ID, "repeats the id that the model gives a call"),
+        (BARE, "does not write a call as one JSON object"),
+        (WITH_ID, "repeats in a result an id that its call does not have"),
         (RENAMES, "begins the model's earlier messages in another way than its next one"),
         (PLAIN_END, "ends a message with 'END"),
     ],
-    ids=["none", "no tools", "raises", "no results", "forgets", "not JSON", "channels", "id", "renames", "no token"],
+    ids=["none", "no tools", "raises", "no results", "forgets", "not JSON", "bare", "id", "renames", "no token"],
 )
 def test_a_template_that_cannot_do_it_is_refused_in_one_sentence(
     template: str | None, why: str, speaker: Speaker
@@ -351,15 +349,16 @@ class History:
         """A call as the template writes it."""
         parameter = {"search": "query", "read": "id", "note": "text"}[name]
         function = {"name": name, "arguments": {parameter: argument, **({"times": 2} if name == "note" else {})}}
-        calls = [{"type": "function", "function": function}]
+        self.id = "".join(self.rng.choices("abcXYZ019", k=9))
+        calls = [{"type": "function", "id": self.id, "function": function}]
         start = len(BEGUN.sub("", self.rendered()))
         self.messages += [
             {"role": "assistant", "content": before, "tool_calls": calls},
-            {"role": "tool", "content": "-"},
+            {"role": "tool", "content": "-", "tool_call_id": self.id},
         ]
         text = self.rendered()[start:]
         self.messages.pop()
-        return text[: text.rindex(self.form.before)]
+        return text[: text.rindex(self.form.before.partition("holdfast1")[0])]
 
     def turn(self) -> tuple[str, bool, type]:
         """(text, whether it ends, what it is), its message appended."""
@@ -376,11 +375,17 @@ class History:
             else:
                 text = self.call(kind, argument, thought + said)
             return text, True, {"search": Search, "read": Read, "note": Call}[kind]
+
+        def inner_of(name: str, arguments: str) -> str:
+            if form.separator:
+                return f"{name}{form.separator}{arguments}"
+            return f'{{ "{form.arguments}":{arguments},  "name":"{name}"}}'
+
         inner = {
-            "spaced": f'{{ "{form.arguments}":{{"query" : {json.dumps(some_words(rng))}}},  "name":"search"}}',
-            "not json": f'{{"name": "search", "{form.arguments}": {{"query": {some_words(rng, PLAIN)}}}',
-            "no tool": f'{{"name": "browse", "{form.arguments}": {{"query": "x"}}}}',
-            "two": f'{{"name": "search", "{form.arguments}": {{"query": "x"}}}}',
+            "spaced": inner_of("search", f'{{"query" : {json.dumps(some_words(rng))}}}'),
+            "not json": inner_of("search", f'{{"query": {some_words(rng, PLAIN)}}}'),
+            "no tool": inner_of("browse", '{"query": "x"}'),
+            "two": inner_of("search", '{"query": "x"}'),
             "cut": some_words(rng, PLAIN),
         }[kind]
         text = f"{form.opening}{inner}{form.closing}" if kind != "cut" else inner
@@ -389,8 +394,9 @@ class History:
         return text, kind != "cut", Search if kind == "spaced" else Invalid
 
     def advance(self) -> None:
+        self.id = "holdfast1"  # of a message without a call
         text, ends, kind = self.turn()
-        state, before = self.state, list(self.state.context)
+        state, before, own = self.state, list(self.state.context), self.id
         ids = (*encode(self.tokenizer, text), *([self.tokenizer.eos_token_id] if ends else []))
         completion = Completion(
             id="a",
@@ -412,7 +418,7 @@ class History:
         turn = state.turns[-1]
         assert type(turn.action) is kind, (text, turn.action)
         assert state.context == [*before, *ids, *turn.observation]
-        self.messages.append({"role": "tool", "name": "search", "content": turn.observation_text})
+        self.messages.append({"role": "tool", "name": "search", "tool_call_id": own, "content": turn.observation_text})
         self.compare()
 
 

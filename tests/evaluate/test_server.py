@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.agent.tools import NATIVE
 from holdfast.base.answers import Answer
 from holdfast.base.errors import ConfigError, ModelError, RolloutError
 from holdfast.cli.main import app
 from holdfast.evaluate.methods import METHODS
-from holdfast.evaluate.model import open_model, settings_of
+from holdfast.evaluate.model import open_model, refuse_unfit, settings_of
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer, parse_completion
 from holdfast.evaluate.run import Evaluation
 from holdfast.evaluate.servers import Server, completions_url, find_server, key_in
@@ -303,6 +304,15 @@ def test_a_context_that_is_shorter_than_the_protocols(completion_server: Complet
 
 
 # ---- refusals
+
+
+def test_calls_that_a_server_does_not_show_are_refused(completion_server: CompletionServer, speaker: Any) -> None:
+    """vLLM and its like return texts without special tokens, and Mistral's calls begin with one."""
+    shown, hidden = (policy_of(completion_server, speaker(name)) for name in ("hermes", "mistral-small"))
+    refuse_unfit(evaluated_model(shown, local=False), METHODS["search-r1"], NATIVE)
+    refuse_unfit(evaluated_model(hidden, local=False), METHODS["direct"], NATIVE)
+    with pytest.raises(ConfigError, match=r"special token .*without --server"):
+        refuse_unfit(evaluated_model(hidden, local=False), METHODS["search-r1"], NATIVE)
 
 
 FULL = [

@@ -106,8 +106,9 @@ def with_penalties(
     name = f"{trainer_class.__name__}With{'And'.join(added)}" if added else f"Observed{trainer_class.__name__}"
     if mask_logprobs and _is_unsloth(trainer_class):
         raise ConfigError(
-            "mask_logprobs=True with an Unsloth trainer: Unsloth does not keep the logits that a mask needs. Leave "
-            "it out, and sample without truncation: top_p=1, top_k=0, min_p=None"
+            "mask_logprobs=True with an Unsloth trainer: Unsloth does not keep the logits that a mask needs, but has a "
+            "mask of its own. Leave it out, and sample with vLLM and UNSLOTH_GRPO_TRUNCATED_SUPPORT=1, or without "
+            "truncation: top_p=1, top_k=0, min_p=None"
         )
     if nthr and (mask_logprobs or _is_unsloth(trainer_class)):
         other = "mask_logprobs=True" if mask_logprobs else "an Unsloth trainer"

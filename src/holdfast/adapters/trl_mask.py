@@ -142,15 +142,15 @@ def takes_old_logprobs(args: Any) -> bool:
     return bool(args.gradient_accumulation_steps % micro_batches or corrected)
 
 
-def warning(args: Any) -> str | None:
+def warning(args: Any, remedy: str) -> str | None:
     """A sentence on a truncated sampler whose loss is over the whole vocabulary."""
     sampler = Truncation.of(args)
     if not sampler.active:
         return None
     return (
         f"top_p={sampler.top_p:g}, top_k={sampler.top_k} and min_p={sampler.min_p:g} truncate the sampler, while the "
-        "log-probs of the loss are over the whole vocabulary. This mismatch alone can make a run collapse. Pass "
-        "with_penalties(..., mask_logprobs=True), with top_k=512 or less, or set top_p=1.0, top_k=0 and min_p=None"
+        "log-probs of the loss are over the whole vocabulary. This mismatch alone can make a run collapse. "
+        f"{remedy}, or set top_p=1.0, top_k=0 and min_p=None"
     )
 
 

@@ -52,7 +52,7 @@ class PenaltyMixin(Trainer):
             check_config(kwargs["args"], penalty)  # before a model is loaded
         super().__init__(*args, **kwargs)
         check_config(self.args, penalty)
-        if not self.holdfast_settings.mask_logprobs and (leak := warning(self.args)):
+        if leak := self._truncation():
             warn(leak)
         self._observer = self._observer_class(self, every=self.holdfast_settings.displacement_every)
         self._loss_watch = LossWatch()
@@ -62,6 +62,12 @@ class PenaltyMixin(Trainer):
         """Of the micro-batch whose loss TRL is computing; None at other times."""
         self._host_logprobs: Tensor | None = None
         """Of the host's forward pass for that loss."""
+
+    def _truncation(self) -> str | None:
+        """A warning of a sampler that is truncated while the loss is not."""
+        if self.holdfast_settings.mask_logprobs:
+            return None
+        return warning(self.args, "Pass with_penalties(..., mask_logprobs=True), with top_k=512 or less")
 
     # ---- a rollout batch
 

@@ -15,6 +15,7 @@ Source: unsloth 2026.10.9 and unsloth_zoo 2026.10.9, `rl_replacements.py` of bot
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.adapters.trl_mask import Truncation
+from holdfast.adapters.trl_mask import Truncation, warning
 from holdfast.adapters.trl_observe import Observer, has_images
 from holdfast.adapters.trl_penalty import PenaltyMixin
 from holdfast.base.errors import ConfigError
@@ -30,6 +31,10 @@ from holdfast.base.errors import ConfigError
 _LOSS = "UnslothEfficientGRPO"
 _OLDEST = (2026, 10)
 """Of unsloth_zoo. Earlier ones divide the loss of `dapo` by another number."""
+
+_SUPPORT = "UNSLOTH_GRPO_TRUNCATED_SUPPORT"
+"""The variable with which Unsloth takes log-probs over the tokens that vLLM could draw. Unset, it does so by itself
+where vLLM's log-probs weight the loss, or says why not."""
 
 _INSTALL = "pip install -U unsloth unsloth_zoo"
 
@@ -109,6 +114,13 @@ class _UnslothMixin(PenaltyMixin):
     _namespace: dict[str, Any]
     """The globals in which Unsloth's `compute_loss` finds its loss."""
     _observer_class = _Observer
+
+    def _truncation(self) -> str | None:
+        """As the parent's. With vLLM it is Unsloth's own to say."""
+        args = self.args
+        if args.use_vllm and (_SUPPORT in os.environ or args.vllm_importance_sampling_correction):
+            return None
+        return warning(args, f"Sample with vLLM and {_SUPPORT}=1")
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Unsloth's loss plus the penalty; in evaluation Unsloth's alone."""

@@ -21,6 +21,7 @@ from holdfast.methods.penalties import Penalty
 
 TARGET = f"{HoldfastPolicyLossConfig.__module__}.{HoldfastPolicyLossConfig.__qualname__}"
 _LOSS = "actor_rollout_ref.actor.policy_loss"
+_CORRECTION = "algorithm.rollout_correction."
 AGENT_LOOP = "holdfast_search"
 
 EXAMPLE = (
@@ -53,6 +54,7 @@ def compose(overrides: Sequence[str], name: str = "ppo_trainer") -> Any:
     import verl
     from hydra import compose as compose_config
     from hydra import initialize_config_dir
+    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -64,8 +66,15 @@ def compose(overrides: Sequence[str], name: str = "ppo_trainer") -> Any:
         with initialize_config_dir(str(Path(verl.__file__).parent / CONFIGS[prefix]), version_base=None):
             config = compose_config(name.removesuffix(".yaml"), [*overrides, *search])
         OmegaConf.resolve(config)
+        given = OverridesParser.create().parse_overrides(list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(f"verl's configuration does not compose with these overrides: {error}") from error
+    for override in given:
+        key, _, text = str(override.input_line).partition("=")
+        if key.startswith(_CORRECTION) and "_" in text and isinstance(value := override.value(), int | float):
+            raise ConfigError(
+                f"{key}={text}: Hydra reads this as the number {value}. Quote the bounds: \"{key}='{text}'\""
+            )
     return config
 
 

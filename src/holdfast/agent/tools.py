@@ -8,6 +8,7 @@ of the model's message to the beginning of its next. Nothing is rendered or enco
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def final_answer(text: str, *, thinking: bool = False) -> ParsedTurn:
-    """A message without a call: the answer is what follows its thought, which `</think>` ends.
+    """A message without a call: the answer is what follows its thought, which `</think>` or `[/THINK]` ends.
 
     `thinking`: whether the message begins inside a thought.
     """
@@ -50,9 +51,14 @@ def final_answer(text: str, *, thinking: bool = False) -> ParsedTurn:
 
 def _end_of_thought(text: str, thinking: bool) -> int | None:
     """Where a message goes on after its thought; None if the thought has no end."""
-    if "</think>" in text:
-        return text.rfind("</think>") + len("</think>")
-    return None if thinking or "<think>" in text else 0
+    ends = [found.end() for found in _THOUGHT.finditer(text) if found[1]]
+    if ends:
+        return ends[-1]
+    return None if thinking or _THOUGHT.search(text) else 0
+
+
+_THOUGHT = re.compile(r"[<\[](/?)(?:think>|THINK\])")
+"""Where a thought begins or ends; Mistral's models write the second."""
 
 
 def _after_blanks(text: str, start: int) -> int:
@@ -70,14 +76,18 @@ class CallFormat:
     """
 
     opening: str
-    """What is before the JSON of a call, without white space. Empty in Llama 3's templates."""
+    """What is before the JSON of a call, or its name, without white space. Empty in Llama 3's templates."""
+    separator: str
+    """Between the name and the JSON of the arguments, as Mistral's `[ARGS]`. Empty where one JSON object has both."""
     closing: str
     name: str
     """Key of the tool's name."""
     arguments: str
     """Key of the arguments."""
+    call_id: str
+    """Pattern of the id that a call has, as its group. It matches nothing where calls have none."""
     before: str
-    """From the end of the model's message to the result."""
+    """From the end of the model's message to the result. Here and in `after`, `_CALL_ID` stands for the call's id."""
     after: str
     """From the result to the beginning of the model's next message. It may begin that message, for example with the
     empty thought of Qwen3 without thinking. The template leaves that out of earlier messages; a rollout keeps it."""
@@ -98,7 +108,12 @@ class CallFormat:
             return None
         if self.opening and message.count(self.opening) > 1:
             return Invalid("more than one call")
-        json_start = _after_blanks(message, start + len(self.opening))
+        json_start, named = _after_blanks(message, start + len(self.opening)), ""
+        if self.separator:
+            found = re.compile(rf"(\w+){_with_id(self.separator)}").match(message, json_start)
+            if found is None:
+                return Invalid("the call names no tool")
+            json_start, named = found.end(), found[1]
         meant = bool(self.opening) or not message[:start].strip()
         try:
             call, end = json.JSONDecoder().raw_decode(message, json_start)
@@ -112,7 +127,13 @@ class CallFormat:
         end += len(self.closing)
         if message[end:].strip():
             return Invalid("text after the call")
+        call = {self.name: named, self.arguments: call} if named else call
         return start, start + len(message[start:end].rstrip()), call
+
+    def around(self, message: str) -> tuple[str, str]:
+        """`before` and `after` of the result of a message, with the id that it gave its call."""
+        own = [_CALL_ID, *re.findall(self.call_id, message)][-1]
+        return self.before.replace(_CALL_ID, own), self.after.replace(_CALL_ID, own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +202,7 @@ class ToolProtocol(SearchProtocol):
         a message, which the model may write."""
         form = self.format(tokenizer)
         return ControlTags(
-            call=tuple(tag for tag in (form.opening, form.closing) if tag),
+            call=tuple(tag for tag in (form.opening, *form.separator.split(_CALL_ID), form.closing) if tag),
             answer=(),
             thought=(self.think_open, self.think_close),
             foreign=(),
@@ -250,7 +271,8 @@ class ToolProtocol(SearchProtocol):
         """Ids from the end of the turn to the beginning of the next, around a result."""
         form = self.format(tokenizer)
         content = _as_json(content) if form.quoted else content
-        ids = encode(tokenizer, form.before + foreign(content) + form.after)
+        before, after = form.around(decode(tokenizer, turn))
+        ids = encode(tokenizer, before + foreign(content) + after)
         return ids[1:] if turn and turn[-1] == ids[0] else ids  # the model has ended its message itself
 
     def encode_turn(self, text: str, tokenizer: Any) -> list[int]:
@@ -303,7 +325,8 @@ PRESETS: dict[str, SearchProtocol] = {protocol.name: protocol for protocol in (C
 _FORMATS: WeakKeyDictionary[Any, dict[str, CallFormat]] = WeakKeyDictionary()
 _QUERIES, _RESULTS = ("firstholdfastquery", "secondholdfastquery"), ('first"holdfastresult', 'second"holdfastresult')
 """Words that no template has. A quote tells whether a template writes results as JSON."""
-_CALL_ID = "holdfast1"  # Mistral's templates want nine letters and digits
+_CALL_ID, _ID = "holdfast1", "([a-zA-Z0-9]{9})"
+"""Mistral's templates want nine letters and digits."""
 
 
 def _read_format(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> CallFormat:
@@ -311,8 +334,8 @@ def _read_format(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> 
     a call."""
     schemas, (parameter,) = [SEARCH.schema], SEARCH.parameters
     instead = (
-        "Take a model whose template has tools (such as Qwen2.5, Qwen3 or Llama 3), name a Jinja file in "
-        "model.chat_template, or set protocol.preset = 'clean'"
+        "Take a model whose template has tools (such as Qwen3, Llama 3 or Ministral 3), name a Jinja file in "
+        "model.chat_template (examples/chatml_tools.jinja for ChatML), or set protocol.preset = 'clean'"
     )
 
     def refused(why: str) -> ConfigError:
@@ -344,8 +367,12 @@ def _read_format(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> 
         raise refused("does not write each call and each result once")
     written, between = text[len(asked) : text.index(query)], _between(text, query, result)
     brace = max(written.find("{"), 0)
+    opening, separator = written[:brace], ""
     try:
         call, end = json.JSONDecoder().raw_decode(written + query + between, brace)
+        if call == {parameter: query}:
+            opening, name, separator = opening.rpartition(SEARCH.name)
+            call = {"name": name * bool(separator), "arguments": call}
         name = next(key for key, value in call.items() if value == SEARCH.name)
         arguments = next(key for key, value in call.items() if value == {parameter: query})
     except (ValueError, AttributeError, StopIteration):
@@ -362,21 +389,33 @@ def _read_format(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> 
     closed, before = (written + query + between)[end:], _between(plain, query, result)
     if not closed.endswith(before) or plain.rpartition(result)[2] != after:
         raise refused("writes a result after a call in another way than after a message")
-    if _CALL_ID in before + after:
-        raise refused("repeats the id that the model gives a call in its result, which rollouts do not read")
+    key = next((key for key, value in call.items() if value == _CALL_ID), None)
+    call_id = f'{json.dumps(key)}\\s*:\\s*"{_ID}"' if key else _with_id(separator) if _CALL_ID in separator else "(?!)"
+    if _CALL_ID in before + after and _ID not in call_id:
+        raise refused("repeats in a result an id that its call does not have")
+    tag = opening[len(head) :].strip()
+    if separator and not tag:
+        raise refused("writes nothing before the name of a tool that is called")
     if not before.startswith(tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)):
         raise refused(f"ends a message with {before[:20]!r}, not with a special token, so that no turn would end")
     return CallFormat(
-        opening=written[len(head) : brace].strip(),
+        opening=tag,
+        separator=separator,
         closing=closed.removesuffix(before).strip(),
         name=name,
         arguments=arguments,
+        call_id=call_id,
         before=before,
         after=after,
         opens_thought=begun.rfind("<think>") > begun.rfind("</think>"),
         quoted=quoted,
         written=(opened, between.removesuffix(before)),
     )
+
+
+def _with_id(text: str) -> str:
+    """A pattern of the text, with any id for ours."""
+    return re.escape(text).replace(_CALL_ID, _ID)
 
 
 def _as_json(text: str) -> str:

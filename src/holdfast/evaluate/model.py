@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.protocol import SearchProtocol
+from holdfast.agent.tools import ToolProtocol
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.base.run_folder import MODEL, checkpoints_of, is_run
 from holdfast.evaluate.methods import METHODS, Method
@@ -213,7 +214,17 @@ def fitted(protocol: SearchProtocol, model: EvaluatedModel) -> SearchProtocol:
 
 
 def refuse_unfit(model: EvaluatedModel, method: Method, protocol: SearchProtocol) -> None:
-    """Raise `ConfigError` for a chat endpoint, when the method has to continue an answer."""
+    """Raise `ConfigError` for a server that does not show calls of tools, or a chat endpoint that cannot continue an
+    answer, when the method needs that."""
+    served = isinstance(model.policy, OpenAIPolicy) and not _is_chat(model)
+    if served and isinstance(protocol, ToolProtocol) and method.conversation is None:
+        form = protocol.format(model.tokenizer)
+        special = {str(token) for token in model.tokenizer.added_tokens_decoder.values() if token.special}
+        if hidden := [token for token in special if token in form.opening + form.separator]:
+            raise ConfigError(
+                f"the chat template writes a call with the special token {min(hidden)}, and {model.policy.url} returns "
+                "texts without special tokens, so that no call would be seen. Evaluate the model without --server"
+            )
     if _is_chat(model) and method.continues(protocol):
         completions = model.policy.url.replace("/chat/", "/")
         raise ConfigError(

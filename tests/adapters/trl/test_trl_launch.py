@@ -35,6 +35,7 @@ CASES = [
     ["--loss.reduction=seq-mean-token-sum-norm", "--loss.advantage=dr_grpo", "--loss.kl_coef=0"],
     ["--loss.reduction=seq-mean-token-sum", "--loss.ratio=sequence", "--loss.entropy_coef=0.001"],
     ["--eval.samples=4", "--eval.every=0", "--checkpoint.every=0", "--sampling.top_k=20", "--train.warmup=3"],
+    ["--model.gradient_checkpointing"],
     ["--run.device=auto", "--train.micro_batch_tokens=4096", "--track.tensorboard", "--track.trajectories=0"],
 ]
 
@@ -52,14 +53,12 @@ TINY = [
 
 
 def grpo_config(script: str, folder: Path) -> Any:
-    """The `GRPOConfig(...)` of the script, made."""
-    (call,) = (
-        node
-        for node in ast.walk(ast.parse(script))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "GRPOConfig"
-    )
+    """The `args` of the script, made."""
+    wanted = ("checkpointing = ", "args = ")
+    body = [node for node in ast.parse(script).body if ast.unparse(node).startswith(wanted)]
     names = {"GRPOConfig": trl.GRPOConfig, "torch": torch, "weights": [1.0]}
-    args = eval(compile(ast.Expression(call), "train.py", "eval"), names)
+    exec(compile(ast.Module(body, []), "train.py", "exec"), names)
+    args: Any = names["args"]
     args.output_dir = str(folder)
     return args
 
@@ -76,6 +75,7 @@ def optimizer_steps(args: Any) -> float:
     return drawn / rows
 
 
+@pytest.mark.filterwarnings("error:`gradient_checkpointing:FutureWarning")  # by its former name
 @pytest.mark.parametrize("gpus", [1, 2])
 @pytest.mark.parametrize("overrides", CASES, ids=lambda words: " ".join(words) or "defaults")
 def test_trl_takes_the_options_and_k_is_k(
@@ -90,6 +90,7 @@ def test_trl_takes_the_options_and_k_is_k(
     assert args.max_steps == config.train.steps * steps
     assert args.get_warmup_steps(args.max_steps) == config.train.warmup * steps
     assert (args.epsilon, args.epsilon_high) == (config.loss.clip_low, config.loss.clip_high)
+    assert args.gradient_checkpointing is config.model.gradient_checkpointing
     assert args.bf16 is (torch.cuda.is_available() and config.run.device != "cpu")
 
 

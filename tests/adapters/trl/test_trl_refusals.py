@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor  # noqa: E402
 from transformers import Trainer  # noqa: E402
 
 import holdfast.adapters.trl as adapter  # noqa: E402
+from holdfast.adapters import trl_unsloth  # noqa: E402
 from holdfast.adapters.trl import LLDS, SAPO, with_penalties  # noqa: E402
 from holdfast.base.errors import ConfigError, ModelError  # noqa: E402
 from holdfast.methods.penalties import Penalty  # noqa: E402
@@ -33,6 +35,23 @@ def test_the_penalty_is_at_work_only_from_the_second_step_on(make_trainer: Any) 
     name = "holdfast/penalty/active_fraction"
     active = [row[name] for row in trainer.state.log_history if name in row]
     assert active[0] == active[2] == 0 and active[1] > 0 and active[3] > 0
+
+
+@pytest.mark.parametrize(
+    ("vllm", "weighted", "support", "warned"),
+    [(False, True, "1", True), (True, True, None, False), (True, False, None, True), (True, False, "1", False)],
+)
+def test_a_truncated_sampler_in_unsloth(
+    vllm: bool, weighted: bool, support: str | None, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With vLLM Unsloth takes log-probs over what it can draw, or says why not."""
+    monkeypatch.delenv(trl_unsloth._SUPPORT, raising=False)
+    if support:
+        monkeypatch.setenv(trl_unsloth._SUPPORT, support)
+    args = trl.GRPOConfig(use_cpu=True, bf16=False, top_p=0.9, vllm_importance_sampling_correction=weighted)
+    args.use_vllm = vllm
+    told = trl_unsloth._UnslothMixin._truncation(SimpleNamespace(args=args))
+    assert (told is not None) is warned and "mask_logprobs" not in (told or "")
 
 
 def test_it_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:

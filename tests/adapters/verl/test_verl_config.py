@@ -26,6 +26,7 @@ from verl.workers import engine_workers
 
 from holdfast.adapters.verl_agent import SearchAgentLoop
 from holdfast.adapters.verl_check import EXAMPLE, Check, checks, compose, steps_per_rollout
+from holdfast.base.errors import ConfigError
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
 
@@ -161,6 +162,17 @@ def test_problems_are_found_without_a_gpu(case: str) -> None:
     overrides, sentence = PROBLEMS[case]
     (found,) = problems(*overrides)
     assert sentence in found and "\n" not in found
+
+
+def test_bounds_that_hydra_reads_as_one_number_are_refused() -> None:
+    """0.5_5 is 0.55 to Hydra, with which verl would cut every weight."""
+    setting = f"{CORRECTION}.rollout_is_threshold"
+    with pytest.raises(ConfigError, match=r"number 0\.55\. Quote the bounds"):
+        compose([*EXAMPLE, f"{setting}=0.5_5"])
+    for text, value in (("'0.5_5'", "0.5_5"), ("0.5_5.0", "0.5_5.0"), ("2", 2)):
+        assert (
+            OmegaConf.select(compose([*EXAMPLE, f"{setting}={text}", "data.train_batch_size=1_024"]), setting) == value
+        )
 
 
 def test_tokens_rejected_are_found_without_our_own_config_class_too() -> None:

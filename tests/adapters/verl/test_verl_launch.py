@@ -97,6 +97,8 @@ CASES = [
     "loss.kl_coef=0 loss.entropy_coef=0.001 loss.clip_high=0.28",
     "loss.kl_estimator=k2 eval.samples=4 sampling.top_k=20 train.optimizer_steps_per_rollout=5",
     "model.autocast=none track.wandb=p track.tensorboard checkpoint.every=0 eval.every=0",
+    "loss.methods.sampler_weights.on loss.methods.sampler_weights.keep=mask loss.methods.sampler_weights.low=0.5 "
+    "loss.methods.sampler_weights.high=5",
 ]
 NAMES = ["run.name=vögel, a = 1", "run.dir=/abs/it's \\'a\\b\" $(c) `d` {e}:\n[1]", "train.warmup=3"]
 
@@ -107,6 +109,10 @@ def test_the_command_composes_and_passes_verls_checks(words: list[str], composed
     recipe = load(None, [*SMALL, *overrides])
     config = composed(*overrides, gpus=2, nodes=2)
     assert [check.text for check in verl_check.checks(config) if not check.passed] == [], "the doctor finds no fault"
+    for name, value in plan("verl", recipe, Machines(gpus=2, nodes=2)).values.items():
+        if type(value) in (str, bool, int, float):  # what is written is what verl gets, of the same type
+            got = OmegaConf.select(config, name.lstrip("+"), default=value)
+            assert got == value and type(got) is type(value), name
     validate_config(config, use_reference_policy=recipe.loss.kl_coef > 0, use_critic=False)
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     omega_conf_to_dataclass(config.actor_rollout_ref.rollout)

@@ -109,6 +109,7 @@ def script(recipe: Recipe, options: Sequence[Option]) -> str:
         rewards={name: weight for name, weight in config.reward.weights().items() if weight},
         guard=f"on={config.guard.codes!r}, action={config.guard.action!r}",
         options=indent("\n".join(f"{o.name}={o.value!r},  # {o.why}" for o in options), " " * 4),
+        checkpointing=config.model.gradient_checkpointing,
         penalty=indent("\n".join(f"{line}," for line in arguments), " " * 4),
         model=repr(recipe.model_path),
         eval_questions=config.eval.questions,
