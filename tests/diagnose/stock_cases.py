@@ -1,12 +1,56 @@
-"""Cases and twins of the codes that the logs of stock trainers show."""
+"""Ways to change a series of a log, and cases and twins of the codes that the logs of stock trainers show."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .changes import Change, always, ramp, spike, step
+Change = Callable[[np.ndarray], Any]
+
+
+def ramp(start: int, to: float, length: int = 20) -> Change:
+    """From its value at a row to another, in a straight line, and there it stays."""
+
+    def change(values: np.ndarray) -> np.ndarray:
+        t = np.clip((np.arange(len(values)) - start) / length, 0, 1)
+        return values + t * (to - values[start])
+
+    return change
+
+
+def step(start: int, to: float) -> Change:
+    """Another value from a row on."""
+
+    def change(values: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(len(values)) >= start, to + 0.02 * (values - values.mean()), values)
+
+    return change
+
+
+def spike(at: int, to: float) -> Change:
+    """Another value at one row."""
+    return lambda values: np.where(np.arange(len(values)) == at, to, values)
+
+
+def always(value: float) -> Change:
+    return lambda values: np.full(len(values), value)
+
+
+def absent(values: np.ndarray) -> list[None]:
+    """It is not logged."""
+    return [None] * len(values)
+
+
+def breaks(start: int, to: float) -> Change:
+    """Exactly this value from a row on."""
+    return lambda values: np.where(np.arange(len(values)) < start, values, to)
+
+
+def begins(start: int, at: float) -> Change:
+    """Exactly this value up to a row."""
+    return lambda values: np.where(np.arange(len(values)) < start, at, values)
 
 
 def noisy(level: float, spread: float, seed: int = 7) -> Change:
@@ -29,13 +73,10 @@ HACKED: dict[str, Change] = {
     RIGHT: then(noisy(0.5, 0.02), ramp(20, 0.0)),
     FORMAT: then(noisy(0.2, 0.02), ramp(20, 1.0)),
     "reward__mean": then(noisy(0.7, 0.03), ramp(20, 1.0)),
-    "reward__em": lambda v: [None] * len(v),
-    "rollout__answered_fraction": lambda v: [None] * len(v),
+    "reward__em": absent,
+    "rollout__answered_fraction": absent,
 }
-UNOBSERVED: dict[str, Change] = {
-    "displacement__correct": lambda values: [None] * len(values),
-    "ratio__log_product": lambda values: [None] * len(values),
-}
+UNOBSERVED: dict[str, Change] = {"displacement__correct": absent, "ratio__log_product": absent}
 BROKEN = UNOBSERVED | {"reward__mean": step(25, 0.05), "entropy__mean": step(25, 2.5)}
 BROKEN_AT_FIRST = UNOBSERVED | {
     "reward__mean": from_row(1, noisy(0.02, 0.002), noisy(0.6, 0.0)),
@@ -90,10 +131,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({CALLS_FAIL: noisy(0.97, 0.005)}, (10, 10)),
         (RESULTS_VANISH | {"reward__mean": from_row(30, noisy(0.1, 0.01), noisy(0.6, 0.01))}, (32, 33)),
     ],
-    "LRN001": [
-        ({"lr": always(0.0)}, (5, 5)),
-        ({"lr": from_row(30, always(0.0), always(1e-6))}, (35, 35)),
-    ],
+    "LRN001": [({"lr": always(0.0)}, (5, 5)), ({"lr": from_row(30, always(0.0), always(1e-6))}, (35, 35))],
     "SMP003": [
         (ELSEWHERE | {GAP: lambda v: 0.004 + 0.003 * np.arange(len(v))}, (8, 20)),
         (ELSEWHERE | {SIGNED: lambda v: 0.0002 + (0.01 * np.arange(len(v))) ** 2}, (8, 22)),

@@ -25,18 +25,10 @@ def run() -> Run:
     return replace(drawn(300, 64, 3), mean=0.6, shape="plateau", memory=0.5, season=0.0, functions=1, observed=False)
 
 
-@pytest.mark.parametrize("rows", [20, 100])
-def test_two_draws_of_a_run_rarely_differ(rows: int) -> None:
-    """At most 2 in 100 may, and 4 of 100 are still compatible with that."""
-    assert sum(bool(comparison.differences) for comparison in comparisons(rows, 100)) <= 4
-
-
-def test_copies_share_all_but_their_noise(run: Run) -> None:
-    one, other = log_of(run, 1), log_of(run, 2)
-    for name in ("entropy/mean", "rollout/length", "kl/reference"):
-        a, b = (log.series[name].values[-100:].mean() for log in (one, other))
-        assert a == pytest.approx(b, rel=0.1) and a != b
-    assert not np.array_equal(one.series["reward/mean"].values, other.series["reward/mean"].values)
+@pytest.mark.parametrize(("rows", "pairs", "most"), [(20, 40, 3), pytest.param(100, 100, 4, marks=pytest.mark.long)])
+def test_two_draws_of_a_run_rarely_differ(rows: int, pairs: int, most: int) -> None:
+    """At most 2 in 100 may; this many are still compatible with that."""
+    assert sum(bool(comparison.differences) for comparison in comparisons(rows, pairs)) <= most
 
 
 def test_the_cause_is_found_before_the_fall(run: Run) -> None:
@@ -59,17 +51,13 @@ def test_a_difference_from_the_first_row(run: Run) -> None:
     assert next(one.step for one in compare(a, b).differences if one.series == "rollout/length") < 20
 
 
-def test_one_outlier_is_no_difference() -> None:
-    noise = np.random.default_rng(0).normal(size=100)
-    outlier = np.where(np.arange(100) == 50, 1000.0, noise)
-    assert parts_at(outlier, 5) is None
-    assert parts_at(np.where(np.arange(100) >= 50, 1000.0, noise), 5) == 50
-
-
-@pytest.mark.parametrize(("jump", "is_found"), [(1.0, False), (10.0, True)])
-def test_it_must_exceed_the_noise(jump: float, is_found: bool) -> None:
-    noise = np.random.default_rng(1).normal(size=100)
-    assert (parts_at(noise + np.where(np.arange(100) >= 60, jump, 0.0), 5, tries=20) is not None) is is_found
+def test_a_difference_must_exceed_the_noise_and_one_outlier_is_none() -> None:
+    noise, rows = np.random.default_rng(1).normal(size=100), np.arange(100)
+    assert parts_at(np.where(rows == 50, 1000.0, noise), 5) is None
+    assert parts_at(np.where(rows >= 50, 1000.0, noise), 5) == 50
+    assert parts_at(noise + np.where(rows < 3, 8.0, 0.0), 5) is None, "fewer rows than a mean has are none"
+    small, large = (parts_at(noise + np.where(rows >= 60, jump, 0.0), 5, tries=20) for jump in (1.0, 10.0))
+    assert small is None and large is not None
 
 
 def test_only_shared_steps_are_compared(run: Run) -> None:

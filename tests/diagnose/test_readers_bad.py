@@ -49,27 +49,13 @@ def entropy(log: Any) -> dict[int, float]:
     ("more", "note"),
     [
         ('{"step": 3, "data": {"actor/ent', "Skipped the last line: not a complete JSON object (line 3)."),
-        ('garbage\n{"step": 3, "data": {}}\n', "Skipped 1 line: not a JSON object (line 3)."),
         ('garbage\n[1, 2]\n3\n{"step": 3, "data": {}}\n', "Skipped 3 lines: not a JSON object (the first: line 3)."),
-        (
-            '{"step": 3, "data": {"actor/entropy": 1}} {}\n\n{"step": 3}\n',
-            "Skipped 1 line: not a JSON object (line 3).",
-        ),
         ("[" * 100_000 + '\n{"step": 3}\n', "Skipped 1 line: not a JSON object (line 3)."),
         ('{"data": {"actor/entropy": 1}}\n', "Skipped 1 row: no step (line 3)."),
-        ('{"step": null, "data": {"actor/entropy": 1}}\n', "Skipped 1 row: no step (line 3)."),
-        ('{"step": -1, "data": {}}\n', "Skipped 1 row: STEP (line 3: -1)."),
-        ('{"step": 2.5, "data": {}}\n', "Skipped 1 row: STEP (line 3: 2.5)."),
-        ('{"step": true, "data": {}}\n', "Skipped 1 row: STEP (line 3: True)."),
         ('{"step": NaN, "data": {}}\n', "Skipped 1 row: STEP (line 3: nan)."),
-        ('{"step": 1e300, "data": {}}\n', "Skipped 1 row: STEP (line 3: 1e+300)."),
-        (
-            '{"step": {"x": 1}, "data": {}}\n',
-            "Skipped 1 row: STEP (line 3: {'x': 1}).",
-        ),
+        ('{"step": {"x": 1}, "data": {}}\n', "Skipped 1 row: STEP (line 3: {'x': 1})."),
         ('{"step": 3, "data": {"x": "many"}}\n', "Left out 1 value: not a number (line 3: x is a string)."),
         ('{"step": 3, "data": {"x": {"y": 1}}}\n', "Left out 1 value: not a number (line 3: x is an object)."),
-        ('{"step": 3, "data": {"x": [1]}}\n', "Left out 1 value: not a number (line 3: x is a list)."),
         (
             f'{{"step": 3, "data": {{"x": {"9" * 400}}}}}\n',
             "Left out 1 value: not a number (line 3: x is too large a number).",
@@ -90,17 +76,6 @@ def test_numbers_in_every_dress(tmp_path: Path) -> None:
     expected = [math.nan, math.inf, -math.inf, math.nan, -math.inf, 0.5, 7, math.inf, 1, math.nan]
     assert np.array_equal(log.series["x"].values, expected, equal_nan=True)
     assert log.notes == ()
-
-
-def test_whole_steps_that_are_written_otherwise(tmp_path: Path) -> None:
-    log = read_log(written(tmp_path, verl((1.0, {"actor/entropy": 1}), ("2", {"actor/entropy": 2}))))
-    assert entropy(log) == {1: 1.0, 2: 2.0} and log.steps.dtype == np.int64
-
-
-def test_names_that_cannot_be_printed_can_be(tmp_path: Path) -> None:
-    log = read_log(written(tmp_path, verl((1, {"\ud800\x1b[2J": 1, "": 2, "x" * 5000: 3, "ordinary": 4}))))
-    assert len(log.series) == 4 and log.series["ordinary"].values.tolist() == [4]
-    assert all(name.isprintable() and 0 < len(name) <= 210 for name in log.series)
 
 
 # ---- steps
@@ -140,9 +115,10 @@ def test_resumed_late_and_repeated(
 
 def test_a_late_evaluation_joins_its_step(tmp_path: Path) -> None:
     rows = [*rows_of(1, 2, 3), (2, {"val": 9.0}), *rows_of(4, 5)]
-    log = read_log(written(tmp_path, verl(*rows)))
-    assert log.series["val"].steps.tolist() == [2]
-    assert log.series["entropy/mean"].steps.tolist() == [1, 2, 3, 4, 5] and log.notes == ()
+    for part in (rows, rows[:4]):
+        log = read_log(written(tmp_path, verl(*part)))
+        assert log.series["val"].steps.tolist() == [2] and log.notes == ()
+        assert log.series["entropy/mean"].steps.tolist() == [1, 2, 3, 4, 5][: len(part) - 1]
 
 
 def test_parts_of_a_trainer_that_log_at_their_own_pace(tmp_path: Path) -> None:
@@ -159,11 +135,6 @@ def test_parts_of_a_trainer_that_log_at_their_own_pace(tmp_path: Path) -> None:
     assert log.series["loss"].steps.tolist() == list(range(1, 25))
 
 
-def test_a_late_evaluation_at_the_end_is_not_a_resumed_run(tmp_path: Path) -> None:
-    log = read_log(written(tmp_path, verl(*rows_of(1, 2, 3), (2, {"val": 9.0}))))
-    assert log.series["val"].steps.tolist() == [2] and log.last_step == 3 and log.notes == ()
-
-
 def test_what_a_resumed_run_no_longer_logs_is_gone(tmp_path: Path) -> None:
     rows = [(1, {"x": 1}), (2, {"x": 1, "y": 1}), (3, {"y": 1}), (2, {"x": 2}), (3, {"x": 2})]
     log = read_log(written(tmp_path, verl(*rows)))
@@ -173,13 +144,6 @@ def test_what_a_resumed_run_no_longer_logs_is_gone(tmp_path: Path) -> None:
 def test_the_later_value_counts_whatever_else_its_row_has(tmp_path: Path) -> None:
     log = read_log(written(tmp_path, verl((1, {"x": 1, "y": 0}), (1, {"x": 2}), (1, {"x": 3, "y": 0}), (1, {"z": 0}))))
     assert log.series["x"].values.tolist() == [3]
-
-
-def test_the_same_value_twice_is_no_news(tmp_path: Path) -> None:
-    assert (
-        read_log(written(tmp_path, verl((1, {"x": 1.0}), (1, {"x": 1.0}), (1, {"y": None}), (1, {"y": None})))).notes
-        == ()
-    )
 
 
 # ---- units
@@ -200,22 +164,18 @@ def test_a_share_above_one_is_a_percentage(tmp_path: Path, logged: list[float], 
 # ---- encodings and sizes
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+KINDS = ("verl-file.jsonl", "verl-console.log", "wandb-trl.csv", "trl-observed/checkpoint-6/trainer_state.json")
+
+
 @pytest.mark.parametrize(
-    "name", ["verl-file.jsonl", "verl-console.log", "wandb-trl.csv", "trl-stock/checkpoint-6/trainer_state.json"]
+    ("mark", "encoding"), [(b"", "utf-8-sig"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")]
 )
-def test_marks_of_other_encodings(tmp_path: Path, encoding: str, name: str) -> None:
-    raw = (LOGS / name).read_text(encoding="utf-8").encode(encoding)
-    mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
-    log, plain = read_log(written(tmp_path, mark + raw)), read_log(LOGS / name)
-    assert set(log.series) == set(plain.series) and log.steps.tolist() == plain.steps.tolist()
-
-
-def test_windows_line_ends(tmp_path: Path) -> None:
-    for name in ("verl-file.jsonl", "verl-console.log", "wandb-trl.csv"):
-        raw = (LOGS / name).read_bytes().replace(b"\n", b"\r\n")
-        log = read_log(written(tmp_path, raw))
-        assert set(log.series) == set(read_log(LOGS / name).series) and not any("Skipped" in note for note in log.notes)
+def test_marks_of_other_encodings_and_line_ends_of_windows(tmp_path: Path, mark: bytes, encoding: str) -> None:
+    for name in KINDS:
+        text = (LOGS / name).read_text(encoding="utf-8").replace("\n", "\r\n")
+        log, plain = read_log(written(tmp_path, mark + text.encode(encoding))), read_log(LOGS / name)
+        assert set(log.series) == set(plain.series) and log.steps.tolist() == plain.steps.tolist(), name
+        assert not any("Skipped" in note for note in log.notes), name
 
 
 def test_bytes_that_are_no_text_spoil_their_line_only(tmp_path: Path) -> None:
@@ -232,11 +192,8 @@ def test_lines_longer_than_memory_are_passed_over(tmp_path: Path, monkeypatch: p
     assert log.notes[0] == "Skipped 2 lines of more than 1,000 characters (the first: line 3)."
 
 
-@pytest.mark.parametrize("block", [7, 64, 1000])
-@pytest.mark.parametrize(
-    "name",
-    ["verl-file.jsonl", "verl-console.log", "wandb-trl.csv", "trl-observed/checkpoint-6/trainer_state.json"],
-)
+@pytest.mark.parametrize("block", [7, 1000])
+@pytest.mark.parametrize("name", KINDS)
 def test_where_a_block_ends_does_not_matter(monkeypatch: pytest.MonkeyPatch, name: str, block: int) -> None:
     plain = read_log(LOGS / name)
     monkeypatch.setattr(text_module, "BLOCK", block)
@@ -278,13 +235,8 @@ def test_a_state_in_one_line_with_nan(tmp_path: Path, monkeypatch: pytest.Monkey
     ("text", "note"),
     [
         ("_step,actor/entropy\n1,0.5\n2,0.25\n3\n", "1 row with more or fewer cells than the header (line 4)."),
-        ("_step,actor/entropy\n1,0.5\n2,0.25,7,8\n", "1 row with more or fewer cells than the header (line 3)."),
         ('_step,actor/entropy\n1,0.5\n2,0.25\n"3,9\n4,9\n', "1 row with more or fewer cells than the header (line 5)."),
-        (
-            "_step,actor/entropy\n1,0.5\n2,0.25\nx,9\n",
-            "Skipped 1 row: STEP (line 4: x).",
-        ),
-        ("_step,actor/entropy\n1,0.5\n2,0.25\n,9\n", "Skipped 1 row: no step (line 4)."),
+        ("_step,actor/entropy\n1,0.5\n2,0.25\nx,9\n", "Skipped 1 row: STEP (line 4: x)."),
         (
             "_step,actor/entropy\n1,0.5\n2,0.25\n" + "9" * 200_000 + ",1\n",
             "Skipped 1 row: not CSV (line 4: field larger than field limit (131072)).",
@@ -307,24 +259,13 @@ def test_rows_of_csv_that_are_none(tmp_path: Path, text: str, note: str) -> None
     ("name", "raw", "said"),
     [
         ("empty.jsonl", b"", "is empty: the run has logged nothing yet"),
-        ("blank.csv", b"\n \n\xef\xbb\xbf\n", "is empty"),
         ("weights.bin", bytes(range(256)) * 40, "is a binary file, not a log. holdfast can read: "),
-        ("zeros.jsonl", bytes(5000), "is a binary file"),
         ("events.out.tfevents.1.host", bytes(100), "has no event with a number. The length of a record"),
         ("run-x.wandb", b":W&B\x00" * 100, r"has no row of a history. The file ends within a record"),
         ("training_args.bin", b"PK\x03\x04" + bytes(90), "a pickle of settings; the log is in trainer_state.json"),
-        (
-            "notes.txt",
-            b"dear diary\n",
-            "has neither rows with a step nor lines like",
-        ),
         ("data.jsonl", b'{"question": "Who?"}\n{"question": "When?"}\n', "has no row of metrics with a step"),
         ("bad.jsonl", b'{"step": null, "data": {"x": 1}}\n', "no row of metrics with a step. Skipped 1 row: no step"),
         ("trainer_state.json", b'{"global_step": 3}', "has no log_history"),
-        ("trainer_state.json", b'{"log_history": []}', "has no log_history"),
-        ("list.json", b"[]", "has no row of metrics with a step"),
-        ("numbers.json", b"[1, 2, 3]", "has neither rows with a step nor lines"),
-        ("columns.csv", b"time,reward\n1,2\n", "has neither rows with a step nor lines"),
         ("history.csv", b"_step,reward\n", "has no row of metrics with a step"),
         ("broken.jsonl.gz", b"\x1f\x8b\x08\x00broken", "cannot be read"),
         ("page.html", b"<!doctype html><p>404</p>", "has neither rows with a step nor lines"),
@@ -364,12 +305,6 @@ def test_a_pipe_and_standard_input_are_read(tmp_path: Path, monkeypatch: pytest.
     assert log.steps.tolist() == [1, 2]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PLAIN.encode())))
     assert read_log("-").steps.tolist() == log.steps.tolist()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"nothing\n")))
-    with pytest.raises(DataError, match=r"^standard input has neither"):
-        read_log("-")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    with pytest.raises(DataError, match=r"^standard input is empty"):
-        read_log("-")
 
 
 def test_a_pipe_that_dies_is_read_to_there(tmp_path: Path) -> None:
@@ -440,19 +375,6 @@ def test_what_is_no_log_in_a_folder_is_left_out_and_told(tmp_path: Path, caplog:
     (tmp_path / "good" / "metrics.jsonl").unlink()
     with pytest.raises(DataError, match="has no row of metrics"):
         read_logs(tmp_path)
-
-
-def test_a_progress_bar_with_a_huge_count_says_nothing(tmp_path: Path) -> None:
-    row = "{'loss': 0.1, 'grad_norm': 0.5, 'learning_rate': 1e-06, 'reward': 0.25}"
-    text = "".join(f" 50%|#####     | {'9' * 30}/{'9' * 31} [00:01<00:01]\n{row}\n" for _ in range(3))
-    assert read_log(written(tmp_path, text, "train.log")).steps.tolist() == [1, 2, 3]
-
-
-def test_deviations_that_are_infinite_are_not_compared(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    row = '{"step": STEP, "reward": 0.5, "reward_std": Infinity, "rewards/em/std": Infinity}\n'
-    log = read_log(written(tmp_path, "".join(row.replace("STEP", str(step)) for step in (1, 2))))
-    assert log.series["reward/std"].values.tolist() == [math.inf, math.inf]
-    assert not recwarn.list
 
 
 @pytest.mark.parametrize("outer", ["metrics", "train"])

@@ -182,7 +182,7 @@ def cases(damage: Callable[[bytes, random.Random], bytes], part: int) -> Iterato
             yield name, seed, wrapped(damage(raw, rng), rng)
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(5)  # of either damage a part
 @pytest.mark.parametrize("damage", [broken_bytes, broken_structure])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_broken_log_is_read_or_refused(

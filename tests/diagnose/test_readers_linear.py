@@ -12,7 +12,6 @@ import pytest
 
 from holdfast.diagnose.readers import read_logs
 from holdfast.diagnose.readers.columns import Columns, series_of
-from holdfast.diagnose.readers.console import Console
 from holdfast.diagnose.readers.dicts import Dicts, parsed
 from holdfast.diagnose.readers.prints import row_in
 from holdfast.diagnose.readers.text import Tally
@@ -22,11 +21,9 @@ from .test_readers_stores import blocks_of, history
 _LINEAR = 9
 """Between 4 and 16: how much longer four times the text may take."""
 
-NOWHERE = Path("nowhere")
-
 
 def tally() -> Tally:
-    return Tally(NOWHERE)
+    return Tally(Path("nowhere"))
 
 
 def dicts_in(line: str) -> list[Any]:
@@ -46,17 +43,10 @@ TEXTS: dict[str, tuple[int, Callable[[int], object]]] = {
 }
 
 
-CONFIGURATIONS: dict[str, tuple[int, Callable[[int], str]]] = {
-    "a process of Ray": (4000, lambda n: f"({'pid=1 ' * n}"),
-    "blanks": (8000, lambda n: " " * n),
-    "lines": (8000, lambda n: "{'actor_rollout_ref'\n" + " a\n" * n),
-}
-
-
 def seconds(work: Callable[[int], object], size: int) -> float:
     """Of this process alone: the machine may be busy."""
     times = []
-    for _ in range(5):
+    for _ in range(3):
         began = time.process_time()
         work(size)
         times.append(time.process_time() - began)
@@ -73,58 +63,45 @@ def test_a_text(name: str) -> None:
     check_linear(work, size)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_text_before_the_first_step(name: str, tmp_path: Path) -> None:
-    size, text = CONFIGURATIONS[name]
+def media(path: Path, n: int) -> None:
+    row = history(**{"train/reward": 1, "_step": 1}, **{f"x{i}._type": '"a"' for i in range(n)})
+    path.write_bytes(blocks_of([row]))
+
+
+def chart(path: Path, n: int) -> None:
+    names = ",".join(f"run {i} - train/reward" for i in range(n))
+    path.write_text("\n".join([f"Step,{names}", *(f"{step}{',0.5' * n}" for step in range(2))]))
+
+
+def wide_table(path: Path, n: int) -> None:
+    path.write_text(f"Step{',x' * n}\n" + "1,2\n" * n)
+
+
+def database_of_runs(path: Path, n: int) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_name, step, metrics)")
+        database.execute("CREATE TABLE configs (run_name, config)")
+        rows = [(f"run {i}", step, '{"train/reward": 0.5}') for step in range(2) for i in range(n)]
+        database.executemany("INSERT INTO metrics (run_name, step, metrics) VALUES (?, ?, ?)", rows)
+        database.executemany("INSERT INTO configs VALUES (?, '{}')", [(f"run {i}",) for i in range(n)])
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "size"),
+    [
+        ("run.wandb", media, 4000),
+        ("chart.csv", chart, 500),
+        ("history.csv", wide_table, 2000),
+        ("trackio.db", database_of_runs, 300),
+        ("job.log", lambda path, n: path.write_text(f"({'pid=1 ' * n}\nstep:1 - a:1\n"), 4000),
+        ("run.log", lambda path, n: path.write_text("{'actor_rollout_ref'\n" + " a\n" * n + "step:1 - a:1\n"), 8000),
+    ],
+)
+def test_a_file(tmp_path: Path, name: str, write: Callable[[Path, int], object], size: int) -> None:
     for n in (size, 4 * size):
-        (tmp_path / str(n)).write_text(text(n))
-    check_linear(lambda n: list(Console(tmp_path / str(n), tally()).rows()), size)
-
-
-def check_file_is_linear(folder: Path, name: str, write: Callable[[Path, int], None], size: int) -> None:
-    paths = {n: folder / str(n) / name for n in (size, 4 * size)}
-    for n, path in paths.items():
-        path.parent.mkdir()
-        write(path, n)
-    check_linear(lambda n: read_logs(paths[n]), size)
-
-
-def test_rows_with_many_media(tmp_path: Path) -> None:
-    def write(path: Path, n: int) -> None:
-        row = history(**{"train/reward": 1, "_step": 1}, **{f"x{i}._type": '"a"' for i in range(n)})
-        path.write_bytes(blocks_of([row]))
-
-    check_file_is_linear(tmp_path, "run.wandb", write, 4000)
-
-
-def test_a_chart_of_many_runs(tmp_path: Path) -> None:
-    def write(path: Path, n: int) -> None:
-        names = ",".join(f"run {i} - train/reward" for i in range(n))
-        path.write_text("\n".join([f"Step,{names}", *(f"{step}{',0.5' * n}" for step in range(2))]))
-
-    check_file_is_linear(tmp_path, "chart.csv", write, 500)
-
-
-def test_short_rows_of_a_wide_table(tmp_path: Path) -> None:
-    def write(path: Path, n: int) -> None:
-        path.write_text(f"Step{',x' * n}\n" + "1,2\n" * n)
-
-    check_file_is_linear(tmp_path, "history.csv", write, 2000)
-
-
-@pytest.mark.parametrize("indexed", [True, False])
-def test_a_database_of_many_runs(tmp_path: Path, indexed: bool) -> None:
-    def write(path: Path, n: int) -> None:
-        with sqlite3.connect(path) as database:
-            database.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_name, step, metrics)")
-            database.execute("CREATE TABLE configs (run_name, config)")
-            if indexed:
-                database.execute("CREATE INDEX of_run ON metrics (run_name, step)")
-            rows = [(f"run {i}", step, '{"train/reward": 0.5}') for step in range(2) for i in range(n)]
-            database.executemany("INSERT INTO metrics (run_name, step, metrics) VALUES (?, ?, ?)", rows)
-            database.executemany("INSERT INTO configs VALUES (?, '{}')", [(f"run {i}",) for i in range(n)])
-
-    check_file_is_linear(tmp_path, "trackio.db", write, 300)
+        (tmp_path / str(n)).mkdir()
+        write(tmp_path / str(n) / name, n)
+    check_linear(lambda n: read_logs(tmp_path / str(n) / name), size)
 
 
 def test_a_run_that_starts_again_and_again() -> None:

@@ -51,14 +51,9 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "address",
-    [
-        "wandb://team/searchers/abcd1234",
-        Path("wandb://team/searchers/abcd1234"),
-        "https://wandb.ai/team/searchers/runs/abcd1234?nw=nwuser",
-    ],
+    "address", ["wandb://team/searchers/abcd1234", "https://wandb.ai/team/searchers/runs/abcd1234?nw=nwuser"]
 )
-def test_a_run_at_wandb(wandb: list[str], address: str | Path) -> None:
+def test_a_run_at_wandb(wandb: list[str], address: str) -> None:
     log = read_log(address)
     assert wandb == ["team/searchers/abcd1234"]
     assert (log.name, log.format, log.host, log.notes) == ("calm-sun-1", "wandb", "trl", ())
@@ -129,7 +124,7 @@ def test_a_project_of_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         read_log("trackio://other")
 
 
-@pytest.mark.parametrize("address", ["neptune://a/b", "wandb://", "wandb://a/b/c/d"])
+@pytest.mark.parametrize("address", ["neptune://a/b", "wandb://a/b/c/d"])
 def test_an_address_that_cannot_be_read(address: str) -> None:
     with pytest.raises(DataError, match=r"is not an address that can be read|does not exist"):
         read_log(address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -19,7 +20,7 @@ import pytest
 
 from holdfast.base.errors import DataError
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.readers import find, read_log, read_logs
+from holdfast.diagnose.readers import read_log, read_logs
 from holdfast.diagnose.readers import text as text_module
 from holdfast.diagnose.readers.event_file import checksum
 
@@ -72,14 +73,6 @@ def test_every_number_is_read(kind: str) -> None:
         check_numbers(other, seed=1)
 
 
-@pytest.mark.parametrize("kind", STORES)
-def test_the_folder_above_does_as_well(kind: str, tmp_path: Path) -> None:
-    path = STORES[kind]
-    inner = tmp_path / "project" / ("run" if path.is_file() else "") / path.name
-    (shutil.copytree if path.is_dir() else shutil.copy)(path, _made(inner.parent) / inner.name)
-    assert [log.format for log in read_logs(tmp_path / "project")] == [kind.split()[0]] * (1 + (kind == "trackio"))
-
-
 def _made(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -124,18 +117,18 @@ def history(**values: Any) -> bytes:
     return field(2, b"".join(field(1, field(1, k.encode()) + field(16, str(v).encode())) for k, v in values.items()))
 
 
-@pytest.mark.parametrize("path", [WANDB, SWANLAB])
+@pytest.mark.parametrize("path", [WANDB, SWANLAB, min(EVENTS.iterdir())])
 def test_a_file_cut_anywhere_is_read_up_to_there(path: Path, tmp_path: Path) -> None:
     raw, target = path.read_bytes(), tmp_path / path.name
     lengths = set()
-    for end in range(len(raw) // 2, len(raw), 97):
+    for end in range(len(raw) // 2, len(raw), 197):
         target.write_bytes(raw[:end])
         log = read_log(target)
         whole = [step for step, _ in make.rows()]
         assert log.steps.tolist() == whole[: len(log.steps)]
         assert all("ends within a record" in note for note in log.notes)
         lengths.add(len(log.steps))
-    assert len(lengths) > 8
+    assert len(lengths) > 4
 
 
 def test_a_flipped_byte_costs_a_block_of_a_wandb_file(tmp_path: Path) -> None:
@@ -150,24 +143,19 @@ def test_a_flipped_byte_costs_a_block_of_a_wandb_file(tmp_path: Path) -> None:
     assert log.notes[0] == "1 block with a damaged record: the rest of it was skipped (block 2)."
 
 
-def test_long_records_lie_over_blocks(tmp_path: Path) -> None:
-    long = {f"metric/{i}": i for i in range(5000)}
-    path = tmp_path / "run-x.wandb"
-    path.write_bytes(blocks_of([history(_step=step, **long) for step in range(3)]))
-    log = read_log(path)
-    assert len(log.series) == 5000 and log.series["metric/4999"].values.tolist() == [4999] * 3
-
-
-@pytest.mark.parametrize("left", range(16))
+@pytest.mark.parametrize("left", [0, 6, 7, 15])
 def test_a_block_may_end_anywhere(tmp_path: Path, left: int) -> None:
-    """`left` bytes of the first block remain for the second record: none, too few for a head, or a head alone."""
+    """`left` bytes of the first block remain for the second record: none, too few for a head, a head alone, or
+    part of the record. The third is longer than a block."""
     first = history(_step=1, x=1)
     filling = 32768 - 7 - 7 - left - len(first) - 9  # 9: the field's own bytes around the filling
-    rows = [first + field(9, bytes(filling + 9 - 4)), history(_step=2, x=2), history(_step=3, x=3)]
+    long = {f"metric/{i}": i for i in range(5000)}
+    rows = [first + field(9, bytes(filling + 9 - 4)), history(_step=2, x=2), history(_step=3, x=3, **long)]
     path = tmp_path / "run-x.wandb"
     path.write_bytes(blocks_of(rows))
     log = read_log(path)
     assert log.series["x"].values.tolist() == [1, 2, 3] and log.notes == ()
+    assert log.series["metric/4999"].values.tolist() == [4999]
 
 
 def test_values_of_wandb_in_other_dress(tmp_path: Path) -> None:
@@ -198,7 +186,6 @@ def test_values_of_wandb_in_other_dress(tmp_path: Path) -> None:
     [
         (30, "Skipped 1 record with a bad checksum (record 1)."),
         (3, "The length of a record is damaged: only the part of the file before it was read (record 1)."),
-        (-30, "Skipped 1 record with a bad checksum (record "),
     ],
 )
 def test_a_flipped_byte_in_an_event_file(tmp_path: Path, at: int, note: str) -> None:
@@ -210,16 +197,6 @@ def test_a_flipped_byte_in_an_event_file(tmp_path: Path, at: int, note: str) -> 
     (tmp_path / first.name).write_bytes(raw)
     log = read_log(tmp_path)
     assert log.notes[0].startswith(note) and log.last_step == make.STEPS
-
-
-def test_an_event_file_cut_anywhere(tmp_path: Path) -> None:
-    raw = min(EVENTS.iterdir()).read_bytes()
-    path = tmp_path / "events.out.tfevents.1.host"
-    for end in range(len(raw) // 2, len(raw), 41):
-        path.write_bytes(raw[:end])
-        log = read_log(path)
-        assert log.last_step in range(7, 16)
-        assert not log.notes or log.notes[0].startswith("The file ends within a record")
 
 
 def event(step: int, tag: bytes, value: float) -> bytes:
@@ -237,18 +214,13 @@ def test_series_with_steps_of_their_own_are_no_resumed_run(tmp_path: Path) -> No
     for step in (310, 320, 400, 410):
         events += [event(step // 10 + 10, b"system/load", 1.0), event(step, b"train/reward", 0.0)]
     path = tmp_path / "events.out.tfevents.1.host"
+    path.write_bytes(b"".join(event(0, b"train/reward", value) for value in (1.0, 2.0, 3.0)))
+    assert read_log(path).steps.tolist() == [1, 2, 3], "without steps they are numbered"
     path.write_bytes(b"".join(events))
     log = read_log(path)
     assert log.series["system/load"].steps.tolist() == [*range(1, 43), 50, 51]
     assert log.series["reward/mean"].steps.tolist() == [*range(10, 310, 10), 310, 320, 400, 410]
     assert len(log.notes) == 1 and "once, from step 400 back to step 310: left out 10 rows" in log.notes[0]
-
-
-def test_values_without_a_step_are_numbered(tmp_path: Path) -> None:
-    path = tmp_path / "events.out.tfevents.1.host"
-    path.write_bytes(b"".join(event(0, b"train/reward", value) for value in (1.0, 2.0, 3.0)))
-    log = read_log(path)
-    assert log.steps.tolist() == [1, 2, 3] and log.notes[0].startswith("No value has a step")
 
 
 def test_every_attempt_in_a_folder_is_a_run(tmp_path: Path) -> None:
@@ -407,17 +379,6 @@ def test_infinity_and_deleted_runs_of_mlflow(tmp_path: Path) -> None:
         read_log(path)
 
 
-def test_lines_of_a_metric_that_are_none(tmp_path: Path) -> None:
-    shutil.copytree(LOGS / "mlruns", tmp_path / "mlruns")
-    metric = next((tmp_path / "mlruns").glob("*/*/metrics/train/reward"))
-    metric.write_text("no number here\n\n1 0.5\n" + metric.read_text() + "2 nan")
-    log = read_log(tmp_path)
-    check_numbers(log)
-    assert log.notes == (
-        "Skipped 3 lines that are not `timestamp value step` (the first: line 1: train/reward: no number here).",
-    )
-
-
 def test_settings_in_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / SWANLAB.name
     shutil.copy(SWANLAB, path)
@@ -449,11 +410,21 @@ def test_a_run_in_several_files_is_read_once(tmp_path: Path) -> None:
     assert not logs[1].notes
 
 
+def test_an_equal_schedule_alone_does_not_make_one_run_of_two(tmp_path: Path) -> None:
+    schedule = [i / 10 for i in range(1, 9)]
+    rows = [{"step": step, "lr": lr, "grad_norm": 1.0} for step, lr in enumerate(schedule)]
+    (tmp_path / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = [f"{step},{lr},0.5" for step, lr in enumerate(schedule)]
+    (tmp_path / "two.csv").write_text("\n".join(["step,lr,entropy", *lines]))
+    assert [log.name for log in read_logs(tmp_path)] == ["one", "two"]
+
+
 def test_the_file_that_goes_on_is_read(tmp_path: Path) -> None:
     """A trainer's state ends at its last checkpoint, a tracker's file where the run ended."""
-    state = {"log_history": [{"step": step, **_plain(row)} for step, row in make.rows() if step <= 16]}
+    history = [{"step": step, "reward": row["train/reward"]} for step, row in make.rows() if step <= 16]
+    state = {"log_history": history}
     folder = _made(tmp_path / "output" / "checkpoint-16")
-    _written(folder / "trainer_state.json", state)
+    (folder / "trainer_state.json").write_text(json.dumps(state))
     other = _made(tmp_path / "output" / "runs")
     shutil.copytree(EVENTS, other / "May01_host")
     log = read_log(tmp_path / "output")
@@ -461,20 +432,10 @@ def test_the_file_that_goes_on_is_read(tmp_path: Path) -> None:
     check_numbers(log)
     assert "checkpoint-16/trainer_state.json, which ends at step 16" in log.notes[0]
     # A tracker's file of an earlier attempt is not one more run
-    state["log_history"][3]["reward"] = 0.9
-    _written(folder / "trainer_state.json", state)
+    history[3]["reward"] = 0.9
+    (folder / "trainer_state.json").write_text(json.dumps(state))
     log = read_log(tmp_path / "output")
     assert log.format == "trl" and log.last_step == 16 and log.notes == ()
-
-
-def _plain(row: dict[str, float]) -> dict[str, float]:
-    return {name.replace("train/", "").replace("eval/", "eval_"): value for name, value in row.items()}
-
-
-def _written(path: Path, value: Any) -> None:
-    import json
-
-    path.write_text(json.dumps(value))
 
 
 def test_a_wandb_folder_is_read_without_its_own_logs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -486,8 +447,3 @@ def test_a_wandb_folder_is_read_without_its_own_logs(tmp_path: Path, caplog: pyt
     os.symlink(run, tmp_path / "wandb" / "latest-run")
     assert [log.name for log in read_logs(tmp_path)] == ["calm-sun-1"] and caplog.text == ""
     check_numbers(read_log(tmp_path / "wandb" / "latest-run"))
-
-
-def test_stores_are_named_in_what_can_be_read() -> None:
-    for word in ("W&B", "TensorBoard", "trackio", "MLflow", "SwanLab"):
-        assert word in find.READABLE

@@ -80,16 +80,10 @@ def test_texts_are_numbers_and_a_cut_row_is_noted() -> None:
 # ---- steps
 
 
-def test_without_bar_or_setting_the_steps_are_rows(tmp_path: Path) -> None:
-    log = written(tmp_path, rows((0.1, 0.2, 0.3)))
-    assert steps(log) == [1, 2, 3]
-    assert log.notes == ("The log has no steps: a step here is a row, counted from 1.",)
-
-
-@pytest.mark.parametrize(
-    "line", ["logging_steps=10,", "--logging_steps 10 \\", "'logging_steps': 10", "logging_steps: 10"]
-)
-def test_the_setting_that_was_printed_counts(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize("line", ["logging_steps=10,", "--logging_steps 10 \\", "'logging_steps': 10"])
+def test_the_setting_that_was_printed_counts_and_without_it_a_step_is_a_row(tmp_path: Path, line: str) -> None:
+    alone = written(tmp_path, rows((0.1, 0.2, 0.3)))
+    assert steps(alone) == [1, 2, 3] and alone.notes[0].startswith("The log has no steps")
     log = written(tmp_path, line + "\n" + rows((0.1, 0.2, 0.3)))
     assert steps(log) == [10, 20, 30] and not log.notes
 
@@ -135,8 +129,9 @@ def test_processes_that_print_the_same_row_count_once(tmp_path: Path) -> None:
 
 def test_rows_of_a_dead_run_are_not_taken_for_copies(tmp_path: Path) -> None:
     same = {"loss": 0.0, "grad_norm": 0.0, "learning_rate": 1e-6, "reward": 0.0, "kl": 0.0}
-    text = "".join(f"{same | {'epoch': round(k / 200, 2)}}\n" for k in range(12))
-    assert len(written(tmp_path, text).steps) == 12
+    for epochs in ([round(k / 200, 2) for k in range(12)], [0.0] * 3 + [0.01] * 3):
+        text = "".join(f"{same | {'epoch': epoch}}\n" for epoch in epochs)
+        assert len(written(tmp_path, text).steps) == len(epochs)
 
 
 def test_steps_that_begin_again_while_the_run_goes_on_are_counted_on(tmp_path: Path) -> None:
@@ -167,15 +162,12 @@ def test_rows_with_an_epoch_alone_are_numbered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "[rank0]: " + row(0.1) + " and more",
         "\x1b[32m" + row(0.1) + "\x1b[0m",
-        row(0.1).replace("0.5", "np.float64(0.5)"),
         row(0.1).replace("0.5", "tensor(0.5, device='cuda:0')"),
         row(0.1).replace("'", '"'),
         row(0.1).replace(", 'reward'", ",\n 'reward'"),  # pprint, or a terminal that is too narrow
         row(0.1).replace("'reward': 0.5", "'rew\nard': 0.5"),
         "{'x': 1}{'text': \"it's\", 'n': 2}" + row(0.1),
-        row(0.1).replace("}", ", 'said': \"it's\"}"),
         "prompt {question}\n" + row(0.1),
         '{"an": "object"}\nwords\nwords\n' + row(0.1),
     ],
@@ -198,10 +190,6 @@ def test_two_dicts_in_a_line_and_line_ends_of_windows(tmp_path: Path) -> None:
     assert steps(written(tmp_path, f"{row(0.1)}\r{row(0.2)}\r{row(0.3)}")) == [1, 2, 3]
 
 
-def test_utf_16_as_powershell_writes_it(tmp_path: Path) -> None:
-    assert steps(written(tmp_path, rows((0.1, 0.2)).encode("utf-16"))) == [1, 2]
-
-
 def test_other_dicts_are_no_rows(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has neither rows with a step"):
         written(tmp_path, "{'learning_rate': 1e-6, 'batch_size': 8}\n{'question': 'a', 'answer': 'b'}\n{'reward': 1}\n")
@@ -218,7 +206,6 @@ def test_a_dict_that_never_ends_is_cut_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Step | Training Loss | reward\n-- | -- | --\n1 | 0.1 | 0.5\n2 | 0.2 | 0.25\n",
         "| Step | Training Loss | reward |\n|---|---|---|\n| 1 | 0.1 | 0.5 |\n| 2 | 0.2 | 0.25 |\n",
         "Words.\n\nStep\tTraining Loss\treward\n1\t0.1\t0.5\n2\t0.2\t0.25\nWords.\n",
         "Step   Training Loss   reward\n1      0.100000        0.500000\n2      0.200000        0.250000\n",

@@ -206,3 +206,5 @@ def test_what_texts_show(kind: str | None) -> None:
     assert [one.kind for one in found] == ([] if kind is None else [kind])
     assert all(one.example and one.advice and one.step == (9 if kind == "thought" else 1) for one in found)
     assert text_findings(rollouts[:4]) == () and Rollouts().rollouts == ()
+    if kind == "language":  # asked in that script
+        assert text_findings([replace(r, question="这个湖在哪里，谁住在旁边？") for r in rollouts]) == ()

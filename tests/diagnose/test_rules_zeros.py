@@ -35,22 +35,21 @@ def found(log: Log) -> dict[str, int]:
 # ---- zeros that are normal
 
 
+SAID = {"loss": "A loss near 0", "clip/fraction": "A clip ratio of 0", "kl/reference": "A KL of 0"}
+
+
 @pytest.mark.parametrize(
-    ("zeros", "says"),
+    ("zeros", "which"),
     [
-        ({"loss": [0.0]}, ["A loss near 0"]),
-        ({"loss": [-0.0011]}, ["A loss near 0"]),
-        ({"loss": [0.12], "clip/fraction": [0.0]}, ["A clip ratio of 0"]),
-        ({"loss": [0.12], "kl/reference": [0.0]}, ["A KL of 0"]),
-        ({"loss": [0.0], "clip/fraction": [0.0], "kl/reference": [0.0]}, ["A loss near", "A clip ratio", "A KL of 0"]),
+        ({"loss": [-0.0011]}, {"loss"}),
+        ({"loss": [0.12], "clip/fraction": [0.0]}, {"clip/fraction"}),
+        ({"loss": [0.12], "kl/reference": [0.0]}, {"kl/reference"}),
+        ({"loss": [0.0], "clip/fraction": [0.0], "kl/reference": [0.0]}, set(SAID)),
     ],
 )
-def test_each_zero_has_its_sentence(zeros: dict[str, list[float]], says: list[str]) -> None:
-    notes = noted(trl(LEARNS | zeros))
-    assert set(notes) == {"ZER001"}
-    assert [start in notes["ZER001"] for start in ("A loss near", "A clip ratio", "A KL of 0")] == [
-        any(text.startswith(start) for text in says) for start in ("A loss near", "A clip ratio", "A KL of 0")
-    ]
+def test_each_zero_has_its_sentence(zeros: dict[str, list[float]], which: set[str]) -> None:
+    (note,) = noted(trl(LEARNS | zeros)).values()
+    assert {name for name, words in SAID.items() if words in note} == which
 
 
 @pytest.mark.parametrize(
@@ -66,15 +65,9 @@ def test_no_zero_or_no_learning_and_nothing_is_called_normal(row: dict[str, list
     assert "ZER001" not in {note.code for note in diagnose(trl(LEARNS | row)).notes}
 
 
-def test_a_loss_that_grows_with_the_kl_begins_near_zero() -> None:
-    kl = [0.004 * i for i in range(30)]
-    series = {"reward/mean": [0.5] * 30, "grad/norm": [0.3] * 30, "kl/reference": kl, "loss": [0.04 * v for v in kl]}
-    assert "A loss near 0" in noted(trl(series))["ZER001"]
-
-
 def test_without_a_norm_a_kl_that_grows_shows_that_it_learns() -> None:
     series = {"reward/mean": [0.5, 0.4, 0.6], "loss": [0.0, 0.0, 1e-4], "kl/reference": [0.0, 1e-3, 3e-3]}
-    assert set(noted(trl(series))) == {"ZER001"}
+    assert "A loss near 0" in noted(trl(series))["ZER001"]
     assert noted(trl(series | {"kl/reference": [0.0] * 3})) == {}
 
 
@@ -95,13 +88,8 @@ def test_one_row_with_many_groups_and_a_still_policy_is_enough() -> None:
     row = LEARNS | {"grad/norm": [0.0], "kl/reference": [0.0], "rollout/mixed_group_fraction": [29 / 64]}
     assert found(trl(row)) == {"GRD003": 1}
     assert found(trl({name: part for name, part in row.items() if name != "kl/reference"})) == {}
+    assert found(trl(row | {"rollout/mixed_group_fraction": [0.75]})) == {}, "few groups prove nothing"
     assert found(trl(row | {"kl/reference": [0.01]}, settings={"logging_steps": 1})) == {"GRD003": 1}
-
-
-@pytest.mark.parametrize("mixed", [0.0, 0.2, 0.5, 0.75])
-def test_one_row_of_few_groups_proves_nothing(mixed: float) -> None:
-    row = LEARNS | {"grad/norm": [0.0], "kl/reference": [0.0], "rollout/mixed_group_fraction": [mixed]}
-    assert found(trl(row)) == {}
 
 
 def test_rows_add_up() -> None:
@@ -121,7 +109,7 @@ def test_rows_add_up() -> None:
 # ---- no contrast
 
 
-@pytest.mark.parametrize("rows", [1, 2, 4, 19])
+@pytest.mark.parametrize("rows", [1, 19])
 @pytest.mark.parametrize(
     "none",
     [
@@ -140,16 +128,13 @@ def test_a_few_rows_of_trl_without_contrast_are_a_note(none: dict[str, float], r
 
 
 def test_twenty_rows_are_a_finding_and_ask_for_the_reward_function_only_if_all_are_0() -> None:
+    over_steps = trl({"reward/mean": [0.0] * 5, "rollout/mixed_group_fraction": [0.0] * 5}, every=10)
+    assert found(over_steps) == {"GRP001": 50}, "five rows over many steps do as well"
     for reward, first in ((0.0, True), (0.3, False)):
         log = trl({"reward/mean": [reward] * 20, "rollout/mixed_group_fraction": [0.0] * 20})
         (finding,) = diagnose(log).findings
         assert (finding.code, finding.step) == ("GRP001", 20)
         assert finding.remedy.startswith("First check the reward:") is first
-
-
-def test_rows_over_many_steps_need_be_no_more_than_five() -> None:
-    log = trl({"reward/mean": [0.0] * 5, "rollout/mixed_group_fraction": [0.0] * 5}, every=10)
-    assert found(log) == {"GRP001": 50}
 
 
 def test_a_first_row_without_contrast_is_forgotten() -> None:
@@ -177,9 +162,6 @@ def test_bounds_that_no_weight_meets_are_told_at_the_first_batch() -> None:
     }  # fmt: skip
     assert "between 0.82 and 0.9, outside the bounds of loss.methods.sampler_weights, 0.99 to 1.01." in finding.summary
     assert "`loss.methods.sampler_weights.low`" in finding.remedy
-
-
-def test_weights_of_zero_leave_nothing_either() -> None:
     (finding,) = emptied({"loss/mean_weight": [0.0] * 4} | WEIGHTS).findings
     assert (finding.code, finding.step, finding.evidence["loss/mean_weight"]) == ("GRD003", 1, 0.0)
 
@@ -191,8 +173,5 @@ def test_a_batch_of_void_rollouts_is_a_note_once_others_have_tokens() -> None:
     assert "invalid turn" in finding.summary and "loss.methods.drop_void" in finding.summary
     diagnosis = emptied({"loss/excluded_fraction": [0.2, 1.0, 0.9, 0.8]}, {"loss.methods.drop_void.on": True})
     assert diagnosis.findings == () and [note.code for note in diagnosis.notes] == ["GRD003"]
-
-
-def test_a_part_that_is_left_out_is_well() -> None:
     part = {"loss/excluded_fraction": [0.999] * 4, "loss/mean_weight": [0.01] * 4}
     assert emptied(part | WEIGHTS, GEO_RS).findings == ()

@@ -34,11 +34,6 @@ CASES: dict[str, tuple[str, dict[str, float], dict[str, float]]] = {
         {"timing_s/gen": 40, "timing_s/step": 60, "fully_async/trainer/idle_ratio": 0.6},
         {"waiting": 40, "other": 20},
     ),
-    "a wait that is the rollout": (
-        "slime",
-        {"perf/train_wait_time": 60, "perf/rollout_time": 50, "perf/actor_train_time": 35, "perf/step_time": 100},
-        {"generation": 50, "waiting": 10, "update": 35, "other": 5},
-    ),
     "a rollout longer than the wait runs beside the step": (
         "slime",
         {"perf/train_wait_time": 30, "perf/rollout_time": 90, "perf/actor_train_time": 65, "perf/step_time": 100},

@@ -37,7 +37,7 @@ def page(collapse: ReportedRun, tmp_path: Path) -> Path:
     return write_report(tmp_path / "report.html", [collapse])
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (380, False), (1280, True), (380, True)])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (380, True)])
 def test_everything_is_drawn_and_nothing_complains(browser: Any, page: Path, width: int, dark: bool) -> None:
     browser.open(page, width=width, dark=dark)
     assert browser.complaints() == []
@@ -53,36 +53,11 @@ def test_everything_is_drawn_and_nothing_complains(browser: Any, page: Path, wid
     assert (background, words) == expected
 
 
-def test_a_browser_that_complains_is_heard(browser: Any, page: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.html"
-    text = page.read_text(encoding="utf-8")
-    broken.write_text(text.replace("const wanted = readAddress();", "const wanted = nobody();"), encoding="utf-8")
-    browser.open(broken)
-    assert any("nobody" in text for text in browser.complaints())
-    assert "could not be drawn" in browser.js("document.querySelector('.problem').textContent")
-    outside = tmp_path / "outside.html"
-    outside.write_text(text.replace("<footer>", '<img src="https://example.invalid/x.png"><footer>'), encoding="utf-8")
-    browser.open(outside)
-    assert any("example.invalid" in text for text in browser.complaints())
-
-
 @pytest.mark.parametrize("width", [380, 1280])
 def test_labels_of_findings_do_not_overlap(
     browser: Any, collapse: ReportedRun, make_finding: Callable[..., Finding], tmp_path: Path, width: int
 ) -> None:
-    codes = (
-        "LLD001",
-        "LLD002",
-        "LLD003",
-        "LLD004",
-        "ENT001",
-        "ISD001",
-        "GRD001",
-        "RWD001",
-        "SMP001",
-        "TRN001",
-        "STP001",
-    )
+    codes = [*(f"LLD00{k}" for k in range(1, 5)), "ENT001", "ISD001", "GRD001", "RWD001", "SMP001", "TRN001", "STP001"]
     found = tuple(make_finding(code, 24 + k // 2) for k, code in enumerate(codes))
     run = replace(collapse, diagnosis=Diagnosis(findings=found))
     browser.open(write_report(tmp_path / "r.html", [run]), width=width)
@@ -235,11 +210,8 @@ document.documentElement.dataset.ready = "yes";
 </script>"""
 
 
-@pytest.mark.parametrize("live", [True, False])
-def test_another_page_that_frames_a_report_is_told_nothing(
-    browser: Any, collapse: ReportedRun, tmp_path: Path, live: bool
-) -> None:
-    page = write_report(tmp_path / "r.html", [collapse], live=live)
+def test_another_page_that_frames_a_report_is_told_nothing(browser: Any, collapse: ReportedRun, tmp_path: Path) -> None:
+    page = write_report(tmp_path / "r.html", [collapse], live=True)
     other = tmp_path / "other.html"
     other.write_text(FRAMING)
     browser.open(other)
@@ -302,21 +274,6 @@ def test_tables_sort(browser: Any, collapse: ReportedRun, make_log: Callable[...
     assert browser.js(pressed) == ["false", "false"]
 
 
-def test_tokens_wear_their_change(browser: Any, page: Path) -> None:
-    browser.open(page)
-    spans = "[...document.querySelector('.turn .text').querySelectorAll('span')]"
-    assert browser.js(f"{spans}.map((s) => s.textContent)") == ["<search>", " lake", " </search>", "∎"]
-    assert browser.js(f"{spans}.map((s) => s.title)") == ["-0.5 nats", "+0.2 nats", "0 nats", "-0.1 nats"]
-    colours = browser.js(f"{spans}.map((s) => getComputedStyle(s).backgroundColor)")
-    assert colours == [
-        "rgba(213, 94, 0, 0.85)",
-        "rgba(0, 114, 178, 0.34)",
-        "rgba(0, 114, 178, 0)",
-        "rgba(213, 94, 0, 0.17)",
-    ]
-    assert browser.js("document.querySelector('.hits').textContent") == "⌕ lake → 2 passages: doc-1, doc-2"
-
-
 def test_hostile_texts_are_shown_and_not_run(
     browser: Any,
     collapse: ReportedRun,
@@ -352,7 +309,6 @@ def test_an_odd_log(browser: Any, make_log: Callable[..., Log], tmp_path: Path) 
         make_log({"reward/mean": [0.5]}),
         make_log({"reward/mean": [nan] * 30, "grad/norm": [inf] * 30}),
         make_log({"grad/norm": [0.0] * 30, "ratio/max": [1e300, 1e-300] * 15, "entropy/mean": [-1e308, 1e308] * 15}),
-        make_log({"x <b>": [1.0, 2.0]}, format="wandb", host="unknown"),
         make_log({"reward/mean": [0.1] * 50}, first=10**9, every=10**6),
     ]
     for log in logs:

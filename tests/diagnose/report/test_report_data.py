@@ -1,4 +1,4 @@
-"""Which charts a log has, and how much of it a page holds."""
+"""Which charts a log has, how much of it a page holds, and the phases of a run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from holdfast.base.collapse import Course, Fall
 from holdfast.diagnose.finding import Diagnosis, Finding
-from holdfast.diagnose.log import Log
+from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.readers.rollouts.conversation import MOST_CHARACTERS
 from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
 from holdfast.diagnose.report.charts import CHARTS
-from holdfast.diagnose.report.data import missing_series, page_data, samples_chart, stretches
+from holdfast.diagnose.report.data import (
+    curve,
+    missing_series,
+    page_data,
+    phases_of,
+    samples_chart,
+    share_of_samples,
+    smoothed,
+    thin,
+)
 from holdfast.diagnose.report.samples import MOST_ROLLOUTS, rollouts_json
 
 NOTHING = Diagnosis(findings=())
@@ -44,15 +54,10 @@ def test_every_chart_of_a_full_run(collapse: ReportedRun) -> None:
     (norm,) = next(c for c in data["charts"] if c["id"] == "gradient")["rows"][0]["traces"]
     assert norm["raw"]["bad"] == [51]
     json.dumps(data, allow_nan=False)
-
-
-def test_exact_match_is_drawn_where_it_is_not_the_reward(collapse: ReportedRun) -> None:
     series = dict(collapse.log.series)
     series["reward/em"] = replace(series["reward/em"], values=series["reward/em"].values * 0.9)
-    assert drawn(page_data([replace(collapse, log=replace(collapse.log, series=series))]))["reward"] == [
-        "reward/mean",
-        "reward/em",
-    ]
+    found = drawn(page_data([replace(collapse, log=replace(collapse.log, series=series))]))
+    assert found["reward"] == ["reward/mean", "reward/em"]
 
 
 def test_findings_are_pinned_where_their_series_are(collapse: ReportedRun) -> None:
@@ -79,20 +84,6 @@ def test_a_log_of_unknown_names_shows_what_it_has(make_log: Callable[..., Log]) 
     assert [chart["title"] for chart in data["more"]] == [f"name {k:02}" for k in range(12, 20)]
 
 
-def test_evaluations_and_names_of_other_hosts(make_log: Callable[..., Log]) -> None:
-    names = [
-        "reward/mean",
-        "eval/reward/mean",
-        "eval/nq/score",
-        "val-aux/nq/x",
-        "kl/reference",
-        "drift/positive",
-    ]
-    found = drawn(page_data([alone(make_log({name: [0.1, 0.2] for name in names}, host="verl"))]))
-    assert found["reward"] == ["reward/mean", "eval/nq/score", "eval/reward/mean"]
-    assert found["kl"] == ["kl/reference"] and found["displacement"] == ["drift/positive"]
-
-
 def test_what_is_missing_is_said(make_log: Callable[..., Log], collapse: ReportedRun) -> None:
     missing = missing_series([collapse])
     assert "eval/em" in missing and "sampler/logprob_gap" in missing
@@ -115,7 +106,7 @@ def test_several_runs_share_every_row(collapse: ReportedRun, make_log: Callable[
     assert len({(run["color"], run["dash"]) for run in many}) == 30
 
 
-@pytest.mark.parametrize("runs", [1, 5, 40])
+@pytest.mark.parametrize("runs", [1, 40])
 def test_a_long_run_is_thinned(make_log: Callable[..., Log], runs: int) -> None:
     rng = np.random.default_rng(0)
     names = sorted({line.series for chart in CHARTS for row in chart.rows for line in row.lines})
@@ -142,30 +133,16 @@ def test_sorted_samples_of_a_run(collapse: ReportedRun) -> None:
     low, high = row["range"]
     assert low < min(last[5:]) and high > max(first[:-5])
 
-
-def test_sorted_samples_of_several_runs_are_their_ends(collapse: ReportedRun) -> None:
-    traces = samples_chart([collapse, replace(collapse, changes=()), collapse])["rows"][0]["traces"]
-    assert [(t["run"], t["label"]) for t in traces] == [(0, "steps 49 to 60"), (2, "steps 49 to 60")]
-
-
-def test_no_samples_no_chart(collapse: ReportedRun) -> None:
-    assert samples_chart([replace(collapse, changes=())])["rows"] == []
-    nobody_right = (SampleChanges(step=1, correct=(), incorrect=(-1.0,)),)
-    assert samples_chart([replace(collapse, changes=nobody_right)])["rows"] == []
-
-
-def test_an_outlier_does_not_flatten_the_samples(collapse: ReportedRun) -> None:
     wild = tuple(replace(row, correct=(*row.correct * 10, -50.0)) for row in collapse.changes)
-    (row,) = samples_chart([replace(collapse, changes=wild)])["rows"]
+    (row,) = samples_chart([replace(collapse, changes=wild)])["rows"]  # an outlier does not flatten them
     assert row["range"][0] > -1 and min(row["traces"][0]["raw"]["y"]) == -50
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 5, 7, 100])
-def test_stretches_leave_no_step_out(count: int) -> None:
-    changes = [SampleChanges(step=step, correct=()) for step in range(count)]
-    parts = stretches(changes)
-    assert [row for part in parts for row in part] == changes
-    assert len(parts) == min(count, 5) and all(parts)
+def test_samples_of_several_runs_are_their_ends_and_without_samples_there_is_no_chart(collapse: ReportedRun) -> None:
+    traces = samples_chart([collapse, replace(collapse, changes=()), collapse])["rows"][0]["traces"]
+    assert [(t["run"], t["label"]) for t in traces] == [(0, "steps 49 to 60"), (2, "steps 49 to 60")]
+    for changes in ((), (SampleChanges(step=1, correct=(), incorrect=(-1.0,)),)):  # nobody was right
+        assert samples_chart([replace(collapse, changes=changes)])["rows"] == []
 
 
 # ---- rollouts
@@ -183,11 +160,7 @@ def test_rollouts_are_spread_over_the_run_newest_first() -> None:
     assert steps == sorted(steps, reverse=True) and steps[0] == 10_000 and steps[-1] == 1
     assert 0.9 * MOST_ROLLOUTS <= len(steps) <= MOST_ROLLOUTS and all(steps.count(step) == 4 for step in set(steps))
     assert max(np.diff(sorted(set(steps)))) < 2 * 10_000 / (MOST_ROLLOUTS / 4)
-
-
-def test_a_few_rollouts_are_all_shown() -> None:
     assert len(rollouts_json([[rollout(step) for step in range(5)], [], [rollout(9)]])) == 6
-    assert rollouts_json([[]]) == []
 
 
 def test_long_rollouts_leave_room_for_those_of_every_run() -> None:
@@ -209,10 +182,90 @@ def test_pieces_stand_in_place_of_the_text() -> None:
     assert turn["text"] == "… 4,000 more characters"
 
 
-def test_reward_functions_have_a_row_each(make_log: Callable[..., Log]) -> None:
-    names = ["reward/mean", "rewards/em/mean", "rewards/format/mean", "rewards/em/std", "sampler/logprob_abs_gap"]
-    charts = drawn(page_data([alone(make_log({name: [0.1, 0.2] for name in names}, host="trl"))]))
-    assert charts["functions"] == ["rewards/em/mean", "rewards/format/mean"]
-    assert charts["sampler"] == ["sampler/logprob_abs_gap"] and "rewards/em/std" not in str(charts)
-    only = drawn(page_data([alone(make_log({name: [0.1, 0.2] for name in names[:2]}, host="trl"))]))
-    assert "functions" not in only
+# ---- thinning and smoothing
+
+
+@pytest.mark.parametrize("count", [1, 100, 101, 10_000])
+@pytest.mark.parametrize("most", [4, 100])
+def test_thinning_keeps_the_picture(count: int, most: int) -> None:
+    values = np.random.default_rng(count).normal(size=count)
+    kept = thin(values, most)
+    assert len(kept) <= most or count <= most
+    assert (np.diff(kept) > 0).all() and kept[0] == 0 and kept[-1] == count - 1
+    assert values[kept].min() == values.min() and values[kept].max() == values.max()
+
+
+def test_a_short_or_broken_series_is_not_smoothed() -> None:
+    steps = np.arange(30)
+    assert smoothed(Series(steps[:14], np.ones(14))) is None
+    values = np.ones(30)
+    values[3] = np.nan
+    mean = smoothed(Series(steps, values))
+    assert mean is not None and mean.steps[0] == 5 and np.isfinite(mean.values).all() and len(mean) == 25
+
+
+def test_a_long_series_is_smoothed_over_more_values() -> None:
+    noise = np.random.default_rng(0).normal(size=10_000)
+    mean = smoothed(Series(np.arange(10_000), noise))
+    assert mean is not None and mean.steps[0] == 49 and len(mean) == 9951
+    assert mean.values[0] == pytest.approx(noise[:50].mean()) and mean.values.std() < 0.2
+
+
+def test_numbers_that_are_none_are_told_apart(make_log: Callable[..., Log]) -> None:
+    log = make_log({"x": [1.0, float("nan"), 2.0, float("inf"), -float("inf")]})
+    assert curve(log.series["x"], 100) == {"x": [1, 3], "y": [1, 2], "bad": [2, 4, 5]}
+    assert len(curve(make_log({"x": [float("nan")] * 5000}).series["x"], 100)["bad"]) == 200
+
+
+def test_samples_are_sorted_over_their_share() -> None:
+    changes = np.random.default_rng(1).normal(size=999).tolist()
+    found = share_of_samples([*changes, float("nan")])
+    assert len(found["x"]) == 200 and found["y"] == sorted(found["y"]) and found["x"] == sorted(found["x"])
+    assert 0 < found["x"][0] < 0.1 and 99 < found["x"][-1] <= 100
+    assert found["y"][0] == pytest.approx(min(changes), rel=1e-3)
+    below = max(x for x, y in zip(found["x"], found["y"], strict=True) if y < 0)
+    assert below == pytest.approx(100 * np.mean(np.array(changes) < 0), abs=1)
+    assert share_of_samples([]) == share_of_samples([float("nan")]) == {"x": [], "y": []}
+
+
+# ---- phases
+
+
+def halved_at(step: int | None, back_step: int | None = None) -> Course:
+    if step is None:
+        return Course()
+    fall = Fall(peak_step=1, step=step, peak=1.0, level=0.5, lost=0.5, measure="peak")
+    return Course(fall, fall, back_step)
+
+
+def spans(diagnosis: Diagnosis) -> list[tuple[str, int, int]]:
+    return [(phase.name, phase.start, phase.end) for phase in phases_of(diagnosis, 1, 100)]
+
+
+@pytest.mark.parametrize(
+    ("found", "half", "expected"),
+    [
+        ({}, None, []),
+        ({"LLD001": 20}, None, [("rise", 1, 20), ("stagnation", 20, 100)]),
+        (
+            {"LLD001": 20, "LLD002": 40, "LLD003": 60},
+            80,
+            [("rise", 1, 20), ("stagnation", 20, 40), ("decay", 40, 60), ("collapse", 60, 100)],
+        ),
+        ({"LLD004": 30, "LLD002": 40}, None, [("rise", 1, 30), ("decay", 30, 100)]),
+        ({"LLD002": 20, "LLD001": 40}, None, [("rise", 1, 20), ("decay", 20, 100)]),  # never back to stagnation
+        ({"STP001": 4, "RWD001": 9}, 12, [("rise", 1, 9), ("collapse", 9, 100)]),  # a step too large: no decay
+        ({}, 50, [("rise", 1, 50), ("collapse", 50, 100)]),
+        ({"LLD001": 20, "LLD002": 20}, None, [("rise", 1, 20), ("decay", 20, 100)]),
+        ({"LLD003": 1}, None, [("collapse", 1, 100)]),
+    ],
+)
+def test_phases(
+    make_finding: Callable[..., Finding], found: dict[str, int], half: int | None, expected: list[tuple[str, int, int]]
+) -> None:
+    findings = tuple(make_finding(code, step) for code, step in found.items())
+    assert spans(Diagnosis(findings=findings, course=halved_at(half))) == expected
+
+
+def test_a_reward_that_came_back_did_not_collapse() -> None:
+    assert spans(Diagnosis(findings=(), course=halved_at(50, back_step=70))) == []

@@ -38,22 +38,10 @@ def test_a_recorded_log(name: str, browser: Any, tmp_path: Path) -> None:
 def test_the_command_writes_runs_side_by_side(tmp_path: Path) -> None:
     one, other = run_folder(tmp_path / "one", [0.5] * 20), run_folder(tmp_path / "other", [0.6] * 20)
     page = tmp_path / "out" / "page.html"
-    done = CliRunner().invoke(app, ["report", "--out", str(page), str(one), str(other)])
-    assert done.exit_code == 0, done.output
-    text = page.read_text(encoding="utf-8")
-    assert "2 runs" in text and text.count('"question":"Where?"') == 2 and '"name":"other"' in text
-
-
-def test_the_command_finds_the_samples_of_a_folder_of_runs(tmp_path: Path) -> None:
-    run_folder(tmp_path / "one", [0.5] * 20)
-    run_folder(tmp_path / "other", [0.6] * 20)
-    page = tmp_path / "page.html"
-    done = CliRunner().invoke(app, ["report", "--out", str(page), str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    assert page.read_text(encoding="utf-8").count('"question":"Where?"') == 2
-
-
-def test_the_command_says_what_it_cannot_write(tmp_path: Path) -> None:
-    one = run_folder(tmp_path / "one", [0.5] * 20)
+    for paths in ([one, other], [tmp_path]):  # two runs, or the folder of both
+        done = CliRunner().invoke(app, ["report", "--out", str(page), *map(str, paths)])
+        assert done.exit_code == 0, done.output
+        text = page.read_text(encoding="utf-8")
+        assert "2 runs" in text and text.count('"question":"Where?"') == 2 and '"name":"other"' in text
     done = CliRunner().invoke(app, ["report", "--out", str(one / "metrics.jsonl" / "page.html"), str(one)])
     assert done.exit_code == 2 and "cannot be written" in done.output
