@@ -1,16 +1,21 @@
-"""The library of recorded runs, and the measurement of the rules on a small part of it."""
+"""The library of recorded runs, and the measurement of the rules on a small part of it, and on the single-turn sets."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from holdfast.diagnose.log import Log, Series
-from holdfast_research import collection
+from holdfast_research import collection, readings
 from holdfast_research.pages import diagnosis
+from holdfast_research.pages import single_turn as page
 from holdfast_research.recordings import library
+from holdfast_research.recordings.library import PACKED, Recording, folder_of, read_manifest
 
 RECORDINGS = library.read_manifest()
 NAMED = {r.name: r for r in RECORDINGS}
@@ -44,17 +49,13 @@ def test_copies_are_the_same_for_the_same_name_and_stay_causal() -> None:
     assert once["cut"].steps[-1] == 16
 
 
-@pytest.mark.parametrize("name", ["collapse-grpo-80-s1", "collapse-trl-grpo-s2"])
-def test_a_collapse_is_found_long_before_half_of_the_reward_is_lost(name: str) -> None:
-    case = diagnosis.judge(NAMED[name], library.load(NAMED[name]))
-    assert case.fell and case.right and not case.early
-    assert case.lead is not None and case.lead > 5
-
-
-@pytest.mark.parametrize("name", ["collapse-llds-80-s1", "collapse-trl-llds-s1"])
-def test_a_cured_run_is_left_in_peace(name: str) -> None:
-    case = diagnosis.judge(NAMED[name], library.load(NAMED[name]))
-    assert case.healthy and not case.alarm and not case.fell
+def test_a_collapse_is_found_long_before_half_of_the_reward_is_lost_and_a_cured_run_left_in_peace() -> None:
+    fallen, cured = (
+        diagnosis.judge(NAMED[name], library.load(NAMED[name]))
+        for name in ("collapse-grpo-80-s1", "collapse-llds-80-s1")
+    )
+    assert fallen.fell and fallen.right and not fallen.early and fallen.lead is not None and fallen.lead > 5
+    assert cured.healthy and not cured.alarm and not cured.fell
 
 
 def test_a_finding_before_the_fault_is_early_and_not_found() -> None:
@@ -65,21 +66,11 @@ def test_a_finding_before_the_fault_is_early_and_not_found() -> None:
 
 
 def a_case(testbed: str, *, healthy: bool, findings: int, right: bool = False) -> diagnosis.Case:
+    cause, lead = ("healthy-noisy", None) if healthy else ("truncation", 1.0 if findings else None)
     return diagnosis.Case(
-        name="x",
-        testbed=testbed,
-        host="trl",
-        cause="healthy-noisy" if healthy else "truncation",
-        copy="",
-        healthy=healthy,
-        fell=not healthy,
-        lead=1.0 if findings and not healthy else None,
-        early=False,
-        alarm=healthy and findings > 0,
-        findings=(("TRN001", 5),) * findings,
-        right=right,
-        silent=(),
-    )
+        name="x", testbed=testbed, host="trl", cause=cause, copy="", healthy=healthy, fell=not healthy, lead=lead,
+        early=False, alarm=healthy and findings > 0, findings=(("TRN001", 5),) * findings, right=right, silent=(),
+    )  # fmt: skip
 
 
 def test_the_factor_for_a_testbed_is_chosen_on_the_others() -> None:
@@ -107,3 +98,78 @@ def test_a_stock_log_without_the_series_of_a_code_cannot_tell() -> None:
     hot = next(r for r in RECORDINGS if r.cause == "sampler-mismatch" and r.host == "trl")
     stock = diagnosis.judge(hot, library.load(hot, stock=True))
     assert {"SMP001", "SMP002", "RET001"} <= set(stock.silent) and not {"GRD001", "RWD001"} & set(stock.silent)
+
+
+# ---- readings
+
+
+def test_wilson() -> None:
+    # 8 of 10 at z = 1.96: (0.8 + 0.19208) / 1.38416 = 0.71674 in the middle, 0.22658 to each side.
+    low, high = readings.wilson(8, 10)
+    assert low == pytest.approx(0.4902, abs=1e-3) and high == pytest.approx(0.9433, abs=1e-3)
+    assert readings.wilson(0, 0) == (0.0, 1.0)
+
+
+def test_a_reading_says_how_and_when_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "READINGS", tmp_path)
+    assert readings.kept("one") is None
+    readings.keep("one", "python -m x", {"counts": {"a": 1}})
+    reading = readings.kept("one")
+    assert reading is not None and reading["counts"] == {"a": 1} and reading["command"] == "python -m x"
+    assert reading["rules"].rstrip("+").isalnum() and reading["date"].startswith("20")
+
+
+# ---- single-turn sets
+
+
+def test_a_log_of_every_step_is_joined_as_trl_joins_it() -> None:
+    rows = [{"step": i, "loss": float(i), "learning_rate": i / 10, "reward": i % 2 or None} for i in range(1, 10)]
+    joined = page.relogged([*rows, {"step": 9, "train_runtime": 1.0}], 4)
+    assert [row["step"] for row in joined] == [4, 8]
+    assert joined[0] == {"step": 4, "loss": 2.5, "learning_rate": 0.4, "reward": 1.0}
+
+
+def a_recording(folder: Path, name: str, cause: str, rows: list[dict[str, Any]], **more: Any) -> Recording:
+    settings = {"logging_steps": 1, "engine": False}
+    row = {"testbed": "t", "host": "trl", "split": "practice", "seed": 1, "steps": len(rows), "how": "", "recipe": "t"}
+    recording = Recording(name=name, cause=cause, settings=settings, **row, **more)
+    log = {"trainer_state.json": json.dumps({"log_history": rows, "global_step": len(rows)})}
+    collection.write(folder / PACKED, {**collection.read(folder / PACKED), name: log})
+    return recording
+
+
+def test_a_set_is_judged_in_every_view(tmp_path: Path) -> None:
+    calm = [
+        {"step": i, "loss": 0.01, "grad_norm": 1.0, "reward": 0.5 + 0.01 * (i % 3), "reward_std": 0.4, "entropy": 0.5}
+        for i in range(1, 81)
+    ]
+    broken = [row | ({"loss": float("nan"), "grad_norm": float("nan")} if row["step"] > 40 else {}) for row in calm]
+    healthy = a_recording(tmp_path, "calm", "healthy-plain", calm)
+    faulty = a_recording(tmp_path, "nan", "non-finite", broken, start=40)
+    leak = a_recording(tmp_path, "leak", "masked-leak", calm)
+    verdicts = page.all_views([healthy, faulty, leak], tmp_path)
+    assert [v.view for v in verdicts[:4]] == ["observed", "stock", "every 4", "every 10"]
+    stock = page.numbers(page.by_view(verdicts)["stock"])
+    assert stock["healthy with a finding"] == page.Share(0, 1)
+    assert stock["found by the end"] == page.Share(1, 2)
+    assert stock["right cause first"] == page.Share(1, 2)
+    assert stock["right cause first, where the log can tell"] == page.Share(1, 1)
+    text = page.table(verdicts)
+    assert "non-finite" in text and "GRD002 1" in text
+    assert "!! leak" in page.each(verdicts)
+
+
+def test_logs_of_the_local_trainer_are_judged_whole_and_with_a_row_in_ten_and_what_is_said_is_published() -> None:
+    folder = folder_of("real-model")
+    recordings = read_manifest(folder)
+    assert len(recordings) == 8 and all(recording.healthy for recording in recordings)
+    assert set(collection.read(folder / PACKED)) == {recording.name for recording in recordings}
+    views = page.views(recordings[0], folder)
+    assert len(views["whole"].steps) == 24 and views["every 10"].steps.tolist() == [10, 20]
+    assert views["whole"].settings["train.group_size"] == 6
+    kept = readings.kept("real-model")
+    assert kept is not None
+    verdicts = page.all_views(recordings, folder)
+    assert len(verdicts) == 16
+    for v in verdicts:
+        assert kept["runs"][v.name][v.view] == page.said(v.findings, v.notes), "make accuracy"

@@ -1,4 +1,4 @@
-"""The page on how often diagnose is right: it has what was read, and nothing else."""
+"""The page on how often diagnose is right has what was read, and nothing else; and how public logs are read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast_research import readings
+from holdfast_research import public_logs, readings
 from holdfast_research.pages import diagnosis_page
-from holdfast_research.pages.diagnosis_page import null_reading, page, set_reading, take
+from holdfast_research.pages.diagnosis_page import null_reading, page, take
+from holdfast_research.public_logs import Reading, counts, judged, logs_of
 
 STAMP = {"command": "python -m x", "date": "2026-01-01 10:00", "rules": "abc1234"}
 
@@ -31,33 +32,6 @@ def test_drawn_runs_are_counted_by_cell() -> None:
     assert reading["findings by code"] == {"RWD001": 1, "TRN001": 1}
 
 
-def a_set() -> dict[str, Any]:
-    def view(name: str, *, found: bool, right: bool) -> dict[str, Any]:
-        return {"cause": "truncation", "healthy": False, "view": name, "has_finding": found, "right": right}
-
-    shares = {
-        "found by the end": {"hits": 1, "of": 1},
-        "right cause first, where the log can tell": {"hits": 0, "of": 1},
-        "healthy with a finding": {"hits": 0, "of": 4},
-    }
-    views = [view("stock", found=True, right=False), view("observed", found=True, right=True)]
-    return {"numbers": {"stock": shares, "observed": shares}, "views": views}
-
-
-def test_a_set_is_counted_by_cause() -> None:
-    reading = set_reading(a_set())
-    assert reading["causes"] == {
-        "truncation": {
-            "runs": "1",
-            "found, stock": "1",
-            "cause first, stock": "0",
-            "found, observed": "1",
-            "cause first, observed": "1",
-        }
-    }
-    assert reading["numbers"]["stock"]["healthy with a finding"].startswith("0 of 4, 0.00")
-
-
 BARE = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("in_short", *diagnosis_page._TABLES))
 
 
@@ -66,21 +40,6 @@ def test_the_page_has_what_was_read_and_whether_it_is_enough() -> None:
     assert "abc1234" in text and "2026-01-01" in text
     summary = next(line for line in text.splitlines() if line.startswith("| simulated healthy runs"))
     assert "**0.5**; at most 0.02" in summary
-
-    text = page(BARE, {"fourth": {**STAMP, **set_reading(a_set())}})
-    rows = [line.split(" | ")[1:] for line in text.splitlines() if line.startswith(("| blind runs", "| the same"))]
-    assert [[cell.startswith("**") for cell in row] for row in rows] == [[False, True, False]] * 2
-
-
-def test_a_healthy_set_lists_what_is_said_of_each_run() -> None:
-    views = [
-        {"name": "a", "view": "whole", "has_finding": True, "findings": [["RWD001", 12]], "notes": []},
-        {"name": "a", "view": "every 10", "has_finding": False, "findings": [], "notes": [["ZER001", 10]]},
-    ]
-    reading = diagnosis_page.healthy_set_reading({"views": views})
-    assert reading["runs"] == {"a": {"whole": "RWD001@12", "every 10": "no finding; notes: ZER001@10"}}
-    assert reading["numbers"]["healthy with a finding"]["whole"].startswith("1 of 1")
-    assert reading["numbers"]["healthy with a note"]["every 10"].startswith("1 of 1")
 
 
 def test_what_another_command_wrote_becomes_a_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,3 +54,87 @@ def test_the_page_in_the_docs_is_that_of_the_readings_kept() -> None:
     kept = {name: r for name in diagnosis_page._TABLES if (r := readings.kept(name)) is not None}
     shown = diagnosis_page.PAGE.read_text(encoding="utf-8")
     assert shown == page(shown, kept), "write it: pages.diagnosis_page"
+
+
+# ---- public logs
+
+
+def write(folder: Path, number: str, text: str, meta: str) -> None:
+    (folder / f"{number}.txt").write_text(text)
+    (folder / f"{number}.meta").write_text(meta)
+
+
+def console(rewards: list[float]) -> str:
+    return "".join(
+        f"step:{i} - critic/score/mean:{reward} - actor/grad_norm:{'nan' if reward < 0 else 0.3}\n"
+        for i, reward in enumerate(rewards, 1)
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path, "01", console([0.4, 0.5]), "kind: issue thread\nexpected: no finding; explain\n")
+    write(tmp_path, "02", console([0.4, -1.0]), "kind: issue thread\nexpected: GRD002\n")
+    write(tmp_path, "21", console([0.5] * 30), "outcome: accuracy 0.8. HEALTHY (noisy)\nexpected: no finding\n")
+    write(tmp_path, "22", console([0.5] * 20 + [-1.0] * 10), "outcome: nothing left. COLLAPSED\nexpected: a finding\n")
+    write(tmp_path, "23", "\n", "outcome: HEALTHY\n")
+    write(tmp_path, "24", "what is this", "outcome: UNSTABLE\n")
+    return tmp_path
+
+
+def test_the_truth_is_in_the_meta(folder: Path) -> None:
+    with logs_of(folder) as logs:
+        truths = {log.number: (log.truth, log.outcome) for log in logs}
+    assert truths["01"] == ("asked, healthy", "") and truths["02"] == ("asked", "")
+    assert truths["21"] == ("healthy", "HEALTHY") and truths["22"] == ("bad", "COLLAPSED")
+
+
+def test_what_is_found_is_counted_by_the_truth(folder: Path) -> None:
+    with logs_of(folder) as logs:
+        said = [judged(log) for log in logs]
+    found = {reading.number: reading.findings for reading in said}
+    assert found["02"] == ("GRD002@2",) and found["21"] == ()
+    numbers = counts(said)
+    assert numbers["logs read as they are"] == "4 of 5" and numbers["empty files"] == "1"
+    assert numbers["bad runs with a finding"].startswith("1 of 2")  # what cannot be read is not found
+    assert numbers["healthy runs with a finding"].startswith("0 of 1")
+    assert numbers["other pasted rows with a finding or a note"].startswith("1 of 1")
+    noted = Reading(number="1", truth="healthy", outcome="HEALTHY", rows=3, notes=("TRN001@2",))
+    numbers = counts([noted])
+    assert numbers["healthy runs with a finding"].startswith("0 of 1")
+    assert numbers["healthy runs with a note"].startswith("1 of 1")
+
+
+def test_a_reading_holds_numbers_and_outcomes_only(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["public_logs", str(folder), "--keep", "test"])
+    monkeypatch.setattr(public_logs.readings, "READINGS", tmp_path)
+    public_logs.main()
+    reading = json.loads((tmp_path / "test.json").read_text())
+    keys = {"number", "truth", "outcome", "rows", "findings", "notes", "empty", "has_reward", "right"}
+    assert {key for log in reading["logs"] for key in log} == keys
+    assert str(folder) not in (tmp_path / "test.json").read_text()
+
+
+def test_labels_say_which_first_finding_is_right(tmp_path: Path) -> None:
+    labels = "# of three runs\n01 | bad=1 kind=bad accept-first=[GRD002 STP001] agent=0 | ends in NaN\n"
+    labels += (
+        "02 | bad=0 kind=learned accept-first=[] agent=1 | sound\n03 | bad=0 kind=flat accept-first=[GRD002] | x\n"
+    )
+    (tmp_path / "LABELS.txt").write_text(labels)
+    for number in ("01", "02", "03"):
+        (tmp_path / f"{number}.log").write_text(console([0.5] * 20 + [-1.0]))
+    with logs_of(tmp_path) as logs:
+        numbers = public_logs.labelled_counts([judged(log) for log in logs])
+    assert numbers["logs with a reward read"] == "3 of 3"
+    assert numbers["bad runs with the right finding first"].startswith("1 of 1")
+    assert numbers["other runs with a false finding"].startswith("1 of 2")  # 03 may have its finding
+
+
+def test_a_name_says_which_series_is_the_reward(tmp_path: Path) -> None:
+    (tmp_path / "LABELS.txt").write_text("01 | bad=0 kind=flat accept-first=[] | x\n")
+    (tmp_path / "01.jsonl").write_text("".join(json.dumps({"step": i, "mean": 0.5}) + "\n" for i in range(1, 9)))
+    for names, read in ({}, "0 of 1"), ({"01": {"reward": "mean"}}, "1 of 1"):
+        with logs_of(tmp_path, names) as logs:
+            assert public_logs.labelled_counts([judged(log) for log in logs])["logs with a reward read"] == read

@@ -1,4 +1,4 @@
-"""Jobs as processes: a script stands in for `holdfast train` and takes milliseconds."""
+"""Jobs as processes, for which a script stands in; and runs that another experiment has made."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast import __version__
 from holdfast.base.errors import ConfigError
 from holdfast.cli.recipes import find as find_recipe
 from holdfast.recipe import dump, load
 from holdfast_research import jobs as jobs_module
-from holdfast_research.jobs import EvaluationJob, Failure, Job, Progress, TrainingJob, refuse_other_runs, run_jobs
+from holdfast_research.jobs import (
+    EvaluationJob,
+    Failure,
+    Job,
+    Progress,
+    TrainingJob,
+    refuse_other_runs,
+    reuse_runs,
+    run_jobs,
+)
 from holdfast_research.methods import Settings, words
 
 RECIPE = find_recipe("collapse")
@@ -93,18 +104,11 @@ def test_one_failure_does_not_lose_the_others(tmp_path: Path) -> None:
     assert jobs[2].done
 
 
-def test_as_many_at_once_as_asked_for(tmp_path: Path) -> None:
-    def most(at_once: int, arms: str) -> int:
-        (tmp_path / "diary").unlink(missing_ok=True)
-        run(tmp_path, [job(tmp_path, f"slow-{arm}") for arm in arms], at_once)
-        now = highest = 0
-        for line in diary(tmp_path):
-            now += 1 if line.endswith("begins") else -1
-            highest = max(highest, now)
-        return highest
-
-    assert most(1, "abc") == 1
-    assert 2 <= most(3, "def") <= 3
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_as_many_at_once_as_asked_for(tmp_path: Path, at_once: int) -> None:
+    run(tmp_path, [job(tmp_path, f"slow-{arm}") for arm in "abc"], at_once)
+    changes = [1 if line.endswith("begins") else -1 for line in diary(tmp_path)]
+    assert max(accumulate(changes)) == at_once
 
 
 def test_a_warm_start_is_made_once_and_first(tmp_path: Path) -> None:
@@ -118,34 +122,29 @@ def test_a_warm_start_is_made_once_and_first(tmp_path: Path) -> None:
     assert said.index("start c ends") < said.index("run c begins")
 
 
-def test_a_start_that_comes_with_holdfast_is_not_made(tmp_path: Path) -> None:
-    assert run(tmp_path, [job(tmp_path, "a", 1, {"train.steps": 3})])[0] == []
-    assert not [line for line in diary(tmp_path) if "start" in line]
-
-
 def test_a_warm_start_stands_just_before_the_runs_that_need_it(tmp_path: Path) -> None:
+    """The start that comes with holdfast, of "c", is not made."""
     jobs = [
-        job(tmp_path, f"{arm}{seed}", seed, {**WITH_START, "warm_start.seed": seed}) for seed in (1, 2) for arm in "ab"
+        job(tmp_path, "a", 1, WITH_START),
+        job(tmp_path, "b", 1, WITH_START),
+        job(tmp_path, "c", 1, {"train.steps": 3}),
     ]
+    jobs.append(job(tmp_path, "d", 2, {**WITH_START, "warm_start.seed": 2}))
     run(tmp_path, jobs, at_once=1)
-    begun = [line.split()[:2] for line in diary(tmp_path) if "begins" in line]
-    assert begun == [["start", "a1"], ["run", "a1"], ["run", "b1"], ["start", "a2"], ["run", "a2"], ["run", "b2"]]
+    begun = [" ".join(line.split()[:2]) for line in diary(tmp_path) if "begins" in line]
+    assert begun == ["start a", "run a", "run b", "run c", "start d", "run d"]
 
 
-def test_runs_whose_warm_start_failed_are_not_tried(tmp_path: Path) -> None:
-    jobs = [job(tmp_path, "broken", seed, WITH_START) for seed in (1, 2)] + [job(tmp_path, "fine")]
-    failures, _ = run(tmp_path, jobs)
+def test_what_needs_a_failed_job_is_not_tried(tmp_path: Path) -> None:
+    """Runs whose warm start failed; a row that starts from another's model, and the evaluations of both."""
+    runs = [job(tmp_path / "first", "broken", seed, WITH_START) for seed in (1, 2)]
+    failures, _ = run(tmp_path / "first", runs)
     assert [(f.job.name, f.reason) for f in failures] == [
         ("warm start for broken, seed 1", "the disk is full"),
         ("broken, seed 1", "its warm start failed"),
         ("broken, seed 2", "its warm start failed"),
     ]
-    assert "run broken begins" not in diary(tmp_path)
-    assert jobs[2].done
-
-
-def test_what_needs_a_failed_job_is_not_tried(tmp_path: Path) -> None:
-    """A row that starts from another's model, and the evaluations of both."""
+    assert "run broken begins" not in diary(tmp_path / "first")
     broken = job(tmp_path, "broken", baseline=("sft",))
     after = job(tmp_path, "after", needs=(broken,), baseline=("rag-sft",))
     jobs = [job(tmp_path, "fine"), broken, after]
@@ -203,17 +202,14 @@ def test_a_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
 
 
 def test_time_left_is_of_the_steps_that_are_left(tmp_path: Path) -> None:
-    left = []
     jobs = [job(tmp_path, arm) for arm in ("a", "b", "c")]
     run(tmp_path, jobs[:1])
 
     def watch(progress: Progress) -> None:
         at_once = max(min(2, len(progress.running) + progress.waiting), 1)
         assert progress.left_s == (9 - progress.steps_done) * 2.0 / at_once  # steps of 2 s
-        left.append((progress.steps_done, progress.left_s))
 
     run_jobs(jobs, 2, tmp_path / "logs", watch)
-    assert left[-1] == (9, 0.0)
 
 
 def test_time_left_is_at_the_pace_of_this_session(tmp_path: Path) -> None:
@@ -241,3 +237,69 @@ def test_the_real_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert mine.command()[3:] == ["resume", str(mine.folder)]
     (mine.folder / "metrics.jsonl").write_text(json.dumps({"step": 2}) + '\n{"step": 3, "rew')
     assert jobs_module._rows(mine.folder) == [{"step": 2}]
+
+
+# ---- runs that another experiment has made are copied, if every setting is the same
+
+
+FLAKY = find_recipe("flaky")
+
+
+def job_of(
+    folder: Path, arm: str, settings: Settings | None = None, *, seed: int = 11, kind: str = "runs"
+) -> TrainingJob:
+    place = folder / kind / f"{arm}-s{seed}"
+    return TrainingJob(folder=place, arm=arm, seed=seed, recipe=FLAKY, settings=settings or {})
+
+
+def finish(done: TrainingJob, version: str = __version__) -> Path:
+    done.folder.mkdir(parents=True)
+    (done.folder / "config.toml").write_text(dump(done.config))
+    (done.folder / "results.json").write_text(json.dumps({"em": 1, "made_by": {"holdfast": version}}))
+    (done.folder / "checkpoints").mkdir()
+    (done.folder / "checkpoints" / "model").write_text("weights")
+    return done.folder
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return tmp_path / "coefficient"
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    return tmp_path / "death-spiral"
+
+
+@pytest.mark.parametrize("kind", ["runs", "sweep"])
+def test_the_same_run_under_another_name(here: Path, beside: Path, kind: str) -> None:
+    made = finish(job_of(beside, "llds", {"loss.penalty.name": "llds", "loss.penalty.coef": 0.2}, kind=kind))
+    wanted = job_of(here, "weak", {"loss.penalty.coef": 0.20, "loss.penalty.name": "llds"})
+    assert reuse_runs([wanted, job_of(here, "other")], here) == [made]
+    assert wanted.done and (wanted.folder / "checkpoints" / "model").read_text() == "weights"
+    assert made.is_dir() and not job_of(here, "other").folder.exists()
+    assert [path.name for path in (here / "runs").iterdir()] == ["weak-s11"]
+
+
+def test_what_differs_is_not_taken(here: Path, beside: Path) -> None:
+    finish(job_of(beside, "one", {"train.lr": 1e-4}))
+    finish(job_of(beside, "two", seed=12))
+    finish(job_of(beside, "old"), version="0.0.1")
+    (finish(job_of(beside, "three")) / "results.json").unlink()
+    (finish(job_of(beside, "broken")) / "results.json").write_text("{")
+    (finish(job_of(beside, "foreign")) / "results.json").write_text("[]")
+    half = finish(job_of(beside, "half"))
+    half.rename(half.with_name(f".{half.name}.part"))  # another experiment is copying it
+    finish(job_of(here, "four"))  # its own runs are no other experiment's
+    assert reuse_runs([job_of(here, "mine")], here) == []
+    assert not job_of(here, "mine").folder.exists()
+
+
+def test_a_run_of_another_version_is_passed_over_and_one_that_has_begun_goes_on(here: Path, beside: Path) -> None:
+    old = finish(job_of(beside, "grpo"))
+    (old / "config.toml").write_text("[train]\nsetting_of_old = 1\n")
+    newer = finish(job_of(beside, "grpo-again"))
+    assert reuse_runs([job_of(here, "grpo")], here) == [newer]
+    begun = job_of(here, "begun")
+    begun.folder.mkdir(parents=True)
+    assert reuse_runs([begun], here) == [] and not list(begun.folder.iterdir())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tomllib
 from pathlib import Path
 
@@ -53,6 +52,10 @@ def test_finished_runs_come_back_as_runs_of_the_experiment(folder: Path, tmp_pat
     assert runs[0].series("reward/mean")[1] == [0.33333] * 8
     assert runs[0].results["after"] == SCORES
     assert not (back / "runs" / "grpo-s11" / "checkpoints").exists()
+    # What is kept names no machine.
+    assert load(back / "runs" / "grpo-s11" / "config.toml").run.dir == "runs/lab/death-spiral/runs"
+    for path in back.rglob("*"):
+        assert path.is_dir() or "elsewhere" not in path.read_text()
 
 
 def test_a_run_kept_in_older_words_comes_back_in_todays(tmp_path: Path) -> None:
@@ -73,15 +76,6 @@ def test_results_kept_in_older_words_say_who_made_them() -> None:
     assert json.loads(kept_runs.results_as_now(json.dumps(older))) == older
 
 
-def test_what_is_kept_names_no_machine(folder: Path, tmp_path: Path) -> None:
-    kept, back = tmp_path / "kept", tmp_path / "back"
-    kept_runs.keep(folder, kept)
-    kept_runs.restore("death-spiral", back, kept)
-    assert load(back / "runs" / "grpo-s11" / "config.toml").run.dir == "runs/lab/death-spiral/runs"
-    for path in back.rglob("*"):
-        assert path.is_dir() or "elsewhere" not in path.read_text()
-
-
 def test_the_same_runs_are_the_same_bytes_and_gone_ones_go(folder: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     kept_runs.keep(folder, first)
@@ -90,39 +84,11 @@ def test_the_same_runs_are_the_same_bytes_and_gone_ones_go(folder: Path, tmp_pat
     files = [path.relative_to(first) for path in first.rglob("*") if path.is_file()]
     assert len(files) == 2 and all((first / f).read_bytes() == (second / f).read_bytes() for f in files)
     (folder / "runs" / "grpo-s12" / "results.json").unlink()
-    kept_runs.keep(folder, first)
-    assert list(kept_runs.packed("death-spiral", first)) == ["runs/grpo-s11"]
-
-
-def test_adding_a_seed_leaves_packed_runs_as_they_are(tmp_path: Path) -> None:
-    name = "sapo"
-    kept = tmp_path / "kept"
-    shutil.copytree(kept_runs.KEPT / name, kept / name)
-    file = kept / name / kept_runs.RUNS
-    packed, before = file.read_bytes(), kept_runs.packed(name, kept)
-    kept_runs.restore(name, tmp_path / name, kept)
-    kept_runs.keep(tmp_path / name, kept)
-    assert file.read_bytes() == packed
-    assert len(packed) < 20_000 * len(before)
-
-    first = tmp_path / name / next(iter(before))
-    shutil.copytree(first, first.with_name("another-s99"))
-    kept_runs.keep(tmp_path / name, kept)
-    after = dict(kept_runs.packed(name, kept))
-    assert after.pop("runs/another-s99")["metrics.jsonl"] == before[f"runs/{first.name}"]["metrics.jsonl"]
-    assert after == before
-
-
-def test_a_run_made_again_takes_the_place_of_the_packed_one(folder: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept_runs.keep(folder, kept)
     metrics = folder / "runs" / "grpo-s11" / "metrics.jsonl"
-    metrics.write_text(metrics.read_text().replace("1.23456789", "1.5"))
-    before = kept_runs.packed("death-spiral", kept)
-    kept_runs.keep(folder, kept)
-    after = kept_runs.packed("death-spiral", kept)
-    assert "1.2346" in before["runs/grpo-s11"]["metrics.jsonl"] and "1.5" in after["runs/grpo-s11"]["metrics.jsonl"]
-    assert after["runs/grpo-s12"] == before["runs/grpo-s12"]
+    metrics.write_text(metrics.read_text().replace("1.23456789", "1.5"))  # made again
+    kept_runs.keep(folder, first)
+    after = kept_runs.packed("death-spiral", first)
+    assert list(after) == ["runs/grpo-s11"] and "1.5" in after["runs/grpo-s11"]["metrics.jsonl"]
 
 
 @pytest.mark.grid(4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast_research import judge
-from holdfast_research.figures import draw
 from holdfast_research.jobs import Failure
 from holdfast_research.page import html, write_report
-from holdfast_research.pages.curves import claim_rows, missing, text_of
+from holdfast_research.pages.curves import text_of
 from holdfast_research.plan import Plan
 from holdfast_research.results import results_of
 from holdfast_research.series import RunSeries
@@ -56,100 +54,40 @@ def runs(make_run: Callable[..., RunSeries]) -> Runs:
     }
 
 
-@pytest.fixture
-def results(runs: Runs, tmp_path: Path) -> dict[str, Any]:
-    return made_of(runs, tmp_path)
-
-
 def made_of(runs: Runs, tmp_path: Path) -> dict[str, Any]:
     failure = Failure(PLAN.jobs(tmp_path)[0], "the disk is full", tmp_path / "logs" / "a.log")
     return results_of(PLAN, runs, tmp_path, [failure])
 
 
-def test_results_hold_verdicts_arms_and_where_they_come_from(results: dict[str, Any]) -> None:
+def test_results_hold_verdicts_arms_and_where_they_come_from(runs: Runs, tmp_path: Path) -> None:
+    results = made_of(runs, tmp_path)
     assert [claim["verdict"] for claim in results["claims"]] == ["shown", "shown", "cannot tell"]
     assert results["claims"][0]["numbers"]["11"]["lowest after"] == pytest.approx(0.2)
     grpo, remedy = results["arms"]
     assert grpo["control"] and all(run["collapsed"] and run["fell"] for run in grpo["runs"].values())
     assert remedy["coefficient"] == "0.2" and not any(run["fell"] for run in remedy["runs"].values())
     assert len(grpo["config_hash"]) == 12 and grpo["config_hash"] != remedy["config_hash"]
-    assert {"holdfast", "python", "torch"} <= set(results["page_by"])
-    assert results["runs_by"] == [{"holdfast": "unknown"}]  # runs made by hand, which do not say
     assert grpo["runs"]["11"]["displacement"] is None  # a run that measured none: not NaN, which JSON has not
     json.dumps(results, allow_nan=False)
 
 
-def test_the_page_is_one_file_that_holds_everything(results: dict[str, Any], runs: Runs, tmp_path: Path) -> None:
+def test_the_page_is_one_file_that_holds_everything(runs: Runs, tmp_path: Path) -> None:
+    results = made_of(runs, tmp_path)
     page = write_report(EXPERIMENT, results, runs, tmp_path / "out")
     html = page.read_text()
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
     assert not re.findall(r"<(script|link|img)|src=|url\(http", html)
-    assert set(re.findall(r'https?://[^"<\s]+', html)) <= {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }
+    assert {address.split("/")[2] for address in re.findall(r'https?://[^"<\s]+', html)} <= {"www.w3.org"}
     for text in (
-        "A toy &amp; its page",
-        "GRPO &lt;b&gt;",
-        "It falls.",
-        "Figure 2",
-        "holdfast reproduce run toy --seeds 3 --no-sweep",
-        "Nothing ran.",
+        *("A toy &amp; its page", "GRPO &lt;b&gt;", "It falls.", "Figure 2", "Nothing ran.", "the disk is full"),
+        *("holdfast reproduce run toy --seeds 3 --no-sweep", "No run has this series."),
+        # A control that is shown is no point for a paper.
+        *("What the papers say: ● shown 2 · ◐ partly 0", "no paper says: ● shown 0"),
     ):
         assert text in html
-    assert "GRPO <b>" not in html
-    assert "the disk is full" in html
-    assert "No run has this series." in html
-    assert "prefers-color-scheme: dark" in html and "width=device-width" in html
-    assert html.count('class="verdict"') == 3
-
-
-def test_what_the_papers_say_stands_apart(results: dict[str, Any], runs: Runs, tmp_path: Path) -> None:
-    """A control that is shown is no point for a paper."""
+    assert "GRPO <b>" not in html and html.count('class="verdict"') == 3
     text = text_of(results)
     assert "| It is absent. | is | " in text and "| It holds. |" not in text and "2 shown" in text
-    html = write_report(EXPERIMENT, results, runs, tmp_path / "out").read_text()
-    assert "What the papers say: ● shown 2 · ◐ partly 0" in html and "no paper says: ● shown 0" in html
-
-
-def test_what_asks_about_arms_left_out_is_left_out(runs: Runs, tmp_path: Path) -> None:
-    alone = {"remedy": runs["remedy"]}
-    results = results_of(replace(PLAN, arms=(REMEDY,)), alone, tmp_path)
-    assert results["claims"] == [] and results["claims_left_out"] == 3
-    assert (
-        "Claims about arms that were left out" in write_report(EXPERIMENT, results, alone, tmp_path / "out").read_text()
-    )
-
-
-def test_the_page_in_markdown_has_arms_verdicts_and_what_is_missing(results: dict[str, Any]) -> None:
-    assert "| remedy, 0.2 | 0 of 3 | 0.80 (0.80–0.80) → 0.80 (0.80–0.80) |" in text_of(results)
-    results["claims"] = [
-        {"paper": "control", "says": f"{arm} holds.", "asks": "it holds", "verdict": word, "because": because}
-        for arm, word, because in (
-            ("GRPO <b>", "not shown", "GRPO held on 0 of 3 seeds (0.00 to 0.56)"),
-            ("remedy", "cannot tell", "none of the 3 seeds it takes can answer"),
-        )
-    ]
-    ((says, _, verdicts),) = claim_rows(results)
-    assert says == "… holds."
-    assert verdicts.split("<br>") == [
-        "GRPO <b>: **not shown**, 0 of 3 (0.00–0.56)",
-        "remedy: **cannot tell**: none of the 3 seeds it takes can answer",
-    ]
-    assert list(missing(results)) == ["No seeds 11, 12, 13: GRPO <b>; remedy 0.2."]
-
-
-def test_a_figure_is_svg_in_the_pages_own_colours(runs: Runs) -> None:
-    svg = draw(EXPERIMENT.figures[0], runs, key="f0")
-    assert svg is not None
-    root = ET.fromstring(svg)
-    assert root.get("aria-label") == "Reward: GRPO <b>; remedy"
-    assert "currentColor" in svg and "#010203" not in svg and "#0072b2" in svg
-    ids = [element.get("id") for element in root.iter() if element.get("id")]
-    assert ids and all(name is not None and name.startswith("f0-") for name in ids)
-    assert svg == draw(EXPERIMENT.figures[0], runs, key="f0")  # equal numbers, equal bytes
-    assert svg != draw(EXPERIMENT.figures[0], {**runs, "remedy": runs[GRPO.name]}, key="f0")
-    assert draw(EXPERIMENT.figures[1], runs, key="f1") is None
 
 
 def test_runs_that_start_from_different_policies_are_told_apart(

@@ -1,7 +1,8 @@
-"""Seeds, arms and sweeps."""
+"""Seeds, arms and sweeps; and that every shipped experiment is whole: arms that load, controls, claims, figures."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,16 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import ConfigError
+from holdfast.base.glossary import glossary_entry
 from holdfast.cli.recipes import find as find_recipe
 from holdfast.methods.penalties import SAPO, NoPenalty
-from holdfast_research.experiments import find
+from holdfast.recipe import load
+from holdfast_research.experiments import EXPERIMENTS, find
 from holdfast_research.experiments.arms import GRPO, LLDS_ACTION, SAPO_ARM
-from holdfast_research.methods import SHORT, for_method, refuse_unused
-from holdfast_research.plan import TUNING_SEEDS, Plan, arms_of, finished, load_plan
-from holdfast_research.values import FIRST_SEED, Arm
+from holdfast_research.jobs import slug
+from holdfast_research.methods import SHORT, Settings, for_method, words
+from holdfast_research.plan import TUNING_SEEDS, Plan, arms_of, load_plan
+from holdfast_research.values import FIRST_SEED, Arm, Experiment
 
 RECIPE = find_recipe("flaky")
 EXPERIMENT = find("death-spiral")
@@ -53,14 +57,6 @@ def test_a_setting_of_a_penalty_is_for_the_arms_that_have_it(tmp_path: Path) -> 
     assert penalties["GRPO"] == NoPenalty() and penalties["SAPO"] == SAPO(coef=1.0, normalizer="preserved")
 
 
-def test_a_setting_that_no_arm_has_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"--loss.penalty.tau 0.9: no run has a penalty with this setting, which is of sapo"
-    ):
-        refuse_unused({"loss.penalty.tau": 0.9}, [GRPO.settings, LLDS_ACTION.settings], RECIPE)
-    refuse_unused({"loss.penalty.tau": 0.9}, [GRPO.settings, SAPO_ARM.settings], RECIPE)
-
-
 def test_a_smoke_test_is_short_whatever_an_arm_has(tmp_path: Path) -> None:
     long = Arm("long", {"train.steps": 160, "loss.ratio": "sequence"})
     (job,) = replace(PLAN, arms=(long,), seeds=(11,), settings={}, sweep=False, short=True).jobs(tmp_path)
@@ -75,7 +71,9 @@ def test_controls_stay_whatever_arms_are_asked_for() -> None:
     assert names(["action"]) == [*controls, "LLDS action", "GSPO + LLDS action", "GSPO, clip 0.2, LLDS action"]
 
 
-def test_an_arm_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_plan_comes_back_and_an_arm_that_is_gone_is_named(tmp_path: Path) -> None:
+    PLAN.save(tmp_path)
+    assert load_plan(tmp_path) == PLAN
     replace(PLAN, arms=(Arm("PPO"),)).save(tmp_path)
     with pytest.raises(ConfigError, match=r"death-spiral has no arm 'PPO' any more; .*new --out"):
         load_plan(tmp_path)
@@ -106,6 +104,8 @@ def test_the_sweep_chooses_by_the_later_reward_on_seeds_that_are_not_reported(
     assert {job.seed for jobs in sweep.values() for job in jobs} == set(TUNING_SEEDS)
     assert len({job.name for jobs in sweep.values() for job in jobs}) == 6
     assert not set(TUNING_SEEDS) & set(range(FIRST_SEED, FIRST_SEED + 50))
+    without = replace(plan, sweep=False)
+    assert without.sweep_jobs(tmp_path) == {} and without.choices(tmp_path)["LLDS action"].scores is None
 
     # The second half decides: .3 / .5 / .4; the first half would have chosen the first.
     for (_, index), late in zip(sweep, (0.3, 0.5, 0.4), strict=True):
@@ -130,24 +130,6 @@ def test_a_coefficient_whose_runs_failed_is_not_chosen(tmp_path: Path, write_run
     assert (choice.chosen, choice.scores) == (1, (None, pytest.approx(0.1), None))
 
 
-def test_without_a_sweep_the_files_coefficient_is_taken(tmp_path: Path) -> None:
-    plan = replace(PLAN, arms=EXPERIMENT.arms, sweep=False)
-    assert plan.sweep_jobs(tmp_path) == {}
-    choices = plan.choices(tmp_path)
-    assert choices["GSPO"].label == "3e-4, 4e-4" and choices["GSPO"].scores is None
-
-
-def test_finished_runs_are_read_and_others_left_out(tmp_path: Path, write_run: WriteRun) -> None:
-    jobs = PLAN.jobs(tmp_path)
-    write_run(jobs[1].folder, [0.5, 0.6])
-    assert [(run.arm, run.seed) for run in finished(jobs)["GRPO"]] == [("GRPO", 12)]
-
-
-def test_a_plan_comes_back(tmp_path: Path) -> None:
-    PLAN.save(tmp_path)
-    assert load_plan(tmp_path) == PLAN
-
-
 def test_the_command_of_a_plan_makes_the_same_plan() -> None:
     plan = with_arms(*[arm.name for arm in EXPERIMENT.arms if arm.control], "LLDS action", sweep=False)
     assert plan.command == (
@@ -156,3 +138,67 @@ def test_the_command_of_a_plan_makes_the_same_plan() -> None:
     )
     assert arms_of(EXPERIMENT, ["LLDS action"]) == plan.arms
     assert replace(PLAN, arms=EXPERIMENT.arms, settings={}).command == "holdfast reproduce run death-spiral --seeds 2"
+
+
+# ---- every shipped experiment is whole
+
+
+ALL = pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
+
+
+class Asked(dict[str, Any]):
+    """Runs of no arm, that remembers which arms it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.names.add(key)
+        return default
+
+
+def variants(arm: Arm) -> list[Settings]:
+    """The settings of an arm at each coefficient of its sweep."""
+    sweep = [{}] if arm.sweep is None else [arm.sweep.at(i) for i in range(len(arm.sweep.values))]
+    return [{**arm.settings, **coefficient} for coefficient in sweep]
+
+
+@ALL
+def test_every_arm_and_coefficient_is_a_recipe_and_they_differ(experiment: Experiment) -> None:
+    Plan(experiment=experiment, arms=experiment.arms, seeds=(11,), settings={}, sweep=True, short=True).check()
+    path = find_recipe(experiment.recipe)
+    names = defaultdict(list)
+    for arm in experiment.arms:
+        for settings in variants(arm):
+            names[load(path, words({**experiment.settings, **settings})).model_dump_json()].append(arm.name)
+    assert {len(same) for same in names.values()} == {1}, names.values()
+    assert len({slug(arm.name) for arm in experiment.arms}) == len(experiment.arms)
+
+
+@ALL
+def test_plain_grpo_and_the_same_with_a_reliable_search_are_always_there(experiment: Experiment) -> None:
+    controls = [arm for arm in experiment.arms if arm.control]
+    assert controls
+    path = find_recipe(experiment.recipe)
+    recipe = load(path)
+    configs = [load(path, words(variants(arm)[0])) for arm in controls]
+    assert all(config.loss.penalty.name == "none" for config in configs)
+    assert any(config.faults.search_failure_rate == 0 and config.train == recipe.train for config in configs)
+
+
+@ALL
+def test_claims_and_figures_name_their_source_their_arms_and_metrics_that_exist(experiment: Experiment) -> None:
+    assert experiment.claims
+    for claim in experiment.claims:
+        assert claim.paper in ("control", "LLDS, arXiv 2512.04220", "SAPO, arXiv 2603.10069")
+        assert claim.where.strip()
+        assert claim.says.endswith(".")
+        assert claim.asks.strip() and not claim.asks.endswith(".")
+        asked = Asked()
+        claim.test(asked)
+        assert asked.names and asked.names <= {arm.name for arm in experiment.arms}
+    for figure in experiment.figures:
+        assert set(figure.arms) <= {arm.name for arm in experiment.arms}
+        assert 2 <= len(figure.arms) <= 6  # as many as there are colours
+        assert glossary_entry(figure.metric)

@@ -1,4 +1,4 @@
-"""Numbers and moments of a run, by hand."""
+"""Numbers and moments of a run, leads and false alarms, by hand."""
 
 from __future__ import annotations
 
@@ -9,19 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.errors import DataError
-from holdfast_research.series import (
-    RunSeries,
-    at_step,
-    below_step,
-    between,
-    decay_step,
-    drop_step,
-    fall_step,
-    read_run,
-    summarise,
-    surge_step,
-    table,
-)
+from holdfast.base.glossary import glossary_entry
+from holdfast_research.results import warning_rows
+from holdfast_research.series import RunSeries, read_run, summarise
+from holdfast_research.signals import SIGNALS, warnings_of
 
 MakeRun = Callable[..., RunSeries]
 
@@ -45,23 +36,9 @@ def test_summary_by_hand(make_run: MakeRun) -> None:
     assert (r.invalid_last, r.clipped_last) == (pytest.approx(0.75 / 5), 0.5)
     assert r.displacement == 0.125
     assert (r.em_before, r.em_after) == (0.2, 0.5)
+    assert make_run(reward=[0.25, 0.75]).means("reward/mean") == ([2], [0.5]), "shorter than the window: one mean"
     bare = summarise(make_run())
     assert all(map(math.isnan, (bare.entropy_last, bare.invalid_last, bare.clipped_last)))
-
-
-def test_a_run_shorter_than_the_window_has_one_mean(make_run: MakeRun) -> None:
-    assert make_run(reward=[0.25, 0.75]).means("reward/mean") == ([2], [0.5])
-    assert make_run(reward=[0.5]).means("entropy/mean") == ([], [])
-
-
-@pytest.mark.parametrize(
-    ("near", "low", "fell", "collapsed"),
-    [(20, 0.1, True, True), (19, 0.1, True, False), (20, 0.55, False, False)],
-)
-def test_collapse_is_plateau_and_fall(make_run: MakeRun, near: int, low: float, fell: bool, collapsed: bool) -> None:
-    """Means of five are above .64, 80 % of .8, from the fourth high reward, .66, to the first low one, .66 or more."""
-    run = make_run(reward=[0.1] * 5 + [0.8] * (near + 2) + [low] * 20)
-    assert (summarise(run).fell, summarise(run).collapsed) == (run.fell, run.collapsed) == (fell, collapsed)
 
 
 def test_a_run_that_came_back_has_fallen(make_run: MakeRun) -> None:
@@ -79,51 +56,60 @@ def test_a_run_that_came_back_has_fallen(make_run: MakeRun) -> None:
     assert make_run(reward=[0.5] * 20 + [0.1] * 5 + [0.7] * 20).fell
 
 
-def test_moments(make_run: MakeRun) -> None:
-    # The reward's means: .2 (step 5), .36, .52, .68, .84, 1 (step 10), 1, .86 (12), .72 (13), .58 (14)
-    run = make_run(
-        reward=[0.2] * 5 + [1.0] * 6 + [0.3] * 3,
-        metrics={"entropy/mean": [1.0] * 9 + [2.0] * 5, "displacement/correct": [0.1] * 8 + [-0.1] * 6},
-    )
-    assert drop_step(run) == 13  # 28 % lost; 14 % at step 12
-    # Means of entropy: 1 until step 9, then 1.2, 1.4
-    assert surge_step(run, "entropy/mean", 0.3) == 11
-    assert surge_step(run, "entropy/mean", 1.1) is None
-    # Means of displacement: .1 until step 8, then .06, .02, -.02
-    assert below_step(run, "displacement/correct", 0.0) == 11
-    assert below_step(run, "grad/norm", 0.0) is None
-    # Highest .1, and -.02 is lower by .12
-    assert fall_step(run, "displacement/correct", 0.11) == 11
-    assert fall_step(run, "displacement/correct", 1.0) is None
-    assert decay_step(run, "reward/mean", until=9) == 9
-    assert decay_step(run, "grad/norm") is None
-    assert at_step(run, "reward/mean", 12) == pytest.approx(0.86)
-    assert at_step(run, "reward/mean", 4) is None
-    assert between(run, "entropy/mean", 9, 10) == [1.0, 2.0]
-
-
-def test_a_drop_needs_no_rise_and_is_more_than_noise(make_run: MakeRun) -> None:
-    assert drop_step(make_run(reward=[0.5] * 10 + [0.1] * 10)) == 12
-    assert drop_step(make_run(reward=[0.5, 0.1] * 10 + [0.25] * 4)) is None
-
-
-def test_reading(tmp_path: Path, write_run: Callable[..., Path]) -> None:
+def test_reading_and_what_cannot_be_read(tmp_path: Path, write_run: Callable[..., Path]) -> None:
     folder = write_run(tmp_path / "run", [0.1, 0.2], {"entropy/mean": [1.0]})
     run = read_run(folder, "GRPO", 7)
     assert (run.arm, run.seed, run.series("reward/mean")) == ("GRPO", 7, ([1, 2], [0.1, 0.2]))
     assert run.series("entropy/mean") == ([1], [1.0])
-
-
-def test_what_cannot_be_read(tmp_path: Path, write_run: Callable[..., Path]) -> None:
     with pytest.raises(DataError, match="not finished"):
         read_run(tmp_path, "GRPO", 1)
     with pytest.raises(DataError, match="no step with a reward"):
-        read_run(write_run(tmp_path / "run", []), "GRPO", 1)
+        read_run(write_run(tmp_path / "empty", []), "GRPO", 1)
 
 
-def test_the_table_has_a_row_a_run_and_a_line_an_arm(make_run: MakeRun) -> None:
-    text = table({"GRPO": {s: summarise(make_run(seed=s, em=0.2 * s)) for s in (1, 2)}})
-    # Means are .8 from step 11 on, and within 20 % of that from step 7 (.67) to step 33 (.68).
-    assert "| GRPO | 1 | 0.50 → 0.80 (11) → 0.20 (0.20) | 27 |" in text
-    assert text.endswith("collapsed on 2 of 2 seeds")
-    assert "sampled EM +0.100 (seeds +0.000 to +0.200)" in text
+# ---- signals: leads and false alarms
+
+
+RISE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.75] + [0.8] * 24
+SPIRAL = [*RISE, 0.7, 0.6, 0.5, 0.4, 0.3, *[0.2] * 25]  # drops at step 34
+HOLD = RISE + [0.8] * 30
+DISPLACED = "displacement of correct rollouts below 0"
+
+
+def test_leads_and_false_alarms(make_run: MakeRun) -> None:
+    def below_from(step: int) -> dict[str, list[float]]:
+        return {"displacement/correct": [0.001] * (step - 1) + [-1.0] * (61 - step)}
+
+    runs = {
+        "A": (
+            make_run("A", 1, SPIRAL, below_from(20)),
+            make_run("A", 2, SPIRAL, below_from(30)),
+            make_run("A", 3, SPIRAL, below_from(34)),  # with the drop is not before it
+            make_run("A", 4, SPIRAL),  # does not log the series
+        ),
+        # All drops come at step 34; what turns later had no equal chance to warn.
+        "B": (make_run("B", 1, HOLD, below_from(25)), make_run("B", 2, HOLD, below_from(50)), make_run("B", 3, HOLD)),
+        "short": (make_run("short", 1, SPIRAL[:39], below_from(20)),),
+    }
+    (row,) = (row for row in warnings_of(runs) if row["signal"] == DISPLACED)
+    assert row == {"signal": DISPLACED, "before": 2, "dropped": 3, "leads": [4, 14], "median": 9, "false": 1, "held": 2}
+    assert (DISPLACED, "2 of 3", "9 (4 to 14)", "1 of 2") in warning_rows({"warnings": warnings_of(runs)})
+
+    calm = {"displacement/correct": [0.001] * len(SPIRAL)}
+    rows = warning_rows({"warnings": warnings_of({"A": (make_run("A", 1, SPIRAL, calm),)})})
+    assert (DISPLACED, "0 of 1", "–", "0 of 0") in rows, "nothing turned"
+    assert warning_rows({"warnings": warnings_of({"A": (make_run("A", 1, SPIRAL[:20]),)})}) == [], "a short run"
+
+
+def test_every_signal_reads_a_metric_that_exists_and_can_turn() -> None:
+    asked: list[str] = []
+
+    class Spy:
+        def means(self, metric: str) -> tuple[list[int], list[float]]:
+            asked.append(metric)
+            # Up and down by far: every threshold of every signal is crossed.
+            return [5, 6, 7], [0.0, 100.0, -100.0]
+
+    for signal in SIGNALS:
+        assert signal.turns(Spy()) in (6, 7), signal.says  # type: ignore[arg-type]
+    assert all(glossary_entry(metric) for metric in asked) and len(asked) >= len(SIGNALS)

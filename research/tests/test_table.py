@@ -18,7 +18,9 @@ from holdfast.cli.recipes import find as find_recipe
 from holdfast.evaluate.results import GENERAL_SETS, MULTI_HOP_SETS, results_of
 from holdfast.evaluate.state import RESULTS, SETTINGS
 from holdfast.recipe import load
+from holdfast_research.jobs import TrainingJob
 from holdfast_research.methods import words as setting_words
+from holdfast_research.tables.make import Plan
 from holdfast_research.tables.published import BLOCKS, DISPUTED, Published
 from holdfast_research.tables.render import comma_separated, latex, markdown
 from holdfast_research.tables.rows import GRPO, ROWS, rows_of
@@ -49,13 +51,10 @@ WORLD = {"world-1hop": "1110", "world-2hop": "1000"}
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["show"], "give folders of holdfast eval, or --published MODEL"),
         (["show", "gone"], "gone does not exist"),
         (["show", "."], "holds no finished results of holdfast eval"),
         (["show", "--published", "gpt"], "--published gpt: no rows are known for it"),
-        (["show", "--published", "qwen2.5-3b", "--against", "x"], "--against names one of your rows"),
         (["make", "wrld"], "there is no recipe 'wrld'"),
-        (["make", "world", "--rows", "ToRA"], "no row has that in its name"),
         (["make", "world", "--run.seed", "3"], "--run.seed: this is set for each of the runs"),
         (["make", "qwen2.5-3b"], "does not set data.test, and a table is about test questions"),
     ],
@@ -102,26 +101,16 @@ def test_averages_are_of_sets_and_gains_name_their_row() -> None:
     assert any("allowed searches" in note for note in block.notes)
 
 
-def test_seeds_of_a_row_become_their_mean() -> None:
+def test_seeds_of_a_row_become_their_mean_and_others_are_refused() -> None:
     (row,) = block_of([results("a", {"nq": "1100"}), results("a", {"nq": "1000"})]).rows
     assert (row.average, row.seeds, row.interval) == (0.375, 2, None)
     assert "mean of 2 seeds, 0.250 to 0.500" in row.remarks
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"decoding": "temperature 1"}, "with decoding = greedy and temperature 1"),
-        ({"method": "rag"}, "with method = search-r1"),
+    for changes, said in (
+        ({"decoding": "temperature 1"}, "decoding = greedy and temperature 1"),
         ({"samples": 5}, "samples"),
-    ],
-)
-def test_what_are_no_seeds_of_one_row(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=f"two results are called 'a'.*{said}.*another --name"):
-        block_of([results("a", {"nq": "11"}), results("a", {"nq": "10"}, **changes)])
-
-
-def test_one_model_twice_is_no_two_seeds() -> None:
+    ):
+        with pytest.raises(DataError, match=f"two results are called 'a'.*{said}.*another --name"):
+            block_of([results("a", {"nq": "11"}), results("a", {"nq": "10"}, **changes)])
     weights = {"model": "m", "weights": "w", "seed": 0}
     with pytest.raises(DataError, match="'a' has the same model twice"):
         block_of([results("a", {"nq": "11"}, **weights), results("a", {"nq": "10"}, **weights)])
@@ -133,15 +122,12 @@ def test_what_cannot_stand_in_one_table() -> None:
     one = results("a", {"nq": "11"})
     for other, said in (
         (results("b", {"nq": "11"}, questions_digest="e"), "b was evaluated on other questions than a"),
-        (results("b", {"popqa": "11"}), "other questions"),
         (results("b", {"nq": "11"}, scorer="official"), "b was scored by the rule 'official'"),
     ):
         with pytest.raises(DataError, match=said):
             block_of([one, other])
     with pytest.raises(DataError, match="--against c: no row has that name; there are a"):
         block_of([one], against="c")
-    with pytest.raises(DataError, match="a table needs results"):
-        block_of([])
     with pytest.raises(DataError, match=r"there are .*qwen2\.5-3b, "):
         published_block("qwen")
     with pytest.raises(DataError, match="Evaluate on --data seven"):
@@ -193,13 +179,6 @@ def test_printed_numbers_agree_or_are_marked(model: str) -> None:
     assert disagreements(rows) | quoted_otherwise(rows) == marked
 
 
-def test_the_gain_of_the_headline_is_computed_beside_the_printed_one() -> None:
-    block = published_block("qwen2.5-3b")
-    row = next(row for row in block.rows if row.name == "+ LLDS-A-MA")
-    gain = block.gain(row)
-    assert gain is not None and gain.percent == pytest.approx(0.410, abs=1e-3)
-
-
 def test_own_rows_stand_beside_published_ones_and_are_held_against_own() -> None:
     half = dict.fromkeys(SEVEN, "10")
     own = block_of([results(GRPO, half), results("+ LLDS-A", dict.fromkeys(SEVEN, "11"))])
@@ -236,18 +215,10 @@ def test_f1_has_a_column_where_it_is_printed() -> None:
     text = markdown([published_block("qwen2.5-3b-instruct")])
     (sapo,) = [line for line in text.splitlines() if line.startswith("| SAPO | ")]
     assert "| average | F1 | gain |" in text and "| 0.442 | 0.533 | +10.6 (+31.5 %) over Search-R1 GRPO |" in sapo
-    (row,) = [
-        row
-        for row in csv.DictReader(io.StringIO(comma_separated([published_block("qwen2.5-14b-instruct")])))
-        if row["row"] == "SAPO"
-    ]
-    assert (row["f1_nq"], row["f1_bamboogle"], row["f1_average"]) == ("0.602", "0.68", "0.586")
     own = block_of([results(GRPO, dict.fromkeys(SEVEN, "10"))])
-    (mine,) = [
-        row
-        for row in csv.DictReader(io.StringIO(comma_separated([joined(own, published_block("qwen2.5-3b-instruct"))])))
-        if row["source"] == "own"
-    ]
+    rows = csv.DictReader(io.StringIO(comma_separated([joined(own, published_block("qwen2.5-14b-instruct"))])))
+    (row, mine) = (row for row in rows if row["row"] == "SAPO" or row["source"] == "own")
+    assert (row["f1_nq"], row["f1_bamboogle"], row["f1_average"]) == ("0.602", "0.68", "0.586")
     assert mine["f1_average"] == mine["f1_musique"] == "0.5"
     assert "| F1 |" not in markdown([block_of([results(GRPO, WORLD)])]), "your own tables are of EM"
 
@@ -262,18 +233,15 @@ def test_latex_is_escaped_and_its_rows_are_whole() -> None:
 
 
 @pytest.mark.parametrize("recipe", ["quickstart", "qwen2.5-3b"])
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_every_training_row_is_one_command_on_any_recipe(row: Any, recipe: str) -> None:
-    words = shlex.split(row.command(recipe))
-    verb = ["baseline", row.baseline[0]] if row.baseline else ["warm-start" if row.warm_start else "train"]
-    assert words[: len(verb) + 2] == ["holdfast", *verb, recipe]
-    config = load(find_recipe(recipe), setting_words(row.settings_on(find_recipe(recipe))))
-    assert (
-        (config.loss.penalty.name == "none") == ("LLD" not in row.name and row.name != "SAPO")
-        or row.warm_start
-        or row.baseline
-    )
-    assert row.against is None or any(one.name == row.against for one in ROWS)
+def test_every_training_row_is_one_command_on_any_recipe(recipe: str) -> None:
+    for row in ROWS:
+        words = shlex.split(row.command(recipe))
+        verb = ["baseline", row.baseline[0]] if row.baseline else ["warm-start" if row.warm_start else "train"]
+        assert words[: len(verb) + 2] == ["holdfast", *verb, recipe]
+        penalty = load(find_recipe(recipe), setting_words(row.settings_on(find_recipe(recipe)))).loss.penalty.name
+        trained = not row.warm_start and not row.baseline
+        assert not trained or (penalty == "none") == ("LLD" not in row.name and row.name != "SAPO"), row.name
+        assert row.against is None or any(one.name == row.against for one in ROWS)
 
 
 def test_rows_are_chosen_with_what_they_are_held_against() -> None:
@@ -281,3 +249,20 @@ def test_rows_are_chosen_with_what_they_are_held_against() -> None:
     assert rows_of([]) == ROWS
     with pytest.raises(ConfigError, match="--rows ToRA: no row has that in its name; there are SFT"):
         rows_of(["ToRA"])
+
+
+# ---- one command for all rows
+
+
+def test_a_row_waits_for_the_row_it_starts_from(tmp_path: Path) -> None:
+    plan = Plan(recipe=find_recipe("quickstart"), rows=rows_of(["RAG"]), seeds=(11, 12), settings={}, out=tmp_path)
+    *trainings, first_evaluation, _, _, last_evaluation = plan.jobs()
+    assert [job.name for job in trainings] == [
+        f"{row}, seed {seed}" for seed in (11, 12) for row in ("SFT on search demonstrations", "RAG after SFT")
+    ]
+    start, rag = trainings[2:]
+    assert isinstance(rag, TrainingJob) and rag.needs == (start,) and start.needs == ()
+    assert rag.config.model.path == str(start.folder / "model")
+    assert rag.command()[2:6] == ["holdfast_research", "baseline", "rag-sft", str(plan.recipe)]
+    assert first_evaluation.needs == (trainings[0],) and "--bare" not in first_evaluation.command()
+    assert last_evaluation.folder == tmp_path / "evals" / "rag-after-sft-s12" and "--bare" in last_evaluation.command()

@@ -1,4 +1,4 @@
-"""The page on explanations: its tables are those of the runs, and its sentences count what they count."""
+"""The pages on explanations and on claims: tables are those of the kept runs, and sentences count what they count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.readers import read_log
 from holdfast_research.experiments import find
 from holdfast_research.judge import MIN_STEPS
-from holdfast_research.pages import hosts
+from holdfast_research.pages import claims, hosts
 from holdfast_research.pages.arms import Method, methods, surged
 from holdfast_research.pages.claims import kept_runs
 from holdfast_research.pages.curves import figures
@@ -39,12 +39,11 @@ from holdfast_research.pages.why import (
     runs_by_name,
     turned,
 )
-from holdfast_research.pages.why import (
-    surged as entropy_surged,
-)
+from holdfast_research.pages.why import surged as entropy_surged
 from holdfast_research.paths import READINGS, REPOSITORY
 from holdfast_research.plan import PLAN_FILE, load_plan
 from holdfast_research.series import RunSeries, below_step, between, drop_step, summarise, surge_step
+from holdfast_research.values import Status
 
 TEXT = PAGE.read_text(encoding="utf-8")
 SAID = " ".join(TEXT.split())
@@ -67,13 +66,14 @@ def of(method: Method) -> list[RunSeries]:
 
 def test_the_tables_and_figures_are_those_of_the_runs(found: dict[str, Method]) -> None:
     assert page(TEXT, found) == TEXT, "python -m holdfast_research.pages.why"
-    of_experiment = {
-        name: svg for about in ("rivals", "real-old") for _, name, svg in figures(find(about), kept(about))
-    }
-    shown = re.findall(r"\(figures/(.+)\)", TEXT)
+    shown = {*re.findall(r"\(figures/(.+)\)", TEXT)}
     assert len(shown) == 4
-    for name in shown:
-        assert of_experiment[name] == (PAGE.parent / "figures" / name).read_text(encoding="utf-8")
+    for about in ("rivals", "real-old"):
+        drawn = figures(find(about), kept(about))
+        while any(name.startswith(about) for name in shown):
+            _, name, svg = next(drawn)
+            assert name not in shown or svg == (PAGE.parent / "figures" / name).read_text(encoding="utf-8")
+            shown.discard(name)
 
 
 def test_what_the_explanations_are_right_on(found: dict[str, Method]) -> None:
@@ -378,3 +378,31 @@ def test_the_long_runs_end_as_the_page_says() -> None:
     assert all(curve_of(rewards[arm]).back[-60:].any() for arm in falls)
     assert "falls at step 36, and with reliable searches at step 162; both come back late." in SAID
     assert max(set(runs) - set(falls), key=lambda arm: mean(rewards[arm][-5:])) == "GRPO, sampling mask kept"
+
+
+# ---- the papers' claims: what the kept runs say of each
+
+
+CLAIMS = (claims.DOCS / "claims.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_claims_is_what_the_kept_runs_say() -> None:
+    made = claims.whole_page()
+    assert made == CLAIMS, "python -m holdfast_research.pages.claims"
+
+
+def test_every_claim_of_a_paper_is_there_once_with_its_verdict_or_without(tmp_path: Path) -> None:
+    """Of a repository that keeps one experiment."""
+    shutil.copytree(KEPT / "per-sample", tmp_path / "per-sample")
+    found = list(claims.answers(tmp_path))
+    with_verdict = {one.experiment for one in found if one.verdict}
+    assert with_verdict == {"per-sample"}
+    asked = [one.claim for one in found if one.experiment == "per-sample"]
+    assert asked == [claim for claim in find("per-sample").claims if claim.paper != "control"]
+    assert {one.verdict.word for one in found if one.verdict} <= set(Status)
+
+    page = claims.page(found)
+    displaced = "Late in training, more than half of the correct rollouts lose likelihood in the run's own update."
+    collapses = "Plain GRPO on a search agent rises, then collapses."
+    assert page.count(f"| {displaced} |") == 1 and "(smaller.md#per-sample)" in page
+    assert page.count(f"* {collapses}") == 1 and "`death-spiral`, `testbeds`" in page and "(testbeds.md)" not in page

@@ -93,7 +93,8 @@ def resumes(fresh: bool) -> Numbers:
     return {}
 
 
-def findings(fresh: bool) -> Numbers:
+def findings(fresh: bool, watch: Callable[[Any, Any], None] = lambda log, diagnosis: None) -> Numbers:
+    """`watch` is given every log and its diagnosis."""
     sys.path.insert(0, str(ROOT / "research" / "src"))
     from holdfast.diagnose.diagnose import diagnose
     from holdfast_research.recordings.library import load, read_manifest
@@ -101,7 +102,9 @@ def findings(fresh: bool) -> Numbers:
     found = {}
     for recording in read_manifest():
         for stock in (False, True) if recording.host == "trl" else (False,):
-            diagnosis = diagnose(load(recording, stock=stock))
+            log = load(recording, stock=stock)
+            diagnosis = diagnose(log)
+            watch(log, diagnosis)
             half = diagnosis.course.half
             found[recording.name + (" (stock)" if stock else "")] = {
                 "findings": " ".join(f"{f.code}@{f.step}" for f in diagnosis.findings),

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
+from holdfast.evaluate.probes import Subject
+from holdfast.model.language_model import LanguageModel
+from holdfast.recipe import validate
 from holdfast_research.probes.cases import Case, CaseRollout, Cases, CaseToken, CaseTurn
 
 _FILE = Path(__file__).parents[3] / "tests" / "evaluate" / "probes" / "conftest.py"
@@ -19,6 +24,27 @@ _SPEC.loader.exec_module(_fixtures)
 own_cache, one_thread, heard = _fixtures.own_cache, _fixtures.one_thread, _fixtures.heard
 coin, episode, rolled = _fixtures.coin, _fixtures.episode, _fixtures.rolled
 home, trained = _fixtures.home, _fixtures.trained
+
+
+@pytest.fixture
+def policy_of() -> Callable[..., Subject]:
+    """policy_of(tokenizer, vocabulary=5, temperature=0.7, lr=…): an untied float64 model over so many tokens."""
+
+    def make(tokenizer: Any, *, vocabulary: int, temperature: float, lr: float) -> Subject:
+        torch.manual_seed(0)
+        model = transformers.Qwen2ForCausalLM(
+            transformers.Qwen2Config(
+                hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+                num_key_value_heads=2, vocab_size=vocabulary, max_position_embeddings=64, initializer_range=0.4,
+                tie_word_embeddings=False,
+            )
+        ).double().eval()  # fmt: skip
+        agent: Any = None
+        config = validate({"sampling": {"temperature": temperature}, "train": {"lr": lr}, "loss": {"kl_coef": 0.0}})
+        policy = LanguageModel(model=model, tokenizer=tokenizer)
+        return Subject(name="toy", config=config, questions=(), agent=agent, language_model=policy)
+
+    return make
 
 
 def side(correct: bool, tokens: int, logprob: float) -> CaseRollout:

@@ -1,23 +1,20 @@
-"""Cases: displacement and pushes against independent computations, labels on rollouts made for each, and the page."""
+"""Cases: displacement and pushes against independent computations, labels, and the pages."""
 
 from __future__ import annotations
 
 import itertools
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from holdfast.agent.trajectory import Answer, Search, Trajectory, Turn
-from holdfast.base.errors import RolloutError
 from holdfast.evaluate.probes import Rollouts, Subject
-from holdfast.model.language_model import LanguageModel
-from holdfast.recipe import validate
-from holdfast_research.probes import Cases, cases, influence
-from holdfast_research.probes.cases import LABELS
+from holdfast_research.probes import Cases, case_html, case_pages, cases, influence
+from holdfast_research.probes.cases import LABELS, Case, CaseRollout, CaseToken, CaseTurn
 
 Make = Callable[..., Any]
 WORDS = ["<pad>", "red ", "green ", "blue ", "</s>"]
@@ -33,25 +30,9 @@ class Tokenizer:
 
 
 @pytest.fixture
-def subject() -> Callable[..., Subject]:
-    """subject(temperature=0.7): an untied float64 model of five tokens."""
-
-    def make(*, temperature: float = 1.0) -> Subject:
-        torch.manual_seed(0)
-        model = transformers.Qwen2ForCausalLM(
-            transformers.Qwen2Config(
-                hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
-                num_key_value_heads=2, vocab_size=len(WORDS), max_position_embeddings=64, initializer_range=0.4,
-                tie_word_embeddings=False,
-            )
-        ).double().eval()  # fmt: skip
-        tokenizer: Any = Tokenizer()
-        agent: Any = None
-        config = validate({"sampling": {"temperature": temperature}, "train": {"lr": 1e-2}, "loss": {"kl_coef": 0.0}})
-        policy = LanguageModel(model=model, tokenizer=tokenizer)
-        return Subject(name="toy", config=config, questions=(), agent=agent, language_model=policy)
-
-    return make
+def subject(policy_of: Make) -> Callable[..., Subject]:
+    """subject(temperature=0.7): over the five words."""
+    return lambda temperature=1.0: policy_of(Tokenizer(), vocabulary=len(WORDS), temperature=temperature, lr=1e-2)
 
 
 def rollout(correct: bool, *turns: Sequence[int], answer: str = "y") -> Trajectory:
@@ -97,10 +78,10 @@ def logprobs(model: Any, trajectory: Trajectory, temperature: float) -> torch.Te
     return torch.stack([every[k - 1, trajectory.token_ids[k]] for k in places])
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_pushes_are_products_of_gradients(subject: Make, some: Rollouts, heard: Any, temperature: float) -> None:
+def test_pushes_are_products_of_gradients(subject: Make, some: Rollouts, heard: Any) -> None:
     """One rollout's gradient at the output layer times another's, by autograd; the pair is where that is lowest."""
-    policy = subject(temperature=temperature)
+    temperature = 0.7
+    policy = subject(temperature)
     model = policy.language_model.model
     found = cases(policy, some, top=9, listener=heard)
     assert (found.asked, len(found.every), heard.done) == (3, 3, 3)
@@ -157,27 +138,15 @@ def test_the_prefix_is_counted_in_sampled_tokens(subject: Make, rolled: Make, he
     assert case.labels == ("shared prefix", "near-miss answer")
 
 
-def test_groups_all_correct_or_all_incorrect_are_refused(subject: Make, rolled: Make, heard: Any) -> None:
-    groups = [rollout(True, [1]), rollout(True, [2])], [rollout(False, [1]), rollout(False, [2])]
-    with pytest.raises(RolloutError, match="2 of 4 rollouts on 2 questions are correct, and no question has a correct"):
-        cases(subject(), rolled(*groups), listener=heard)
-
-
 # ---- labels, of cases made by hand
 
 
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        ({}, ()),
-        ({"shared": 5}, ("shared prefix",)),
-        ({"shared": 4}, ()),
-        ({"shared": 2, "right": (4, -1.0)}, ("shared prefix",)),
-        ({"wrong": (15, -2.0)}, ("long and unlikely",)),
-        ({"wrong": (14, -2.0)}, ()),
+        ({"shared": 4, "wrong": (14, -2.0), "f1": 0.49}, ()),
         ({"wrong": (15, -0.5)}, ()),
-        ({"f1": 0.5}, ("near-miss answer",)),
-        ({"f1": 0.49}, ()),
+        ({"shared": 2, "right": (4, -1.0)}, ("shared prefix",)),
         ({"shared": 10, "f1": 1.0, "wrong": (20, -2.0)}, tuple(LABELS)),
     ],
 )
@@ -185,12 +154,35 @@ def test_labels(case: Make, made: dict[str, Any], expected: tuple[str, ...]) -> 
     assert case(**made).labels == expected
 
 
-def test_counts(found: Cases) -> None:
-    assert (found.displaced, len(found.shown)) == (2, 2)
-    assert found.label_counts == {
-        "shared prefix": (2, 2), "long and unlikely": (1, 1), "near-miss answer": (0, 0), "none": (1, 0),
-    }  # fmt: skip
-    values = found.to_json()
-    assert values["used"] == 3 and values["labels"] == {
-        name: {"cases": every, "displaced": displaced} for name, (every, displaced) in found.label_counts.items()
-    }
+# ---- the pages
+
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def colored(correct: bool, *changes: float) -> CaseRollout:
+    tokens = [CaseToken(text=HOSTILE, before=-1.0, after=-1.0 + change, push=0.0) for change in changes]
+    turn = CaseTurn(tokens=tuple(tokens), observation=HOSTILE)
+    return CaseRollout(correct=correct, answer=HOSTILE, turns=(turn,))
+
+
+def test_each_token_has_the_colour_of_its_change(case: Callable[..., Case]) -> None:
+    pair = replace(
+        case(displacement=-2.0), question=HOSTILE, golden_answers=(HOSTILE,), shared_tokens=1,
+        correct=colored(True, -0.5, 0.25), incorrect=colored(False, -1.0),
+    )  # fmt: skip
+    page = case_html(Cases(asked=1, every=(pair,), top=3), HOSTILE)
+    colours = [part.split(')"')[0] for part in page.split('style="background:rgba(var(--')[1:]]
+    assert colours == ["down),0.42", "up),0.21", "down),0.85"]
+    assert "shared prefix; displacement -2 nats" in page and "Full colour: 1 nats" in page
+    assert "<img" not in page and "</script>" not in page
+
+
+def test_the_page_has_each_pair_token_by_token(found: Cases) -> None:
+    page = case_pages(found, "cases · a run")
+    assert page.count("\n## ") == 2 and page.count("\n### ") == 4 and "## 1. Who &lt;b&gt;?" in page
+    rows = [row.replace("\\|", "").count("|") for row in page.splitlines() if row.startswith("| ")]
+    assert set(rows) == {4, 5, 7}
+    assert page.count("The 40 of 60 tokens that changed most:") == 1
+    assert "| log-prob per token | -1.000 | -2.000 |" in page and "| change of log-likelihood | -2.500 |" in page
+    assert page.count("> ````text") == 4, "a fence longer than that in the passage"

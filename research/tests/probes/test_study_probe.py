@@ -36,56 +36,19 @@ def digests(folder: Path) -> dict[str, str]:
 # ---- what it writes
 
 
-def test_drift_of_a_run(probe: Probe, trained: Path) -> None:
-    text = probe(trained, "--what", "ratio-tail", "--checkpoint", 1, "--out", ".")
-    result = written(Path(), "ratio-tail-step-000001-seed-0")["result"]
-    (arm,) = result["arms"]
-    assert (arm["penalty"], arm["optimizer_steps"], len(arm["rollouts"])) == ("llds", 3, 24)
-    shares = arm["share_below"]["all"]
-    assert len(shares) == 3 and all(len(row) == len(result["epsilons"]) for row in shares)
-    assert all(row == sorted(row, reverse=True) for row in shares)  # ε falls from left to right
-    assert "P(∏ r < ε)" in text and "after each optimizer step" in text
-
-
 def test_the_runs_optimizer_moves_otherwise(probe: Probe, trained: Path) -> None:
     options = (trained, "--what", "ratio-tail", "--out", ".", "--compare", "none,llds")
     assert "seed 0, the run's optimizer" in probe(*options, "--optimizer-state")
     found = written(Path(), "ratio-tail-step-000002-optimizer-state-seed-0")
     assert found["optimizer_state"] == str(trained / "checkpoints" / "step-000002")
     assert [arm["penalty"] for arm in found["result"]["arms"]] == ["none", "llds"]
-    probe(*options)
+    assert "P(∏ r < ε)" in probe(*options)
     fresh = written(Path(), "ratio-tail-step-000002-seed-0")
     assert fresh["optimizer_state"] is None and fresh["result"] != found["result"]
-
-
-@pytest.mark.parametrize("what", ["first-action", "by-searches"])
-def test_probes_that_look(probe: Probe, trained: Path, what: str) -> None:
-    probe(trained, "--what", what, "--out", ".", "--questions", 18)
-    result = written(Path(), f"{what}-step-000002-seed-0")["result"]
-    if what == "by-searches":
-        assert sum(r["everyone"]["rollouts"] for r in result["rounds"]) == 72
-        for found in result["rounds"]:
-            assert found["everyone"]["rollouts"] == found["correct"]["rollouts"] + found["incorrect"]["rollouts"]
-    else:
-        assert 0 <= result["matching"] <= result["compared"]
-        assert result["first_matching"]["rollouts"] == result["matching"]
-        assert all(level["logprob"] < 0 for level in result["correct"])
-
-
-def test_influence_of_a_run(probe: Probe, trained: Path) -> None:
-    before = digests(trained)
-    options = ("--what", "influence", "--out", ".", "--questions", 18)
-    text = probe(trained, *options)
-    found = written(Path(), "influence-step-000002-seed-0")["result"]
-    assert digests(trained) == before
-    assert 0 < found["used"] <= found["asked"] == 18
-    assert len([u for u in found["units"] if u["action"] == 0]) >= found["used"]
-    assert all(u["optimizer"] != 0 for u in found["units"])
-    assert "Mean cosine of two rollouts" in text
-    probe(trained, *options, "--optimizer-state")
-    other = written(Path(), "influence-step-000002-optimizer-state-seed-0")["result"]
-    assert [u["predicted"] for u in other["units"]] == [u["predicted"] for u in found["units"]]
-    assert [u["optimizer"] for u in other["units"]] != [u["optimizer"] for u in found["units"]]
+    arm = fresh["result"]["arms"][1]
+    assert (arm["optimizer_steps"], len(arm["rollouts"])) == (3, 24)
+    shares = arm["share_below"]["all"]
+    assert len(shares) == 3 and all(row == sorted(row, reverse=True) for row in shares)  # ε falls from left to right
 
 
 def test_cases_of_a_run(probe: Probe, trained: Path) -> None:
@@ -138,20 +101,12 @@ def test_refusals(probe: Probe, trained: Path) -> None:
 def test_a_run_without_a_checkpoint(probe: Probe, trained: Path) -> None:
     Path("begun").mkdir()
     shutil.copy(trained / "config.toml", "begun")
-    for what in ("ratio-tail", "cases"):
-        text = probe("begun", "--what", what, code=2)
-        assert "begun has no complete checkpoint; let the run reach one (checkpoint.every) or finish" in text
+    text = probe("begun", "--what", "ratio-tail", code=2)
+    assert "begun has no complete checkpoint; let the run reach one (checkpoint.every) or finish" in text
 
 
-@pytest.mark.parametrize("what", ["first-action", "ratio-tail", "influence", "cases"])
+@pytest.mark.parametrize("what", ["first-action", "ratio-tail", "cases"])
 def test_a_policy_that_is_never_right(probe: Probe, home: Path, what: str) -> None:
     recipe = home / "recipe.toml"
     text = probe(home / "raw", "--recipe", recipe, "--what", what, "--loss.kl_coef", 0, code=2)
     assert "0 of 24 rollouts on 6 questions are correct" in text
-
-
-def test_likelihoods_need_nothing_right(probe: Probe, home: Path) -> None:
-    probe(home / "raw", "--recipe", home / "recipe.toml", "--what", "by-searches")
-    (row, *_) = written(Path("probes"), "by-searches-raw-seed-0")["result"]["rounds"]
-    assert row["everyone"] == row["incorrect"] and row["everyone"]["rollouts"] == 24
-    assert row["correct"] == {"rollouts": 0, "logprob": None}
