@@ -23,7 +23,7 @@ from holdfast.retrieval import client as module
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.client import AsyncHTTPRetriever, ClientStats, HTTPRetriever
 from holdfast.retrieval.types import Document, Hit
-from holdfast.retrieval.wire import environment_token, parse_answer, retrieve_url
+from holdfast.retrieval.wire import parse_answer, retrieve_url
 
 Start = Callable[..., Any]
 Search = Callable[..., list[list[Hit]]]
@@ -220,41 +220,9 @@ def test_an_address_without_a_path_gets_one(address: str) -> None:
     assert retrieve_url(address) == "http://h:1/retrieve" and retrieve_url("http://h/x/y") == "http://h/x/y"
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        *("", "localhost:8000", "ftp://h", "http://", "http://h:port", "http://h:99999", "http://h/a b", "http://h\n"),
-        *(f"http://{'h' * 300}", "http://a..b", "http://h\x00"),
-    ],
-)
-def test_what_is_not_an_address(address: str) -> None:
-    with pytest.raises(ConfigError, match="is not the address of a retriever; write one like http://") as caught:
-        retrieve_url(address)
-    assert len(str(caught.value)) < 300
-
-
-def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
-    assert environment_token() is None
-    monkeypatch.setenv("HOLDFAST_TOKEN", "")
-    assert environment_token() is None
-    monkeypatch.setenv("HOLDFAST_TOKEN", "a-Z09._~+/=!")
-    assert environment_token() == "a-Z09._~+/=!"
-    for bad in ("hushé", "hush hush", " ", "hush\n", "hush\x7f"):
-        monkeypatch.setenv("HOLDFAST_TOKEN", bad)
-        with pytest.raises(ConfigError, match="HOLDFAST_TOKEN has a blank, a line break or a character") as caught:
-            environment_token()
-        assert "hush" not in str(caught.value)
-
-
-def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
-    for address in ("http://alice:hush@h:1/retrieve", "ftp://alice:hush@h", "http://alice:hu/hush@x@h:port"):
-        with pytest.raises(ConfigError) as caught:
-            retrieve_url(address)
-        assert "alice" not in str(caught.value) and "hu" not in str(caught.value)
-    with pytest.raises(ConfigError, match="a user or a password in it, which are not sent; leave them out"):
+def test_an_address_with_a_password_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the address of a retriever"):
         retrieve_url("http://alice:hush@h:1")
-    assert retrieve_url("http://h:1/a@b") == "http://h:1/a@b"
 
 
 @pytest.mark.parametrize(
