@@ -149,7 +149,7 @@ FALLS: dict[str, Rewards] = {
 @pytest.mark.parametrize("name", FALLS)
 @pytest.mark.parametrize("completions", [16, 64])
 def test_falls_are_found(name: str, completions: int) -> None:
-    draw, runs = np.random.default_rng(1), 10
+    draw, runs = np.random.default_rng(1), 20
     found = [findings(draw.binomial(completions, FALLS[name]) / completions) for _ in range(runs)]
     assert sum("RWD001" in codes for codes in found) >= 0.9 * runs
 
