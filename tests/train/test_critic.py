@@ -133,7 +133,9 @@ def test_recomputed_activations_and_micro_batches_change_nothing(recipe: Recipe)
     for recomputed, tokens in ((False, 16384), (True, 500)):
         start, config = a_start(recipe(PPO)), recipe(PPO | {"reward.kl": 0.0, "train.micro_batch_tokens": tokens})
         if recomputed:
-            start.model.gradient_checkpointing_enable({"use_reentrant": False})
+            model = start.model
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
             start = replace(start, gradient_checkpointing=True)
         trainer = make_trainer(config, start, load_questions(config).train, load_retrievers(config).train)
         critic = trainer.critic
