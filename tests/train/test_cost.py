@@ -89,6 +89,13 @@ def test_copies_of_the_weights_cost_what_they_hold() -> None:
     assert checkpoint_bytes(SMOLLM2, config("--train.anchor_every=5")) == 4 * size
 
 
+def test_adapters_leave_gradients_and_moments_of_the_other_weights_out(language_model: LanguageModel) -> None:
+    whole, adapters = shape_of(language_model.model), shape_of(language_model.model, lora_rank=2)
+    widths = 2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 48)  # in and out of a layer: q and o, k and v, the MLP's three
+    assert (whole.trained, adapters.trained) == (whole.parameters, 2 * 2 * widths)  # two layers, rank two
+    assert fixed_bytes(adapters, config()) < fixed_bytes(whole, config())
+
+
 def test_a_pass_has_no_more_tokens_than_an_optimizer_step() -> None:
     few = ("--train.questions=4", "--train.group_size=6", "--train.optimizer_steps_per_rollout=4")
     assert pass_tokens(config()) == 16_000  # 160 rollouts in ten optimizer steps
@@ -148,10 +155,3 @@ def test_a_run_says_what_it_needs_also_from_a_start_in_the_cache(
         assert ("for the warm start" in needs) is not made
         assert any(note.startswith("CPU threads: ") for note in told.notes)
     assert any("taken from the cache" in note for note in told.notes)
-
-
-def test_adapters_leave_gradients_and_moments_of_the_other_weights_out(language_model: LanguageModel) -> None:
-    whole, adapters = shape_of(language_model.model), shape_of(language_model.model, lora_rank=2)
-    widths = 2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 48)  # in and out of a layer: q and o, k and v, the MLP's three
-    assert (whole.trained, adapters.trained) == (whole.parameters, 2 * 2 * widths)  # two layers, rank two
-    assert fixed_bytes(adapters, config()) < fixed_bytes(whole, config())

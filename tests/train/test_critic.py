@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import load, validate
 from holdfast.train.checks import prepare
 from holdfast.train.critic import Critic
+from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.run import resume, train
-from holdfast.train.trainer import Trainer
+from holdfast.train.trainer import Trainer, make_trainer
 
 from .one_update import a_batch
-from .whole_runs import Recipe, a_trainer, assert_same_run
+from .whole_runs import Recipe, a_start, a_trainer, assert_same_run
 
 PPO: dict[str, Any] = {
     "loss.advantage": "gae",
@@ -128,8 +130,14 @@ def test_values_of_a_model_do_not_depend_on_the_shape_of_the_batch(
 
 def test_recomputed_activations_and_micro_batches_change_nothing(recipe: Recipe) -> None:
     rows = []
-    for settings in ({}, {"model.gradient_checkpointing": True, "train.micro_batch_tokens": 500}):
-        trainer = a_trainer(recipe(PPO | {"reward.kl": 0.0} | settings))
+    for recomputed, tokens in ((False, 16384), (True, 500)):
+        start, config = a_start(recipe(PPO)), recipe(PPO | {"reward.kl": 0.0, "train.micro_batch_tokens": tokens})
+        if recomputed:
+            model = start.model
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
+            start = replace(start, gradient_checkpointing=True)
+        trainer = make_trainer(config, start, load_questions(config).train, load_retrievers(config).train)
         critic = trainer.critic
         assert critic is not None
         old_pass, plan = prepared(trainer)

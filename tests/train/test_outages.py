@@ -99,27 +99,27 @@ def test_the_steps_before_an_outage_are_saved(
     trainer: Trainer, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the run goes on as if nothing had been: the questions of the step that failed come again."""
-    config = recipe({"train.steps": 3, "checkpoint.every": 0})
+    config = recipe({"train.steps": 2, "checkpoint.every": 0})
     whole = run.train(config, tmp_path / "whole")
     rollouts = Trainer.roll_out
 
-    def third_fails(self: Trainer, examples: Any) -> Any:
-        if self.completed_steps == 2:
+    def second_fails(self: Trainer, examples: Any) -> Any:
+        if self.completed_steps == 1:
             raise RolloutError("the server is gone")
         return rollouts(self, examples)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "roll_out", third_fails)
+        patch.setattr(Trainer, "roll_out", second_fails)
         with pytest.raises(RolloutError, match="the server is gone"):
             run.train(config, tmp_path / "broken")
-    assert [path.name for path in (tmp_path / "broken" / "checkpoints").glob("step-*")] == ["step-000002"]
+    assert [path.name for path in (tmp_path / "broken" / "checkpoints").glob("step-*")] == ["step-000001"]
     resumed = run.resume(tmp_path / "broken")
     assert resumed.after == whole.after
     rows = [
         [row["reward/mean"] for row in MetricsFile(tmp_path / name / "metrics.jsonl").read() if "reward/mean" in row]
         for name in ("whole", "broken")
     ]
-    assert rows[0] == rows[1] and len(rows[0]) == 3
+    assert rows[0] == rows[1] and len(rows[0]) == 2
 
 
 def test_an_evaluation_on_dev_that_fails_costs_no_step(

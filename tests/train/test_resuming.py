@@ -233,14 +233,12 @@ def test_a_finished_run_is_left_as_it_is(whole: Path, tmp_path: Path, told: Any)
     assert summary.samples[0].turns[0][0] == results["samples"][0]["turns"][0][0]
 
 
-def test_a_run_may_be_made_longer(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_run_may_be_made_longer(whole: Path, recipe: Recipe, tmp_path: Path) -> None:
     """By its recipe: the schedule counts steps from the start, so it is the run it would have been."""
-    long = recipe({"train.steps": 3, "checkpoint.every": 1})
-    train(long, tmp_path / "whole")
-    train(recipe({"train.steps": 1, "checkpoint.every": 1}), tmp_path / "run")
-    (tmp_path / "run" / "config.toml").write_text(dump(long))
-    assert resume(tmp_path / "run").steps == 3
-    assert_same_run(tmp_path / "whole", tmp_path / "run")
+    train(recipe(EVERYTHING | {"train.steps": 2}), tmp_path / "run")
+    (tmp_path / "run" / "config.toml").write_text(dump(recipe(EVERYTHING)))
+    assert resume(tmp_path / "run").steps == 4
+    assert_same_run(whole, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

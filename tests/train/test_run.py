@@ -161,6 +161,7 @@ def speed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Speed], None]:
     ("most", "seconds", "tried", "best"),
     [
         (1, lambda n: 1 / n, [1], 1),
+        (8, lambda n: 1 / n, [1, 2, 4, 8], 8),
         (6, lambda n: 1 / n, [1, 2, 4, 6], 6),
         (8, lambda n: max(1 / n, 0.5), [1, 2, 4], 2),  # four bring no more than two
         (8, lambda n: 1 if n == 1 else 17, [1, 2], 1),  # another program has the other cores

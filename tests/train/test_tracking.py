@@ -66,6 +66,13 @@ def test_a_cut_last_line_is_ignored_and_then_dropped(file: MetricsFile, cut: str
     assert [row["step"] for row in lines(file)] == [1, 2]
 
 
+def test_a_broken_line_in_the_middle_is_an_error_with_its_number(file: MetricsFile) -> None:
+    file.path.parent.mkdir()
+    file.path.write_text('{"step": 1}\nnonsense\n{"step": 3}\n')
+    with pytest.raises(DataError, match=r"metrics\.jsonl:2: .*not a row"):
+        file.read()
+
+
 @pytest.mark.parametrize(("step", "left"), [(2, [1, 2]), (1, [1]), (-1, [])])
 def test_truncate_does_not_read_what_it_deletes(file: MetricsFile, step: int, left: list[int]) -> None:
     for number in (1, 2, 3):

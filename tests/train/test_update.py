@@ -30,6 +30,8 @@ from holdfast.train.rollouts import training_batch
 
 from .one_update import a_batch, double, learner_of, run
 
+# ---- its terms
+
 
 def test_the_metrics_are_the_losses_of_the_steps(make_model: Callable[..., Any]) -> None:
     """Logged is what was minimised, term by term, as a mean over the optimizer steps."""
