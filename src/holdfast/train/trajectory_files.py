@@ -65,8 +65,8 @@ class _Bounded:
         _append(self._path, rows)
         while self._path.is_file() and self._path.stat().st_size > LARGEST and self._stride <= step:
             self._stride *= 2
-            rows = own_rows(self._path, None, step=int)
-            write_jsonl(self._path, [row for row in rows if row["step"] % self._stride == 0])
+            written = own_rows(self._path, None, step=int)
+            write_jsonl(self._path, [row for row in written if row["step"] % self._stride == 0])
 
 
 def forget_trajectories_after(run_dir: Path, step: int) -> None:
