@@ -20,6 +20,8 @@ from holdfast.adapters.trl import LLDS, SAPO, with_penalties  # noqa: E402
 from holdfast.base.errors import ConfigError, ModelError  # noqa: E402
 from holdfast.methods.penalties import Penalty  # noqa: E402
 
+from .conftest import CHECKPOINTING  # noqa: E402
+
 
 @pytest.mark.parametrize("penalty", [LLDS(), SAPO()])
 def test_the_default_schedule_makes_a_penalty_inert(make_trainer: Any, penalty: Any) -> None:
@@ -48,7 +50,8 @@ def test_a_truncated_sampler_in_unsloth(
     monkeypatch.delenv(trl_unsloth._SUPPORT, raising=False)
     if support:
         monkeypatch.setenv(trl_unsloth._SUPPORT, support)
-    args = trl.GRPOConfig(use_cpu=True, bf16=False, top_p=0.9, vllm_importance_sampling_correction=weighted)
+    weights = {"vllm_importance_sampling_correction": weighted, CHECKPOINTING: False}
+    args = trl.GRPOConfig(use_cpu=True, bf16=False, top_p=0.9, **weights)
     args.use_vllm = vllm
     told = trl_unsloth._UnslothMixin._truncation(SimpleNamespace(args=args))
     assert (told is not None) is warned and "mask_logprobs" not in (told or "")
