@@ -92,10 +92,9 @@ def ask(
     with train_extra("loading the agent"):
         from holdfast.evaluate.model import open_agent, settings_of
         from holdfast.evaluate.servers import find_server, key_in
-        from holdfast.recipe import load
 
         file, settings = find(recipe) if recipe else None, ctx.meta["settings"]
-        named = asked or load(file, settings).model.path
+        named = asked or settings_of(None, settings, [], file)[0].model.path
         if named == "tiny":
             raise ConfigError(f"the tiny model of {recipe} is made by training; train it first, or name another model")
         config, folder = settings_of(named, settings, [], file)
