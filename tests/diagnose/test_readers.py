@@ -1,4 +1,4 @@
-"""Logs of every kind that is read, most of them written by the trainers themselves (tests/fixtures/logs/make.py)."""
+"""Logs of every kind that is read, most of them written by the trainers themselves."""
 
 from __future__ import annotations
 
