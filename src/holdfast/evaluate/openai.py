@@ -107,8 +107,8 @@ class OpenAIPolicy:
     def release(self, ids: Iterable[str]) -> None:
         """Cancel the calls of these ids."""
         released = set(ids)
-        for call in [call for call, id in self._pending.items() if id in released]:
-            call.cancel()
+        for call in [call for call, id in reversed(self._pending.items()) if id in released]:
+            call.cancel()  # those that wait for a turn first, or the end of another would start them
             del self._pending[call]
 
     def close(self) -> None:

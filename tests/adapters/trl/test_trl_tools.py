@@ -57,7 +57,7 @@ def taught(speaker: Callable[[str], Any], teach: Callable[..., None]) -> tuple[A
     for question in ("What is the lake of Mora 1?", "What is the lake of Mora 4?"):
         prompt = render_prompt(question, SMALL, tokenizer)
         rows += [(prompt, [*encode(tokenizer, text), tokenizer.eos_token_id]) for text in said]
-    teach(model, tokenizer, rows, steps=50)
+    teach(model, tokenizer, rows, steps=80)
     return tokenizer, model
 
 
