@@ -118,6 +118,12 @@ def test_which_run_is_asked(runs: Any, holdfast: Run, arguments: list[str], fold
     assert text == f"question  {QUESTION}\nanswers   Kelan\n"
 
 
+def test_passages_of_ones_own_need_no_questions(runs: Any, holdfast: Run) -> None:
+    Path("mine.toml").write_text('[model]\npath = "some/model"\n')
+    holdfast("ask", QUESTION, "--recipe", "mine.toml", "--retrieval.corpus", "c.jsonl")
+    assert runs == [(Path("some/model"), "last", True)]
+
+
 def test_questions_may_come_from_a_pipe(runs: Any, holdfast: Run) -> None:
     text = holdfast("ask", "old", stdin="One?\n\nTwo?\n").stdout
     assert text == "question  One?\nanswers   Kelan\n\nquestion  Two?\nanswers   Kelan\n"
