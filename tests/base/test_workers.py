@@ -24,7 +24,7 @@ def test_after_the_end_no_call_begins() -> None:
     workers.close()
     gate.set()
     assert first.result(timeout=30)
-    for thread in [thread for thread in threading.enumerate() if thread.name == "one"]:
+    for thread in workers._threads:
         thread.join(30)
     assert not begun and not second.done()
 

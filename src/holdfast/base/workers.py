@@ -7,7 +7,8 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from threading import Event, Semaphore, Thread
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -15,33 +16,42 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Calls in threads of their own, at most `most` at a time. The standard library's pool joins its threads at exit:
-    Ctrl-C would wait for the slowest call, minutes at a server that hangs."""
+    """At most `most` threads, started as calls come. The standard library's pool joins its threads at exit: Ctrl-C
+    would wait for the slowest call, minutes at a server that hangs."""
 
     def __init__(self, most: int, name: str) -> None:
-        self._turns, self._name = Semaphore(most), name
+        self._most, self._name = most, name
+        self._threads: list[Thread] = []
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.closed = Event()
         """Set by `close`. A call that pauses waits for it."""
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Make a call when its turn comes."""
+        """Queue a call. Calls begin in order."""
         future: Future[T] = Future()
 
         def run() -> None:
-            with self._turns:
-                if self.closed.is_set():
-                    return
+            if not self.closed.is_set() and future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call(*args, **kwargs))
                 except BaseException as error:
                     future.set_exception(error)
 
-        Thread(target=run, name=self._name, daemon=True).start()
+        self._calls.put(run)
+        if len(self._threads) < self._most:
+            self._threads.append(Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True))
+            self._threads[-1].start()
         return future
 
     def close(self) -> None:
         """Begin no further call. The futures of those that have not begun stay pending."""
         self.closed.set()
+        for _ in self._threads:
+            self._calls.put(lambda: None)  # wake them
+
+    def _work(self) -> None:
+        while not self.closed.is_set():
+            self._calls.get()()
 
 
 class LoopThread:
