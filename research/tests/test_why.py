@@ -37,6 +37,7 @@ from holdfast_research.pages.why import (
     judged,
     page,
     runs_by_name,
+    thirds,
     turned,
 )
 from holdfast_research.pages.why import surged as entropy_surged
@@ -151,6 +152,24 @@ def test_the_predicted_arms_ended_as_the_page_says(found: dict[str, Method]) -> 
     assert [end.fell for end in ends] == [False] * 3
     assert sum(end.last < 0.85 * end.peak for end in ends) == 1
     assert "score centering ended below 85 % of its peak on one seed of three" in SAID
+
+
+def test_what_the_page_says_of_the_tokens_that_updates_move() -> None:
+    table = SAID.partition("<!-- tokens -->")[2].partition("<!-- end -->")[0]
+    rows = [[float(x) for x in re.findall(r"-?\d\.\d\d", row)] for row in table.split(" |---")[-1].split(" | [")[1:]]
+    gaps = [push - by_response for row in rows for push, by_response in zip(row[:2], row[2:4], strict=True)]
+    assert f"it takes {min(gaps):.2f} to {max(gaps):.2f} off their share of the push" in SAID
+    old = kept("real-old")
+    later, first = (thirds(old["8 batches old"], f"likelihood/{where}_observation") for where in ("after", "before"))
+    said = "later actions go from {} to {} nats per token under plain GRPO, first actions from {} to {}."
+    assert said.format(*later.split(" → "), *first.split(" → ")) in SAID
+    moved = [
+        abs(float(before) - float(after))
+        for arm in ("LLDS action", "LLDS action, 0.2", "SAPO")
+        for where in ("after", "before")
+        for before, after in [thirds(old[f"8 batches old, {arm}"], f"likelihood/{where}_observation").split(" → ")]
+    ]
+    assert f"neither moves by more than {max(moved):.2f}" in SAID
 
 
 def test_displacement_came_before_as_many_drops_as_the_page_says() -> None:

@@ -17,6 +17,16 @@ def test_calls_run_at_the_same_time_and_give_their_results_or_errors() -> None:
     workers.close()
 
 
+def test_calls_that_wait_have_no_threads() -> None:
+    """A batch has thousands of searches, and containers limit threads."""
+    workers, gate = Workers(2, "few"), threading.Event()
+    calls = [workers.submit(gate.wait, 30) for _ in range(200)]
+    assert sum(thread.name.startswith("few") for thread in threading.enumerate()) == 2
+    gate.set()
+    assert all(call.result(timeout=30) for call in calls)
+    workers.close()
+
+
 def test_after_the_end_no_call_begins() -> None:
     workers, gate, begun = Workers(1, "one"), threading.Event(), []
     first = workers.submit(gate.wait, 30)
@@ -24,7 +34,7 @@ def test_after_the_end_no_call_begins() -> None:
     workers.close()
     gate.set()
     assert first.result(timeout=30)
-    for thread in workers._threads:
+    for thread in [thread for thread in threading.enumerate() if thread.name.startswith("one-")]:
         thread.join(30)
     assert not begun and not second.done()
 

@@ -231,15 +231,26 @@ def serve(server: CompletionServer, *entries: dict[str, Any], **more: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("entry", "context"),
+    ("entry", "pages", "context"),
     [
-        ({"max_model_len": 1024}, 1024),
-        ({"meta": {"n_ctx": 2048, "n_ctx_train": 32768}}, 2048),
-        ({"context_length": 131072}, 131072),
-        ({"context_window": 8192}, 8192),
-        ({"meta": {"n_ctx_train": 32768}}, None),
-        ({"max_model_len": 0}, None),
-        ({}, None),
+        ({"max_model_len": 1024}, {}, 1024),
+        ({"meta": {"n_ctx": 2048, "n_ctx_train": 32768}}, {}, 2048),
+        ({"context_length": 131072}, {}, 131072),
+        ({"context_window": 8192}, {}, 8192),
+        ({"meta": {"n_ctx_train": 32768}}, {}, None),
+        ({"max_model_len": 0}, {}, None),
+        ({}, {}, None),
+        (
+            {},
+            {
+                "/api/v0/models": {
+                    "data": [{"id": "x", "loaded_context_length": 9}, TINY | {"loaded_context_length": 7}]
+                }
+            },
+            7,
+        ),
+        ({}, {"/info": {"max_input_tokens": 1024, "max_total_tokens": 2048}}, 2048),
+        ({}, {"/props": {"default_generation_settings": {"n_ctx": 4096}}}, 4096),
     ],
     ids=[
         "vllm",
@@ -249,12 +260,16 @@ def serve(server: CompletionServer, *entries: dict[str, Any], **more: Any) -> No
         "trained-on",
         "zero",
         "openai",
+        "lm-studio",
+        "tgi",
+        "llama.cpp-old",
     ],
 )
 def test_the_length_of_a_context(
-    entry: dict[str, Any], context: int | None, completion_server: CompletionServer
+    entry: dict[str, Any], pages: dict[str, Any], context: int | None, completion_server: CompletionServer
 ) -> None:
     serve(completion_server, TINY | entry)
+    completion_server.pages |= {path: (200, page) for path, page in pages.items()}
     server = find_server(completion_server.url, "tiny")
     assert (server.model, server.context) == ("tiny", context)
     assert server.url == f"{completion_server.url}/v1/completions" and not server.is_chat

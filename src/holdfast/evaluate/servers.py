@@ -1,13 +1,21 @@
 """Which model an OpenAI-compatible server has, how long its contexts may be, and the key to it.
 
-`GET /v1/models` gives the names, and of most servers the length of a context. Where it does not, a turn that does not
-fit is shortened until it does.
+`GET /v1/models` gives the names. The length of a context has as many places as there are servers:
+
+    vLLM, SGLang       `max_model_len` of the model
+    llama.cpp          `meta.n_ctx` of the model; before that existed, `default_generation_settings.n_ctx` of `/props`
+    LM Studio          `loaded_context_length` of the model, in `/api/v0/models`
+    TGI                `max_total_tokens` of `/info`
+    OpenRouter, Groq   `context_length`, `context_window` of the model
+    OpenAI, Anthropic  not given
+
+It is looked for in all of them, because LM Studio and older llama.cpp cut a longer prompt without an error.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +25,7 @@ from holdfast.base.workers import LoopThread
 
 KEY = "OPENAI_API_KEY"
 """The environment variable of the key, unless another is named."""
-_LENGTHS = ("max_model_len", "context_length", "context_window")  # vLLM and SGLang, OpenRouter, Groq
+_LENGTHS = ("max_model_len", "loaded_context_length", "context_length", "context_window", "max_context_length")
 _SHOWN = 8  # names of models in an error
 _LONGEST_NAME = 256
 _MOST_MODELS = 10_000
@@ -76,19 +84,27 @@ def find_server(address: str, model: str | None, *, api_key: str | None = None) 
     url = completions_url(address)
     base, where = url.removesuffix("/completions").removesuffix("/chat"), f"--server {address.partition('?')[0]}"
     http, loop = HTTPClient(url, secret=api_key, proxies=uses_proxy(url)), LoopThread("server")
+
+    def get(page: str) -> Answer:
+        try:
+            return loop.run(http.exchange("GET", page, seconds=_TIMEOUT))
+        except (TimeoutError, ConnectionError, ValueError) as error:
+            raise ConfigError(f"--server: {error}; is it running there?") from None
+
     try:
-        answer = loop.run(http.exchange("GET", f"{base}/models", seconds=_TIMEOUT))
-    except (TimeoutError, ConnectionError, ValueError) as error:
-        raise ConfigError(f"--server: {error}; is it running there?") from None
+        answer = get(f"{base}/models")
+        if answer.status in (401, 403) and api_key is None:
+            raise ConfigError(
+                f"{where}: it requires an API key; put it into the environment variable {KEY}, or name another "
+                "variable with --api-key-env"
+            )
+        entry = _choose(answer, model, where)
+        context = _length(entry)
+        if context is None:
+            context = _length_elsewhere(get, base.removesuffix("/v1"), entry["id"])
     finally:
         loop.close()
-    if answer.status in (401, 403) and api_key is None:
-        raise ConfigError(
-            f"{where}: it requires an API key; put it into the environment variable {KEY}, or name another variable "
-            "with --api-key-env"
-        )
-    entry = _choose(answer, model, where)
-    return Server(url=url, model=entry["id"], context=_length(entry), api_key=api_key)
+    return Server(url=url, model=entry["id"], context=context, api_key=api_key)
 
 
 def uses_proxy(url: str) -> bool:
@@ -142,10 +158,25 @@ def _listed(names: Sequence[str], answer: Answer, of: int | None = None) -> str:
 
 
 def _length(entry: Mapping[str, Any]) -> int | None:
-    """The most tokens of a context; None if the server does not say. llama.cpp says it in `meta`."""
     meta = entry.get("meta")
     values = [*(entry.get(name) for name in _LENGTHS), meta.get("n_ctx") if isinstance(meta, dict) else None]
     return next((value for value in values if isinstance(value, int) and value > 0), None)
+
+
+def _length_elsewhere(get: Callable[[str], Answer], root: str, model: str) -> int | None:
+    """The length of a context from the addresses of LM Studio, TGI and llama.cpp; None if there is none of them."""
+
+    def entries() -> Iterator[Mapping[str, Any]]:
+        for path in ("/api/v0/models", "/info", "/props"):
+            payload = _object(get(f"{root}{path}"))
+            yield from (entry for entry in _entries(payload) if entry["id"] == model)
+            yield {"max_model_len": payload.get("max_total_tokens")}
+            yield {"meta": payload.get("default_generation_settings")}
+
+    try:
+        return next((length for entry in entries() if (length := _length(entry)) is not None), None)
+    except ConfigError:
+        return None
 
 
 def _object(answer: Answer) -> dict[str, Any]:
