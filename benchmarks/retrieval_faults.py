@@ -34,30 +34,16 @@ from measuring import table, write_json
 
 SURPLUS = ("twice", "500 after 200", "again while idle", "again after the next request")
 FAULTS = ("silence", "reset", "status 500", "not JSON", "half a body", "drip", *SURPLUS)
-MORE_FAULTS = ("slow", "JSON of another shape")
 ECHO = "/echo"  # the path at which the server sends the id of a request back
 Outcome = list[list[Hit]] | RetrievalError
 
 
-OTHER_SHAPES = (
-    b'{"result": [[]], "errors": true}',
-    b'{"result": [[]], "errors": 5}',
-    b'{"result": [[{"document": {"id": "x", "contents": "x"}, "score": ' + b"9" * 400 + b"}]]}",
-    b'{"result": [[{"document": {"contents": "\\ud800"}, "score": 1}]]}',
-    b'{"result": [[{"document": {"id": {}, "contents": "x"}}]]}',
-    b'{"result": {}}',
-    b'{"result": []}',
-    b"[" * 100_000,
-    b"null",
-)
-
-
 @contextmanager
-def faulty_server(share: float, seed: int, faults: Sequence[str] = FAULTS) -> Iterator[tuple[str, Any]]:
+def faulty_server(share: float, seed: int) -> Iterator[tuple[str, Any]]:
     """Its address, and how often it met attempts with each fault, and last with an answer."""
     processes = multiprocessing.get_context("spawn")
-    (port, told), met = processes.Pipe(duplex=False), processes.Array("i", len(faults) + 1)
-    server = processes.Process(target=misbehave, args=(share, seed, told, met, faults), daemon=True)
+    (port, told), met = processes.Pipe(duplex=False), processes.Array("i", len(FAULTS) + 1)
+    server = processes.Process(target=misbehave, args=(share, seed, told, met), daemon=True)
     server.start()
     told.close()  # so that the other end is closed when the server dies
     try:
@@ -67,7 +53,7 @@ def faulty_server(share: float, seed: int, faults: Sequence[str] = FAULTS) -> It
         server.join()
 
 
-def misbehave(share: float, seed: int, port: Any, met: Any, faults: Sequence[str] = FAULTS) -> None:
+def misbehave(share: float, seed: int, port: Any, met: Any) -> None:
     """The server; counts what it did in `met`."""
     rng = random.Random(seed)
 
@@ -91,11 +77,9 @@ def misbehave(share: float, seed: int, port: Any, met: Any, faults: Sequence[str
             for query in request["queries"]
         ]
         body = json.dumps({"result": result}).encode()
-        fault = rng.randrange(len(faults)) if rng.random() < share else len(faults)
+        fault = rng.randrange(len(FAULTS)) if rng.random() < share else len(FAULTS)
         met[fault] += 1
-        name = faults[fault] if fault < len(faults) else ""
-        if name == "slow":
-            await asyncio.sleep(0.2)
+        name = FAULTS[fault] if fault < len(FAULTS) else ""
         if name == "silence":
             await reader.read()  # until the client has enough
             return None
@@ -104,8 +88,6 @@ def misbehave(share: float, seed: int, port: Any, met: Any, faults: Sequence[str
             return None
         if name == "not JSON":
             body = b"<html>try again</html>"
-        if name == "JSON of another shape":
-            body = rng.choice(OTHER_SHAPES)
         status = b"500 Oops" if name == "status 500" else b"200 OK"
         echo = [line for line in head.split(b"\r\n") if line.startswith(b"holdfast-request:")]
         lines = [b"HTTP/1.1 " + status, b"Content-Length: %d" % len(body), *(echo if ECHO.encode() in head else [])]

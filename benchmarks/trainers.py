@@ -23,15 +23,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 
-NAMES = {"local": "holdfast train", "trl": "TRL", "trl-vllm": "TRL, vLLM"}
+TRAINERS = ("local", "trl", "trl-vllm")
 ARMS = {
     "GRPO": ["--loss.penalty.name", "none"],
     "LLDS": ["--loss.penalty.name", "llds"],
     "mask": ["--loss.penalty.name", "none", "--sampling.mask_logprobs", "true"],
 }
-WINDOW = 5
 ON_CPU = Path(__file__).parents[1] / "tests" / "engines" / "vllm" / "on_cpu.py"
 
 
@@ -135,34 +133,17 @@ def trained(planned: Run) -> tuple[Path, Path, Path]:
 
 
 def series(planned: Run) -> list[dict[str, float]]:
-    """Per rollout batch: reward, entropy, and where measured displacement of the correct rollouts."""
+    """Reward and entropy of each rollout batch."""
     if planned.trainer == "local":
         lines = [json.loads(line) for line in (planned.folder / "metrics.jsonl").read_text().splitlines()]
-        names = {"reward": "reward/mean", "entropy": "entropy/mean", "displacement": "displacement/correct"}
+        names = {"reward": "reward/mean", "entropy": "entropy/mean"}
     else:
         states = (planned.folder / "run").glob("checkpoint-*/trainer_state.json")
         newest = max(states, key=lambda p: int(p.parent.name.rpartition("-")[2]))
         lines = json.loads(newest.read_text())["log_history"]
-        names = {"reward": "reward", "entropy": "entropy", "displacement": "holdfast/displacement/correct"}
+        names = {"reward": "reward", "entropy": "entropy"}
     rows = [line for line in lines if names["reward"] in line]
     return [{key: row[name] for key, name in names.items() if name in row} for row in rows]
-
-
-def describe(planned: Run) -> str:
-    """A row of the table."""
-    rows = series(planned)
-    rewards = [row["reward"] for row in rows]
-    means = [mean(rewards[max(0, i - WINDOW + 1) : i + 1]) for i in range(len(rewards))]
-    every = max(len(means) // 6, 1)
-    curve = " ".join(f"{means[i]:.2f}" for i in range(WINDOW - 1, len(means), every))
-    lowest = min(means[means.index(max(means)) :])
-    moved = [row["displacement"] for row in rows if "displacement" in row]
-    entropy = mean(row["entropy"] for row in rows[-WINDOW:])
-    return (
-        f"| {NAMES[planned.trainer]} | {planned.arm} | {planned.seed} | {curve} | {max(means):.2f} | "
-        f"{lowest:.2f} | "
-        f"{rows[0]['entropy']:.2f} → {entropy:.2f} | {mean(moved) if moved else float('nan'):+.4f} |"
-    )
 
 
 def main() -> None:
@@ -171,7 +152,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="rollout batches")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["GRPO", "LLDS"])
-    parser.add_argument("--trainers", nargs="+", choices=NAMES, default=["local", "trl"])
+    parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=["local", "trl"])
     parser.add_argument("--model", type=Path, help="a warm-started model; else one is made")
     parser.add_argument("--coef", type=float, default=0.5, help="of LLDS")
     parser.add_argument("--minutes", type=float, help="end a run after this long")
@@ -200,16 +181,9 @@ def main() -> None:
     with ThreadPoolExecutor(options.jobs) as pool:
         for finished, _ in zip(runs, pool.map(lambda r: train(r, plan, model), runs), strict=True):
             print(f"{finished.trainer}, {finished.arm}, seed {finished.seed}: done", flush=True)
-    columns = ["trainer", "loss", "seed", "reward, 5-step means", "peak", "lowest after", "entropy", "displacement"]
-    lines = [
-        f"| {' | '.join(columns)} |",
-        "|---" * len(columns) + "|",
-        *(describe(r) for r in sorted(runs, key=lambda r: (r.arm, r.trainer, r.seed))),
-    ]
-    (out / "trainers.md").write_text("\n".join(lines) + "\n")
     curves = {r.folder.name: series(r) for r in runs}
     (out / "trainers.json").write_text(json.dumps(curves, indent=1) + "\n")
-    print("\n".join(lines))
+    print(f"The curves: holdfast report {' '.join(str(r.folder) for r in runs)}")
     if options.evaluate:
         scores = {"start": evaluate(model, options.recipe, Path.cwd(), options.settings, out / "eval-start")}
         for r in runs:
