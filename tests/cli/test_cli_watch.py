@@ -103,17 +103,6 @@ def test_what_cannot_be_watched(log: Path, tmp_path: Path, holdfast: Run) -> Non
     assert "2 runs here; watch one of them: other, run" in holdfast("watch", str(tmp_path), code=2).stderr
 
 
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The paths that were read, one for each time."""
-    from holdfast.diagnose import readers
-
-    paths: list[Path] = []
-    read_logs = readers.read_logs
-    monkeypatch.setattr(readers, "read_logs", lambda path, names: paths.append(path) or read_logs(path, names))
-    return paths
-
-
 def test_a_command_gets_each_finding_once(log: Path, meanwhile: Any, holdfast: Run, tmp_path: Path) -> None:
     log.write_text(rows(1, 30))
     meanwhile(lambda: append(log, rows(31, 32)))

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from holdfast.base.errors import ConfigError
 from holdfast.cli.findings import entry, paragraph, show, show_differences
-from holdfast.cli.pages import check_page
-from holdfast.cli.sources import LogsArgument, NameOption, given_names, read_sources
+from holdfast.cli.sources import LogsArgument, NameOption, check_page, given_names, read_sources
 from holdfast.cli.terminal import err, out
 
 if TYPE_CHECKING:
