@@ -8,9 +8,8 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -51,17 +50,12 @@ Out = Annotated[
 ]
 
 
-class What(StrEnum):
-    """What is measured; the help of the command explains each."""
-
-    PER_SAMPLE = "per-sample"
-    TAIL_LEAK = "tail-leak"
-
-
 def probe(
     ctx: typer.Context,
     target: Target,
-    what: Annotated[What, typer.Option(metavar="WHAT", help="What to measure, from the list above.")],
+    what: Annotated[
+        Literal["per-sample", "tail-leak"], typer.Option(metavar="WHAT", help="What to measure, from the list above.")
+    ],
     checkpoint: Checkpoint = None,
     recipe: Recipe = None,
     questions: Questions = None,
@@ -94,10 +88,10 @@ def probe(
     [cyan]holdfast probe Qwen/Qwen2.5-3B --recipe my.toml --what tail-leak[/cyan]
     """
     penalties = [name.strip() for name in compare.split(",")] if compare else []
-    updates = what is What.PER_SAMPLE
+    updates = what == "per-sample"
     for option in ["--compare"] * bool(penalties) + ["--optimizer-state"] * optimizer_state:
         if not updates:
-            raise ConfigError(f"{option} with --what {what.value}: this probe makes no update; leave it out")
+            raise ConfigError(f"{option} with --what {what}: this probe makes no update; leave it out")
 
     def run(subject: Subject, rollouts: Rollouts, seed: int, listener: Listener) -> Result:
         from holdfast.evaluate.probes import per_sample, tail_leak
@@ -107,7 +101,7 @@ def probe(
         return tail_leak(subject, rollouts)
 
     asked = Asked(target, checkpoint, recipe, ctx.meta["settings"], questions, seed, optimizer_state, folder)
-    measure(what.value, run, asked, penalties, with_reference=updates)
+    measure(what, run, asked, penalties, with_reference=updates)
 
 
 @dataclass(frozen=True)
