@@ -33,18 +33,6 @@ ARMS = {
 ON_CPU = Path(__file__).parents[1] / "tests" / "engines" / "vllm" / "on_cpu.py"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What all runs share."""
-
-    recipe: str
-    settings: list[str]
-    out: Path
-    steps: int
-    coef: float
-    minutes: float | None
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """One trainer, one arm, one seed."""
@@ -79,33 +67,33 @@ def run(command: list[str], log: Path, where: Path | None = None, seconds: float
         raise SystemExit(f"{' '.join(command[:4])} … failed, see {log}")
 
 
-def warm_start(plan: Plan) -> Path:
+def warm_start(options: argparse.Namespace, out: Path) -> Path:
     """The folder of the model that all runs start from."""
-    folder = plan.out / "start"
+    folder = out / "start"
     if not (folder / "done").is_file():
-        where = ["--run.dir", str(plan.out), "--run.name", "start", "--overwrite", "--run.threads", "1"]
-        holdfast("warm-start", plan.recipe, *plan.settings, *where, log=plan.out / "start.log")
+        where = ["--run.dir", str(out), "--run.name", "start", "--overwrite", "--run.threads", "1"]
+        holdfast("warm-start", options.recipe, *options.settings, *where, log=out / "start.log")
         (folder / "done").touch()
     return next(path.parent for path in sorted(folder.rglob("config.json")))
 
 
-def train(planned: Run, plan: Plan, model: Path) -> None:
+def train(planned: Run, options: argparse.Namespace, model: Path) -> None:
     """One run; nothing when it is there already."""
     if planned.done:
         return
-    seconds = plan.minutes and 60 * plan.minutes
-    settings = [*plan.settings, *ARMS[planned.arm], "--model.path", str(model.resolve())]
-    settings += ["--loss.penalty.coef", str(plan.coef)] if planned.arm == "LLDS" else []
+    seconds = options.minutes and 60 * options.minutes
+    settings = [*options.settings, *ARMS[planned.arm], "--model.path", str(model.resolve())]
+    settings += ["--loss.penalty.coef", str(options.coef)] if planned.arm == "LLDS" else []
     settings += ["--warm_start.steps", "0", "--world.scripts.plain_steps", "0", "--run.device", "cpu"]
-    settings += ["--run.seed", str(planned.seed), "--train.steps", str(plan.steps), "--run.threads", "1"]
-    settings += ["--checkpoint.every", str(min(plan.steps, 2) if seconds else plan.steps)]
+    settings += ["--run.seed", str(planned.seed), "--train.steps", str(options.steps), "--run.threads", "1"]
+    settings += ["--checkpoint.every", str(min(options.steps, 2) if seconds else options.steps)]
     log = planned.folder.with_suffix(".log")
     if planned.trainer == "local":
         where = ["--run.dir", str(planned.folder.parent), "--run.name", planned.folder.name, "--overwrite"]
-        holdfast("train", plan.recipe, *settings, *where, log=log, seconds=seconds)
+        holdfast("train", options.recipe, *settings, *where, log=log, seconds=seconds)
     else:
         where = ["--run.dir", ".", "--run.name", "run", "--out", str(planned.folder), "--overwrite"]
-        holdfast("launch", "trl", plan.recipe, *settings, *where, log=log)
+        holdfast("launch", "trl", options.recipe, *settings, *where, log=log)
         script = planned.folder / "train.py"
         if planned.trainer == "trl-vllm":
             script.write_text(script.read_text().replace("use_vllm=False,", "use_vllm=True,"))
@@ -169,17 +157,9 @@ def main() -> None:
         for arm in options.arms
         for trainer in options.trainers
     ]
-    plan = Plan(
-        recipe=options.recipe,
-        settings=options.settings,
-        out=out,
-        steps=options.steps,
-        coef=options.coef,
-        minutes=options.minutes,
-    )
-    model = options.model or warm_start(plan)
+    model = options.model or warm_start(options, out)
     with ThreadPoolExecutor(options.jobs) as pool:
-        for finished, _ in zip(runs, pool.map(lambda r: train(r, plan, model), runs), strict=True):
+        for finished, _ in zip(runs, pool.map(lambda r: train(r, options, model), runs), strict=True):
             print(f"{finished.trainer}, {finished.arm}, seed {finished.seed}: done", flush=True)
     curves = {r.folder.name: series(r) for r in runs}
     (out / "trainers.json").write_text(json.dumps(curves, indent=1) + "\n")

@@ -106,6 +106,9 @@ def test_later_findings_are_named_and_verbose_prints_them(holdfast: Holdfast, fa
     whole = holdfast("diagnose", failing, "--verbose", code=1).stdout
     assert re.findall(r"^([A-Z]{3}\d{3})  step (\d+)", whole, re.M) == found
     assert rows_of(whole, 80) > SCREEN
+    flat = " ".join(whole.split())
+    assert "Could not be checked, because the log lacks series:" in flat
+    assert "LLD001 needs displacement/correct, displacement/fraction, likelihood/correct. Logged by" in flat
 
 
 # ---- Markdown and JSON

@@ -87,7 +87,6 @@ def test_a_dry_run_names_the_folder_and_makes_nothing(trainer: Any, holdfast: Ru
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--train.stesp", "5"], "error: --train.stesp: there is no such setting; did you mean train.steps?\n"),
         (["--dryrun"], "error: there is no option --dryrun; did you mean --dry-run?\n"),
         (["--train.steps", "--dry-run"], "error: --train.steps needs a value; write --train.steps 60\n"),
         (["--run.name", "a/b"], "error: {quickstart}: run.name = 'a/b' is not "),
