@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.adapters.launch.view import in_host as translated
 from holdfast.adapters.launch.view import launch_of
-from holdfast.base.glossary import EXPLANATIONS, METRICS
+from holdfast.base.glossary import METRICS
 from holdfast.diagnose.codes import CODES
 from holdfast.diagnose.diagnose import logged_by
 from holdfast.diagnose.rules import RULES
@@ -140,18 +140,12 @@ def glossary() -> str:
     return "".join(["| series | meaning |\n|---|---|\n", *rows])
 
 
-def explanations() -> str:
-    """The series in which each explanation of a collapse would show first."""
-    rows = [f"| {name} | {', '.join(f'`{one}`' for one in names)} |\n" for name, names in EXPLANATIONS.items()]
-    return "".join(["| explanation | series |\n|---|---|\n", *rows])
-
-
 # ---- all of them
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "codes.md": {"table": decidable, "codes": lambda: "\n".join(map(section, CODES))},
     "methods.md": {"methods": methods},
-    "metrics.md": {"glossary": glossary, "explanations": explanations},
+    "metrics.md": {"glossary": glossary},
 }
 """Page -> its parts."""
 
