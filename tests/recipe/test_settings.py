@@ -11,12 +11,7 @@ from holdfast.base.errors import ConfigError
 from holdfast.methods.penalties import PENALTIES, NoPenalty
 from holdfast.recipe import dump, load, setting_values, validate
 
-
-def refusal(*overrides: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load(overrides=overrides)
-    return str(caught.value)
-
+from .test_config import refusal
 
 # ---- settings that contradict each other: each sentence names what to change
 
