@@ -16,7 +16,6 @@ from holdfast.base.files import locked
 from holdfast.cli import recipes
 from holdfast.cli.runs import claim
 from holdfast.recipe import load, validate
-from holdfast.train.listener import Listener, StepResult
 
 from .conftest import then_raise
 
@@ -149,17 +148,6 @@ def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 # ---- what `holdfast train` says of a run that goes well
-
-
-def test_progress_is_plain_where_nobody_watches(trainer: Any, holdfast: Run) -> None:
-    def script(run_dir: Path, listener: Listener) -> None:
-        listener.stage("training", 2)
-        listener.step(StepResult(step=1, metrics={"reward/mean": 0.25}))
-
-    trainer.script = script
-    text = holdfast("train").stdout
-    assert text.startswith("holdfast · runs/quickstart\ntraining 0/2\nstep 1/2  reward 0.250")
-    assert "\x1b" not in text
 
 
 def test_closing(trainer: Any, holdfast: Run) -> None:
