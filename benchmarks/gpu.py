@@ -149,6 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     import torch
 
+    import gpu_hardware
     import gpu_parts
 
     options.device = "cpu" if options.toy else options.device or "cuda"
@@ -157,7 +158,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.part:
         deadline = time.monotonic() + options.seconds
         where = Path(options.folder), torch.device(options.device)
-        gpu_parts.run_part(gpu_parts.Bench(options.part, *where, options.toy, deadline, options.model))
+        gpu_parts.run_part(gpu_hardware.Bench(options.part, *where, options.toy, deadline, options.model))
         return 0
     budgets = {name: seconds for name, (seconds, _) in gpu_parts.PARTS.items()}
     kit = Kit(options)

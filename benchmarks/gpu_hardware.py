@@ -1,13 +1,25 @@
-"""What a device can do at most, and what a step of decoding or an update needs at least."""
+"""What a device can do at most, what a step of decoding or an update needs at least, and where a part runs."""
 
 from __future__ import annotations
 
+import copy
+import gc
+import json
+import os
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+
+import rollout
+
+OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRL_EXPERIMENTAL_SILENCE"), "1")
+LIMITS = "limits.json"
 
 BF16_PEAKS = {
     "H100 PCIe": 756,
@@ -168,3 +180,68 @@ def limits_of(device: torch.device, *, toy: bool) -> dict[str, Any]:
         "peak_tflop_s": peak,
         "peak_from": source,
     }
+
+
+def silent_tokenizer() -> Any:
+    """A tokenizer of made-up words that knows no token that ends a text. Models have more ids than it knows."""
+    from holdfast.data.world.model import build_tokenizer
+
+    tokenizer = copy.deepcopy(build_tokenizer([" ".join(rollout.words())], rollout.words()))
+    tokenizer.eos_token = None
+    return tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where a part runs, how large, for how long, and where its results go."""
+
+    part: str
+    folder: Path
+    device: torch.device
+    toy: bool
+    deadline: float
+    """Of `time.monotonic`: what has not begun by then is left out."""
+    model: str = ""
+    """The folder of SmolLM2; empty takes what `holdfast model get smollm2` has stored."""
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self.deadline - time.monotonic()
+
+    def write(self, row: dict[str, Any]) -> None:
+        line = json.dumps(row)
+        print(line, flush=True)
+        with (self.folder / f"{self.part}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    @contextmanager
+    def arm(self, **labels: Any) -> Iterator[dict[str, Any]]:
+        """A row to fill. It is written with the peak memory, or with the error that ended the arm; the next goes on."""
+        row = dict(labels)
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+        try:
+            yield row
+        except torch.OutOfMemoryError:
+            row["error"] = "out of memory"
+        except Exception as error:
+            traceback.print_exc()
+            row["error"] = (f"{type(error).__name__}: {error}".strip().splitlines() or [""])[0][:200]
+        if self.device.type == "cuda":
+            row["peak_gb"] = torch.cuda.max_memory_allocated(self.device) / 1e9
+        self.write(row)
+
+    def limits(self) -> dict[str, Any]:
+        """Of the device: as the part of that name has measured them, else measured now."""
+        path = self.folder / LIMITS
+        if not path.is_file():
+            path.write_text(json.dumps(limits_of(self.device, toy=self.toy)))
+        return json.loads(path.read_text())
+
+    def environment(self) -> dict[str, str]:
+        """For processes of their own: wall-clock seconds are measured, so no CPU thread is counted."""
+        kept = os.environ if self.toy else {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+        return {**kept, **OFFLINE}

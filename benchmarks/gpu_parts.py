@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import copy
-import gc
 import importlib.util
 import json
 import os
@@ -15,12 +12,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,78 +23,30 @@ from unittest.mock import patch
 import torch
 
 import rollout
-from gpu_hardware import SHAPES, Shape, limits_of, parameters_of, seconds_of, step_bytes, update_flops, wait_for
+from gpu_factbook import measure_factbook
+from gpu_hardware import (
+    SHAPES,
+    Bench,
+    Shape,
+    parameters_of,
+    seconds_of,
+    silent_tokenizer,
+    step_bytes,
+    update_flops,
+    wait_for,
+)
 from holdfast.agent.batch import TokenBatch
 from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import ready
-from holdfast.model.models import MODELS, stored
 from holdfast.model.policy import Request
-from holdfast.recipe import load, validate
+from holdfast.recipe import validate
 from holdfast.train.learner import make_learner
 from holdfast.train.optimizer import clipped_step
 
 ROOT = Path(__file__).resolve().parents[1]
-OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRL_EXPERIMENTAL_SILENCE"), "1")
-LIMITS = "limits.json"
-SMOLLM2 = MODELS["smollm2"].hub_id
-NO_GRAPHS = "holdfast, fp32 weights, autocast, no CUDA graphs"
+NO_GRAPHS, GENERATE = "holdfast, fp32 weights, autocast, no CUDA graphs", "transformers generate, bf16 weights"
+SAMPLERS = ("holdfast, fp32 weights, autocast", NO_GRAPHS, "holdfast, bf16 weights", GENERATE)
 TINY = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """Where a part runs, how large, for how long, and where its results go."""
-
-    part: str
-    folder: Path
-    device: torch.device
-    toy: bool
-    deadline: float
-    """Of `time.monotonic`: what has not begun by then is left out."""
-    model: str = ""
-    """The folder of SmolLM2; empty takes what `holdfast model get smollm2` has stored."""
-
-    @property
-    def left(self) -> float:
-        """Seconds."""
-        return self.deadline - time.monotonic()
-
-    def write(self, row: dict[str, Any]) -> None:
-        line = json.dumps(row)
-        print(line, flush=True)
-        with (self.folder / f"{self.part}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-
-    @contextmanager
-    def arm(self, **labels: Any) -> Iterator[dict[str, Any]]:
-        """A row to fill. It is written with the peak memory, or with the error that ended the arm; the next goes on."""
-        row = dict(labels)
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self.device)
-        try:
-            yield row
-        except torch.OutOfMemoryError:
-            row["error"] = "out of memory"
-        except Exception as error:
-            traceback.print_exc()
-            row["error"] = (f"{type(error).__name__}: {error}".strip().splitlines() or [""])[0][:200]
-        if self.device.type == "cuda":
-            row["peak_gb"] = torch.cuda.max_memory_allocated(self.device) / 1e9
-        self.write(row)
-
-    def limits(self) -> dict[str, Any]:
-        """Of the device: as the part of that name has measured them, else measured now."""
-        path = self.folder / LIMITS
-        if not path.is_file():
-            path.write_text(json.dumps(limits_of(self.device, toy=self.toy)))
-        return json.loads(path.read_text())
-
-    def environment(self) -> dict[str, str]:
-        """For processes of their own: wall-clock seconds are measured, so no CPU thread is counted."""
-        kept = os.environ if self.toy else {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-        return {**kept, **OFFLINE}
 
 
 def measure_limits(bench: Bench) -> None:
@@ -124,13 +70,15 @@ def run_tests(bench: Bench) -> None:
 # ---- rollouts
 
 
-def silent_tokenizer() -> Any:
-    """A tokenizer of made-up words that knows no token that ends a text. Models have more ids than it knows."""
-    from holdfast.data.world.model import build_tokenizer
+def policy_of(arm: str, model: Any, tokenizer: Any, **options: Any) -> HFPolicy:
+    """Weights of bf16, or of float32 with autocast."""
+    model.to(torch.bfloat16 if "bf16" in arm else torch.float32)
+    return HFPolicy(model, tokenizer, autocast_dtype=None if "bf16" in arm else torch.bfloat16, **options)
 
-    tokenizer = copy.deepcopy(build_tokenizer([" ".join(rollout.words())], rollout.words()))
-    tokenizer.eos_token = None
-    return tokenizer
+
+def graphs_of(arm: str) -> Any:
+    """Where no step is captured, in the arm of that name."""
+    return patch("holdfast.model.hf.StepGraphs", lambda: None) if arm == NO_GRAPHS else nullcontext()
 
 
 def random_prompts(rows: int, length: int, vocabulary: int) -> list[list[int]]:
@@ -220,31 +168,24 @@ def measure_decoding(bench: Bench, shape: Shape, size: str) -> None:
     prompts, tokenizer = random_prompts(rows, length, shape.vocabulary), silent_tokenizer()
     limits, model = bench.limits(), shape.build().to(bench.device)
     labels = {"kind": "decode", "size": size, "rows": rows, "prompt": length, "new": new}
-    most = length + new + 1
     labels["floor_s"] = step_bytes(shape, rows, length + new / 2, 2) / (limits["copy_gb_s"] * 1e9)
 
     def measure(row: dict[str, Any], generate: Callable[[int], None]) -> None:
         row |= seconds_per_token(bench.device, generate, new)
         row |= {"tokens_per_s": rows / row["step_s"], "share_of_floor": labels["floor_s"] / row["step_s"]}
-        row |= work_per_token(bench.device, generate)
 
-    with bench.arm(arm="holdfast, fp32 weights, autocast", **labels) as row:
-        measure(row, partial(ours, HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16, max_tokens=most), prompts))
-    with (
-        bench.arm(arm=NO_GRAPHS, **labels) as row,
-        patch("holdfast.model.hf.StepGraphs", lambda: None),
-    ):
-        measure(row, partial(ours, HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16, max_tokens=most), prompts))
-    model = model.to(torch.bfloat16)
-    with bench.arm(arm="holdfast, bf16 weights", **labels) as row:
-        measure(row, partial(ours, HFPolicy(model, tokenizer, max_tokens=most), prompts))
-    with bench.arm(arm="transformers generate, bf16 weights", **labels) as row:
-        measure(row, partial(theirs, model, prompts))
+    for arm in SAMPLERS:
+        with graphs_of(arm):
+            policy = policy_of(arm, model, tokenizer, max_tokens=length + new + 1)
+            generate = partial(theirs, model, prompts) if arm == GENERATE else partial(ours, policy, prompts)
+            with bench.arm(arm=arm, **labels) as row:
+                measure(row, generate)
+                row |= work_per_token(bench.device, generate)
+    del policy, generate
     del model
     if importlib.util.find_spec("vllm") is not None:
         with bench.arm(arm="vLLM, bf16 weights", **labels) as row:
-            row |= seconds_per_token(bench.device, with_vllm(shape, prompts, new), new)
-            row |= {"tokens_per_s": rows / row["step_s"], "share_of_floor": labels["floor_s"] / row["step_s"]}
+            measure(row, with_vllm(shape, prompts, new))
 
 
 def with_vllm(shape: Shape, prompts: list[list[int]], new: int) -> Callable[[int], None]:
@@ -283,21 +224,13 @@ def measure_rollouts(bench: Bench, shape: Shape, size: str) -> None:
     work = rollout.make_work(argparse.Namespace(seed=0, spread=0.5, **sizes), 2 if bench.toy else 4, tokenizer)
     model = shape.build().to(bench.device)
     labels = {"kind": "rollouts", "size": size, "rollouts": len(work.tasks), "sampled": work.sampled}
-    policies: dict[str, Callable[[], HFPolicy]] = {
-        "holdfast, fp32 weights, autocast": lambda: HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16),
-        NO_GRAPHS: lambda: HFPolicy(model, tokenizer, autocast_dtype=torch.bfloat16),
-        "holdfast, bf16 weights": lambda: HFPolicy(model.to(torch.bfloat16), tokenizer),
-        "transformers generate, bf16 weights": lambda: HFPolicy(model.to(torch.bfloat16), tokenizer),
-    }
-    for arm, make in policies.items():
-        eager = patch("holdfast.model.hf.StepGraphs", lambda: None) if arm == NO_GRAPHS else nullcontext()
-        with bench.arm(arm=arm, **labels) as row, eager:
-            policy = make()
-            run = rollout.run_generate if "generate" in arm else partial(rollout.run_loop, forget=False)
-            row["seconds"] = min(
-                seconds_of(bench.device, lambda run=run, policy=policy: run(policy, work, tokenizer)) for _ in range(2)
-            )
-            row["tokens_per_s"] = work.sampled / row["seconds"]
+    for arm in SAMPLERS:
+        with graphs_of(arm):
+            policy = policy_of(arm, model, tokenizer)
+            run = rollout.run_generate if arm == GENERATE else partial(rollout.run_loop, forget=False)
+            with bench.arm(arm=arm, **labels) as row:
+                row["seconds"] = min(seconds_of(bench.device, partial(run, policy, work, tokenizer)) for _ in range(2))
+                row["tokens_per_s"] = work.sampled / row["seconds"]
 
 
 def measure_size(bench: Bench, size: str) -> None:
@@ -409,166 +342,6 @@ def measure_step(bench: Bench) -> None:
             row[arm]["gpu_peak_gb"] = results[arm]["gpu_peak_gb"]
         if "trl" in arms:
             row["trl_over_holdfast"] = row["trl"]["step"] / row["holdfast"]["step"]
-
-
-# ---- a real model
-
-
-def measure_factbook(bench: Bench) -> None:
-    """The recipe `factbook` with GRPO, with LLDS and in TRL, one after another, from one warm start.
-
-    Each has an equal share of the time that is left; what it has logged by then counts.
-    """
-    model = bench.model or (str(tiny_model(bench.folder / "tiny")) if bench.toy else str(stored(SMOLLM2) or SMOLLM2))
-    settings = f"--run.dir {bench.folder / 'factbook'} --run.device {bench.device.type} --checkpoint.every 0"
-    settings += " --data.test none --eval.start false --train.steps 30 --train.micro_batch_tokens 16384"
-    if bench.toy:
-        settings += " --warm_start.steps 1 --train.steps 2 --train.questions 2 --train.group_size 2"
-        settings += " --train.optimizer_steps_per_rollout 2 --protocol.max_turn_tokens 4 --eval.questions 1"
-
-    with bench.arm(kind="factbook", arm="warm start") as row:
-        started = time.monotonic()
-        start = Run(bench, f"warm-start factbook {settings} --model.path {model} --run.name start", "start")
-        row["finished"] = start.finish(bench.left / 4)
-        row["seconds"] = time.monotonic() - started
-    if not row.get("finished"):
-        return
-    settings += f" --model.path {bench.folder / 'factbook' / 'start' / 'model'} --warm_start.steps 0"
-    penalties = {"GRPO": "--loss.penalty.name none", "LLDS": "--loss.penalty.name llds --loss.penalty.coef 1"}
-    arms = [*penalties, *["TRL"] * (importlib.util.find_spec("trl") is not None)]
-    for n, arm in enumerate(arms):
-        with bench.arm(kind="factbook", arm=arm) as row:
-            share = bench.left / (len(arms) - n)
-            if arm == "TRL":
-                row |= run_trl(bench, f"factbook {settings} {penalties['GRPO']} --run.name trl", share)
-                continue
-            run = Run(bench, f"train factbook {settings} {penalties[arm]} --run.name {arm}", arm)
-            row["finished"] = run.finish(share)
-            row |= read_run(bench.folder / "factbook" / arm)
-            shape = shape_of(json.loads((bench.folder / "factbook/start/model/config.json").read_text()))
-            row |= speeds(row, shape, bench.limits())
-
-
-def tiny_model(folder: Path) -> Path:
-    """A model folder of toy size that has the files of SmolLM2's; it has learned nothing."""
-    tokenizer, shape = silent_tokenizer(), SHAPES["toy"]
-    tokenizer.eos_token = tokenizer.pad_token
-    shape.build().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def shape_of(config: dict[str, Any]) -> Shape:
-    """Of a model's config.json."""
-    return Shape(
-        hidden=config["hidden_size"],
-        layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
-        kv_heads=config["num_key_value_heads"],
-        intermediate=config["intermediate_size"],
-        vocabulary=config["vocab_size"],
-        family="Qwen2" if config["model_type"] == "qwen2" else "Llama",
-    )
-
-
-def speeds(row: dict[str, Any], shape: Shape, limits: dict[str, Any]) -> dict[str, float]:
-    """Of the medians of a run: tokens/s, the share of the floor in rollouts, and the MFU of old pass and update.
-
-    Rollouts are taken as equally long. The longest of them needs more steps of decoding than this floor has.
-    """
-    rollouts, sampled, tokens = (round(row[name]) for name in ("rollouts", "sampled", "tokens"))
-    floor = sampled / rollouts * step_bytes(shape, rollouts, tokens / rollouts / 2, 2) / (limits["copy_gb_s"] * 1e9)
-    usual, _ = update_flops(shape, [tokens // rollouts] * rollouts, sampled)
-    return {
-        "rollout_tokens_per_s": sampled / row["rollout_s"],
-        "step_tokens_per_s": sampled / row["step_s"],
-        "share_of_floor": floor / row["rollout_s"],
-        "mfu": usual / row["update_s"] / (limits["peak_tflop_s"] * 1e12),
-    }
-
-
-def run_trl(bench: Bench, settings: str, seconds: float) -> dict[str, Any]:
-    """GRPO by the folder of `holdfast launch trl`: rollouts by vLLM where it is installed, else by transformers."""
-    folder = bench.folder / "factbook" / "trl"
-    Run(bench, f"launch trl {settings} --out {folder}", "launch").finish(seconds)
-    vllm = importlib.util.find_spec("vllm") is not None and not bench.toy
-    script = folder / "train.py"
-    if vllm:
-        script.write_text(script.read_text().replace("use_vllm=False", "use_vllm=True"))
-    run = Run(bench, str(script), "trl", python=())
-    finished = run.finish(seconds)
-    rows = [row for row in read_prints(run.log) if "step_time" in row]
-    config = load(folder / "recipe.toml")
-    steps, rollouts = config.train.optimizer_steps_per_rollout, config.train.questions * config.train.group_size
-    step_s = statistics.median(row["step_time"] * steps for row in rows)
-    sampled = statistics.median(row["completions/mean_length"] for row in rows) * rollouts
-    return {
-        "finished": finished,
-        "sampler": "vLLM" if vllm else "its own generate",
-        "steps": len(rows),
-        "step_s": step_s,
-        "step_tokens_per_s": sampled / step_s,
-        **ends([row["reward"] for row in rows]),
-    }
-
-
-def read_prints(log: Path) -> list[dict[str, float]]:
-    """The rows that a trainer of transformers has printed."""
-    rows = [line for line in log.read_text().splitlines() if line.startswith("{'")]
-    return [{name: float(value) for name, value in ast.literal_eval(row).items()} for row in rows]
-
-
-class Run:
-    """A command of holdfast, or with `python=()` a script, in the background."""
-
-    def __init__(self, bench: Bench, command: str, name: str, python: tuple[str, ...] = ("-m", "holdfast")) -> None:
-        self.log = bench.folder / "logs" / f"{bench.part}-{name}.log"
-        self.log.parent.mkdir(exist_ok=True)
-        environment = bench.environment() | {"HOLDFAST_CACHE": str(bench.folder / "cache")}
-        where = bench.folder if python else Path(command).parent
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *python, *command.split()],
-                cwd=where, env=environment, stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-
-    def finish(self, seconds: float) -> bool:
-        """Wait until it ends, or for so long; whether it ended by itself. Raises `RuntimeError` for one that failed."""
-        try:
-            self.process.wait(timeout=max(seconds, 1))
-        except subprocess.TimeoutExpired:
-            self.process.kill()  # what it has logged is whole; nobody waits for what it still saves
-            self.process.wait()
-            return False
-        if self.process.returncode:
-            raise RuntimeError((self.log.read_text().strip().splitlines() or ["it printed nothing"])[-1])
-        return True
-
-
-def read_run(run: Path) -> dict[str, Any]:
-    """What a run has logged so far, as medians over its steps."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    rows = [row for row in map(json.loads, lines) if "reward/mean" in row]
-    config = load(run / "config.toml")
-    rollouts = config.train.questions * config.train.group_size
-
-    def median(of: Callable[[dict[str, float]], float]) -> float:
-        return statistics.median(map(of, rows))
-
-    return {
-        "steps": len(rows),
-        "rollouts": rollouts,
-        "sampled": median(lambda row: row["rollout/length"]) * rollouts,
-        "tokens": median(lambda row: row["tokens_per_s"] * row["time/step_s"]),
-        "step_s": median(lambda row: row["time/step_s"]),
-        "rollout_s": median(lambda row: row["time/rollout_s"]),
-        "update_s": median(lambda row: row["time/update_s"]),
-        **ends([row["reward/mean"] for row in rows]),
-    }
-
-
-def ends(rewards: list[float]) -> dict[str, float]:
-    return {"first_reward": statistics.mean(rewards[:5]), "last_reward": statistics.mean(rewards[-5:])}
 
 
 PARTS: dict[str, tuple[float, Callable[[Bench], None]]] = {

@@ -6,7 +6,8 @@
 Both arms take the old log-probs and make the update, forward and backward passes and the optimizer included, from the
 same weights on the same rollouts. A step also has rollouts, which are left out here, so its share is smaller. A round
 runs both arms once, the order reversed from round to round; the cost is the seconds with NTHR over those without
-in the same round, minus 1. Shown is the median over rounds with a 95 % interval from order statistics.
+in the same round, minus 1. Shown is the median over rounds with a 95 % interval from order statistics. "active"
+is the share of sampled tokens whose weight NTHR lowers.
 
 Memory is the peak of the old pass, by PyTorch's record of every allocation: the scores' part beside one [V*, d] matrix
 in float32, V* being the tokens that occur in a group, and beside the hidden states, which are kept until the pass ends
@@ -18,8 +19,7 @@ two minutes a shape.
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from itertools import accumulate
 
 from torch.profiler import ProfilerActivity, profile
 
@@ -30,10 +30,13 @@ from holdfast.methods.penalties import NoPenalty
 from holdfast.methods.registry import NTHR, Methods
 from holdfast.recipe import Loss
 from holdfast.train.learner import Learner
-from measuring import median_interval, table, write_json
-from penalty_cost import SHAPES, Shape
+from measuring import write_json
+from penalty_cost import SHAPES, compare, cost_table, options_of
 
-ARMS = {nthr: Loss(kl_coef=0.0, penalty=NoPenalty(), methods=Methods(nthr=NTHR(on=nthr))) for nthr in (False, True)}
+ARMS = {
+    arm: Loss(kl_coef=0.0, penalty=NoPenalty(), methods=Methods(nthr=NTHR(on=arm == "nthr")))
+    for arm in ("none", "nthr")
+}
 FLOAT32 = 4
 
 
@@ -45,18 +48,18 @@ class Update(penalty_cost.Update):
 
     def weighed(self) -> float:
         """Share of sampled tokens whose weight NTHR lowers."""
-        minis = self.minibatches(self.learner(ARMS[True]))
-        micros = [micro for mini in minis for micro in mini]
+        micros = [micro for mini in self.minibatches(self.learner(ARMS["nthr"])) for micro in mini]
         lowered = sum(int((m.policy_weights[m.loss_mask] < 1).sum()) for m in micros if m.policy_weights is not None)
         return lowered / int(self.batch.loss_mask.sum())
 
-    def peak(self, *, nthr: bool) -> int:
+    def peak(self, arm: str) -> int:
         """Most bytes that an old pass holds beyond what was there before it."""
-        learner = self.learner(ARMS[nthr])
+        learner = self.learner(ARMS[arm])
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
             learner.old_pass(self.batch, self.plan)
-        return peak_bytes([(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events()
-                           if e.name() == "[memory]"])  # fmt: skip
+        events = [event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]
+        changes = sorted((event.start_ns(), event.nbytes()) for event in events)  # below 0: freed
+        return max(accumulate(change for _, change in changes))
 
     def describe(self) -> dict[str, float]:
         batch, width = self.batch, self.policy.model.config.hidden_size
@@ -73,58 +76,24 @@ class Update(penalty_cost.Update):
         }
 
 
-def peak_bytes(changes: list[tuple[int, int]]) -> int:
-    """The highest sum of (time, bytes allocated or, below 0, freed) in the order of time.
-
-    >>> peak_bytes([(2, -10), (0, 10), (1, 30), (3, 5)])
-    40
-    """
-    total = highest = 0
-    for _, change in sorted(changes):
-        total += change
-        highest = max(highest, total)
-    return highest
-
-
-def measure(shape: Shape, rounds: int, seed: int) -> dict[str, Any]:
-    """Seconds of every round, the cost in percent with its interval, and peaks of memory in bytes."""
-    update = Update(shape, seed)
-    for nthr in ARMS:
-        update.run(ARMS[nthr])  # warms up
-    seconds: dict[bool, list[float]] = {nthr: [] for nthr in ARMS}
-    for n in range(rounds):
-        for nthr in (False, True) if n % 2 else (True, False):
-            seconds[nthr].append(update.run(ARMS[nthr])[0])
-    return {
-        "shape": update.describe(),
-        "lowered": update.weighed(),
-        "seconds": {"plain": seconds[False], "nthr": seconds[True]},
-        "cost_percent": median_interval(
-            [100 * (a / b - 1) for a, b in zip(seconds[True], seconds[False], strict=True)]
-        ),
-        "peak_bytes": {"plain": update.peak(nthr=False), "nthr": update.peak(nthr=True)},
-    }
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["quickstart"])
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", metavar="PATH")
-    options = parser.parse_args()
-    results, rows = {}, []
+    options = options_of(__doc__)
+    results = {}
     for name in options.shape:
-        result = results[name] = measure(SHAPES[name], options.rounds, options.seed)
-        shape, peak = result["shape"], result["peak_bytes"]
-        print(f"{name}: " + ", ".join(f"{key} {value:,.0f}" for key, value in shape.items()))
-        cost, low, high = result["cost_percent"]
-        plain, nthr = (median_interval(result["seconds"][arm])[0] for arm in ("plain", "nthr"))
-        sizes = (peak["nthr"] - peak["plain"], shape["hidden bytes"], shape["matrix bytes"])
-        rows.append([name, f"{plain:.3f}", f"{nthr:.3f}", f"{cost:+.2f} %", f"{low:+.2f} to {high:+.2f} %",
-                     f"{result['lowered']:.2f}", *(f"{size / 2**20:.2f}" for size in sizes)])  # fmt: skip
-    header = ["shape", "s plain", "s NTHR", "cost", "95 % interval", "lowered", "MiB more", "of hidden", "[V*, d]"]
-    print(table(header, rows))
+        update = Update(SHAPES[name], options.seed)
+        lowered = {"none": 0.0, "nthr": update.weighed()}
+
+        def measured(arm: str, update: Update = update, lowered: dict[str, float] = lowered) -> tuple[float, float]:
+            return update.run(ARMS[arm])[0], lowered[arm]
+
+        result = compare(measured, list(ARMS), options.rounds)
+        shape, peak = update.describe(), {arm: update.peak(arm) for arm in ARMS}
+        results[name] = {"shape": shape, "peak_bytes": peak, **result}
+        print(f"\n{name}: " + ", ".join(f"{key} {value:,.0f}" for key, value in shape.items()))
+        print(cost_table(result, "s per update"))
+        sizes = (peak["nthr"] - peak["none"], shape["hidden bytes"], shape["matrix bytes"])
+        more, hidden, matrix = (f"{size / 2**20:.2f} MiB" for size in sizes)
+        print(f"the old pass holds {more} more; the hidden states are {hidden}, one [V*, d] is {matrix}")
     write_json(options.json, results)
 
 

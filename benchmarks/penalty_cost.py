@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -153,47 +154,63 @@ class Update:
         return self.minis
 
 
-def measure(shape: Shape, arms: list[str], rounds: int, seed: int) -> dict[str, Any]:
-    """Seconds of every round, and costs in percent with their intervals."""
-    losses = {arm: validate({"loss": {"kl_coef": 0.0, "penalty": ARMS[arm]}}).loss for arm in arms}
-    update = Update(shape, seed)
-    # Warms up, and shows whether the penalty has something to do.
-    active = {arm: update.run(loss)[1].get("penalty/active_fraction", 0.0) for arm, loss in losses.items()}
+Measured = Callable[[str], tuple[float, float]]
+"""Arm -> seconds of one update, and the share of preserved tokens on which the penalty was not 0."""
+
+
+def compare(measured: Measured, arms: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Seconds of every round, and what each arm costs beyond the first, in percent, with its interval."""
+    active = {arm: measured(arm)[1] for arm in arms}  # warms up, and shows whether the penalty has something to do
     seconds: dict[str, list[float]] = {arm: [] for arm in arms}
     for n in range(rounds):
         for arm in arms if n % 2 else reversed(arms):
-            seconds[arm].append(update.run(losses[arm])[0])
-    return {"shape": update.describe(), "seconds": seconds, "cost_percent": costs(seconds), "active_fraction": active}
-
-
-def costs(seconds: dict[str, list[float]]) -> dict[str, tuple[float, float, float]]:
-    """Per arm the median over rounds of what it costs beyond `none`, in percent, with its interval."""
-    return {
-        arm: median_interval([100 * (a / b - 1) for a, b in zip(arm_seconds, seconds["none"], strict=True)])
-        for arm, arm_seconds in seconds.items()
-        if arm != "none"
+            seconds[arm].append(measured(arm)[0])
+    cost = {
+        arm: median_interval([100 * (a / b - 1) for a, b in zip(seconds[arm], seconds[arms[0]], strict=True)])
+        for arm in arms[1:]
     }
+    return {"seconds": seconds, "cost_percent": cost, "active_fraction": active}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def cost_table(result: dict[str, Any], what: str, updates: int = 1) -> str:
+    """A row an arm; seconds are those of one of the `updates` that were timed together."""
+    rows = []
+    for arm, seconds in result["seconds"].items():
+        row = [arm, f"{median_interval(seconds)[0] / updates:.3f}", f"{result['active_fraction'][arm]:.2f}"]
+        if arm in result["cost_percent"]:
+            cost, low, high = result["cost_percent"][arm]
+            row += [f"{cost:+.2f} %", f"{low:+.2f} to {high:+.2f} %"]
+        rows.append(row + [""] * (5 - len(row)))
+    return table(["arm", what, "active", "cost", "95 % interval"], rows)
+
+
+def options_of(description: str, arms: Sequence[str] = ()) -> argparse.Namespace:
+    """The command line of the benchmarks of costs. The first of `arms` always takes part."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["quickstart"])
-    parser.add_argument("--arms", nargs="+", choices=[arm for arm in ARMS if arm != "none"], default=list(ARMS)[1:])
+    if arms:
+        parser.add_argument("--arms", nargs="+", choices=arms[1:], default=arms[1:])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", metavar="PATH")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = options_of(__doc__, list(ARMS))
     results = {}
     for name in options.shape:
-        result = results[name] = measure(SHAPES[name], ["none", *options.arms], options.rounds, options.seed)
-        print(f"\n{name}: " + ", ".join(f"{key} {value:,.0f}" for key, value in result["shape"].items()))
-        baseline = median_interval(result["seconds"]["none"])[0]
-        rows = [["plain GRPO", f"{baseline:.3f}", "", "", ""]]
-        for arm, (cost, low, high) in result["cost_percent"].items():
-            seconds = median_interval(result["seconds"][arm])[0]
-            active = f"{result['active_fraction'][arm]:.2f}"
-            rows.append([arm, f"{seconds:.3f}", active, f"{cost:+.2f} %", f"{low:+.2f} to {high:+.2f} %"])
-        print(table(["arm", "s per update", "active", "cost", "95 % interval"], rows))
+        update = Update(SHAPES[name], options.seed)
+
+        def measured(arm: str, update: Update = update) -> tuple[float, float]:
+            loss = validate({"loss": {"kl_coef": 0.0, "penalty": ARMS[arm]}}).loss
+            seconds, metrics = update.run(loss)
+            return seconds, metrics.get("penalty/active_fraction", 0.0)
+
+        result = compare(measured, ["none", *options.arms], options.rounds)
+        results[name] = {"shape": update.describe(), **result}
+        print(f"\n{name}: " + ", ".join(f"{key} {value:,.0f}" for key, value in update.describe().items()))
+        print(cost_table(result, "s per update"))
     write_json(options.json, results)
 
 

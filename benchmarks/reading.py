@@ -1,4 +1,4 @@
-"""How fast a log is read, beside `json.loads` of the same lines and pandas.
+"""How fast a log is read, beside `json.loads` of the same lines.
 
     OMP_NUM_THREADS=1 python benchmarks/reading.py
     OMP_NUM_THREADS=1 python benchmarks/reading.py --lines 20000 --rounds 1 --json reading.json
@@ -8,7 +8,7 @@ console, W&B's CSV; and in the trackers' own formats: W&B's file, TensorBoard's 
 MLflow. Every way of reading runs in a process of its own, the order reversed from round to round; the import is not
 counted. Seconds are CPU seconds of that process with OMP_NUM_THREADS=1, else wall-clock seconds. "ratio" is the median
 over rounds of the seconds over those of `json.loads` on verl's file in the same round. "peak" is the most resident
-memory of the process, less what it had before it read. pandas takes part where it is installed.
+memory of the process, less what it had before it read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -85,28 +84,13 @@ def json_loads(path: str) -> None:
             json.loads(line)
 
 
-def pandas_json(path: str) -> None:
-    import pandas
-
-    pandas.read_json(path, lines=True)
-
-
-def pandas_csv(path: str) -> None:
-    import pandas
-
-    pandas.read_csv(path)
-
-
 BASE = "json.loads, verl.jsonl"
 ARMS: dict[str, tuple[Callable[[str], None], str]] = {
     BASE: (json_loads, "verl.jsonl"),
     **{
         f"read_log, {name}": (read_log, name)
-        for name in ("metrics.jsonl", "verl.jsonl", "verl.log", "trl.log", "wandb.csv")
+        for name in ("metrics.jsonl", "verl.jsonl", "verl.log", "trl.log", "wandb.csv", *STORES)
     },
-    **{f"read_log, {name}": (read_log, name) for name in STORES},
-    "pandas, metrics.jsonl": (pandas_json, "metrics.jsonl"),
-    "pandas, wandb.csv": (pandas_csv, "wandb.csv"),
 }
 
 
@@ -121,14 +105,13 @@ def measure_arm(arm: str, folder: str) -> dict[str, float]:
 
 
 def measure(lines: int, rounds: int) -> dict[str, Any]:
-    arms = [arm for arm in ARMS if not arm.startswith("pandas") or find_spec("pandas")]
-    results: dict[str, list[dict[str, float]]] = {arm: [] for arm in arms}
+    results: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "small").mkdir()
         write_logs(Path(folder) / "small", 10)
         write_logs(Path(folder), lines)
         for number in range(rounds):
-            for arm in arms if number % 2 == 0 else reversed(arms):
+            for arm in ARMS if number % 2 == 0 else reversed(ARMS):
                 command = [sys.executable, __file__, "--one", arm, folder]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 results[arm].append(json.loads(done.stdout))

@@ -218,12 +218,8 @@ def main() -> None:
     raw = {
         server.name: {
             load: [
-                {
-                    "rate": load_round.rate,
-                    "cpu_ms": load_round.cpu_ms,
-                    "p99": load_round.latencies[-len(load_round.latencies) // 100],
-                }
-                for load_round in rounds
+                {"rate": one.rate, "cpu_ms": one.cpu_ms, "p99": one.latencies[-len(one.latencies) // 100]}
+                for one in rounds
             ]
             for load, rounds in server.rounds.items()
         }

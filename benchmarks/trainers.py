@@ -23,28 +23,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 
-NAMES = {"local": "holdfast train", "trl": "TRL", "trl-vllm": "TRL, vLLM"}
+TRAINERS = ("local", "trl", "trl-vllm")
 ARMS = {
     "GRPO": ["--loss.penalty.name", "none"],
     "LLDS": ["--loss.penalty.name", "llds"],
     "mask": ["--loss.penalty.name", "none", "--sampling.mask_logprobs", "true"],
 }
-WINDOW = 5
 ON_CPU = Path(__file__).parents[1] / "tests" / "engines" / "vllm" / "on_cpu.py"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What all runs share."""
-
-    recipe: str
-    settings: list[str]
-    out: Path
-    steps: int
-    coef: float
-    minutes: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +67,33 @@ def run(command: list[str], log: Path, where: Path | None = None, seconds: float
         raise SystemExit(f"{' '.join(command[:4])} … failed, see {log}")
 
 
-def warm_start(plan: Plan) -> Path:
+def warm_start(options: argparse.Namespace, out: Path) -> Path:
     """The folder of the model that all runs start from."""
-    folder = plan.out / "start"
+    folder = out / "start"
     if not (folder / "done").is_file():
-        where = ["--run.dir", str(plan.out), "--run.name", "start", "--overwrite", "--run.threads", "1"]
-        holdfast("warm-start", plan.recipe, *plan.settings, *where, log=plan.out / "start.log")
+        where = ["--run.dir", str(out), "--run.name", "start", "--overwrite", "--run.threads", "1"]
+        holdfast("warm-start", options.recipe, *options.settings, *where, log=out / "start.log")
         (folder / "done").touch()
     return next(path.parent for path in sorted(folder.rglob("config.json")))
 
 
-def train(planned: Run, plan: Plan, model: Path) -> None:
+def train(planned: Run, options: argparse.Namespace, model: Path) -> None:
     """One run; nothing when it is there already."""
     if planned.done:
         return
-    seconds = plan.minutes and 60 * plan.minutes
-    settings = [*plan.settings, *ARMS[planned.arm], "--model.path", str(model.resolve())]
-    settings += ["--loss.penalty.coef", str(plan.coef)] if planned.arm == "LLDS" else []
+    seconds = options.minutes and 60 * options.minutes
+    settings = [*options.settings, *ARMS[planned.arm], "--model.path", str(model.resolve())]
+    settings += ["--loss.penalty.coef", str(options.coef)] if planned.arm == "LLDS" else []
     settings += ["--warm_start.steps", "0", "--world.scripts.plain_steps", "0", "--run.device", "cpu"]
-    settings += ["--run.seed", str(planned.seed), "--train.steps", str(plan.steps), "--run.threads", "1"]
-    settings += ["--checkpoint.every", str(min(plan.steps, 2) if seconds else plan.steps)]
+    settings += ["--run.seed", str(planned.seed), "--train.steps", str(options.steps), "--run.threads", "1"]
+    settings += ["--checkpoint.every", str(min(options.steps, 2) if seconds else options.steps)]
     log = planned.folder.with_suffix(".log")
     if planned.trainer == "local":
         where = ["--run.dir", str(planned.folder.parent), "--run.name", planned.folder.name, "--overwrite"]
-        holdfast("train", plan.recipe, *settings, *where, log=log, seconds=seconds)
+        holdfast("train", options.recipe, *settings, *where, log=log, seconds=seconds)
     else:
         where = ["--run.dir", ".", "--run.name", "run", "--out", str(planned.folder), "--overwrite"]
-        holdfast("launch", "trl", plan.recipe, *settings, *where, log=log)
+        holdfast("launch", "trl", options.recipe, *settings, *where, log=log)
         script = planned.folder / "train.py"
         if planned.trainer == "trl-vllm":
             script.write_text(script.read_text().replace("use_vllm=False,", "use_vllm=True,"))
@@ -135,34 +121,17 @@ def trained(planned: Run) -> tuple[Path, Path, Path]:
 
 
 def series(planned: Run) -> list[dict[str, float]]:
-    """Per rollout batch: reward, entropy, and where measured displacement of the correct rollouts."""
+    """Reward and entropy of each rollout batch."""
     if planned.trainer == "local":
         lines = [json.loads(line) for line in (planned.folder / "metrics.jsonl").read_text().splitlines()]
-        names = {"reward": "reward/mean", "entropy": "entropy/mean", "displacement": "displacement/correct"}
+        names = {"reward": "reward/mean", "entropy": "entropy/mean"}
     else:
         states = (planned.folder / "run").glob("checkpoint-*/trainer_state.json")
         newest = max(states, key=lambda p: int(p.parent.name.rpartition("-")[2]))
         lines = json.loads(newest.read_text())["log_history"]
-        names = {"reward": "reward", "entropy": "entropy", "displacement": "holdfast/displacement/correct"}
+        names = {"reward": "reward", "entropy": "entropy"}
     rows = [line for line in lines if names["reward"] in line]
     return [{key: row[name] for key, name in names.items() if name in row} for row in rows]
-
-
-def describe(planned: Run) -> str:
-    """A row of the table."""
-    rows = series(planned)
-    rewards = [row["reward"] for row in rows]
-    means = [mean(rewards[max(0, i - WINDOW + 1) : i + 1]) for i in range(len(rewards))]
-    every = max(len(means) // 6, 1)
-    curve = " ".join(f"{means[i]:.2f}" for i in range(WINDOW - 1, len(means), every))
-    lowest = min(means[means.index(max(means)) :])
-    moved = [row["displacement"] for row in rows if "displacement" in row]
-    entropy = mean(row["entropy"] for row in rows[-WINDOW:])
-    return (
-        f"| {NAMES[planned.trainer]} | {planned.arm} | {planned.seed} | {curve} | {max(means):.2f} | "
-        f"{lowest:.2f} | "
-        f"{rows[0]['entropy']:.2f} → {entropy:.2f} | {mean(moved) if moved else float('nan'):+.4f} |"
-    )
 
 
 def main() -> None:
@@ -171,7 +140,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="rollout batches")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["GRPO", "LLDS"])
-    parser.add_argument("--trainers", nargs="+", choices=NAMES, default=["local", "trl"])
+    parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=["local", "trl"])
     parser.add_argument("--model", type=Path, help="a warm-started model; else one is made")
     parser.add_argument("--coef", type=float, default=0.5, help="of LLDS")
     parser.add_argument("--minutes", type=float, help="end a run after this long")
@@ -188,28 +157,13 @@ def main() -> None:
         for arm in options.arms
         for trainer in options.trainers
     ]
-    plan = Plan(
-        recipe=options.recipe,
-        settings=options.settings,
-        out=out,
-        steps=options.steps,
-        coef=options.coef,
-        minutes=options.minutes,
-    )
-    model = options.model or warm_start(plan)
+    model = options.model or warm_start(options, out)
     with ThreadPoolExecutor(options.jobs) as pool:
-        for finished, _ in zip(runs, pool.map(lambda r: train(r, plan, model), runs), strict=True):
+        for finished, _ in zip(runs, pool.map(lambda r: train(r, options, model), runs), strict=True):
             print(f"{finished.trainer}, {finished.arm}, seed {finished.seed}: done", flush=True)
-    columns = ["trainer", "loss", "seed", "reward, 5-step means", "peak", "lowest after", "entropy", "displacement"]
-    lines = [
-        f"| {' | '.join(columns)} |",
-        "|---" * len(columns) + "|",
-        *(describe(r) for r in sorted(runs, key=lambda r: (r.arm, r.trainer, r.seed))),
-    ]
-    (out / "trainers.md").write_text("\n".join(lines) + "\n")
     curves = {r.folder.name: series(r) for r in runs}
     (out / "trainers.json").write_text(json.dumps(curves, indent=1) + "\n")
-    print("\n".join(lines))
+    print(f"The curves: holdfast report {' '.join(str(r.folder) for r in runs)}")
     if options.evaluate:
         scores = {"start": evaluate(model, options.recipe, Path.cwd(), options.settings, out / "eval-start")}
         for r in runs:

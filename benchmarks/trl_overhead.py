@@ -19,7 +19,6 @@ disturb; else they are wall-clock seconds. Needs no network. One free core needs
 
 from __future__ import annotations
 
-import argparse
 import copy
 import gc
 import os
@@ -27,8 +26,8 @@ import random
 import tempfile
 from typing import Any
 
-from measuring import median_interval, seconds_now, table, write_json
-from penalty_cost import SHAPES, Shape, costs, model_of, rollouts
+from measuring import seconds_now, write_json
+from penalty_cost import SHAPES, Shape, compare, cost_table, model_of, options_of, rollouts
 
 BATCHES = 2
 ARMS = ("none", "observe", "llds", "sapo", "displacement")
@@ -112,37 +111,14 @@ class Task:
         return times[-1] - times[0], sum(active) / max(len(active), 1)
 
 
-def measure(shape: Shape, arms: list[str], rounds: int, seed: int) -> dict[str, Any]:
-    """Seconds of every round, and costs in percent with their intervals."""
-    task = Task(shape, seed)
-    active = {arm: task.seconds(arm)[1] for arm in arms}  # warms up, and shows whether the penalty has something to do
-    seconds: dict[str, list[float]] = {arm: [] for arm in arms}
-    for n in range(rounds):
-        for arm in arms if n % 2 == 0 else reversed(arms):
-            seconds[arm].append(task.seconds(arm)[0])
-    return {"seconds": seconds, "active_fraction": active, "cost_percent": costs(seconds)}
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["quickstart"])
-    parser.add_argument("--arms", nargs="+", choices=ARMS[1:], default=list(ARMS[1:]))
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", metavar="PATH")
-    options = parser.parse_args()
+    options = options_of(__doc__, ARMS)
     os.environ |= dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRL_EXPERIMENTAL_SILENCE"), "1")
     results = {}
     for name in options.shape:
-        result = results[name] = measure(SHAPES[name], ["none", *options.arms], options.rounds, options.seed)
-        baseline = median_interval(result["seconds"]["none"])[0] / BATCHES
-        rows = [["GRPOTrainer", f"{baseline:.3f}", "", "", ""]]
-        for arm, (cost, low, high) in result["cost_percent"].items():
-            seconds = median_interval(result["seconds"][arm])[0] / BATCHES
-            active = f"{result['active_fraction'][arm]:.2f}"
-            rows.append([arm, f"{seconds:.3f}", active, f"{cost:+.2f} %", f"{low:+.2f} to {high:+.2f} %"])
-        print(f"\n{name}")
-        print(table(["arm", "s per rollout batch", "active", "cost", "95 % interval"], rows))
+        task = Task(SHAPES[name], options.seed)
+        results[name] = compare(task.seconds, ["none", *options.arms], options.rounds)
+        print(f"\n{name}\n{cost_table(results[name], 's per rollout batch', BATCHES)}")
     write_json(options.json, results)
 
 

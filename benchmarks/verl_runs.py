@@ -28,7 +28,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from statistics import mean
 
 from holdfast.base.jsonl import write_jsonl
 from holdfast.data import factbook
@@ -55,12 +54,7 @@ VERL = [
 SERIES = {
     "reward": "critic/score/mean",
     "entropy": "actor/entropy",
-    "positive": "actor/holdfast/likelihood/positive",
-    "negative": "actor/holdfast/likelihood/negative",
-    "ratio": "actor/holdfast/ratio/log_product",
-    "seconds": "timing_s/step",
 }
-WINDOW = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,17 +160,6 @@ def series(name: str, out: Path) -> list[dict[str, float]]:
     return [{key: round(row[of], 4) for key, of in SERIES.items()} for row in rows if SERIES["reward"] in row]
 
 
-def describe(name: str, rows: list[dict[str, float]]) -> str:
-    """A row of the table."""
-    rewards = [row["reward"] for row in rows]
-    means = [mean(rewards[max(0, i - WINDOW + 1) : i + 1]) for i in range(WINDOW - 1, len(rewards))] or [mean(rewards)]
-    curve = " ".join(f"{value:.2f}" for value in means[:: 2 * WINDOW])
-    lowest = min(means[means.index(max(means)) :])
-    last = mean(row["entropy"] for row in rows[-WINDOW:])
-    ends = f"{max(means):.2f} | {lowest:.2f} | {rows[0]['entropy']:.2f} → {last:.2f}"
-    return f"| {name} | {len(rows)} | {curve} | {ends} |"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", choices=["flaky", "factbook"], default="flaky")
@@ -199,10 +182,7 @@ def main() -> None:
         train(name, penalty, seed, options, task, out)
     found = {name: series(name, out) for name in names}
     (out / "series.json").write_text(json.dumps(found))
-    lines = ["| run | steps | reward, 5-step means, every tenth | peak | lowest after | entropy |", "|---" * 6 + "|"]
-    lines += [describe(name, rows) for name, rows in found.items()]
-    (out / "verl_runs.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+    print(f"The curves: holdfast report {' '.join(str(out / name / 'holdfast') for name in names)}")
 
 
 if __name__ == "__main__":

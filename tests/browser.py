@@ -9,7 +9,6 @@ import select
 import shutil
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,21 +105,6 @@ class Browser:
     def picture(self) -> bytes:
         """A PNG of the window."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
-
-    def cpu_seconds(self) -> float:
-        """CPU time of the browser so far, all of its processes together. Needs /proc."""
-        parent, ticks = {}, {}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):
-                fields = path.read_text().rsplit(")", 1)[1].split()
-                parent[int(path.parent.name)], ticks[int(path.parent.name)] = (
-                    int(fields[1]),
-                    int(fields[11]) + int(fields[12]),
-                )
-        ids = {self._process.pid}
-        while more := {process for process, above in parent.items() if above in ids} - ids:
-            ids |= more
-        return sum(ticks.get(process, 0) for process in ids) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
         self._process.terminate()

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import gpu
+import gpu_factbook
 import gpu_hardware
 import gpu_parts
 import gpu_report
@@ -22,8 +23,8 @@ import gpu_report
 CPU = torch.device("cpu")
 
 
-def bench(part: str, folder: Path) -> gpu_parts.Bench:
-    return gpu_parts.Bench(part, folder, CPU, toy=True, deadline=time.monotonic() + 300)
+def bench(part: str, folder: Path) -> gpu_hardware.Bench:
+    return gpu_hardware.Bench(part, folder, CPU, toy=True, deadline=time.monotonic() + 300)
 
 
 def rows_of(part: str, folder: Path) -> list[dict[str, Any]]:
@@ -159,7 +160,7 @@ def test_operations_are_those_that_pytorch_counts() -> None:
 def test_speeds_of_a_run() -> None:
     """48 rollouts of 400 tokens each, of which 100 are sampled, on a device of 1 TB/s and 100 TFLOP/s."""
     row = {"rollouts": 48, "sampled": 4800.0, "tokens": 19_200.0, "rollout_s": 2.0, "update_s": 3.0, "step_s": 6.0}
-    speeds = gpu_parts.speeds(row, gpu_hardware.SHAPES["smollm2"], {"copy_gb_s": 1000.0, "peak_tflop_s": 100.0})
+    speeds = gpu_factbook.speeds(row, gpu_hardware.SHAPES["smollm2"], {"copy_gb_s": 1000.0, "peak_tflop_s": 100.0})
     cached = 48 * 200 * 30 * 2 * 3 * 64  # positions · layers · keys and values · heads · dimensions
     products, attention = 6 * 134_515_008 * 19_200, 6 * 30 * 9 * 64 * 48 * 400**2
     assert speeds == {

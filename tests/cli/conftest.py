@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,3 +111,21 @@ def then_raise(error: BaseException, first: Callable[[Path, Listener], None] | N
         raise error
 
     return script
+
+
+def rows(first: int, last: int, *, failing: bool = True) -> str:
+    """Rows of metrics.jsonl. The retriever fails from step 21."""
+    numbers = ((step, failing and step > 20) for step in range(first, last + 1))
+    return "".join(
+        json.dumps(
+            {
+                "step": step,
+                "time": 1e9 + step,
+                "reward/mean": 0.0 if fails else 0.5,
+                "retrieval/error_fraction": 0.9 if fails else 0.0,
+                "entropy/mean": 1.0,
+            }
+        )
+        + "\n"
+        for step, fails in numbers
+    )

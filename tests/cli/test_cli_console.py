@@ -120,16 +120,12 @@ def test_plain_lines_of_a_run() -> None:
     )
 
 
-def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_and_ci_get_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich believe in a terminal
     console = Console()
-    assert console.is_terminal
-    assert not is_live(console)
+    assert console.is_terminal and not is_live(console)
     with open_console(console, Path("runs/x")) as listener:
         assert isinstance(listener, Lines)
-
-
-def test_ci_gets_plain_lines_even_with_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.delenv("CI", raising=False)
     assert is_live(Screen())

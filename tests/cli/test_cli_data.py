@@ -3,61 +3,58 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from holdfast.cli.main import app
 from holdfast.data.files import read_examples
 
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, ["data", *map(str, words)])
+Data = Callable[..., Any]
 
 
 @pytest.fixture
-def sample(tmp_path: Path) -> Path:
-    result = run("prepare", "sample", "--out", tmp_path / "sample")
-    assert result.exit_code == 0, result.output
-    assert "questions.jsonl: 37 questions" in result.output
-    assert "corpus.jsonl: 91 passages" in result.output
+def data(holdfast: Callable[..., Any]) -> Data:
+    """data("convert", path, …): `holdfast data`."""
+    return lambda *words, code=0: holdfast("data", *map(str, words), code=code)
+
+
+@pytest.fixture
+def sample(tmp_path: Path, data: Data) -> Path:
+    said = data("prepare", "sample", "--out", tmp_path / "sample").output
+    assert "questions.jsonl: 37 questions" in said and "corpus.jsonl: 91 passages" in said
     return tmp_path / "sample" / "questions.jsonl"
 
 
-def test_there_and_back_but_not_over_itself(sample: Path, tmp_path: Path) -> None:
+def test_there_and_back_but_not_over_itself(data: Data, sample: Path, tmp_path: Path) -> None:
     before = sample.read_bytes()
-    assert run("convert", sample, sample).exit_code == 2
+    data("convert", sample, sample, code=2)
     assert sample.read_bytes() == before
     for form in ("searchr1", "verl", "skyrl"):
         parquet, back = tmp_path / f"{form}.parquet", tmp_path / f"{form}.jsonl"
-        assert run("convert", sample, parquet, "--format", form).exit_code == 0
-        assert "37 questions" in run("convert", parquet, back).output
+        data("convert", sample, parquet, "--format", form)
+        assert "37 questions" in data("convert", parquet, back).output
         rows = [json.loads(line) for line in back.read_text(encoding="utf-8").splitlines()]
         assert [row.pop("prompt")[0]["role"] for row in rows] == ["user"] * 37
         assert rows == [json.loads(line) for line in sample.read_text(encoding="utf-8").splitlines()]
 
 
-def test_bad_rows_stop_or_are_left_out(tmp_path: Path) -> None:
+def test_bad_rows_stop_or_are_left_out(data: Data, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"question": "a?", "golden_answers": ["x"]}\n{"question": "b?", "golden_answers": []}\n')
-    stopped = run("convert", path, tmp_path / "out.parquet")
-    assert stopped.exit_code == 2
+    stopped = data("convert", path, tmp_path / "out.parquet", code=2)
     assert "x.jsonl:2: golden_answers: is an empty list" in stopped.stderr
     assert not (tmp_path / "out.parquet").exists()
-    left_out = run("convert", path, tmp_path / "out.parquet", "--skip-bad", "--source", "own", "--split", "train")
-    assert left_out.exit_code == 0
+    left_out = data("convert", path, tmp_path / "out.parquet", "--skip-bad", "--source", "own", "--split", "train")
     assert "skipped 1 row (line 2): golden_answers" in left_out.stderr
     assert [e.id for e in read_examples(tmp_path / "out.parquet")] == ["own/train/0"]
 
 
-def test_validate_says_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -> None:
-    fine = run("validate", sample)
-    assert (fine.exit_code, fine.output.splitlines()[0]) == (0, f"{sample}: 37 questions")
-    twice = run("validate", sample, sample)
-    assert twice.exit_code == 1
-    assert "question 1: sample/test/0 is also question 1 of" in twice.output
-    assert "and 27 more" in twice.output
+def test_validate_says_what_is_wrong_and_exits_1(data: Data, sample: Path) -> None:
+    assert data("validate", sample).output.splitlines()[0] == f"{sample}: 37 questions"
+    twice = data("validate", sample, sample, code=1).output
+    assert "question 1: sample/test/0 is also question 1 of" in twice and "and 27 more" in twice
 
 
 @pytest.mark.parametrize(
@@ -73,27 +70,24 @@ def test_validate_says_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -
     ],
 )
 def test_what_cannot_work_is_a_sentence(
-    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Data, words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = run(*words)
-    assert result.exit_code == 2
-    assert sentence in result.stderr
+    assert sentence in data(*words, code=2).stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_demonstrations_of_a_recipe_over_its_own_passages(sample: Path, tmp_path: Path) -> None:
+def test_demonstrations_of_a_recipe_over_its_own_passages(data: Data, sample: Path, tmp_path: Path) -> None:
     recipe, file = tmp_path / "own.toml", tmp_path / "demonstrations.jsonl"
     recipe.write_text(
         f'[data]\ntrain = "{sample}"\n[retrieval]\ncorpus = "{sample.parent / "corpus.jsonl"}"\n'
         f'[model]\npath = "gpt2"\n[warm_start]\ndata = "{file}"\nsteps = 5\n'
     )
-    result = run("demonstrate", recipe, "--out", file, "--most", 5)
-    assert result.exit_code == 0, result.output
-    assert "demonstrations.jsonl: 5 demonstrations of " in result.output
+    said = data("demonstrate", recipe, "--out", file, "--most", 5).output
+    assert "demonstrations.jsonl: 5 demonstrations of " in said
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert all(row["turns"][0]["observation"] for row in rows)
-    everything = run("demonstrate", recipe, "--out", file).output
+    everything = data("demonstrate", recipe, "--out", file).output
     assert "demonstrations of 33 questions, " in everything
     assert "\nLeft out: " in everything and " whose answer is in no passage that was found: " in everything
-    assert run("demonstrate", recipe, "--out", file, "--train.stps", "5").exit_code == 2
+    data("demonstrate", recipe, "--out", file, "--train.stps", "5", code=2)

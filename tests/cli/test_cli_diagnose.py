@@ -18,6 +18,8 @@ from holdfast.base.errors import ConfigError
 from holdfast.cli.sources import read_sources
 from holdfast.diagnose.codes import CODES
 
+from .conftest import rows
+
 Holdfast = Callable[..., Any]
 
 
@@ -28,17 +30,7 @@ def run(tmp_path: Path) -> Callable[..., str]:
     def make(name: str, *, failing: bool) -> str:
         folder = tmp_path / name
         folder.mkdir()
-        rows = [
-            {
-                "step": step,
-                "time": 1e9 + step,
-                "reward/mean": 0.5 if step <= 20 or not failing else 0.0,
-                "retrieval/error_fraction": 0.9 if failing and step > 20 else 0.0,
-                "entropy/mean": 1.0,
-            }
-            for step in range(1, 41)
-        ]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "metrics.jsonl").write_text(rows(1, 40, failing=failing))
         return str(folder)
 
     return make
@@ -78,12 +70,6 @@ def test_select(holdfast: Holdfast, run: Any) -> None:
     assert "no finding's code begins with 'RTE'" in wrong.output
 
 
-def test_verbose_says_what_would_log_it(holdfast: Holdfast, run: Any) -> None:
-    said = " ".join(holdfast("diagnose", run("failing", failing=True), "-v", code=1).stdout.split())
-    assert "Could not be checked, because the log lacks series:" in said
-    assert "LLD001 needs displacement/correct, displacement/fraction, likelihood/correct. Logged by" in said
-
-
 def test_every_code_is_listed_and_explained(holdfast: Holdfast) -> None:
     listed = holdfast("diagnose", "--explain", "all").stdout.splitlines()
     assert [line.split()[0] for line in listed] == sorted(CODES)
@@ -110,10 +96,6 @@ def test_findings_and_their_page_in_one_run(holdfast: Holdfast, run: Any, tmp_pa
     assert "RET001" in page.read_text(encoding="utf-8")
     result = holdfast("diagnose", run("well", failing=False), "--json", "--html", str(page))
     assert json.loads(result.stdout)["name"] == "well" and f"Wrote {page}" in result.stderr
-    page.write_text("mine")
-    assert (
-        "is not a holdfast report" in holdfast("diagnose", run("c", failing=True), "--html", str(page), code=2).stderr
-    )
 
 
 def test_too_few_rows_are_told_of(holdfast: Holdfast, tmp_path: Path) -> None:
@@ -161,11 +143,7 @@ def test_it_starts_quickly_and_without_torch(run: Any) -> None:
 # ---- where the commands read a log from
 
 
-ROWS = "".join(
-    json.dumps({"step": step, "reward/mean": 0.5, "retrieval/error_fraction": 0.9 if step > 20 else 0.0}) + "\n"
-    for step in range(1, 41)
-)
-"""A retriever that fails from step 21."""
+ROWS = rows(1, 40)
 
 
 def test_standard_input_is_read_by_dash_and_without_an_argument(holdfast: Holdfast) -> None:

@@ -16,7 +16,6 @@ from holdfast.base.files import locked
 from holdfast.cli import recipes
 from holdfast.cli.runs import claim
 from holdfast.recipe import load, validate
-from holdfast.train.listener import Listener, StepResult
 
 from .conftest import then_raise
 
@@ -87,7 +86,6 @@ def test_a_dry_run_names_the_folder_and_makes_nothing(trainer: Any, holdfast: Ru
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--train.stesp", "5"], "error: --train.stesp: there is no such setting; did you mean train.steps?\n"),
         (["--dryrun"], "error: there is no option --dryrun; did you mean --dry-run?\n"),
         (["--train.steps", "--dry-run"], "error: --train.steps needs a value; write --train.steps 60\n"),
         (["--run.name", "a/b"], "error: {quickstart}: run.name = 'a/b' is not "),
@@ -150,17 +148,6 @@ def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 # ---- what `holdfast train` says of a run that goes well
-
-
-def test_progress_is_plain_where_nobody_watches(trainer: Any, holdfast: Run) -> None:
-    def script(run_dir: Path, listener: Listener) -> None:
-        listener.stage("training", 2)
-        listener.step(StepResult(step=1, metrics={"reward/mean": 0.25}))
-
-    trainer.script = script
-    text = holdfast("train").stdout
-    assert text.startswith("holdfast · runs/quickstart\ntraining 0/2\nstep 1/2  reward 0.250")
-    assert "\x1b" not in text
 
 
 def test_closing(trainer: Any, holdfast: Run) -> None:

@@ -16,23 +16,9 @@ from typing import Any
 
 import pytest
 
+from .conftest import rows
+
 Run = Callable[..., Any]
-
-
-def rows(first: int, last: int) -> str:
-    """Rows of metrics.jsonl; the retriever fails from step 21."""
-    return "".join(
-        json.dumps(
-            {
-                "step": step,
-                "time": 1e9 + step,
-                "reward/mean": 0.5 if step <= 20 else 0.0,
-                "retrieval/error_fraction": 0.0 if step <= 20 else 0.9,
-            }
-        )
-        + "\n"
-        for step in range(first, last + 1)
-    )
 
 
 @pytest.fixture
@@ -103,17 +89,6 @@ def test_what_cannot_be_watched(log: Path, tmp_path: Path, holdfast: Run) -> Non
     assert "2 runs here; watch one of them: other, run" in holdfast("watch", str(tmp_path), code=2).stderr
 
 
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The paths that were read, one for each time."""
-    from holdfast.diagnose import readers
-
-    paths: list[Path] = []
-    read_logs = readers.read_logs
-    monkeypatch.setattr(readers, "read_logs", lambda path, names: paths.append(path) or read_logs(path, names))
-    return paths
-
-
 def test_a_command_gets_each_finding_once(log: Path, meanwhile: Any, holdfast: Run, tmp_path: Path) -> None:
     log.write_text(rows(1, 30))
     meanwhile(lambda: append(log, rows(31, 32)))
@@ -179,15 +154,12 @@ def test_a_page_follows_the_run_and_becomes_final(log: Path, meanwhile: Any, hol
     assert "RET001" in page.read_text() and sorted(tmp_path.iterdir()) == [page, log.parent]
 
 
-def test_a_page_that_cannot_be_written_stops_nothing(log: Path, meanwhile: Any, holdfast: Run, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_stops_nothing(log: Path, meanwhile: Any, holdfast: Run) -> None:
     log.write_text(rows(1, 15))
     meanwhile(lambda: append(log, rows(16, 17)))
     result = holdfast("watch", str(log), "--html", str(log / "page.html"))
     assert "step 17" in result.stdout and result.stderr.count("page.html was not written: ") == 1
     assert "would replace the log" in holdfast("watch", str(log), "--html", str(log), code=2).stderr
-    other = tmp_path / "notes.txt"
-    other.write_text("mine")
-    assert "is not a holdfast report" in holdfast("watch", str(log), "--html", str(other), code=2).stderr
 
 
 # ---- pipes

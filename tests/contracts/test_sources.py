@@ -10,6 +10,8 @@ from pathlib import Path
 
 from holdfast.agent.rewards import PARTS
 from holdfast.base.errors import MissingExtra
+from holdfast.methods.operations import OPERATIONS, Operation
+from holdfast.methods.registry import METHODS, NTHR, InterleavedSFT, ScoreCentering
 from holdfast.recipe import setting_names
 
 MOST_LINES = 600
@@ -61,6 +63,20 @@ def test_every_setting_is_read(sources: Mapping[str, ast.Module]) -> None:
         if key not in names and key not in HANDED_ON.get(section, ()):
             missing.append(dotted)
     assert not missing, f"nothing reads {missing}: read it, or take it out of the schema"
+
+
+def test_every_method_does_something() -> None:
+    """A hook with a misspelt name would never be called."""
+    hooks = {name for name in vars(Operation) if not name.startswith("_")}
+    in_one_place = {NTHR, ScoreCentering, InterleavedSFT}  # written where they happen, in `train/`
+    assert set(OPERATIONS) | in_one_place == set(METHODS.values())
+    for kind in OPERATIONS.values():
+        own = {name for name in vars(kind) if not name.startswith("_")}
+        assert own and own <= hooks, f"{kind.__name__} overrides no hook of Operation; is one misspelt?"
+
+
+def test_a_method_is_listed_under_its_name() -> None:
+    assert {name: kind.name for name, kind in METHODS.items()} == {name: name for name in METHODS}
 
 
 # ---- what to install

@@ -15,7 +15,7 @@ from holdfast.diagnose.codes import CODES, chosen
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log
 
-from ..contracts import test_diagnose_page as page
+from ..contracts.test_site import site_module
 
 MakeLog = Callable[..., Log]
 CODE, FAMILY = "TOY001", "toy"
@@ -84,6 +84,6 @@ def test_it_is_chosen_and_explained() -> None:
 
 
 def test_it_is_in_the_docs() -> None:
-    made = page.made()
-    assert f"| [{CODE}](#toy001-many-searches) | yes | yes |" in made["table"]
-    assert "### TOY001: many searches" in made["codes"]
+    made = site_module("made")
+    assert f"| [{CODE}](#toy001-many-searches) | yes | yes |" in made.decidable()
+    assert "### TOY001: many searches" in made.section(CODE)

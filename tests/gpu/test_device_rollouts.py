@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -43,24 +43,26 @@ def play(policy: HFPolicy, rows: int = 6, turns: int = 2) -> dict[str, tuple[lis
     return {id: (context[id], spans[id]) for id in context}
 
 
-def exact_logprobs(model: Any, context: list[int]) -> torch.Tensor:
-    with torch.no_grad():
-        return model(torch.tensor([context]), use_cache=False).logits[0].log_softmax(-1)
+@torch.no_grad()
+def exact(model: Any, played: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Of each turn that was played: all log-probs in float64, those of its tokens, and those that were reported."""
+    model = copy.deepcopy(model).double().cpu()
+    for context, spans in played.values():
+        logprobs = model(torch.tensor([context]), use_cache=False).logits[0].log_softmax(-1)
+        for start, done in spans:
+            rows = logprobs[start - 1 : start - 1 + len(done.token_ids)]
+            yield rows, rows[torch.arange(len(rows)), torch.tensor(done.token_ids)], torch.tensor(done.logprobs)
 
 
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
 @pytest.mark.parametrize("sampling", [{}, {"top_p": 0.9, "top_k": 20}, {"greedy": True}])
 def test_log_probs_of_what_was_sampled(device, model, tokenizer, autocast, sampling) -> None:
-    exact = copy.deepcopy(model).double()
+    unchanged = copy.deepcopy(model)
     played = play(HFPolicy(model, tokenizer, device=device, autocast_dtype=autocast, **sampling))
-    for context, spans in played.values():
-        expected = exact_logprobs(exact, context)
-        for start, done in spans:
-            rows = expected[start - 1 : start - 1 + len(done.token_ids)]
-            sampled = rows[torch.arange(len(rows)), torch.tensor(done.token_ids)]
-            assert (sampled - torch.tensor(done.logprobs)).abs().max() < PRECISION[autocast]
-            if "greedy" in sampling:
-                assert (rows.amax(-1) - sampled).max() < 2 * PRECISION[autocast]
+    for rows, sampled, reported in exact(unchanged, played):
+        assert (sampled - reported).abs().max() < PRECISION[autocast]
+        if "greedy" in sampling:
+            assert (rows.amax(-1) - sampled).max() < 2 * PRECISION[autocast]
 
 
 @pytest.fixture
@@ -132,13 +134,8 @@ def test_slots_give_what_the_padded_cache_gives(device, model, tokenizer, in_slo
     if device.type == "cpu":
         assert close(play(policy, rows=20, turns=6), play(padded, rows=20, turns=6), 1e-4)
         return
-    exact = copy.deepcopy(model).double().cpu()
-    for context, spans in play(policy, rows=20, turns=6).values():
-        expected = exact_logprobs(exact, context)
-        for start, done in spans:
-            rows = expected[start - 1 : start - 1 + len(done.token_ids)]
-            sampled = rows[torch.arange(len(rows)), torch.tensor(done.token_ids)]
-            assert (sampled - torch.tensor(done.logprobs)).abs().max() < PRECISION[torch.bfloat16]
+    for _, sampled, reported in exact(model, play(policy, rows=20, turns=6)):
+        assert (sampled - reported).abs().max() < PRECISION[torch.bfloat16]
 
 
 def test_graphs_change_nothing_and_outlive_an_update(device, model, in_slots) -> None:

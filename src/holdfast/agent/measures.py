@@ -1,6 +1,6 @@
 """Series by which rival explanations of a collapse can be told apart, from what a step has computed anyway.
 
-`EXPLANATIONS` in `holdfast.base.glossary` says which series belongs to which.
+docs/reference/metrics.md says which series belongs to which.
 """
 
 from __future__ import annotations

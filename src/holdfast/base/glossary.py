@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 METRICS: dict[str, str] = {
     "reward/mean": "Mean reward of the rollout batch.",
     "reward/em": "Mean exact match (0 or 1).",
@@ -223,43 +221,3 @@ def glossary_entry(name: str) -> str | None:
         return METRICS.get(f"tools/<name>/{name.rpartition('/')[2]}")
     head, _, number = name.rpartition("action_")
     return METRICS.get(f"{head}action_<k>" if head and number.isdigit() else name)
-
-
-EXPLANATIONS: Mapping[str, tuple[str, ...]] = {
-    "a truncated sampler leaks; drift towards a sampler that differs": (
-        "centering/drift",
-        "centering/covariance",
-        "advantage/tail_mean",
-        "sampler/mask_mass",
-        "sampler/logprob_gap",
-    ),
-    "lazy likelihood displacement": (
-        "displacement/correct",
-        "displacement/fraction",
-        "displacement/per_sample/correct",
-        "displacement/per_sample/fraction",
-        "likelihood/correct",
-    ),
-    "importance sampling distribution drift": (
-        "ratio/log_product/positive",
-        "ratio/log_product/negative",
-        "ratio/below_one/positive",
-        "ratio/below_one/negative",
-    ),
-    "spikes of control tokens": (
-        "control/misplaced_mean",
-        "control/misplaced_p99",
-        "turn/polluted_fraction",
-        "turn/collapsed_fraction",
-        "rollout/invalid_fraction",
-        "entropy/before_observation",
-        "entropy/after_observation",
-    ),
-    "long, unlikely, incorrect rollouts": (
-        "negative/long_unlikely_share",
-        "negative/long_unlikely_share_by_response",
-        "negative/long_unlikely_rollouts",
-    ),
-}
-"""Explanation of a collapse -> the series in which it would show first. The study has them side by side in
-research/docs/why.md."""

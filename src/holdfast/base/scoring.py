@@ -23,11 +23,16 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from holdfast.base.errors import ConfigError
-from holdfast.base.scripts import UNSPACED
 
 Mode = Literal["table", "unicode", "nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
+UNSPACED = (
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Tibetan; Burmese; Khmer
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"  # Japanese
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
+)
+"""Characters of scripts that put no blanks between words, for the inside of a set of a regular expression."""
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SPACE_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation + "‘’´", " "))
 _UNSPACED = re.compile(f"[{UNSPACED}]")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,14 +12,9 @@ from holdfast.base.errors import ConfigError
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.recipes import read_recipe
 from holdfast.cli.terminal import HELP_OPTIONS, err, out
-from holdfast.data.catalogue import FORMS
-
-if TYPE_CHECKING:
-    from holdfast.data.catalogue import Form
+from holdfast.data.catalogue import Form
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
-
-_FORM = f"{', '.join(FORMS[:-1])} or {FORMS[-1]}"
 
 
 @app.callback()
@@ -90,7 +85,7 @@ def prepare(
             "collection on the hub.",
         ),
     ] = None,
-    form: Annotated[str, typer.Option("--format", metavar="FORM", help=f"File format: {_FORM}.")] = "jsonl",
+    form: Annotated[Form, typer.Option("--format", help="File format.")] = "jsonl",
 ) -> None:
     """Download published question sets, and write their training and test questions.
 
@@ -113,7 +108,7 @@ def prepare(
 
     if what in (SAMPLE, FACTBOOK_SET) and origin is not None:
         raise ConfigError(f"--from {origin} with {what}: {what} needs no download; leave out --from")
-    written = write(what, folder, origin=origin, form=_form(form))
+    written = write(what, folder, origin=origin, form=form)
     for path, count in written.items():
         out().print(f"{path}: {count:,} {'passages' if path.name == 'corpus.jsonl' else 'questions'}")
 
@@ -187,10 +182,7 @@ def convert(
     source_file: Annotated[Path, typer.Argument(metavar="IN", help="A .jsonl, .json, .parquet, .csv or .tsv file.")],
     target_file: Annotated[Path, typer.Argument(metavar="OUT", help="A .jsonl or .parquet file to write.")],
     form: Annotated[
-        str | None,
-        typer.Option(
-            "--format", metavar="FORM", help=f"File format: {_FORM}. Default: jsonl, or searchr1 for .parquet."
-        ),
+        Form | None, typer.Option("--format", help="File format. Default: jsonl, or searchr1 for .parquet.")
     ] = None,
     source: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the question set, for rows without one.")
@@ -218,7 +210,7 @@ def convert(
     from holdfast.data.files import file_type_of, iter_examples, write_examples
 
     skips = Skips()
-    target_form = _form(form) if form else "jsonl" if file_type_of(target_file) == "jsonl" else "searchr1"
+    target_form = form or ("jsonl" if file_type_of(target_file) == "jsonl" else "searchr1")
     if target_file.exists() and source_file.exists() and target_file.samefile(source_file):
         raise ConfigError(f"{target_file} would overwrite itself; name another file")
     taken: Counter[str] = Counter()
@@ -232,10 +224,3 @@ def convert(
         err().print(sentence)
     places = ", ".join(f"{place} of {rows:,}" if len(taken) > 1 else place for place, rows in taken.most_common())
     out().print(f"{target_file}: {count:,} questions, golden answers from {places}", soft_wrap=True)
-
-
-def _form(name: str) -> Form:
-    for form in FORMS:
-        if form == name:
-            return form
-    raise ConfigError(f"--format {name}: there is no such format; give {_FORM}")

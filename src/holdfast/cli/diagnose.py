@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.text import Text
 
 from holdfast.base.errors import ConfigError
 from holdfast.cli.findings import entry, paragraph, show, show_differences
-from holdfast.cli.pages import check_page
-from holdfast.cli.sources import LogsArgument, NameOption, given_names, read_sources
+from holdfast.cli.sources import LogsArgument, NameOption, check_page, given_names, read_sources
 from holdfast.cli.terminal import err, out
 
 if TYPE_CHECKING:
@@ -21,20 +19,8 @@ if TYPE_CHECKING:
     from holdfast.diagnose.readers.rollouts.files import Rollouts
 
 
-class Form(StrEnum):
-    """How a diagnosis is printed."""
-
-    text = "text"
-    markdown = "markdown"
-    json = "json"
-
-
-class FailOn(StrEnum):
-    """What makes the exit code 1."""
-
-    finding = "finding"
-    note = "note"
-    never = "never"
+Form = Literal["text", "markdown", "json"]
+FailOn = Literal["finding", "note", "never"]
 
 
 def diagnose(
@@ -52,7 +38,7 @@ def diagnose(
     ] = False,
     fail_on: Annotated[
         FailOn, typer.Option("--fail-on", help="What makes the exit code 1: a finding, a note as well, or nothing.")
-    ] = FailOn.finding,
+    ] = "finding",
     diff: Annotated[
         bool, typer.Option("--diff", help="Of two runs: which settings differ, and which series differ first.")
     ] = False,
@@ -119,25 +105,25 @@ def diagnose(
     printed([(log, diagnosis) for log, diagnosis, *_ in runs], form, verbose=verbose)
     if page is not None:
         _write_page(page, runs)
-        (out() if form is Form.text else err()).print(f"Wrote {page}", soft_wrap=True)
+        (out() if form == "text" else err()).print(f"Wrote {page}", soft_wrap=True)
     if any(_fails(diagnosis, fail_on) for _, diagnosis, *_ in runs):
         raise typer.Exit(1)
 
 
 def _form(form: Form | None, *, as_json: bool) -> Form:
     """What --format and --json ask for together."""
-    if as_json and form not in (None, Form.json):
+    if as_json and form not in (None, "json"):
         raise ConfigError(f"--json and --format {form} ask for two forms, but one is printed; give one of them")
-    return Form.json if as_json else form or Form.text
+    return "json" if as_json else form or "text"
 
 
 def _print(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose: bool) -> None:
-    if form is Form.json:
+    if form == "json":
         from holdfast.diagnose.finding import as_json, to_text
 
         values = [as_json(log, diagnosis) for log, diagnosis in runs]
         typer.echo(to_text(values[0] if len(values) == 1 else values), nl=False)
-    elif form is Form.markdown:
+    elif form == "markdown":
         from holdfast.diagnose.markdown import as_markdown
 
         typer.echo("\n".join(as_markdown(log, diagnosis) for log, diagnosis in runs), nl=False)
@@ -159,12 +145,12 @@ def _print_differences(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose
             f"--diff compares two runs, but the logs have {count}; name two, such as --diff runs/a runs/b"
         )
     comparison = compare(runs[0][0], runs[1][0])
-    if form is Form.json:
+    if form == "json":
         from holdfast.diagnose.finding import as_json, to_text
 
         both = {"runs": [as_json(log, diagnosis) for log, diagnosis in runs]}
         typer.echo(to_text(comparison_json(comparison) | both), nl=False)
-    elif form is Form.markdown:
+    elif form == "markdown":
         from holdfast.diagnose.markdown import comparison_as_markdown
 
         typer.echo(comparison_as_markdown(runs, comparison), nl=False)
@@ -173,11 +159,7 @@ def _print_differences(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose
 
 
 def _fails(diagnosis: Diagnosis, fail_on: FailOn) -> bool:
-    return {
-        FailOn.finding: bool(diagnosis.findings),
-        FailOn.note: bool(diagnosis.findings or diagnosis.notes),
-        FailOn.never: False,
-    }[fail_on]
+    return fail_on != "never" and bool(diagnosis.findings or (diagnosis.notes and fail_on == "note"))
 
 
 def report(

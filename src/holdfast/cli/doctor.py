@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from holdfast.cli.doctor_losses import Line, prime_rl_checks, slime_checks
+from holdfast.base.errors import ConfigError
+from holdfast.base.stored import read_toml
 from holdfast.cli.terminal import HELP_OPTIONS, out
+
+if TYPE_CHECKING:
+    from holdfast.hosts.host import Host
+    from holdfast.methods.penalties import Penalty
+
+P = ParamSpec("P")
+Line = tuple[bool, str]
+"""Whether it is fine; what was checked, and what to do."""
 
 app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True, context_settings=HELP_OPTIONS)
 
@@ -21,6 +32,7 @@ _VERL_NEEDS["transfer_queue"] = "TransferQueue"
 """Module -> package, needed by verl's trainer or agent loops. verl lists most of them only in an extra."""
 
 _INSTALL_TRL = "Run: pip install 'holdfast-rl[trl]'"
+_INSTALL_PRIME_RL = "Install it as its README says, and holdfast in the same environment"
 _INSTALL_UNSLOTH = "Run: pip install -U unsloth unsloth_zoo"
 _TRL_SCHEDULE = (
     "optimizer steps per rollout = num_iterations × steps_per_generation / gradient_accumulation_steps. TRL's "
@@ -40,6 +52,16 @@ _HOSTS = {
     "miles": ("miles", "slime"),
 }
 """Package -> what it is, and the command that checks it."""
+_PRIME_RL_PATH = "holdfast.adapters.prime_rl.loss"
+_SLIME_PATH = "holdfast.adapters.slime.loss"
+_NOISE = (
+    "penalty.threshold = 0: prime-rl's old log-probs are the sampler's, which differ a little from the trainer's "
+    "before any update, and such noise counts as a decrease. Set threshold above mismatch_kl's level, for example 0.01"
+)
+_SLIME_SCHEDULE = (
+    "optimizer steps per rollout batch = --num-steps-per-rollout, or --rollout-batch-size × --n-samples-per-prompt / "
+    "--global-batch-size. A penalty needs 2 or more: on the first step the policy equals the old one"
+)
 
 
 @app.callback()
@@ -64,82 +86,59 @@ def doctor(ctx: typer.Context) -> None:
     out().print("The local trainer (`holdfast train`) needs no check.")
 
 
-@app.command("trl")
-def trl() -> None:
+def checked(lines: Iterator[Line]) -> Iterator[Line]:
+    """The lines of a check. A `ConfigError` is a problem that hides all further ones."""
+    try:
+        yield from lines
+    except ConfigError as error:
+        yield False, str(error)
+
+
+def _command(name: str) -> Callable[[Callable[P, Iterator[Line]]], Callable[P, Iterator[Line]]]:
+    """Make a command of a check: it prints the lines, and exits with code 1 if one is a problem."""
+
+    def register(check: Callable[P, Iterator[Line]]) -> Callable[P, Iterator[Line]]:
+        @wraps(check)
+        def command(*args: P.args, **kwargs: P.kwargs) -> None:
+            lines = []
+            for fine, text in checked(check(*args, **kwargs)):
+                lines.append(fine)
+                out().print(("ok       " if fine else "PROBLEM  ") + text)
+            if not all(lines):
+                raise typer.Exit(1)
+
+        app.command(name, context_settings={"ignore_unknown_options": True})(command)
+        return check
+
+    return register
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _supported(package: str, host: Host, install: str, upgrade: str | None = None) -> str:
+    """The version of a host. Raises `ConfigError` where it is not installed, or another one is needed."""
+    if (installed := _version(package)) is None:
+        raise ConfigError(f"{package} is not installed in this environment. {install}")
+    if not host.works_with(installed):
+        needed = f"{package} {installed} is installed, but holdfast needs {host.versions_text}"
+        raise ConfigError(f"{needed}. {upgrade or install}")
+    return installed
+
+
+@_command("trl")
+def trl() -> Iterator[Line]:
     """Check TRL: its version, and the setting without which a penalty has no effect.
 
     [cyan]holdfast doctor trl[/cyan]
     """
-    _report(trl_lines())
-
-
-@app.command("verl", context_settings={"ignore_unknown_options": True})
-def verl(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="OVERRIDES…", help="The Hydra overrides of your run, to check them too."),
-    ] = None,
-    config_name: Annotated[
-        str, typer.Option(help="As verl takes it, such as one_step_off_ppo_trainer or fully_async_ppo_trainer.")
-    ] = "ppo_trainer",
-    config_path: Annotated[str, typer.Option(hidden=True)] = "",
-) -> None:
-    """Check verl: its version, plug-in and losses, and the Hydra overrides of your run.
-
-    [cyan]holdfast doctor verl algorithm.adv_estimator=grpo[/cyan]
-
-    [cyan]holdfast doctor verl --config-name fully_async_ppo_trainer async_training.require_batches=4[/cyan]
-    """
-    _report(verl_lines(overrides or [], config_name))  # the path follows from the name
-
-
-@app.command("unsloth")
-def unsloth() -> None:
-    """Check Unsloth: its versions, and the setting without which a penalty has no effect.
-
-    [cyan]holdfast doctor unsloth[/cyan]
-    """
-    _report(unsloth_lines())
-
-
-@app.command("prime-rl")
-def prime_rl(
-    config: Annotated[
-        Path | None, typer.Argument(metavar="TOML", help="The configuration of your run, to check it too.")
-    ] = None,
-) -> None:
-    """Check prime-rl: its version, its loss, and the configuration of your run.
-
-    [cyan]holdfast doctor prime-rl rl.toml[/cyan]
-    """
-    _report(prime_rl_lines(config))
-
-
-@app.command("slime", context_settings={"ignore_unknown_options": True})
-def slime(
-    options: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="OPTIONS…", help="The options of your run, to check them too."),
-    ] = None,
-) -> None:
-    """Check slime or miles: its version, and the options of your run.
-
-    [cyan]holdfast doctor slime --num-steps-per-rollout 10 --custom-config-path holdfast.yaml[/cyan]
-    """
-    _report(slime_lines(options or []))
-
-
-def trl_lines() -> Iterator[Line]:
-    """(whether it is fine, what was checked and what to do) for TRL."""
     from holdfast.hosts.trl import TRL
 
-    if (installed := _version("trl")) is None:
-        yield False, f"trl is not installed in this environment. {_INSTALL_TRL}"
-        return
-    if not TRL.works_with(installed):
-        yield False, f"trl {installed} is installed, but {TRL.versions_text}, is needed. {_INSTALL_TRL}"
-        return
-    yield True, f"trl {installed}, transformers {_version('transformers')}"
+    yield True, f"trl {_supported('trl', TRL, _INSTALL_TRL)}, transformers {_version('transformers')}"
     yield True, _TRL_SCHEDULE
     yield (
         True,
@@ -148,85 +147,27 @@ def trl_lines() -> Iterator[Line]:
     )
 
 
-def unsloth_lines() -> Iterator[Line]:
-    """The lines of `trl_lines` for Unsloth."""
-    from holdfast.hosts.host import between
-    from holdfast.hosts.trl import TRL
+@_command("verl")
+def verl(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="OVERRIDES…", help="The Hydra overrides of your run, to check them too."),
+    ] = None,
+    config_name: Annotated[
+        str, typer.Option(help="As verl takes it, such as one_step_off_ppo_trainer or fully_async_ppo_trainer.")
+    ] = "ppo_trainer",
+    config_path: Annotated[str, typer.Option(hidden=True)] = "",  # it follows from the name
+) -> Iterator[Line]:
+    """Check verl: its version, plug-in and losses, and the Hydra overrides of your run.
 
-    packages = {name: _version(name) for name in ("unsloth", "unsloth_zoo", "trl")}
-    absent = [name for name, installed in packages.items() if installed is None]
-    if absent:
-        yield False, f"{' and '.join(absent)} not installed in this environment. Run: pip install unsloth unsloth_zoo"
-        return
-    zoo, installed = str(packages["unsloth_zoo"]), str(packages["trl"])
-    if not between(zoo, (2026, 10)):
-        yield False, f"unsloth_zoo {zoo} is installed, but 2026.10 or newer is needed. {_INSTALL_UNSLOTH}"
-        return
-    if not TRL.works_with(installed):
-        yield False, f"trl {installed} is installed, but {TRL.versions_text}, is needed. {_INSTALL_TRL}"
-        return
-    yield True, ", ".join(f"{name} {version}" for name, version in packages.items())
-    yield True, "`import unsloth` must come before every import of trl; with_penalties refuses the other order"
-    yield True, _TRL_SCHEDULE
-    yield (
-        True,
-        "sample without truncation (top_p=1, top_k=0, min_p=None), because Unsloth does not support a sampling mask",
-    )
+    [cyan]holdfast doctor verl algorithm.adv_estimator=grpo[/cyan]
 
-
-def prime_rl_lines(config: Path | None) -> Iterator[Line]:
-    """The lines of `trl_lines` for prime-rl."""
-    from holdfast.hosts.prime_rl import PRIME_RL
-
-    if (installed := _version("prime-rl")) is None:
-        yield (
-            False,
-            "prime-rl is not installed in this environment. Install it as its README says, and holdfast in the same "
-            "environment",
-        )
-        return
-    if not PRIME_RL.works_with(installed):
-        yield False, f"prime-rl {installed} is installed, but holdfast needs {PRIME_RL.versions_text}"
-        return
-    yield True, f"prime-rl {installed}"
-    try:
-        from holdfast.adapters import prime_rl
-
-        yield True, prime_rl.interface()
-    except Exception as error:  # the version does not tell what the loss is like, nor what its modules need
-        yield (
-            False,
-            f"its loss cannot be used: {error}. Run this in the environment in which prime-rl trains. If it is that "
-            "one, this prime-rl is newer than holdfast: update holdfast",
-        )
-        return
-    yield from prime_rl_checks(config)
-
-
-def slime_lines(options: list[str]) -> Iterator[Line]:
-    """The lines of `trl_lines` for slime and miles."""
-    packages = {name: _version(name) for name in ("slime", "miles")}
-    if not any(packages.values()):
-        yield False, "neither slime nor miles is installed in this environment. Run this in the container of your run"
-        return
-    yield True, ", ".join(f"{name} {version}" for name, version in packages.items() if version)
-    yield from slime_checks(options)
-
-
-def verl_lines(overrides: list[str], config_name: str) -> Iterator[Line]:
-    """The lines of `trl_lines` for verl. Stops at the first problem that hides the others."""
+    [cyan]holdfast doctor verl --config-name fully_async_ppo_trainer async_training.require_batches=4[/cyan]
+    """
     from holdfast.hosts.host import between
     from holdfast.hosts.verl import VERL
 
-    if (installed := _version("verl")) is None:
-        yield False, "verl is not installed in this environment. Run: pip install 'holdfast-rl[verl]'"
-        return
-    if not VERL.works_with(installed):
-        yield (
-            False,
-            f"verl {installed} is installed, but holdfast needs {VERL.versions_text}. Run: pip install 'verl==0.9.*'",
-        )
-        return
+    installed = _supported("verl", VERL, "Run: pip install 'holdfast-rl[verl]'", "Run: pip install 'verl==0.9.*'")
     yield True, f"verl {installed}, transformers {_version('transformers')}"
     vllm = _version("vllm")
     if vllm is None:
@@ -246,11 +187,9 @@ def verl_lines(overrides: list[str], config_name: str) -> Iterator[Line]:
     try:
         from holdfast.adapters import verl_check
     except Exception as error:  # it fails in every worker too, where verl prints nothing
-        yield False, f"holdfast.adapters.verl cannot be imported: {error}"
-        return
+        raise ConfigError(f"holdfast.adapters.verl cannot be imported: {error}") from error
     yield True, f"policy losses in verl's registry: {', '.join(verl_check.LOSSES)}"
-    config = verl_check.compose(overrides or verl_check.EXAMPLE, config_name)
-    yield from verl_check.checks(config)
+    yield from verl_check.checks(verl_check.compose(overrides or verl_check.EXAMPLE, config_name))
     if not overrides:
         yield True, "checked with the overrides\n    " + "\n    ".join(verl_check.EXAMPLE)
         yield True, "to check the overrides of your run, give them after `holdfast doctor verl`"
@@ -275,17 +214,177 @@ def _plugin_lines(*, has_plugins: bool) -> Iterator[Line]:
         yield True, "verl loads holdfast by its entry point verl.plugins"
 
 
-def _report(lines: Iterator[Line]) -> None:
-    problems = 0
-    for fine, text in lines:
-        problems += not fine
-        out().print(("ok       " if fine else "PROBLEM  ") + text)
-    if problems:
-        raise typer.Exit(1)
+@_command("unsloth")
+def unsloth() -> Iterator[Line]:
+    """Check Unsloth: its versions, and the setting without which a penalty has no effect.
+
+    [cyan]holdfast doctor unsloth[/cyan]
+    """
+    from holdfast.hosts.host import between
+    from holdfast.hosts.trl import TRL
+
+    packages = {name: _version(name) for name in ("unsloth", "unsloth_zoo", "trl")}
+    if absent := [name for name, installed in packages.items() if installed is None]:
+        raise ConfigError(
+            f"{' and '.join(absent)} not installed in this environment. Run: pip install unsloth unsloth_zoo"
+        )
+    zoo = packages["unsloth_zoo"]
+    if not between(str(zoo), (2026, 10)):
+        raise ConfigError(f"unsloth_zoo {zoo} is installed, but 2026.10 or newer is needed. {_INSTALL_UNSLOTH}")
+    _supported("trl", TRL, _INSTALL_TRL)
+    yield True, ", ".join(f"{name} {version}" for name, version in packages.items())
+    yield True, "`import unsloth` must come before every import of trl; with_penalties refuses the other order"
+    yield True, _TRL_SCHEDULE
+    yield (
+        True,
+        "sample without truncation (top_p=1, top_k=0, min_p=None), because Unsloth does not support a sampling mask",
+    )
 
 
-def _version(package: str) -> str | None:
+@_command("prime-rl")
+def prime_rl(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="TOML", help="The configuration of your run, to check it too.")
+    ] = None,
+) -> Iterator[Line]:
+    """Check prime-rl: its version, its loss, and the configuration of your run.
+
+    [cyan]holdfast doctor prime-rl rl.toml[/cyan]
+    """
+    from holdfast.hosts.prime_rl import PRIME_RL
+
+    yield True, f"prime-rl {_supported('prime-rl', PRIME_RL, _INSTALL_PRIME_RL)}"
     try:
-        return version(package)
-    except PackageNotFoundError:
+        from holdfast.adapters import prime_rl
+
+        yield True, prime_rl.interface()
+    except Exception as error:  # the version does not tell what the loss is like, nor what its modules need
+        raise ConfigError(
+            f"its loss cannot be used: {error}. Run this in the environment in which prime-rl trains. If it is that "
+            "one, this prime-rl is newer than holdfast: update holdfast"
+        ) from error
+    if config is None:
+        yield True, "to check the configuration of your run, give it: holdfast doctor prime-rl rl.toml"
+    else:
+        yield from _prime_rl_config(config)
+
+
+def _prime_rl_config(path: Path) -> Iterator[Line]:
+    """What a configuration of prime-rl means for holdfast's loss."""
+    from holdfast.adapters.host_losses import penalty_of
+    from holdfast.adapters.prime_rl import base_config
+
+    config = read_toml(path, ConfigError, "give prime-rl's TOML file")
+    loss = config.get("trainer", config).get("loss", {})
+    if loss.get("import_path") != _PRIME_RL_PATH or loss.get("type") != "custom":
+        raise ConfigError(
+            f'[trainer.loss] in {path} is not holdfast\'s. Set type = "custom", import_path = "{_PRIME_RL_PATH}"'
+        )
+    kwargs = loss.get("kwargs", {})
+    if unread := sorted(set(kwargs) - {"penalty", "base"}):
+        raise ConfigError(f"trainer.loss.kwargs.{unread[0]}: only penalty and base are read; put it into one of them")
+    try:
+        penalty = penalty_of(kwargs.get("penalty"), "prime-rl")
+    except ConfigError as error:
+        raise ConfigError(f"trainer.loss.kwargs: {error}") from error
+    base_config(kwargs.get("base"))
+    yield True, f"the loss is valid: {_shown(penalty)}"
+    orchestrator = config.get("orchestrator", {})
+    if penalty and not penalty.acts_without_drift and orchestrator.get("max_off_policy_steps") == 0:
+        yield (
+            False,
+            "orchestrator.max_off_policy_steps = 0: the policy that samples a rollout is then the one that is "
+            "trained on it, so the penalty is 0 except for numerical noise. Set 1 or more (prime-rl's default: 8)",
+        )
+    filtered = orchestrator.get("train", {}).get("filter_zero_advantages", True)
+    if filtered and getattr(penalty, "preserve", None) == "nonnegative":
+        yield (
+            True,
+            "note: prime-rl drops rollouts whose advantage is 0, so preserve = 'nonnegative' has the same effect as "
+            "'positive'. To keep them, set orchestrator.train.filter_zero_advantages = false",
+        )
+    if getattr(penalty, "threshold", None) == 0:
+        yield True, f"note: {_NOISE}"
+
+
+@_command("slime")
+def slime(
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="OPTIONS…", help="The options of your run, to check them too."),
+    ] = None,
+) -> Iterator[Line]:
+    """Check slime or miles: its version, and the options of your run.
+
+    [cyan]holdfast doctor slime --num-steps-per-rollout 10 --custom-config-path holdfast.yaml[/cyan]
+    """
+    packages = {name: found for name in ("slime", "miles") if (found := _version(name))}
+    if not packages:
+        raise ConfigError(
+            "neither slime nor miles is installed in this environment. Run this in the container of your run"
+        )
+    yield True, ", ".join(f"{name} {version}" for name, version in packages.items())
+    if options:
+        yield from _slime_run(_slime_options(options))
+    else:
+        yield True, _SLIME_SCHEDULE
+        yield True, "to check the options of your run, give them after `holdfast doctor slime`"
+
+
+def _slime_run(args: argparse.Namespace) -> Iterator[Line]:
+    """What the options of a run of slime or miles mean for holdfast's loss."""
+    from holdfast.adapters.host_losses import penalty_of
+    from holdfast.adapters.slime import problems, steps_per_rollout
+
+    if (args.loss_type, args.custom_loss_function_path) != ("custom_loss", _SLIME_PATH):
+        raise ConfigError(
+            f"this is not holdfast's loss. Set --loss-type custom_loss --custom-loss-function-path {_SLIME_PATH}"
+        )
+    try:
+        penalty = penalty_of(_section(args.custom_config_path), "slime")
+    except ConfigError as error:
+        raise ConfigError(f"holdfast_penalty: {error}") from error
+    yield True, f"the loss is valid: {_shown(penalty)}"
+    refusals = list(problems(args, penalty))
+    yield from ((False, problem) for problem in refusals)
+    known = args.num_steps_per_rollout or (args.rollout_batch_size and args.global_batch_size)
+    if not refusals:
+        yield True, f"optimizer steps per rollout batch: {steps_per_rollout(args)}" if known else _SLIME_SCHEDULE
+
+
+def _slime_options(options: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("loss-type", "custom-loss-function-path", "custom-config-path"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--qkv-format", default="thd")
+    for name, default in (
+        ("rollout-batch-size", 0),
+        ("n-samples-per-prompt", 1),
+        ("global-batch-size", None),
+        ("num-steps-per-rollout", None),
+        ("context-parallel-size", 1),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    for name in ("use-rollout-logprobs", "keep-old-actor"):
+        parser.add_argument(f"--{name}", action="store_true")
+    try:
+        return parser.parse_known_args(options)[0]
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"an option of slime cannot be read: {error}") from None
+
+
+def _section(path: str | None) -> Any:
+    """`holdfast_penalty` of the YAML file that --custom-config-path names. Raises `ConfigError`."""
+    if path is None:
         return None
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
+    return content.get("holdfast_penalty") if isinstance(content, dict) else None
+
+
+def _shown(penalty: Penalty | None) -> str:
+    return "no penalty, observing" if penalty is None else repr(penalty)

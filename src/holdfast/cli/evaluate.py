@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -26,14 +25,6 @@ _LEGEND = (
 )
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
-
-
-class Scorer(StrEnum):
-    """Which rule scores an answer."""
-
-    TABLE = "table"
-    UNICODE = "unicode"
-    OFFICIAL = "official"
 
 
 @app.callback()
@@ -115,12 +106,12 @@ def run(
         ),
     ] = "last",
     scorer: Annotated[
-        Scorer,
+        Literal["table", "unicode", "official"],
         typer.Option(
             help="`table`: exact match as in Search-R1, for all sets; `unicode`: for answers in any language; "
             "`official`: the official rule of each set."
         ),
-    ] = Scorer.TABLE,
+    ] = "table",
     bare: Annotated[
         bool,
         typer.Option(
@@ -213,7 +204,7 @@ def run(
                 examples,
                 retriever,
                 samples=samples,
-                scorer=scorer.value,
+                scorer=scorer,
                 bare=bare,
                 row=(name or f"{Path(shown).name} {method}") + (f" step {which}" if every else ""),
             )

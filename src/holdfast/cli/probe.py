@@ -8,9 +8,9 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -51,17 +51,12 @@ Out = Annotated[
 ]
 
 
-class What(StrEnum):
-    """What is measured; the help of the command explains each."""
-
-    PER_SAMPLE = "per-sample"
-    TAIL_LEAK = "tail-leak"
-
-
 def probe(
     ctx: typer.Context,
     target: Target,
-    what: Annotated[What, typer.Option(metavar="WHAT", help="What to measure, from the list above.")],
+    what: Annotated[
+        Literal["per-sample", "tail-leak"], typer.Option(metavar="WHAT", help="What to measure, from the list above.")
+    ],
     checkpoint: Checkpoint = None,
     recipe: Recipe = None,
     questions: Questions = None,
@@ -94,10 +89,10 @@ def probe(
     [cyan]holdfast probe Qwen/Qwen2.5-3B --recipe my.toml --what tail-leak[/cyan]
     """
     penalties = [name.strip() for name in compare.split(",")] if compare else []
-    updates = what is What.PER_SAMPLE
+    updates = what == "per-sample"
     for option in ["--compare"] * bool(penalties) + ["--optimizer-state"] * optimizer_state:
         if not updates:
-            raise ConfigError(f"{option} with --what {what.value}: this probe makes no update; leave it out")
+            raise ConfigError(f"{option} with --what {what}: this probe makes no update; leave it out")
 
     def run(subject: Subject, rollouts: Rollouts, seed: int, listener: Listener) -> Result:
         from holdfast.evaluate.probes import per_sample, tail_leak
@@ -107,7 +102,7 @@ def probe(
         return tail_leak(subject, rollouts)
 
     asked = Asked(target, checkpoint, recipe, ctx.meta["settings"], questions, seed, optimizer_state, folder)
-    measure(what.value, run, asked, penalties, with_reference=updates)
+    measure(what, run, asked, penalties, with_reference=updates)
 
 
 @dataclass(frozen=True)
@@ -143,17 +138,17 @@ def measure(
         from holdfast.evaluate.state import write_json
 
     console = out()
-    source = _source(asked)
+    name, default_folder, model_tag, opened = _source(asked)
     with open_console(console, Path(asked.target)) as listener:
-        subject = source.open(listener, with_reference)
-        tag = source.tag or Path(subject.name).parent.name
+        subject = opened(listener=listener, with_reference=with_reference)
+        tag = model_tag or Path(subject.name).parent.name
         config = subject.config
         seed = config.run.seed if asked.seed is None else asked.seed
         count = asked.questions or min(config.train.questions, len(subject.questions))
         probes.arms_of(config, penalties)  # refuses what the update would refuse, before the rollouts take their time
-        folder = _make(asked.folder or source.folder)
+        folder = _make(asked.folder or default_folder)
         result = run(subject, probes.roll_out_questions(subject, count, seed, listener), seed, listener)
-    title = f"{what} · {source.name if source.tag else f'{source.name} {tag}'}"
+    title = f"{what} · {name if model_tag else f'{name} {tag}'}"
     title += f" · {count} questions × {config.train.group_size} rollouts, seed {seed}"
     title += ", the run's optimizer" * asked.optimizer_state
     console.print(f"\n{title}", style="bold", soft_wrap=True)
@@ -190,21 +185,9 @@ def _setup(document: Mapping[str, object]) -> str:
     return json.dumps({key: value for key, value in document.items() if key != "result"}, sort_keys=True)
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A checkpoint of a run, or a model with a recipe."""
-
-    name: str
-    folder: Path
-    """The default place of results."""
-    open: Callable[[Listener, bool], Subject]
-    """The second argument says whether updates will be made by the recipe's loss."""
-    tag: str = ""
-    """Its name in file names; empty for a run, whose checkpoint gives it: `step-000040`, or `best`."""
-
-
-def _source(asked: Asked) -> _Source:
-    """The run, or the model, that a name means. Raises `ConfigError`."""
+def _source(asked: Asked) -> tuple[str, Path, str, Callable[..., Subject]]:
+    """The run, or the model, that a name means, the default place of results, its name in file names (empty for
+    a run, whose checkpoint gives it: `step-000040`, or `best`), and what opens it. Raises `ConfigError`."""
     from holdfast.evaluate.probes import open_model, open_run
     from holdfast.recipe import Config
     from holdfast.recipe.settings import parse_overrides
@@ -214,14 +197,8 @@ def _source(asked: Asked) -> _Source:
         raise ConfigError(f"--model.path: the probe uses the model of {target}; leave --model.path out")
     if asked.recipe is None:
         run = find_run(target, "; to probe a model, give the recipe of its questions with --recipe")
-        which = asked.checkpoint or "last"
-        return _Source(
-            str(run),
-            run / "probes",
-            lambda listener, updates: open_run(
-                run, which, settings, listener, with_reference=updates, optimizer_state=asked.optimizer_state
-            ),
-        )
+        opened = partial(open_run, run, asked.checkpoint or "last", settings, optimizer_state=asked.optimizer_state)
+        return str(run), run / "probes", "", opened
     if is_run(Path(target)) or is_run(ROOT / target):
         raise ConfigError(f"--recipe {asked.recipe}: {target} is a run and has a recipe; leave --recipe out")
     if asked.checkpoint is not None:
@@ -232,12 +209,7 @@ def _source(asked: Asked) -> _Source:
         )
     as_it_is = ["--model.path", target, "--warm_start.steps", "0", "--world.scripts.plain_steps", "0"]
     config, _ = read_recipe(asked.recipe, [*settings, *as_it_is])
-    return _Source(
-        target,
-        Path("probes"),
-        lambda listener, updates: open_model(config, listener, with_reference=updates),
-        tag=Path(target).name,
-    )
+    return target, Path("probes"), Path(target).name, partial(open_model, config)
 
 
 def _make(folder: Path) -> Path:

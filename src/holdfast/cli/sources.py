@@ -1,4 +1,5 @@
-"""Where a log comes from: a path, the name of a run, standard input, or the address of a service."""
+"""Where a log comes from: a path, the name of a run, standard input, or the address of a service; and which file may be
+its page."""
 
 from __future__ import annotations
 
@@ -100,3 +101,14 @@ def _read(source: str, given: Mapping[str, str]) -> list[tuple[Log, Path | None]
         err().print("Paste the log, then press Ctrl-D on an empty line.", style="dim")
     path = path_of(source)
     return [(log, path) for log in read_logs(path or source, given)]
+
+
+def check_page(page: Path, sources: Sequence[str] | None, option: str) -> None:
+    """Raises `ConfigError` if the page would replace a log or another file."""
+    from holdfast.diagnose.report import is_replaceable
+
+    paths = [path for source in sources or () if (path := path_of(source)) is not None]
+    if any(path.resolve() == page.resolve() for path in paths):
+        raise ConfigError(f"{option} {page}: the page would replace the log that it reports on; give another name")
+    if not is_replaceable(page):
+        raise ConfigError(f"{option} {page}: this file exists and is not a holdfast report; give another name")

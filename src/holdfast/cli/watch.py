@@ -19,13 +19,12 @@ import typer
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.run_folder import is_finished, is_run
 from holdfast.cli.findings import show
-from holdfast.cli.pages import LivePage
-from holdfast.cli.sources import STDIN, NameOption, given_names, is_stream, path_of, stdin
+from holdfast.cli.sources import STDIN, NameOption, check_page, given_names, is_stream, path_of, stdin
 from holdfast.cli.terminal import err, is_live, out, program
 from holdfast.train.listener import Listener, StepResult
 
 if TYPE_CHECKING:
-    from holdfast.diagnose.finding import Finding
+    from holdfast.diagnose.finding import Diagnosis, Finding
     from holdfast.diagnose.log import Log
 
 _ROWS = 12
@@ -95,7 +94,7 @@ def watch(
     if source is None and stdin().isatty():
         raise ConfigError("no log is given", hint=f"python train.py 2>&1 | {program()} watch -")
     source = source or STDIN
-    on_finding = _ignore if command is None else _runner(command)
+    on_finding: OnFinding = _runner(command) if command else lambda finding, log: None
     live = None if page is None else LivePage(page, source)
     follow = _watch_pipe if is_stream(source) else _watch_log
     try:
@@ -299,11 +298,39 @@ class _Alarms(Listener):
         err().print(text.rstrip(), soft_wrap=True)
 
 
-# ---- a command on a finding
+# ---- a page, and a command on a finding
 
 
-def _ignore(finding: Finding, log: Log) -> None:
-    """Do nothing with a finding."""
+class LivePage:
+    """A report that is written again at every look at a log, and a last time as final.
+
+    Args:
+        page: the file. Raises `ConfigError` if the log or another file is there.
+        source: the log, as the user named it.
+    """
+
+    def __init__(self, page: Path, source: str) -> None:
+        check_page(page, [source], "--html")
+        self.path, self._folder = page, path_of(source)
+        self._last: tuple[Log, Diagnosis] | None = None
+        self._noted: set[str] = set()
+
+    def show(self, log: Log, diagnosis: Diagnosis, *, live: bool = True) -> None:
+        """Write the page."""
+        from holdfast.diagnose.report import reported, write_report
+
+        self._last = log, diagnosis
+        try:
+            write_report(self.path, [reported(log, diagnosis, self._folder)], live=live)
+        except Exception as error:  # a page must not stop the pipe that a trainer writes to
+            if str(error) not in self._noted:
+                err().print(f"holdfast: {self.path} was not written: {error}", soft_wrap=True)
+            self._noted.add(str(error))
+
+    def finish(self) -> None:
+        """Write the page as final. Without a row there is none."""
+        if self._last is not None:
+            self.show(*self._last, live=False)
 
 
 def _runner(command: str) -> OnFinding:

@@ -11,10 +11,10 @@ from holdfast.data.factbook import is_factbook
 from holdfast.data.world.settings import World
 from holdfast.methods.penalties import WITHOUT_OLD_POLICY, Penalty
 from holdfast.model.settings import Model, Sampling
-from holdfast.recipe.critic import Critic, critic_errors
 from holdfast.recipe.needs import unmet_needs
 from holdfast.recipe.sections import (
     Checkpoint,
+    Critic,
     Data,
     Eval,
     Faults,
@@ -129,7 +129,7 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             "demonstrations search, and this agent cannot. Add 'search' to protocol.tools, or set warm_start.steps = 0"
         )
     yield from unmet_needs(config)
-    yield from critic_errors(config.critic, config.loss, config.reward)
+    yield from _critic_errors(config.critic, config.loss, config.reward)
     in_world = data.train == "world"
     searches_world = retrieval.corpus == "world" and (in_world or retrieval.index is None)
     if searches and retrieval.url is None and in_world != searches_world:
@@ -159,6 +159,37 @@ def cross_section_errors(config: Config) -> Iterator[str]:
                 f"data.{split} = {path!r} with data.train = 'world': the bundled world has its own {split} "
                 f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
             )
+
+
+def _critic_errors(critic: Critic, loss: Loss, reward: Reward) -> Iterator[str]:
+    """A sentence for each setting that needs a critic and has none, or that a critic's advantages leave no meaning."""
+    if loss.advantage != "gae":
+        default = setting_values(Critic(), "critic.") | {"reward.kl": 0.0}
+        values = setting_values(critic, "critic.") | {"reward.kl": reward.kl}
+        for name, value in values.items():
+            if value != default[name]:
+                yield (
+                    f"{name} = {as_toml(value)} with loss.advantage = {loss.advantage!r}: only a critic uses this "
+                    "setting. Set loss.advantage = 'gae', or leave it out"
+                )
+        return
+    if reward.kl and loss.kl_coef:
+        yield (
+            f"reward.kl = {reward.kl:g} with loss.kl_coef = {loss.kl_coef:g}: the same KL would count twice. "
+            "Set loss.kl_coef = 0, as PPO does, or leave reward.kl out"
+        )
+    if loss.penalty.name in ("llds", "sapo", "nll") and getattr(loss.penalty, "preserve", "") != "all":
+        other = "" if loss.penalty.name == "nll" else ", or loss.penalty.preserve = 'all'"
+        yield (
+            f"loss.penalty.name = {loss.penalty.name!r} with loss.advantage = 'gae': the penalty preserves rollouts "
+            "by their group-relative advantage, but a critic gives each token its own advantage. Set "
+            f"loss.penalty.name = 'none'{other}"
+        )
+    if loss.baseline != "mean":
+        yield (
+            f"loss.baseline = {as_toml(loss.baseline)} with loss.advantage = 'gae': it weights the rollouts of a "
+            "group, but a critic gives each token its own advantage. Leave it out, or set loss.advantage = 'grpo'"
+        )
 
 
 def _no_tool_template(config: Config) -> Iterator[str]:

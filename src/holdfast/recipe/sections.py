@@ -311,6 +311,28 @@ class Loss(Section):
             )
 
 
+class Critic(Section):
+    """The critic of `loss.advantage = "gae"`, a copy of the starting policy that predicts the return."""
+
+    path: str | None = None
+    """Checkpoint of a run with a critic, to start from that critic. Unset: start from a copy of the policy with a value
+    head of zeros."""
+    lr: float = Field(1e-5, gt=0)
+    """Learning rate of AdamW. Weight decay and gradient clipping are those of `[train]`."""
+    warmup: int = Field(0, ge=0)
+    """Steps of linear warm-up."""
+    clip: float = Field(0.5, ge=0)
+    """Value clipping: how far a value may change in one update before its gradient becomes 0, in units of the reward.
+    0: no limit."""
+    gamma: float = Field(1.0, ge=0, le=1)
+    """γ, the discount for each sampled token."""
+    lam: float = Field(1.0, ge=0, le=1)
+    """λ of GAE. At 1, an advantage is the return minus the value. Lower values rely more on later values of the
+    critic."""
+    whiten: bool = True
+    """Normalise advantages to mean 0 and variance 1 over the sampled tokens of a rollout batch, as verl does."""
+
+
 class Train(Section):
     """Rollout batches and optimizer steps."""
 

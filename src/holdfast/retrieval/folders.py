@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import Judge, Skipped
-from holdfast.base.scripts import UNSPACED
+from holdfast.base.scoring import UNSPACED
 from holdfast.retrieval.types import Document
 
 WORDS = 100

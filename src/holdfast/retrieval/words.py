@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.base.scripts import UNSPACED
+from holdfast.base.scoring import UNSPACED
 
 BIGRAMS = "bigrams"
 """How the manifest of an index says that it has them."""

@@ -221,7 +221,7 @@ def test_the_doctor_reads_a_configuration(
 ) -> None:
     monkeypatch.setattr(doctor, "_version", {"prime-rl": "0.9.0"}.get)
     (tmp_path / "rl.toml").write_text(config)
-    lines = list(doctor.prime_rl_lines(tmp_path / "rl.toml"))
+    lines = list(doctor.checked(doctor.prime_rl(tmp_path / "rl.toml")))
     assert all(passed for passed, _ in lines) is fine
     text = "\n".join(text for _, text in lines)
     assert [sentence for sentence in sentences if sentence not in text] == []
