@@ -44,7 +44,8 @@ from holdfast.adapters.host_losses import CountedMean, PreservedShare, measure, 
 from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
 from holdfast.adapters.verl_term import Answers, Log, Searches, base_name, refuse_split_actions
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.verl import ANSWER_SPAN, VERL
+from holdfast.hosts.verl import VERL
+from holdfast.hosts.verl_recipe import ANSWER_SPAN
 from holdfast.methods.penalties import LLDS, Penalty
 
 __all__ = ["LOSSES", "HoldfastPolicyLossConfig"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.verl import ANSWER_SPAN
+from holdfast.hosts.verl_recipe import ANSWER_SPAN
 from holdfast.methods.penalties import LLDS, NLL, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty
 
 LAST_ACTION = "last-action"

@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast.adapters.host_losses import WINDOW, CountedMean
 from holdfast.adapters.verl_losses import LAST_ACTION, LOSSES
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.verl import ANSWER_SPAN
+from holdfast.hosts.verl_recipe import ANSWER_SPAN
 from holdfast.losses import action_ids_from_mask
 from holdfast.methods.penalties import LLDS, Penalty
 

@@ -14,6 +14,6 @@ What is written comes from the files of `templates/`.
 """
 
 from holdfast.adapters.launch.plan import Plan, plan, write_plan
-from holdfast.adapters.launch.schedule import Machines
+from holdfast.adapters.launch.view import Machines
 
 __all__ = ["Machines", "Plan", "plan", "write_plan"]
