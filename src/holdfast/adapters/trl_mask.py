@@ -186,10 +186,9 @@ class MaskMixin(Trainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        mask, env_mask = inputs["completion_mask"].bool(), inputs.get("tool_mask")
         passes = MaskedPasses(
             Truncation.of(self.args),
-            loss_mask=mask if env_mask is None else mask & env_mask.bool(),
+            loss_mask=loss_mask(inputs),
             sampling_mask=inputs.get(SAMPLING_MASK),
             entropy_gradient=bool(self.args.entropy_coef or self.args.use_adaptive_entropy),
         )
@@ -315,6 +314,12 @@ class MaskedPasses:
             if entropy:
                 result.entropy = spread(over_all - ((scaled - over_all[:, None]).exp() * scaled).sum(-1))
         return result, known, spread((picked - over_all).detach())[:, -loss_mask.size(1) :]
+
+
+def loss_mask(batch: dict[str, Any]) -> Tensor:
+    """bool [B, T] over completion tokens: those the model sampled. T counts completion tokens only."""
+    mask = batch["completion_mask"]
+    return (mask * batch["tool_mask"] if batch.get("tool_mask") is not None else mask).bool()
 
 
 def _predicts(labels: Tensor, loss_mask: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ class _UnslothMixin(PenaltyMixin):
         def apply(logprobs: Tensor, old: Tensor | None, *arguments: Any) -> tuple[Any, ...]:
             """As the original, whose first value is the loss. Its seventh argument is the mask; all are [B, W]."""
             loss, *more = original.apply(logprobs, old, *arguments)
-            self._loss_watch.on_compute_loss()
+            self._loss_was_computed = True
             inside = _of_completion(arguments[4], inputs, pad).bool()
             old = None if old is None else torch.where(inside, _of_completion(old, inputs, pad), 0.0)
             logprobs = torch.where(inside, _of_completion(logprobs, inputs, pad), 0.0)

@@ -1,6 +1,6 @@
 """Names of holdfast's losses in verl's registry, and the penalty of each. Imports neither verl nor torch.
 
-A new penalty needs a line in `LOSSES`. A setting that no other penalty has needs a field in `HoldfastPolicyLossConfig`.
+A new penalty needs a line in `LOSSES`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from typing import Any
 from holdfast import __version__
 from holdfast.hosts.host import (
     ANYWHERE,
-    Elsewhere,
     Here,
     Launch,
     Noted,
@@ -191,22 +190,10 @@ SETTINGS = (
 )  # fmt: skip
 """Overrides of `verl.trainer.main_ppo`."""
 
-_LOOP, _DATA = Elsewhere(AGENT_LOOPS), Elsewhere("the parquet files")
-_ABSENT = Elsewhere("the bundled world, which verl cannot train on: a recipe that verl can run has none of it")
+_IN_PARQUET = ("data.", "protocol.prompt")
 _UNMEASURED = Noted("displacement is not measured in verl")
 
-OTHERS: Mapping[str, Elsewhere | Noted | Refused] = {
-    "run.code": Elsewhere("PYTHONPATH in run.sh"),
-    "run.device": Elsewhere("refused if it is 'cpu'"),
-    "retrieval.url": _LOOP,
-    "protocol": _LOOP,
-    "protocol.prompt": _DATA,
-    "model.chat_template": _LOOP,
-    "reward": _LOOP,
-    "data": _DATA,
-    "eval.questions": _DATA,
-    "loss.penalty": Elsewhere("policy_loss"),
-    **dict.fromkeys(("world", "world.model", "world.scripts"), _ABSENT),
+OTHERS: Mapping[str, Noted | Refused] = {
     "faults": Noted("verl's rollouts have no faults on purpose"),
     "run.threads": Noted("Ray gives every worker its threads"),
     "retrieval.stem": Noted("the server of the index has its own"),
@@ -297,8 +284,7 @@ def _weight_problems(method: Any, gate: str) -> Iterator[str]:
 def _problems(recipe: Any) -> Iterator[str]:
     loss, train = recipe.loss, recipe.train
     for name, value in recipe.values.items():
-        _, fate = LAUNCH.fate(name) or ("", None)
-        if "${" in str(value) and fate is not _DATA and not isinstance(fate, Noted):
+        if "${" in str(value) and not name.startswith(_IN_PARQUET) and not isinstance(LAUNCH.fate(name), Noted):
             yield (
                 f"{name} = {recipe.as_toml(value)}: verl's configuration replaces every ${{...}}, for example by a "
                 "variable of the environment, so the text would not get there as it is. Write it without ${"

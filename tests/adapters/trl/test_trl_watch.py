@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ import torch
 from torch import Tensor
 
 trl = pytest.importorskip("trl")
-
-from transformers import TrainerCallback  # noqa: E402
 
 from holdfast.adapters import trl_watch  # noqa: E402
 from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
@@ -42,60 +39,6 @@ def test_a_trainer_that_replaces_the_loss_is_stopped(make_trainer: Any, penalty:
         trainer.train()
     assert f"of the class {Replacing.__module__}.Replacing" in str(caught.value)
     assert trainer.state.global_step == 0, "before the first optimizer step"
-
-
-class EvaluatingEveryStep(TrainerCallback):
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_evaluate = True
-
-
-def test_evaluation_accumulation_and_resuming_are_no_alarm(make_trainer: Any, tmp_path: Path) -> None:
-    """Four micro-batches a step, an evaluation after every step, and a run that goes on from a checkpoint."""
-
-    def make(steps: int) -> Any:
-        trainer = make_trainer(
-            with_penalties(trl.GRPOTrainer, LLDS()),
-            output_dir=str(tmp_path / "run"),
-            save_strategy="steps",
-            save_steps=1,
-            gradient_accumulation_steps=4,
-            steps_per_generation=8,
-            max_steps=steps,
-        )
-        trainer.eval_dataset = trainer.train_dataset
-        trainer.add_callback(EvaluatingEveryStep())
-        return trainer
-
-    trainer = make(1)
-    trainer.evaluate()
-    trainer.train()
-    again = make(2)
-    again.train(resume_from_checkpoint=True)
-    assert again.state.global_step == 2
-    assert sum("eval_reward" in row for row in again.state.log_history) == 2
-
-
-def test_a_loss_that_is_left_out_for_an_empty_batch_is_no_alarm(make_trainer: Any) -> None:
-    class Skipping(trl.GRPOTrainer):
-        """Computes no loss where no token counts."""
-
-        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if not inputs["completion_mask"].any():
-                return sum(p.sum() for p in model.parameters()) * 0.0
-            return super().compute_loss(model, inputs, *args, **kwargs)
-
-    class Empty(Skipping):
-        """Every token of the second rollout batch is masked."""
-
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            batch = super()._generate_and_score_completions(inputs)
-            if self.state.global_step == 2:
-                batch["completion_mask"] = torch.zeros_like(batch["completion_mask"])
-            return batch
-
-    trainer = make_trainer(with_penalties(Empty, LLDS()))
-    trainer.train()
-    assert trainer.state.global_step == 4
 
 
 @pytest.mark.parametrize(("batches", "beginning"), [

@@ -121,7 +121,7 @@ def test_the_command_composes_and_passes_verls_checks(words: list[str], composed
 
     assert isinstance(actor.policy_loss, adapter.HoldfastPolicyLossConfig)
     assert actor.policy_loss.loss_mode in adapter.LOSSES
-    penalty, _ = adapter._plan(actor.policy_loss.loss_mode, actor.policy_loss)
+    penalty, _ = adapter.plan(actor.policy_loss.loss_mode, actor.policy_loss)
     assert penalty == recipe.loss.penalty.term
     assert actor.policy_loss.base_loss_mode == ("gspo" if recipe.loss.ratio == "sequence" else "vanilla")
     assert (actor.clip_ratio_low, actor.clip_ratio_high) == (recipe.loss.clip_low, recipe.loss.clip_high)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -192,13 +191,9 @@ class Recipe:
         return as_toml(value)
 
     def fated(self, kind: type[Noted | Refused]) -> Iterator[str]:
-        """A sentence for each setting that the recipe changes, and of which the host's table says this, in the order
-        of the table."""
-        launch = launch_of(self.host)
-        order = list(launch.others)
-        fates = [(order.index(fate[0]), name, fate[1]) for name in self.changed if (fate := launch.fate(name))]
-        for _, name, why in sorted(fates, key=itemgetter(0)):
-            if isinstance(why, kind):
+        """A sentence for each setting that the recipe changes, and of which the host's table says this."""
+        for name in self.changed:
+            if isinstance(why := launch_of(self.host).fate(name), kind):
                 yield f"{name} = {self.values[name]!r}: {why}"
 
     def truncation(self, remedy: str) -> Iterator[str]:
