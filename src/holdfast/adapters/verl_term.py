@@ -84,9 +84,9 @@ class Answers:
 
         A rollout with n actions counts as n - 1 searches, which is right where each turn but the last searches.
 
-        >>> Answers.by_last_action(torch.tensor([[True, True, False, True], [True, True, False, False]])).mask.int()
-        tensor([[0, 0, 0, 1],
-                [1, 1, 0, 0]], dtype=torch.int32)
+        >>> answers = Answers.by_last_action(torch.tensor([[1, 1, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0]]).bool())
+        >>> answers.mask.int().tolist(), answers.searches
+        ([[0, 0, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0]], [1, 0])
         """
         actions = action_ids_from_mask(response_mask)
         last = actions.amax(-1, keepdim=True)

@@ -47,7 +47,6 @@ CHECKPOINTING = "gradient_checkpointing"
 """The setting's name in this version of transformers."""
 if "activation_checkpointing" in trl.GRPOConfig.__dataclass_fields__:
     CHECKPOINTING = "activation_checkpointing"
-collect_ignore = ["two_processes.py"]  # a script
 
 
 class Down:
