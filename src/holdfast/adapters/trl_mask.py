@@ -300,7 +300,8 @@ class MaskedPasses:
         if known is None:
             with torch.no_grad():
                 ids = drawable_ids(*self.sampler.truncate(scaled), targets)
-            known = SamplingMask(tuple(_trimmed(row) for row in ids.split(sampled.sum(-1).tolist())))
+            # Of each rollout, without the columns that none of its tokens fills.
+            known = SamplingMask(tuple(row[:, (row >= 0).any(0)] for row in ids.split(sampled.sum(-1).tolist())))
 
         def spread(values: Tensor) -> Tensor:
             return values.new_zeros(sampled.shape).masked_scatter(sampled, values)
@@ -335,11 +336,6 @@ def _padded(rows: Sequence[Sequence[int]] | None, like: Tensor) -> Tensor:
     for row, values in zip(result, rows or (), strict=False):
         row[: len(values)] = torch.as_tensor(values, device=like.device).bool()
     return result
-
-
-def _trimmed(ids: Tensor) -> Tensor:
-    """Without the columns that no token of the rollout fills."""
-    return ids[:, (ids >= 0).any(0)]
 
 
 def _logsumexp(mask: SamplingMask, scaled: Tensor) -> Tensor:

@@ -159,7 +159,8 @@ class _Loss:
         if penalty is not None:
             answers: dict[str, Any] = {}
             if penalty.uses_answer_mask:
-                where = self._answers(mask)
+                by_agent = config.policy_loss.get("penalty_answer") == ANSWER_SPAN
+                where = Answers.of_agent(_micro_batch.get(), mask) if by_agent else Answers.by_last_action(mask)
                 self._searches.extend(where.searches)
                 weight = penalty.weight_at(fmean(self._searches or [0]))
                 answers = {"answer_mask": where.mask, "answer_weight": 1.0 if weight is None else weight}
@@ -182,11 +183,6 @@ class _Loss:
                 logged = core_algos.agg_loss(term, mask, mode, loss_scale_factor=scale)
                 series["loss/penalty"] = CountedMean(coef * logged, mask.sum(), 0.0)
         return loss, {**metrics, **self._log.numbers(self.name, series)}
-
-    def _answers(self, mask: Tensor) -> Answers:
-        if self._settings.get("penalty_answer") == ANSWER_SPAN:
-            return Answers.of_agent(_micro_batch.get(), mask)
-        return Answers.by_last_action(mask)
 
 
 def _register() -> None:

@@ -99,7 +99,10 @@ def refused_by_verl(config: Any) -> Iterator[str]:
         try:
             omega_conf_to_dataclass(section)
         except Exception as error:  # verl's dataclasses assert, Hydra wraps what ours raise
-            yield str(_innermost(error)).partition("\n")[0]  # OmegaConf adds the full key in lines of its own
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            yield str(cause).partition("\n")[0]  # OmegaConf adds the full key in lines of its own
     correction = config.algorithm.get("rollout_correction") or {}
     settings = {key: value for key, value in correction.items() if key.startswith(("rollout_is", "rollout_rs"))}
     try:
@@ -202,9 +205,3 @@ def _schedule(config: Any, name: str, penalty: Penalty | None, steps: int) -> Ch
     return Check(
         False, f"{sizes}: on the first step the policy equals the old policy, so {name} is always zero. Set {remedy}"
     )
-
-
-def _innermost(error: BaseException) -> BaseException:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error

@@ -58,11 +58,6 @@ def _samples(recipe: Any) -> bool:
     return bool(recipe.eval.samples > 1)
 
 
-def _response(recipe: Any) -> int:
-    total: int = recipe.protocol.max_total_tokens
-    return total - prompt_tokens(total)
-
-
 def prompt_tokens(total: int) -> int:
     """Tokens of a rollout of `total` that verl reserves for the prompt: an eighth, or 256, but at most half.
 
@@ -97,7 +92,8 @@ SETTINGS = (
             when=lambda r: r.model.chat_template_kwargs),
     Setting("data.max_prompt_length", "protocol.max_total_tokens: room for the question",
             lambda r: prompt_tokens(r.protocol.max_total_tokens)),
-    Setting("data.max_response_length", "protocol.max_total_tokens: the rest", _response),
+    Setting("data.max_response_length", "protocol.max_total_tokens: the rest",
+            lambda r: r.protocol.max_total_tokens - prompt_tokens(r.protocol.max_total_tokens)),
     Setting("data.trust_remote_code", "model.trust_remote_code: of the tokenizer",
             lambda r: r.model.trust_remote_code),
     Setting("data.seed", "run.seed"),
