@@ -23,17 +23,18 @@ from typing import Any
 import pytest
 import torch
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from transformers import TrainingArguments  # noqa: E402
+import trl
+from transformers import TrainingArguments
 
-from holdfast.adapters.launch import Machines, plan, write_plan  # noqa: E402
-from holdfast.losses import clipped_policy_loss  # noqa: E402
-from holdfast.recipe import load  # noqa: E402
-from holdfast.train.start import warm_start_only  # noqa: E402
+from holdfast.adapters.launch import Machines, plan, write_plan
+from holdfast.losses import clipped_policy_loss
+from holdfast.recipe import load
+from holdfast.train.start import warm_start_only
 
-from ..launch.conftest import SMALL as SMALL_RECIPE  # noqa: E402
-from .test_trl_penalties import host_loss, micro_batch  # noqa: E402
+from ..launch.conftest import SMALL as SMALL_RECIPE
+from .test_trl_penalties import host_loss, micro_batch
 
 SMALL = (*SMALL_RECIPE, "--run.device=cpu")
 CASES = [

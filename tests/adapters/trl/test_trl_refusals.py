@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from torch import Tensor  # noqa: E402
-from transformers import Trainer  # noqa: E402
+import trl
+from torch import Tensor
+from transformers import Trainer
 
-import holdfast.adapters.trl as adapter  # noqa: E402
-from holdfast.adapters import trl_unsloth, trl_watch  # noqa: E402
-from holdfast.adapters.trl import LLDS, SAPO, with_penalties  # noqa: E402
-from holdfast.adapters.trl_watch import RewardWatch  # noqa: E402
-from holdfast.base.errors import ConfigError, ModelError  # noqa: E402
-from holdfast.methods.penalties import Penalty  # noqa: E402
+import holdfast.adapters.trl as adapter
+from holdfast.adapters import trl_unsloth, trl_watch
+from holdfast.adapters.trl import LLDS, SAPO, with_penalties
+from holdfast.adapters.trl_watch import RewardWatch
+from holdfast.base.errors import ConfigError, ModelError
+from holdfast.methods.penalties import Penalty
 
-from .conftest import CHECKPOINTING  # noqa: E402
+from .conftest import CHECKPOINTING
 
 
 def test_the_penalty_is_at_work_only_from_the_second_step_on(make_trainer: Any) -> None:
