@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.launch import Machines, Plan, plan
-from holdfast.adapters.launch.view import correct_above
+from holdfast.adapters.launch.view import Recipe
 from holdfast.base.errors import ConfigError
 from holdfast.recipe import Config
 
@@ -260,16 +260,20 @@ def test_a_penalty_and_a_reward_of_ones_own(recipe: MakeRecipe) -> None:
         plan("trl", recipe('--reward.custom="own_code_of_launch:brevty" = 1.0'))
 
 
-def test_a_right_rollout_is_told_by_its_reward(recipe: MakeRecipe) -> None:
+@pytest.mark.parametrize(("overrides", "above"), [
     # The best wrong one has format and retrieval, 0.3; the worst right one has em alone, 1.
-    config = recipe("--reward.format=0.2", "--reward.retrieval=0.1")
-    assert correct_above(config.reward) == pytest.approx(0.65)
-    assert "correct_above=0.65" in plan("trl", config).files["train.py"]
+    (("--reward.format=0.2", "--reward.retrieval=0.1"), 0.65),
     # A punishment can leave a right one with 0.8; the best wrong one has 0.
-    assert correct_above(recipe("--reward.format=-0.2").reward) == pytest.approx(0.4)
+    (("--reward.format=-0.2",), 0.4),
     # F1 is 1 when the answer is right, and close to it when nearly right.
-    config = recipe("--reward.em=0", "--reward.f1=1")
-    assert correct_above(config.reward) is None and "correct_above" not in plan("trl", config).files["train.py"]
+    (("--reward.em=0", "--reward.f1=1"), None),
+    (("--reward.em=0.1", "--reward.format=0.5"), None),
+])  # fmt: skip
+def test_a_right_rollout_is_told_by_its_reward(recipe: MakeRecipe, overrides: list[str], above: float | None) -> None:
+    config = recipe(*overrides)
+    assert Recipe("trl", config, Machines()).correct_above == (above and pytest.approx(above))
+    script = plan("trl", config).files["train.py"]
+    assert f"correct_above={above}," in script if above else "correct_above" not in script
 
 
 @pytest.mark.parametrize(("host", "overrides", "told"), [

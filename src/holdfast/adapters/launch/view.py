@@ -24,7 +24,7 @@ from holdfast.hosts.host import Launch, Noted, Option, Refused, Translation
 from holdfast.methods.method import Method
 from holdfast.methods.penalties import CustomPenalty
 from holdfast.model.models import stored
-from holdfast.recipe import Config, Reward, setting_values
+from holdfast.recipe import Config, setting_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +82,17 @@ class Recipe:
 
     @property
     def correct_above(self) -> float | None:
-        """The reward above which a rollout is correct."""
-        return correct_above(self.config.reward)
+        """The reward above which a rollout is correct: halfway between the best incorrect and the worst correct one.
+
+        None if the two overlap, or may overlap: values of a custom part are not known. A correct answer has an F1 of 1.
+        """
+        reward = self.config.reward
+        if any(reward.custom.values()):
+            return None
+        others = [reward.format, reward.retrieval]
+        best_incorrect = sum(max(weight, 0.0) for weight in [reward.f1, *others])
+        worst_correct = reward.em + reward.f1 + sum(min(weight, 0.0) for weight in [*others, reward.thrift])
+        return (best_incorrect + worst_correct) / 2 if worst_correct > best_incorrect else None
 
     # ---- its optimizer steps
 
@@ -246,19 +255,3 @@ def in_host(method: Method, host: str, recipe: Any) -> Translation:
     if isinstance(known, str):
         return Translation(problems=(f"[{method.table()}]: {known}. Leave it out, or use `holdfast train`",))
     return known(method, recipe)
-
-
-def correct_above(reward: Reward) -> float | None:
-    """The reward above which a rollout is correct: halfway between the best incorrect and the worst correct one.
-
-    None if the two overlap, or may overlap: values of a custom part are not known. A correct answer has an F1 of 1.
-
-    >>> correct_above(Reward(em=1.0)), correct_above(Reward(em=0.1, format=0.5))
-    (0.5, None)
-    """
-    if any(reward.custom.values()):
-        return None
-    others = [reward.format, reward.retrieval]
-    best_incorrect = sum(max(weight, 0.0) for weight in [reward.f1, *others])
-    worst_correct = reward.em + reward.f1 + sum(min(weight, 0.0) for weight in [*others, reward.thrift])
-    return (best_incorrect + worst_correct) / 2 if worst_correct > best_incorrect else None
