@@ -260,3 +260,8 @@ class Host:
     def works_with(self, installed: str) -> bool:
         """Whether holdfast works with an installed version."""
         return self.versions is None or between(installed, *self.versions)
+
+    @property
+    def known_as(self) -> str:
+        """How messages name it."""
+        return self.title or self.id

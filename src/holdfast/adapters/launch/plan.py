@@ -53,10 +53,10 @@ def plan(host: str, config: Config, machines: Machines | None = None) -> Plan:
 
     Raises one `ConfigError` that holds every reason why the recipe cannot run there.
     """
-    launch, known = launch_of(host), HOSTS[host]
+    launch = launch_of(host)
     refuse(host, code_errors(config))
     recipe = Recipe(host, absolute(config), machines or Machines())
-    refuse(known.title or known.id, (*recipe.fated(Refused), *launch.problems(recipe)))
+    refuse(HOSTS[host].known_as, (*recipe.fated(Refused), *launch.problems(recipe)))
     options = tuple(launch.options(recipe))
     writer = importlib.import_module(f"holdfast.adapters.launch.{host}_files").written
     notes = (*recipe.fated(Noted), *launch.differences(recipe))
