@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,14 +39,6 @@ LAST = {"penalty_answer": "last-action"}
 def test_a_name_and_its_settings_mean_a_penalty(name: str, given: dict[str, Any], penalty: Any) -> None:
     assert penalty_for(name, given) == penalty
     assert not any(loss.startswith("sapo") for loss in LOSSES), "verl has a `sapo` of its own"
-
-
-def test_a_class_of_ones_own_goes_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lld_class: str) -> None:
-    (tmp_path / "code_for_verl.py").write_text(lld_class)
-    monkeypatch.syspath_prepend(tmp_path)
-    given = {"penalty_path": "code_for_verl:Lld", "penalty_settings": {"least": 0.5}}
-    penalty: Any = penalty_for("holdfast_custom", given)
-    assert (type(penalty).__name__, penalty.coef, penalty.least) == ("Lld", 0.2, 0.5)
 
 
 @pytest.mark.parametrize(("name", "given", "said"), [
@@ -150,22 +141,6 @@ def test_an_inert_penalty_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: 
             numbers(live, same, same, up, ones)
     (record,) = caplog.records
     assert record.getMessage().startswith("PEN001: holdfast_llds was zero in all of 2 micro-batches")
-
-
-def test_searches_are_the_actions_less_one_of_recent_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verl_term, "WINDOW", 3)
-    searches = verl_term.Searches()
-    rows = [[0, 0, 0, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0]]
-    mask = torch.tensor(rows, dtype=torch.bool)
-
-    def mean(mask: Tensor) -> float:
-        return searches.mean(Answers.by_last_action(mask).searches)
-
-    assert mean(mask[:1]) == 0.0
-    assert mean(mask) == 1.0  # (2 + 0) / 2: the empty row is no rollout
-    assert mean(mask[2:]) == 2 / 3
-    assert mean(mask[2:]) == 0.0  # the first has left the window
-    assert Answers.by_last_action(mask).mask.int().tolist() == [[0, 0, 0, 0, 0], [0, 0, 0, 0, 1], [1, 1, 1, 0, 0]]
 
 
 class _Stack:

@@ -17,7 +17,7 @@ from holdfast.agent.metrics import per_token_mean
 from holdfast.base.errors import ConfigError
 from holdfast.losses import drift_stats, penalty_stats, ratio_stats
 from holdfast.losses._tensors import upcast
-from holdfast.losses.stats import EPSILONS
+from holdfast.losses.stats import WEIGHTS
 from holdfast.methods.penalties import LLDS, PENALTIES, Penalty
 
 WINDOW = 256
@@ -107,6 +107,12 @@ class CountedMean:
     default: Tensor | float
 
 
+_LEFT_OUT = ("count/", "clip/", "ratio/below_one/")
+"""Of the statistics: what is no series, and what hosts log themselves or have no use for."""
+_RATIOS = ("ratio/mean", "ratio/max", "ratio/p01")
+"""Before anything is counted they are 1, the others 0."""
+
+
 @torch.no_grad()
 def measure(
     preserved: Tensor,
@@ -129,26 +135,17 @@ def measure(
     values = torch.zeros_like(log_prob) if term is None else term
     stats = penalty_stats(values, log_prob, old_log_prob, mask, preserved=preserved)
     stats |= ratio_stats(log_prob, old_log_prob, advantages, mask)
-    drifts = drift_stats(log_prob, old_log_prob, advantages, mask)
-    tokens, kept, sequences = stats["count/tokens"], stats["count/preserved"], stats["count/sequences"]
+    stats |= drift_stats(log_prob, old_log_prob, advantages, mask)
+    left_out = _LEFT_OUT if term is not None else (*_LEFT_OUT, "penalty/active_fraction")
     series = {
-        "penalty/preserved_fraction": CountedMean(stats["penalty/preserved_fraction"], tokens, 0.0),
-        "penalty/mean_decrease": CountedMean(stats["penalty/mean_decrease"], kept, 0.0),
-        "ratio/mean": CountedMean(stats["ratio/mean"], tokens, 1.0),
-        "ratio/max": CountedMean(stats["ratio/max"], tokens, 1.0),
-        "ratio/p01": CountedMean(stats["ratio/p01"], tokens, 1.0),
-        "ratio/log_product": CountedMean(stats["ratio/log_product"], sequences, 0.0),
+        name: CountedMean(value, stats[WEIGHTS.get(name, "count/tokens")], float(name in _RATIOS))
+        for name, value in stats.items()
+        if not name.startswith(left_out)
     }
-    if term is not None:
-        series["penalty/active_fraction"] = CountedMean(stats["penalty/active_fraction"], kept, 0.0)
-    old = torch.where(mask, old_log_prob, 0.0)
-    likelihood = per_token_mean(old, mask)
-    sign = per_token_mean(torch.where(mask, advantages, 0.0), mask)
+    likelihood, sign = per_token_mean(old_log_prob, mask), per_token_mean(advantages, mask)
+    overall = likelihood.sum() / stats["count/sequences"].clamp(min=1)
     for name, rows in (("positive", sign > 0), ("negative", sign < 0)):
-        count = rows.sum()
-        share = rows / count.clamp(min=1)
-        overall = likelihood.sum() / sequences.clamp(min=1)
-        series[f"likelihood/{name}"] = CountedMean((likelihood * share).sum(), count, overall)
-        for drift in (f"drift/{name}", f"ratio/log_product/{name}", *(f"isdd/{name}/below_{e}" for e in EPSILONS)):
-            series[drift] = CountedMean(drifts[drift], count, 0.0)
+        count = stats[f"count/{name}"]
+        mean = torch.where(rows, likelihood, 0.0).sum() / count.clamp(min=1)
+        series[f"likelihood/{name}"] = CountedMean(mean, count, overall)
     return series

@@ -72,13 +72,11 @@ def loss(inputs: Any, *, penalty: Mapping[str, Any] | None = None, base: Mapping
             total = total + coef * weighted.sum()
         count = mask.sum()
         series["loss/penalty"] = (coef * weighted.detach().sum() / count.clamp(min=1), count)
-    logged = {f"holdfast/{name}": _present(value, count) for name, (value, count) in series.items()}
+    logged = {  # [1], or [0] for a mean over nothing: prime-rl joins those of all rollouts and logs their mean
+        f"holdfast/{name}": value.detach().float().reshape(1)[count.reshape(1) > 0]
+        for name, (value, count) in series.items()
+    }
     return replace(outputs, loss=total, metrics={**outputs.metrics, **logged})
-
-
-def _present(value: Tensor, count: Tensor) -> Tensor:
-    """float [1], or [0] for a mean over nothing. prime-rl joins those of all rollouts and logs their mean."""
-    return value.detach().float().reshape(1)[count.reshape(1) > 0]
 
 
 @cache

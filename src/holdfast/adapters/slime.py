@@ -37,13 +37,11 @@ from holdfast.methods.penalties import LLDS, Penalty
 __all__ = ["loss"]
 
 HOSTS = {
-    "slime.backends.megatron_utils.loss": "slime",
-    "miles.backends.training_utils.loss_hub.losses": "miles",
+    "slime.backends.megatron_utils.loss": "slime.backends.megatron_utils.cp_utils",
+    "miles.backends.training_utils.loss_hub.losses": "miles.backends.training_utils.cp_utils",
 }
-"""Module of `policy_loss_function` -> the host's name."""
-
-_PIECES = {"slime": "slime.backends.megatron_utils.cp_utils", "miles": "miles.backends.training_utils.cp_utils"}
-"""Module with the host's functions for context parallelism, where each process has two pieces of a rollout."""
+"""Module of `policy_loss_function` -> module with the host's functions for context parallelism, where each process has
+two pieces of a rollout."""
 
 _FORWARD = "get_log_probs_and_entropy"
 
@@ -64,15 +62,22 @@ def loss(
     Raises:
         ConfigError: settings that cannot work, or under which the penalty is always 0.
     """
-    module, host = _host()
-    penalty, share = _penalty(json.dumps(getattr(args, "holdfast_penalty", None)), host)
+    name = next((name for name in HOSTS if name in sys.modules), None)
+    if name is None:
+        raise ConfigError(
+            f"{__name__}.loss: neither slime nor miles runs in this process. Pass this name to one of them as "
+            "--custom-loss-function-path"
+        )
+    module = sys.modules[name]
+    penalty, share = _penalty(json.dumps(getattr(args, "holdfast_penalty", None)), name.partition(".")[0])
     for problem in problems(args, penalty):
         raise ConfigError(problem)
     with _forward_of(module) as forward:
         base, metrics = module.policy_loss_function(args, batch, logits, sum_of_sample_mean)
-    logprobs, old = forward[-1]["log_probs"], _old(args, batch)
-    pieces = import_module(_PIECES[host]) if getattr(args, "context_parallel_size", 1) > 1 else None
-    rows = _rows(penalty or LLDS(), logprobs, logprobs if old is None else old, batch, pieces)
+    logprobs = forward[-1]["log_probs"]
+    old = batch.get("rollout_log_probs" if args.use_rollout_logprobs else "log_probs")  # as the host chooses them
+    pieces = import_module(HOSTS[name]) if getattr(args, "context_parallel_size", 1) > 1 else None
+    rows = _rows(penalty or LLDS(), logprobs, old or logprobs, batch, pieces)
     values, preserved, ratios, counts = (torch.cat(parts) for parts in zip(*rows, strict=True))
     shown = {"penalty/preserved_fraction": preserved, "ratio/mean": ratios}
     series = {name: sum_of_sample_mean(x).detach() for name, x in shown.items()}
@@ -111,17 +116,6 @@ def steps_per_rollout(args: Any) -> int:
     return max(1, rollouts // (args.global_batch_size or rollouts))
 
 
-def _host() -> tuple[ModuleType, str]:
-    """The module of the host that runs, and its name."""
-    for name, host in HOSTS.items():
-        if name in sys.modules:
-            return sys.modules[name], host
-    raise ConfigError(
-        f"{__name__}.loss: neither slime nor miles runs in this process. Pass this name to one of them as "
-        "--custom-loss-function-path"
-    )
-
-
 @cache
 def _penalty(section: str, host: str) -> tuple[Penalty | None, PreservedShare]:
     """The penalty of `holdfast_penalty` as JSON, and the share of tokens it preserves."""
@@ -144,11 +138,6 @@ def _forward_of(module: ModuleType) -> Iterator[list[dict[str, list[Tensor]]]]:
         yield seen
     finally:
         setattr(module, _FORWARD, original)
-
-
-def _old(args: Any, batch: Mapping[str, Any]) -> list[Tensor] | None:
-    """The old log-probs, as the host chooses them; None if it takes the current ones."""
-    return batch.get("rollout_log_probs" if args.use_rollout_logprobs else "log_probs") or None
 
 
 def _rows(

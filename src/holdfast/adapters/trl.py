@@ -117,8 +117,12 @@ def with_penalties(
     if is_async:
         _check_async(penalty, installed, mask_logprobs=mask_logprobs, nthr=nthr)
         return type(name, (AsyncMixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
-    mixins = (_mixin(trainer_class), *[MaskMixin] * mask_logprobs, *[NthrMixin] * nthr)
-    bases: tuple[type, ...] = (*mixins, trainer_class)
+    mixin: type[PenaltyMixin] = PenaltyMixin
+    if _is_unsloth(trainer_class):
+        from holdfast.adapters.trl_unsloth import unsloth_mixin
+
+        mixin = unsloth_mixin(trainer_class)
+    bases: tuple[type, ...] = (mixin, *[MaskMixin] * mask_logprobs, *[NthrMixin] * nthr, trainer_class)
     return type(name, bases, {"holdfast_settings": settings})  # type: ignore[return-value]
 
 
@@ -136,14 +140,6 @@ def _check_async(penalty: Penalty | None, installed: str, *, mask_logprobs: bool
 
 def _is_unsloth(trainer_class: type) -> bool:
     return any(base.__name__.startswith(("Unsloth", "_Unsloth")) for base in trainer_class.__mro__)
-
-
-def _mixin(trainer_class: type) -> type[PenaltyMixin]:
-    if not _is_unsloth(trainer_class):
-        return PenaltyMixin
-    from holdfast.adapters.trl_unsloth import unsloth_mixin
-
-    return unsloth_mixin(trainer_class)
 
 
 _INSTALL = "pip install 'holdfast-rl[trl]'"

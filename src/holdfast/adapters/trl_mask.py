@@ -186,10 +186,9 @@ class MaskMixin(Trainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        mask, env_mask = inputs["completion_mask"].bool(), inputs.get("tool_mask")
         passes = MaskedPasses(
             Truncation.of(self.args),
-            loss_mask=mask if env_mask is None else mask & env_mask.bool(),
+            loss_mask=loss_mask(inputs),
             sampling_mask=inputs.get(SAMPLING_MASK),
             entropy_gradient=bool(self.args.entropy_coef or self.args.use_adaptive_entropy),
         )
@@ -301,7 +300,8 @@ class MaskedPasses:
         if known is None:
             with torch.no_grad():
                 ids = drawable_ids(*self.sampler.truncate(scaled), targets)
-            known = SamplingMask(tuple(_trimmed(row) for row in ids.split(sampled.sum(-1).tolist())))
+            # Of each rollout, without the columns that none of its tokens fills.
+            known = SamplingMask(tuple(row[:, (row >= 0).any(0)] for row in ids.split(sampled.sum(-1).tolist())))
 
         def spread(values: Tensor) -> Tensor:
             return values.new_zeros(sampled.shape).masked_scatter(sampled, values)
@@ -317,6 +317,12 @@ class MaskedPasses:
         return result, known, spread((picked - over_all).detach())[:, -loss_mask.size(1) :]
 
 
+def loss_mask(batch: dict[str, Any]) -> Tensor:
+    """bool [B, T] over completion tokens: those the model sampled. T counts completion tokens only."""
+    mask = batch["completion_mask"]
+    return (mask * batch["tool_mask"] if batch.get("tool_mask") is not None else mask).bool()
+
+
 def _predicts(labels: Tensor, loss_mask: Tensor) -> Tensor:
     """bool [b, S]: the positions that predict the sampled tokens among the last T of S."""
     result = torch.zeros_like(labels, dtype=torch.bool)  # PEFT may have put virtual tokens in front
@@ -330,11 +336,6 @@ def _padded(rows: Sequence[Sequence[int]] | None, like: Tensor) -> Tensor:
     for row, values in zip(result, rows or (), strict=False):
         row[: len(values)] = torch.as_tensor(values, device=like.device).bool()
     return result
-
-
-def _trimmed(ids: Tensor) -> Tensor:
-    """Without the columns that no token of the rollout fills."""
-    return ids[:, (ids >= 0).any(0)]
 
 
 def _logsumexp(mask: SamplingMask, scaled: Tensor) -> Tensor:

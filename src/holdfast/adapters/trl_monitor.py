@@ -57,7 +57,9 @@ class Monitoring(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Findings from before a resume are not reported again."""
-        self.monitor = Monitor(host="trl", name=Path(args.output_dir).name, settings=_settings(args))
+        plain = (str, int, float, bool, type(None))
+        settings = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
+        self.monitor = Monitor(host="trl", name=Path(args.output_dir).name, settings=settings)
         self.findings = [*self.monitor.replay((int(row["step"]), _ours(row)) for row in state.log_history)]
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **more: Any) -> None:
@@ -95,11 +97,6 @@ def _ours(row: Mapping[str, Any]) -> dict[str, float]:
     alone = {name: Series(np.zeros(1, np.int64), np.array([value])) for name, value in numbers.items()}
     names = translation("trl", numbers, doubtful=ambiguous_names("trl", alone, {}))
     return {names[name].ours: float(CHANGES[names[name].change](value)) for name, value in numbers.items()}  # type: ignore[arg-type]
-
-
-def _settings(args: Any) -> dict[str, object]:
-    plain = (str, int, float, bool, type(None))
-    return {name: value for name, value in vars(args).items() if isinstance(value, plain)}
 
 
 def _decided_by_first(stop: bool, device: Any) -> bool:

@@ -287,12 +287,6 @@ class Observer:
             log[f"holdfast/{name}"].append(value)
 
 
-def loss_mask(batch: dict[str, Any]) -> Tensor:
-    """bool [B, T] over completion tokens: those the model sampled. T counts completion tokens only."""
-    mask = batch["completion_mask"]
-    return (mask * batch["tool_mask"] if batch.get("tool_mask") is not None else mask).bool()
-
-
 def per_token_advantages(batch: dict[str, Any]) -> Tensor:
     """float [B, 1] or [B, T]: TRL has one a rollout, or one a token."""
     advantages: Tensor = batch["advantages"]

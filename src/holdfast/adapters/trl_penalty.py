@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.adapters.trl_mask import Trainer, warning
-from holdfast.adapters.trl_observe import Observer, action_ids_of, loss_mask, per_token_advantages
-from holdfast.adapters.trl_watch import LossWatch, RewardWatch, warn
+from holdfast.adapters.trl_mask import Trainer, loss_mask, warning
+from holdfast.adapters.trl_observe import Observer, action_ids_of, per_token_advantages
+from holdfast.adapters.trl_watch import RewardWatch, replaced_loss, warn
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import ConfigError
 from holdfast.losses import reduce_loss
@@ -55,7 +55,7 @@ class PenaltyMixin(Trainer):
         if leak := self._truncation():
             warn(leak)
         self._observer = self._observer_class(self, every=self.holdfast_settings.displacement_every)
-        self._loss_watch = LossWatch()
+        self._loss_was_computed = False
         self._reward_watch = RewardWatch(self.holdfast_settings.correct_above)
         self._rewards: Tensor | None = None
         self._loss_mask: Tensor | None = None
@@ -112,18 +112,11 @@ class PenaltyMixin(Trainer):
     # ---- a micro-batch
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """TRL's. At the end of an accumulation window, refuses a step that never passed through `_compute_loss`."""
+        """TRL's. Refuses a first accumulation window that did not pass through `_compute_loss`."""
         loss = super().training_step(*args, **kwargs)
-        if self.accelerator.sync_gradients:
-            self._loss_watch.on_step_end(self, self.holdfast_settings.penalty)
+        if self.accelerator.sync_gradients and not self._loss_was_computed:
+            raise replaced_loss(self, self.holdfast_settings.penalty)
         return loss
-
-    def _prepare_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        training = self.model.training
-        inputs = super()._prepare_inputs(*args, **kwargs)
-        if training:
-            self._loss_watch.on_inputs(inputs)
-        return inputs
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         logprobs, entropies, *more = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -135,7 +128,7 @@ class PenaltyMixin(Trainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        self._loss_watch.on_compute_loss()
+        self._loss_was_computed = True
         mask = loss_mask(inputs)
         inputs = inputs | {
             name: torch.where(mask, inputs[name], 0.0)

@@ -27,6 +27,7 @@ from holdfast.adapters.trl_mask import Truncation, warning
 from holdfast.adapters.trl_observe import Observer, has_images
 from holdfast.adapters.trl_penalty import PenaltyMixin
 from holdfast.base.errors import ConfigError
+from holdfast.hosts.host import between
 
 _LOSS = "UnslothEfficientGRPO"
 _OLDEST = (2026, 10)
@@ -49,10 +50,9 @@ def unsloth_mixin(trainer_class: type) -> type[PenaltyMixin]:
         installed = version("unsloth_zoo")
     except PackageNotFoundError:
         installed = "0.0"
-    numbers = tuple(int(part) for part in installed.split(".")[:2])
     for base in trainer_class.__mro__:
         namespace: dict[str, Any] = getattr(vars(base).get("compute_loss"), "__globals__", {})
-        if hasattr(namespace.get(_LOSS), "apply") and numbers >= _OLDEST:
+        if hasattr(namespace.get(_LOSS), "apply") and between(installed, _OLDEST):
             return type("UnslothMixin", (_UnslothMixin,), {"_namespace": namespace})
     raise ConfigError(
         f"with_penalties({trainer_class.__name__}): the loss of unsloth_zoo {installed} cannot be extended; 2026.10 or "
@@ -138,7 +138,7 @@ class _UnslothMixin(PenaltyMixin):
         def apply(logprobs: Tensor, old: Tensor | None, *arguments: Any) -> tuple[Any, ...]:
             """As the original, whose first value is the loss. Its seventh argument is the mask; all are [B, W]."""
             loss, *more = original.apply(logprobs, old, *arguments)
-            self._loss_watch.on_compute_loss()
+            self._loss_was_computed = True
             inside = _of_completion(arguments[4], inputs, pad).bool()
             old = None if old is None else torch.where(inside, _of_completion(old, inputs, pad), 0.0)
             logprobs = torch.where(inside, _of_completion(logprobs, inputs, pad), 0.0)

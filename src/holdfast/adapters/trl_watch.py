@@ -28,49 +28,23 @@ def warn(text: str) -> None:
         _logger.warning("holdfast: %s", text)
 
 
-class LossWatch:
-    """Whether every optimizer step passes through `_compute_loss`, where the penalty is added and the series are
-    measured. A trainer that replaces `compute_loss`, as Unsloth's does, need not call it."""
-
-    def __init__(self) -> None:
-        self._expected = self._computed = False
-
-    def on_inputs(self, inputs: dict[str, Any]) -> None:
-        """The loss of a training micro-batch is due. One without a sampled token needs no loss."""
-        # Reading the mask waits for the device, so not after a loss has run in this window.
-        self._expected = self._expected or self._computed or bool(inputs["completion_mask"].any())
-
-    def on_compute_loss(self) -> None:
-        """`_compute_loss` ran."""
-        self._computed = True
-
-    def on_step_end(self, trainer: Any, penalty: Any) -> None:
-        """At the end of an accumulation window. Raises `ConfigError` if a loss was due in it and `_compute_loss` never
-        ran."""
-        missed = self._expected and not self._computed
-        self._expected = self._computed = False
-        if missed:
-            lost = "nothing is observed" if penalty is None else f"{penalty!r} is not added to the loss"
-            raise ConfigError(
-                f"with_penalties: {lost}, because this step did not pass through `_compute_loss`, the method of TRL's "
-                f"GRPOTrainer that with_penalties extends. `compute_loss` is now {_where(trainer.compute_loss)}, "
-                f"{_defined_in(trainer, 'compute_loss')}. If this is Unsloth, train without `import unsloth`; if the "
-                "class is yours, let its compute_loss return `self._compute_loss(model, inputs)`; else remove "
-                "with_penalties"
-            )
-
-
-def _where(method: Any) -> str:
-    function = getattr(method, "__func__", method)
-    name = getattr(function, "__qualname__", repr(function))
-    return f"`{getattr(function, '__module__', '?')}.{name}`"
-
-
-def _defined_in(trainer: Any, method: str) -> str:
-    if method in vars(trainer):
-        return "set on the trainer itself"
-    owner = next(base for base in type(trainer).__mro__ if method in vars(base))
-    return f"of the class {owner.__module__}.{owner.__qualname__}"
+def replaced_loss(trainer: Any, penalty: Any) -> ConfigError:
+    """The error for a first optimizer step that did not pass through `_compute_loss`, where the penalty is added and
+    the series are measured. A trainer that replaces `compute_loss`, as Unsloth's does, need not call it."""
+    function = getattr(trainer.compute_loss, "__func__", trainer.compute_loss)
+    if "compute_loss" in vars(trainer):
+        owner = "set on the trainer itself"
+    else:
+        kind = next(base for base in type(trainer).__mro__ if "compute_loss" in vars(base))
+        owner = f"of the class {kind.__module__}.{kind.__qualname__}"
+    lost = "nothing is observed" if penalty is None else f"{penalty!r} is not added to the loss"
+    return ConfigError(
+        f"with_penalties: {lost}, because this step did not pass through `_compute_loss`, the method of TRL's "
+        "GRPOTrainer that with_penalties extends. `compute_loss` is now "
+        f"`{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}`, {owner}. If "
+        "this is Unsloth, train without `import unsloth`; if the class is yours, let its compute_loss return "
+        "`self._compute_loss(model, inputs)`; else remove with_penalties"
+    )
 
 
 class RewardWatch:

@@ -27,9 +27,11 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections import deque
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
 from functools import wraps
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -40,48 +42,33 @@ from verl.workers.config import PolicyLossConfig
 from verl.workers.utils import losses as verl_losses
 
 from holdfast import __version__
-from holdfast.adapters.host_losses import CountedMean, PreservedShare, measure, preserved_counts
+from holdfast.adapters.host_losses import WINDOW, CountedMean, PreservedShare, measure, preserved_counts
 from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
-from holdfast.adapters.verl_term import Answers, Log, Searches, base_name, refuse_split_actions
+from holdfast.adapters.verl_term import Answers, Log, base_name, refuse_split_actions
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.verl import ANSWER_SPAN, VERL
+from holdfast.hosts.verl import VERL
+from holdfast.hosts.verl_recipe import ANSWER_SPAN
 from holdfast.methods.penalties import LLDS, Penalty
 
 __all__ = ["LOSSES", "HoldfastPolicyLossConfig"]
 
 
+_Settings = make_dataclass(
+    "_Settings", [(name, Any, field(default=None)) for name in PENALTY_FIELDS], bases=(PolicyLossConfig,)
+)
+
+
 @dataclass
-class HoldfastPolicyLossConfig(PolicyLossConfig):
-    """verl's `policy_loss` with the settings of a penalty. None is the paper's value.
+class HoldfastPolicyLossConfig(_Settings):  # type: ignore[misc, valid-type]
+    """verl's `policy_loss` with the settings of a penalty: `penalty_coef` is the `coef` of a class in
+    `holdfast.penalties`, and so on. None is the paper's value. `penalty_answer` says what counts as the answer, for a
+    weight of it.
 
     Raises `ConfigError`, when verl builds its workers, for settings that cannot work together.
     """
 
     base_loss_mode: str = "vanilla"
     """The registered loss to which the penalty is added."""
-    penalty_coef: float | None = None
-    """λ of LLDS and of its variant without a gate (LLD), γ of SAPO, μ of NLL."""
-    penalty_normalizer: str | None = None
-    """`preserved`: the penalty is a mean over preserved tokens; `policy`: over the tokens of the policy loss."""
-    penalty_preserve: str | None = None
-    """Rollouts it preserves: `nonnegative` (A ≥ 0), `positive` (A > 0) or `all`."""
-    penalty_threshold: float | None = None
-    """LLDS, with or without a gate: nats per token that a decrease must exceed to count."""
-    penalty_answer: str | None = None
-    """What counts as the answer: `answer-span`, that of holdfast's agent loop, or `last-action`, the last action of a
-    rollout. Needed by a weight of the answer."""
-    penalty_answer_weight: Any = None
-    """LLDS-MA: weight of the answer's tokens, from 0 to 1, or a schedule, `adaptive-paper` or `adaptive-code`."""
-    penalty_answer_base: float | None = None
-    """The weight that a schedule gives once rollouts have `penalty_answer_target` searches."""
-    penalty_answer_target: float | None = None
-    """Searches per rollout at which a schedule gives `penalty_answer_base`."""
-    penalty_tau: float | None = None
-    """SAPO: a token counts when its ratio is below this."""
-    penalty_path: str | None = None
-    """`holdfast_custom`: the import path of a class derived from `holdfast.penalties.Penalty`, as module:Class."""
-    penalty_settings: Any = None
-    """`holdfast_custom`: its other arguments, a mapping."""
     holdfast_version: str | None = None
     """The holdfast that every machine must have. `holdfast launch` writes its own."""
 
@@ -92,7 +79,7 @@ class HoldfastPolicyLossConfig(PolicyLossConfig):
                 f"{__version__}; install one version on every machine, or write the folder again with `holdfast launch`"
             )
         if self.loss_mode in LOSSES:
-            _plan(self.loss_mode, self)
+            plan(self.loss_mode, self)
             return
         for key in (*PENALTY_FIELDS, "base_loss_mode"):
             if self[key] not in (None, "vanilla"):
@@ -102,7 +89,7 @@ class HoldfastPolicyLossConfig(PolicyLossConfig):
                 )
 
 
-def _plan(name: str, settings: Any) -> tuple[Penalty | None, str]:
+def plan(name: str, settings: Any) -> tuple[Penalty | None, str]:
     """The penalty and the name of the base loss; `ConfigError` for what cannot work."""
     penalty = penalty_for(name, settings)
     base = base_name(settings, core_algos.POLICY_LOSS_REGISTRY)
@@ -138,7 +125,7 @@ class _Loss:
     def __init__(self, name: str) -> None:
         self.name = name
         self._log = Log()
-        self._searches = Searches()
+        self._searches: deque[int] = deque(maxlen=WINDOW)  # of recent rollouts; a schedule reads a whole rollout batch
         self._share = PreservedShare()
         self._settings: Any = None
         self._planned: tuple[Penalty | None, str] = (None, "")
@@ -155,7 +142,7 @@ class _Loss:
     ) -> tuple[Tensor, dict[str, Any]]:
         """(scalar loss, metrics). All tensors [B, T]; `config` is verl's ActorConfig."""
         if config.policy_loss is not self._settings:  # for every micro-batch the same
-            self._planned, self._settings = _plan(self.name, config.policy_loss), config.policy_loss
+            self._planned, self._settings = plan(self.name, config.policy_loss), config.policy_loss
         penalty, base = self._planned
         loss, metrics = core_algos.get_policy_loss_fn(base)(
             old_log_prob=old_log_prob,
@@ -172,8 +159,10 @@ class _Loss:
         if penalty is not None:
             answers: dict[str, Any] = {}
             if penalty.uses_answer_mask:
-                where = self._answers(mask)
-                weight = penalty.weight_at(self._searches.mean(where.searches) if penalty.uses_search_count else 0.0)
+                by_agent = config.policy_loss.get("penalty_answer") == ANSWER_SPAN
+                where = Answers.of_agent(_micro_batch.get(), mask) if by_agent else Answers.by_last_action(mask)
+                self._searches.extend(where.searches)
+                weight = penalty.weight_at(fmean(self._searches or [0]))
                 answers = {"answer_mask": where.mask, "answer_weight": 1.0 if weight is None else weight}
             term = penalty.per_token(log_prob, old_log_prob, advantages, mask, preserved=preserved, **answers)
         series = measure(preserved, term, log_prob, old_log_prob, advantages, mask)
@@ -194,11 +183,6 @@ class _Loss:
                 logged = core_algos.agg_loss(term, mask, mode, loss_scale_factor=scale)
                 series["loss/penalty"] = CountedMean(coef * logged, mask.sum(), 0.0)
         return loss, {**metrics, **self._log.numbers(self.name, series)}
-
-    def _answers(self, mask: Tensor) -> Answers:
-        if self._settings.get("penalty_answer") == ANSWER_SPAN:
-            return Answers.of_agent(_micro_batch.get(), mask)
-        return Answers.by_last_action(mask)
 
 
 def _register() -> None:

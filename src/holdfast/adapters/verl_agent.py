@@ -33,11 +33,12 @@ from uuid import uuid4
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from holdfast.agent.calling import begin
+from holdfast.agent.metrics import tool_series
 from holdfast.agent.protocol import SearchProtocol, render_prompt
 from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import PRESETS, ToolProtocol
-from holdfast.agent.trajectory import Call, Search, Status, Trajectory
+from holdfast.agent.trajectory import Search, Status, Trajectory
 from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.base.retries import PATIENCE
 from holdfast.model.chat_template import ChatTemplate, plain_prompt
@@ -298,13 +299,14 @@ def to_output(
         "turn_scores": [],
         "tool_rewards": [],
     }
+    used = {key: float(sum(x)) for name in functions for key, x in tool_series(name, [trajectory]).items()}
     if scored:  # verl wants the same keys from every row, a failed one included
         extra["reward_extra_info"] = {
             **{part: trajectory.reward_parts.get(part, 0.0) for part in ("em", "f1")},
             "searches": float(trajectory.searches),
             "truncated": float(trajectory.status is Status.TRUNCATED),
             "failed": float(trajectory.status.is_failure),
-            **{f"tools/{name}/{key}": value for name in functions for key, value in _use_of(name, trajectory).items()},
+            **used,
         }
     return AgentLoopOutput(
         prompt_ids=list(trajectory.prompt),
@@ -317,17 +319,6 @@ def to_output(
         metrics=metrics,
         extra_fields=extra,
     )
-
-
-def _use_of(name: str, trajectory: Trajectory) -> dict[str, float]:
-    """Calls of a tool of the user's own in a rollout, those that failed, and their seconds."""
-    calls = [turn for turn in trajectory.turns if isinstance(turn.action, Call) and turn.action.tool == name]
-    results = [turn.result for turn in calls if turn.result is not None]
-    return {
-        "calls": float(len(calls)),
-        "errors": float(sum(result.failed for result in results)),
-        "seconds": sum(result.seconds for result in results),
-    }
 
 
 def golden_answers(reward_model: Any) -> list[str]:

@@ -11,21 +11,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.adapters.verl import HoldfastPolicyLossConfig
-from holdfast.adapters.verl_losses import LAST_ACTION, penalty_for
+from holdfast.adapters.verl import plan
+from holdfast.adapters.verl_losses import LAST_ACTION
 from holdfast.adapters.verl_losses import LOSSES as LOSSES
-from holdfast.adapters.verl_term import refuse_split_actions
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.verl import ANSWER_SPAN, CONFIGS
+from holdfast.hosts.verl import CONFIGS
+from holdfast.hosts.verl_recipe import ACTOR, AGENT, ANSWER_SPAN, CORRECTION, LOSS_CONFIG
 from holdfast.methods.penalties import Penalty
 
-TARGET = f"{HoldfastPolicyLossConfig.__module__}.{HoldfastPolicyLossConfig.__qualname__}"
-_LOSS = "actor_rollout_ref.actor.policy_loss"
-_CORRECTION = "algorithm.rollout_correction."
-AGENT_LOOP = "holdfast_search"
+_LOSS = f"{ACTOR}.policy_loss"
 
 EXAMPLE = (
-    f"{_LOSS}._target_={TARGET}",
+    f"{_LOSS}._target_={LOSS_CONFIG}",
     f"{_LOSS}.loss_mode=holdfast_llds",
     f"+{_LOSS}.rollout_correction=${{algorithm.rollout_correction}}",
     "actor_rollout_ref.rollout.name=vllm",
@@ -71,7 +68,7 @@ def compose(overrides: Sequence[str], name: str = "ppo_trainer") -> Any:
         raise ConfigError(f"verl's configuration does not compose with these overrides: {error}") from error
     for override in given:
         key, _, text = str(override.input_line).partition("=")
-        if key.startswith(_CORRECTION) and "_" in text and isinstance(value := override.value(), int | float):
+        if key.startswith(f"{CORRECTION}.") and "_" in text and isinstance(value := override.value(), int | float):
             raise ConfigError(
                 f"{key}={text}: Hydra reads this as the number {value}. Quote the bounds: \"{key}='{text}'\""
             )
@@ -102,7 +99,10 @@ def refused_by_verl(config: Any) -> Iterator[str]:
         try:
             omega_conf_to_dataclass(section)
         except Exception as error:  # verl's dataclasses assert, Hydra wraps what ours raise
-            yield str(_innermost(error)).partition("\n")[0]  # OmegaConf adds the full key in lines of its own
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            yield str(cause).partition("\n")[0]  # OmegaConf adds the full key in lines of its own
     correction = config.algorithm.get("rollout_correction") or {}
     settings = {key: value for key, value in correction.items() if key.startswith(("rollout_is", "rollout_rs"))}
     try:
@@ -141,8 +141,7 @@ def checks(config: Any) -> Iterator[Check]:
     refusals = [*refused_by_verl(config), *_correction_problems(config, settings.get("base_loss_mode"))]
     yield from (Check(False, refusal) for refusal in refusals)
     try:
-        penalty = penalty_for(name, settings)
-        refuse_split_actions(penalty, correction, settings.get("penalty_answer"))
+        penalty, base = plan(name, {**settings, "rollout_correction": correction})
     except ConfigError as error:
         if str(error) not in refusals:  # our own class has said it already
             yield Check(False, str(error))
@@ -150,16 +149,15 @@ def checks(config: Any) -> Iterator[Check]:
     if refusals:
         return
     what = "no penalty" if penalty is None else repr(penalty)
-    base = settings.get("base_loss_mode") or "vanilla"
     yield Check(True, f"verl's own classes take the configuration: {name} on {base}, {what}")
     yield _schedule(config, name, penalty, steps)
     if penalty is not None and penalty.uses_answer_mask:
         answer = settings.get("penalty_answer")
         yield Check(True, _ANSWERS[answer] + (_SCHEDULE if penalty.uses_search_count else ""))
-        if answer == ANSWER_SPAN and config.actor_rollout_ref.rollout.agent.default_agent_loop != AGENT_LOOP:
+        if answer == ANSWER_SPAN and config.actor_rollout_ref.rollout.agent.default_agent_loop != AGENT:
             yield Check(
                 True,
-                f"note: rollout.agent.default_agent_loop is not {AGENT_LOOP!r}; your agent loop must write answer_span "
+                f"note: rollout.agent.default_agent_loop is not {AGENT!r}; your agent loop must write answer_span "
                 "and searches into extra_fields, or the first step stops",
             )
     if correction.get("bypass_mode") and penalty is not None:
@@ -177,7 +175,7 @@ def checks(config: Any) -> Iterator[Check]:
             "mismatch alone can make a run collapse: set actor_rollout_ref.rollout.top_p=1 and "
             "actor_rollout_ref.rollout.top_k=-1",
         )
-    if rollout.agent.default_agent_loop == AGENT_LOOP and not rollout.agent.agent_loop_config_path:
+    if rollout.agent.default_agent_loop == AGENT and not rollout.agent.agent_loop_config_path:
         yield Check(
             False,
             "rollout.agent.default_agent_loop = 'holdfast_search' without rollout.agent.agent_loop_config_path; set "
@@ -207,9 +205,3 @@ def _schedule(config: Any, name: str, penalty: Penalty | None, steps: int) -> Ch
     return Check(
         False, f"{sizes}: on the first step the policy equals the old policy, so {name} is always zero. Set {remedy}"
     )
-
-
-def _innermost(error: BaseException) -> BaseException:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error

@@ -1,6 +1,6 @@
 """Names of holdfast's losses in verl's registry, and the penalty of each. Imports neither verl nor torch.
 
-A new penalty needs a line in `LOSSES`. A setting that no other penalty has needs a field in `HoldfastPolicyLossConfig`.
+A new penalty needs a line in `LOSSES`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.verl import ANSWER_SPAN
+from holdfast.hosts.verl_recipe import ANSWER_SPAN
 from holdfast.methods.penalties import LLDS, NLL, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty
 
 LAST_ACTION = "last-action"

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from holdfast.adapters.host_losses import WINDOW, CountedMean
+from holdfast.adapters.host_losses import CountedMean
 from holdfast.adapters.verl_losses import LAST_ACTION, LOSSES
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.verl import ANSWER_SPAN
+from holdfast.hosts.verl_recipe import ANSWER_SPAN
 from holdfast.losses import action_ids_from_mask
+from holdfast.losses._tensors import upcast
 from holdfast.methods.penalties import LLDS, Penalty
 
 _PATIENCE = 1000  # micro-batches
@@ -85,9 +84,9 @@ class Answers:
 
         A rollout with n actions counts as n - 1 searches, which is right where each turn but the last searches.
 
-        >>> Answers.by_last_action(torch.tensor([[True, True, False, True], [True, True, False, False]])).mask.int()
-        tensor([[0, 0, 0, 1],
-                [1, 1, 0, 0]], dtype=torch.int32)
+        >>> answers = Answers.by_last_action(torch.tensor([[1, 1, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0]]).bool())
+        >>> answers.mask.int().tolist(), answers.searches
+        ([[0, 0, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0]], [1, 0])
         """
         actions = action_ids_from_mask(response_mask)
         last = actions.amax(-1, keepdim=True)
@@ -130,21 +129,6 @@ def _extra(data: Any, name: str) -> list[Any] | None:
     return None if values is None else values.tolist()
 
 
-class Searches:
-    """Searches per rollout over the rollouts that a process saw last, for a schedule of the answer's weight.
-
-    A loss of verl sees a micro-batch, and the published schedules read the whole rollout batch.
-    """
-
-    def __init__(self) -> None:
-        self._recent: deque[int] = deque(maxlen=WINDOW)
-
-    def mean(self, searches: Sequence[int]) -> float:
-        """The mean after these rollouts; 0 before the first."""
-        self._recent.extend(searches)
-        return fmean(self._recent) if self._recent else 0.0
-
-
 class Log:
     """Reduces what was measured to one number per series and micro-batch, which verl averages.
 
@@ -160,7 +144,12 @@ class Log:
     def numbers(self, name: str, measured: Mapping[str, CountedMean]) -> dict[str, float]:
         """`{"holdfast/…": number}`, with one transfer from the device. `name` is the loss, for the warning."""
         rows = [
-            torch.stack([_scalar(x, mean.value) for x in (mean.value, mean.count, mean.default)])
+            torch.stack(
+                [
+                    torch.as_tensor(x, dtype=upcast(mean.value).dtype, device=mean.value.device)
+                    for x in (mean.value, mean.count, mean.default)
+                ]
+            )
             for mean in measured.values()
         ]
         result: dict[str, float] = {}
@@ -185,8 +174,3 @@ class Log:
                     name,
                     _PATIENCE,
                 )
-
-
-def _scalar(x: Tensor | float, like: Tensor) -> Tensor:
-    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-    return x.to(dtype) if isinstance(x, Tensor) else torch.tensor(x, dtype=dtype, device=like.device)

@@ -56,14 +56,14 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "sampler/mask_mass": [mass for turn in turns for mass in turn.mask_mass or ()] or [1.0],
     }
     for tool in {turn.action.tool for turn in turns if isinstance(turn.action, Call)}:
-        series |= _tool_series(tool, rows)
+        series |= tool_series(tool, rows)
     result = {name: sum(values) / len(values) for name, values in series.items() if values}
     if queries:
         result["retrieval/duplicate_fraction"] = 1 - len(set(queries)) / len(queries)
     return result
 
 
-def _tool_series(tool: str, rows: Sequence[Trajectory]) -> dict[str, Sequence[float]]:
+def tool_series(tool: str, rows: Sequence[Trajectory]) -> dict[str, Sequence[float]]:
     """Calls of a tool of the user's own per rollout; of those that returned, which failed, and how long they took."""
     calls = [[turn for turn in t.turns if isinstance(turn.action, Call) and turn.action.tool == tool] for t in rows]
     results = [turn.result for turns in calls for turn in turns if turn.result is not None]

@@ -152,12 +152,6 @@ class Translation:
     """A sentence for each thing that the host does differently."""
 
 
-class Elsewhere(str):
-    """Where the files of a launch have a setting that is no option."""
-
-    __slots__ = ()
-
-
 class Noted(str):
     """What is reported of a setting that has no meaning in the host, if it is not the default."""
 
@@ -176,8 +170,8 @@ class Launch:
 
     settings: tuple[Setting | Callable[[Any], Iterable[Option]], ...]
     """The options, in the order of the file that has them; a function gives several."""
-    others: Mapping[str, Elsewhere | Noted | Refused]
-    """What else becomes of a setting, or of a section's settings that are neither options nor here by name."""
+    others: Mapping[str, Noted | Refused]
+    """What becomes of a setting, or of a section's settings, that are neither options nor in a file of the launch."""
     methods: Mapping[str, str | Callable[[Any, Any], Translation]]
     """A method by name -> its translation from (method, recipe), or why the host does not have it."""
     problems: Callable[[Any], Iterator[str]]
@@ -190,10 +184,9 @@ class Launch:
         for row in self.settings:
             yield from row.options(recipe) if isinstance(row, Setting) else row(recipe)
 
-    def fate(self, setting: str) -> tuple[str, Elsewhere | Noted | Refused] | None:
-        """(the entry of `others` for a setting: its own name or that of its section, what becomes of it)."""
-        entry = next((name for name in (setting, setting.rpartition(".")[0]) if name in self.others), None)
-        return None if entry is None else (entry, self.others[entry])
+    def fate(self, setting: str) -> Noted | Refused | None:
+        """The entry of `others` for a setting: that of its own name, or else of its section."""
+        return self.others.get(setting) or self.others.get(setting.rpartition(".")[0])
 
 
 ANYWHERE: Mapping[str, Refused] = {

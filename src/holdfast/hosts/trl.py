@@ -12,7 +12,6 @@ import numpy as np
 from holdfast.hosts.host import (
     ANYWHERE,
     Code,
-    Elsewhere,
     Host,
     Launch,
     Logged,
@@ -145,10 +144,10 @@ SETTINGS = (
     Setting("chat_template_kwargs", "model.chat_template_kwargs", when=lambda r: r.model.chat_template_kwargs),
     Setting("disable_dropout", "log-probs before and after a step must differ by the step alone", True),
     Setting("num_generations", "train.group_size"),
-    Setting("per_device_train_batch_size", _SIZE, lambda r: r.cut.per_device_train_batch_size),
+    Setting("per_device_train_batch_size", _SIZE, lambda r: r.trl_cut["per_device_train_batch_size"]),
     Setting("gradient_accumulation_steps", f"the rollouts of a step, {_K}",
-            lambda r: r.cut.gradient_accumulation_steps),
-    Setting("steps_per_generation", f"{_K} times the line above", lambda r: r.cut.steps_per_generation),
+            lambda r: r.trl_cut["gradient_accumulation_steps"]),
+    Setting("steps_per_generation", f"{_K} times the line above", lambda r: r.trl_cut["steps_per_generation"]),
     Setting("num_iterations", "every rollout is used once", 1),
     Setting("max_steps", f"train.steps, {_K}", lambda r: _steps(r.train.steps, r)),
     Setting("learning_rate", "train.lr"),
@@ -190,35 +189,12 @@ SETTINGS = (
 )  # fmt: skip
 """Arguments of `GRPOConfig`."""
 
-_READ = Elsewhere("the script reads it from recipe.toml")
-_PENALIZED, _ROLLED = Elsewhere("with_penalties"), Elsewhere("SearchRollouts")
 _OTHER_WEIGHTS = Noted("in TRL rollouts come from the weights that are trained")
 _EACH = Noted("the displacement of each sample by itself is measured by `holdfast train` only")
 _SEPARATE = Noted("a warm start is a separate stage before training")
 _TINY = Noted("it sets the size of the tiny model, which is not made here")
-_PPO = Elsewhere("a recipe has it with loss.advantage = 'gae' only, which TRL refuses")
 
-OTHERS: Mapping[str, Elsewhere | Noted | Refused] = {
-    **dict.fromkeys(("data", "retrieval", "protocol", "world"), _READ),
-    "run.threads": Elsewhere("OMP_NUM_THREADS in run.sh"),
-    "run.code": Elsewhere("PYTHONPATH in run.sh"),
-    "model.path": Elsewhere("model"),
-    "model.lora_rank": Elsewhere("peft_config"),
-    "model.lora_alpha": Elsewhere("peft_config"),
-    "model.gradient_checkpointing": Elsewhere("args, by its name in the installed transformers"),
-    "model.chat_template": _ROLLED,
-    "run.max_failed_fraction": _ROLLED,
-    "faults.search_failure_rate": _ROLLED,
-    "reward": Elsewhere("reward_functions"),
-    "loss.penalty": _PENALIZED,
-    "train.displacement_every": _PENALIZED,
-    "train.displacement_rows": _PENALIZED,
-    "sampling.mask_logprobs": _PENALIZED,
-    "eval.questions": Elsewhere("eval_dataset"),
-    "track.wandb": Elsewhere("WANDB_PROJECT in run.sh"),
-    "guard": Elsewhere("Monitoring"),
-    "critic": _PPO,
-    "reward.kl": _PPO,
+OTHERS: Mapping[str, Noted | Refused] = {
     "faults.stale_batches": _OTHER_WEIGHTS,
     "faults.sampler_8_bits": _OTHER_WEIGHTS,
     "train.per_sample_every": _EACH,

@@ -42,7 +42,7 @@ _DRIFT_WEIGHTS = {
     )
 } | {f"drift/{sign}/{kind}": f"count/{sign}_{kind}" for sign in SIGNS for kind in KINDS}
 _DRIFT_WEIGHTS |= {f"ratio/below_one/{sign}": f"count/{sign}_tokens" for sign in SIGNS}
-_WEIGHTS = _DRIFT_WEIGHTS | {
+WEIGHTS = _DRIFT_WEIGHTS | {
     "penalty/preserved_fraction": "count/tokens",
     "penalty/active_fraction": "count/preserved",
     "penalty/mean_decrease": "count/preserved",
@@ -51,6 +51,7 @@ _WEIGHTS = _DRIFT_WEIGHTS | {
     "clip/fraction": "count/tokens",
     "ratio/log_product": "count/sequences",
 }
+"""A mean -> the count that it is a mean over."""
 
 
 @torch.no_grad()
@@ -237,8 +238,8 @@ def merge_stats(stats: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
             merged[name] = values.sum()
         elif name == "ratio/max":
             merged[name] = values.amax()
-        elif name in _WEIGHTS:
-            weights = torch.stack([s[_WEIGHTS[name]] for s in stats])
+        elif name in WEIGHTS:
+            weights = torch.stack([s[WEIGHTS[name]] for s in stats])
             merged[name] = (values * weights).sum() / weights.sum().clamp(min=1)
         else:
             raise ValueError(f"merge_stats does not know how {name!r} adds up; merge it yourself")

@@ -67,9 +67,9 @@ def preserved_share() -> Any:
 @pytest.fixture
 def written_out() -> Any:
     """written_out(section, rollout) -> [(value, its derivative by the new log-prob)] for each token."""
-    return _written_out
 
+    def terms(section: dict[str, Any], rollout: Rollout) -> list[tuple[float, float]]:
+        penalty = {"llds": LLDS, "sapo": SAPO, "nll": NLL}[section["name"]](**section)
+        return by_hand(penalty, rollout.new, rollout.old, numbered(rollout.mask), rollout.advantage)
 
-def _written_out(section: dict[str, Any], rollout: Rollout) -> list[tuple[float, float]]:
-    penalty = {"llds": LLDS, "sapo": SAPO, "nll": NLL}[section["name"]](**section)
-    return by_hand(penalty, rollout.new, rollout.old, numbered(rollout.mask), rollout.advantage)
+    return terms

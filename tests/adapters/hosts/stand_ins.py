@@ -104,17 +104,12 @@ def _objects() -> tuple[dict[str, Any], Callable[[Any], Any]]:
     return {"IPOLossConfig": IPOLossConfig, "IcePopLossConfig": IcePopLossConfig}, Loss
 
 
-def compute_loss(rl_loss_fn: Any, **rest: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    return _reduced(getattr(rl_loss_fn, "loss", rl_loss_fn), LossInputs, **rest)
-
-
-def _reduced(
-    loss: Callable[[Any], LossOutputs], inputs: Any, *, rl_scale: float, **rows: Any
-) -> tuple[Tensor, dict[str, Tensor]]:
+def compute_loss(rl_loss_fn: Any, *, rl_scale: float, **rows: Any) -> tuple[Tensor, dict[str, Tensor]]:
     """The sum over rollouts / rl_scale, and the metrics of all rollouts joined. The other components are left out."""
+    loss = getattr(rl_loss_fn, "loss", rl_loss_fn)
     names = ("trainer_logprobs", "inference_logprobs", "advantages", "loss_mask")
     outputs = [
-        loss(inputs(ref_logprobs=None, **dict(zip(names, row, strict=True))))
+        loss(LossInputs(ref_logprobs=None, **dict(zip(names, row, strict=True))))
         for row in zip(*(rows[name] for name in names), strict=True)
     ]
     metrics = {key: torch.cat([x.metrics[key].reshape(-1) for x in outputs]) for key in outputs[0].metrics}

@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from datasets import Dataset  # noqa: E402
+import trl
+from datasets import Dataset
 
-from holdfast.adapters.trl import with_penalties  # noqa: E402
-from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions  # noqa: E402
-from holdfast.agent.protocol import CLEAN  # noqa: E402
-from holdfast.base.errors import RetrievalError  # noqa: E402
-from holdfast.data.questions import Example  # noqa: E402
-from holdfast.data.world.model import build_model, build_tokenizer  # noqa: E402
-from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
-from holdfast.retrieval.types import Document, Hit  # noqa: E402
+from holdfast.adapters.trl import with_penalties
+from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
+from holdfast.agent.protocol import CLEAN
+from holdfast.base.errors import RetrievalError
+from holdfast.data.questions import Example
+from holdfast.data.world.model import build_model, build_tokenizer
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.types import Document, Hit
 
 TEXTS = [
     "<search> lake </search>\n\n",
@@ -47,7 +48,6 @@ CHECKPOINTING = "gradient_checkpointing"
 """The setting's name in this version of transformers."""
 if "activation_checkpointing" in trl.GRPOConfig.__dataclass_fields__:
     CHECKPOINTING = "activation_checkpointing"
-collect_ignore = ["two_processes.py"]  # a script
 
 
 class Down:

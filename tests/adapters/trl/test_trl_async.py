@@ -14,20 +14,21 @@ import numpy as np
 import pytest
 import torch
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from datasets import Dataset  # noqa: E402
+
+from datasets import Dataset
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # `trl.experimental` is experimental, we know
     from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
     from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
-from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
-from holdfast.base.errors import ConfigError  # noqa: E402
+from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties
+from holdfast.base.errors import ConfigError
 
-from ..by_hand import by_hand  # noqa: E402
-from .conftest import CHECKPOINTING  # noqa: E402
+from ..by_hand import by_hand
+from .conftest import CHECKPOINTING
 
 PENALTIES = [
     *(LLDS(coef=0.7, gate=gate, threshold=0.05) for gate in ("action", "response", "token")),

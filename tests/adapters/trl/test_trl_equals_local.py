@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from holdfast.adapters.trl import with_penalties  # noqa: E402
-from holdfast.agent.batch import TokenBatch  # noqa: E402
-from holdfast.agent.trajectory import Group  # noqa: E402
-from holdfast.model.language_model import LanguageModel  # noqa: E402
-from holdfast.recipe import Loss, Sampling, Train  # noqa: E402
-from holdfast.train.learner import Learner  # noqa: E402
-from holdfast.train.objective import Objective  # noqa: E402
+import trl
 
-from .conftest import train_and_keep_batches  # noqa: E402
+from holdfast.adapters.trl import with_penalties
+from holdfast.agent.batch import TokenBatch
+from holdfast.agent.trajectory import Group
+from holdfast.model.language_model import LanguageModel
+from holdfast.recipe import Loss, Sampling, Train
+from holdfast.train.learner import Learner
+from holdfast.train.objective import Objective
+
+from .conftest import train_and_keep_batches
 
 LR, STEPS = 1e-3, 3
 

@@ -10,14 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
-from holdfast.adapters.trl_mask import SAMPLING_MASK, WHOLE_LOGPS, Truncation  # noqa: E402
-from holdfast.base.errors import ConfigError  # noqa: E402
+import trl
 
-from .conftest import series_of  # noqa: E402
-from .test_trl_penalties import host_loss  # noqa: E402
+from holdfast.adapters.trl import LLDS, with_penalties
+from holdfast.adapters.trl_mask import SAMPLING_MASK, WHOLE_LOGPS, Truncation
+from holdfast.base.errors import ConfigError
+
+from .conftest import series_of
+from .test_trl_penalties import host_loss
 
 SAMPLER = {"temperature": 0.9, "top_p": 0.7, "top_k": 30}
 

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from transformers import TrainerControl, TrainerState  # noqa: E402
+import trl
+from transformers import TrainerControl, TrainerState
 
-from holdfast.adapters.trl_monitor import Monitoring  # noqa: E402
-from holdfast.diagnose.diagnose import diagnose  # noqa: E402
-from holdfast.diagnose.readers import read_log  # noqa: E402
-from holdfast_research.recordings.library import Recording, read_manifest, unpack  # noqa: E402
+from holdfast.adapters.trl_monitor import Monitoring
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.readers import read_log
+from holdfast_research.recordings.library import Recording, read_manifest, unpack
 
 RECORDINGS = sorted((r for r in read_manifest() if "-trl-" in r.name), key=lambda r: r.name)[:6:3]
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from transformers import (  # noqa: E402
+import trl
+from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -19,12 +20,12 @@ from transformers import (  # noqa: E402
     TopPLogitsWarper,
 )
 
-from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
-from holdfast.adapters.trl_monitor import Monitoring  # noqa: E402
-from holdfast.adapters.trl_observe import Observer, Truncation  # noqa: E402
-from holdfast.losses import ratio_stats  # noqa: E402
+from holdfast.adapters.trl import LLDS, with_penalties
+from holdfast.adapters.trl_monitor import Monitoring
+from holdfast.adapters.trl_observe import Observer, Truncation
+from holdfast.losses import ratio_stats
 
-from .conftest import series_of  # noqa: E402
+from .conftest import series_of
 
 HEARD = 8
 

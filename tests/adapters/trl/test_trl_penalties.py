@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties  # noqa: E402
-from holdfast.methods.penalties import Penalty  # noqa: E402
+import trl
 
-from ..by_hand import by_hand, numbered  # noqa: E402
+from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties
+from holdfast.methods.penalties import Penalty
+
+from ..by_hand import by_hand, numbered
 
 
 class Hinge(Penalty):

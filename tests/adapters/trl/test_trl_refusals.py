@@ -1,34 +1,31 @@
-"""What `with_penalties` cannot honour is refused in a sentence that names the setting to change."""
+"""What `with_penalties` cannot honour is refused in a sentence that names the setting to change; what would make it do
+nothing is told: a loss that is replaced, a threshold that separates nothing."""
 
 from __future__ import annotations
 
 import copy
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from torch import Tensor  # noqa: E402
-from transformers import Trainer  # noqa: E402
+import trl
+from torch import Tensor
+from transformers import Trainer
 
-import holdfast.adapters.trl as adapter  # noqa: E402
-from holdfast.adapters import trl_unsloth  # noqa: E402
-from holdfast.adapters.trl import LLDS, SAPO, with_penalties  # noqa: E402
-from holdfast.base.errors import ConfigError, ModelError  # noqa: E402
-from holdfast.methods.penalties import Penalty  # noqa: E402
+import holdfast.adapters.trl as adapter
+from holdfast.adapters import trl_unsloth, trl_watch
+from holdfast.adapters.trl import LLDS, SAPO, with_penalties
+from holdfast.adapters.trl_watch import RewardWatch
+from holdfast.base.errors import ConfigError, ModelError
+from holdfast.methods.penalties import Penalty
 
-from .conftest import CHECKPOINTING  # noqa: E402
-
-
-@pytest.mark.parametrize("penalty", [LLDS(), SAPO()])
-def test_the_default_schedule_makes_a_penalty_inert(make_trainer: Any, penalty: Any) -> None:
-    """TRL's default: one optimizer step per rollout batch."""
-    with pytest.raises(ConfigError, match=r"Set steps_per_generation=4 or more .*steps_per_generation=20") as told:
-        make_trainer(with_penalties(trl.GRPOTrainer, penalty), steps_per_generation=None)
-    assert "steps_per_generation=2, gradient_accumulation_steps=2 and num_iterations=1" in str(told.value)
+from .conftest import CHECKPOINTING
 
 
 def test_the_penalty_is_at_work_only_from_the_second_step_on(make_trainer: Any) -> None:
@@ -57,11 +54,14 @@ def test_a_truncated_sampler_in_unsloth(
     assert (told is not None) is warned and "mask_logprobs" not in (told or "")
 
 
-def test_it_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
-    """Loading one can take minutes."""
-    args = trl.GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[])
-    with pytest.raises(ConfigError, match="Set steps_per_generation="):
-        with_penalties(trl.GRPOTrainer, LLDS())(model="no/such-model", reward_funcs=[], args=args)
+@pytest.mark.parametrize("penalty", [LLDS(), SAPO()])
+def test_the_default_schedule_makes_a_penalty_inert(tmp_path: Path, penalty: Any) -> None:
+    """TRL's default: one optimizer step per rollout batch. It is refused before a model is loaded, which can take
+    minutes."""
+    args = trl.GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, gradient_accumulation_steps=2)
+    with pytest.raises(ConfigError, match=r"Set steps_per_generation=4 or more .*steps_per_generation=20") as told:
+        with_penalties(trl.GRPOTrainer, penalty)(model="no/such-model", reward_funcs=[], args=args)
+    assert "steps_per_generation=2, gradient_accumulation_steps=2 and num_iterations=1" in str(told.value)
 
 
 def test_an_unknown_loss_type(make_trainer: Any) -> None:
@@ -129,3 +129,70 @@ def test_nthr_needs_an_output_layer_that_learns(make_trainer: Any) -> None:
     frozen.get_output_embeddings().weight.requires_grad_(False)
     with pytest.raises(ModelError, match=r"with_penalties\(nthr=True\): the output layer of this model is frozen"):
         make_trainer(trainer_class, model=frozen)
+
+
+# ---- what would make it do nothing is told
+
+
+class Replacing(trl.GRPOTrainer):
+    """A loss of its own, as Unsloth's `compute_loss` has: TRL's `_compute_loss` is never called."""
+
+    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        return next(model.parameters()).sum()
+
+
+@pytest.mark.parametrize(("penalty", "lost"), [(LLDS(), "LLDS(.*) is not added to the loss"), (None, "nothing is obs")])
+def test_a_trainer_that_replaces_the_loss_is_stopped(make_trainer: Any, penalty: Any, lost: str) -> None:
+    trainer = make_trainer(with_penalties(Replacing, penalty))
+    with pytest.raises(ConfigError, match=rf"with_penalties: {lost}.*compute_loss` is now `.*Replacing") as caught:
+        trainer.train()
+    assert f"of the class {Replacing.__module__}.Replacing" in str(caught.value)
+    assert trainer.state.global_step == 0, "before the first optimizer step"
+
+
+@pytest.mark.parametrize(("batches", "beginning"), [
+    ([[-1.0, -0.5, 0.0, -0.2]] * 12,
+     "none of the first 20 rollouts (rewards from -1 to 0) counts as correct: correct is"),
+    ([[4.0, 10.0, 7.0, 3.0]] * 12,
+     "100% of the first 20 rollouts (rewards from 3 to 10) count as correct: correct is"),
+    ([[0.0, 0.1, float("nan"), 0.3]] * 12,
+     "none of the first 20 rollouts (rewards from 0 to 0.3) counts as correct"),
+    ([[0.0, 1.0, 0.0, 0.0]] * 9, None),
+    ([[1.0, 1.0, 1.0, 1.0]] * 4 + [[1.0, 1.0, 1.0, 0.0]] * 5, None),  # a policy that is nearly always right
+    ([[0.0] * 4] * 9, None),  # nothing is right, and nothing else happens: GRP001's business
+    ([[0.0, 10.0, 0.0, 0.0]] * 9, None),  # ten times larger, and still told apart
+    ([[-1.0, -0.5, 0.0, -0.2]] * 4 + [[0.0, 1.0, 0.0, 0.0]], None),
+])  # fmt: skip
+def test_a_threshold_that_tells_nothing_apart_is_said_once(batches: list[list[float]], beginning: str | None) -> None:
+    watch = RewardWatch(0.5)
+    found = [watch.warning(torch.tensor(batch), torch.tensor(batch) > 0.5, by_em=False) for batch in batches]
+    doubts = [doubt for doubt in found if doubt is not None]
+    assert len(doubts) == (beginning is not None)
+    for doubt in doubts:
+        assert doubt.startswith(str(beginning)) and "pass with_penalties(..., correct_above=X)" in doubt
+
+
+def test_a_real_run_with_negative_rewards_is_told(
+    make_trainer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trl_watch, "_BATCHES", 2)
+
+    def distance(number: list[int], **_: Any) -> list[float]:
+        return [-1.0 + 0.1 * n for n in number]
+
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        make_trainer(with_penalties(trl.GRPOTrainer), reward_funcs=distance, max_steps=6).train()
+    (record,) = [r for r in caplog.records if "correct_above" in r.getMessage()]
+    assert record.getMessage().startswith("holdfast: none of the first 16 rollouts (rewards from -1 to -0.3) counts")
+
+
+def test_a_loss_that_shows_no_log_probs_is_refused(make_trainer: Any) -> None:
+    """As of a kernel that goes from the hidden states to the loss."""
+
+    class Kernel(trl.GRPOTrainer):
+        def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
+            loss: Tensor = next(model.parameters()).sum()
+            return loss
+
+    with pytest.raises(ConfigError, match="without passing on the log-probs"):
+        make_trainer(with_penalties(Kernel, LLDS())).train()

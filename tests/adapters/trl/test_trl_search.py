@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from holdfast.adapters.trl import LLDS  # noqa: E402
-from holdfast.adapters.trl_penalty import answer_weight  # noqa: E402
-from holdfast.adapters.trl_search import columns, completion_limit, question_dataset, reward_functions  # noqa: E402
-from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn  # noqa: E402
-from holdfast.base.errors import ConfigError, DataError, RolloutError  # noqa: E402
+import trl
 
-from .conftest import QUESTIONS, Down, sampled_rows, train_and_keep_batches  # noqa: E402
+from holdfast.adapters.trl import LLDS
+from holdfast.adapters.trl_penalty import answer_weight
+from holdfast.adapters.trl_search import columns, completion_limit, question_dataset, reward_functions
+from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn
+from holdfast.base.errors import ConfigError, DataError, RolloutError
+
+from .conftest import QUESTIONS, Down, sampled_rows, train_and_keep_batches
 
 
 def test_what_trl_trains_on_is_what_was_sampled(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,29 +10,30 @@ from typing import Any
 import pytest
 import torch
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: E402
-from transformers.utils import get_json_schema  # noqa: E402
+import trl
+from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers.utils import get_json_schema
 
-from holdfast.adapters.trl import LLDS, with_penalties  # noqa: E402
-from holdfast.adapters.trl_environment import (  # noqa: E402
+from holdfast.adapters.trl import LLDS, with_penalties
+from holdfast.adapters.trl_environment import (
     environment_rewards,
     rollout_of,
     search_environment,
     tool_dataset,
 )
-from holdfast.agent.calling import tool_named  # noqa: E402
-from holdfast.agent.protocol import render_prompt  # noqa: E402
-from holdfast.agent.tools import NATIVE  # noqa: E402
-from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status  # noqa: E402
-from holdfast.base.errors import RetrievalError  # noqa: E402
-from holdfast.evaluate.openai import WordTokenizer  # noqa: E402
-from holdfast.model.tokens import encode  # noqa: E402
-from holdfast.retrieval.bm25 import BM25Retriever  # noqa: E402
-from holdfast.retrieval.types import Document, Hit  # noqa: E402
+from holdfast.agent.calling import tool_named
+from holdfast.agent.protocol import render_prompt
+from holdfast.agent.tools import NATIVE
+from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status
+from holdfast.base.errors import RetrievalError
+from holdfast.evaluate.openai import WordTokenizer
+from holdfast.model.tokens import encode
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.types import Document, Hit
 
-from .conftest import QUESTIONS, Down, sampled_rows, train_and_keep_batches  # noqa: E402
+from .conftest import QUESTIONS, Down, sampled_rows, train_and_keep_batches
 
 SMALL = replace(
     NATIVE,

@@ -121,20 +121,11 @@ def test_the_command_composes_and_passes_verls_checks(words: list[str], composed
 
     assert isinstance(actor.policy_loss, adapter.HoldfastPolicyLossConfig)
     assert actor.policy_loss.loss_mode in adapter.LOSSES
-    penalty, _ = adapter._plan(actor.policy_loss.loss_mode, actor.policy_loss)
+    penalty, _ = adapter.plan(actor.policy_loss.loss_mode, actor.policy_loss)
     assert penalty == recipe.loss.penalty.term
     assert actor.policy_loss.base_loss_mode == ("gspo" if recipe.loss.ratio == "sequence" else "vanilla")
-    assert (actor.clip_ratio_low, actor.clip_ratio_high) == (recipe.loss.clip_low, recipe.loss.clip_high)
-    assert actor.loss_agg_mode == recipe.loss.reduction
-    assert actor.use_kl_loss == (recipe.loss.kl_coef > 0)
-    assert actor.optim.lr == recipe.train.lr
-    assert actor.optim.clip_grad == recipe.train.grad_clip
-    assert actor.optim.lr_warmup_steps == recipe.train.warmup
-    assert config.trainer.experiment_name == recipe.run.name
     assert config.trainer.default_local_dir.endswith(f"{recipe.run.dir}/{recipe.run.name}")
     assert Path(config.data.train_files).is_file()
-    model = config.actor_rollout_ref.model
-    assert (model.lora_rank, model.target_modules) == (recipe.model.lora_rank, "all-linear")
     (loop,) = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
     assert loop.pop("name") == config.actor_rollout_ref.rollout.agent.default_agent_loop
     assert loop.pop("_target_") == f"{SearchAgentLoop.__module__}.{SearchAgentLoop.__qualname__}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from importlib.metadata import version
 from pathlib import Path
@@ -73,36 +72,22 @@ def test_value_and_gradient_are_base_plus_penalty(
         torch.testing.assert_close(gradient, plain_gradient + 0.7 * slope * weights, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_last_action_weighs_what_is_set(actor_config: MakeConfig, batch: Batch, mode: str) -> None:
-    weights = token_weights(mode, batch["response_mask"], GLOBAL)
-    actor = {"loss_agg_mode": mode, "global_batch_info": GLOBAL}
-    plain, plain_gradient, _ = call("vanilla", actor_config(actor=actor), batch)
-    for name, weight in itertools.product(WEIGHED, (0.0, 0.25)):
-        config = actor_config(
-            loss_mode=name, actor=actor, penalty_answer_weight=weight, penalty_coef=0.7, penalty_answer="last-action"
-        )
-        value, slope = naive_penalty(name, batch, answer_weight=weight)
-        assert value.any() and not torch.equal(value, naive_penalty(name, batch)[0])
-        loss, gradient, metrics = call(name, config, batch)
-        torch.testing.assert_close(loss, plain + 0.7 * (value * weights).sum(), rtol=0, atol=1e-6)
-        torch.testing.assert_close(gradient, plain_gradient + 0.7 * slope * weights, rtol=0, atol=1e-6)
-        assert metrics["holdfast/penalty/answer_weight"] == weight
-
-
+@pytest.mark.parametrize("name", WEIGHED)
 def test_a_schedule_follows_the_searches_of_recent_rollouts(
-    actor_config: MakeConfig, batch: Batch, monkeypatch: pytest.MonkeyPatch
+    actor_config: MakeConfig, batch: Batch, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The rows have 2, 2, 1, 2 and no actions: 3 searches in 4 rollouts. The third again: 3 in 5."""
-    monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, "holdfast_llds", _Loss("holdfast_llds"))
+    monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, name, _Loss(name))
     fields = {"penalty_answer_weight": "adaptive-paper", "penalty_answer_target": 1.0, "penalty_answer": "last-action"}
-    config = actor_config(penalty_coef=1.0, **fields)
+    config = actor_config(loss_mode=name, penalty_coef=1.0, **fields)
     for rows, weight in (([0, 1, 2, 3, 4], 3 / 4), ([2], 3 / 5)):
         part = {key: value[rows] for key, value in batch.items()}
-        loss, _, metrics = call("holdfast_llds", config, part)
-        value = naive_penalty("holdfast_llds", batch, answer_weight=weight)[0][rows]
-        added = loss - call("vanilla", config, part)[0]
-        torch.testing.assert_close(added, value.sum() / part["response_mask"].sum(), rtol=0, atol=1e-6)
+        loss, gradient, metrics = call(name, config, part)
+        value, slope = (x[rows] for x in naive_penalty(name, batch, answer_weight=weight))
+        plain, plain_gradient, _ = call("vanilla", config, part)
+        tokens = part["response_mask"].sum()
+        torch.testing.assert_close(loss, plain + value.sum() / tokens, rtol=0, atol=1e-6)
+        torch.testing.assert_close(gradient, plain_gradient + slope / tokens, rtol=0, atol=1e-6)
         assert metrics["holdfast/penalty/answer_weight"] == pytest.approx(weight)
 
 

@@ -3,17 +3,17 @@
 `plan("verl", config, Machines(gpus=8))` is a value with everything the host needs: its options, the files to write and
 notes on what differs. `write_plan` writes it into a folder. Nothing here imports a host or trains.
 
-A translation keeps the meaning or refuses. The host's file in `holdfast/hosts/` accounts for every setting:
+A translation keeps the meaning or refuses. A setting is in the files that are written, or in the host's tables in
+`holdfast/hosts/`:
 
     settings    the setting becomes options of the host; each option names the settings it comes from
-    others      Elsewhere: it is in a file, such as the script, the recipe or the questions
-                Noted: it has no meaning in the host; a value other than the default is reported
+    others      Noted: it has no meaning in the host; a value other than the default is reported
                 Refused: the host has nothing like it; a value other than the default is an error
 
 What is written comes from the files of `templates/`.
 """
 
 from holdfast.adapters.launch.plan import Plan, plan, write_plan
-from holdfast.adapters.launch.schedule import Machines
+from holdfast.adapters.launch.view import Machines
 
 __all__ = ["Machines", "Plan", "plan", "write_plan"]

@@ -11,8 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from holdfast.adapters.launch.schedule import Machines
-from holdfast.adapters.launch.view import Recipe, launch_of
+from holdfast.adapters.launch.view import Machines, Recipe, launch_of
 from holdfast.base.errors import ConfigError, DataError, raise_all
 from holdfast.data import factbook
 from holdfast.data.files import read_questions

@@ -22,7 +22,8 @@ from holdfast.recipe.paths import with_values
 
 def written(recipe: Recipe, options: Sequence[Option]) -> dict[str, Any]:
     """The part of a plan that is files: their texts and data, the schedule, and what to do first."""
-    config, cut = recipe.config, recipe.cut
+    config, steps = recipe.config, recipe.config.train.optimizer_steps_per_rollout
+    _, accumulated, micro_steps = recipe.trl_cut.values()
     return {
         "files": {
             "train.py": script(recipe, options),
@@ -33,8 +34,8 @@ def written(recipe: Recipe, options: Sequence[Option]) -> dict[str, Any]:
         },
         "data": {_place(part, path): path for part, path in _sources(config)},
         "write_data": partial(write_data, config),
-        "schedule": f"{config.train.optimizer_steps_per_rollout} = steps_per_generation {cut.steps_per_generation} × "
-        f"num_iterations 1 / gradient_accumulation_steps {cut.gradient_accumulation_steps}",
+        "schedule": f"{steps} = steps_per_generation {micro_steps} × num_iterations 1 / gradient_accumulation_steps "
+        f"{accumulated}",
         "first": (f"pip install 'holdfast-rl[{','.join(_extras(config))}]'", "holdfast doctor trl"),
     }
 

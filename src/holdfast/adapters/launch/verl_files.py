@@ -19,7 +19,7 @@ from holdfast.base.errors import ConfigError
 from holdfast.base.rows import import_pyarrow
 from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions
 from holdfast.hosts.host import Here, Option, Reference
-from holdfast.hosts.verl import AGENT, AGENT_LOOPS
+from holdfast.hosts.verl_recipe import AGENT, AGENT_LOOPS
 from holdfast.recipe import Config, dump
 
 _PLAIN = re.compile(r"(?a)(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][\w./-]*")  # texts that Hydra reads without quotes
@@ -37,7 +37,7 @@ def written(recipe: Recipe, options: Sequence[Option]) -> dict[str, Any]:
         "data": parquet_files(config),
         "write_data": partial(write_splits, config),
         "schedule": f"{train.optimizer_steps_per_rollout} = train_batch_size {train.questions} / ppo_mini_batch_size "
-        f"{recipe.mini_batch} × ppo_epochs 1",
+        f"{recipe.verl_mini_batch} × ppo_epochs 1",
         "first": ("pip install 'holdfast-rl[verl]' vllm", "./run.sh --check"),
     }
 

@@ -1,22 +1,21 @@
-"""A recipe as the tables of `holdfast.hosts` read it."""
+"""A recipe as the tables of `holdfast.hosts` read it.
+
+Hosts count K differently, `train.optimizer_steps_per_rollout`, with which every rollout is used in one of K steps:
+
+    TRL    K = steps_per_generation × num_iterations / gradient_accumulation_steps
+    verl   K = train_batch_size / ppo_mini_batch_size × ppo_epochs, a mini-batch counted in questions: verl multiplies
+           it by rollout.n. (Search-R1's own fork does not, so that its `ppo_mini_batch_size=256` with 512 × 5 rollouts
+           is 10 steps there and 2 here.)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from holdfast.adapters.launch.schedule import (
-    Machines,
-    TrlSchedule,
-    trl_schedule,
-    trl_schedule_problem,
-    verl_mini_batch,
-    verl_schedule_problem,
-)
 from holdfast.adapters.verl_losses import LOSSES, loss_name
 from holdfast.base.errors import ConfigError
 from holdfast.base.section import as_toml
@@ -25,7 +24,26 @@ from holdfast.hosts.host import Launch, Noted, Option, Refused, Translation
 from holdfast.methods.method import Method
 from holdfast.methods.penalties import CustomPenalty
 from holdfast.model.models import stored
-from holdfast.recipe import Config, Reward, setting_values
+from holdfast.recipe import Config, setting_values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """The machines the host runs on. They are not in the recipe, which is the same on one GPU and on eight."""
+
+    gpus: int = 1
+    """GPUs of each machine, or processes if it has none."""
+    nodes: int = 1
+    """Machines."""
+
+    @property
+    def total(self) -> int:
+        """GPUs of all machines."""
+        return self.gpus * self.nodes
+
+    def __str__(self) -> str:
+        gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}"
+        return gpus if self.nodes == 1 else f"{self.nodes} machines with {gpus} each"
 
 
 @dataclass(frozen=True)
@@ -64,30 +82,83 @@ class Recipe:
 
     @property
     def correct_above(self) -> float | None:
-        """The reward above which a rollout is correct."""
-        return correct_above(self.config.reward)
+        """The reward above which a rollout is correct: halfway between the best incorrect and the worst correct one.
+
+        None if the two overlap, or may overlap: values of a custom part are not known. A correct answer has an F1 of 1.
+        """
+        reward = self.config.reward
+        if any(reward.custom.values()):
+            return None
+        others = [reward.format, reward.retrieval]
+        best_incorrect = sum(max(weight, 0.0) for weight in [reward.f1, *others])
+        worst_correct = reward.em + reward.f1 + sum(min(weight, 0.0) for weight in [*others, reward.thrift])
+        return (best_incorrect + worst_correct) / 2 if worst_correct > best_incorrect else None
 
     # ---- its optimizer steps
 
     @cached_property
-    def cut(self) -> TrlSchedule:
-        """How TRL divides a rollout batch."""
-        return trl_schedule(self.config, self.machines)
+    def trl_cut(self) -> dict[str, int]:
+        """How TRL divides a rollout batch: K optimizer steps of equal size, in forward passes that hold
+        `train.micro_batch_tokens` full-length rows.
+
+        >>> config = Config.model_validate({"train": {"questions": 512}})
+        >>> list(Recipe("trl", config, Machines(gpus=8)).trl_cut.values())
+        [4, 8, 80]
+        """
+        train = self.config.train
+        rows = train.questions * train.group_size // (train.optimizer_steps_per_rollout * self.machines.total)
+        fit = max(1, train.micro_batch_tokens // self.config.protocol.max_total_tokens)
+        per_device = max(size for size in range(1, min(fit, rows) + 1) if rows % size == 0)
+        return {
+            "per_device_train_batch_size": per_device,
+            "gradient_accumulation_steps": rows // per_device,
+            "steps_per_generation": rows // per_device * train.optimizer_steps_per_rollout,
+        }
+
+    @property
+    def verl_mini_batch(self) -> int:
+        """`ppo_mini_batch_size`, in questions."""
+        return self.config.train.questions // self.config.train.optimizer_steps_per_rollout
 
     @property
     def trl_schedule_problem(self) -> str | None:
-        """Why TRL cannot take K equal steps."""
-        return trl_schedule_problem(self.config.train, self.machines)
-
-    @property
-    def mini_batch(self) -> int:
-        """verl's mini-batch, in questions."""
-        return verl_mini_batch(self.config.train)
+        """Why TRL cannot take K equal steps, and the nearest settings it can take; None if it can."""
+        questions, size = self.config.train.questions, self.config.train.group_size
+        return self._schedule_problem(
+            lambda questions, steps: questions * size % (steps * self.machines.total) == 0,
+            f"TRL needs the same number of rollouts in every step and on every GPU, but {questions} × {size} rollouts "
+            "cannot be divided like that",
+        )
 
     @property
     def verl_schedule_problem(self) -> str | None:
-        """Why verl cannot take K equal steps."""
-        return verl_schedule_problem(self.config.train, self.machines)
+        """Why verl cannot take K equal steps, and the nearest settings it can take; None if it can."""
+
+        def fits(questions: int, steps: int) -> bool:
+            mini, rest = divmod(questions, steps)
+            return rest == 0 and mini > 0 and mini * self.config.train.group_size % self.machines.total == 0
+
+        return self._schedule_problem(
+            fits,
+            "verl needs the same number of questions in every step, and their rollouts must divide evenly over the "
+            f"GPUs; {self.config.train.questions} questions cannot be divided like that",
+        )
+
+    def _schedule_problem(self, fits: Callable[[int, int], bool], why: str) -> str | None:
+        train, machines = self.config.train, self.machines
+        questions, steps = train.questions, train.optimizer_steps_per_rollout
+        if fits(questions, steps):
+            return None
+        # A multiple of both always fits. K = 1 is not proposed: the penalties would be inert.
+        most = questions + steps * machines.total
+        ways = [f"train.questions = {_nearest(questions, (q for q in range(1, most + 1) if fits(q, steps)))}"]
+        fewer = [k for k in range(2, questions * train.group_size + 1) if fits(questions, k)]
+        if fewer:
+            ways.append(f"train.optimizer_steps_per_rollout = {_nearest(steps, fewer)}")
+        return (
+            f"train.optimizer_steps_per_rollout = {steps} with train.questions = {questions} on {machines}: {why}. The "
+            f"nearest that can: {' or '.join(ways)}"
+        )
 
     # ---- its methods and penalty
 
@@ -129,13 +200,9 @@ class Recipe:
         return as_toml(value)
 
     def fated(self, kind: type[Noted | Refused]) -> Iterator[str]:
-        """A sentence for each setting that the recipe changes, and of which the host's table says this, in the order
-        of the table."""
-        launch = launch_of(self.host)
-        order = list(launch.others)
-        fates = [(order.index(fate[0]), name, fate[1]) for name in self.changed if (fate := launch.fate(name))]
-        for _, name, why in sorted(fates, key=itemgetter(0)):
-            if isinstance(why, kind):
+        """A sentence for each setting that the recipe changes, and of which the host's table says this."""
+        for name in self.changed:
+            if isinstance(why := launch_of(self.host).fate(name), kind):
                 yield f"{name} = {self.values[name]!r}: {why}"
 
     def truncation(self, remedy: str) -> Iterator[str]:
@@ -168,6 +235,11 @@ class Recipe:
             )
 
 
+def _nearest(target: int, numbers: Iterable[int]) -> int:
+    """Of several numbers the nearest; of two equally near the smaller."""
+    return min(numbers, key=lambda n: (abs(n - target), n))
+
+
 def launch_of(host: str) -> Launch:
     """How recipes are translated for a host. Raises `ConfigError` for one that they are not."""
     known = HOSTS.get(host)
@@ -183,19 +255,3 @@ def in_host(method: Method, host: str, recipe: Any) -> Translation:
     if isinstance(known, str):
         return Translation(problems=(f"[{method.table()}]: {known}. Leave it out, or use `holdfast train`",))
     return known(method, recipe)
-
-
-def correct_above(reward: Reward) -> float | None:
-    """The reward above which a rollout is correct: halfway between the best incorrect and the worst correct one.
-
-    None if the two overlap, or may overlap: values of a custom part are not known. A correct answer has an F1 of 1.
-
-    >>> correct_above(Reward(em=1.0)), correct_above(Reward(em=0.1, format=0.5))
-    (0.5, None)
-    """
-    if any(reward.custom.values()):
-        return None
-    others = [reward.format, reward.retrieval]
-    best_incorrect = sum(max(weight, 0.0) for weight in [reward.f1, *others])
-    worst_correct = reward.em + reward.f1 + sum(min(weight, 0.0) for weight in [*others, reward.thrift])
-    return (best_incorrect + worst_correct) / 2 if worst_correct > best_incorrect else None
