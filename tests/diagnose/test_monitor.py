@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.diagnose.alerts import raise_alerts
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.monitor import Monitor, metrics_rows
+from holdfast.diagnose.monitor import Monitor, metrics_rows, raise_alerts
 from holdfast.diagnose.rules.rule import Hit
 
 

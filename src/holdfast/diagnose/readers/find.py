@@ -25,8 +25,7 @@ from holdfast.diagnose.readers.jsonl import ARRAY, COLUMNS, LINES, STATE, STATE_
 from holdfast.diagnose.readers.mlflow_files import MLFLOW
 from holdfast.diagnose.readers.prints import PRINTS
 from holdfast.diagnose.readers.reader import LogFile, Reader
-from holdfast.diagnose.readers.rollout_files import ROLLOUTS
-from holdfast.diagnose.readers.rollouts.files import has_rollouts
+from holdfast.diagnose.readers.rollouts.files import ROLLOUTS, has_rollouts
 from holdfast.diagnose.readers.swanlab_file import SWANLAB
 from holdfast.diagnose.readers.tables import TABLE
 from holdfast.diagnose.readers.text import head, is_binary
