@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.base.glossary import METRICS
 from holdfast.diagnose.log import Series
-from holdfast.diagnose.readers.names import SHARES, ambiguous_names, by_version, host_of, translation
+from holdfast.diagnose.readers.names import ambiguous_names, by_version, host_of, translation
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import CHANGES, Name
 from holdfast.hosts.ours import FORMER
@@ -56,7 +56,7 @@ def test_every_target_is_in_the_glossary_and_has_one_source() -> None:
         assert len({name.ours for name in table}) == len({name.host for name in table}) == len(table)
         assert all(name.change in CHANGES for name in table)
     assert {name.ours for names in MORE.values() for name in names} <= set(METRICS)
-    assert set(SHARES) | set(FORMER.values()) <= set(METRICS) and not set(FORMER) & set(METRICS)
+    assert set(FORMER.values()) <= set(METRICS) and not set(FORMER) & set(METRICS)
     for host, names in LEFT_ALONE.items():
         assert not {name.host for name in TABLES[host]} & set(names)
 

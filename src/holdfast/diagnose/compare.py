@@ -176,11 +176,7 @@ def flat_settings(values: Mapping[str, object], prefix: str = "") -> Iterable[tu
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """Plain values: docs/reference/diagnose.md explains the keys."""
-    return {
-        "settings": [asdict(one) for one in comparison.settings],
-        "differences": [asdict(one) for one in comparison.differences],
-        "series": comparison.series,
-    }
+    return asdict(comparison)
 
 
 def first_difference(comparison: Comparison, a: str = "A", b: str = "B") -> str:

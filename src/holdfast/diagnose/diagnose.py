@@ -105,8 +105,7 @@ def missing_of(log: Log, rule: Rule) -> tuple[str, ...]:
     """The series that a rule lacks; empty if one of its sets of series is complete."""
     if any(has(log, *names) for names in rule.needs):
         return ()
-    names, _ = best_set(log.host, rule.needs)
-    return tuple(name for name in names if not has(log, name))
+    return tuple(name for name in best_set(log.host, rule.needs) if not has(log, name))
 
 
 def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
@@ -155,10 +154,9 @@ def logged_by(host: str, name: str) -> str | None:
     return next((how for start, how in HOSTS[host].logged_by.items() if name.startswith(start)), None)
 
 
-def best_set(host: str, needs: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
-    """(the first set of series that this host can log, True); (the first set, False) if it can log none."""
-    loggable = next((names for names in needs if all(logged_by(host, name) for name in names)), None)
-    return (needs[0], False) if loggable is None else (loggable, True)
+def best_set(host: str, needs: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The first set of series that this host can log; the first one if it can log none."""
+    return next((names for names in needs if all(logged_by(host, name) for name in names)), needs[0])
 
 
 def observed_without(log: Log, missing: Iterable[str]) -> str | None:

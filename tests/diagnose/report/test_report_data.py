@@ -18,7 +18,6 @@ from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout,
 from holdfast.diagnose.report.charts import CHARTS
 from holdfast.diagnose.report.data import (
     curve,
-    missing_series,
     page_data,
     phases_of,
     samples_chart,
@@ -82,15 +81,6 @@ def test_a_log_of_unknown_names_shows_what_it_has(make_log: Callable[..., Log]) 
     data = page_data([alone(log)])
     assert drawn(data) == {"others": [f"name {k:02}" for k in range(12)]}
     assert [chart["title"] for chart in data["more"]] == [f"name {k:02}" for k in range(12, 20)]
-
-
-def test_what_is_missing_is_said(make_log: Callable[..., Log], collapse: ReportedRun) -> None:
-    missing = missing_series([collapse])
-    assert "eval/em" in missing and "sampler/logprob_gap" in missing
-    assert not {"reward/mean", "likelihood/positive", "drift/positive", "loss/kl"} & set(missing)
-    verl = alone(make_log({"drift/positive": [0.1], "likelihood/positive": [-1.0]}, host="verl"))
-    assert not {"displacement/correct", "likelihood/correct"} & set(missing_series([verl]))
-    assert "displacement/incorrect" in missing_series([verl])
 
 
 def test_several_runs_share_every_row(collapse: ReportedRun, make_log: Callable[..., Log]) -> None:
@@ -238,10 +228,6 @@ def halved_at(step: int | None, back_step: int | None = None) -> Course:
     return Course(fall, fall, back_step)
 
 
-def spans(diagnosis: Diagnosis) -> list[tuple[str, int, int]]:
-    return [(phase.name, phase.start, phase.end) for phase in phases_of(diagnosis, 1, 100)]
-
-
 @pytest.mark.parametrize(
     ("found", "half", "expected"),
     [
@@ -264,8 +250,8 @@ def test_phases(
     make_finding: Callable[..., Finding], found: dict[str, int], half: int | None, expected: list[tuple[str, int, int]]
 ) -> None:
     findings = tuple(make_finding(code, step) for code, step in found.items())
-    assert spans(Diagnosis(findings=findings, course=halved_at(half))) == expected
+    assert phases_of(Diagnosis(findings=findings, course=halved_at(half)), 1, 100) == tuple(expected)
 
 
 def test_a_reward_that_came_back_did_not_collapse() -> None:
-    assert spans(Diagnosis(findings=(), course=halved_at(50, back_step=70))) == []
+    assert phases_of(Diagnosis(findings=(), course=halved_at(50, back_step=70)), 1, 100) == ()

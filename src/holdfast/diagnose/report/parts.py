@@ -200,14 +200,6 @@ def _parting(runs: Sequence[ReportedRun]) -> str:
 # ---- what follows the curves
 
 
-def missing(names: Sequence[str]) -> str:
-    """The series of the charts that no log has."""
-    if not names:
-        return ""
-    listed = ", ".join(f"<code>{text(name)}</code>" for name in names)
-    return folded(f"Series that are not logged, so not drawn ({len(names)})", f'<p class="soft">{listed}</p>')
-
-
 def rollouts_head(rollouts: Sequence[Mapping[str, Any]], runs: Sequence[ReportedRun]) -> str:
     """What the texts show, with links that set the filters, and what the colours of tokens mean."""
     measured = any("changes" in turn for rollout in rollouts for turn in rollout.get("turns", ()))
@@ -297,8 +289,8 @@ _SHARE = 0.1
 def link_of(
     finding: Finding, shown: Sequence[Mapping[str, Any]], run: int | None, last_step: int
 ) -> tuple[str, str] | None:
-    """(address, text) of a link to the rollouts among `shown` (rows of `rollouts_json`) nearest to the finding, with the
-    outcome it is about. The address is what the page's filters are set to, such as `#step=35-45&outcome=correct`.
+    """(address, text) of a link to the rollouts among `shown` (rows of `rollouts_json`) nearest to the finding, with
+    the outcome it is about. The address is what the page's filters are set to, such as `#step=35-45&outcome=correct`.
 
     They are at most 5 steps away, or a hundredth of the run; if there are none, at the nearest sampled step. Without
     any of the outcome, rollouts of every outcome are meant. None if none is near. With `run`, only that run's.
