@@ -21,7 +21,8 @@ from holdfast.diagnose.readers import columns as columns_module
 from holdfast.diagnose.readers import read_log, read_logs
 from holdfast.diagnose.readers import text as text_module
 
-LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
+from .conftest import LOGS
+
 PLAIN = '{"step": 1, "data": {"actor/entropy": 0.5}}\n{"step": 2, "data": {"actor/entropy": 0.25}}\n'
 
 NO_STEP = "the step is not a whole number from 0 on"

@@ -15,11 +15,12 @@ from holdfast.hosts import HOSTS
 from holdfast.hosts.host import CHANGES, Name
 from holdfast.hosts.ours import FORMER
 
+from .conftest import LOGS
+
 ROOT = Path(__file__).parents[2]
 TABLES = {host: HOSTS[host].series for host in HOSTS if HOSTS[host].series}
 MORE = {host: HOSTS[host].more for host in HOSTS if HOSTS[host].more}
 LEFT_ALONE = {host: HOSTS[host].left_alone for host in HOSTS if HOSTS[host].left_alone}
-LOGS = ROOT / "tests" / "fixtures" / "logs"
 PAGE = ROOT / "docs" / "reference" / "logs.md"
 
 

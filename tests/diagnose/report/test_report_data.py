@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from holdfast.base.collapse import Course, Fall
+from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.readers import read_logs
 from holdfast.diagnose.readers.rollouts.conversation import MOST_CHARACTERS
 from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
 from holdfast.diagnose.report.charts import CHARTS
@@ -26,6 +28,8 @@ from holdfast.diagnose.report.data import (
     thin,
 )
 from holdfast.diagnose.report.samples import MOST_ROLLOUTS, rollouts_json
+
+from ..conftest import LOGS
 
 NOTHING = Diagnosis(findings=())
 
@@ -57,6 +61,12 @@ def test_every_chart_of_a_full_run(collapse: ReportedRun) -> None:
     series["reward/em"] = replace(series["reward/em"], values=series["reward/em"].values * 0.9)
     found = drawn(page_data([replace(collapse, log=replace(collapse.log, series=series))]))
     assert found["reward"] == ["reward/mean", "reward/em"]
+
+
+@pytest.mark.parametrize("name", ["trl-observed", "verl-file.jsonl", "wandb-chart.csv", "slime.log", "tinker.jsonl"])
+def test_a_log_of_any_trainer_has_a_chart_of_the_reward(name: str) -> None:
+    runs = [alone(log, diagnose(log)) for log in read_logs(LOGS / name)]
+    assert drawn(page_data(runs))["reward"][0] == "reward/mean"
 
 
 def test_findings_are_pinned_where_their_series_are(collapse: ReportedRun) -> None:
