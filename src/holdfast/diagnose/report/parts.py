@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from holdfast.base.collapse import WINDOW
-from holdfast.diagnose.compare import compare, first_difference, flat_settings
+from holdfast.diagnose.compare import compare, differing_settings, first_difference, settings_of
 from holdfast.diagnose.finding import Diagnosis, Finding, headline, lead_of, too_short
 from holdfast.diagnose.outlook import told
 from holdfast.diagnose.report.data import window_of
@@ -176,14 +176,13 @@ def _cell(value: float | None) -> str:
 
 
 def _differing(runs: Sequence[ReportedRun]) -> str:
-    flat = [dict(flat_settings(run.log.settings)) for run in runs]
-    every = sorted({name for settings in flat for name in settings} - {"run.name"})
-    names = [name for name in every if len({settings.get(name, "–") for settings in flat}) > 1]
-    if not names:
+    differing = differing_settings([run.log for run in runs])
+    if not differing:
         return ""
-    rows = [[name, *(settings.get(name, "–") for settings in flat)] for name in names[:_MOST_SETTINGS]]
+    shown = list(differing.items())[:_MOST_SETTINGS]
+    rows = [[name, *("–" if value is None else value for value in values)] for name, values in shown]
     inside = table(["setting", *(run.log.name for run in runs)], rows)
-    return folded(f"Settings that differ ({len(names)})", inside, is_open=len(names) <= _OPEN_SETTINGS)
+    return folded(f"Settings that differ ({len(differing)})", inside, is_open=len(differing) <= _OPEN_SETTINGS)
 
 
 def _parting(runs: Sequence[ReportedRun]) -> str:
@@ -252,7 +251,7 @@ def notes(runs: Sequence[ReportedRun]) -> str:
 
 def settings(run: ReportedRun) -> str:
     """All settings of a run, folded."""
-    rows = [[name, value] for name, value in sorted(flat_settings(run.log.settings))]
+    rows = [[name, value] for name, value in sorted(settings_of(run.log).items())]
     if not rows:
         return ""
     return folded(f"Settings ({len(rows)})", table(["setting", run.log.name], rows[:_MOST_SETTINGS]))

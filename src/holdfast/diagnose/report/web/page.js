@@ -208,10 +208,6 @@ function saveCsv(chart) {
 
 // ---- start
 
-function showRolloutsOfAddress() {
-  document.getElementById("rollouts").scrollIntoView();
-}
-
 function main() {
   const wanted = readAddress();
   if (data.live !== null) refresh.html = contents();
@@ -227,6 +223,7 @@ function main() {
   rollouts();
   follow();
   const again = performance.getEntriesByType("navigation")[0]?.type === "reload";
+  const showRolloutsOfAddress = () => document.getElementById("rollouts").scrollIntoView();
   if (wanted && !again) showRolloutsOfAddress();
   addEventListener("hashchange", () => {
     if (!location.hash.includes("=")) return; // an anchor, such as that of a chart: nothing is chosen
