@@ -7,9 +7,6 @@ import gzip
 import io
 import json
 import math
-import os
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -297,18 +294,6 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
         read_log(loop)
     with pytest.raises(DataError, match="is not a regular file"):
         read_log("/dev/null")
-
-
-def test_a_pipe_and_standard_input_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_bytes, args=(PLAIN.encode(),))
-    writer.start()
-    log = read_log(pipe)
-    writer.join()
-    assert log.steps.tolist() == [1, 2]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PLAIN.encode())))
-    assert read_log("-").steps.tolist() == log.steps.tolist()
 
 
 def test_a_pipe_that_dies_is_read_to_there(tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from holdfast.base.errors import ConfigError, DataError
-from holdfast.cli.main import app
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.log import Log
@@ -101,8 +99,11 @@ def test_samples_are_found_beside_the_log(collapse: ReportedRun, tmp_path: Path)
     folder.mkdir()
     (folder / "displacement.jsonl").write_text('{"step": 1, "correct": [0.5], "incorrect": []}\n')
     (folder / "metrics.jsonl").touch()
+    row = {"step": 1, "question": "Where?", "turns": [{"text": "hm"}], "answer": None, "reward": 0.0}
+    (folder / "trajectories.jsonl").write_text(json.dumps(row) + "\n")
     for path in (folder, folder / "metrics.jsonl", tmp_path):  # the last is a folder of runs
-        assert len(reported(collapse.log, collapse.diagnosis, path).changes) == 1
+        run = reported(collapse.log, collapse.diagnosis, path)
+        assert len(run.changes) == 1 and [rollout.question for rollout in run.rollouts] == ["Where?"]
     assert reported(collapse.log, collapse.diagnosis).changes == ()
 
 
@@ -167,24 +168,3 @@ def test_notes_of_the_rules_are_notes(collapse: ReportedRun, make_finding: Any, 
     assert "No findings" in page and "<h2>Notes</h2>" in page and "What GRP001 says." in page
     assert page.index("No findings") < page.index("<h2>Notes</h2>") < page.index("<h2>Curves</h2>")
     assert "<h2>Notes</h2>" not in page_of(write_report(tmp_path / "two.html", [collapse]))
-
-
-def run_folder(folder: Path, rewards: list[float]) -> Path:
-    folder.mkdir()
-    rows = [{"step": k, "time": 0.0, "reward/mean": reward} for k, reward in enumerate(rewards, start=1)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    rollout = {"step": 1, "question": "Where?", "turns": [{"text": "hm"}], "answer": None, "reward": 0.0}
-    (folder / "trajectories.jsonl").write_text(json.dumps(rollout) + "\n")
-    return folder
-
-
-def test_the_command_writes_runs_side_by_side(tmp_path: Path) -> None:
-    one, other = run_folder(tmp_path / "one", [0.5] * 20), run_folder(tmp_path / "other", [0.6] * 20)
-    page = tmp_path / "out" / "page.html"
-    for paths in ([one, other], [tmp_path]):  # two runs, or the folder of both
-        done = CliRunner().invoke(app, ["report", "--out", str(page), *map(str, paths)])
-        assert done.exit_code == 0, done.output
-        text = page.read_text(encoding="utf-8")
-        assert "2 runs" in text and text.count('"question":"Where?"') == 2 and '"name":"other"' in text
-    done = CliRunner().invoke(app, ["report", "--out", str(one / "metrics.jsonl" / "page.html"), str(one)])
-    assert done.exit_code == 2 and "cannot be written" in done.output
