@@ -33,7 +33,7 @@ def diagnose(log: Log) -> Diagnosis:
         cannot_tell=cannot_tell(log),
         what_to_log=what_to_log(log),
         course=went,
-        facts=facts_of(log, curve) | outlook(batches, reported),
+        facts=facts_of(log, curve, went) | outlook(batches, reported),
     )
 
 
@@ -108,7 +108,7 @@ def missing_of(log: Log, rule: Rule) -> tuple[str, ...]:
     return tuple(name for name in best_set(log.host, rule.needs) if not has(log, name))
 
 
-def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
+def facts_of(log: Log, curve: Curve | None, went: Course) -> dict[str, float]:
     """Numbers for a headline."""
     facts: dict[str, float] = {"rows": float(len(log.steps))}
     if len(log.steps):
@@ -122,7 +122,6 @@ def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
         facts["last reward"] = float(means[-1])
         facts["lost at the end"] = float(curve.short.lost[-1])
         facts["down at the end"] = float(curve.fallen[-1])
-        went = course(curve)
         facts["trend"], facts["error of the trend"] = went.change, went.error
     return facts
 

@@ -70,8 +70,7 @@ class Monitor:
     def _judge(self) -> tuple[Finding, ...]:
         self._pending = 0
         log = self.log()
-        batches = joined(log)
-        findings = as_findings(log, hits_of(log, batches), None)
+        findings = as_findings(log, hits_of(log, joined(log)), None)
         new = tuple(f for f in findings if f.level == "finding" and (f.code, f.step) not in self._reported)
         self._reported |= {(finding.code, finding.step) for finding in new}
         return new
