@@ -74,11 +74,6 @@ def test_every_number_is_read(kind: str, tmp_path: Path) -> None:
         check_numbers(other, seed=1)
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 # ---- damage
 
 
@@ -383,7 +378,8 @@ def test_infinity_and_deleted_runs_of_mlflow(tmp_path: Path) -> None:
 def test_settings_in_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / SWANLAB.name
     shutil.copy(SWANLAB, path)
-    os.mkfifo(_made(tmp_path / "files") / "config.yaml")
+    (tmp_path / "files").mkdir()
+    os.mkfifo(tmp_path / "files" / "config.yaml")
     found: list[Log] = []
     reader = threading.Thread(target=lambda: found.append(read_log(path)), daemon=True)
     reader.start()
@@ -425,10 +421,10 @@ def test_the_file_that_goes_on_is_read(tmp_path: Path) -> None:
     """A trainer's state ends at its last checkpoint, a tracker's file where the run ended."""
     history = [{"step": step, "reward": row["train/reward"]} for step, row in tracked() if step <= 16]
     state = {"log_history": history}
-    folder = _made(tmp_path / "output" / "checkpoint-16")
+    folder = tmp_path / "output" / "checkpoint-16"
+    folder.mkdir(parents=True)
     (folder / "trainer_state.json").write_text(json.dumps(state))
-    other = _made(tmp_path / "output" / "runs")
-    shutil.copytree(EVENTS, other / "May01_host")
+    shutil.copytree(EVENTS, tmp_path / "output" / "runs" / "May01_host")
     log = read_log(tmp_path / "output")
     assert log.format == "tensorboard" and log.name == "output"
     check_numbers(log)
@@ -443,7 +439,7 @@ def test_the_file_that_goes_on_is_read(tmp_path: Path) -> None:
 def test_a_wandb_folder_is_read_without_its_own_logs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shutil.copytree(LOGS / "wandb-offline" / "wandb", tmp_path / "wandb")
     run = next((tmp_path / "wandb").iterdir())
-    _made(run / "logs")
+    (run / "logs").mkdir()
     (run / "logs" / "debug-internal.log").write_text('{"level": "INFO", "step": 1}\n')
     os.symlink(run / "logs" / "debug-internal.log", tmp_path / "wandb" / "debug-internal.log")
     os.symlink(run, tmp_path / "wandb" / "latest-run")

@@ -197,7 +197,7 @@ def seconds_chart(runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
             own = np.add.reduceat(values, starts) / counts
             top = top + own
             raw = {"x": seconds.steps[starts].tolist(), "y": [short(y) for y in top.tolist()], "bad": []}
-            line = Line(f"seconds/{name}", PARTS.get(name, name), color_of[name])
+            line = Line("seconds/" + name, PARTS.get(name, name), color_of[name])
             traces.append(_line(line, i, raw, own=[short(y) for y in own.tolist()]))
     # Of a stack the tallest first: each area is drawn over those that reach above it.
     drawn = traces if several else traces[::-1]
