@@ -33,7 +33,7 @@ STORES = {
     "wandb": WANDB,
     "tensorboard": EVENTS,
     "trackio": LOGS / "trackio.db",
-    "mlflow files": LOGS / "mlruns.zip",
+    "mlflow files": LOGS.parent / "mlruns.zip",
     "mlflow": LOGS / "mlflow.db",
     "swanlab": SWANLAB,
 }
@@ -394,7 +394,7 @@ def project(folder: Path) -> Path:
     """A folder with all of these."""
     for part in ("wandb-offline/wandb", "tensorboard", "swanlog"):
         shutil.copytree(LOGS / part, folder / Path(part).name)
-    shutil.unpack_archive(LOGS / "mlruns.zip", folder)
+    shutil.unpack_archive(LOGS.parent / "mlruns.zip", folder)
     for part in ("trackio.db", "mlflow.db"):
         shutil.copy(LOGS / part, folder)
     return folder
