@@ -84,8 +84,6 @@ def test_a_log_fits_a_screen(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for log in (failing, *sorted(map(str, LOGS.iterdir()))):
-        if log.endswith((".py", "__pycache__")):
-            continue
         said = holdfast("diagnose", log, "--fail-on", "never").stdout
         runs = re.split(r"\n\n(?=\S+  \(.* log)", said)
         assert max(rows_of(run, 80) for run in runs) <= SCREEN - 1, said

@@ -1,14 +1,39 @@
-"""Logs made by hand: a run that is well in every series, and changes to it."""
+"""Logs made by hand, a run that is well in every series and changes to it; and what the fixtures' trackers logged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from holdfast.diagnose.log import Log, Series
+
+LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
+STEPS = 24
+SETTINGS = {"learning_rate": 1e-6, "num_generations": 8, "beta": 0.04}
+
+
+def tracked(seed: int = 0) -> Iterator[tuple[int, dict[str, float]]]:
+    """(step, metrics) of the run that the trackers' own files in `LOGS` hold: made up numbers, as TRL's callbacks log
+    them, with one NaN and one evaluation."""
+    rng = random.Random(seed)
+    for step in range(1, STEPS + 1):
+        row = {
+            "train/reward": round(0.2 + 0.02 * step + rng.gauss(0, 0.03), 4),
+            "train/frac_reward_zero_std": round(rng.uniform(0.1, 0.4), 3),
+            "train/grad_norm": math.nan if step == 9 else round(rng.uniform(0.1, 0.3), 4),
+            "train/entropy": round(0.9 - 0.005 * step, 4),
+            "train/completions/mean_length": 120.0 + step,
+        }
+        if step == 12:
+            row["eval/reward"] = 0.5
+        yield step, row
+
 
 ROWS = 60
 MakeLog = Callable[..., Log]

@@ -72,7 +72,4 @@ def test_settings_that_differ(run: Run) -> None:
     log = log_of(run, 1)
     a = replace(log, settings={"run.name": "a", "train": {"lr": 1e-6, "steps": 40}, "seed": 1})
     b = replace(log, settings={"run.name": "b", "train": {"lr": 1e-5, "steps": 40}})
-    assert [(s.name, s.a, s.b) for s in differing_settings([a, b])] == [
-        ("seed", "1", None),
-        ("train.lr", "1e-06", "1e-05"),
-    ]
+    assert differing_settings([a, b]) == {"seed": ["1", None], "train.lr": ["1e-06", "1e-05"]}

@@ -13,7 +13,7 @@ import pytest
 from holdfast.base.errors import ConfigError
 from holdfast.diagnose.codes import CODES, chosen
 from holdfast.diagnose.diagnose import cannot_tell, causes_first, diagnose
-from holdfast.diagnose.finding import as_json, headline, to_text
+from holdfast.diagnose.finding import headline
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.rule import Hit, without_suppressed
@@ -206,31 +206,13 @@ def test_a_baseline_of_its_own_needs_no_contrast(make_log: MakeLog) -> None:
     assert "GRP001" not in dict(codes(make_log(**flat, settings={"loss.advantage": "reinforce"})))
 
 
-def test_every_series_a_rule_needs_is_one_somebody_logs() -> None:
-    from holdfast.base.glossary import glossary_entry
-
-    for rule in RULES.values():
-        for name in {name for names in rule.needs for name in names} - {"loss"}:
-            assert glossary_entry(name), f"{rule.code} needs {name}"
-
-
 # ---- choosing and showing
 
 
 def test_codes_are_chosen_by_their_beginnings() -> None:
     assert chosen("", where="x") == set(CODES)
-    assert chosen(" lld , ENT001", where="x") == {"LLD001", "LLD002", "LLD003", "LLD004", "ENT001"}
     with pytest.raises(ConfigError, match=r"--select: no finding's code begins with 'LLX'"):
         chosen("LLD,LLX", where="--select")
-
-
-def test_json_has_no_nan(make_log: MakeLog) -> None:
-    log = make_log(grad__norm=[0.3] * 20 + [np.nan] * 40)
-    value = as_json(log, diagnose(log))
-    assert value["findings"][0]["evidence"] == {"grad/norm": None}
-    assert ": NaN" not in to_text(value)
-    assert set(value) >= {"format", "steps", "findings", "cannot_tell"}
-    assert set(value["findings"][0]) >= {"code", "step", "lead", "summary", "evidence", "remedy"}
 
 
 def test_the_headline_says_why_a_loss_is_no_fall_and_that_a_reward_came_back(make_log: MakeLog) -> None:

@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.diagnose.alerts import raise_alerts
 from holdfast.diagnose.finding import Finding
-from holdfast.diagnose.log import Log
-from holdfast.diagnose.monitor import Monitor, metrics_rows
-from holdfast.diagnose.rules.rule import Hit
+from holdfast.diagnose.monitor import Monitor, metrics_rows, raise_alerts
 
 
 def test_a_step_seen_before_begins_anew() -> None:
@@ -57,22 +54,11 @@ def test_what_begins_again_is_found_again() -> None:
     assert [[finding.step for finding in new] for new in found] == [[], [2], [], [], [], [6]]
 
 
-def test_a_note_does_not_hide_the_finding_that_it_becomes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(log: Log) -> Hit:
-        return Hit(min(log.last_step, 3), "", {}, (), level="note" if log.last_step < 3 else "finding")
-
-    monkeypatch.setattr(
-        "holdfast.diagnose.diagnose.RULES", {"RWD001": SimpleNamespace(rows=lambda log, batches: log, find=find)}
-    )
-    monkeypatch.setattr(
-        "holdfast.diagnose.monitor.as_findings",
-        lambda log, hits, half: tuple(
-            SimpleNamespace(code=code, step=hit.step, level=hit.level) for code, hit in hits.items()
-        ),
-    )
-    monitor = Monitor()
-    steps = [[finding.step for finding in monitor.observe(step, {"reward/mean": 0.5})] for step in range(1, 6)]
-    assert steps == [[], [], [3], [], []]
+def test_a_note_does_not_hide_the_finding_that_it_becomes() -> None:
+    """Without contrast, TRL's rows are a note, and the twentieth is a finding."""
+    monitor, row = Monitor(host="trl"), {"reward/mean": 0.3, "rollout/mixed_group_fraction": 0.0}
+    found = {step: [finding.code for finding in monitor.observe(step, row)] for step in range(1, 23)}
+    assert {step: codes for step, codes in found.items() if codes} == {20: ["GRP001"]}
 
 
 def test_a_long_log_is_not_judged_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:

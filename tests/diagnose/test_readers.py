@@ -18,7 +18,7 @@ from holdfast.diagnose.readers import find, read_log, read_logs
 from holdfast.train.listener import StepResult
 from holdfast.train.tracking import MetricsFile
 
-LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
+from .conftest import LOGS
 
 
 def jsonl(path: Path, *rows: dict[str, Any]) -> Path:

@@ -7,9 +7,6 @@ import gzip
 import io
 import json
 import math
-import os
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,8 @@ from holdfast.diagnose.readers import columns as columns_module
 from holdfast.diagnose.readers import read_log, read_logs
 from holdfast.diagnose.readers import text as text_module
 
-LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
+from .conftest import LOGS
+
 PLAIN = '{"step": 1, "data": {"actor/entropy": 0.5}}\n{"step": 2, "data": {"actor/entropy": 0.25}}\n'
 
 NO_STEP = "the step is not a whole number from 0 on"
@@ -102,6 +100,9 @@ def rows_of(*steps: int, name: str = "actor/entropy") -> list[tuple[int, dict[st
         ((1, 9, 2, 10, 3, 4), {1: 0, 2: 2, 3: 4, 4: 5}, "once, from step 10 back to step 3: left out 2 rows"),
         ((1, 2, 3, 2, 4), {1: 0, 2: 3, 3: 2, 4: 4}, "Replaced 1 value by later values of the same step."),
         ((1, 2, 2, 3), {1: 0, 2: 2, 3: 3}, "Replaced 1 value by later values of the same step."),
+        ((1, 2, 1, 2, 1, 2), {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5}, "its numbering was continued from there"),
+        ((1, 2, 3, 40, 5, 6), {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5}, "read as the one missing there."),
+        ((10, 20, 3, 40, 50), {10: 0, 20: 1, 30: 2, 40: 3, 50: 4}, "read as the one missing there."),
     ],
 )
 def test_resumed_late_and_repeated(
@@ -295,18 +296,6 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
         read_log("/dev/null")
 
 
-def test_a_pipe_and_standard_input_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_bytes, args=(PLAIN.encode(),))
-    writer.start()
-    log = read_log(pipe)
-    writer.join()
-    assert log.steps.tolist() == [1, 2]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PLAIN.encode())))
-    assert read_log("-").steps.tolist() == log.steps.tolist()
-
-
 def test_a_pipe_that_dies_is_read_to_there(tmp_path: Path) -> None:
     class Dying(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
@@ -375,11 +364,3 @@ def test_what_is_no_log_in_a_folder_is_left_out_and_told(tmp_path: Path, caplog:
     (tmp_path / "good" / "metrics.jsonl").unlink()
     with pytest.raises(DataError, match="has no row of metrics"):
         read_logs(tmp_path)
-
-
-@pytest.mark.parametrize("outer", ["metrics", "train"])
-def test_rows_that_hold_their_metrics_in_an_object_are_read(tmp_path: Path, outer: str) -> None:
-    rows = [{"step": step, "time": 0.5, outer: {"reward": step / 4, "loss": 1.0}} for step in (1, 2)]
-    log = read_log(written(tmp_path, "".join(json.dumps(row) + "\n" for row in rows)))
-    assert log.series["reward/mean"].values.tolist() == [0.25, 0.5]
-    assert set(log.series) == {"reward/mean", "loss"}

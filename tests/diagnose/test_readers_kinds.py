@@ -48,6 +48,10 @@ KINDS = {
     "lists.json": json.dumps({"name": "x", "history": {"mean_reward": REWARDS, "loss": [1.0] * 6}}, indent=1),
     "names.jsonl": rows(),
     "minmax.jsonl": rows(**{"reward/min": 0.0, "reward/max": 1.0}),
+    "metrics.jsonl": "\n".join(json.dumps({"step": i, "metrics": {"reward": r}}) for i, r in enumerate(REWARDS, 1)),
+    "train.jsonl": "\n".join(
+        json.dumps({"step": i, "time": 0.5, "train": {"reward": r, "loss": 1.0}}) for i, r in enumerate(REWARDS, 1)
+    ),
     "names.csv": "step,Avg. Reward\n" + lines("{i},{r}"),
     "completions.jsonl": completions(),
     "alone.jsonl": "\n".join(json.dumps({"step": i, "env_reward": r, "kl": 0.1}) for i, r in enumerate(REWARDS, 1)),
@@ -106,21 +110,6 @@ def test_trainer_and_orchestrator_are_one_run(tmp_path: Path) -> None:
         (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, part)))
     log = read_log(tmp_path)
     assert reward_of(log)[1] == REWARDS and "sampler/mismatch_kl" in log.series and "one run" in log.notes[0]
-
-
-@pytest.mark.parametrize(
-    ("steps", "read"),
-    [
-        ([1, 2, 3, 1, 2, 3, 1, 2, 3], [1, 2, 3, 4, 5, 6, 7, 8, 9]),
-        ([1, 2, 3, 40, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7]),
-        ([10, 20, 3, 40, 50], [10, 20, 30, 40, 50]),
-        ([1, 2, 3, 2, 3, 4], [1, 2, 3, 4]),
-    ],
-)
-def test_steps_that_start_again_or_jump(tmp_path: Path, steps: list[int], read: list[int]) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text("\n".join(json.dumps({"step": step, "mean_reward": i / 8}) for i, step in enumerate(steps)))
-    assert reward_of(read_log(path))[0] == read
 
 
 @pytest.fixture

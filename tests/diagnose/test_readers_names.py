@@ -10,16 +10,17 @@ import pytest
 
 from holdfast.base.glossary import METRICS
 from holdfast.diagnose.log import Series
-from holdfast.diagnose.readers.names import SHARES, ambiguous_names, by_version, host_of, translation
+from holdfast.diagnose.readers.names import ambiguous_names, by_version, host_of, translation
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import CHANGES, Name
 from holdfast.hosts.ours import FORMER
+
+from .conftest import LOGS
 
 ROOT = Path(__file__).parents[2]
 TABLES = {host: HOSTS[host].series for host in HOSTS if HOSTS[host].series}
 MORE = {host: HOSTS[host].more for host in HOSTS if HOSTS[host].more}
 LEFT_ALONE = {host: HOSTS[host].left_alone for host in HOSTS if HOSTS[host].left_alone}
-LOGS = ROOT / "tests" / "fixtures" / "logs"
 PAGE = ROOT / "docs" / "reference" / "logs.md"
 
 
@@ -56,7 +57,7 @@ def test_every_target_is_in_the_glossary_and_has_one_source() -> None:
         assert len({name.ours for name in table}) == len({name.host for name in table}) == len(table)
         assert all(name.change in CHANGES for name in table)
     assert {name.ours for names in MORE.values() for name in names} <= set(METRICS)
-    assert set(SHARES) | set(FORMER.values()) <= set(METRICS) and not set(FORMER) & set(METRICS)
+    assert set(FORMER.values()) <= set(METRICS) and not set(FORMER) & set(METRICS)
     for host, names in LEFT_ALONE.items():
         assert not {name.host for name in TABLES[host]} & set(names)
 
@@ -129,21 +130,36 @@ def series(*values: float) -> Series:
     return Series(np.arange(len(values)), np.array(values, float))
 
 
+AGGREGATION = "actor_rollout_ref.actor.loss_agg_mode"
+LENGTHS = tuple(f"completions/{name}" for name in ("clipped_ratio", "min_length", "max_length"))
+
+
 @pytest.mark.parametrize(
-    ("host", "name", "values", "settings", "doubtful"),
+    ("host", "names", "values", "settings", "doubtful"),
     [
-        ("verl", "response_length/clip_ratio", (0.1, 0.2), {}, True),
-        ("verl", "response_length/clip_ratio", (0.1, 0.0), {}, False),
-        ("trl", "completions/clipped_ratio", (1.0, 1.0), {}, True),
-        ("trl", "completions/clipped_ratio", (1.0, 0.9), {}, False),
-        ("verl", "actor/entropy", (1.0,), {"actor_rollout_ref.actor.loss_agg_mode": "token-sum"}, True),
-        ("verl", "actor/entropy", (1.0,), {"actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-mean"}, False),
-        ("verl", "actor/entropy", (1.0,), {}, False),
-        ("trl", "response_length/clip_ratio", (0.1,), {}, False),
+        ("verl", ("response_length/clip_ratio",), ((0.1, 0.2),), {}, True),
+        ("verl", ("response_length/clip_ratio",), ((0.1, 0.0),), {}, False),
+        ("trl", LENGTHS[:1], ((1.0, 1.0),), {}, True),
+        ("trl", LENGTHS[:1], ((1.0, 0.9),), {}, False),
+        ("verl", ("actor/entropy",), ((1.0,),), {AGGREGATION: "token-sum"}, True),
+        ("verl", ("actor/entropy",), ((1.0,),), {AGGREGATION: "seq-mean-token-mean"}, False),
+        ("verl", ("actor/entropy",), ((1.0,),), {}, False),
+        ("trl", ("response_length/clip_ratio",), ((0.1,),), {}, False),
+        ("trl", LENGTHS, ((1.0, 1.0), (16.0, 16.0), (16.0, 16.0)), {}, False),  # a limit ends them all
+        ("trl", LENGTHS, ((1.0, 1.0), (16.0, 9.0), (16.0, 16.0)), {}, True),  # they end by themselves
+        ("trl", LENGTHS, ((0.9, 1.0), (16.0, 9.0), (16.0, 16.0)), {}, True),  # one in an end-of-text token, by chance
+        ("trl", LENGTHS, ((0.9, 0.9), (9.0, 9.0), (16.0, 16.0)), {}, False),
     ],
 )
-def test_doubts(host: str, name: str, values: tuple[float, ...], settings: dict[str, object], doubtful: bool) -> None:
-    assert bool(ambiguous_names(host, {name: series(*values)}, settings)) is doubtful
+def test_doubts(
+    host: str,
+    names: tuple[str, ...],
+    values: tuple[tuple[float, ...], ...],
+    settings: dict[str, object],
+    doubtful: bool,
+) -> None:
+    log = {name: series(*of_name) for name, of_name in zip(names, values, strict=True)}
+    assert bool(ambiguous_names(host, log, settings)) is doubtful
 
 
 @pytest.mark.parametrize(
@@ -162,23 +178,6 @@ def test_the_deviation_of_groups_and_of_the_batch(logged: dict[str, tuple[float,
     if "reward_std" in logged:
         ours = translation("trl", logged, instead=rows)["reward_std"].ours
         assert ours == ("reward/group_std" if of_groups else "reward/std")
-
-
-@pytest.mark.parametrize(
-    ("clipped", "shortest", "doubtful"),
-    [
-        ((1.0, 1.0), (16.0, 16.0), False),  # a limit ends them all
-        ((1.0, 1.0), (16.0, 9.0), True),  # they end by themselves
-        ((0.9, 1.0), (16.0, 9.0), True),  # one of them in an end-of-text token, by chance
-        ((0.9, 0.9), (9.0, 9.0), False),
-    ],
-)
-def test_rollouts_that_a_limit_has_cut_are_equally_long(
-    clipped: tuple[float, ...], shortest: tuple[float, ...], doubtful: bool
-) -> None:
-    values = {"clipped_ratio": clipped, "min_length": shortest, "max_length": (16.0, 16.0)}
-    log = {f"completions/{name}": series(*value) for name, value in values.items()}
-    assert bool(ambiguous_names("trl", log, {})) is doubtful
 
 
 @pytest.mark.parametrize(

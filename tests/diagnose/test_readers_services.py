@@ -14,13 +14,11 @@ import pytest
 from holdfast.base.errors import DataError, MissingExtra
 from holdfast.diagnose.readers import read_log, read_logs
 
-from ..fixtures.logs import make_trackers as make
-
-LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
+from .conftest import LOGS, SETTINGS, STEPS, tracked
 
 
 def rewards() -> list[float]:
-    return [row["train/reward"] for _, row in make.rows()]
+    return [row["train/reward"] for _, row in tracked()]
 
 
 @pytest.fixture
@@ -30,10 +28,10 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     class Run:
         name = "calm-sun-1"
-        config: ClassVar = {**make.SETTINGS, "_wandb": {}, "actor": {"lr": 0.1}}
+        config: ClassVar = {**SETTINGS, "_wandb": {}, "actor": {"lr": 0.1}}
 
         def scan_history(self) -> Iterator[dict[str, Any]]:
-            for step, row in make.rows():
+            for step, row in tracked():
                 extra = {"_step": 3 * step, "_timestamp": 1.7e9, "train/global_step": step, "samples": None}
                 yield {**{k: "NaN" if v != v else v for k, v in row.items()}, **extra}
 
@@ -57,9 +55,9 @@ def test_a_run_at_wandb(wandb: list[str], address: str) -> None:
     log = read_log(address)
     assert wandb == ["team/searchers/abcd1234"]
     assert (log.name, log.format, log.host, log.notes) == ("calm-sun-1", "wandb", "trl", ())
-    assert log.series["reward/mean"].steps.tolist() == list(range(1, make.STEPS + 1))
+    assert log.series["reward/mean"].steps.tolist() == list(range(1, STEPS + 1))
     assert log.series["reward/mean"].values.tolist() == rewards()
-    assert log.settings == {**make.SETTINGS, "actor.lr": 0.1}
+    assert log.settings == {**SETTINGS, "actor.lr": 0.1}
 
 
 def test_what_wandb_refuses_is_one_sentence(wandb: list[str]) -> None:
@@ -89,12 +87,12 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
         def get_run(self, run_id: str) -> Any:
             asked.append(run_id)
-            params = {name.replace(".", "/"): str(value) for name, value in make.SETTINGS.items()}
+            params = {name.replace(".", "/"): str(value) for name, value in SETTINGS.items()}
             data = SimpleNamespace(metrics={"train/reward": 0.0, "train/grad_norm": 0.0}, params=params)
             return SimpleNamespace(data=data, info=SimpleNamespace(run_name="calm-sun-1"))
 
         def get_metric_history(self, run_id: str, key: str) -> list[Any]:
-            rows = list(make.rows())
+            rows = list(tracked())
             return [SimpleNamespace(key=key, step=s, value=row[key], timestamp=s) for s, row in reversed(rows)]
 
     package, module = ModuleType("mlflow"), ModuleType("mlflow.tracking")
@@ -109,7 +107,7 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 )
 def test_a_run_at_mlflow(mlflow: list[Any], address: str, asked: list[Any]) -> None:
     log = read_log(address)
-    assert mlflow == asked and log.name == "calm-sun-1" and log.settings == make.SETTINGS
+    assert mlflow == asked and log.name == "calm-sun-1" and log.settings == SETTINGS
     assert log.series["reward/mean"].values.tolist() == rewards() and log.notes == ()
 
 

@@ -1,4 +1,4 @@
-"""The trackers' own files, as the trackers wrote them; tests/fixtures/logs/make_trackers.py tells how."""
+"""The trackers' own files, as the trackers wrote them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ from holdfast.diagnose.readers import read_log, read_logs
 from holdfast.diagnose.readers import text as text_module
 from holdfast.diagnose.readers.event_file import checksum
 
-from ..fixtures.logs import make_trackers as make
-
-LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
+from .conftest import LOGS, SETTINGS, STEPS, tracked
 
 WANDB = LOGS / "wandb-offline" / "wandb" / "offline-run-20260101_120000-abcd1234" / "run-abcd1234.wandb"
 EVENTS = LOGS / "tensorboard" / "calm-sun-1"
@@ -35,7 +33,7 @@ STORES = {
     "wandb": WANDB,
     "tensorboard": EVENTS,
     "trackio": LOGS / "trackio.db",
-    "mlflow files": LOGS / "mlruns",
+    "mlflow files": LOGS.parent / "mlruns.zip",
     "mlflow": LOGS / "mlflow.db",
     "swanlab": SWANLAB,
 }
@@ -49,9 +47,9 @@ READ_AS = {
 }
 
 
-def check_numbers(log: Log, seed: int = 0, steps: int = make.STEPS) -> None:
-    """That a log has what `make_trackers.rows` logged up to a step."""
-    logged = [(step, row) for step, row in make.rows(seed) if step <= steps]
+def check_numbers(log: Log, seed: int = 0, steps: int = STEPS) -> None:
+    """That a log has what `tracked` logged up to a step."""
+    logged = [(step, row) for step, row in tracked(seed) if step <= steps]
     assert log.host == "trl" and log.steps.tolist() == [step for step, _ in logged]
     assert set(log.series) == set(READ_AS)
     for ours, (theirs, change) in READ_AS.items():
@@ -62,20 +60,18 @@ def check_numbers(log: Log, seed: int = 0, steps: int = make.STEPS) -> None:
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_every_number_is_read(kind: str) -> None:
-    log, *others = read_logs(STORES[kind])
+def test_every_number_is_read(kind: str, tmp_path: Path) -> None:
+    path = STORES[kind]
+    if path.suffix == ".zip":
+        shutil.unpack_archive(path, tmp_path)
+    log, *others = read_logs(tmp_path / "mlruns" if path.suffix == ".zip" else path)
     check_numbers(log)
     assert log.format == kind.split()[0] and log.name == "calm-sun-1"
-    assert log.settings == ({} if kind == "tensorboard" else make.SETTINGS)
+    assert log.settings == ({} if kind == "tensorboard" else SETTINGS)
     assert [note[:11] for note in log.notes] == ["The run was"] * (kind == "tensorboard")  # it was resumed
     assert [other.name for other in others] == ["wild-moon-2"] * (kind == "trackio")
     for other in others:
         check_numbers(other, seed=1)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 # ---- damage
@@ -124,7 +120,7 @@ def test_a_file_cut_anywhere_is_read_up_to_there(path: Path, tmp_path: Path) -> 
     for end in range(len(raw) // 2, len(raw), 197):
         target.write_bytes(raw[:end])
         log = read_log(target)
-        whole = [step for step, _ in make.rows()]
+        whole = [step for step, _ in tracked()]
         assert log.steps.tolist() == whole[: len(log.steps)]
         assert all("ends within a record" in note for note in log.notes)
         lengths.add(len(log.steps))
@@ -196,7 +192,7 @@ def test_a_flipped_byte_in_an_event_file(tmp_path: Path, at: int, note: str) -> 
     raw[at] ^= 4
     (tmp_path / first.name).write_bytes(raw)
     log = read_log(tmp_path)
-    assert log.notes[0].startswith(note) and log.last_step == make.STEPS
+    assert log.notes[0].startswith(note) and log.last_step == STEPS
 
 
 def event(step: int, tag: bytes, value: float) -> bytes:
@@ -300,7 +296,7 @@ def test_what_is_broken_in_a_database_costs_only_itself(tmp_path: Path) -> None:
         writer.execute("UPDATE configs SET config = '[1]'")
         writer.execute("""UPDATE metrics SET metrics = '{"train/reward": "Infinity"}' WHERE id = 2""")
     log = read_logs(path)[0]
-    assert log.steps.tolist() == list(range(3, make.STEPS + 1)) and log.settings == {}
+    assert log.steps.tolist() == list(range(3, STEPS + 1)) and log.settings == {}
     assert set(log.notes) == {
         "The settings are unknown: they cannot be read.",
         "Skipped 1 row: not a JSON object (row 1).",
@@ -382,7 +378,8 @@ def test_infinity_and_deleted_runs_of_mlflow(tmp_path: Path) -> None:
 def test_settings_in_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / SWANLAB.name
     shutil.copy(SWANLAB, path)
-    os.mkfifo(_made(tmp_path / "files") / "config.yaml")
+    (tmp_path / "files").mkdir()
+    os.mkfifo(tmp_path / "files" / "config.yaml")
     found: list[Log] = []
     reader = threading.Thread(target=lambda: found.append(read_log(path)), daemon=True)
     reader.start()
@@ -395,8 +392,9 @@ def test_settings_in_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
 
 def project(folder: Path) -> Path:
     """A folder with all of these."""
-    for part in ("wandb-offline/wandb", "tensorboard", "mlruns", "swanlog"):
+    for part in ("wandb-offline/wandb", "tensorboard", "swanlog"):
         shutil.copytree(LOGS / part, folder / Path(part).name)
+    shutil.unpack_archive(LOGS.parent / "mlruns.zip", folder)
     for part in ("trackio.db", "mlflow.db"):
         shutil.copy(LOGS / part, folder)
     return folder
@@ -421,12 +419,12 @@ def test_an_equal_schedule_alone_does_not_make_one_run_of_two(tmp_path: Path) ->
 
 def test_the_file_that_goes_on_is_read(tmp_path: Path) -> None:
     """A trainer's state ends at its last checkpoint, a tracker's file where the run ended."""
-    history = [{"step": step, "reward": row["train/reward"]} for step, row in make.rows() if step <= 16]
+    history = [{"step": step, "reward": row["train/reward"]} for step, row in tracked() if step <= 16]
     state = {"log_history": history}
-    folder = _made(tmp_path / "output" / "checkpoint-16")
+    folder = tmp_path / "output" / "checkpoint-16"
+    folder.mkdir(parents=True)
     (folder / "trainer_state.json").write_text(json.dumps(state))
-    other = _made(tmp_path / "output" / "runs")
-    shutil.copytree(EVENTS, other / "May01_host")
+    shutil.copytree(EVENTS, tmp_path / "output" / "runs" / "May01_host")
     log = read_log(tmp_path / "output")
     assert log.format == "tensorboard" and log.name == "output"
     check_numbers(log)
@@ -441,7 +439,7 @@ def test_the_file_that_goes_on_is_read(tmp_path: Path) -> None:
 def test_a_wandb_folder_is_read_without_its_own_logs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shutil.copytree(LOGS / "wandb-offline" / "wandb", tmp_path / "wandb")
     run = next((tmp_path / "wandb").iterdir())
-    _made(run / "logs")
+    (run / "logs").mkdir()
     (run / "logs" / "debug-internal.log").write_text('{"level": "INFO", "step": 1}\n')
     os.symlink(run / "logs" / "debug-internal.log", tmp_path / "wandb" / "debug-internal.log")
     os.symlink(run, tmp_path / "wandb" / "latest-run")

@@ -15,7 +15,7 @@ from holdfast.base.errors import DataError
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.readers import read_log
 
-LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
+from .conftest import LOGS
 
 
 def written(folder: Path, text: str | bytes, name: str = "run.log") -> Log:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,40 +50,24 @@ TOY001 = Rule(
 SEARCHES = [2.0] * 10 + [12.0] + [2.0] * 9 + [11.0, 12.0] + [2.0] * 38
 
 
-@pytest.fixture(autouse=True)
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def test_a_rule_is_found_suppressed_asked_for_explained_and_documented(
+    make_log: MakeLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / f"{FAMILY}.py").write_text(SOURCE)
     monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(tmp_path)])
+    monkeypatch.setitem(sys.modules, f"{rules.__name__}.{FAMILY}", None)  # and forgotten afterwards
+    del sys.modules[f"{rules.__name__}.{FAMILY}"]
     monkeypatch.setitem(CODES, CODE, FAMILY)
     monkeypatch.setitem(rules.RULES, CODE, rules.load_rule(CODE))  # as at import
-    yield
-    del sys.modules[f"{rules.__name__}.{FAMILY}"]
-
-
-def test_it_finds(make_log: MakeLog) -> None:
     (finding,) = diagnose(make_log(rollout__searches=SEARCHES)).findings
     assert (finding.code, finding.step, finding.evidence) == (CODE, 22, {"rollout/searches": 12.0})
-    assert finding.summary == "A rollout has 12 searches."
-    assert finding.remedy == "Lower `protocol.max_turns`."
-
-
-def test_it_is_suppressed_by_what_explains_it(make_log: MakeLog) -> None:
+    assert (finding.summary, finding.remedy) == ("A rollout has 12 searches.", "Lower `protocol.max_turns`.")
     log = make_log(rollout__searches=SEARCHES, retrieval__empty_fraction=[0.0] * 15 + [1.0] * 45)
     assert [finding.code for finding in diagnose(log).findings] == ["RET002"]
-
-
-def test_it_cannot_tell_without_its_series(make_log: MakeLog) -> None:
     assert {one.code: one.missing for one in diagnose(make_log()).cannot_tell}[CODE] == ("rollout/searches",)
-
-
-def test_it_is_chosen_and_explained() -> None:
     assert chosen("toy", where="--select") == {CODE}
     result = CliRunner().invoke(app, ["diagnose", "--explain", "TOY"])
-    assert result.exit_code == 0
-    assert "many searches" in result.output and "rollout/searches" in result.output
-
-
-def test_it_is_in_the_docs() -> None:
+    assert result.exit_code == 0 and "many searches" in result.output and "rollout/searches" in result.output
     made = site_module("made")
     assert f"| [{CODE}](#toy001-many-searches) | yes | yes |" in made.decidable()
     assert "### TOY001: many searches" in made.section(CODE)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.diagnose.diagnose import best_set, how_to_log
+from holdfast.diagnose.diagnose import best_set, how_to_log, logged_by
 from holdfast.diagnose.rules import RULES
 from holdfast.hosts import HOSTS as ALL_HOSTS
 from holdfast.hosts import PENALTY as PHRASE
@@ -86,6 +86,5 @@ def test_what_would_log_a_series() -> None:
     assert how_to_log("verl", ["displacement/correct"]) == "verl cannot log it, but `holdfast train` does."
     for host in ("holdfast", "trl"):
         for rule in RULES.values():
-            names, able = best_set(host, rule.needs)
-            how = able and how_to_log(host, names)
-            assert how, f"{rule.code}: add {names} to `logged_by` of the host, {host}"
+            names = best_set(host, rule.needs)
+            assert all(logged_by(host, name) for name in names), f"{rule.code}: add {names} to `logged_by` of {host}"

@@ -21,11 +21,10 @@ from transformers import TrainerCallback
 
 from holdfast.adapters.trl_watch import warn
 from holdfast.base.errors import ConfigError
-from holdfast.diagnose.alerts import raise_alerts
 from holdfast.diagnose.codes import chosen
 from holdfast.diagnose.finding import Finding, write_findings
 from holdfast.diagnose.log import Series
-from holdfast.diagnose.monitor import Monitor
+from holdfast.diagnose.monitor import Monitor, raise_alerts
 from holdfast.diagnose.readers.names import ambiguous_names, translation
 from holdfast.hosts.host import CHANGES
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from holdfast.base.trailing import MEDIAN_SECOND_DIFF, Values, first, held, trailing_mean
 from holdfast.diagnose.batches import joined
 from holdfast.diagnose.log import Log, Series, finite
+from holdfast.diagnose.readers.reader import dotted
 
 WINDOWS = (5, 10, 40, 160)
 """Rows of the means: few show a large difference soon, many show a small one."""
@@ -82,7 +83,8 @@ def compare(a: Log, b: Log) -> Comparison:
     shared = {name: rows for name in names if (rows := _at_shared_steps(finite(one[name]), finite(other[name])))}
     found = (_difference(name, *pair, tries=len(shared)) for name, pair in shared.items())
     differences = sorted((one for one in found if one is not None), key=lambda one: (one.step, one.series))
-    return Comparison(differing_settings([a, b]), tuple(differences), len(shared))
+    settings = tuple(Setting(name, *values) for name, values in differing_settings([a, b]).items())
+    return Comparison(settings, tuple(differences), len(shared))
 
 
 def _at_shared_steps(a: Series, b: Series) -> tuple[NDArray[np.int64], Values, Values] | None:
@@ -155,20 +157,18 @@ def _broken(parts: list[Values], least: int) -> list[Values]:
 # ---- settings
 
 
-def differing_settings(logs: Sequence[Log]) -> tuple[Setting, ...]:
-    """The settings that differ between two logs, those that only one has included."""
-    a, b = (dict(flat_settings(log.settings)) for log in logs)
-    names = sorted({*a, *b} - {"run.name"})
-    return tuple(Setting(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name))
+def differing_settings(logs: Sequence[Log]) -> dict[str, list[str | None]]:
+    """Name -> its value in each log, of the settings that differ; None in a log without it."""
+    settings = [settings_of(log) for log in logs]
+    names = sorted({name for of_log in settings for name in of_log} - {"run.name"})
+    values = {name: [of_log.get(name) for of_log in settings] for name in names}
+    return {name: row for name, row in values.items() if len(set(row)) > 1}
 
 
-def flat_settings(values: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, str]]:
-    """(dotted name, value as text) of nested settings."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flat_settings(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value, default=str)
+def settings_of(log: Log) -> dict[str, str]:
+    """Dotted name -> value as text."""
+    values = {name: value for name, value in dotted(log.settings).items() if value != {}}
+    return {name: value if isinstance(value, str) else json.dumps(value, default=str) for name, value in values.items()}
 
 
 # ---- as JSON
@@ -176,11 +176,7 @@ def flat_settings(values: Mapping[str, object], prefix: str = "") -> Iterable[tu
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """Plain values: docs/reference/diagnose.md explains the keys."""
-    return {
-        "settings": [asdict(one) for one in comparison.settings],
-        "differences": [asdict(one) for one in comparison.differences],
-        "series": comparison.series,
-    }
+    return asdict(comparison)
 
 
 def first_difference(comparison: Comparison, a: str = "A", b: str = "B") -> str:

@@ -33,7 +33,7 @@ def diagnose(log: Log) -> Diagnosis:
         cannot_tell=cannot_tell(log),
         what_to_log=what_to_log(log),
         course=went,
-        facts=facts_of(log, curve) | outlook(batches, reported),
+        facts=facts_of(log, curve, went) | outlook(batches, reported),
     )
 
 
@@ -105,11 +105,10 @@ def missing_of(log: Log, rule: Rule) -> tuple[str, ...]:
     """The series that a rule lacks; empty if one of its sets of series is complete."""
     if any(has(log, *names) for names in rule.needs):
         return ()
-    names, _ = best_set(log.host, rule.needs)
-    return tuple(name for name in names if not has(log, name))
+    return tuple(name for name in best_set(log.host, rule.needs) if not has(log, name))
 
 
-def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
+def facts_of(log: Log, curve: Curve | None, went: Course) -> dict[str, float]:
     """Numbers for a headline."""
     facts: dict[str, float] = {"rows": float(len(log.steps))}
     if len(log.steps):
@@ -123,7 +122,6 @@ def facts_of(log: Log, curve: Curve | None) -> dict[str, float]:
         facts["last reward"] = float(means[-1])
         facts["lost at the end"] = float(curve.short.lost[-1])
         facts["down at the end"] = float(curve.fallen[-1])
-        went = course(curve)
         facts["trend"], facts["error of the trend"] = went.change, went.error
     return facts
 
@@ -155,10 +153,9 @@ def logged_by(host: str, name: str) -> str | None:
     return next((how for start, how in HOSTS[host].logged_by.items() if name.startswith(start)), None)
 
 
-def best_set(host: str, needs: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], bool]:
-    """(the first set of series that this host can log, True); (the first set, False) if it can log none."""
-    loggable = next((names for names in needs if all(logged_by(host, name) for name in names)), None)
-    return (needs[0], False) if loggable is None else (loggable, True)
+def best_set(host: str, needs: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The first set of series that this host can log; the first one if it can log none."""
+    return next((names for names in needs if all(logged_by(host, name) for name in names)), needs[0])
 
 
 def observed_without(log: Log, missing: Iterable[str]) -> str | None:

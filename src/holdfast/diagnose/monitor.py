@@ -1,11 +1,14 @@
-"""The rules while a run continues: the same functions as `diagnose`, on the log so far."""
+"""The rules while a run continues, the same functions as `diagnose`, on the log so far; and alerts of its trackers."""
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +16,8 @@ from holdfast.diagnose.batches import joined
 from holdfast.diagnose.diagnose import as_findings, diagnose, hits_of
 from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.log import Log, Series
+
+_logger = logging.getLogger("holdfast")
 
 _JUDGED_EVERY = 2000
 """The rules wait for one more row per this many rows of the log. A rule looks at the whole log. So on a log of 20,000
@@ -65,8 +70,7 @@ class Monitor:
     def _judge(self) -> tuple[Finding, ...]:
         self._pending = 0
         log = self.log()
-        batches = joined(log)
-        findings = as_findings(log, hits_of(log, batches), None)
+        findings = as_findings(log, hits_of(log, joined(log)), None)
         new = tuple(f for f in findings if f.level == "finding" and (f.code, f.step) not in self._reported)
         self._reported |= {(finding.code, finding.step) for finding in new}
         return new
@@ -123,3 +127,45 @@ class _Column:
 
     def series(self) -> Series:
         return Series(np.array(self.steps), np.array(self.values))
+
+
+# ---- alerts
+
+
+def raise_alerts(finding: Finding) -> list[str]:
+    """Raise an alert in each tracker in which the run itself has begun one, so that a finding reaches the dashboard,
+    webhook or mail of the run. Returns the names of these trackers.
+
+    Nothing is imported, because a process that has not imported trackio or W&B has no run there. If a tracker fails, a
+    warning is logged, because an alert must not end a training run.
+    """
+    title = f"holdfast: {finding.code} at step {finding.step}"  # W&B takes fewer than 64 characters
+    text = f"{finding.summary} {finding.remedy}".replace("`", "").strip()
+    reached = []
+    for name, alert in _TRACKERS.items():
+        module = sys.modules.get(name)
+        try:
+            if module is not None and alert(module, title, text):
+                reached.append(name)
+        except Exception as error:
+            _logger.warning("holdfast: %s did not accept the alert about %s: %s", name, finding.code, error)
+    return reached
+
+
+def _trackio(module: Any, title: str, text: str) -> bool:
+    """`trackio.alert`, which wants a level of its own type."""
+    if not hasattr(module, "alert") or module.context_vars.current_run.get() is None:
+        return False
+    module.alert(title=title, text=text, level=module.AlertLevel.WARN)
+    return True
+
+
+def _wandb(module: Any, title: str, text: str) -> bool:
+    """`Run.alert` of W&B."""
+    if getattr(module, "run", None) is None:
+        return False
+    module.run.alert(title=title, text=text, level="WARN")
+    return True
+
+
+_TRACKERS: Mapping[str, Callable[[Any, str, str], bool]] = {"trackio": _trackio, "wandb": _wandb}

@@ -28,7 +28,6 @@ _EMPTY = re.compile(
     r"(?:no (?:\w+ )?(?:results?|passages?|documents?|matches)\b.{0,60}|nothing found|none|null|results?)?",
     re.IGNORECASE | re.DOTALL,
 )
-_TAG = re.compile(r"<(search|tool_call|code|python)>")
 _EXAMPLES = re.compile(r"<(answer|search)>([^<]*)</\1>")
 _THOUGHT = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 _OTHER_SCRIPT = re.compile(r"[\u0370-\u1cff\u2e80-\ud7ff\uf900-\ufaff]")
@@ -72,9 +71,8 @@ def malformed_call(rollout: SampledRollout) -> str:
                 return f"without its closing tag: {body.strip()[:_EXAMPLE]}"
             if called(body) is None and "<function=" not in body:
                 return f"no JSON with a name: {body.strip()[:_EXAMPLE]}"
-        for name in _TAG.findall(turn.text):
-            if name == "search" and "<search>" in turn.text and "</search>" not in turn.text and not turn.observation:
-                return f"without its closing tag: {turn.text[turn.text.rfind('<search>') :][:_EXAMPLE]}"
+        if "<search>" in turn.text and "</search>" not in turn.text and not turn.observation:
+            return f"without its closing tag: {turn.text[turn.text.rfind('<search>') :][:_EXAMPLE]}"
     return ""
 
 

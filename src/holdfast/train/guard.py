@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.base.run_folder import METRICS, step_folder
-from holdfast.diagnose.alerts import raise_alerts
 from holdfast.diagnose.codes import chosen
 from holdfast.diagnose.finding import Finding, write_findings
-from holdfast.diagnose.monitor import Monitor, metrics_rows
+from holdfast.diagnose.monitor import Monitor, metrics_rows, raise_alerts
 from holdfast.recipe import Config
 from holdfast.recipe import Guard as GuardSettings
 from holdfast.train.listener import Listener, StepResult

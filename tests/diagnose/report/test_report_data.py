@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from holdfast.base.collapse import Course, Fall
+from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.readers import read_logs
 from holdfast.diagnose.readers.rollouts.conversation import MOST_CHARACTERS
 from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
 from holdfast.diagnose.report.charts import CHARTS
 from holdfast.diagnose.report.data import (
     curve,
-    missing_series,
     page_data,
     phases_of,
     samples_chart,
@@ -27,6 +28,8 @@ from holdfast.diagnose.report.data import (
     thin,
 )
 from holdfast.diagnose.report.samples import MOST_ROLLOUTS, rollouts_json
+
+from ..conftest import LOGS
 
 NOTHING = Diagnosis(findings=())
 
@@ -60,6 +63,12 @@ def test_every_chart_of_a_full_run(collapse: ReportedRun) -> None:
     assert found["reward"] == ["reward/mean", "reward/em"]
 
 
+@pytest.mark.parametrize("name", ["trl-observed", "verl-file.jsonl", "wandb-chart.csv", "slime.log", "tinker.jsonl"])
+def test_a_log_of_any_trainer_has_a_chart_of_the_reward(name: str) -> None:
+    runs = [alone(log, diagnose(log)) for log in read_logs(LOGS / name)]
+    assert drawn(page_data(runs))["reward"][0] == "reward/mean"
+
+
 def test_findings_are_pinned_where_their_series_are(collapse: ReportedRun) -> None:
     pins = {c["id"]: [(p["code"], p["step"]) for p in c["pins"]] for c in page_data([collapse])["charts"]}
     assert [code for code, _ in pins["reward"]] == ["LLD002", "LLD003", "ISD001", "ENT001", "RWD001"]
@@ -82,15 +91,6 @@ def test_a_log_of_unknown_names_shows_what_it_has(make_log: Callable[..., Log]) 
     data = page_data([alone(log)])
     assert drawn(data) == {"others": [f"name {k:02}" for k in range(12)]}
     assert [chart["title"] for chart in data["more"]] == [f"name {k:02}" for k in range(12, 20)]
-
-
-def test_what_is_missing_is_said(make_log: Callable[..., Log], collapse: ReportedRun) -> None:
-    missing = missing_series([collapse])
-    assert "eval/em" in missing and "sampler/logprob_gap" in missing
-    assert not {"reward/mean", "likelihood/positive", "drift/positive", "loss/kl"} & set(missing)
-    verl = alone(make_log({"drift/positive": [0.1], "likelihood/positive": [-1.0]}, host="verl"))
-    assert not {"displacement/correct", "likelihood/correct"} & set(missing_series([verl]))
-    assert "displacement/incorrect" in missing_series([verl])
 
 
 def test_several_runs_share_every_row(collapse: ReportedRun, make_log: Callable[..., Log]) -> None:
@@ -195,20 +195,13 @@ def test_thinning_keeps_the_picture(count: int, most: int) -> None:
     assert values[kept].min() == values.min() and values[kept].max() == values.max()
 
 
-def test_a_short_or_broken_series_is_not_smoothed() -> None:
-    steps = np.arange(30)
-    assert smoothed(Series(steps[:14], np.ones(14))) is None
-    values = np.ones(30)
-    values[3] = np.nan
-    mean = smoothed(Series(steps, values))
-    assert mean is not None and mean.steps[0] == 5 and np.isfinite(mean.values).all() and len(mean) == 25
-
-
-def test_a_long_series_is_smoothed_over_more_values() -> None:
-    noise = np.random.default_rng(0).normal(size=10_000)
-    mean = smoothed(Series(np.arange(10_000), noise))
-    assert mean is not None and mean.steps[0] == 49 and len(mean) == 9951
-    assert mean.values[0] == pytest.approx(noise[:50].mean()) and mean.values.std() < 0.2
+def test_a_series_is_smoothed_over_its_numbers_and_a_long_one_over_more() -> None:
+    values = np.random.default_rng(0).normal(size=10_000)
+    assert smoothed(Series(np.arange(14), values[:14])) is None
+    broken = np.where(np.arange(30) == 3, np.nan, values[:30])
+    long, short = smoothed(Series(np.arange(10_000), values)), smoothed(Series(np.arange(30), broken))
+    assert long is not None and long.steps[0] == 49 and long.values[0] == pytest.approx(values[:50].mean())
+    assert short is not None and short.steps[0] == 5 and np.isfinite(short.values).all() and len(short) == 25
 
 
 def test_numbers_that_are_none_are_told_apart(make_log: Callable[..., Log]) -> None:
@@ -220,12 +213,9 @@ def test_numbers_that_are_none_are_told_apart(make_log: Callable[..., Log]) -> N
 def test_samples_are_sorted_over_their_share() -> None:
     changes = np.random.default_rng(1).normal(size=999).tolist()
     found = share_of_samples([*changes, float("nan")])
-    assert len(found["x"]) == 200 and found["y"] == sorted(found["y"]) and found["x"] == sorted(found["x"])
-    assert 0 < found["x"][0] < 0.1 and 99 < found["x"][-1] <= 100
-    assert found["y"][0] == pytest.approx(min(changes), rel=1e-3)
+    assert len(found["x"]) == 200 and found["y"] == sorted(found["y"])
     below = max(x for x, y in zip(found["x"], found["y"], strict=True) if y < 0)
     assert below == pytest.approx(100 * np.mean(np.array(changes) < 0), abs=1)
-    assert share_of_samples([]) == share_of_samples([float("nan")]) == {"x": [], "y": []}
 
 
 # ---- phases
@@ -236,10 +226,6 @@ def halved_at(step: int | None, back_step: int | None = None) -> Course:
         return Course()
     fall = Fall(peak_step=1, step=step, peak=1.0, level=0.5, lost=0.5, measure="peak")
     return Course(fall, fall, back_step)
-
-
-def spans(diagnosis: Diagnosis) -> list[tuple[str, int, int]]:
-    return [(phase.name, phase.start, phase.end) for phase in phases_of(diagnosis, 1, 100)]
 
 
 @pytest.mark.parametrize(
@@ -264,8 +250,8 @@ def test_phases(
     make_finding: Callable[..., Finding], found: dict[str, int], half: int | None, expected: list[tuple[str, int, int]]
 ) -> None:
     findings = tuple(make_finding(code, step) for code, step in found.items())
-    assert spans(Diagnosis(findings=findings, course=halved_at(half))) == expected
+    assert phases_of(Diagnosis(findings=findings, course=halved_at(half)), 1, 100) == tuple(expected)
 
 
 def test_a_reward_that_came_back_did_not_collapse() -> None:
-    assert spans(Diagnosis(findings=(), course=halved_at(50, back_step=70))) == []
+    assert phases_of(Diagnosis(findings=(), course=halved_at(50, back_step=70)), 1, 100) == ()

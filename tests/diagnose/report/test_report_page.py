@@ -99,8 +99,11 @@ def test_samples_are_found_beside_the_log(collapse: ReportedRun, tmp_path: Path)
     folder.mkdir()
     (folder / "displacement.jsonl").write_text('{"step": 1, "correct": [0.5], "incorrect": []}\n')
     (folder / "metrics.jsonl").touch()
+    row = {"step": 1, "question": "Where?", "turns": [{"text": "hm"}], "answer": None, "reward": 0.0}
+    (folder / "trajectories.jsonl").write_text(json.dumps(row) + "\n")
     for path in (folder, folder / "metrics.jsonl", tmp_path):  # the last is a folder of runs
-        assert len(reported(collapse.log, collapse.diagnosis, path).changes) == 1
+        run = reported(collapse.log, collapse.diagnosis, path)
+        assert len(run.changes) == 1 and [rollout.question for rollout in run.rollouts] == ["Where?"]
     assert reported(collapse.log, collapse.diagnosis).changes == ()
 
 

@@ -14,7 +14,7 @@ import pytest
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.readers.rollouts.files import rollouts_at
 from holdfast.diagnose.report import SampledRollout, SampledTurn
-from holdfast.diagnose.report.links import OUTCOMES, WORDS, link_of
+from holdfast.diagnose.report.parts import OUTCOMES, WORDS, link_of
 from holdfast.diagnose.report.samples import read_changes, rollouts_json
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.texts import outcomes_of
@@ -143,24 +143,21 @@ def shown(*steps: int, run: int = 0, outcome: str = "correct") -> list[dict[str,
     return [{"run": run, "step": step, "outcomes": [outcome]} for step in steps]
 
 
-def test_a_link_names_steps_and_outcome(make_finding: Callable[..., Finding]) -> None:
+def test_a_link_names_steps_and_outcome_or_the_nearest_step(make_finding: Callable[..., Finding]) -> None:
     found = make_finding("LLD002", 40)
     rows = shown(30, 35, 38, 44, 46) + shown(40, 41, outcome="incorrect")
-    link = link_of(found, rows, None, 100)
-    assert link is not None
-    assert (link.href, link.text) == ("#step=35-44&outcome=correct", "Correct rollouts of steps 35 to 44")
-    one = link_of(found, rows + shown(39, run=2), 2, 100)
-    assert one is not None and one.href == "#run=2&step=39&outcome=correct"
-    any_outcome = link_of(found, shown(40, 41, outcome="incorrect"), None, 100)
-    assert any_outcome is not None and any_outcome.href == "#step=40-41"
-
-
-def test_a_link_to_the_nearest_step_or_none(make_finding: Callable[..., Finding]) -> None:
-    found = make_finding("TRN001", 400)
-    near = link_of(found, shown(1, 330, 1000, outcome="truncated"), None, 1000)
-    assert near is not None and near.href == "#step=330&outcome=truncated"
-    assert link_of(found, shown(1, 1000, outcome="truncated"), None, 1000) is None
-    assert link_of(found, [], None, 1000) is None
+    assert link_of(found, rows, None, 100) == ("#step=35-44&outcome=correct", "Correct rollouts of steps 35 to 44")
+    assert link_of(found, rows + shown(39, run=2), 2, 100) == (
+        "#run=2&step=39&outcome=correct", "Correct rollouts of step 39",
+    )  # fmt: skip
+    assert link_of(found, shown(40, 41, outcome="incorrect"), None, 100) == (
+        "#step=40-41",
+        "Rollouts of steps 40 to 41",
+    )
+    far = make_finding("TRN001", 400)
+    near = link_of(far, shown(1, 330, 1000, outcome="truncated"), None, 1000)
+    assert near == ("#step=330&outcome=truncated", "Truncated rollouts of step 330")
+    assert link_of(far, shown(1, 1000, outcome="truncated"), None, 1000) is None is link_of(far, [], None, 1000)
 
 
 def test_rollouts_around_a_finding_are_kept() -> None:

@@ -26,7 +26,7 @@ from holdfast.diagnose.readers.names import (
     translation,
 )
 from holdfast.diagnose.readers.reader import LogFile, Raw
-from holdfast.diagnose.readers.rollout_files import ROLLOUTS
+from holdfast.diagnose.readers.rollouts.files import ROLLOUTS
 from holdfast.diagnose.readers.same_run import deduplicate_runs, joined_parts, with_unique_names
 from holdfast.diagnose.readers.services import is_address, read_service
 from holdfast.diagnose.readers.text import Tally, clean, listed, spooled

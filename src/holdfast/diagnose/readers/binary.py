@@ -1,4 +1,4 @@
-"""Files as bytes: the first of them, records in blocks as LevelDB writes them, and the fields of a protobuf message."""
+"""Files as bytes: records in blocks as LevelDB writes them, and the fields of a protobuf message."""
 
 from __future__ import annotations
 
@@ -10,18 +10,9 @@ from pathlib import Path
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.text import LONGEST, Tally, opened
 
-FIRST = 64
-"""Bytes from which the kind of a binary file is recognised."""
-
 _BLOCK = 1 << 15
 _HEADER = struct.Struct("<IHB")  # checksum, length, type
 _WHOLE, _BEGIN, _MIDDLE, _END = 1, 2, 3, 4
-
-
-def first_bytes(path: Path) -> bytes:
-    """The first `FIRST` bytes of a file, or all of a shorter one. Raises `DataError` as `opened` does."""
-    with opened(path) as file:
-        return file.read(FIRST)
 
 
 def records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:

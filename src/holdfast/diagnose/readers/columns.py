@@ -1,9 +1,9 @@
-"""Rows of metrics as columns of numbers, and columns as series over steps."""
+"""Rows of metrics, or single values, as columns of numbers; and columns as series over steps."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from holdfast.base.errors import DataError
 from holdfast.diagnose.log import Series
-from holdfast.diagnose.readers.names import CUMULATIVE
+from holdfast.diagnose.readers.names import AXES, CUMULATIVE
 from holdfast.diagnose.readers.text import Tally
 
 MOST_NAMES = 20_000
@@ -21,6 +21,11 @@ LAST_STEP = 1 << 53  # JSON's whole numbers end here: a step beyond is a damaged
 Ints = NDArray[np.int64]
 Arrays = Mapping[str, tuple[Ints, NDArray[np.float64]]]
 """Name -> (numbers of the rows that have it, not falling; their values), [N] each."""
+
+
+Point = tuple[int, str, int, float]
+"""A value that was logged by itself: its place in the file, name, step and value."""
+_MOST_RESTARTS = 1000
 
 
 class Columns:
@@ -116,6 +121,50 @@ class Columns:
         return column
 
 
+# ---- values that were logged one by one
+
+
+def columns_of(points: Iterable[Point], tally: Tally) -> Columns:
+    """Points in the order in which they were logged, as columns, without series that repeat the step.
+
+    A resumed run goes back in the steps of a series. Series may have different steps, such as those of the machine's
+    load and those of the trainer, so a series that is behind another does not show a resumed run. Raises `DataError`
+    for more values than a log can have.
+    """
+    series: dict[str, tuple[list[int], list[float]]] = {}  # steps, counted on over restarts, and values
+    last: dict[str, int] = {}
+    restarts = 0
+    for place, name, step, value in points:
+        if not 0 <= step < LAST_STEP:
+            tally.add("skipped {n values}: the step is not a whole number from 0 on", place, str(step))
+            continue
+        if step < last.get(name, 0):
+            restarts = min(restarts + 1, _MOST_RESTARTS)
+            last.clear()
+        last[name] = step
+        tally.count(1)
+        steps, values = series.setdefault(name, ([], []))
+        steps.append(step + restarts * LAST_STEP)
+        values.append(value)
+    series = {name: column for name, column in series.items() if name not in AXES}
+    return _joined(series, tally)
+
+
+def _joined(series: dict[str, tuple[list[int], list[float]]], tally: Tally) -> Columns:
+    """Series as columns, with a row for each step."""
+    if not any(any(steps) for steps, _ in series.values()) and any(len(steps) > 1 for steps, _ in series.values()):
+        tally.add("no value has a step: the values of each series were numbered")
+        series = {name: (list(range(1, len(values) + 1)), values) for name, (_, values) in series.items()}
+    result = Columns(tally, null_is_nan=False)
+    every = np.unique([step for steps, _ in series.values() for step in steps]).astype(np.int64)
+    rows = {name: np.searchsorted(every, steps).tolist() for name, (steps, _) in series.items()}
+    result.put((every % LAST_STEP).tolist(), {name: (rows[name], values) for name, (_, values) in series.items()})
+    return result
+
+
+# ---- numbers and steps
+
+
 def number_in(text: str) -> float | None:
     """The number in a text, including "NaN" and "Infinity"; None if it is not a number.
 
@@ -147,6 +196,9 @@ def whole(step: Any) -> int | None:
 def _kind(value: Any) -> str:
     kinds = {dict: "an object", list: "a list", str: "a string", int: "too large a number"}
     return kinds.get(type(value), type(value).__name__)
+
+
+# ---- series
 
 
 def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], Ints]:

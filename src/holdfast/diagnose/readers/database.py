@@ -16,9 +16,9 @@ from urllib.parse import quote
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField, json_object
 from holdfast.base.stored import bounded_json
+from holdfast.diagnose.readers.columns import Point, columns_of
 from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.points import Point, columns_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, dotted, history_frame
 from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import LONGEST, Tally

@@ -13,8 +13,8 @@ from itertools import count, islice
 from pathlib import Path
 
 from holdfast.diagnose.readers.binary import UNREADABLE, fields, signed
+from holdfast.diagnose.readers.columns import Point, columns_of
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.points import Point, columns_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.text import Tally, opened
 

@@ -15,7 +15,6 @@ from typing import Any
 from holdfast.base.errors import DataError
 from holdfast.base.run_folder import CONFIG, METRICS
 from holdfast.base.stored import bounded_json
-from holdfast.diagnose.readers.binary import first_bytes
 from holdfast.diagnose.readers.console import CONSOLE
 from holdfast.diagnose.readers.csv_export import CSV
 from holdfast.diagnose.readers.database import DATABASE
@@ -25,11 +24,10 @@ from holdfast.diagnose.readers.jsonl import ARRAY, COLUMNS, LINES, STATE, STATE_
 from holdfast.diagnose.readers.mlflow_files import MLFLOW
 from holdfast.diagnose.readers.prints import PRINTS
 from holdfast.diagnose.readers.reader import LogFile, Reader
-from holdfast.diagnose.readers.rollout_files import ROLLOUTS
-from holdfast.diagnose.readers.rollouts.files import has_rollouts
+from holdfast.diagnose.readers.rollouts.files import ROLLOUTS, has_rollouts
 from holdfast.diagnose.readers.swanlab_file import SWANLAB
 from holdfast.diagnose.readers.tables import TABLE
-from holdfast.diagnose.readers.text import head, is_binary
+from holdfast.diagnose.readers.text import head, is_binary, opened
 from holdfast.diagnose.readers.wandb_file import WANDB
 from holdfast.diagnose.readers.wandb_summary import SUMMARY
 
@@ -209,7 +207,8 @@ def _entries(folder: Path) -> list[Path]:
 def reader_of(path: Path) -> Reader[Any] | None:
     """The reader of a file, by its first block; None for an unknown binary file. Raises `DataError` for an empty
     file."""
-    first = first_bytes(path)
+    with opened(path) as file:
+        first = file.read(64)
     store = next((store for store in STORES if store.recognises(path, first)), None) if first else None
     if store is not None:
         return store

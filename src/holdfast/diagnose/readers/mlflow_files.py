@@ -9,8 +9,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from holdfast.diagnose.readers.columns import Point, columns_of
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.points import Point, columns_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.settings import read_yaml, setting
 from holdfast.diagnose.readers.text import Tally, lines

@@ -27,65 +27,26 @@ _OLD_REWARD = re.compile("rewards/[^/]+")
 _OBSERVED = ("holdfast/", "actor/holdfast/", "train/holdfast/")
 _EVALS = ("eval_", "eval/")
 
-SHARES = (
-    "reward/em",
-    "reward/f1",
-    "clip/fraction",
-    "retrieval/duplicate_fraction",
-    "retrieval/error_fraction",
-    "rollout/first_action_match_fraction",
-    "rollout/mixed_group_fraction",
-    "rollout/truncated_observation_fraction",
-    "rollout/failed_fraction",
-    "rollout/failed_call_fraction",
-    "rollout/invalid_fraction",
-    "rollout/repetition",
-    "rollout/looping_fraction",
-    "rollout/truncated_fraction",
-    "displacement/fraction",
-    "penalty/active_fraction",
-    "penalty/preserved_fraction",
-    "sampler/mask_mass",
-    "eval/em",
-    "eval/em_greedy",
-    "eval/f1",
-    "eval/f1_greedy",
-    "eval/failed_fraction",
-)
+_SHARES = {
+    *("reward/em", "reward/f1", "eval/em", "eval/em_greedy", "eval/f1", "eval/f1_greedy"),
+    *("rollout/repetition", "sampler/mask_mass", *(name for name in METRICS if name.endswith("fraction"))),
+}
 """Series between 0 and 1. Larger values can only be percentages."""
 
-
-COMMON: Mapping[str, str] = {
-    "reward": "reward/mean",
-    "rewards": "reward/mean",
-    "reward_total": "reward/mean",
-    "total_reward": "reward/mean",
-    "rewards_total": "reward/mean",
-    "episode_reward": "reward/mean",
-    "batch_reward": "reward/mean",
-    "rollout_reward": "reward/mean",
-    "score": "reward/mean",
-    "return": "reward/mean",
-    "returns": "reward/mean",
-    "reward_std": "reward/std",
-    "std_reward": "reward/std",
-    "entropy": "entropy/mean",
-    "policy_entropy": "entropy/mean",
-    "kl": "kl/reference",
-    "kl_ref": "kl/reference",
-    "kl_div": "kl/reference",
-    "kl_divergence": "kl/reference",
-    "grad_norm": "grad/norm",
-    "gradient_norm": "grad/norm",
-    "clip_fraction": "clip/fraction",
-    "clip_frac": "clip/fraction",
-    "completion_length": "rollout/length",
-    "response_length": "rollout/length",
-    "response_len": "rollout/length",
-    "completion_len": "rollout/length",
-    "learning_rate": "lr",
-    "lr": "lr",
+_CALLED: Mapping[str, tuple[str, ...]] = {
+    "reward/mean": (
+        *("reward", "rewards", "reward_total", "total_reward", "rewards_total", "episode_reward", "batch_reward"),
+        *("rollout_reward", "score", "return", "returns"),
+    ),
+    "reward/std": ("reward_std", "std_reward"),
+    "entropy/mean": ("entropy", "policy_entropy"),
+    "kl/reference": ("kl", "kl_ref", "kl_div", "kl_divergence"),
+    "grad/norm": ("grad_norm", "gradient_norm"),
+    "clip/fraction": ("clip_fraction", "clip_frac"),
+    "rollout/length": ("completion_length", "response_length", "response_len", "completion_len"),
+    "lr": ("learning_rate", "lr"),
 }
+COMMON: Mapping[str, str] = {name: ours for ours, names in _CALLED.items() for name in names}
 """What people call a series in scripts of their own, as `common` writes it -> ours. The earlier of two names counts."""
 
 _AROUND = re.compile(
@@ -182,7 +143,7 @@ def translation(
 
 def is_share(ours: str) -> bool:
     """Whether a series is between 0 and 1, on the training questions or in an evaluation."""
-    return ours in SHARES or ours.removeprefix("eval/") in SHARES
+    return ours in _SHARES or ours.removeprefix("eval/") in _SHARES
 
 
 def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:

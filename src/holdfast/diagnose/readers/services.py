@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import DataError, MissingExtra
+from holdfast.diagnose.readers.columns import columns_of
 from holdfast.diagnose.readers.database import DATABASE
 from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.points import columns_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, dotted
 from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import Tally

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 
 from holdfast.diagnose.readers.binary import UNREADABLE, fields, reader_of_records, records, signed
+from holdfast.diagnose.readers.columns import Point, columns_of
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.points import Point, columns_of
 from holdfast.diagnose.readers.reader import LogFile, Raw
 from holdfast.diagnose.readers.settings import read_yaml
 from holdfast.diagnose.readers.text import Tally

@@ -36,8 +36,6 @@ class Row:
     hosts: str = ""
     """A regular expression for series of other trainers that belong in this row, if a log has them. They are logged
     rarely."""
-    optional: bool = False
-    """These series are not listed as missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +48,6 @@ class Chart:
     rows: tuple[Row, ...]
 
 
-TWINS = {
-    "likelihood/positive": "likelihood/correct",
-    "likelihood/negative": "likelihood/incorrect",
-    "drift/positive": "displacement/correct",
-    "drift/negative": "displacement/incorrect",
-}
-"""Series of verl's losses, and the series that replace them elsewhere: if one is logged, the other is not missing."""
 _ACTION = re.compile(r"likelihood/(correct|incorrect)/action_(\d+)")
 _MOST_ACTIONS = 5
 _FUNCTION = re.compile(r"rewards/(.+)/mean")
@@ -173,7 +164,6 @@ CHARTS = (
                     Line("isdd/positive/below_tenth", "1/10", "ink", "dash"),
                     Line("isdd/positive/below_hundredth", "1/100", INCORRECT, "dot"),
                 ),
-                optional=True,
             ),
             Row("fraction of tokens clipped", (Line("clip/fraction", "clipped", "ink"),)),
         ),
@@ -230,8 +220,8 @@ CHARTS = (
         "KL to the reference",
         "How far the policy is from the model that training began with.",
         (
-            Row("nats per token", (Line("kl/reference", "KL", "ink"),), optional=True),
-            Row("times its coefficient", (Line("loss/kl", "KL in the loss", "ink"),), optional=True),
+            Row("nats per token", (Line("kl/reference", "KL", "ink"),)),
+            Row("times its coefficient", (Line("loss/kl", "KL in the loss", "ink"),)),
         ),
     ),
     Chart(
@@ -240,20 +230,18 @@ CHARTS = (
         "Whether rollouts come from the policy that is trained. Both should give a token the same probability.",
         (
             Row("sampler minus trainer, nats", (Line("sampler/logprob_gap", "gap", "ink"),), mark=0.0),
-            Row("size of that gap, nats", (Line("sampler/logprob_abs_gap", "mean", "ink"),), optional=True),
-            Row("size of the gap, as probability", (Line("sampler/prob_abs_gap", "mean", "ink"),), optional=True),
-            Row("KL between them, nats per token", (Line("sampler/mismatch_kl", "KL", "ink"),), optional=True),
+            Row("size of that gap, nats", (Line("sampler/logprob_abs_gap", "mean", "ink"),)),
+            Row("size of the gap, as probability", (Line("sampler/prob_abs_gap", "mean", "ink"),)),
+            Row("KL between them, nats per token", (Line("sampler/mismatch_kl", "KL", "ink"),)),
             Row(
                 "trainer's probability / sampler's",
                 (Line("sampler/importance_ratio", "mean", "ink"),),
                 mark=1.0,
-                optional=True,
             ),
             Row(
                 "advantage in the sampler's tail",
                 (Line("advantage/tail_mean", "mean", "ink"),),
                 mark=0.0,
-                optional=True,
             ),
         ),
     ),
@@ -284,9 +272,7 @@ def more_charts(names: Iterable[str], charts: Iterable[Chart]) -> tuple[Chart, .
 def _reward_functions(names: set[str]) -> Chart:
     """A row for each reward function. With one function the chart of the reward says the same."""
     labels = {name: match[1] for name in sorted(names) if (match := _FUNCTION.fullmatch(name))}
-    rows = tuple(
-        Row(label, (Line(name, label, "ink"),), optional=True) for name, label in list(labels.items())[:_MOST_FUNCTIONS]
-    )
+    rows = tuple(Row(label, (Line(name, label, "ink"),)) for name, label in list(labels.items())[:_MOST_FUNCTIONS])
     caption = "Mean of each function. If one falls while the reward rises, the policy gives it up for the others."
     return Chart("functions", "Reward functions", caption, rows if len(rows) > 1 else ())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ from holdfast.base.collapse import WINDOW
 from holdfast.base.trailing import trailing_mean
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log, Series, finite
-from holdfast.diagnose.report.charts import TWINS, Chart, Line, Row, charts_for, more_charts
+from holdfast.diagnose.report.charts import Chart, Line, Row, charts_for, more_charts
 from holdfast.diagnose.report.samples import ReportedRun, SampleChanges, packed, rollouts_json, short
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.seconds import OTHER, seconds_of
@@ -62,25 +62,13 @@ def _steps_of_findings(run: ReportedRun) -> list[int]:
     return sorted({finding.step for finding in run.diagnosis.findings})
 
 
-def missing_series(runs: Sequence[ReportedRun]) -> list[str]:
-    """Names of series of the charts that no run has."""
-    had = {name for run in runs for name, series in run.log.series.items() if len(series)}
-    lines = [line.series for chart in charts_for(had) for row in chart.rows if not row.optional for line in row.lines]
-    absent = [name for name in lines if name not in had]
-    return [
-        name
-        for name in absent
-        if name not in TWINS and not had & {twin for twin, ours in TWINS.items() if ours == name}
-    ]
-
-
 def _run(run: ReportedRun, index: int) -> dict[str, Any]:
     first, last = int(min(run.log.steps, default=0)), run.log.last_step
     return {
         "name": run.log.name,
         "color": f"run-{index % RUN_COLORS + 1}",
         "dash": DASHES[index % len(DASHES)],
-        "phases": [asdict(phase) for phase in phases_of(run.diagnosis, first, last)],
+        "phases": [{"name": n, "start": a, "end": b} for n, a, b in phases_of(run.diagnosis, first, last)],
     }
 
 
@@ -96,7 +84,14 @@ def _chart(chart: Chart, runs: Sequence[ReportedRun], most: int) -> dict[str, An
         for f in run.diagnosis.findings
         if chart.id == "reward" or series & set(f.series)
     ]
-    return {"id": chart.id, "title": chart.title, "caption": chart.caption, "rows": drawn, "pins": pins, "x": "step"}
+    return _plots(chart.id, chart.title, chart.caption, drawn, pins)
+
+
+def _plots(
+    id: str, title: str, caption: str, rows: list[dict[str, Any]], pins: Sequence[dict[str, Any]] = (), x: str = "step"
+) -> dict[str, Any]:
+    """A chart, as the page draws it."""
+    return {"id": id, "title": title, "caption": caption, "rows": rows, "pins": list(pins), "x": x}
 
 
 def _apart(row: Row, names: set[str]) -> list[Row]:
@@ -135,15 +130,7 @@ def _repeats(line: Line, row: Row, log: Log) -> bool:
 
 
 def _trace(line: Line, series: Series, run: int, most: int, *, several: bool) -> dict[str, Any]:
-    trace: dict[str, Any] = {
-        "run": run,
-        "series": line.series,
-        "label": line.label,
-        "color": line.color,
-        "dash": line.dash,
-        "points": line.points,
-        "raw": curve(series, most),
-    }
+    trace = _line(line, run, curve(series, most))
     mean = None if line.points and len(series) <= _MOST_DOTS else smoothed(series)
     if mean is not None:
         thinned = curve(mean, most)
@@ -153,19 +140,14 @@ def _trace(line: Line, series: Series, run: int, most: int, *, several: bool) ->
     return trace
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """A part of a run, from one sign of a collapse to the next."""
-
-    name: str
-    """`rise`, `stagnation`, `decay` or `collapse`."""
-    start: int
-    end: int
-    """The step at which the next one begins; the last logged step for the last phase."""
+def _line(line: Line, run: int, raw: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A line of a run, as the page draws it."""
+    return {"run": run, **{name: value for name, value in asdict(line).items() if name != "minor"}, "raw": raw, **more}
 
 
-def phases_of(diagnosis: Diagnosis, first: int, last: int) -> tuple[Phase, ...]:
-    """Phases from step `first` to `last` (arXiv 2512.04220); none for a run without signs of a collapse.
+def phases_of(diagnosis: Diagnosis, first: int, last: int) -> tuple[tuple[str, int, int], ...]:
+    """(name, first step, step at which the next one begins) of the phases from step `first` to `last` (arXiv
+    2512.04220): `rise`, `stagnation`, `decay` and `collapse`. None for a run without signs of a collapse.
 
     A phase begins with the first finding whose rule names it, so it does not move as the run continues. Stagnation
     begins with LLD001, decay with LLD002 or LLD004, collapse with LLD003, RWD001 or the loss of half of the reward.
@@ -188,7 +170,7 @@ def phases_of(diagnosis: Diagnosis, first: int, last: int) -> tuple[Phase, ...]:
         begun.append(("rise", first))
     begun.reverse()
     ends = [start for _, start in begun[1:]] + [last]
-    return tuple(Phase(name, start, end) for (name, start), end in zip(begun, ends, strict=True))
+    return tuple((name, start, end) for (name, start), end in zip(begun, ends, strict=True))
 
 
 _PART_COLORS = ("correct", "incorrect", "third", "action-5", "action-4", "pin", "action-3")
@@ -214,29 +196,14 @@ def seconds_chart(runs: Sequence[ReportedRun], most: int) -> dict[str, Any]:
         for name, values in seconds.parts.items():
             own = np.add.reduceat(values, starts) / counts
             top = top + own
-            traces.append(
-                {
-                    "run": i,
-                    "series": f"seconds/{name}",
-                    "label": PARTS.get(name, name),
-                    "color": color_of[name],
-                    "dash": "solid",
-                    "points": False,
-                    "raw": {"x": seconds.steps[starts].tolist(), "y": [short(y) for y in top.tolist()], "bad": []},
-                    "own": [short(y) for y in own.tolist()],
-                }
-            )
+            raw = {"x": seconds.steps[starts].tolist(), "y": [short(y) for y in top.tolist()], "bad": []}
+            line = Line("seconds/" + name, PARTS.get(name, name), color_of[name])
+            traces.append(_line(line, i, raw, own=[short(y) for y in own.tolist()]))
     # Of a stack the tallest first: each area is drawn over those that reach above it.
     drawn = traces if several else traces[::-1]
     row = {"title": "seconds", "log": False, "mark": None, "traces": drawn, "stacked": not several}
-    return {
-        "id": "seconds",
-        "title": "Where the time goes",
-        "caption": "Seconds of each step, as far as the trainer logs what they are spent on.",
-        "rows": [row] if traces else [],
-        "pins": [],
-        "x": "step",
-    }
+    caption = "Seconds of each step, as far as the trainer logs what they are spent on."
+    return _plots("seconds", "Where the time goes", caption, [row] if traces else [])
 
 
 WINDOWS = 5
@@ -254,27 +221,12 @@ def samples_chart(runs: Sequence[ReportedRun]) -> dict[str, Any]:
         for k, part in list(enumerate(windows, start=WINDOWS - len(windows) + 1))[-1 if several else 0 :]:
             sorted_changes = share_of_samples([change for row in part for change in row.correct])
             if sorted_changes["x"]:
-                traces.append(
-                    {
-                        "run": i,
-                        "series": "samples",
-                        "label": f"steps {part[0].step:,} to {part[-1].step:,}",
-                        "color": f"time-{k}",
-                        "dash": "solid",
-                        "points": False,
-                        "raw": sorted_changes | {"bad": []},
-                    }
-                )
+                line = Line("samples", f"steps {part[0].step:,} to {part[-1].step:,}", f"time-{k}")
+                traces.append(_line(line, i, sorted_changes | {"bad": []}))
     row = {"title": "change, nats per token", "log": False, "mark": 0.0, "traces": traces, "range": _range(traces)}
     last = "; the last fifth of each run." if several else ". Curves that sink below 0 as the run continues show decay."
-    return {
-        "id": "samples",
-        "title": "Displacement of single rollouts, sorted",
-        "caption": "Correct rollouts, from the largest loss of likelihood to the largest gain" + last,
-        "rows": [row] if traces else [],
-        "pins": [],
-        "x": "share",
-    }
+    caption = "Correct rollouts, from the largest loss of likelihood to the largest gain" + last
+    return _plots("samples", "Displacement of single rollouts, sorted", caption, [row] if traces else [], x="share")
 
 
 def stretches(changes: Sequence[SampleChanges]) -> list[Sequence[SampleChanges]]:

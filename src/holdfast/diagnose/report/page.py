@@ -21,7 +21,7 @@ from holdfast.diagnose.log import Log
 from holdfast.diagnose.readers.rollouts.files import Rollouts, rollouts_beside, run_folder
 from holdfast.diagnose.readers.same_run import with_unique_names
 from holdfast.diagnose.report import parts
-from holdfast.diagnose.report.data import missing_series, page_data
+from holdfast.diagnose.report.data import page_data
 from holdfast.diagnose.report.samples import ReportedRun, read_changes
 
 LOOK_EVERY = 5.0
@@ -122,7 +122,6 @@ def html(runs: Sequence[ReportedRun], *, foot: str, key: str, live: bool = False
     else:
         top, results = [parts.comparison(runs, data["rollouts"])], [parts.remarks(runs)]
     rest = [
-        parts.missing(missing_series(runs)),
         parts.open_questions(runs),
         parts.notes(runs),
         parts.settings(runs[0]) if len(runs) == 1 else "",

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
+from urllib.parse import urlencode
 
-from holdfast.diagnose.compare import compare, first_difference, flat_settings
+from holdfast.base.collapse import WINDOW
+from holdfast.diagnose.compare import compare, differing_settings, first_difference, settings_of
 from holdfast.diagnose.finding import Diagnosis, Finding, headline, lead_of, too_short
 from holdfast.diagnose.outlook import told
 from holdfast.diagnose.report.data import window_of
-from holdfast.diagnose.report.links import link_of, of_kind
 from holdfast.diagnose.report.samples import ReportedRun
 from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.texts import KINDS
 
 _MOST_SETTINGS = 600
 _OPEN_SETTINGS = 12
@@ -70,7 +72,7 @@ def _finding(
     seen = "; ".join(part for part in (lead[:1].upper() + lead[1:], evidence) if part)
     link = link_of(finding, rollouts, None, last_step)
     shown = [f'<a href="#chart-{escape(chart)}">Its chart</a>']
-    shown += [f'<a href="{escape(link.href)}">{text(link.text)}</a>'] if link else []
+    shown += [f'<a href="{escape(link[0])}">{text(link[1])}</a>'] if link else []
     return (
         f'<li id="finding-{escape(finding.code)}"><div><span class="code">{text(finding.code)}</span> '
         f'<span class="when">step {finding.step:,}</span></div>\n'
@@ -166,7 +168,7 @@ def verdict(run: ReportedRun) -> tuple[int | None, str]:
 def _code_at(finding: Finding, i: int, run: ReportedRun, rollouts: Sequence[Mapping[str, Any]]) -> str:
     label = text(f"{finding.code} at {finding.step:,}")
     link = link_of(finding, rollouts, i, run.log.last_step)
-    return f'<a href="{escape(link.href)}" title="{escape(link.text)}">{label}</a>' if link else label
+    return f'<a href="{escape(link[0])}" title="{escape(link[1])}">{label}</a>' if link else label
 
 
 def _cell(value: float | None) -> str:
@@ -174,14 +176,13 @@ def _cell(value: float | None) -> str:
 
 
 def _differing(runs: Sequence[ReportedRun]) -> str:
-    flat = [dict(flat_settings(run.log.settings)) for run in runs]
-    every = sorted({name for settings in flat for name in settings} - {"run.name"})
-    names = [name for name in every if len({settings.get(name, "–") for settings in flat}) > 1]
-    if not names:
+    differing = differing_settings([run.log for run in runs])
+    if not differing:
         return ""
-    rows = [[name, *(settings.get(name, "–") for settings in flat)] for name in names[:_MOST_SETTINGS]]
+    shown = list(differing.items())[:_MOST_SETTINGS]
+    rows = [[name, *("–" if value is None else value for value in values)] for name, values in shown]
     inside = table(["setting", *(run.log.name for run in runs)], rows)
-    return folded(f"Settings that differ ({len(names)})", inside, is_open=len(names) <= _OPEN_SETTINGS)
+    return folded(f"Settings that differ ({len(differing)})", inside, is_open=len(differing) <= _OPEN_SETTINGS)
 
 
 def _parting(runs: Sequence[ReportedRun]) -> str:
@@ -196,14 +197,6 @@ def _parting(runs: Sequence[ReportedRun]) -> str:
 
 
 # ---- what follows the curves
-
-
-def missing(names: Sequence[str]) -> str:
-    """The series of the charts that no log has."""
-    if not names:
-        return ""
-    listed = ", ".join(f"<code>{text(name)}</code>" for name in names)
-    return folded(f"Series that are not logged, so not drawn ({len(names)})", f'<p class="soft">{listed}</p>')
 
 
 def rollouts_head(rollouts: Sequence[Mapping[str, Any]], runs: Sequence[ReportedRun]) -> str:
@@ -258,10 +251,76 @@ def notes(runs: Sequence[ReportedRun]) -> str:
 
 def settings(run: ReportedRun) -> str:
     """All settings of a run, folded."""
-    rows = [[name, value] for name, value in sorted(flat_settings(run.log.settings))]
+    rows = [[name, value] for name, value in sorted(settings_of(run.log).items())]
     if not rows:
         return ""
     return folded(f"Settings ({len(rows)})", table(["setting", run.log.name], rows[:_MOST_SETTINGS]))
+
+
+# ---- links to rollouts
+
+
+OUTCOMES = {
+    "LLD001": "correct",
+    "LLD002": "correct",
+    "LLD003": "correct",
+    "LLD004": "correct",
+    "RET001": "failed",
+    "RET002": "empty",
+    "RWD001": "incorrect",
+    "RWD002": "unanswered",
+    "TRN001": "truncated",
+}
+"""The outcome of the rollouts that a finding is about. The other codes are about rollouts of any outcome."""
+WORDS = {
+    "correct": "correct rollouts",
+    "incorrect": "incorrect rollouts",
+    "failed": "failed rollouts",
+    "empty": "rollouts with a search that found nothing",
+    "unanswered": "rollouts without an answer",
+    "truncated": "truncated rollouts",
+    "": "rollouts",
+}
+_SHARE = 0.1
+"""Rollouts that are further from a finding than this share of the run do not show it."""
+
+
+def link_of(
+    finding: Finding, shown: Sequence[Mapping[str, Any]], run: int | None, last_step: int
+) -> tuple[str, str] | None:
+    """(address, text) of a link to the rollouts among `shown` (rows of `rollouts_json`) nearest to the finding, with
+    the outcome it is about. The address is what the page's filters are set to, such as `#step=35-45&outcome=correct`.
+
+    They are at most 5 steps away, or a hundredth of the run; if there are none, at the nearest sampled step. Without
+    any of the outcome, rollouts of every outcome are meant. None if none is near. With `run`, only that run's.
+    """
+    for outcome in dict.fromkeys((OUTCOMES.get(finding.code, ""), "")):
+        steps = {
+            row["step"]
+            for row in shown
+            if (run is None or row["run"] == run) and (not outcome or outcome in row["outcomes"])
+        }
+        reach = max(WINDOW, last_step // 100)
+        near = {step for step in steps if abs(step - finding.step) <= reach}
+        if not near and steps:
+            nearest = min(steps, key=lambda step: abs(step - finding.step))
+            near = {nearest} if abs(nearest - finding.step) <= max(reach, _SHARE * last_step) else set()
+        if near:
+            first, last = min(near), max(near)
+            step, span = f"{first}-{last}", f"steps {first:,} to {last:,}"
+            if first == last:
+                step, span = str(first), f"step {first:,}"
+            return _address(run=run, step=step, outcome=outcome or None), f"{WORDS[outcome].capitalize()} of {span}"
+    return None
+
+
+def of_kind(kind: str, step: int, run: int | None) -> str:
+    """What the filters are set to for something that texts show: its kind, or the step where it begins."""
+    return _address(run=run, outcome=kind) if kind in KINDS else _address(run=run, step=step)
+
+
+def _address(**filters: int | str | None) -> str:
+    return f"#{urlencode({name: value for name, value in filters.items() if value is not None})}"
 
 
 # ---- HTML

@@ -23,8 +23,8 @@ from holdfast.base.trailing import (
     trailing_lowest,
     trailing_mean,
 )
-from holdfast.diagnose.rules.rollouts import EMPTY, FAILED_SEARCHES, MAX_EMPTY_FRACTION, MAX_FAILED_FRACTION
 from holdfast.diagnose.rules.rule import Check, Rows, Signal, is_near_best, long_not_preferred
+from holdfast.diagnose.rules.tools import EMPTY, FAILED_SEARCHES, MAX_EMPTY_FRACTION, MAX_FAILED_FRACTION
 
 REWARD, ENTROPY, LENGTH, CLIPPED, LOSS = "reward/mean", "entropy/mean", "rollout/length", "clip/fraction", "loss"
 

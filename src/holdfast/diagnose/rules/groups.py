@@ -273,29 +273,6 @@ def for_contrast(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
     return EASIER if reward <= 1 - CORRECT_REWARD else HARDER if reward >= CORRECT_REWARD else GRP001.remedy
 
 
-def contrast_checks() -> tuple[Check, ...]:
-    """For each kind of evidence: findings, then notes for logs that are too short for one."""
-    kinds = list(CONTRAST)
-    return tuple(
-        Check(
-            series=names,
-            signal=partial(never_differ, zero=zero, sure=sure),
-            message=(
-                "Every rollout has had reward 0 since the log began."
-                if zero
-                else "In {equal:.0%} of the groups all rollouts have the same reward, so their advantages are 0."
-            )
-            + ("" if sure else " A longer log would show whether this is chance."),
-            better=tuple(kinds[:rank]),
-            remedy=CHECK_REWARD if zero else None,
-            level="finding" if sure else "note",
-        )
-        for sure in (True, False)
-        for rank, names in enumerate(kinds)
-        for zero in (True, False)
-    )
-
-
 LATE_CHECKS = (
     Check(
         series=(MIXED,),
@@ -343,7 +320,25 @@ GRP001 = Rule(
             remedy=REPAIR_REWARD,
             look_at=(REWARD, MIXED),
         ),
-        *contrast_checks(),
+        # For each kind of evidence: findings, then notes for logs that are too short for one.
+        *(
+            Check(
+                series=names,
+                signal=partial(never_differ, zero=zero, sure=sure),
+                message=(
+                    "Every rollout has had reward 0 since the log began."
+                    if zero
+                    else "In {equal:.0%} of the groups all rollouts have the same reward, so their advantages are 0."
+                )
+                + ("" if sure else " A longer log would show whether this is chance."),
+                better=tuple(CONTRAST)[:rank],
+                remedy=CHECK_REWARD if zero else None,
+                level="finding" if sure else "note",
+            )
+            for sure in (True, False)
+            for rank, names in enumerate(CONTRAST)
+            for zero in (True, False)
+        ),
         *LATE_CHECKS,
     ),
     remedy_in=for_contrast,

@@ -1,4 +1,4 @@
-"""Likelihood displacement of correct rollouts, LLD001 to LLD004 (arXiv 2512.04220), and entropy, ENT001 and ENT002.
+"""Likelihood displacement of correct rollouts, LLD001 to LLD004 (arXiv 2512.04220), and what counts as correct, OBS001.
 
 In recorded displacement collapses, dozens of updates each take 0.2 to 2 % off the log-likelihood of correct rollouts. A
 step that is too large takes 15 % or more at once, from a policy that was not decaying. So these codes and STP001
@@ -12,31 +12,13 @@ over the optimizer steps of an update.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from holdfast.base.trailing import (
-    Truths,
-    Values,
-    delayed,
-    held,
-    highest,
-    last_where,
-    lowest,
-    margin,
-    mean_at_first,
-    most_since,
-    needed,
-    rows_since,
-    trailing_mean,
-)
-from holdfast.diagnose.finding import Finding
+from holdfast.base.trailing import Truths, Values, delayed, held, highest, margin, needed, rows_since, trailing_mean
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise, setting
-from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling, is_solved, long_not_preferred
+from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, advise
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, long_not_preferred
 
 DISPLACEMENT = ("displacement/correct", "displacement/fraction", "likelihood/correct")
 DRIFT = ("drift/positive", "likelihood/positive")
@@ -318,160 +300,55 @@ LLD004 = Rule(
 )
 
 
-ENTROPY, LENGTH, MIXED = "entropy/mean", "rollout/length", "rollout/mixed_group_fraction"
-ENTROPY_ROWS = 5
-LENGTH_KEPT = ", while rollouts kept their length"
+# ---- what the observer in TRL counts as correct
 
-SURGE_TIMES = 1.25
-"""Times the lowest five-row mean so far. Healthy plateaus vary by up to a tenth, and by more if entropy is near 0."""
-SURGE_NATS = 0.35
-"""Nats per token: 1.4 times as many likely tokens. A factor alone is not enough. Healthy runs that still learn vary by
-up to 0.3 nats, which may be more than the whole entropy of a sharp policy."""
-SURGE_ERRORS = 3.5
-"""Standard errors above the lowest of many means, which is an extreme."""
-SURGE_WITHOUT_STEEPEST_ROW = 0.1
-"""What is left of the rise without its steepest row, as a share of the lowest value. A rise within a single row means
-other questions, another sampler or another retriever, not a policy that drifts."""
-LENGTH_TIMES = 1.3
-"""The length may have grown by this factor since entropy was lowest, or by less than entropy. Rambling follows a surge.
-If rollouts grow first, they are of another kind and may have another entropy."""
-
-DIFFERENT_FRACTION = 0.2
-"""Share of the groups with different rewards from which on the rollouts of a question are not nearly identical."""
-ONE_ROLLOUT_NATS = 0.01
-"""Nats of a whole rollout: 999 of 1,000 are then the same, and do not differ in a fifth of the groups."""
-EXHAUSTED_NATS = 0.1
-"""Nats of a whole rollout: nine of ten rollouts are then the most likely one."""
-EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS = 0.03, 0.02
-"""Share of the highest five-row mean, and nats per token. Both are needed if the length is not known."""
+MIXED, K = "rollout/mixed_group_fraction", "optimizer_steps_per_rollout"
+CORRECT, INCORRECT = "likelihood/correct", "likelihood/incorrect"
+OBSERVED_ROWS = 5
+ONE_SIDED_SHARE = 0.8
+"""Share of the rows with different rewards in which all rollouts count as correct, or all as incorrect."""
 
 
-def surges(rows: Rows) -> Signal | None:
-    """Entropy is far above its lowest value, and neither one row nor longer rollouts explain it."""
-    (entropy,) = rows.columns
-    smooth = trailing_mean(entropy, ENTROPY_ROWS)
-    low = lowest(smooth)
-    rise = smooth - low
-    risen = (smooth > SURGE_TIMES * low) & (rise > SURGE_NATS)
-    if not risen.any():
-        return None
-    risen &= rise > margin(entropy, ENTROPY_ROWS, SURGE_ERRORS)
-    risen &= (smooth > mean_at_first(entropy, ENTROPY_ROWS)) | falling(rows)
-    steps_up = np.diff(entropy, prepend=entropy[:1])
-    rest = trailing_mean(entropy, 2) - low - most_since(steps_up, smooth <= low)
-    # NaN, if the length is not known, excludes nothing.
-    length = trailing_mean(rows.latest(LENGTH), ENTROPY_ROWS)
-    grown = length / np.maximum(length[last_where(smooth <= low)], 1e-9)
-    longer = (grown > LENGTH_TIMES) & (grown > smooth / np.maximum(low, 1e-9))
-    where = risen & (rest > SURGE_WITHOUT_STEEPEST_ROW * low) & ~longer & long_not_preferred(rows)
-
-    def words() -> dict[str, NDArray[np.generic]]:
-        with np.errstate(all="ignore"):
-            times = smooth / low
-        kept = np.where(np.abs(np.log(np.maximum(grown, 1e-9))) < math.log(LENGTH_TIMES), LENGTH_KEPT, "")
-        return {"times": times, "kept": np.where(np.isnan(grown), "", kept)}
-
-    below_half = (smooth < (1 + SURGE_TIMES) / 2 * low) | (rise < SURGE_NATS / 2)
-    return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, words, normal=below_half)
+def is_observed(log: Log) -> bool:
+    """Whether it is a log of TRL with the observer."""
+    return log.host == "trl" and K in log.series
 
 
-def runs_out(rows: Rows, *, solved: bool) -> Signal:
-    """Entropy is near 0, per token or per rollout. With `solved`, only where the reward is near 1; without it, only
-    elsewhere."""
-    (entropy,) = rows.columns
-    smooth = trailing_mean(entropy, ENTROPY_ROWS)
-    start = highest(smooth)
-    where = (smooth < EXHAUSTED_SHARE * start) & (smooth < EXHAUSTED_TOKEN_NATS)
-    of_rollout = trailing_mean(rows.latest(LENGTH), ENTROPY_ROWS) * smooth
-    where |= of_rollout < EXHAUSTED_NATS
-    # Rewards that differ within groups belong to rollouts that differ.
-    differ = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ENTROPY_ROWS)) > DIFFERENT_FRACTION
-    back = (smooth > 2 * EXHAUSTED_TOKEN_NATS) & ~(of_rollout < 2 * EXHAUSTED_NATS)
-    back |= differ | (is_solved(rows) != solved)
-    return Signal(where & ~back, lambda: {ENTROPY: smooth, "highest so far": start}, normal=back)
+def is_one_sided(rows: Rows) -> Signal:
+    """Rewards differ within groups, and yet all rollouts count as correct, or all as incorrect."""
+    _, mixed = rows.columns
+    differ = mixed > 0
+    with_correct, with_incorrect = (
+        np.isin(rows.steps, part.steps if (part := rows.log.series.get(name)) is not None else ())
+        for name in (CORRECT, INCORRECT)
+    )
+    seen = np.cumsum(differ)
+    none = np.cumsum(differ & ~with_correct) >= ONE_SIDED_SHARE * seen
+    every = np.cumsum(differ & ~with_incorrect) >= ONE_SIDED_SHARE * seen
+    where = (seen >= OBSERVED_ROWS) & (none != every)
+    return Signal(where, lambda: {MIXED: mixed}, lambda: {"which": np.where(none, "incorrect", "correct")}, ~where)
 
 
-def is_noisy_reward(rows: Rows) -> Signal:
-    """Entropy is too low for rollouts that differ, and yet many groups have different rewards."""
-    entropy, length, mixed = (trailing_mean(column, ENTROPY_ROWS) for column in rows.columns)
-    one = (entropy * length < ONE_ROLLOUT_NATS) & (mixed > DIFFERENT_FRACTION)
-    return Signal(one, lambda: {ENTROPY: entropy, LENGTH: length, MIXED: mixed}, normal=~one)
-
-
-def for_surge(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
-    """An entropy bonus in the settings is the cause that the log names."""
-    bonus = setting(log, "entropy bonus")
-    if bonus is None or bonus <= 0:
-        return PRESERVE_LIKELIHOOD
-    return {host: text.replace("{bonus}", f"{bonus:g}") for host, text in LESS_BONUS.items()}
-
-
-LESS_BONUS = advise(
-    "The log has an [entropy bonus] of {bonus}: set it to 0. If entropy rises without it, lower the [learning rate], "
-    "or preserve correct rollouts with a [penalty on lost likelihood]."
-)
-
-ENT001 = Rule(
-    code="ENT001",
-    title="entropy surge",
-    kind="symptom",
-    needs=((ENTROPY, LENGTH), (ENTROPY,)),
-    equal_needs=True,
+OBS001 = Rule(
+    code="OBS001",
+    title="correct and incorrect rollouts not distinguished",
+    needs=((K, MIXED),),
+    applies=is_observed,
     checks=(
         Check(
-            series=(ENTROPY,),
-            signal=surges,
-            message="Entropy rose to {entropy/mean:.3g} nats, {times:.2g} times its lowest value{kept}.",
-            min_rows=ENTROPY_ROWS,
-            look_at=(ENTROPY, LENGTH),
+            series=(K, MIXED),
+            signal=is_one_sided,
+            message="Rewards within groups differ, but nearly all rollouts count as {which}.",
+            level="note",
         ),
     ),
-    meaning="Entropy rises far above its lowest value, and longer rollouts do not explain it.",
-    impact="The policy becomes uncertain but does nothing new: probability moves to tokens that it rarely samples. "
-    "In published collapses, this comes before the reward falls.",
-    remedy=PRESERVE_LIKELIHOOD,
-    remedy_in=for_surge,
-    limitations="Entropy must rise by a quarter and by 0.35 nats per token. So a policy with very low entropy is not "
-    "reported, even if it doubles. New data or another temperature also raise entropy. If the settings in the log have "
-    "an entropy bonus, the finding says so.",
-)
-
-ENT002 = Rule(
-    code="ENT002",
-    title="entropy collapse",
-    kind="symptom",
-    needs=((ENTROPY,),),
-    checks=(
-        Check(
-            series=(ENTROPY, LENGTH, MIXED),
-            signal=is_noisy_reward,
-            message="The rollouts of a question are nearly identical ({entropy/mean:.2g} nats per token), but their "
-            "rewards differ in {rollout/mixed_group_fraction:.0%} of the groups: the reward is noisy.",
-            min_rows=ENTROPY_ROWS,
-            remedy=advise(
-                "Score the same rollout twice: if its reward changes, remove what is random from the reward function. "
-                "Read some [rollouts] of one question."
-            ),
-        ),
-        *(
-            Check(
-                series=(ENTROPY,),
-                signal=partial(runs_out, solved=solved),
-                message="Entropy is only {entropy/mean:.2g} nats per token, so the rollouts of a question are nearly "
-                "identical" + (", as they may be when the task is solved." if solved else "."),
-                min_rows=ENTROPY_ROWS,
-                level="note" if solved else "finding",
-            )
-            for solved in (False, True)
-        ),
-    ),
-    meaning="Entropy is so low that the rollouts of a question are nearly identical.",
-    impact="If all rollouts of a group are alike, their rewards are equal and the advantages are 0. Learning stops, "
-    "whatever the reward is.",
+    meaning="The observer counts nearly all rollouts as correct, or nearly all as incorrect, although rewards differ.",
+    impact="LLD001 to LLD004 compare correct rollouts before and after an update. If no rollout counts as correct, "
+    "they find nothing and a penalty preserves nothing. If all do, they find little and a penalty preserves "
+    "everything.",
     remedy=advise(
-        "Stop here and take the best checkpoint, or raise the [entropy bonus], the [coefficient of the KL] or the "
-        "[upper clip]."
+        "Set the threshold for a correct rollout between the rewards of incorrect and of correct rollouts.",
+        also={"trl": "It is `with_penalties(..., correct_above=X)`, by default 0.5, which suits rewards of 0 and 1."},
     ),
-    limitations="A solved task looks the same and is not a failure. With a mean reward of 0.9 or more, out of 1, it is "
-    "a note. With other rewards the rule cannot tell.",
+    limitations="This is a note, not a finding. It needs five rows in which rewards differ within groups.",
 )

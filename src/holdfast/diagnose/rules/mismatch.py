@@ -16,7 +16,7 @@ import numpy as np
 
 from holdfast.base.trailing import Values, held, highest, trailing_mean
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.rules.remedies import OUR_BUG, Remedy, advise
+from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
 ENTROPY, LENGTH, RATE = "entropy/mean", "rollout/length", "lr"
@@ -162,27 +162,6 @@ def loses_weight(rows: Rows) -> Signal:
         lambda: {RATIO: mean},
         normal=mean > FIRST_RATIO,
     )
-
-
-def level_checks() -> tuple[Check, ...]:
-    """The checks of SMP001 on these series."""
-    return tuple(
-        Check(
-            series=(measure.series,),
-            signal=partial(is_broken, measure=measure),
-            message=f"Sampler and trainer disagree from the first row on: {measure.text}.",
-            remedy=SAME_POLICY,
-        )
-        for measure in MEASURES
-    )
-
-
-SAME_POLICY: Remedy = advise(
-    "Check that sampler and trainer have the same weights, precision, temperature and prompt. Sample [without top-p "
-    "and top-k], or compute log-probs over the [tokens that the sampler can draw]. Correct the rest with [importance "
-    "weights of the sampler].",
-    instead={"holdfast": OUR_BUG},
-)
 
 
 def samples_elsewhere(log: Log) -> bool:

@@ -38,7 +38,7 @@ def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
     on the first of them, and whenever no preserved token has become less likely. Then a row counts only if the policy
     had moved, as far as the log shows it, and more batches are needed.
 
-    A row is a rollout batch (`diagnostics.batches`), or several of them. A row without preserved tokens, or without
+    A row is a rollout batch (`diagnose.batches`), or several of them. A row without preserved tokens, or without
     contrast in its groups, does not count.
     """
     value, *preserved = rows.columns

@@ -124,9 +124,14 @@ def go_back(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
     return {host: text.replace("{step}", f"{step:.0f}").replace("{code}", code) for host, text in remedy.items()}
 
 
-def fall_checks() -> tuple[Check, ...]:
-    """For each reward, the best first: a fall of the policy, and one that came at once while its rollouts stayed."""
-    return tuple(
+RWD001 = Rule(
+    code="RWD001",
+    title="reward collapse",
+    kind="symptom",
+    needs=tuple((name,) for name in REWARDS),
+    equal_needs=True,
+    # For each reward, the best first: a fall of the policy, and one that came at once while its rollouts stayed.
+    checks=tuple(
         Check(
             series=(name,),
             signal=partial(falls, at_once=at_once),
@@ -143,16 +148,7 @@ def fall_checks() -> tuple[Check, ...]:
         )
         for rank, name in enumerate(REWARDS)
         for at_once in (False, True)
-    )
-
-
-RWD001 = Rule(
-    code="RWD001",
-    title="reward collapse",
-    kind="symptom",
-    needs=tuple((name,) for name in REWARDS),
-    equal_needs=True,
-    checks=fall_checks(),
+    ),
     phase="collapse",
     meaning="The reward has lost 40 % of its peak, or a third of it in a mean of ten rows or more.",
     impact="This is the collapse itself, not its cause. Earlier findings show the cause.",

@@ -104,16 +104,6 @@ class Hit:
     level "note" there are none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """When a check detected something, and what."""
-
-    spans: tuple[Span, ...]
-    """(first step, step of the return), at least one."""
-    hit_at: Callable[[int], Hit]
-    """Of the first step of a span."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One way to detect what a rule is about."""
@@ -139,8 +129,8 @@ class Check:
     level: Level = "finding"
     """The level of what it finds."""
 
-    def find(self, log: Log) -> Times | None:
-        """Every time that rows show it; None if no row does."""
+    def find(self, log: Log) -> tuple[list[Span], Callable[[int], Hit]] | None:
+        """Every time that rows show it, and what was found at the first step of one; None if no row shows it."""
         begins = _begin(log, self.series)
         ends = min((step for names in self.better if (step := _begin(log, names)) is not None), default=None)
         if begins is None or (ends is not None and ends <= begins):
@@ -159,8 +149,8 @@ class Check:
         if not where.any():
             return None
         normal = None if signal.normal is None else signal.normal & ~falling(rows)
-        found = ((int(rows.steps[a]), None if b is None else int(rows.steps[b])) for a, b in spans(where, normal))
-        return Times(tuple(found), lambda step: self._hit_at(step, rows, signal))
+        found = [(int(rows.steps[a]), None if b is None else int(rows.steps[b])) for a, b in spans(where, normal)]
+        return found, lambda step: self._hit_at(step, rows, signal)
 
     def _hit_at(self, step: int, rows: Rows, signal: Signal) -> Hit:
         at = int(np.searchsorted(rows.steps, step))
@@ -240,9 +230,9 @@ class Rule:
                 break
         else:
             return None
-        all_times = merged(span for times in found for span in times.spans)
+        all_times = merged(span for times, _ in found for span in times)
         step, back = all_times[-1]
-        hit = next(times.hit_at(step) for times in found if any(begun == step for begun, _ in times.spans))
+        hit = next(hit_at(step) for times, hit_at in found if any(begun == step for begun, _ in times))
         if level == "finding":
             hit = replace(hit, spans=tuple(all_times))
         if back is None:

@@ -5,10 +5,12 @@ A tail leak, part of SMP001, is probability lost to tokens outside top-p/top-k.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from holdfast.base.trailing import Truths, held, highest, lowest, margin, noise, trailing_mean
-from holdfast.diagnose.rules.mismatch import MEASURES, level_checks
+from holdfast.diagnose.rules.mismatch import MEASURES, is_broken
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
@@ -189,6 +191,13 @@ SAME_POLICY = (
     "gets the new weights after every update."
 )
 
+SAME_POLICY_AT_FIRST = advise(
+    "Check that sampler and trainer have the same weights, precision, temperature and prompt. Sample [without top-p "
+    "and top-k], or compute log-probs over the [tokens that the sampler can draw]. Correct the rest with [importance "
+    "weights of the sampler].",
+    instead={"holdfast": OUR_BUG},
+)
+
 SMP001 = Rule(
     code="SMP001",
     title="sampler and trainer disagree",
@@ -209,7 +218,15 @@ SMP001 = Rule(
                 },
             ),
         ),
-        *level_checks(),
+        *(
+            Check(
+                series=(measure.series,),
+                signal=partial(is_broken, measure=measure),
+                message=f"Sampler and trainer disagree from the first row on: {measure.text}.",
+                remedy=SAME_POLICY_AT_FIRST,
+            )
+            for measure in MEASURES
+        ),
         Check(
             series=(TAIL, MASS),
             signal=leaks_into_tail,

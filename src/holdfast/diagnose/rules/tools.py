@@ -1,4 +1,4 @@
-"""Tools: the agent stops calling them (TOL001), or the calls fail (TOL002)."""
+"""Searches that fail (RET001) or find nothing (RET002), and tools: calls that stop (TOL001), or fail (TOL002)."""
 
 from __future__ import annotations
 
@@ -244,4 +244,85 @@ TOL002 = Rule(
     "that still learns to write calls has a high share that falls; that is not reported unless 90 % fail in ten "
     "rows. Other trainers do not log the share. There the rule looks at the length, which must count the results of "
     "tools, as verl's does: with unchanged turns, a tool that stops answering makes it fall at once.",
+)
+
+
+# ---- the retriever
+
+FAILED_SEARCHES, EMPTY = "retrieval/error_fraction", "retrieval/empty_fraction"
+FAILED_ROLLOUTS = "rollout/failed_fraction"
+SEARCH_ROWS = 3
+MAX_FAILED_FRACTION = 0.1
+MAX_EMPTY_FRACTION = 0.3
+"""In the latest rows and in the mean of three rows."""
+
+
+def searches(log: Log) -> bool:
+    """Whether rollouts of the run search, or the log says how many fail: others have no retriever."""
+    marks = ("retrieval/", "rollout/searches", "tools/", FAILED_ROLLOUTS)
+    return log.host == "holdfast" or any(name.startswith(marks) for name in log.series)
+
+
+def happens_often(rows: Rows, *, most: float, running: int) -> Signal:
+    """The share of searches or rollouts is above `most`, in each of the latest rows and in the mean of three."""
+    (share,) = rows.columns
+    smooth = trailing_mean(share, SEARCH_ROWS)
+    where = (smooth > most) & held(share > most, running)
+    return Signal(where, lambda: {rows.names[0]: smooth}, normal=smooth < most / 2)
+
+
+fails_often = partial(happens_often, most=MAX_FAILED_FRACTION, running=1)
+
+
+RET001 = Rule(
+    code="RET001",
+    title="retriever failing",
+    kind="logged cause",
+    applies=searches,
+    needs=((FAILED_SEARCHES,), (FAILED_ROLLOUTS,)),
+    checks=(
+        Check(
+            series=(FAILED_SEARCHES,),
+            signal=fails_often,
+            message="The retriever fails: {retrieval/error_fraction:.0%} of the searches failed after all retries.",
+        ),
+        Check(
+            series=(FAILED_ROLLOUTS,),
+            signal=fails_often,
+            message="{rollout/failed_fraction:.0%} of the rollouts fail for reasons outside the policy.",
+        ),
+    ),
+    meaning="Searches fail, or rollouts end early for reasons outside the policy.",
+    impact="The rollouts that remain are a biased sample. If the trainer counts a failed search as an incorrect "
+    "answer, the policy learns not to search.",
+    remedy=advise(
+        "Check the [retriever]. Leave rollouts with a failed search out of the loss.",
+        also={"holdfast": "`run.max_failed_fraction` sets when a run stops.", "trl": "`SearchRollouts` does."},
+    ),
+    limitations="One bad step is enough if 30 % or more fail. The rule does not notice a retriever that returns "
+    "useless passages.",
+)
+
+RET002 = Rule(
+    code="RET002",
+    title="searches return nothing",
+    kind="logged cause",
+    applies=searches,
+    needs=((EMPTY,),),
+    checks=(
+        Check(
+            series=(EMPTY,),
+            # A step may have a single search, so one row proves nothing.
+            signal=partial(happens_often, most=MAX_EMPTY_FRACTION, running=2),
+            message="{retrieval/empty_fraction:.0%} of the searches return nothing.",
+        ),
+    ),
+    meaning="Searches succeed but find no passage.",
+    impact="The agent learns that searching does not help. It then answers from memory, or not at all.",
+    remedy=advise(
+        "Check the [index], and that it receives queries as the model wrote them.",
+        also={"holdfast": "Or the server at `retrieval.url`."},
+    ),
+    limitations="Only rollouts of holdfast log how many searches return nothing. The rule does not notice a "
+    "retriever that returns the same passage for every query.",
 )

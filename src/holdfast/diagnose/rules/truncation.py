@@ -1,15 +1,19 @@
-"""How many rollouts are truncated, whether that rises or not: checks of TRN001."""
+"""Rollouts that run out of turns or tokens (TRN001): how many do, and whether that rises."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from holdfast.base.collapse import FEWEST_FLAT
-from holdfast.base.trailing import Truths, highest, trailing_mean
+from holdfast.base.collapse import DROPPED_SHARE, FEWEST_FLAT, curve_of
+from holdfast.base.trailing import Truths, Values, delayed, held, highest, last_where, lowest, margin, trailing_mean
 from holdfast.diagnose.rules.hacking import FORM, functions_of
-from holdfast.diagnose.rules.rule import Check, Rows, Signal, has_risen, is_low
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rule import ADVANTAGE, Check, Rows, Rule, Signal, has_risen, is_low
 
-TRUNCATED, REWARD, MIXED = "rollout/truncated_fraction", "reward/mean", "rollout/mixed_group_fraction"
+TRUNCATED, LENGTH = "rollout/truncated_fraction", "rollout/length"
+REWARD, MIXED = "reward/mean", "rollout/mixed_group_fraction"
 
 MUCH_FRACTION = 0.5
 """Half of the rollouts. Reasoning runs often begin with a tenth to a third, and learn to be shorter."""
@@ -84,33 +88,143 @@ def half_are_truncated(rows: Rows) -> Signal:
     )
 
 
-LEVELS = (
-    Check(
-        series=(TRUNCATED,),
-        signal=all_are_truncated,
-        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and nearly all have "
-        "since the log began.",
+RISE_ERRORS = 4.0
+"""Standard errors of a difference that a rise has to exceed."""
+TRUNCATED_ROWS, TRUNCATED_LONG_ROWS = 3, 10
+TRUNCATED_RISE = 0.15
+"""Rise of the truncated fraction above its lowest value."""
+GROWTH_ROWS = 5
+GROWTH_ADVANTAGE = 0.1
+"""Mean advantage per token. If correct answers are longer than incorrect ones, it is as high early in a run. But then
+the reward rises with the length."""
+LENGTH_RISE = 0.03
+"""Growth of rollouts, as a share of their length."""
+
+
+def grow_without_reward(rows: Rows) -> Signal:
+    """Rollouts grow because advantages prefer long ones."""
+    advantage, length = (trailing_mean(column, GROWTH_ROWS) for column in rows.columns)
+    advantage_margin, length_margin = (margin(column, GROWTH_ROWS, RISE_ERRORS) for column in rows.columns)
+    grown = length - lowest(length)
+    where = (advantage > GROWTH_ADVANTAGE) & (advantage > advantage_margin)
+    rises = reward_rises(rows)
+    where &= (grown > LENGTH_RISE * length) & (grown > length_margin) & ~rises
+    return Signal(
+        where,
+        lambda: {LENGTH: length, ADVANTAGE: advantage},
+        lambda: {"before": length - grown},
+        normal=held(rises, GROWTH_ROWS),
+    )
+
+
+def more_are_truncated(rows: Rows, *, costs: bool) -> Signal | None:
+    """The truncated fraction rises, and the reward does not rise with it. With `costs`, only where the reward has
+    dropped, as far as it is logged."""
+    (share,) = rows.columns
+    smooth = trailing_mean(share, TRUNCATED_ROWS)
+    low = lowest(smooth)
+    rise = smooth - low
+    if not (rise > TRUNCATED_RISE).any():
+        return None
+    where = (rise > TRUNCATED_RISE) & (rise > margin(share, TRUNCATED_ROWS, RISE_ERRORS))
+    where &= held(share > low + TRUNCATED_RISE / 2, 2)
+    slow = trailing_mean(share, TRUNCATED_LONG_ROWS)
+    slow_rise = slow - lowest(slow)
+    where |= (slow_rise > TRUNCATED_RISE) & (slow_rise > margin(share, TRUNCATED_LONG_ROWS, RISE_ERRORS))
+    is_back = held(share < low + TRUNCATED_RISE, TRUNCATED_ROWS) & (slow_rise < TRUNCATED_RISE)
+    where &= does_not_pay(rows, costs=costs)
+    before = last_where(smooth <= low)
+    return Signal(
+        where, lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise, "then": rows.steps[before]}, is_back
+    )
+
+
+def does_not_pay(rows: Rows, *, costs: bool) -> Truths:
+    """[N]: where the reward does not rise. With `costs`, only where it has dropped, as far as it is logged."""
+    no_rise = ~reward_rises(rows)
+    return no_rise & ~rows.where(REWARD, has_not_dropped) if costs else no_rise
+
+
+def has_not_dropped(reward: Values) -> Truths:
+    """[N]: where the reward is near its best, or below it by no more than noise."""
+    return ~curve_of(reward).short.has_lost(DROPPED_SHARE, 2.0)
+
+
+def reward_rises(rows: Rows) -> Truths:
+    """[N]: where the reward is above its best before the last rows. Long rollouts are fine if they earn more."""
+
+    def rises(reward: Values) -> Truths:
+        mean = trailing_mean(reward, GROWTH_ROWS)
+        return mean > delayed(highest(mean), GROWTH_ROWS)
+
+    return rows.where(REWARD, rises)
+
+
+TRN001 = Rule(
+    code="TRN001",
+    title="rollouts truncated",
+    needs=((TRUNCATED,), (ADVANTAGE, LENGTH)),
+    checks=(
+        Check(
+            series=(TRUNCATED,),
+            signal=all_are_truncated,
+            message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and nearly all have "
+            "since the log began.",
+        ),
+        Check(
+            series=(TRUNCATED, REWARD),
+            signal=truncation_limits_reward,
+            message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and most have since "
+            "the log began. The reward does not rise, and does not exceed what the other rollouts can earn.",
+            min_rows=ROWS_IF_MOST,
+        ),
+        Check(
+            series=(TRUNCATED, REWARD),
+            signal=half_are_truncated,
+            message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens (mean of 20 rows), "
+            "and the reward has not risen since the log began.",
+            min_rows=FEWEST_FLAT,
+        ),
+        Check(
+            series=(TRUNCATED,),
+            signal=many_are_truncated,
+            message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. If they make sense, "
+            "they lose their reward because they were cut off, not because they are incorrect.",
+            level="note",
+        ),
+        Check(
+            series=(ADVANTAGE, LENGTH),
+            signal=grow_without_reward,
+            message="Rollouts grow towards the token limit, from {before:.3g} to {rollout/length:.3g} tokens. Long "
+            "rollouts have higher advantages, but the reward does not rise.",
+            min_rows=GROWTH_ROWS,
+            look_at=(LENGTH, ADVANTAGE),
+        ),
+        *(
+            Check(
+                series=(TRUNCATED,),
+                signal=partial(more_are_truncated, costs=costs),
+                message="More rollouts run out of turns or tokens: {rollout/truncated_fraction:.0%}, up from "
+                "{before:.0%} at step {then}." + ("" if costs else " The reward has not dropped so far."),
+                min_rows=TRUNCATED_ROWS,
+                level="finding" if costs else "note",
+            )
+            for costs in (True, False)
+        ),
     ),
-    Check(
-        series=(TRUNCATED, REWARD),
-        signal=truncation_limits_reward,
-        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and most have since "
-        "the log began. The reward does not rise, and does not exceed what the other rollouts can earn.",
-        min_rows=ROWS_IF_MOST,
+    suppressed_by=("ENT003",),  # noise runs until the limit, and a higher limit would not end it
+    meaning="Rollouts run out of turns or tokens, or grow towards that limit, but the reward does not rise.",
+    impact="A truncated rollout has no answer and no reward. So the policy learns to avoid long rollouts, whatever "
+    "they contain, or the agent stops learning when to end.",
+    remedy=advise(
+        "Read some [rollouts]. If they are sound, raise the [limits of tokens and turns]. If they are noise, this is "
+        "a symptom: go back to an earlier checkpoint and lower the [learning rate].",
+        also={
+            "verl": "The agent loop `holdfast_search` has `max_turns` in the file named by "
+            "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
+        },
     ),
-    Check(
-        series=(TRUNCATED, REWARD),
-        signal=half_are_truncated,
-        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens (mean of 20 rows), and "
-        "the reward has not risen since the log began.",
-        min_rows=FEWEST_FLAT,
-    ),
-    Check(
-        series=(TRUNCATED,),
-        signal=many_are_truncated,
-        message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. If they make sense, "
-        "they lose their reward because they were cut off, not because they are incorrect.",
-        level="note",
-    ),
+    limitations="The rule finds a rising share, a share of 75 % or more from the start, and growth caused by "
+    "advantages. Late in other collapses, rollouts ramble, and truncation is only a symptom: look at "
+    "earlier findings. Long rollouts are not reported while the reward rises with them.",
 )
-"""The checks of TRN001 on the level of the truncated share."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from os.path import isdir
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from holdfast.base.errors import DataError, HoldfastError, MissingExtra
@@ -16,8 +18,10 @@ from holdfast.base.jsonl import BadField, Skipped, Skips, objects
 from holdfast.base.rows import iter_rows
 from holdfast.base.run_folder import TRAJECTORIES
 from holdfast.base.stored import read_json
+from holdfast.diagnose.readers.columns import Columns, number_in
+from holdfast.diagnose.readers.console import COLOUR
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.rollouts.forms import FIELDS, PANELS, Form, form_of, rollouts_of
-from holdfast.diagnose.readers.rollouts.panels import HEAD_LINE, panel_rows
 from holdfast.diagnose.readers.rollouts.record import SampledRollout
 from holdfast.diagnose.readers.text import Tally, head, lines
 
@@ -32,6 +36,9 @@ _DEPTH = 5
 _FIRST = 50
 """Lines of a file in which its first rollout stands."""
 _LEFT_OUT = ("checkpoint-", "global_step_")
+_HEAD_LINE = "┡"
+"""Stands under the names of the columns of a printed table, and in few other texts."""
+_TITLE = re.compile(r"─ Step (\d+) ─")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,4 +242,77 @@ def _form_in(path: Path, given: Mapping[str, str]) -> Form | None:
     if found is not None or path.suffix == ".jsonl":
         return found
     with path.open("rb") as file:
-        return PANELS if HEAD_LINE.encode() in file.read(1 << 20) else None
+        return PANELS if _HEAD_LINE.encode() in file.read(1 << 20) else None
+
+
+# ---- the tables of completions that TRL prints
+
+
+def panel_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of every table in a log, by the names of its columns in small letters, with `step`. A cell of several
+    lines is one text; a table that was cut off ends with its last whole row."""
+    step, names = 0, list[str]()
+    cells: list[list[str]] = []
+    for _, printed in lines(path, Tally(path)):
+        line = COLOUR.sub("", printed)
+        if title := _TITLE.search(line):
+            step, names, cells = int(title[1]), [], []
+        elif "┃" in line:
+            heads = [part.strip().lower() for part in line.split("┃")[1:-1]]
+            names = [f"{name} {more}".strip() for name, more in zip(names or [""] * len(heads), heads, strict=False)]
+        elif names and any(mark in line for mark in "├└"):
+            if cells:
+                texts = zip(names, (" ".join(filter(None, part)) for part in cells), strict=False)
+                yield {"step": step, **{name: text if (x := number_in(text)) is None else x for name, text in texts}}
+            cells = []
+        elif names and line.count("│") > len(names):
+            inner = line.strip().removeprefix("│").removesuffix("│").strip().split("│")[1:-1]
+            cells = cells or [[] for _ in inner]
+            for cell, part in zip(cells, inner, strict=False):
+                cell.append(part.strip())
+
+
+# ---- rollouts as a log, where a folder has no other
+
+
+def _as_log(file: LogFile, tally: Tally) -> list[Raw]:
+    """The run that wrote the rollouts. Those of evaluations count only where there are no others."""
+    read = rollouts_at(file.path, file.names)
+    for note in read.notes:
+        tally.add(note.rstrip("."))
+    trained = [rollout for rollout in read.rollouts if not rollout.held_out]
+    steps: dict[int, list[SampledRollout]] = defaultdict(list)
+    for rollout in trained or read.rollouts:
+        steps[rollout.step].append(rollout)
+    columns = Columns(tally, null_is_nan=False)
+    for place, (step, rows) in enumerate(steps.items(), 1):
+        columns.add(place, step, _means(rows))
+    if steps:
+        tally.add(f"the log is made of {len(read.rollouts):,} rollouts, by means of each step")
+    return [Raw("jsonl", read.hosts[0] if read.hosts else "unknown", file.name, columns, {})]
+
+
+def _means(rows: Sequence[SampledRollout]) -> dict[str, float]:
+    """What a step's rollouts have in the mean, by our names, and by their own for other numbers."""
+    rewards = [row.reward for row in rows if row.reward is not None]
+    names = dict.fromkeys(name for row in rows for name in row.numbers)
+    result = {name: fmean([row.numbers[name] for row in rows if name in row.numbers]) for name in names}
+    groups: dict[str, set[float]] = defaultdict(set)
+    for row in rows:
+        if row.reward is not None:
+            groups[row.prompt or row.question].add(row.reward)
+    if rewards:
+        result["reward/mean"] = fmean(rewards)
+    if len(rewards) > len(groups) > 0:
+        result["rollout/mixed_group_fraction"] = fmean([len(group) > 1 for group in groups.values()])
+    if any(row.turns for row in rows):
+        result["rollout/searches"] = fmean([sum(bool(turn.observation) for turn in row.turns) for row in rows])
+    return result | {"rollout/truncated_fraction": fmean([row.status == "truncated" for row in rows])}
+
+
+ROLLOUTS: Reader[bytes] = Reader(
+    recognises=lambda path, start: is_rollouts(path),
+    read=_as_log,
+    lacks="has no rollout that can be read",
+    suffixes=(),  # beside a log, rollouts are not a second one
+)

@@ -7,12 +7,7 @@ function place(chart, where) {
   figure.id = "chart-" + chart.id;
   const head = element("div", "head");
   head.append(element("h3", "", chart.title));
-  if (chart.x === "step") {
-    if (chart.rows.some((row) => row.log || isPositive(row))) head.append(scaleButton(chart));
-    const save = button("csv", () => saveCsv(views.get(chart.id).chart), "small");
-    save.title = "save the points of this chart";
-    head.append(save);
-  }
+  if (chart.x === "step" && chart.rows.some((row) => row.log || isPositive(row))) head.append(scaleButton(chart));
   figure.append(head);
   if (chart.caption && !main) figure.append(element("figcaption", "", chart.caption));
   if (!several) figure.append(legend(chart));
@@ -187,30 +182,7 @@ function sort(table, head, column) {
   table.tBodies[0].append(...rows.sort(compare));
 }
 
-// ---- the points of a chart as a file
-
-function saveCsv(chart) {
-  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-  const lines = ["run,series,step,value,mean"];
-  for (const t of chart.rows.flatMap((row) => row.traces)) {
-    const means = new Map(t.mean ? t.mean.x.map((x, i) => [x, t.mean.y[i]]) : []);
-    const values = new Map(t.raw.x.map((x, i) => [x, t.raw.y[i]]));
-    for (const x of [...new Set([...values.keys(), ...means.keys()])].sort((a, b) => a - b)) {
-      lines.push([quoted(data.runs[t.run].name), quoted(t.series), x, values.get(x) ?? "", means.get(x) ?? ""].join());
-    }
-  }
-  const link = element("a");
-  link.href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
-  link.download = chart.id.replaceAll(/[^\w-]+/g, "-") + ".csv";
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-}
-
 // ---- start
-
-function showRolloutsOfAddress() {
-  document.getElementById("rollouts").scrollIntoView();
-}
 
 function main() {
   const wanted = readAddress();
@@ -227,6 +199,7 @@ function main() {
   rollouts();
   follow();
   const again = performance.getEntriesByType("navigation")[0]?.type === "reload";
+  const showRolloutsOfAddress = () => document.getElementById("rollouts").scrollIntoView();
   if (wanted && !again) showRolloutsOfAddress();
   addEventListener("hashchange", () => {
     if (!location.hash.includes("=")) return; // an anchor, such as that of a chart: nothing is chosen

@@ -86,7 +86,7 @@ function showRollouts() {
   const chosen = reader.picked ?? found.slice(0, reader.count);
   reader.cards.replaceChildren(...chosen.map((e) => card(e, reader.scale)));
   if (reader.plot.open) reader.plot.lastChild.replaceChildren(...scatter(found));
-  const wrong = state.rollouts.step !== "" && !stepsWanted(state.rollouts.step);
+  const wrong = state.rollouts.step !== "" && !spanOf(state.rollouts.step);
   reader.controls.step.setAttribute("aria-invalid", String(wrong));
   const sampled = [...new Set(data.rollouts.map((e) => e.step))].sort((a, b) => a - b);
   const span = `${sampled.length} steps, ${thousands(sampled[0])} to ${thousands(sampled.at(-1))}`;
@@ -102,7 +102,7 @@ function showRollouts() {
 }
 
 function filtered({ run, step, outcome, reward, find }) {
-  const steps = stepsWanted(step), words = find.toLowerCase(), rewards = rewardsWanted(reward);
+  const steps = spanOf(step), words = find.toLowerCase(), rewards = spanOf(reward);
   return data.rollouts.filter((e) =>
     (run === "" || e.run === Number(run)) &&
     (!steps || (e.step >= steps[0] && e.step <= steps[1])) &&
@@ -111,9 +111,9 @@ function filtered({ run, step, outcome, reward, find }) {
     (words === "" || (e.pack ? scanned(words).has(e) : textOf(e).includes(words))));
 }
 
-// [least, most] of "1" or "0-0.5"; null for anything else.
-function rewardsWanted(text) {
-  const found = /^(-?\d*\.?\d+)(?:\s*(?:-|–|to)\s*(-?\d*\.?\d+))?$/.exec(text);
+// [least, most] of "1", "0-0.5" or "steps 35 to 45"; null for anything else.
+function spanOf(text) {
+  const found = /^(?:steps?\s*)?(-?\d*\.?\d+)(?:\s*(?:-|–|to)\s*(-?\d*\.?\d+))?$/.exec(text.replaceAll(",", ""));
   return found ? [Number(found[1]), Number(found[2] ?? found[1])] : null;
 }
 
@@ -137,12 +137,6 @@ async function scan(mine) {
   }
 }
 
-// [first, last] of "40" or "35-45"; null for anything else.
-function stepsWanted(text) {
-  const found = /^(?:steps?\s*)?(\d+)(?:\s*(?:-|–|to)\s*(\d+))?$/.exec(text.replaceAll(",", ""));
-  return found ? [Number(found[1]), Number(found[2] ?? found[1])] : null;
-}
-
 function textOf(rollout) {
   if (!reader.texts.has(rollout)) reader.texts.set(rollout, joined(rollout));
   return reader.texts.get(rollout);
@@ -157,7 +151,7 @@ function joined({ question, expected, answer, turns }) {
 function neighbour(direction) {
   const steps = [...new Set(filtered({ ...state.rollouts, step: "" }).map((e) => e.step))].sort((a, b) => a - b);
   if (!steps.length) return state.rollouts.step;
-  const now = stepsWanted(state.rollouts.step);
+  const now = spanOf(state.rollouts.step);
   if (!now) return String(direction < 0 ? steps.at(-1) : steps[0]);
   const next = direction < 0 ? steps.findLast((s) => s < now[0]) : steps.find((s) => s > now[1]);
   return String(next ?? (direction < 0 ? steps[0] : steps.at(-1)));
@@ -283,15 +277,10 @@ function scatter(found) {
     });
     plot.append(point);
   }
-  const label = (x, y, text) => {
-    const node = svg("text", { x, y, class: "tick" });
-    node.textContent = text;
-    plot.append(node);
-  };
-  label(50, 212, `${thousands(short)} characters`);
-  label(520, 212, thousands(long));
-  label(0, 24, String(high));
-  label(0, 184, String(low));
+  plot.append(
+    label(50, 212, "start", `${thousands(short)} characters`), label(520, 212, "start", thousands(long)),
+    label(0, 24, "start", high), label(0, 184, "start", low),
+  );
   return [plot];
 }
 
