@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from holdfast.diagnose.log import Log, Series
-from holdfast_research import collection, readings
+from holdfast_research import readings
 from holdfast_research.pages import diagnosis
 from holdfast_research.pages import single_turn as page
 from holdfast_research.recordings import library
@@ -22,7 +22,7 @@ NAMED = {r.name: r for r in RECORDINGS}
 
 
 def test_every_log_is_there_and_every_cause_has_codes() -> None:
-    assert set(collection.read(library.FOLDER / library.PACKED)) == set(NAMED)
+    assert set(library.read_collection(library.FOLDER / library.PACKED)) == set(NAMED)
     for r in RECORDINGS:
         assert r.healthy or r.cause in diagnosis.RIGHT
         assert set(r.also) <= set(diagnosis.RIGHT)
@@ -134,7 +134,7 @@ def a_recording(folder: Path, name: str, cause: str, rows: list[dict[str, Any]],
     row = {"testbed": "t", "host": "trl", "split": "practice", "seed": 1, "steps": len(rows), "how": "", "recipe": "t"}
     recording = Recording(name=name, cause=cause, settings=settings, **row, **more)
     log = {"trainer_state.json": json.dumps({"log_history": rows, "global_step": len(rows)})}
-    collection.write(folder / PACKED, {**collection.read(folder / PACKED), name: log})
+    library.write_collection(folder / PACKED, {**library.read_collection(folder / PACKED), name: log})
     return recording
 
 
@@ -163,7 +163,7 @@ def test_logs_of_the_local_trainer_are_judged_whole_and_with_a_row_in_ten_and_wh
     folder = folder_of("real-model")
     recordings = read_manifest(folder)
     assert len(recordings) == 8 and all(recording.healthy for recording in recordings)
-    assert set(collection.read(folder / PACKED)) == {recording.name for recording in recordings}
+    assert set(library.read_collection(folder / PACKED)) == {recording.name for recording in recordings}
     views = page.views(recordings[0], folder)
     assert len(views["whole"].steps) == 24 and views["every 10"].steps.tolist() == [10, 20]
     assert views["whole"].settings["train.group_size"] == 6

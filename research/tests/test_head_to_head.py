@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.diagnose.log import Log, Series
 from holdfast_research import head_to_head
-from holdfast_research.head_to_head import OURS, RLDK, TOOLKIT, Case, Said, compared, counted, mapped
+from holdfast_research.head_to_head import Case, Said, compared, counted, mapped
+from holdfast_research.other_tools import OURS, RLDK, TOOLKIT
 
 
 def a_case(name: str, *, healthy: bool, cause: str = "", reward: float = 0.5) -> Case:

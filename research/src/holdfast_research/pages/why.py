@@ -23,7 +23,7 @@ from holdfast_research.pages.filling import filled
 from holdfast_research.pages.kept_runs import KEPT
 from holdfast_research.paths import DOCS
 from holdfast_research.series import RunSeries
-from holdfast_research.signals import SIGNALS, Signal, warnings_of
+from holdfast_research.signs import SIGNALS, Signal, warnings_of
 
 PAGE = DOCS / "why.md"
 ONE_STEP = "GRPO at K = 1"

@@ -3,8 +3,7 @@
 Each returns a frozen result with `to_json()`, `lines()` and `draw()`. `case_pages` and `case_html` show the cases.
 """
 
-from holdfast_research.probes.case_html import case_html
-from holdfast_research.probes.case_pages import case_pages
+from holdfast_research.probes.case_pages import case_html, case_pages
 from holdfast_research.probes.cases import Cases, cases
 from holdfast_research.probes.influence import Influence, influence
 from holdfast_research.probes.likelihood import BySearches, FirstAction, by_searches, first_action
