@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -118,10 +117,7 @@ def completion_server() -> Iterator[CompletionServer]:
             # With status 201 the server dies in the middle of its answer.
             self.send_header("Content-Length", str(len(answer) + (10 if status == 201 else 0)))
             self.end_headers()
-            for i in range(len(answer) if status == 202 else 0):  # with status 202 it takes its time
-                self.wfile.write(answer[i : i + 1])
-                time.sleep(0.05)
-            self.wfile.write(b"" if status == 202 else answer)
+            self.wfile.write(answer)
             if status == 201:
                 self.close_connection = True
 
@@ -145,6 +141,14 @@ def completion_server() -> Iterator[CompletionServer]:
     yield state
     server.shutdown()
     server.server_close()
+
+
+TINY = {"id": "tiny", "object": "model"}
+
+
+def serve(server: CompletionServer, *entries: dict[str, Any]) -> None:
+    """Let the server list these models."""
+    server.pages["/v1/models"] = (200, {"object": "list", "data": list(entries)})
 
 
 class Told:
