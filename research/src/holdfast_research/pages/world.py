@@ -28,7 +28,6 @@ from holdfast.data.questions import Example
 from holdfast.data.world.bundle import (
     filler_of,
     interchangeable_tokens,
-    observation_text,
     scripted_rollouts,
     world_of,
     world_tokenizer,
@@ -91,13 +90,11 @@ class Bench:
 
     def perfect(self, *splits: str) -> list[ScriptedRollout]:
         """The script that makes no mistake, over the passages of all splits."""
-        protocol = self.protocol
         return run_scripts(
             self.questions(*splits),
             self.retrievers.eval,
-            protocol,
-            observe=lambda hits: observation_text(hits, protocol),
-            habits=PERFECT,
+            self.protocol,
+            scripts=PERFECT,
             filler=filler_of(self.config.world),
         )
 
