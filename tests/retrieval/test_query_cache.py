@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.base.errors import RetrievalError
 from holdfast.retrieval.cache import CachedRetriever
-from holdfast.retrieval.server import query_cache as module
-from holdfast.retrieval.server.query_cache import QueryCache
+from holdfast.retrieval.server import batching as module
+from holdfast.retrieval.server.batching import QueryCache
 from holdfast.retrieval.types import Document, Hit, Ranked
 
 

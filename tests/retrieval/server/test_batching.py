@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.retrieval.server.app import Metrics
-from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded
-from holdfast.retrieval.server.query_cache import QueryCache
+from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded, QueryCache
 
 
 def batcher(index: Any, kept: int = 0, **settings: Any) -> Batcher:

@@ -19,9 +19,8 @@ from starlette.routing import Route
 from holdfast import __version__
 from holdfast.base.answers import MOST_BYTES
 from holdfast.retrieval.server import formats
-from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded
+from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded, QueryCache
 from holdfast.retrieval.server.metrics import Metrics
-from holdfast.retrieval.server.query_cache import QueryCache
 from holdfast.retrieval.types import IndexedRetriever, Ranked
 from holdfast.retrieval.wire import REQUEST_ID
 
