@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.agent.env import allot, format_hits
+from holdfast.agent.env import format_hits
 from holdfast.agent.protocol import CLEAN, SEARCH_R1, parse_action, parse_turn, render_prompt
 from holdfast.agent.trajectory import Answer, Invalid, Search
 from holdfast.base.errors import ConfigError
@@ -216,20 +216,6 @@ def test_any_passages_any_budget(tokenizer):
             # A halved character is up to three tokens per passage; otherwise a cut wastes nothing.
             assert len(seen.token_ids) >= limit - 3 * len(found) - 2
     assert 20 < cuts < 180
-
-
-@pytest.mark.parametrize(
-    ("lengths", "room", "shares"),
-    [
-        ([10, 3, 8], 15, [6, 3, 6]),  # 3 fits; 12 are left for two: 6 each
-        ([10, 3, 8], 20, [9, 3, 8]),  # the longest pays alone
-        ([5, 5], 9, [5, 4]),  # of equals the better-ranked gets the odd token
-        ([5, 0], 3, [3, 0]),
-        ([4], -2, [0]),
-    ],
-)
-def test_shares(lengths, room, shares):
-    assert allot(lengths, room) == shares
 
 
 # ---- spans of text as spans of tokens

@@ -215,11 +215,6 @@ def parsed(result: Any, *, queries: int = 1, k: int = 3) -> list[list[Hit]]:
     return parse_answer(Answer(URL, 200, json.dumps({"result": result}).encode()), queries=queries, k=k)
 
 
-@pytest.mark.parametrize("address", ["http://h:1", "http://h:1/", "http://h:1/retrieve"])
-def test_an_address_without_a_path_gets_one(address: str) -> None:
-    assert retrieve_url(address) == "http://h:1/retrieve" and retrieve_url("http://h/x/y") == "http://h/x/y"
-
-
 def test_an_address_with_a_password_is_refused() -> None:
     with pytest.raises(ConfigError, match="the address of a retriever"):
         retrieve_url("http://alice:hush@h:1")

@@ -52,8 +52,8 @@ def allot(lengths: Sequence[int], room: int) -> list[int]:
 
     >>> allot([10, 3, 8], 15)
     [6, 3, 6]
-    >>> allot([5, 5], 20)
-    [5, 5]
+    >>> allot([5, 5], 20), allot([5, 5], 9), allot([4, 0], -2)
+    ([5, 5], [5, 4], [0, 0])
     """
     shares = [0] * len(lengths)
     left = max(room, 0)
