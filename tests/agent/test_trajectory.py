@@ -210,16 +210,15 @@ def test_split_refuses_to_skip_or_repeat_rows(batch, parts):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "message"),
     [
-        ({"loss_mask": torch.zeros(3, 11)}, TypeError, "loss_mask must be bool"),
-        ({"loss_mask": torch.zeros(3, 4).bool()}, ValueError, r"loss_mask has shape \[3, 4\]"),
-        ({"advantages": torch.zeros(3)}, ValueError, r"advantages has shape \[3\].*\[3, 1\] or \[3, 11\]"),
-        ({"sampling_mask": SamplingMask(())}, ValueError, "sampling_mask has 0 rows, but this batch needs 3"),
+        ({"loss_mask": torch.zeros(3, 4).bool()}, r"loss_mask has shape \[3, 4\]"),
+        ({"advantages": torch.zeros(3)}, r"advantages has shape \[3\].*\[3, 1\] or \[3, 11\]"),
+        ({"sampling_mask": SamplingMask(())}, "sampling_mask has 0 rows, but this batch needs 3"),
     ],
 )
-def test_fields_that_do_not_fit_are_refused(batch, change, error, message):
-    with pytest.raises(error, match=message):
+def test_fields_that_do_not_fit_are_refused(batch, change, message):
+    with pytest.raises(ValueError, match=message):
         dataclasses.replace(batch, **change)
 
 

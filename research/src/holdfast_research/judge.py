@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.base.collapse import PLATEAU_ROWS
 from holdfast_research.readings import wilson
-from holdfast_research.series import RISE, RunSeries, RunSummary, between, drop_step, summarise, surge_step
+from holdfast_research.series import RISE, SURGE, RunSeries, RunSummary, between, drop_step, summarise, surge_step
 from holdfast_research.values import Runs, Status, Verdict
 
 MIN_SEEDS = 3
@@ -183,16 +183,16 @@ def holds_where(arm: str, other: str) -> Test:
     )
 
 
-def no_surge_where(arm: str, other: str, rise: float = 0.3) -> Test:
+def no_surge_where(arm: str, other: str) -> Test:
     """Whether a method stops what precedes a collapse, and not only the collapse until the last step."""
     question = f"entropy of {arm} did not surge where that of {other} did"
-    return _of_surges(arm, other, rise, lambda ours, theirs: ours is None, question)
+    return _of_surges(arm, other, lambda ours, theirs: ours is None, question)
 
 
-def postpones_surge(arm: str, other: str, steps: int = 20, rise: float = 0.3) -> Test:
+def postpones_surge(arm: str, other: str, steps: int = 20) -> Test:
     """Whether entropy rises later than that of `other`, or never."""
     question = f"entropy of {arm} surged {steps} steps later than that of {other}, or never,"
-    return _of_surges(arm, other, rise, lambda ours, theirs: ours is None or ours - theirs >= steps, question)
+    return _of_surges(arm, other, lambda ours, theirs: ours is None or ours - theirs >= steps, question)
 
 
 def delays(arm: str, other: str, steps: int = 5) -> Test:
@@ -277,11 +277,11 @@ def peaks_higher(arm: str, other: str) -> Test:
     return each_pair(arm, other, ask, f"{arm} had a higher peak than {other}", f"they were within {MARGIN} of it")
 
 
-def _of_surges(arm: str, other: str, rise: float, yes: Callable[[int | None, int], bool], question: str) -> Test:
+def _of_surges(arm: str, other: str, yes: Callable[[int | None, int], bool], question: str) -> Test:
     """`yes(step of our surge, step of theirs)` on the seeds on which `other` has one."""
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
-        ours, theirs = (surge_step(each, "entropy/mean", rise) for each in (run, control))
+        ours, theirs = (surge_step(each, "entropy/mean", SURGE) for each in (run, control))
         measured = bool(run.means("entropy/mean")[1])
         return (yes(ours, theirs) if measured and theirs is not None else None), {
             f"surge of {arm}": ours,

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast_research.judge import MIN_STEPS, Answer, Numbers, Test, each_pair, each_seed
 from holdfast_research.series import (
     HALF,
+    SURGE,
     RunSeries,
     at_step,
     below_step,
@@ -52,17 +53,17 @@ def displaced_before_drop(arm: str) -> Test:
     )
 
 
-def entropy_before_drop(arm: str, rise: float = 0.3) -> Test:
-    """Whether entropy rose by `rise` nats before the reward dropped."""
-    metric, question = "entropy/mean", f"entropy rose {rise} nats above its lowest before the reward dropped"
-    sign = partial(surge_step, metric=metric, rise=rise)
+def entropy_before_drop(arm: str) -> Test:
+    """Whether entropy surged before the reward dropped."""
+    metric, question = "entropy/mean", f"entropy rose {SURGE} nats above its lowest before the reward dropped"
+    sign = partial(surge_step, metric=metric, rise=SURGE)
     return _comes_before_the_drop(arm, metric, sign, "entropy surge", question)
 
 
-def ratio_drifts_before_drop(arm: str, level: float = HALF) -> Test:
-    """Whether the mean of ln ∏ r over rollouts was below `level` nats before the reward dropped."""
+def ratio_drifts_before_drop(arm: str) -> Test:
+    """Whether the mean of ln ∏ r over rollouts was below `HALF` before the reward dropped."""
     metric, question = "ratio/log_product", "the product of a rollout's ratios had halved before the reward dropped"
-    sign = partial(below_step, metric=metric, level=level)
+    sign = partial(below_step, metric=metric, level=HALF)
     return _comes_before_the_drop(arm, metric, sign, "ratio product halved", question)
 
 
@@ -149,12 +150,12 @@ def incorrect_below_correct(arm: str) -> Test:
     return each_seed(arm, ask, f"incorrect rollouts of {arm} were less likely than correct ones", "a series is missing")
 
 
-def entropy_surges_alone(arm: str, other: str, rise: float = 0.3, change: float = 0.15) -> Test:
-    """Whether the metric `other`, when entropy has risen by `rise` nats, is within the fraction `change` of its value
+def entropy_surges_alone(arm: str, other: str, change: float = 0.15) -> Test:
+    """Whether the metric `other`, when entropy has surged, is within the fraction `change` of its value
     at the lowest entropy."""
 
     def ask(run: RunSeries) -> Answer:
-        surge = surge_step(run, "entropy/mean", rise)
+        surge = surge_step(run, "entropy/mean", SURGE)
         if surge is None:
             return None, {"entropy surge": None}
         steps, entropy = run.means("entropy/mean")
@@ -205,12 +206,12 @@ def gradient_surges(arm: str, factor: float = 2.0) -> Test:
     return each_seed(arm, ask, f"the gradient norm exceeded {factor:g} × its earlier median", NO_DROP)
 
 
-def ratio_never_drifts(arm: str, level: float = HALF) -> Test:
+def ratio_never_drifts(arm: str) -> Test:
     """The control of `ratio_drifts_before_drop`, for a run that holds or a method that stops the drift."""
 
     def ask(run: RunSeries) -> Answer:
         _, values = run.means("ratio/log_product")
-        return (min(values) >= level, {"lowest mean of ln ∏ r": min(values)}) if values else (None, {})
+        return (min(values) >= HALF, {"lowest mean of ln ∏ r": min(values)}) if values else (None, {})
 
     return each_seed(arm, ask, f"the product of {arm}'s ratios never halved", "a series is missing")
 
