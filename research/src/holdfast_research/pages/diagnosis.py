@@ -188,12 +188,12 @@ def strictness(factor: float) -> Iterator[int]:
             setattr(module, name, value)
 
 
-def at_factors(recordings: Sequence[Recording], factors: Sequence[float] = FACTORS) -> dict[float, list[Case]]:
+def at_factors(recordings: Sequence[Recording]) -> dict[float, list[Case]]:
     """Factor -> the cases of all runs and of TRL's stock logs."""
     logs = [(recording, load(recording), False) for recording in recordings]
     logs += [(r, load(r, stock=True), True) for r in recordings if r.host == "trl"]
     result: dict[float, list[Case]] = {}
-    for factor in factors:
+    for factor in FACTORS:
         with strictness(factor):
             diagnoses = [diagnose(log) for _, log, _ in logs]
         result[factor] = [judge(r, log, stock, diagnosis=d) for (r, log, stock), d in zip(logs, diagnoses, strict=True)]

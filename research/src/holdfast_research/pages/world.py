@@ -98,10 +98,10 @@ class Bench:
             filler=filler_of(self.config.world),
         )
 
-    def encoded(self, script: ScriptedRollout, turns: Sequence[tuple[str, str]] | None = None) -> Demonstration:
-        """The tokens of a script, or of some of its turns."""
+    def encoded(self, script: ScriptedRollout) -> Demonstration:
+        """The tokens of a script."""
         prompt = self.prompt(script.question.example.question)
-        return encode_demonstration(prompt, script.turns if turns is None else turns, self.protocol, self.tokenizer)
+        return encode_demonstration(prompt, script.turns, self.protocol, self.tokenizer)
 
     def prompt(self, question: str) -> list[int]:
         """The tokens of the prompt for a question."""
