@@ -18,6 +18,7 @@ from holdfast.model.policy import Completion, Request
 from holdfast.model.tokens import decode
 from holdfast.recipe import load
 from holdfast.retrieval.types import Document
+from holdfast.train.listener import Listener
 
 from ..agent import conftest as agent
 
@@ -132,27 +133,18 @@ def serve(server: CompletionServer, *entries: dict[str, Any]) -> None:
     server.pages["/v1/models"] = (200, {"object": "list", "data": list(entries)})
 
 
-class Told:
-    """An observer that remembers."""
+class Told(Listener):
+    """A listener that remembers."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.advanced: list[int] = []
 
-    def stage(self, name: str, total: int | None = None) -> None: ...
-
     def advance(self, done: int, detail: Any = None) -> None:
         self.advanced.append(done)
 
-    def step(self, step: int, total: int, metrics: Any) -> None: ...
-
     def note(self, message: str) -> None:
         self.notes.append(message)
-
-
-@pytest.fixture
-def told() -> Told:
-    return Told()
 
 
 def example(index: int, question: str, *golds: str, source: str = "nq", **metadata: Any) -> Example:
