@@ -28,7 +28,7 @@ from pydantic import BaseModel
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.bm25_building import ROWS, SCORES, STARTS, VOCABULARY
 from holdfast.retrieval.server.app import make_app
-from holdfast.retrieval.server.query_cache import QueryCache
+from holdfast.retrieval.server.batching import QueryCache
 from holdfast.retrieval.storage import mapped
 from holdfast.retrieval.types import Ranked
 

@@ -33,7 +33,6 @@ from typing import Any
 import torch
 
 from holdfast.agent.agent import Task, run_rollouts
-from holdfast.agent.env import make_observation
 from holdfast.agent.protocol import CLEAN, SearchProtocol
 from holdfast.model.hf import HFPolicy
 from holdfast.model.policy import Completion, Request
@@ -87,7 +86,7 @@ def make_work(options: argparse.Namespace, turns: int, tokenizer: Any) -> Work:
         max_observation_tokens=options.observation_tokens,
         max_total_tokens=60 + turns * (high + options.observation_tokens),
     )
-    feedback = make_observation(None, protocol, tokenizer).token_ids
+    feedback = protocol.observe(None, tokenizer).token_ids
     assert len(feedback) == options.observation_tokens
     return Work(tasks=tuple(tasks), lengths=lengths, protocol=protocol, feedback=feedback)
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from holdfast.agent.env import make_observation
 from holdfast.agent.protocol import parse_action
 from holdfast.agent.trajectory import Search
 from step_own_arm import Stopwatch, action_text, protocol_for, seconds_when_idle
@@ -71,7 +70,7 @@ class Rollouts:
                 action = parse_action(action_text(scripts[i], turn), self.protocol)
                 if isinstance(action, Search):
                     hits = self.retriever.search([action.query], self.protocol.topk)[0]
-                    feedback = make_observation(hits, self.protocol, self.tokenizer).token_ids
+                    feedback = self.protocol.observe(hits, self.tokenizer).token_ids
                     contexts[i] += feedback
                     masks[i] += [0] * len(feedback)
                     going_on.append(i)

@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from holdfast.diagnose.log import Log, Series
-from holdfast_research import collection, readings
+from holdfast_research import readings
 from holdfast_research.pages import diagnosis
 from holdfast_research.pages import single_turn as page
 from holdfast_research.recordings import library
@@ -22,31 +20,10 @@ NAMED = {r.name: r for r in RECORDINGS}
 
 
 def test_every_log_is_there_and_every_cause_has_codes() -> None:
-    assert set(collection.read(library.FOLDER / library.PACKED)) == set(NAMED)
+    assert set(library.read_collection(library.FOLDER / library.PACKED)) == set(NAMED)
     for r in RECORDINGS:
         assert r.healthy or r.cause in diagnosis.RIGHT
         assert set(r.also) <= set(diagnosis.RIGHT)
-
-
-def a_log(values: list[float]) -> Log:
-    steps = np.arange(1, len(values) + 1)
-    series = {
-        name: Series(steps, np.array(values) * (k + 1)) for k, name in enumerate(("reward/mean", "lr", "a", "b", "c"))
-    }
-    return Log(format="holdfast", host="holdfast", name="x", series=series, steps=steps)
-
-
-def test_copies_are_the_same_for_the_same_name_and_stay_causal() -> None:
-    log = a_log([0.1 * i for i in range(20)])
-    once, again, other = (library.copies(log, name) for name in ("one", "one", "other"))
-    noisy = [c["noise"].series["reward/mean"].values for c in (once, again, other)]
-    np.testing.assert_array_equal(noisy[0], noisy[1])
-    assert (noisy[0] != noisy[2]).any() and (noisy[0] != log.series["reward/mean"].values).any()
-    np.testing.assert_array_equal(once["noise"].series["lr"].values, log.series["lr"].values)
-    assert once["half"].steps.tolist() == list(range(2, 21, 2))
-    assert once["fifth"].series["a"].steps.tolist() == [5, 10, 15, 20]
-    assert len(once["gaps"].series) == 4 and "reward/mean" in once["gaps"].series
-    assert once["cut"].steps[-1] == 16
 
 
 def test_a_collapse_is_found_long_before_half_of_the_reward_is_lost_and_a_cured_run_left_in_peace() -> None:
@@ -68,7 +45,7 @@ def test_a_finding_before_the_fault_is_early_and_not_found() -> None:
 def a_case(testbed: str, *, healthy: bool, findings: int, right: bool = False) -> diagnosis.Case:
     cause, lead = ("healthy-noisy", None) if healthy else ("truncation", 1.0 if findings else None)
     return diagnosis.Case(
-        name="x", testbed=testbed, host="trl", cause=cause, copy="", healthy=healthy, fell=not healthy, lead=lead,
+        name="x", testbed=testbed, host="trl", cause=cause, stock=False, healthy=healthy, fell=not healthy, lead=lead,
         early=False, alarm=healthy and findings > 0, findings=(("TRN001", 5),) * findings, right=right, silent=(),
     )  # fmt: skip
 
@@ -134,7 +111,7 @@ def a_recording(folder: Path, name: str, cause: str, rows: list[dict[str, Any]],
     row = {"testbed": "t", "host": "trl", "split": "practice", "seed": 1, "steps": len(rows), "how": "", "recipe": "t"}
     recording = Recording(name=name, cause=cause, settings=settings, **row, **more)
     log = {"trainer_state.json": json.dumps({"log_history": rows, "global_step": len(rows)})}
-    collection.write(folder / PACKED, {**collection.read(folder / PACKED), name: log})
+    library.write_collection(folder / PACKED, {**library.read_collection(folder / PACKED), name: log})
     return recording
 
 
@@ -163,7 +140,7 @@ def test_logs_of_the_local_trainer_are_judged_whole_and_with_a_row_in_ten_and_wh
     folder = folder_of("real-model")
     recordings = read_manifest(folder)
     assert len(recordings) == 8 and all(recording.healthy for recording in recordings)
-    assert set(collection.read(folder / PACKED)) == {recording.name for recording in recordings}
+    assert set(library.read_collection(folder / PACKED)) == {recording.name for recording in recordings}
     views = page.views(recordings[0], folder)
     assert len(views["whole"].steps) == 24 and views["every 10"].steps.tolist() == [10, 20]
     assert views["whole"].settings["train.group_size"] == 6

@@ -212,21 +212,6 @@ def test_time_left_is_of_the_steps_that_are_left(tmp_path: Path) -> None:
     run_jobs(jobs, 2, tmp_path / "logs", watch)
 
 
-def test_time_left_is_at_the_pace_of_this_session(tmp_path: Path) -> None:
-    jobs = [job(tmp_path, arm) for arm in ("a", "b")]
-
-    def made(at: Job, seconds: float) -> None:
-        at.folder.mkdir(parents=True, exist_ok=True)
-        (at.folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "time/step_s": seconds}) + "\n")
-
-    made(jobs[0], 2.0)  # on another machine
-    meter = jobs_module._Meter(jobs)
-    assert meter.left([], 1) == 5 * 2.0
-    made(jobs[1], 7.0)
-    meter.look(jobs)
-    assert meter.left([], 1) == 4 * 7.0
-
-
 def test_the_real_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     mine = job(tmp_path, "a")

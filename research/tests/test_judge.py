@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_research import judge
+from holdfast_research import judge, signs
 from holdfast_research.series import RunSeries
 from holdfast_research.values import Runs, Status
 
@@ -56,57 +56,57 @@ ONE_ARM = [
     (judge.holds("A"), {}, HOLD, SHOWN),
     (judge.holds("A"), {}, SHALLOW, NOT_SHOWN),  # no collapse, and no hold either
     (judge.holds("A"), {}, [0.0] * 60, NOT_SHOWN),  # it never learned, so it held nothing
-    (judge.displaced_before_drop("A"), {CORRECT: ramp(0.01, 20, -0.01)}, SPIRAL, SHOWN),
-    (judge.displaced_before_drop("A"), {CORRECT: ramp(0.01, 40, -0.01)}, SPIRAL, NOT_SHOWN),
-    (judge.displaced_before_drop("A"), {}, SPIRAL, CANNOT_TELL),  # never logged is not never below
-    (judge.never_displaced("A"), {CORRECT: 0.01}, HOLD, SHOWN),
-    (judge.never_displaced("A"), {CORRECT: ramp(0.01, 50, -0.01)}, HOLD, NOT_SHOWN),
-    (judge.likelihood_decays_first("A"), {LIKELY: ramp(-0.5, 15, -0.01)}, SPIRAL, SHOWN),
-    (judge.likelihood_decays_first("A"), {LIKELY: ramp(-0.5, 15, -1e-4)}, SPIRAL, NOT_SHOWN),
+    (signs.displaced_before_drop("A"), {CORRECT: ramp(0.01, 20, -0.01)}, SPIRAL, SHOWN),
+    (signs.displaced_before_drop("A"), {CORRECT: ramp(0.01, 40, -0.01)}, SPIRAL, NOT_SHOWN),
+    (signs.displaced_before_drop("A"), {}, SPIRAL, CANNOT_TELL),  # never logged is not never below
+    (signs.never_displaced("A"), {CORRECT: 0.01}, HOLD, SHOWN),
+    (signs.never_displaced("A"), {CORRECT: ramp(0.01, 50, -0.01)}, HOLD, NOT_SHOWN),
+    (signs.likelihood_decays_first("A"), {LIKELY: ramp(-0.5, 15, -0.01)}, SPIRAL, SHOWN),
+    (signs.likelihood_decays_first("A"), {LIKELY: ramp(-0.5, 15, -1e-4)}, SPIRAL, NOT_SHOWN),
     # It decays 7 steps before the drop, but the reward has long stopped rising:
-    (judge.likelihood_decays_first("A"), {LIKELY: [-0.01 * abs(k - 25) for k in range(1, N + 1)]}, SPIRAL, NOT_SHOWN),
-    (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": -0.2}, SPIRAL, SHOWN),
-    (judge.queries_drift_more("A"), {**DRIFT, "drift/positive/query": ramp(0.0, 34, -0.2)}, SPIRAL, NOT_SHOWN),
-    (judge.displacement_deepens("A"), {CORRECT: ramp(0.01, 20, -0.01)}, SPIRAL, SHOWN),
-    (judge.displacement_deepens("A"), {CORRECT: ramp(-0.5, 10, 0.01)}, SPIRAL, NOT_SHOWN),
-    (judge.incorrect_not_raised("A"), {CORRECT: -0.1, INCORRECT: -0.2}, SPIRAL, SHOWN),
-    (judge.incorrect_not_raised("A"), {CORRECT: -0.1, INCORRECT: 0.1}, SPIRAL, NOT_SHOWN),
-    (judge.incorrect_not_raised("A"), {CORRECT: 0.1, INCORRECT: 0.1}, SPIRAL, CANNOT_TELL),
-    (judge.incorrect_below_correct("A"), {LIKELY: -0.5, LESS_LIKELY: -0.6}, HOLD, SHOWN),
+    (signs.likelihood_decays_first("A"), {LIKELY: [-0.01 * abs(k - 25) for k in range(1, N + 1)]}, SPIRAL, NOT_SHOWN),
+    (signs.queries_drift_more("A"), {**DRIFT, "drift/positive/query": -0.2}, SPIRAL, SHOWN),
+    (signs.queries_drift_more("A"), {**DRIFT, "drift/positive/query": ramp(0.0, 34, -0.2)}, SPIRAL, NOT_SHOWN),
+    (signs.displacement_deepens("A"), {CORRECT: ramp(0.01, 20, -0.01)}, SPIRAL, SHOWN),
+    (signs.displacement_deepens("A"), {CORRECT: ramp(-0.5, 10, 0.01)}, SPIRAL, NOT_SHOWN),
+    (signs.incorrect_not_raised("A"), {CORRECT: -0.1, INCORRECT: -0.2}, SPIRAL, SHOWN),
+    (signs.incorrect_not_raised("A"), {CORRECT: -0.1, INCORRECT: 0.1}, SPIRAL, NOT_SHOWN),
+    (signs.incorrect_not_raised("A"), {CORRECT: 0.1, INCORRECT: 0.1}, SPIRAL, CANNOT_TELL),
+    (signs.incorrect_below_correct("A"), {LIKELY: -0.5, LESS_LIKELY: -0.6}, HOLD, SHOWN),
     # Only after the drop:
-    (judge.incorrect_below_correct("A"), {LIKELY: -1, LESS_LIKELY: ramp(0, 33, -2)}, SPIRAL, NOT_SHOWN),
-    (judge.entropy_surges_alone("A", LENGTH), {ENTROPY: ramp(1, 20, 0.1), LENGTH: ramp(50, 40, 5)}, SPIRAL, SHOWN),
-    (judge.entropy_surges_alone("A", LENGTH), {ENTROPY: ramp(1, 20, 0.1), LENGTH: ramp(50, 15, 5)}, SPIRAL, NOT_SHOWN),
-    (judge.entropy_before_drop("A"), {ENTROPY: ramp(1, 20, 0.1)}, SPIRAL, SHOWN),
-    (judge.entropy_before_drop("A"), {ENTROPY: ramp(1, 33, 0.1)}, SPIRAL, NOT_SHOWN),
-    (judge.gradient_calm_at_drop("A"), {"grad/norm": 0.3}, SPIRAL, SHOWN),
-    (judge.gradient_calm_at_drop("A"), {"grad/norm": ramp(0.3, 28, 1.0)}, SPIRAL, NOT_SHOWN),
-    (judge.gradient_surges("A"), {"grad/norm": ramp(0.3, 40, 1)}, SPIRAL, SHOWN),
-    (judge.gradient_surges("A"), {"grad/norm": [*[0.3] * 39, 1.0, *[0.3] * 20]}, SPIRAL, NOT_SHOWN),  # one step
-    (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.2)}, SPIRAL, SHOWN),
-    (judge.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.02)}, SPIRAL, NOT_SHOWN),
-    (judge.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 20, -0.01)}, HOLD, SHOWN),
-    (judge.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 50, -0.5)}, HOLD, NOT_SHOWN),
-    (judge.first_action_crosses("A"), {FIRST: ramp(-0.2, 30, -0.1), SECOND: -0.3}, SPIRAL, SHOWN),
-    (judge.first_action_crosses("A"), {FIRST: ramp(-0.4, 30, -0.1), SECOND: -0.3}, SPIRAL, NOT_SHOWN),
-    (judge.first_action_crosses("A"), {FIRST: ramp(-0.2, 34, -0.1), SECOND: -0.3}, SPIRAL, NOT_SHOWN),  # after the drop
-    (judge.first_action_crosses("A"), {FIRST: ramp(-0.2, 30, -0.1), SECOND: -0.3}, HOLD, CANNOT_TELL),
-    (judge.first_action_crosses_by_the_end("A"), {FIRST: ramp(-0.2, 30, -0.1), SECOND: -0.3}, HOLD, SHOWN),
-    (judge.first_action_decays_faster("A"), {FIRST: ramp(-1, 30, -0.1), SECOND: ramp(-1, 30, -0.05)}, SPIRAL, SHOWN),
+    (signs.incorrect_below_correct("A"), {LIKELY: -1, LESS_LIKELY: ramp(0, 33, -2)}, SPIRAL, NOT_SHOWN),
+    (signs.entropy_surges_alone("A", LENGTH), {ENTROPY: ramp(1, 20, 0.1), LENGTH: ramp(50, 40, 5)}, SPIRAL, SHOWN),
+    (signs.entropy_surges_alone("A", LENGTH), {ENTROPY: ramp(1, 20, 0.1), LENGTH: ramp(50, 15, 5)}, SPIRAL, NOT_SHOWN),
+    (signs.entropy_before_drop("A"), {ENTROPY: ramp(1, 20, 0.1)}, SPIRAL, SHOWN),
+    (signs.entropy_before_drop("A"), {ENTROPY: ramp(1, 33, 0.1)}, SPIRAL, NOT_SHOWN),
+    (signs.gradient_calm_at_drop("A"), {"grad/norm": 0.3}, SPIRAL, SHOWN),
+    (signs.gradient_calm_at_drop("A"), {"grad/norm": ramp(0.3, 28, 1.0)}, SPIRAL, NOT_SHOWN),
+    (signs.gradient_surges("A"), {"grad/norm": ramp(0.3, 40, 1)}, SPIRAL, SHOWN),
+    (signs.gradient_surges("A"), {"grad/norm": [*[0.3] * 39, 1.0, *[0.3] * 20]}, SPIRAL, NOT_SHOWN),  # one step
+    (signs.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.2)}, SPIRAL, SHOWN),
+    (signs.ratio_drifts_before_drop("A"), {"ratio/log_product": ramp(0, 20, -0.02)}, SPIRAL, NOT_SHOWN),
+    (signs.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 20, -0.01)}, HOLD, SHOWN),
+    (signs.ratio_never_drifts("A"), {"ratio/log_product": ramp(0, 50, -0.5)}, HOLD, NOT_SHOWN),
+    (signs.first_action_crosses("A"), {FIRST: ramp(-0.2, 30, -0.1), SECOND: -0.3}, SPIRAL, SHOWN),
+    (signs.first_action_crosses("A"), {FIRST: ramp(-0.4, 30, -0.1), SECOND: -0.3}, SPIRAL, NOT_SHOWN),
+    (signs.first_action_crosses("A"), {FIRST: ramp(-0.2, 34, -0.1), SECOND: -0.3}, SPIRAL, NOT_SHOWN),  # after the drop
+    (signs.first_action_crosses("A"), {FIRST: ramp(-0.2, 30, -0.1), SECOND: -0.3}, HOLD, CANNOT_TELL),
+    (signs.first_action_crosses_by_the_end("A"), {FIRST: ramp(-0.2, 30, -0.1), SECOND: -0.3}, HOLD, SHOWN),
+    (signs.first_action_decays_faster("A"), {FIRST: ramp(-1, 30, -0.1), SECOND: ramp(-1, 30, -0.05)}, SPIRAL, SHOWN),
     # Only after the drop:
-    (judge.first_action_decays_faster("A"), {FIRST: ramp(-1, 40, -1), SECOND: ramp(-1, 30, -0.1)}, SPIRAL, NOT_SHOWN),
-    (judge.first_action_match_rises("A"), {MATCH: ramp(0.3, 10, 0.01)}, SPIRAL, SHOWN),
+    (signs.first_action_decays_faster("A"), {FIRST: ramp(-1, 40, -1), SECOND: ramp(-1, 30, -0.1)}, SPIRAL, NOT_SHOWN),
+    (signs.first_action_match_rises("A"), {MATCH: ramp(0.3, 10, 0.01)}, SPIRAL, SHOWN),
     # Up, and down again by the drop:
-    (judge.first_action_match_rises("A"), {MATCH: [0.3, *[0.6] * 20, *[0.2] * 40]}, SPIRAL, NOT_SHOWN),
-    (judge.first_action_match_rises("A"), {MATCH: ramp(0.3, 10, 0.01)}, HOLD, CANNOT_TELL),
-    (judge.first_action_match_rises_by_the_end("A"), {MATCH: ramp(0.3, 10, 0.01)}, HOLD, SHOWN),
-    (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 10, 0.03)}, SPIRAL, SHOWN),
-    (judge.most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, SPIRAL, NOT_SHOWN),
-    (judge.never_most_displaced("A"), {"displacement/fraction": 0.4}, HOLD, SHOWN),
-    (judge.never_most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, HOLD, NOT_SHOWN),
-    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, HOLD, SHOWN),
-    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.3}, HOLD, NOT_SHOWN),
-    (judge.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, SPIRAL, CANNOT_TELL),
+    (signs.first_action_match_rises("A"), {MATCH: [0.3, *[0.6] * 20, *[0.2] * 40]}, SPIRAL, NOT_SHOWN),
+    (signs.first_action_match_rises("A"), {MATCH: ramp(0.3, 10, 0.01)}, HOLD, CANNOT_TELL),
+    (signs.first_action_match_rises_by_the_end("A"), {MATCH: ramp(0.3, 10, 0.01)}, HOLD, SHOWN),
+    (signs.most_displaced("A"), {"displacement/fraction": ramp(0.2, 10, 0.03)}, SPIRAL, SHOWN),
+    (signs.most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, SPIRAL, NOT_SHOWN),
+    (signs.never_most_displaced("A"), {"displacement/fraction": 0.4}, HOLD, SHOWN),
+    (signs.never_most_displaced("A"), {"displacement/fraction": ramp(0.2, 33, 0.03)}, HOLD, NOT_SHOWN),
+    (signs.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, HOLD, SHOWN),
+    (signs.searches_end_below("A", 1.2), {"rollout/searches": 1.3}, HOLD, NOT_SHOWN),
+    (signs.searches_end_below("A", 1.2), {"rollout/searches": 1.1}, SPIRAL, CANNOT_TELL),
 ]
 
 
@@ -163,7 +163,7 @@ def test_a_drop_is_counted_in_optimizer_steps(make_run: MakeRun, ours: int, othe
 
 SURGE, CALM = ramp(1.0, 20, 0.05), ramp(1.0, 20, 0.005)
 NO_SURGE, POSTPONED = judge.no_surge_where("A", "B"), judge.postpones_surge("A", "B")
-BACK = judge.brings_back_searches("A", "B", 2.0, 1.2)
+BACK = signs.brings_back_searches("A", "B", 2.0, 1.2)
 
 
 @pytest.mark.parametrize(
@@ -202,11 +202,11 @@ def test_searches_are_not_asked_of_a_run_that_falls(make_run: MakeRun) -> None:
 
 def test_a_control_in_a_run_that_holds_leaves_out_what_fell(make_run: MakeRun) -> None:
     calm, moved = {"displacement/correct": 0.01}, {"displacement/correct": -0.01}
-    test = judge.where_it_held("A", judge.never_displaced("A"))
+    test = judge.where_it_held("A", signs.never_displaced("A"))
     three = seeds(make_run, "A", HOLD, calm)["A"]
     verdict = test({"A": (*three, make_run("A", 4, SPIRAL, moved))})
     assert verdict.word is SHOWN and verdict.because.endswith("on 3 of 3 seeds (0.44 to 1.00); on 1 it fell")
-    assert test({"A": three}) == judge.never_displaced("A")({"A": three})
+    assert test({"A": three}) == signs.never_displaced("A")({"A": three})
     nothing = test(seeds(make_run, "A", SPIRAL, calm))
     assert nothing.word is CANNOT_TELL and "A fell on every seed" in nothing.because
     assert test({}).because == judge.NOBODY
@@ -215,7 +215,7 @@ def test_a_control_in_a_run_that_holds_leaves_out_what_fell(make_run: MakeRun) -
 def test_a_habit_is_asked_only_where_there_is_something_to_learn(make_run: MakeRun) -> None:
     """A run whose reward never rose stays at one search because of that."""
     once = {"rollout/searches": 1.0}
-    test = judge.where_it_learned("A", judge.searches_end_below("B", 1.2))
+    test = judge.where_it_learned("A", signs.searches_end_below("B", 1.2))
     assert word(test, seeds(make_run, "A", HOLD), seeds(make_run, "B", [0.2] * N, once)) is SHOWN
     for idle in ([0.2] * N, SHALLOW):
         nothing = test({**seeds(make_run, "A", idle), **seeds(make_run, "B", HOLD, once)})
@@ -260,7 +260,7 @@ def test_the_tally(answers: list[bool | None], expected: Status) -> None:
 
 def test_the_numbers_of_every_seed_are_kept(make_run: MakeRun) -> None:
     metrics = {"displacement/correct": ramp(0.01, 20, -0.01)}
-    verdict = judge.displaced_before_drop("A")(seeds(make_run, "A", SPIRAL, metrics))
+    verdict = signs.displaced_before_drop("A")(seeds(make_run, "A", SPIRAL, metrics))
     # Step 23: (.01 + .01 + 0 - .01 - .02) / 5 < 0. Step 34: (.8 + .7 + .6 + .5 + .4) / 5 = .6 < .8 × .8.
     assert verdict.numbers["1"] == {"displacement < 0": 23, "reward drop": 34}
     assert verdict.because == "correct rollouts were displaced before the reward dropped on 3 of 3 seeds (0.44 to 1.00)"

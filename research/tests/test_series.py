@@ -12,7 +12,7 @@ from holdfast.base.errors import DataError
 from holdfast.base.glossary import glossary_entry
 from holdfast_research.results import warning_rows
 from holdfast_research.series import RunSeries, read_run, summarise
-from holdfast_research.signals import SIGNALS, warnings_of
+from holdfast_research.signs import SIGNALS, warnings_of
 
 MakeRun = Callable[..., RunSeries]
 

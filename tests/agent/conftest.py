@@ -1,14 +1,16 @@
-"""Policies that follow a script, and the models of `tests/model`."""
+"""Policies that follow a script, a retriever that finds what it is given, and the models of `tests/model`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from holdfast.base.errors import RetrievalError
 from holdfast.model.policy import Completion, Request
+from holdfast.retrieval.types import Document, Hit
 
 from ..model.conftest import make_model, reference, tokenizer
 
@@ -48,6 +50,35 @@ class ScriptedPolicy:
 
     def release(self, ids: Any) -> None:
         self.released += ids
+        self.queue = [request for request in self.queue if request.id not in ids]
+
+
+class Shelf:
+    """Finds for a query what `find` returns, and keeps the calls. A query of `broken` fails as often as its number
+    says."""
+
+    def __init__(
+        self,
+        find: Callable[[str], Sequence[Document]] = lambda query: [Document(query, query)],
+        broken: Mapping[str, int] | None = None,
+        *,
+        in_process: bool = True,
+        error: type[RetrievalError] = RetrievalError,
+    ) -> None:
+        self.find, self.broken, self.in_process, self.error = find, dict(broken or {}), in_process, error
+        self.calls: list[list[str]] = []
+
+    @property
+    def queries(self) -> list[str]:
+        return [query for call in self.calls for query in call]
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.calls.append(list(queries))
+        for query in queries:
+            self.broken[query] = self.broken.get(query, 0) - 1
+            if self.broken[query] >= 0:
+                raise self.error(f"no answer for {query}")
+        return [[Hit(document, 1.0) for document in self.find(query)[:k]] for query in queries]
 
 
 @pytest.fixture

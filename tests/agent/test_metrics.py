@@ -360,6 +360,7 @@ def said(text: str, tokenizer: Any = None) -> Turn:
         ("</information> <search> b </search>", "polluted"),
         ("<answer> a <search> b </answer>", "polluted"),
         ("<search>  </search>", "polluted"),
+        ("<search> Orsa", "polluted"),
         ("<think> and </think> so", "collapsed"),
         ("", "collapsed"),
     ],

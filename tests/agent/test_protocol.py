@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.agent.env import allot, format_hits, make_observation
+from holdfast.agent.env import format_hits
 from holdfast.agent.protocol import CLEAN, SEARCH_R1, parse_action, parse_turn, render_prompt
 from holdfast.agent.trajectory import Answer, Invalid, Search
 from holdfast.base.errors import ConfigError
@@ -185,15 +185,15 @@ def hits(*texts: str) -> list[Hit]:
 
 
 def test_what_is_shown_and_its_budget_at_the_boundary(tokenizer):
-    seen = make_observation(hits("the lake", "漢字"), CLEAN, tokenizer)
+    seen = CLEAN.observe(hits("the lake", "漢字"), tokenizer)
     assert seen.text == "\n\n<information>Doc 1(Title: T0) the lake\nDoc 2(Title: T1) 漢字</information>\n\n"
     n = len(seen.token_ids)
-    assert make_observation(hits("the lake", "漢字"), replace(CLEAN, max_observation_tokens=n), tokenizer) == seen
-    less = make_observation(hits("the lake", "漢字"), replace(CLEAN, max_observation_tokens=n - 1), tokenizer)
+    assert replace(CLEAN, max_observation_tokens=n).observe(hits("the lake", "漢字"), tokenizer) == seen
+    less = replace(CLEAN, max_observation_tokens=n - 1).observe(hits("the lake", "漢字"), tokenizer)
     assert less.truncated and len(less.token_ids) == n - 1
-    assert make_observation([], CLEAN, tokenizer).text == "\n\n<information>Nothing was found.</information>\n\n"
-    assert make_observation([], SEARCH_R1, tokenizer).text == "\n\n<information></information>\n\n"
-    assert make_observation(None, CLEAN, tokenizer).text == f"\n\n{CLEAN.invalid_note}\n\n"
+    assert CLEAN.observe([], tokenizer).text == "\n\n<information>Nothing was found.</information>\n\n"
+    assert SEARCH_R1.observe([], tokenizer).text == "\n\n<information></information>\n\n"
+    assert CLEAN.observe(None, tokenizer).text == f"\n\n{CLEAN.invalid_note}\n\n"
 
 
 def test_any_passages_any_budget(tokenizer):
@@ -204,7 +204,7 @@ def test_any_passages_any_budget(tokenizer):
     for _ in range(200):
         found = hits(*("".join(rng.choices(pieces, k=rng.randint(0, 80))) for _ in range(rng.randint(1, 5))))
         limit = rng.randint(tags + 1, 250)
-        seen = make_observation(found, replace(CLEAN, max_observation_tokens=limit), tokenizer)
+        seen = replace(CLEAN, max_observation_tokens=limit).observe(found, tokenizer)
         assert len(seen.token_ids) <= limit
         assert seen.text == decode(tokenizer, seen.token_ids)
         assert seen.text.startswith("\n\n<information>")
@@ -216,20 +216,6 @@ def test_any_passages_any_budget(tokenizer):
             # A halved character is up to three tokens per passage; otherwise a cut wastes nothing.
             assert len(seen.token_ids) >= limit - 3 * len(found) - 2
     assert 20 < cuts < 180
-
-
-@pytest.mark.parametrize(
-    ("lengths", "room", "shares"),
-    [
-        ([10, 3, 8], 15, [6, 3, 6]),  # 3 fits; 12 are left for two: 6 each
-        ([10, 3, 8], 20, [9, 3, 8]),  # the longest pays alone
-        ([5, 5], 9, [5, 4]),  # of equals the better-ranked gets the odd token
-        ([5, 0], 3, [3, 0]),
-        ([4], -2, [0]),
-    ],
-)
-def test_shares(lengths, room, shares):
-    assert allot(lengths, room) == shares
 
 
 # ---- spans of text as spans of tokens

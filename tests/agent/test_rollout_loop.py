@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -17,27 +17,18 @@ from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Answer, Invalid, Search, Status
 from holdfast.base.errors import RetrievalError
 from holdfast.model.hf import HFPolicy
-from holdfast.retrieval.types import Document, Hit
+from holdfast.retrieval.types import Document
+
+from .conftest import Shelf
 
 LAKE = Document("d1", '"Lake"\nThe lake of Orsa.')
 SEARCH, SEARCH_TOWN = "<search> lake </search>\n\n", "<search> town </search>\n\n"
 ANSWER = "so <answer> Orsa </answer>\n\n"
 
 
-class Shelf:
-    """Answers every query with LAKE; fails for queries in `broken` as often as the number says."""
-
-    def __init__(self, broken: dict[str, int] | None = None, *, in_process: bool = True) -> None:
-        self.broken, self.in_process = dict(broken or {}), in_process
-        self.calls: list[list[str]] = []
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        self.calls.append(list(queries))
-        for query in queries:
-            if self.broken.get(query, 0) > 0:
-                self.broken[query] -= 1
-                raise RetrievalError(f"no answer for {query}")
-        return [[Hit(LAKE, 1.0)] * k for _ in queries]
+def lakes(**settings: Any) -> Shelf:
+    """Finds the lake, whatever is asked."""
+    return Shelf(lambda query: [LAKE], **settings)
 
 
 @pytest.fixture
@@ -53,7 +44,7 @@ def run(tokenizer, scripted):
         ]
         stats = RolloutStats()
         settings = {"backoff_seconds": 0.0, "protocol": protocol or replace(CLEAN, topk=1), "stats": stats} | settings
-        done = run_rollouts(tasks, policy=policy, retriever=retriever or Shelf(), tokenizer=tokenizer, **settings)
+        done = run_rollouts(tasks, policy=policy, retriever=retriever or lakes(), tokenizer=tokenizer, **settings)
         return done, policy, stats
 
     return run
@@ -104,7 +95,7 @@ def test_the_answer_span_covers_tags_and_overhang(run, tokenizer):
 
 @pytest.mark.parametrize("last", [SEARCH, "hm"])
 def test_the_last_turn_without_an_answer_is_truncated(run, last):
-    retriever = Shelf()
+    retriever = lakes()
     (trajectory,), _, stats = run({"a": [SEARCH, last]}, protocol=replace(CLEAN, max_turns=2), retriever=retriever)
     assert trajectory.status is Status.TRUNCATED and trajectory.answer is None
     assert len(trajectory.turns) == 2 and trajectory.turns[1].observation == ()
@@ -121,7 +112,7 @@ def test_tokens_per_turn_and_in_total_are_budgets(run, tokenizer):
 
 
 def test_a_search_that_uses_up_the_budget_is_not_sent(run, tokenizer):
-    retriever, used = Shelf(), 3 + len(tokenizer(SEARCH)["input_ids"])
+    retriever, used = lakes(), 3 + len(tokenizer(SEARCH)["input_ids"])
     protocol = replace(CLEAN, max_total_tokens=used)
     (trajectory,), _, stats = run({"a": [SEARCH]}, protocol=protocol, retriever=retriever)
     assert trajectory.status is Status.TRUNCATED and trajectory.turns[0].action == Search("lake")
@@ -158,7 +149,7 @@ def test_a_cut_observation_is_counted(run):
 
 @pytest.mark.parametrize("in_process", [True, False])
 def test_a_broken_search_ends_its_episode_alone(run, in_process):
-    retriever = Shelf({"town": 99}, in_process=in_process)
+    retriever = lakes(broken={"town": 99}, in_process=in_process)
     script = {"a": [SEARCH, ANSWER], "b": [SEARCH_TOWN, ANSWER], "c": [SEARCH_TOWN, ANSWER]}
     (a, b, c), policy, stats = run(script, retriever=retriever, retries=2)
     assert a.status is Status.OK
@@ -189,13 +180,13 @@ def test_decoding_goes_on_while_a_search_is_out(run, scripted):
                 raise RetrievalError("the policy stood still")
             return super().search(queries, k)
 
-    (a, *_), _, _ = run(script, policy=policy, retriever=Slow(in_process=False), retries=0)
+    (a, *_), _, _ = run(script, policy=policy, retriever=Slow(lambda query: [LAKE], in_process=False), retries=0)
     assert a.status is Status.OK and a.turns[0].hits == ("d1",)
 
 
 def test_lost_searches_find_nothing_by_each_tasks_own_luck(run):
     script = {f"t{i}": [SEARCH, SEARCH, ANSWER] for i in range(60)}
-    shelf = Shelf()
+    shelf = lakes()
     trajectories, _, stats = run(script, wrap=partial(lose_searches, probability=0.3), retriever=shelf)
     missed = [tuple(not turn.hits for turn in trajectory.turns[:2]) for trajectory in trajectories]
     assert len(set(missed)) == 4, "the two searches of an episode have their own luck"
@@ -221,7 +212,7 @@ def test_bugs_of_a_retriever_are_not_swallowed(run):
 def test_task_ids_are_unique(tokenizer, scripted):
     task = Task(id="a", example_id="q", prompt=(5,), seed=0)
     with pytest.raises(ValueError, match="same id"):
-        run_rollouts([task, task], policy=scripted({}), retriever=Shelf(), protocol=CLEAN, tokenizer=tokenizer)
+        run_rollouts([task, task], policy=scripted({}), retriever=lakes(), protocol=CLEAN, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize(("in_process", "max_rows"), [(True, 4), (False, 512)])
@@ -238,7 +229,7 @@ def test_with_a_model_every_logprob_is_exact(make_model, tokenizer, reference, i
     with torch.no_grad():  # those letters often
         model.lm_head.weight[tokenizer.convert_tokens_to_ids(list("seoa"))] *= 1.7
     policy = HFPolicy(model, tokenizer, max_rows=max_rows)
-    retriever = Shelf(in_process=in_process)
+    retriever = lakes(in_process=in_process)
     trajectories = run_rollouts(tasks, policy=policy, retriever=retriever, protocol=protocol, tokenizer=tokenizer)
     assert {trajectory.status for trajectory in trajectories} == {Status.OK, Status.TRUNCATED}
     assert {type(turn.action) for t in trajectories for turn in t.turns} == {Search, Answer, Invalid}

@@ -21,6 +21,7 @@ from holdfast.model.policy import Completion, Request
 from holdfast.retrieval.types import Document, Hit
 
 from ..waiting import wait_for
+from .conftest import Shelf
 
 _OPERATORS: dict[type, Callable[[float, float], float]] = {ast.Add: operator.add, ast.Mult: operator.mul}
 
@@ -48,19 +49,6 @@ class Calculator:
         if isinstance(node, ast.Constant):
             return float(node.value)  # type: ignore[arg-type]
         return _OPERATORS[type(node.op)](self._value(node.left), self._value(node.right))
-
-
-class Shelf:
-    in_process = True
-
-    def __init__(self) -> None:
-        self.queries: list[str] = []
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        self.queries += queries
-        if "broken" in queries:
-            raise RetrievalError("the shelf is broken")
-        return [[Hit(Document(query, query), 1.0)] * k for query in queries]
 
 
 class Echo:
@@ -105,7 +93,7 @@ def calculate(expression: str) -> ToolCall:
 
 
 def test_a_calculator_is_a_second_tool() -> None:
-    calculator, shelf, usage = Calculator(), Shelf(), ModelUsage()
+    calculator, shelf, usage = Calculator(), Shelf(broken={"broken": 1}), ModelUsage()
     agents = {
         "a": asks(say(5), ToolCall(SEARCH, "lake"), calculate("2*3"), say(6, 7)),
         "b": asks(calculate("2*3"), calculate("1+2*3"), ToolCall(SEARCH, "broken")),
@@ -182,27 +170,16 @@ def hits_of(query: str) -> list[Hit]:
     return [Hit(Document(query, query), 1.0)]
 
 
-class Picky:
-    def __init__(
-        self, fails: dict[str, int], error: type[RetrievalError] = RetrievalError, *, in_process: bool = False
-    ) -> None:
-        self.fails, self.error, self.in_process, self.calls = fails, error, in_process, []
-
-    def search(self, queries, k):
-        self.calls.append(list(queries))
-        for query in queries:
-            self.fails[query] = self.fails.get(query, 0) - 1
-            if self.fails[query] >= 0:
-                raise self.error(f"cannot {query}")
-        return [hits_of(query) for query in queries]
+def away(fails: dict[str, int], error: type[RetrievalError] = RetrievalError) -> Shelf:
+    return Shelf(broken=fails, error=error, in_process=False)
 
 
 def test_after_a_failure_queries_are_tried_one_by_one():
     pauses = []
-    retriever = Picky({"bad": 99, "flaky": 1})
+    retriever = away({"bad": 99, "flaky": 1})
     results, stats = search_with_retries(retriever, ["good", "flaky", "bad"], 1, Retries(3, backoff=0.5), pauses.append)
     assert results[0] == hits_of("good") and results[1] == hits_of("flaky")
-    assert isinstance(results[2], RetrievalError) and "cannot bad" in str(results[2])
+    assert isinstance(results[2], RetrievalError) and "no answer for bad" in str(results[2])
     assert retriever.calls == [["good", "flaky", "bad"], ["good"], ["flaky"], ["bad"], ["bad"], ["bad"]]
     assert len(pauses) == 3, "one pause a round whatever the number of queries"
     assert (stats.calls, stats.retries) == (6, 3 + 1 + 1)
@@ -213,8 +190,8 @@ def test_searches_wait_together_for_a_server_that_is_away(monkeypatch):
     monkeypatch.setattr(searching.time, "sleep", pauses.append)
     monkeypatch.setattr(retries, "monotonic", lambda: sum(pauses))
 
-    away = Picky({"a": 5, "b": 99, "c": 99}, RetrieverUnreachable, in_process=True)
-    queue = SearchQueue(away, 1, retries=1, backoff_seconds=0.5, patience=60)
+    shelf = Shelf(broken={"a": 5, "b": 99, "c": 99}, error=RetrieverUnreachable)
+    queue = SearchQueue(shelf, 1, retries=1, backoff_seconds=0.5, patience=60)
     queue.submit(["a"])
     assert queue.poll() == [("a", hits_of("a"))] and len(pauses) == 5
     pauses.clear()
@@ -229,12 +206,12 @@ def test_searches_wait_together_for_a_server_that_is_away(monkeypatch):
 def test_a_query_under_way_is_not_sent_again():
     gate = threading.Event()
 
-    class Gated(Picky):
+    class Gated(Shelf):
         def search(self, queries, k):
             assert gate.wait(5)
             return super().search(queries, k)
 
-    retriever, stats = Gated({}), RolloutStats()
+    retriever, stats = Gated(in_process=False), RolloutStats()
     queue = SearchQueue(retriever, 1, retries=0, backoff_seconds=0, stats=stats)
     queue.submit(["a", "b", "a"])
     queue.submit(["b", "c"])
@@ -254,19 +231,19 @@ def test_a_query_under_way_is_not_sent_again():
 
 def test_where_nobody_answers_not_every_query_waits_for_its_own_timeout():
     queries = [f"q{i}" for i in range(100)]
-    retriever = Picky(dict.fromkeys(queries, 999), RetrieverTimeout)
+    retriever = away(dict.fromkeys(queries, 999), RetrieverTimeout)
     results, stats = search_with_retries(retriever, queries, 1, Retries(2, backoff=0.0))
     assert len(results) == 100 and all(isinstance(result, RetrieverTimeout) for result in results)
     assert len(retriever.calls) == 1 + 2 * 8 and stats.retries == 2 * 8
 
 
 def test_a_query_that_is_always_refused_does_not_end_the_patience_of_others():
-    class Mixed(Picky):
+    class Mixed(Shelf):
         def search(self, queries, k):
             self.calls.append(list(queries))
             raise RetrievalError("refused") if queries == ["bad"] else RetrieverUnreachable("away")
 
-    retriever, pauses = Mixed({}), []
+    retriever, pauses = Mixed(), []
     search_with_retries(
         retriever,
         ["bad", "good"],
@@ -278,7 +255,7 @@ def test_a_query_that_is_always_refused_does_not_end_the_patience_of_others():
 
 
 def test_closing_ends_the_pauses_of_a_search():
-    retriever = Picky({"a": 999}, RetrieverUnreachable)
+    retriever = away({"a": 999}, RetrieverUnreachable)
     queue = SearchQueue(retriever, 1, retries=3, backoff_seconds=60)
     queue.submit(["a"])
     (call,) = queue.pending

@@ -25,7 +25,7 @@ from holdfast.model.tokens import decode, encode
 from holdfast.retrieval.types import Document, Hit
 
 from ..tool_templates import HERMES, OF_TRL, OURS, VARIABLES
-from .conftest import ScriptedPolicy
+from .conftest import ScriptedPolicy, Shelf
 
 BOTH = replace(NATIVE, tools=("search", "read"))
 Speaker = Callable[[str], Any]
@@ -130,13 +130,6 @@ def test_a_demonstration_is_written_with_tags_and_learnt_as_calls(speaker: Speak
 # ---- a rollout
 
 
-class Shelf:
-    in_process = True
-
-    def search(self, queries: Any, k: int) -> list[list[Hit]]:
-        return [hits("lake " * 300, "town")[:k] for _ in queries]
-
-
 class Ended(ScriptedPolicy):
     """Ends each turn with the token of the template."""
 
@@ -166,7 +159,8 @@ def test_a_rollout_searches_reads_and_answers(speaker: Speaker) -> None:
     policy = Ended(tokenizer, {"a": list(turns)})
     prompt = tuple(render_prompt("Who?", protocol, tokenizer))
     task = Task(id="a", example_id="q", prompt=prompt, seed=0)
-    (done,) = run_rollouts([task], policy=policy, retriever=Shelf(), protocol=protocol, tokenizer=tokenizer)
+    shelf = Shelf(lambda query: [hit.document for hit in hits("lake " * 300, "town")])
+    (done,) = run_rollouts([task], policy=policy, retriever=shelf, protocol=protocol, tokenizer=tokenizer)
     assert (done.status, done.answer, done.searches) == (Status.OK, "Orsa", 1)
     assert [type(turn.action) for turn in done.turns] == [Read, Search, Read, Invalid, Answer]
     seen = [turn.observation_text for turn in done.turns]

@@ -11,15 +11,15 @@ import torch
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.rewards import PARTS, score_trajectory
-from holdfast.agent.trajectory import Action, Answer, Group, Invalid, Search, Status, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Group, Invalid, Search, Status, Trajectory, Turn
 from holdfast.base.errors import ConfigError
 from holdfast.model.sampling import SamplingMask
 
 
-def turn(n, observation=(), action=None, **fields):
+def turn(n=2, observation=(), action=None, **fields):
     return Turn(
         tokens=tuple(range(100, 100 + n)),
-        logprobs=tuple(-0.1 * (k + 1) for k in range(n)),
+        logprobs=tuple(-0.5 * (k + 1) for k in range(n)),
         observation=observation,
         action=action or Search("q"),
         **fields,
@@ -104,34 +104,10 @@ OPTIONAL = (
 )
 
 
-def episode(*lengths, reward=0.0, em=0.0, status=Status.OK, prompt=(1, 2), first=10):
-    """One turn for each (tokens, observation) pair of lengths; the last token of the last turn is the answer."""
-    turns, token = [], first
-    for k, (n, observed) in enumerate(lengths):
-        last = k == len(lengths) - 1
-        turns.append(
-            Turn(
-                tokens=tuple(range(token, token + n)),
-                logprobs=tuple(-0.5 * (j + 1) for j in range(n)),
-                observation=tuple(range(token + n, token + n + observed)),
-                action=Answer("x") if last else Search("q"),
-                answer_span=(n - 1, n) if last else None,
-            )
-        )
-        token += n + observed
-    return Trajectory(
-        example_id="world/train/1",
-        prompt=prompt,
-        turns=tuple(turns),
-        reward=reward,
-        reward_parts={"em": em},
-        status=status,
-    )
-
-
-LONG = episode((2, 3), (1, 0), (3, 0), reward=1.0, em=1.0)
-SHORT = episode((1, 0), reward=0.5, first=50)
-FAILED = episode((2, 0), reward=None, status=Status.RETRIEVAL_FAILED, first=70)
+ENDED = {"action": Answer("x"), "answer_span": (0, 1)}
+LONG = trajectory(turn(2, (7, 8, 9)), turn(1), turn(3, **ENDED), reward=1.0, reward_parts={"em": 1.0})
+SHORT = trajectory(turn(1, **ENDED), reward=0.5)
+FAILED = trajectory(turn(2, **ENDED), status=Status.RETRIEVAL_FAILED)
 GROUPS = [Group("world/train/1", (LONG, SHORT)), Group("other/train/1", (FAILED,))]
 
 
@@ -178,7 +154,7 @@ def test_a_question_drawn_twice_is_one_group_and_equal_indices_of_two_data_sets_
     ("bad", "message"),
     [
         (dataclasses.replace(SHORT, reward=None), "has no reward; score it before batching"),
-        (episode((1, 0), prompt=()), "empty prompt"),
+        (trajectory(turn(1), prompt=(), reward=0.0), "empty prompt"),
         (trajectory(dataclasses.replace(turn(1), logprobs=(-1.0, -1.0)), reward=0.0), "1 tokens but 2 log-probs"),
         (trajectory(dataclasses.replace(turn(1), tokens=None, logprobs=None), reward=0.0), "turns without token ids"),
         (None, "no trajectories"),
@@ -234,16 +210,15 @@ def test_split_refuses_to_skip_or_repeat_rows(batch, parts):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "message"),
     [
-        ({"loss_mask": torch.zeros(3, 11)}, TypeError, "loss_mask must be bool"),
-        ({"loss_mask": torch.zeros(3, 4).bool()}, ValueError, r"loss_mask has shape \[3, 4\]"),
-        ({"advantages": torch.zeros(3)}, ValueError, r"advantages has shape \[3\].*\[3, 1\] or \[3, 11\]"),
-        ({"sampling_mask": SamplingMask(())}, ValueError, "sampling_mask has 0 rows, but this batch needs 3"),
+        ({"loss_mask": torch.zeros(3, 4).bool()}, r"loss_mask has shape \[3, 4\]"),
+        ({"advantages": torch.zeros(3)}, r"advantages has shape \[3\].*\[3, 1\] or \[3, 11\]"),
+        ({"sampling_mask": SamplingMask(())}, "sampling_mask has 0 rows, but this batch needs 3"),
     ],
 )
-def test_fields_that_do_not_fit_are_refused(batch, change, error, message):
-    with pytest.raises(error, match=message):
+def test_fields_that_do_not_fit_are_refused(batch, change, message):
+    with pytest.raises(ValueError, match=message):
         dataclasses.replace(batch, **change)
 
 
@@ -254,90 +229,86 @@ GOLDS = ("Lake Orsa", "Orsa")
 ALL = {"em": 1.0, "f1": 0.5, "format": 0.25, "retrieval": 0.125}
 
 
-def said(action: Action, text: str = "", observation: str = "", hits: tuple[str, ...] = ()) -> Turn:
-    return Turn(tokens=(1, 2), logprobs=(-0.1, -0.2), action=action, text=text, observation_text=observation, hits=hits)
-
-
-def scored_episode(*turns: Turn, status: Status = Status.OK) -> Trajectory:
-    return Trajectory(example_id="s/train/0", prompt=(9,), turns=turns, status=status)
-
-
-FOUND = said(Search("lake"), observation="<information>Doc 1(Title: X) The lake, Orsa.</information>", hits=("d1",))
-MISSED = said(Search("lake"), observation="<information>Doc 1(Title: X) Mora.</information>", hits=("d2",))
+FOUND = turn(
+    action=Search("lake"), observation_text="<information>Doc 1(Title: X) The lake, Orsa.</information>", hits=("d1",)
+)
+MISSED = turn(action=Search("lake"), observation_text="<information>Doc 1(Title: X) Mora.</information>", hits=("d2",))
 
 
 def test_parts_and_their_weighted_sum():
     # em 1, f1 1, format 1, retrieval 1: 1 + .5 + .25 + .125
-    scored = score_trajectory(scored_episode(FOUND, said(Answer("the orsa"))), GOLDS, ALL)
+    scored = score_trajectory(trajectory(FOUND, turn(action=Answer("the orsa"))), GOLDS, ALL)
     assert scored.reward_parts == {"em": 1.0, "f1": 1.0, "format": 1.0, "retrieval": 1.0}
     assert scored.reward == 1.875
     assert scored.correct
     # "Orsa town": em 0; f1 against "Orsa" 2·1/(2+1) = 2/3, against "Lake Orsa" 2·1/(2+2) = 1/2; nothing retrieved
-    scored = score_trajectory(scored_episode(MISSED, said(Answer("Orsa town"))), GOLDS, ALL)
+    scored = score_trajectory(trajectory(MISSED, turn(action=Answer("Orsa town"))), GOLDS, ALL)
     assert scored.reward == pytest.approx(0.5 * 2 / 3 + 0.25)
     assert not scored.correct
 
     # em and f1 are recorded whatever the weights, and the default is EM
-    scored = score_trajectory(scored_episode(said(Answer("Orsa"))), GOLDS, {"format": 0.5})
+    scored = score_trajectory(trajectory(turn(action=Answer("Orsa"))), GOLDS, {"format": 0.5})
     assert scored.reward_parts == {"em": 1.0, "f1": 1.0, "format": 1.0} and scored.reward == 0.5
-    assert score_trajectory(scored_episode(said(Answer("Orsa"))), GOLDS).reward == 1.0
+    assert score_trajectory(trajectory(turn(action=Answer("Orsa"))), GOLDS).reward == 1.0
 
 
 def test_format_wants_every_turn_valid_and_an_answer_at_the_end():
-    bad = said(Invalid("neither a search nor an answer"))
-    answer = said(Answer("Orsa"))
-    for trajectory, value in [
-        (scored_episode(answer), 1.0),
-        (scored_episode(FOUND, MISSED, answer), 1.0),
-        (scored_episode(bad, answer), 0.0),
-        (scored_episode(FOUND, status=Status.TRUNCATED), 0.0),
-        (scored_episode(FOUND, bad, status=Status.TRUNCATED), 0.0),
-        (scored_episode(), 0.0),
+    bad = turn(action=Invalid("neither a search nor an answer"))
+    answer = turn(action=Answer("Orsa"))
+    for rollout, value in [
+        (trajectory(answer), 1.0),
+        (trajectory(FOUND, MISSED, answer), 1.0),
+        (trajectory(bad, answer), 0.0),
+        (trajectory(FOUND, status=Status.TRUNCATED), 0.0),
+        (trajectory(FOUND, bad, status=Status.TRUNCATED), 0.0),
+        (trajectory(), 0.0),
     ]:
-        assert score_trajectory(trajectory, GOLDS, {"format": 1.0}).reward_parts["format"] == value
+        assert score_trajectory(rollout, GOLDS, {"format": 1.0}).reward_parts["format"] == value
 
 
 def test_thrift_is_for_correct_answers_alone():
-    right, wrong = said(Answer("Orsa")), said(Answer("Mora"))
-    for trajectory, value in [
-        (scored_episode(right), 1.0),
-        (scored_episode(FOUND, right), 1.0),
-        (scored_episode(MISSED, MISSED, FOUND, right), 1 / 3),
-        (scored_episode(wrong), 0.0),
-        (scored_episode(FOUND, wrong), 0.0),
-        (scored_episode(FOUND, status=Status.TRUNCATED), 0.0),
+    right, wrong = turn(action=Answer("Orsa")), turn(action=Answer("Mora"))
+    for rollout, value in [
+        (trajectory(right), 1.0),
+        (trajectory(FOUND, right), 1.0),
+        (trajectory(MISSED, MISSED, FOUND, right), 1 / 3),
+        (trajectory(wrong), 0.0),
+        (trajectory(FOUND, wrong), 0.0),
+        (trajectory(FOUND, status=Status.TRUNCATED), 0.0),
     ]:
-        assert score_trajectory(trajectory, GOLDS, {"thrift": 0.1}).reward == pytest.approx(0.1 * value)
+        assert score_trajectory(rollout, GOLDS, {"thrift": 0.1}).reward == pytest.approx(0.1 * value)
 
 
 def test_only_what_the_model_answered_is_scored():
-    # An answer tag in a passage, in the note after an invalid said, or in an unfinished thought is no answer.
-    quoting = said(Search("x"), observation="<information><answer> Orsa </answer></information>", hits=("d",))
-    note = said(Invalid("neither"), text="Orsa", observation="write <answer> Orsa </answer>")
+    # An answer tag in a passage, in the note after an invalid turn, or in an unfinished thought is no answer.
+    quoting = turn(
+        action=Search("x"), observation_text="<information><answer> Orsa </answer></information>", hits=("d",)
+    )
+    note = turn(action=Invalid("neither"), text="Orsa", observation_text="write <answer> Orsa </answer>")
     for turns in [(quoting,), (note,), (quoting, note)]:
-        scored = score_trajectory(scored_episode(*turns, status=Status.TRUNCATED), GOLDS, ALL)
+        scored = score_trajectory(trajectory(*turns, status=Status.TRUNCATED), GOLDS, ALL)
         assert scored.reward_parts["em"] == scored.reward_parts["f1"] == 0.0
 
 
 def test_retrieval_reads_what_the_model_saw_of_its_searches():
     weights = {"retrieval": 1.0}
-    assert score_trajectory(scored_episode(MISSED, FOUND), GOLDS, weights).reward == 1.0
-    assert score_trajectory(scored_episode(MISSED), GOLDS, weights).reward == 0.0
-    # the note after an invalid said, and the text of a search without hits, are no retrieval
-    note = said(Invalid("x"), observation="Orsa")
-    nothing = said(Search("x"), observation="<information>Orsa was not found</information>")
-    assert score_trajectory(scored_episode(note, nothing), GOLDS, weights).reward == 0.0
+    assert score_trajectory(trajectory(MISSED, FOUND), GOLDS, weights).reward == 1.0
+    assert score_trajectory(trajectory(MISSED), GOLDS, weights).reward == 0.0
+    # the note after an invalid turn, and the text of a search without hits, are no retrieval
+    note = turn(action=Invalid("x"), observation_text="Orsa")
+    nothing = turn(observation_text="<information>Orsa was not found</information>")
+    assert score_trajectory(trajectory(note, nothing), GOLDS, weights).reward == 0.0
     # a golden answer of which nothing is left is not found in every passage
-    assert score_trajectory(scored_episode(MISSED), ("The", "Orsa"), weights).reward == 0.0
+    assert score_trajectory(trajectory(MISSED), ("The", "Orsa"), weights).reward == 0.0
 
 
 @pytest.mark.parametrize("status", [Status.RETRIEVAL_FAILED, Status.ERROR])
 def test_an_outage_is_no_wrong_answer(status):
-    scored = score_trajectory(scored_episode(said(Answer("Orsa")), status=status), GOLDS, ALL)
+    scored = score_trajectory(trajectory(turn(action=Answer("Orsa")), status=status), GOLDS, ALL)
     assert scored.reward is None
     assert scored.reward_parts == {}
-    # while an scored_episode that ran out of turns earns its zero
-    assert score_trajectory(scored_episode(MISSED, status=Status.TRUNCATED), GOLDS).reward == 0.0
+    # while a rollout that ran out of turns earns its zero
+    assert score_trajectory(trajectory(MISSED, status=Status.TRUNCATED), GOLDS).reward == 0.0
 
 
 @pytest.mark.parametrize(
@@ -353,4 +324,4 @@ def test_an_outage_is_no_wrong_answer(status):
 )
 def test_weights_that_cannot_work(weights, message):
     with pytest.raises(ConfigError, match=message):
-        score_trajectory(scored_episode(said(Answer("Orsa"))), GOLDS, weights)
+        score_trajectory(trajectory(turn(action=Answer("Orsa"))), GOLDS, weights)

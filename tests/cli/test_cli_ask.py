@@ -64,7 +64,7 @@ def test_a_rollout_without_an_answer_says_why(turns: list[str], changes: dict[st
 
 def test_a_search_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    assert asked(agent("<search> a </search>", broken=True)).endswith("\nanswers   nothing: the shelf is broken\n")
+    assert asked(agent("<search> a </search>", broken=True)).endswith("\nanswers   nothing: no answer for a\n")
 
 
 # ---- the command

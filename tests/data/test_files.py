@@ -64,14 +64,6 @@ def test_the_first_bad_row_is_named_and_can_be_left_out(tmp_path, put, name):
     assert [(b.line, b.field) for b in bad] == [(3, "golden_answers")]
 
 
-def test_a_file_that_is_mostly_bad_is_refused_at_the_end(tmp_path, put):
-    rows = [{"question": f"{i}?", "golden_answers": golds} for i, golds in enumerate((None, None, ["x"], None))]
-    for name in ("bad.jsonl", "bad.parquet"):
-        path = put(tmp_path / name, rows)
-        with pytest.raises(DataError, match="only 1 of 4 rows can be used"):
-            list(iter_examples(path, on_bad=lambda bad: None))
-
-
 def test_parquet_text_that_is_not_utf8_is_a_sentence(tmp_path):
     import pyarrow
     from pyarrow import parquet

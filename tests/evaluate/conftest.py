@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,37 +11,31 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.errors import RetrievalError
 from holdfast.data.questions import Example
 from holdfast.evaluate.model import EvaluatedModel
 from holdfast.evaluate.openai import WordTokenizer
 from holdfast.model.policy import Completion, Request
 from holdfast.model.tokens import decode
 from holdfast.recipe import load
-from holdfast.retrieval.types import Document, Hit
+from holdfast.retrieval.types import Document
+from holdfast.train.listener import Listener
+
+from ..agent import conftest as agent
 
 Saying = Callable[[str, Request], "str | tuple[str, str]"]
 """(context as text, request) -> what is said, and how it ended if not by itself."""
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(agent.ScriptedPolicy):
     """Says what a function of the context returns, cut at the first stop text; keeps every call."""
 
     def __init__(self, tokenizer: Any, saying: Saying) -> None:
-        self.tokenizer, self.saying = tokenizer, saying
-        self.queue: list[Request] = []
+        super().__init__(tokenizer, {})
+        self.saying = saying
         self.calls: list[tuple[str, str, Request]] = []
         """(id, context, request) in the order they were answered."""
-        self.polls = 0
 
-    def submit(self, requests: Sequence[Request]) -> None:
-        self.queue += requests
-
-    def poll(self) -> list[Completion]:
-        self.polls += 1
-        if not self.queue:
-            return []
-        request = self.queue.pop(0)
+    def answer(self, request: Request) -> Completion:
         context = decode(self.tokenizer, request.token_ids)
         self.calls.append((request.id, context, request))
         said = self.saying(context, request)
@@ -51,31 +44,19 @@ class ScriptedPolicy:
         if ends:
             text, reason = text[: min(ends)], "stop"
         if reason == "error":
-            return [Completion(id=request.id, token_ids=None, logprobs=None, stop_reason="eos", text="", error=text)]
-        return [Completion(id=request.id, token_ids=None, logprobs=None, stop_reason=reason, text=text)]  # type: ignore[arg-type]
-
-    def release(self, ids: Any) -> None:
-        gone = set(ids)
-        self.queue = [request for request in self.queue if request.id not in gone]
+            return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason="eos", text="", error=text)
+        return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason=reason, text=text)  # type: ignore[arg-type]
 
 
-class Shelf:
-    """Finds for each query what was put there; keeps the queries. A query of `broken` fails."""
-
-    in_process = True
+class Shelf(agent.Shelf):
+    """Finds for each query what was put there. A query of `broken` fails."""
 
     def __init__(self, contents: dict[str, list[str]], broken: Sequence[str] = ()) -> None:
-        self.contents, self.broken = contents, broken
-        self.queries: list[str] = []
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        self.queries += queries
-        if any(query in self.broken for query in queries):
-            raise RetrievalError("the shelf is broken")
-        return [
-            [Hit(Document(text.partition("\n")[0], text), 1.0) for text in self.contents.get(query, ())[:k]]
-            for query in queries
-        ]
+        super().__init__(
+            lambda query: [Document(text.partition("\n")[0], text) for text in self.contents.get(query, ())],
+            dict.fromkeys(broken, 99),
+        )
+        self.contents = contents
 
 
 @dataclass
@@ -118,10 +99,7 @@ def completion_server() -> Iterator[CompletionServer]:
             # With status 201 the server dies in the middle of its answer.
             self.send_header("Content-Length", str(len(answer) + (10 if status == 201 else 0)))
             self.end_headers()
-            for i in range(len(answer) if status == 202 else 0):  # with status 202 it takes its time
-                self.wfile.write(answer[i : i + 1])
-                time.sleep(0.05)
-            self.wfile.write(b"" if status == 202 else answer)
+            self.wfile.write(answer)
             if status == 201:
                 self.close_connection = True
 
@@ -147,27 +125,26 @@ def completion_server() -> Iterator[CompletionServer]:
     server.server_close()
 
 
-class Told:
-    """An observer that remembers."""
+TINY = {"id": "tiny", "object": "model"}
+
+
+def serve(server: CompletionServer, *entries: dict[str, Any]) -> None:
+    """Let the server list these models."""
+    server.pages["/v1/models"] = (200, {"object": "list", "data": list(entries)})
+
+
+class Told(Listener):
+    """A listener that remembers."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.advanced: list[int] = []
 
-    def stage(self, name: str, total: int | None = None) -> None: ...
-
     def advance(self, done: int, detail: Any = None) -> None:
         self.advanced.append(done)
 
-    def step(self, step: int, total: int, metrics: Any) -> None: ...
-
     def note(self, message: str) -> None:
         self.notes.append(message)
-
-
-@pytest.fixture
-def told() -> Told:
-    return Told()
 
 
 def example(index: int, question: str, *golds: str, source: str = "nq", **metadata: Any) -> Example:

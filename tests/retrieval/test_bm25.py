@@ -209,19 +209,6 @@ def test_the_best_are_those_of_all(k: int, values: list[float] | None) -> None:
         assert found.scores.tobytes() == scores.tobytes()
 
 
-def test_frequent_words_are_looked_up_and_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    postings, _ = make(random.Random(0), 25, 500)
-    read: list[int] = []
-    looked_up: list[int] = []
-    column, look_up = Postings._column, Postings._look_up
-    monkeypatch.setattr(Postings, "_column", lambda self, word: read.append(word) or column(self, word))
-    monkeypatch.setattr(Postings, "_look_up", lambda self, word, c: looked_up.append(word) or look_up(self, word, c))
-    postings.best([0, 24, 23, 22], 1)
-    added_up = [word for word in set(read) if read.count(word) > looked_up.count(word)]
-    assert 24 in added_up  # the rarest
-    assert 0 not in added_up  # in nine of ten passages
-
-
 # ---- an index built on disk
 
 

@@ -68,16 +68,6 @@ def all_of(path, **settings):
     return list(passages(path, on_skip=heard.append, **settings)), [str(skip) for skip in heard]
 
 
-def test_packed_jsonl_a_passage_at_a_time(tmp_path):
-    path = tmp_path / "wiki.jsonl.gz"
-    path.write_bytes(gzip.compress(json.dumps(GOOD).encode() + b"\n"))
-    assert all_of(path) == ([Document("a", '"Orsa"\nA town.')], [])
-    assert count_rows(path) == 1
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(DataError, match="cannot be read"):
-        all_of(path)
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_table_of_dpr(tmp_path, packed):
     table = 'id\ttext\ttitle\r\n1\t"A ""town"" by a lake."\tOrsa\r\n2\tplain\t\r\n1\tagain\tOrsa\n3\tx\n'

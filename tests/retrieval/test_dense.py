@@ -6,7 +6,6 @@ import copy
 import json
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,18 +87,6 @@ def test_it_finds_what_a_direct_computation_finds(write_corpus: Write, encoder: 
         "offsets.i8",
         "vectors.f2",
     ]
-
-
-def test_concurrent_single_queries_find_what_one_batch_finds(write_corpus: Write, encoder: Any, tmp_path: Path) -> None:
-    build(write_corpus(200), tmp_path / "index", encoder())
-    retriever = open_index(tmp_path / "index", device="cpu")
-    queries = [f"w{i} w{i + 7}" for i in range(60)]
-    batch = retriever.rank(queries, 3)
-    with ThreadPoolExecutor(8) as pool:
-        single = list(pool.map(lambda query: retriever.rank([query], 3)[0], queries))
-    for one, other in zip(single, batch, strict=True):
-        assert one.rows.tolist() == other.rows.tolist()
-        assert one.scores == pytest.approx(other.scores, abs=1e-5)
 
 
 def test_an_interrupted_build_goes_on_with_the_same_passages_and_encoder_only(

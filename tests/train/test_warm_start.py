@@ -14,7 +14,6 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.agent.env import make_observation
 from holdfast.agent.protocol import CLEAN
 from holdfast.base.errors import ModelError
 from holdfast.base.jsonl import Skipped
@@ -184,7 +183,7 @@ def test_passages_are_written_as_a_rollout_hears_them(
     ((_, read),) = read_demonstrations(
         Path(write_rows(tmp_path / "e.jsonl", [{"question": "?", "turns": turns}])), CLEAN
     )
-    heard = make_observation([Hit(Document("7", "Mora\nA town."), 1.0)], CLEAN, tokenizer)
+    heard = CLEAN.observe([Hit(Document("7", "Mora\nA town."), 1.0)], tokenizer)
     asked, answered = encode(tokenizer, turns[0]["text"]), encode(tokenizer, turns[1]["text"])
     episode = encode_demonstration([5], read, CLEAN, tokenizer)
     assert list(episode.token_ids) == [5, *asked, *heard.token_ids, *answered]

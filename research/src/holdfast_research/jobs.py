@@ -340,8 +340,6 @@ class _Meter:
         self.made: dict[Path, int] = dict.fromkeys(self._planned, 0)
         self.total = sum(self._planned.values())
         self.look(jobs)
-        self._before = dict(self._seconds)
-        """Those of earlier sessions, perhaps on another machine."""
 
     def look(self, jobs: Iterable[Job]) -> None:
         """Read what these jobs have logged."""
@@ -354,14 +352,13 @@ class _Meter:
                 self._seconds[job.folder] = mean(seconds)
 
     def left(self, lost: Sequence[Job], lanes: int) -> float | None:
-        """Seconds of training to go without the lost jobs, at the pace of this session if there is one. Evaluations and
-        warm starts are not counted. None when nothing is known."""
-        now = [seconds for folder, seconds in self._seconds.items() if self._before.get(folder) != seconds]
-        if not (paces := now or list(self._before.values())):
+        """Seconds of training to go without the lost jobs, at the median pace so far. Evaluations and warm starts are
+        not counted. None when nothing is known."""
+        if not self._seconds:
             return None
         gone = {job.folder for job in lost}
         steps = sum(max(n - self.made[folder], 0) for folder, n in self._planned.items() if folder not in gone)
-        return median(paces) * steps / lanes
+        return median(self._seconds.values()) * steps / lanes
 
 
 def _rows(folder: Path) -> list[dict[str, float]]:

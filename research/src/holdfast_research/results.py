@@ -17,7 +17,7 @@ from holdfast_research.jobs import Failure, TrainingJob
 from holdfast_research.judge import NOBODY
 from holdfast_research.plan import RULE, TUNING_SEEDS, Choice, Plan
 from holdfast_research.series import summarise
-from holdfast_research.signals import warnings_of
+from holdfast_research.signs import warnings_of
 from holdfast_research.values import CONTROL, Arm, Runs
 
 

@@ -18,6 +18,8 @@ from holdfast.train.tracking import MetricsFile
 
 RISE = 0.12
 """The least rise of the reward in a run that holds."""
+SURGE = 0.3
+"""Nats by which entropy rises above its lowest when it surges."""
 HALF = math.log(0.5)
 """ln ∏ r of a rollout that became half as likely."""
 

@@ -22,7 +22,7 @@ assert _SPEC is not None and _SPEC.loader is not None
 _fixtures: Any = module_from_spec(_SPEC)
 _SPEC.loader.exec_module(_fixtures)
 own_cache, one_thread, heard = _fixtures.own_cache, _fixtures.one_thread, _fixtures.heard
-coin, episode, rolled = _fixtures.coin, _fixtures.episode, _fixtures.rolled
+coin, episode, rolled, asked = _fixtures.coin, _fixtures.episode, _fixtures.rolled, _fixtures.asked
 home, trained = _fixtures.home, _fixtures.trained
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ import torch
 
 from holdfast.agent.trajectory import Answer, Search, Trajectory, Turn
 from holdfast.evaluate.probes import Rollouts, Subject
-from holdfast_research.probes import Cases, case_html, case_pages, cases, influence
-from holdfast_research.probes.cases import LABELS, Case, CaseRollout, CaseToken, CaseTurn
+from holdfast_research.probes import Cases, case_pages, cases, influence
+from holdfast_research.probes.cases import LABELS
 
 Make = Callable[..., Any]
 WORDS = ["<pad>", "red ", "green ", "blue ", "</s>"]
@@ -155,27 +154,6 @@ def test_labels(case: Make, made: dict[str, Any], expected: tuple[str, ...]) -> 
 
 
 # ---- the pages
-
-
-HOSTILE = "</script><img src=x onerror=alert(1)>"
-
-
-def colored(correct: bool, *changes: float) -> CaseRollout:
-    tokens = [CaseToken(text=HOSTILE, before=-1.0, after=-1.0 + change, push=0.0) for change in changes]
-    turn = CaseTurn(tokens=tuple(tokens), observation=HOSTILE)
-    return CaseRollout(correct=correct, answer=HOSTILE, turns=(turn,))
-
-
-def test_each_token_has_the_colour_of_its_change(case: Callable[..., Case]) -> None:
-    pair = replace(
-        case(displacement=-2.0), question=HOSTILE, golden_answers=(HOSTILE,), shared_tokens=1,
-        correct=colored(True, -0.5, 0.25), incorrect=colored(False, -1.0),
-    )  # fmt: skip
-    page = case_html(Cases(asked=1, every=(pair,), top=3), HOSTILE)
-    colours = [part.split(')"')[0] for part in page.split('style="background:rgba(var(--')[1:]]
-    assert colours == ["down),0.42", "up),0.21", "down),0.85"]
-    assert "shared prefix; displacement -2 nats" in page and "Full colour: 1 nats" in page
-    assert "<img" not in page and "</script>" not in page
 
 
 def test_the_page_has_each_pair_token_by_token(found: Cases) -> None:

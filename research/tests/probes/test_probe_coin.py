@@ -93,18 +93,6 @@ def test_rounds_of_searches(coin: Callable[..., Subject], episode: Make, rolled:
 # ---- the tail of the importance ratios
 
 
-@pytest.fixture
-def asked(episode: Make, rolled: Make) -> Rollouts:
-    """Two questions to learn from, and three that teach nothing: all right, all wrong, rewards but nothing right."""
-    return rolled(
-        [episode(True, [0]), episode(False, [1])],
-        [episode(True, [0, 1]), episode(False, [0, 0, 0])],
-        [episode(True, [0]), episode(True, [1])],
-        [episode(False, [0]), episode(False, [1])],
-        [episode(False, [0], reward=0.5), episode(False, [1])],
-    )
-
-
 def test_drift_in_numbers() -> None:
     rows = [(1.0, (0.5, -1.0)), (1.0, (0.5, -3.0)), (-1.0, (-2.0, -8.0)), (0.0, (0.0, math.log(0.5)))]
     arm = ArmRatios(
@@ -151,11 +139,3 @@ def test_nothing_to_learn_is_refused(coin: Callable[..., Subject], episode: Make
     nothing = rolled([episode(False, [0]), episode(False, [1])], [episode(True, [0]), episode(False, [1], failed=True)])
     with pytest.raises(RolloutError, match="1 of 4 rollouts on 2 questions are correct"):
         ratio_tail(coin(), nothing, seed=0, listener=heard)
-
-
-def test_a_gradient_that_is_not_finite_is_told_of(coin: Callable[..., Subject], asked: Rollouts, heard: Any) -> None:
-    subject = coin()
-    subject.language_model.model.logits.register_hook(lambda gradient: gradient * torch.nan)
-    found = ratio_tail(subject, asked, seed=0, listener=heard)
-    assert len(heard.notes) == 1 and "gradient was not finite" in heard.notes[0]
-    assert {r.log_products for r in found.arms[0].rollouts} == {(0.0,)}

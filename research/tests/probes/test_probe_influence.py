@@ -18,7 +18,7 @@ from holdfast.evaluate.probes import Rollouts, Subject, per_sample
 from holdfast.methods.penalties import NoPenalty
 from holdfast.methods.registry import DropVoid, Methods, NegativeWeight
 from holdfast_research.probes import influence
-from holdfast_research.probes.influence import correlation_interval, rank_correlation
+from holdfast_research.ranks import correlation_interval, rank_correlation
 
 Make = Callable[..., Any]
 VOCABULARY = 4

@@ -12,19 +12,10 @@ from torch import Tensor
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.model.sampling import SamplingMask
 
-
-def _spec(kind: str, *shapes: str) -> dict[str, Any]:
-    """Metadata of a tensor field: its dtype, and the shapes it may have."""
-    return {"kind": kind, "shapes": shapes}
-
-
-_KINDS: dict[str, Callable[[Tensor], bool]] = {
-    "bool": lambda value: value.dtype == torch.bool,
-    "integer": lambda value: not value.is_floating_point() and value.dtype != torch.bool,
-    "floating point": lambda value: value.is_floating_point(),
-}
-_INTEGERS, _FLOATS, _BOOLS = (_spec(kind, "B T") for kind in ("integer", "floating point", "bool"))
-_BOOL_PER_ROW = _spec("bool", "B")
+# Metadata of a tensor: the shapes that it may have.
+_PER_TOKEN: dict[str, Any] = {"shapes": ("B T",)}
+_PER_ROW: dict[str, Any] = {"shapes": ("B",)}
+_PER_EITHER: dict[str, Any] = {"shapes": ("B 1", "B T")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,50 +45,50 @@ class TokenBatch:
     ([1.0, 0.0], [True, False], [0, 0])
     """
 
-    token_ids: Tensor = field(metadata=_INTEGERS)
+    token_ids: Tensor = field(metadata=_PER_TOKEN)
     """int64 [B, T]: prompt, turns and observations, token for token what the model saw."""
-    attention_mask: Tensor = field(metadata=_INTEGERS)
+    attention_mask: Tensor = field(metadata=_PER_TOKEN)
     """int64 [B, T]: 1 on real tokens, 0 on padding."""
-    loss_mask: Tensor = field(metadata=_BOOLS)
+    loss_mask: Tensor = field(metadata=_PER_TOKEN)
     """bool [B, T]: True on tokens the model sampled. All False in rows that are not `valid`."""
-    action_ids: Tensor = field(metadata=_INTEGERS)
+    action_ids: Tensor = field(metadata=_PER_TOKEN)
     """int64 [B, T]: 0 outside actions, k on the k-th action. Separates adjacent actions, which a mask cannot."""
-    answer_mask: Tensor = field(metadata=_BOOLS)
+    answer_mask: Tensor = field(metadata=_PER_TOKEN)
     """bool [B, T]: True on the final answer, tags included; known from generation, not from re-tokenising."""
-    query_mask: Tensor | None = field(default=None, metadata=_BOOLS)
+    query_mask: Tensor | None = field(default=None, metadata=_PER_TOKEN)
     """bool [B, T]: True on queries, tags included. The model's other sampled tokens are its thoughts."""
-    rollout_logprobs: Tensor = field(metadata=_FLOATS)
+    rollout_logprobs: Tensor = field(metadata=_PER_TOKEN)
     """float32 [B, T]: the sampler's log-probs, 0 outside actions."""
-    advantages: Tensor = field(metadata=_spec("floating point", "B 1", "B T"))
+    advantages: Tensor = field(metadata=_PER_EITHER)
     """float [B, 1] or [B, T]: zeros until they are set."""
-    rewards: Tensor = field(metadata=_spec("floating point", "B"))
+    rewards: Tensor = field(metadata=_PER_ROW)
     """float32 [B]: NaN in rows that are not `valid`, which are never scored: an outage is not a reward of 0."""
-    correct: Tensor = field(metadata=_BOOL_PER_ROW)
+    correct: Tensor = field(metadata=_PER_ROW)
     """bool [B]: exact match 1 (not "advantage above 0")."""
-    group_ids: Tensor = field(metadata=_spec("integer", "B"))
+    group_ids: Tensor = field(metadata=_PER_ROW)
     """int64 [B]: equal for trajectories of the same question."""
-    valid: Tensor = field(metadata=_BOOL_PER_ROW)
+    valid: Tensor = field(metadata=_PER_ROW)
     """bool [B]: False where the rollout failed for reasons other than the policy."""
-    old_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
+    old_logprobs: Tensor | None = field(default=None, metadata=_PER_TOKEN)
     """float [B, T]: under the policy frozen for this rollout batch."""
-    old_entropy: Tensor | None = field(default=None, metadata=_FLOATS)
+    old_entropy: Tensor | None = field(default=None, metadata=_PER_TOKEN)
     """float [B, T]: of the old policy at each sampled token, in nats. For the log."""
-    misplaced: Tensor | None = field(default=None, metadata=_FLOATS)
+    misplaced: Tensor | None = field(default=None, metadata=_PER_TOKEN)
     """float [B, T]: log-probability, under the old policy, of all control tokens that are out of place at a sampled
     token, in nats; 0 elsewhere. For the log."""
-    ref_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
+    ref_logprobs: Tensor | None = field(default=None, metadata=_PER_TOKEN)
     """float [B, T]: under the frozen reference."""
-    anchor_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
+    anchor_logprobs: Tensor | None = field(default=None, metadata=_PER_TOKEN)
     """float [B, T]: under the older policy that the penalty compares with; None: it compares with `old_logprobs`."""
-    excluded: Tensor | None = field(default=None, metadata=_BOOLS)
+    excluded: Tensor | None = field(default=None, metadata=_PER_TOKEN)
     """bool [B, T]: sampled tokens that the loss leaves out."""
-    policy_weights: Tensor | None = field(default=None, metadata=_FLOATS)
+    policy_weights: Tensor | None = field(default=None, metadata=_PER_TOKEN)
     """float [B, T]: factors on the policy loss of each token."""
-    sampler_logprobs: Tensor | None = field(default=None, metadata=_FLOATS)
+    sampler_logprobs: Tensor | None = field(default=None, metadata=_PER_TOKEN)
     """float [B, T]: of the distribution that the tokens were drawn from, after truncation."""
-    log_mass: Tensor | None = field(default=None, metadata=_FLOATS)
+    log_mass: Tensor | None = field(default=None, metadata=_PER_TOKEN)
     """float [B, T]: log-probability of all tokens of `sampling_mask` together, under the policy being updated."""
-    old_log_mass: Tensor | None = field(default=None, metadata=_FLOATS)
+    old_log_mass: Tensor | None = field(default=None, metadata=_PER_TOKEN)
     """float [B, T]: the same under the policy frozen for this rollout batch. Where present, log-probs are over the
     vocabulary."""
     sampling_mask: SamplingMask | None = None
@@ -114,9 +105,6 @@ class TokenBatch:
             if tuple(value.shape) not in shapes:
                 expected = " or ".join(str(list(shape)) for shape in shapes)
                 raise ValueError(f"{spec.name} has shape {list(value.shape)}, but this batch needs {expected}")
-            kind = spec.metadata["kind"]
-            if not _KINDS[kind](value):
-                raise TypeError(f"{spec.name} must be {kind}, not {value.dtype}")
         if self.sampling_mask is not None and len(self.sampling_mask) != rows:
             raise ValueError(f"sampling_mask has {len(self.sampling_mask)} rows, but this batch needs {rows}")
 

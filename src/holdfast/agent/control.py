@@ -40,17 +40,7 @@ class TurnState(StrEnum):
 
 
 def turn_state(turn: Turn, tags: ControlTags) -> TurnState:
-    """Which of the four states a turn is in.
-
-    >>> from holdfast.agent.protocol import CLEAN, parse_action
-    >>> def state(text):
-    ...     turn = Turn(tokens=None, logprobs=None, action=parse_action(text, CLEAN), text=text)
-    ...     return str(turn_state(turn, CLEAN.control_tags(None)))
-    >>> state("<think> who? </think> <search> Orsa </search>"), state("So it is <answer> Mira </answer>")
-    ('call', 'answer')
-    >>> state("<search> Orsa <information> </search>"), state("<search> Orsa"), state("Orsa Orsa")
-    ('polluted', 'polluted', 'collapsed')
-    """
+    """Which of the four states a turn is in."""
     closing = (*tags.call[1:], *tags.answer[1:])  # a format may have none
     closed = [turn.text.find(tag) + len(tag) for tag in closing if tag in turn.text]
     end = min(closed, default=len(turn.text))  # behind the closing tag is the overhang of its last token

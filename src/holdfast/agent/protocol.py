@@ -14,11 +14,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.env import Observation, encode_observation, format_hits, make_observation
+from holdfast.agent.env import Observation, fit, format_hits
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.tokens import Tokenizer, encode, foreign, without_marks
+from holdfast.model.tokens import Tokenizer, cut_ids, decode, encode, foreign, without_marks
 from holdfast.retrieval.types import Hit
 
 if TYPE_CHECKING:
@@ -152,9 +152,43 @@ class SearchProtocol:
     def observe(self, hits: Sequence[Hit] | None, tokenizer: Tokenizer, *, turn: Sequence[int] = ()) -> Observation:
         """The observation of a search (`hits`, possibly none) or, for `hits=None`, the note that the turn was invalid.
 
-        `turn`: the ids of the turn that it follows.
+        At most `max_observation_tokens` ids. A longer one is truncated in token space, the longest passage first, so
+        that no passage pays for another's length and the closing tag always stays. Raises `ConfigError` when not even
+        the tags fit.
+
+        Args:
+            turn: the ids of the turn that it follows.
         """
-        return make_observation(hits, self, tokenizer)
+        limit = self.max_observation_tokens
+        ids = self.encode_observation(self.observation_text(hits), tokenizer)
+        if truncated := len(ids) > limit:
+            ids = cut_ids(tokenizer, ids, limit) if hits is None else self._fitted(hits, tokenizer)
+        return Observation(tuple(ids), decode(tokenizer, ids), truncated)
+
+    def _fitted(self, hits: Sequence[Hit], tokenizer: Tokenizer) -> list[int]:
+        head, tail = (encode(tokenizer, text) for text in self._around_passages)
+        room = self.max_observation_tokens - len(head) - len(tail)
+        if room < 1:
+            raise ConfigError(
+                f"protocol {self.name!r}: max_observation_tokens = {self.max_observation_tokens}, but with this "
+                f"tokenizer the information tags alone take {len(head) + len(tail)} tokens; raise it (three passages "
+                "of 100 words need about 500)"
+            )
+        return [*head, *fit(self._passages(hits), room, tokenizer), *tail]
+
+    def observation_text(self, hits: Sequence[Hit] | None) -> str:
+        """The text of an observation that is not cut."""
+        if hits is None:
+            return f"{self.separator}{self.invalid_note}{self.separator}"
+        head, tail = self._around_passages
+        return f"{head}{''.join(self._passages(hits)).strip()}{tail}"
+
+    def _passages(self, hits: Sequence[Hit]) -> list[str]:
+        return format_hits(hits, title_quotes=self.title_quotes) or [self.nothing_found]
+
+    @property
+    def _around_passages(self) -> tuple[str, str]:
+        return self.separator + self.information_open, self.information_close + self.separator
 
     def said(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """Ids of a text of the model that came without ids: its control tags are tokens, all else is plain."""
@@ -165,8 +199,14 @@ class SearchProtocol:
         return self.said(text, tokenizer)
 
     def encode_observation(self, text: str, tokenizer: Tokenizer, *, turn: Sequence[int] = ()) -> list[int]:
-        """Ids of an observation of a demonstration, which is written with tags; `turn` as in `observe`."""
-        return encode_observation(text, self, tokenizer)
+        """Ids of an observation's text, with tags, in the same pieces in a rollout and in a demonstration; `turn` as in
+        `observe`. Otherwise a tokenizer may merge a tag with its neighbour into a token that a small model has never
+        seen."""
+        head, tail = self._around_passages
+        if not (text.startswith(head) and text.endswith(tail)):
+            return encode(tokenizer, text)
+        body = text[len(head) : len(text) - len(tail)]
+        return [*encode(tokenizer, head), *encode(tokenizer, foreign(body)), *encode(tokenizer, tail)]
 
     def answer_ids(self, text: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids of what opens an answer, and of the answer `text`."""
@@ -274,30 +314,20 @@ def parse_action(text: str, protocol: SearchProtocol) -> Action:
 
 def parse_turn(text: str, protocol: SearchProtocol) -> ParsedTurn:
     """`parse_action`, and the characters of the action."""
-    action = _find(text, protocol)
-    if isinstance(action, Invalid):
-        return action, None
-    start, end, is_search = action
-    opened, closed = protocol.search_tags if is_search else protocol.answer_tags
-    content = text[start + len(opened) : end - len(closed)].strip()
-    if not content:
-        return Invalid("empty query" if is_search else "empty answer"), None
-    return Search(content) if is_search else Answer(content), (start, end)
-
-
-def _find(text: str, protocol: SearchProtocol) -> tuple[int, int, bool] | Invalid:
-    """(start of the opening tag, end of the closing tag, whether it is a search) of the turn's action."""
     ends = sorted((protocol.search_close, protocol.answer_close), key=len, reverse=True)
     closing = re.search("|".join(map(re.escape, ends)), text)
     if closing is None:
         opened = any(tag in text for tag in (protocol.search_open, protocol.answer_open))
-        return Invalid("a tag is not closed" if opened else "neither a search nor an answer")
+        return Invalid("a tag is not closed" if opened else "neither a search nor an answer"), None
     is_search = closing.group() == protocol.search_close
     opening = protocol.search_open if is_search else protocol.answer_open
     start = text.rfind(opening, 0, closing.start())
     if start < 0:
-        return Invalid(f"{closing.group()} without {opening}")
-    return start, closing.end(), is_search
+        return Invalid(f"{closing.group()} without {opening}"), None
+    content = text[start + len(opening) : closing.start()].strip()
+    if not content:
+        return Invalid("empty query" if is_search else "empty answer"), None
+    return Search(content) if is_search else Answer(content), (start, closing.end())
 
 
 def prompt_text(question: str, protocol: SearchProtocol) -> str:

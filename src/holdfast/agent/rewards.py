@@ -122,12 +122,6 @@ def score_trajectory(trajectory: Trajectory, golds: Sequence[str], weights: Mapp
 
     A rollout that failed for reasons other than the policy keeps reward `None` and no parts: an outage is not a wrong
     answer, and must not enter its group's mean.
-
-    >>> from holdfast.agent.trajectory import Answer, Turn
-    >>> turn = Turn(tokens=(1,), logprobs=(-0.1,), action=Answer("the Eiffel Tower"))
-    >>> trajectory = Trajectory(example_id="nq/dev/0", prompt=(0,), turns=(turn,))
-    >>> score_trajectory(trajectory, ["Eiffel tower"], {"em": 1.0, "format": 0.2}).reward
-    1.2
     """
     check_weights(weights)
     if trajectory.status.is_failure:

@@ -82,16 +82,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One model call and the observation that followed it.
-
-    Example: the model sampled `<search> capital of Orsa </search>` as 5 tokens, and an observation of 7 tokens
-    came back:
-
-    >>> turn = Turn(tokens=(11, 12, 13, 14, 15), logprobs=(-0.1, -0.5, -0.2, -0.3, -0.1),
-    ...             observation=(21, 22, 23, 24, 25, 26, 27), action=Search("capital of Orsa"), hits=("doc-3",))
-    >>> len(turn)
-    12
-    """
+    """One model call and the observation that followed it."""
 
     tokens: tuple[int, ...] | None
     """Sampled token ids, the closing tag's overhang included. None when the server returned text only."""
@@ -126,26 +117,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectory:
-    """One rollout: a prompt, then turns.
-
-    Example: a two-token prompt, one search with an observation of two tokens, then an answer whose last two of three
-    tokens are the answer span:
-
-    >>> t = Trajectory(
-    ...     example_id="world/train/7", prompt=(1, 2),
-    ...     turns=(Turn(tokens=(3, 4), logprobs=(-0.5, -0.5), observation=(5, 6), action=Search("q")),
-    ...            Turn(tokens=(7, 8, 9), logprobs=(-0.1, -0.2, -0.3), action=Answer("x"), answer_span=(1, 3))))
-    >>> t.token_ids
-    (1, 2, 3, 4, 5, 6, 7, 8, 9)
-    >>> [int(m) for m in t.loss_mask]
-    [0, 0, 1, 1, 0, 0, 1, 1, 1]
-    >>> t.action_ids
-    (0, 0, 1, 1, 0, 0, 2, 2, 2)
-    >>> [int(m) for m in t.answer_mask]
-    [0, 0, 0, 0, 0, 0, 0, 1, 1]
-    >>> t.answer, t.searches
-    ('x', 1)
-    """
+    """One rollout: a prompt, then turns. docs/reference/data-model.md follows one, from its question to a loss."""
 
     example_id: str
     """`source/split/index` of the question: unique over all data sets of a run."""

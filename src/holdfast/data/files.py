@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -23,21 +23,13 @@ _ROWS = 1024  # written at a time
 _SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionFile:
-    """The usable questions of a file, and the skipped rows, each with its reason."""
-
-    examples: tuple[Example, ...]
-    skipped: tuple[Skipped, ...]
-
-
 def read_questions(
     path: str | os.PathLike[str],
     *,
     source: str | None = None,
     split: str = "train",
     on_skip: Callable[[Skipped], None] | None = None,
-) -> QuestionFile:
+) -> tuple[Example, ...]:
     """The questions of a file to train on, of any kind and form (`holdfast.base.rows`, `holdfast.data.rows`).
 
     `source` defaults to the file's name without its ending; the names of source, split and index in a row do not count.
@@ -56,8 +48,8 @@ def read_questions(
             raise BadField("golden_answers", f"{shown} is empty without punctuation and articles")
         return replace(example, source=source, split=split, index=line - 1)
 
-    examples, skipped = read_rows(path, parse, what="question", on_skip=on_skip)
-    return QuestionFile(tuple(examples), tuple(skipped))
+    examples, _ = read_rows(path, parse, what="question", on_skip=on_skip)
+    return tuple(examples)
 
 
 def can_match(example: Example) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.base.environment import unreachable
 from holdfast.base.errors import DataError, MissingExtra
@@ -22,13 +22,6 @@ from holdfast.data.rows import light
 _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 
 
-class Origin(Protocol):
-    """Where the published files come from."""
-
-    def get(self, name: str) -> Path | None:
-        """The file `name`, such as `nq/test.jsonl`; None when there is no such file."""
-
-
 @dataclass(frozen=True, slots=True)
 class Folder:
     """A folder with the layout of the collection, `SET/SPLIT.jsonl`."""
@@ -36,7 +29,7 @@ class Folder:
     path: Path
 
     def get(self, name: str) -> Path | None:
-        """The file, or None."""
+        """The file `name`, such as `nq/test.jsonl`; None when there is no such file."""
         file = self.path / name
         return file if file.is_file() else None
 
@@ -51,7 +44,7 @@ class Hub:
     repository: str = HUB
 
     def get(self, name: str) -> Path | None:
-        """Raises `DataError` when the hub cannot be reached or refuses, `MissingExtra` for huggingface_hub."""
+        """As `Folder.get`. Raises `DataError` for a hub that is away or refuses, `MissingExtra` for huggingface_hub."""
         try:
             import huggingface_hub as hub
             from huggingface_hub import errors
@@ -82,6 +75,8 @@ class Hub:
         return f"{self.repository} on the hub"
 
 
+Origin = Folder | Hub
+"""Where the published files come from."""
 _NEITHER = f"{{}} is neither a folder nor a data set on the hub, such as {HUB}"
 
 

@@ -30,6 +30,7 @@ from holdfast.retrieval.bm25_building import (
     stemmer,
     weigh,
     word_starts,
+    words_of,
     write_words,
 )
 from holdfast.retrieval.building import new_index
@@ -44,7 +45,6 @@ from holdfast.retrieval.storage import (
     write_manifest,
 )
 from holdfast.retrieval.types import Document, Hit, Ranked, hits_of
-from holdfast.retrieval.words import words_of
 
 # Lucene's stop words. They are indexed, and dropped from a query only when it has other words, so that a question
 # about the film "It" has hits.

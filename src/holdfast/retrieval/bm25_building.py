@@ -1,12 +1,17 @@
 """Build a BM25 index: count the words of the passages, then weigh and sort the counts by word.
 
-`build_bm25` does this for corpora larger than memory: it counts chunk by chunk, and sorts one range of words at a time.
+A word is a run of letters and digits. Where a script puts no blanks between words (Chinese, Japanese, Thai, Lao, Khmer,
+Burmese, Tibetan), every two neighbouring characters are a word, in passages and in queries. A question then finds the
+passages that have its words, wherever they begin.
+
+`build_bm25` is for corpora larger than memory: it counts chunk by chunk, and sorts one range of words at a time.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -18,11 +23,11 @@ from numpy.typing import NDArray
 
 from holdfast.base.errors import DataError, MissingExtra
 from holdfast.base.progress import Progress
+from holdfast.base.scoring import UNSPACED
 from holdfast.retrieval.building import new_index, read_passages, start_stage
 from holdfast.retrieval.corpus import Reading, files_seen
 from holdfast.retrieval.storage import write_array, write_documents, write_manifest
 from holdfast.retrieval.types import Document
-from holdfast.retrieval.words import BIGRAMS, words_of
 
 SCORES, ROWS, STARTS, LARGEST, VOCABULARY = "scores.f4", "rows.i4", "starts.i8", "largest.f4", "vocabulary.json"
 K1, B = 0.9, 0.4
@@ -32,6 +37,30 @@ _CHUNK = 50_000
 """Passages counted at a time."""
 _PAIRS_AT_ONCE = 1 << 23
 """(word, passage) pairs sorted at a time: 8 million, about half a GB."""
+
+BIGRAMS = "bigrams"
+"""How the manifest of an index says that it has them."""
+_WORD = re.compile(r"\w+")
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_RUN = re.compile(rf"[{UNSPACED}]+|(?:(?![{UNSPACED}])\w)+")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, in lower case and in order.
+
+    >>> words_of("The lake, 北京的湖 2x")
+    ['the', 'lake', '北京', '京的', '的湖', '2x']
+    """
+    text = text.lower()
+    if text.isascii() or not _UNSPACED.search(text):
+        return _WORD.findall(text)
+    words: list[str] = []
+    for run in _RUN.findall(text):
+        if len(run) > 1 and _UNSPACED.match(run):
+            words += [run[i : i + 2] for i in range(len(run) - 1)]
+        else:
+            words.append(run)
+    return words
 
 
 class Vocabulary:

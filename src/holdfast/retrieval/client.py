@@ -14,14 +14,11 @@ import asyncio
 import itertools
 import json
 import os
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from uuid import uuid4
 
 from holdfast.base.answers import Answer, HTTPClient
 from holdfast.base.errors import (
-    RetrievalError,
     RetrieverGarbled,
     RetrieverRefused,
     RetrieverTimeout,
@@ -34,18 +31,6 @@ from holdfast.retrieval.wire import REQUEST_ID, environment_token, parse_answer,
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 _CONCURRENT_ATTEMPTS = 64
-
-
-@dataclass(slots=True)
-class ClientStats:
-    """Counts since a client was made. `searches` = `answered` + the sum of `failed`, when no search is in flight."""
-
-    searches: int = 0
-    answered: int = 0
-    retries: int = 0
-    """Attempts after the first."""
-    failed: Counter[str] = field(default_factory=Counter)
-    """Searches that failed after all attempts, by the class name of their error."""
 
 
 class AsyncHTTPRetriever:
@@ -72,21 +57,13 @@ class AsyncHTTPRetriever:
         self._timeout, self._retries = timeout, Retries(retries, backoff=backoff, patience=patience)
         # A search waits for its turn as long as it must; only an attempt that was sent can time out.
         self._turns = asyncio.Semaphore(_CONCURRENT_ATTEMPTS)
-        self.stats = ClientStats()
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """See `Retriever.search`."""
         if not queries:
             return []
-        self.stats.searches += 1
-        try:
-            answer = await self._answer(json.dumps(request_body(queries, k)).encode())
-            hits = parse_answer(answer, queries=len(queries), k=k)
-        except RetrievalError as error:
-            self.stats.failed[type(error).__name__] += 1
-            raise
-        self.stats.answered += 1
-        return hits
+        answer = await self._answer(json.dumps(request_body(queries, k)).encode())
+        return parse_answer(answer, queries=len(queries), k=k)
 
     async def _answer(self, body: bytes) -> Answer:
         """The first attempt's answer that needs no retry, or else the last attempt's."""
@@ -105,7 +82,6 @@ class AsyncHTTPRetriever:
                 )
                 if pause is None:
                     raise
-            self.stats.retries += 1
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
@@ -142,11 +118,6 @@ class HTTPRetriever:
         self._settings = (address, timeout, retries, backoff, patience)
         self._start()
         self.url = self._client.url
-
-    @property
-    def stats(self) -> ClientStats:
-        """Counts since the client was made or its process forked."""
-        return self._client.stats
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """See `Retriever.search`."""

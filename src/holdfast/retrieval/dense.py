@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,14 +33,6 @@ _CANDIDATES_PER_HIT, _LEAST_CANDIDATES = 4, 32
 _NO_HITS = Ranked(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
-class VectorSearch(Protocol):
-    """Finds the best rows for query vectors."""
-
-    def best(self, queries: NDArray[np.float32], k: int) -> list[Ranked]:
-        """The `k` best rows for each of `queries` [queries, dimensions]."""
-        ...
-
-
 class ExactSearch:
     """Inner products with every vector, a chunk at a time. Memory is bounded by the chunk.
 
@@ -55,7 +47,7 @@ class ExactSearch:
         self._on_gpu: dict[int, torch.Tensor] = {}
 
     def best(self, queries: NDArray[np.float32], k: int) -> list[Ranked]:
-        """See `VectorSearch.best`."""
+        """The `k` best rows for each of `queries` [queries, dimensions]."""
         query_vectors = torch.from_numpy(np.ascontiguousarray(queries, np.float32)).to(self._device)
         reached = torch.full((len(queries), 1), -torch.inf, device=self._device)
         candidates: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
@@ -85,11 +77,15 @@ class SQ8Search:
     """A faiss file of 8-bit codes, mapped into memory where faiss can, and the vectors it was made from."""
 
     def __init__(self, path: Path, vectors: NDArray[Any]) -> None:
-        """Raises `DataError` for a file that faiss cannot read."""
-        self._index, self._vectors = open_faiss(path), vectors
+        """Raises `DataError` for a file that faiss cannot read, `MissingExtra` without faiss."""
+        try:
+            self._index = import_faiss().read_index(str(path), import_faiss().IO_FLAG_MMAP_IFC)
+        except RuntimeError as error:
+            raise DataError(f"{path} is damaged: faiss cannot read it") from error
+        self._vectors = vectors
 
     def best(self, queries: NDArray[np.float32], k: int) -> list[Ranked]:
-        """See `VectorSearch.best`."""
+        """The `k` best rows for each of `queries` [queries, dimensions]."""
         count = min(max(_CANDIDATES_PER_HIT * k, _LEAST_CANDIDATES), len(self._vectors))
         _, rows = self._index.search(np.ascontiguousarray(queries, np.float32), count)
         return [
@@ -103,14 +99,6 @@ def rescore_exact(vectors: NDArray[Any], query: NDArray[np.float32], rows: NDArr
     products = (vectors[rows].astype(np.float64) * query.astype(np.float64)).sum(axis=1)
     best = np.argsort(-products, kind="stable")[:k]
     return Ranked(rows[best], products[best].astype(np.float32))
-
-
-def open_faiss(path: Path) -> Any:
-    """A faiss index. Raises `DataError` for a file that faiss cannot read, `MissingExtra` without faiss."""
-    try:
-        return import_faiss().read_index(str(path), import_faiss().IO_FLAG_MMAP_IFC)
-    except RuntimeError as error:
-        raise DataError(f"{path} is damaged: faiss cannot read it") from error
 
 
 def import_faiss() -> ModuleType:
@@ -127,7 +115,9 @@ class DenseRetriever:
 
     in_process = True
 
-    def __init__(self, encoder: Encoder, search: VectorSearch, documents: Sequence[Document], corpus_hash: str) -> None:
+    def __init__(
+        self, encoder: Encoder, search: ExactSearch | SQ8Search, documents: Sequence[Document], corpus_hash: str
+    ) -> None:
         """Use `load`."""
         self._encoder, self._search = encoder, search
         self._lock = threading.Lock()
@@ -166,9 +156,8 @@ class DenseRetriever:
         refuse_other_model(encoder, manifest["probe"], f"the index {folder}")
         # Copy-on-write: torch warns about read-only memory. Nothing writes to it.
         vectors = np.asarray(np.memmap(folder / VECTORS, np.float16, "c")).reshape(-1, manifest["dimensions"])
-        search: VectorSearch = ExactSearch(vectors, encoder.device)
-        if manifest["storage"] == "sq8":
-            search = SQ8Search(folder / SQ8, vectors)
+        is_sq8 = manifest["storage"] == "sq8"
+        search = SQ8Search(folder / SQ8, vectors) if is_sq8 else ExactSearch(vectors, encoder.device)
         return cls(encoder, search, StoredDocuments(folder), str(manifest["corpus_sha256"]))
 
 

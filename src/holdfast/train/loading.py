@@ -204,7 +204,7 @@ def _questions_of_files(config: Config, note: Note | None) -> Questions:
         if factbook.is_factbook(path):
             return factbook.load_questions(path)
         with skipped_rows(path, f"data.{split}", note) as on_skip:
-            return read_questions(path, split=split, on_skip=on_skip).examples
+            return read_questions(path, split=split, on_skip=on_skip)
 
     train, dev, test = read(data.train, "train"), read(data.dev, "dev"), read(data.test, "test")
     if data.dev is None:

@@ -7,7 +7,6 @@ import random
 import re
 import unicodedata
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,6 @@ from holdfast.agent.protocol import CLEAN
 from holdfast.base.scoring import exact_match
 from holdfast.data.world.bundle import interchangeable_tokens
 from holdfast.data.world.facts import ATTRIBUTES, INTERCHANGEABLE, RELATIONS, SPLITS, World, build_world, golden_answers
-from holdfast.data.world.language import build_filler
 from holdfast.data.world.model import build_model
 from holdfast.model.tokens import decode, encode
 from holdfast.train.warm_start import encode_demonstration
@@ -89,24 +87,6 @@ def test_aliases_score(relation: int, value: str, right: list[str], wrong: list[
     assert [exact_match(answer, golds) for answer in wrong] == [0.0] * len(wrong)
 
 
-# ---- the filler language
-
-
-def test_a_word_is_followed_as_the_chain_says() -> None:
-    filler = build_filler(0, words=100)
-    words = filler.text(random.Random(1), 60_000).split()
-    number = {word: i for i, word in enumerate(filler.words)}
-    ranks = Counter(
-        filler.successors[number[word]].index(number[after]) if number[after] in filler.successors[number[word]] else -1
-        for word, after in pairwise(words)
-    )
-    # Weights 1, 1/2 … 1/10 sum to H = 2.929. A jump (3 %) lands on each of 100 words alike: 10 of them are successors.
-    for rank in (0, 1, 9):
-        expected = 0.97 / (rank + 1) / 2.929 + 0.03 / 100
-        assert abs(ranks[rank] / len(words) - expected) < 0.01
-    assert abs(ranks[-1] / len(words) - 0.03 * 0.9) < 0.005
-
-
 # ---- the tokenizer and the model made on the spot
 
 
@@ -151,15 +131,6 @@ def test_what_is_saved_is_what_is_loaded(kit: SimpleNamespace, tmp_path: Path) -
         assert encode(tokenizer, text) == encode(kit.tokenizer, text)
     ids = torch.tensor([encode(kit.tokenizer, texts[0])])
     torch.testing.assert_close(loaded(ids).logits, model.eval()(ids).logits)
-
-
-def test_weights_come_from_the_seed_alone(kit: SimpleNamespace) -> None:
-    state = torch.get_rng_state()
-    one, again, other = (build_model(kit.tokenizer, seed=s, hidden=16, layers=1, heads=2) for s in (1, 1, 2))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
-    assert not torch.equal(one.get_input_embeddings().weight, other.get_input_embeddings().weight)
-    assert one.get_input_embeddings().weight is one.get_output_embeddings().weight
 
 
 def test_a_disguise_renames_every_mention(kit: SimpleNamespace, world: World) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.agent.protocol import CLEAN, SEARCH_R1, SearchProtocol, parse_action
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search
-from holdfast.data.world.bundle import observation_text, scripted_rollouts
+from holdfast.data.world.bundle import scripted_rollouts
 from holdfast.data.world.facts import World, WorldQuestion, other_name
 from holdfast.data.world.language import Filler, build_filler
-from holdfast.data.world.scripted import PERFECT, Habits, ScriptedRollout, run_scripts, stated
+from holdfast.data.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
 from holdfast.data.world.settings import Scripts
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Hit
@@ -28,7 +28,7 @@ class Play:
 
     def __call__(
         self,
-        habits: Habits,
+        scripts: Scripts,
         *,
         protocol: SearchProtocol = LONG,
         filler: Filler | None = None,
@@ -39,11 +39,14 @@ class Play:
             [q for q in self.questions if hops in (None, len(q.hops))],
             self.index,
             protocol,
-            observe=lambda hits: observation_text(hits, protocol),
-            habits=habits,
+            scripts=scripts,
             filler=filler,
             seed=seed,
         )
+
+
+def only(**habits: float) -> Scripts:
+    return PERFECT.model_copy(update=habits)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +101,7 @@ def test_perfect_searches_for_each_hop_and_again_only_after_a_miss(play: Play) -
 def test_give_up(play: Play) -> None:
     """After a first miss the guess is a value that was read; who does not miss plays on as if perfect."""
     gave_up = 0
-    for episode, perfect in zip(play(Habits(give_up=1), hops=1), play(PERFECT, hops=1), strict=True):
+    for episode, perfect in zip(play(only(give_up=1), hops=1), play(PERFECT, hops=1), strict=True):
         assert len(queries(episode)) == 1
         if len(queries(perfect)) == 2:
             gave_up += 1
@@ -110,20 +113,19 @@ def test_give_up(play: Play) -> None:
 
 
 def test_stop_early(play: Play) -> None:
-    for episode in play(Habits(stop_early=1)):
+    for episode in play(only(stop_early=1)):
         if len(queries(episode)) < 2:
             assert answer(episode) == episode.question.hops[0].fact.value
         assert len(queries(episode)) <= 2
-    assert all(episode.correct for episode in play(Habits(stop_early=1), hops=1))
+    assert all(episode.correct for episode in play(only(stop_early=1), hops=1))
 
 
 @pytest.mark.parametrize(("plain", "stops"), [(True, False), (False, True)])
 def test_two_values_of_stop_early_are_of_the_plain_scripts_and_of_those_after(
     world: World, index: BM25Retriever, plain: bool, stops: bool
 ) -> None:
-    none = dict.fromkeys(("skip_search", "vague_query", "give_up", "misread", "malformed"), 0.0)
-    habits = Scripts(count=100, stop_early=(0.0, 1.0), **none)
-    episodes = scripted_rollouts(world, None, index, LONG, habits, seed=0, plain=plain)
+    scripts = PERFECT.model_copy(update={"count": 100, "stop_early": (0.0, 1.0)})
+    episodes = scripted_rollouts(world, None, index, LONG, scripts, seed=0, plain=plain)
     two_hop = [episode for episode in episodes if len(episode.question.hops) == 2]
     assert len(two_hop) > 30
     assert {answer(episode) == episode.question.hops[0].fact.value for episode in two_hop} == {stops}
@@ -131,7 +133,7 @@ def test_two_values_of_stop_early_are_of_the_plain_scripts_and_of_those_after(
 
 def test_ramble(play: Play) -> None:
     filler = build_filler(0, thought_length=(4, 6), ramble_length=(30, 40))
-    for episode in play(Habits(ramble=1), filler=filler):
+    for episode in play(only(ramble=1), filler=filler):
         assert len(episode.turns) == 1 and not episode.correct
         thought = episode.turns[0][0].partition("</think>")[0].split()
         assert 30 <= sum(word in filler.words for word in thought) <= 40
@@ -144,11 +146,9 @@ def test_ramble(play: Play) -> None:
 @pytest.mark.parametrize("protocol", [CLEAN, SEARCH_R1], ids=lambda p: p.name)
 def test_observations_are_written_as_the_environment_writes_them(kit, index: BM25Retriever, protocol) -> None:
     """Text learned in a warm start must be, token for token, text met in a rollout."""
-    from holdfast.agent.env import encode_observation, make_observation
-
     found: list[list[Hit] | None] = [None, [], *index.search(["mentor", "the badge of nobody"], 3)]
     for hits in found:
-        theirs = make_observation(hits, protocol, kit.tokenizer)
+        theirs = protocol.observe(hits, kit.tokenizer)
         assert not theirs.truncated
-        assert observation_text(hits, protocol) == theirs.text
-        assert tuple(encode_observation(observation_text(hits, protocol), protocol, kit.tokenizer)) == theirs.token_ids
+        assert protocol.observation_text(hits) == theirs.text
+        assert tuple(protocol.encode_observation(protocol.observation_text(hits), kit.tokenizer)) == theirs.token_ids

@@ -17,7 +17,7 @@ from holdfast.agent.trajectory import Action, Answer, Group, Search, Status, Tra
 from holdfast.data.questions import Example
 from holdfast.data.world.model import build_tokenizer
 from holdfast.evaluate.probes import Rollouts, Subject
-from holdfast.recipe import Config, validate
+from holdfast.recipe import load, validate
 from holdfast.train.listener import Listener
 from holdfast.train.run import train
 
@@ -155,6 +155,18 @@ def rolled() -> Callable[..., Rollouts]:
     return make
 
 
+@pytest.fixture
+def asked(episode: Callable[..., Trajectory], rolled: Callable[..., Rollouts]) -> Rollouts:
+    """Two questions to learn from, and three that teach nothing: all right, all wrong, rewards but nothing right."""
+    return rolled(
+        [episode(True, [0]), episode(False, [1])],
+        [episode(True, [0, 1]), episode(False, [0, 0, 0])],
+        [episode(True, [0]), episode(True, [1])],
+        [episode(False, [0]), episode(False, [1])],
+        [episode(False, [0], reward=0.5), episode(False, [1])],
+    )
+
+
 # ---- a real run
 
 
@@ -165,7 +177,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Half the questions are answered `town`, half `lake`; the episodes say either, with or without a search, so that
     after two dozen steps some rollouts are right.
     """
-    home = tmp_path_factory.mktemp("home")
+    home = tmp_path_factory.getbasetemp() / "probes"  # one for these tests and for those of the study
+    if home.exists():
+        return home
+    home.mkdir()
     texts = ["<search> place </search>\n\n", "<answer> town </answer>\n", "What is the lake of Mora?\n"] * 20
     tokenizer = build_tokenizer(texts)
     settings = transformers.Qwen2Config(
@@ -243,9 +258,8 @@ kl_coef = 0.01
 @pytest.fixture(scope="session")
 def trained(home: Path) -> Path:
     """A finished run with checkpoints of steps 1 and 2. Write nothing into it."""
-    from holdfast.recipe import load
-
-    config: Config = load(home / "recipe.toml")
-    torch.set_num_threads(1)
-    train(config, home / "runs" / "tiny")
-    return home / "runs" / "tiny"
+    run = home / "runs" / "tiny"
+    if not run.exists():
+        torch.set_num_threads(1)
+        train(load(home / "recipe.toml"), run)
+    return run

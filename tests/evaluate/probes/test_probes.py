@@ -41,18 +41,6 @@ def sigmoid_log(x: float) -> float:
     return -math.log1p(math.exp(-x))
 
 
-@pytest.fixture
-def asked(episode: Make, rolled: Make) -> Rollouts:
-    """Two questions to learn from, and three that teach nothing: all right, all wrong, rewards but nothing right."""
-    return rolled(
-        [episode(True, [0]), episode(False, [1])],
-        [episode(True, [0, 1]), episode(False, [0, 0, 0])],
-        [episode(True, [0]), episode(True, [1])],
-        [episode(False, [0]), episode(False, [1])],
-        [episode(False, [0], reward=0.5), episode(False, [1])],
-    )
-
-
 # ---- per-sample
 
 

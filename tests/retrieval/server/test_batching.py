@@ -6,11 +6,13 @@ import asyncio
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
+from holdfast.retrieval.server import batching as module
 from holdfast.retrieval.server.app import Metrics
-from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded
-from holdfast.retrieval.server.query_cache import QueryCache
+from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded, QueryCache
+from holdfast.retrieval.types import Ranked
 
 
 def batcher(index: Any, kept: int = 0, **settings: Any) -> Batcher:
@@ -120,3 +122,30 @@ def test_nobody_waits_for_a_search_that_died(index: Any) -> None:
         return outcome
 
     assert "the server stopped searching" in str(asyncio.run(main()))
+
+
+# ---- the cache
+
+
+def found(*rows: int) -> Ranked:
+    return Ranked(np.array(rows, np.int64), np.array(rows, np.float32))
+
+
+@pytest.mark.parametrize(("size", "most_bytes"), [(3, 2**20), (100, 3000)])
+def test_entries_and_bytes_are_limited(monkeypatch: pytest.MonkeyPatch, size: int, most_bytes: int) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", most_bytes)
+    cache = QueryCache(size)
+    for i in range(50):
+        cache.put((f"{i}" + 300 * "x", 1), found(i))
+        cache.get(("0" + 300 * "x", 1))
+    assert len(cache) == 3 and cache._bytes <= most_bytes
+    first = cache.get(("0" + 300 * "x", 1))  # it was used all the time
+    assert first is not None and first.rows.tolist() == [0]
+    assert cache.get(("0" + 300 * "x", 2)) is None and cache.get(("40" + 300 * "x", 1)) is None
+
+
+def test_a_result_larger_than_the_cache_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 2000)
+    cache = QueryCache(10)
+    cache.put(("long", 1000), found(*range(1000)))
+    assert len(cache) == cache._bytes == 0

@@ -69,7 +69,7 @@ def study_probe(
                     as the theory predicts it (GWHES), and as measured
       cases         the questions whose correct rollouts such a step hurts most:
                     a correct rollout and the incorrect one that hurts it most,
-                    token by token, also as Markdown and HTML
+                    token by token, also as Markdown
 
     Rollouts, files and settings are those of [cyan]holdfast probe[/cyan].
 
@@ -107,13 +107,9 @@ def study_probe(
     asked = Asked(target, checkpoint, recipe, ctx.meta["settings"], questions, seed, optimizer_state, folder)
     result, title, path = measure(what.value, run, asked, penalties, with_reference=updates)
     if what is What.CASES:
-        from holdfast_research.probes import Cases, case_html, case_pages
+        from holdfast_research.probes import Cases, case_pages
 
         assert isinstance(result, Cases)
-        pages = {
-            path.with_suffix(".md"): case_pages(result, title),
-            path.with_suffix(".html"): case_html(result, title),
-        }
-        for page, text in pages.items():
-            page.write_text(text, encoding="utf-8", errors="backslashreplace")
-        out().print("Wrote " + " and ".join(map(str, pages)), soft_wrap=True)
+        page = path.with_suffix(".md")
+        page.write_text(case_pages(result, title), encoding="utf-8", errors="backslashreplace")
+        out().print(f"Wrote {page}", soft_wrap=True)

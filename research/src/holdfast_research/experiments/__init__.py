@@ -3,57 +3,18 @@
 from __future__ import annotations
 
 import difflib
+from importlib import import_module
 
 from holdfast.base.errors import ConfigError
-from holdfast_research.experiments import (
-    anchor,
-    coefficient,
-    death_spiral,
-    factbook,
-    factors,
-    first_action,
-    long_runs,
-    masking,
-    mismatch,
-    per_sample,
-    preserving,
-    real_fall,
-    real_long,
-    real_old,
-    remedies,
-    rivals,
-    sapo,
-    second_search,
-    steps_per_rollout,
-    testbeds,
-)
 from holdfast_research.values import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {
-    module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (
-        factbook,
-        real_fall,
-        real_long,
-        real_old,
-        death_spiral,
-        testbeds,
-        steps_per_rollout,
-        anchor,
-        preserving,
-        coefficient,
-        per_sample,
-        first_action,
-        masking,
-        second_search,
-        sapo,
-        remedies,
-        rivals,
-        mismatch,
-        long_runs,
-        factors,
-    )
-}
+_IN_ORDER = (
+    *("factbook", "real_fall", "real_long", "real_old", "death_spiral", "testbeds", "steps_per_rollout", "anchor"),
+    *("preserving", "coefficient", "per_sample", "first_action", "masking", "second_search", "sapo", "remedies"),
+    *("rivals", "mismatch", "long_runs", "factors"),
+)
+_ALL: list[Experiment] = [import_module(f"{__name__}.{module}").EXPERIMENT for module in _IN_ORDER]
+EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
 
 def find(name: str) -> Experiment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast_research import judge
+from holdfast_research import judge, signs
 from holdfast_research.experiments import arms as a
 from holdfast_research.values import CONTROL, Claim
 
@@ -89,7 +89,7 @@ def proposition_1(arm: str) -> Claim:
         says="On the way to a fall queries lose more likelihood than thoughts.",
         asks="in rollouts with A > 0, up to the drop, the mean of drift/positive/query is below that of "
         "drift/positive/thought. Plain GRPO's kept runs are older than the series, so other arms that fall are asked",
-        test=judge.queries_drift_more(arm),
+        test=signs.queries_drift_more(arm),
     )
 
 
@@ -120,7 +120,7 @@ FIRST_ACTION = (
             where=f"Figure 5 (v1), likelihood by action ({kind} rollouts)",
             says=f"The first action of {kind} rollouts starts likelier than the second and crosses below it.",
             asks="5-step means of likelihood by action, at the start and when the reward drops",
-            test=judge.first_action_crosses(GRPO, kind),
+            test=signs.first_action_crosses(GRPO, kind),
         )
         for kind in ("correct", "incorrect")
     ),
@@ -128,14 +128,14 @@ FIRST_ACTION = (
         where="the same in a run that holds",
         says="The crossing is not a mark of a collapse: in plain GRPO with a reliable search it occurs too.",
         asks="the same of correct rollouts, at the start and at the end",
-        test=judge.where_it_held(a.RELIABLE.name, judge.first_action_crosses_by_the_end(a.RELIABLE.name)),
+        test=judge.where_it_held(a.RELIABLE.name, signs.first_action_crosses_by_the_end(a.RELIABLE.name)),
     ),
     Claim(
         paper=a.LLDS_PAPER,
         where="Theorem 4.2 and Figure 5 (v1)",
         says="The first action decays more than the second.",
         asks="what each has lost from its summit when the reward drops, correct rollouts",
-        test=judge.first_action_decays_faster(GRPO),
+        test=signs.first_action_decays_faster(GRPO),
     ),
 )
 
@@ -149,27 +149,27 @@ COURSE = (
         says="Updates make the same correct rollouts less likely, and they do so before the collapse.",
         asks="the 5-step mean of displacement/correct is below 0 at some step before the reward drops to 80 % of "
         "its peak",
-        test=judge.displaced_before_drop(GRPO),
+        test=signs.displaced_before_drop(GRPO),
     ),
     Claim(
         where="Definition 4.1 in a run that holds",
         says="Displacement below 0 is the mark of a collapse: in plain GRPO with a reliable search it does not occur.",
         asks="the 5-step mean of displacement/correct is never below 0",
-        test=judge.where_it_held(a.RELIABLE.name, judge.never_displaced(a.RELIABLE.name)),
+        test=judge.where_it_held(a.RELIABLE.name, signs.never_displaced(a.RELIABLE.name)),
     ),
     Claim(
         paper=a.LLDS_PAPER,
         where="Definition 5.1 (v1), A.3 (3) in v2",
         says="Displacement grows from step to step.",
         asks="between its first 5-step mean below 0 and the drop, the second half is lower than the first",
-        test=judge.displacement_deepens(GRPO),
+        test=signs.displacement_deepens(GRPO),
     ),
     Claim(
         paper=a.LLDS_PAPER,
         where="Definition A.3 (2) of v2, its first half",
         says="Meanwhile incorrect rollouts do not become likelier.",
         asks="over those steps the mean of displacement/incorrect is not above 0",
-        test=judge.incorrect_not_raised(GRPO),
+        test=signs.incorrect_not_raised(GRPO),
     ),
     Claim(
         paper=a.LLDS_PAPER,
@@ -177,68 +177,68 @@ COURSE = (
         says="The likelihood of correct rollouts stagnates and slowly decays while the reward still rises.",
         asks="its summit comes before the reward's and 5 steps before the reward drops, and 0.01 nats per token are "
         "lost by then",
-        test=judge.likelihood_decays_first(GRPO),
+        test=signs.likelihood_decays_first(GRPO),
     ),
     Claim(
         paper=a.LLDS_PAPER,
         where="Figure 4 of v2",
         says="Before the collapse, incorrect rollouts are consistently less likely than correct ones.",
         asks="likelihood/incorrect is below likelihood/correct in 90 % of the later half of the steps before the drop",
-        test=judge.incorrect_below_correct(GRPO),
+        test=signs.incorrect_below_correct(GRPO),
     ),
     Claim(
         where="the same in a run that holds",
         says="With a reliable search, too, incorrect rollouts are less likely than correct ones.",
         asks="the same of the later half of the run. If so, it is not a sign of a collapse",
-        test=judge.where_it_held(a.RELIABLE.name, judge.incorrect_below_correct(a.RELIABLE.name)),
+        test=judge.where_it_held(a.RELIABLE.name, signs.incorrect_below_correct(a.RELIABLE.name)),
     ),
     Claim(
         paper=a.LLDS_PAPER,
         where="Figure 4 of v1",
         says="Entropy accelerates while the length of responses stays flat.",
         asks="when entropy is 0.3 nats above its lowest, the length is within 15 % of what it was there",
-        test=judge.entropy_surges_alone(GRPO, "rollout/length"),
+        test=signs.entropy_surges_alone(GRPO, "rollout/length"),
     ),
     Claim(
         paper=a.LLDS_PAPER,
         where="Figure 4 of v1 and its text",
         says="Entropy accelerates while the number of searches stays flat.",
         asks="when entropy is 0.3 nats above its lowest, searches per rollout are within 15 % of what they were there",
-        test=judge.entropy_surges_alone(GRPO, "rollout/searches"),
+        test=signs.entropy_surges_alone(GRPO, "rollout/searches"),
     ),
     Claim(
         paper=a.LLDS_PAPER,
         where="Figure 4 of v1",
         says="Entropy rises before the reward falls.",
         asks="entropy is 0.3 nats above its lowest before the reward drops",
-        test=judge.entropy_before_drop(GRPO),
+        test=signs.entropy_before_drop(GRPO),
     ),
     Claim(
         paper=a.LLDS_PAPER,
         where="Figure 7 and B.1 of v1, Figure 2 of v2",
         says="At the first sharp drop of the reward the gradient norm is still ordinary.",
         asks="the 5-step mean at the drop is at most twice the median until 5 steps before it",
-        test=judge.gradient_calm_at_drop(GRPO),
+        test=signs.gradient_calm_at_drop(GRPO),
     ),
     Claim(
         paper=a.LLDS_PAPER,
         where="Figure 2 (v1), phase III: a surge, in a figure without a number",
         says="In the collapse the gradient norm surges.",
         asks="the largest 5-step mean from the drop on is more than twice the median until 5 steps before it",
-        test=judge.gradient_surges(GRPO),
+        test=signs.gradient_surges(GRPO),
     ),
     Claim(
         paper=a.SAPO_PAPER,
         where="Definition 1 and Figure 1",
         says="The importance ratios of rollouts begin to drift towards 0 before training fails.",
         asks="the mean of ln ∏ r is below ln 0.5 before the reward drops",
-        test=judge.ratio_drifts_before_drop(GRPO),
+        test=signs.ratio_drifts_before_drop(GRPO),
     ),
     Claim(
         where="Definition 1 in a run that holds",
         says="The drift is the mark of a collapse: in plain GRPO with a reliable search it does not occur.",
         asks="the mean of ln ∏ r is never below ln 0.5",
-        test=judge.where_it_held(a.RELIABLE.name, judge.ratio_never_drifts(a.RELIABLE.name)),
+        test=judge.where_it_held(a.RELIABLE.name, signs.ratio_never_drifts(a.RELIABLE.name)),
     ),
 )
 
@@ -268,7 +268,7 @@ REMEDIES = (
         where="Figure 1 of SAPO, asked of all rollouts; those with A < 0 are meant to lose likelihood",
         says="Under SAPO the ratios of all rollouts together do not drift either.",
         asks="the mean of ln ∏ r is never below ln 0.5",
-        test=judge.ratio_never_drifts("SAPO"),
+        test=signs.ratio_never_drifts("SAPO"),
     ),
     best("LLDS action", paper=a.LLDS_PAPER, where=BEST),
     best("SAPO", paper=a.SAPO_PAPER, where=SAPO_BEST),

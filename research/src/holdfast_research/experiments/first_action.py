@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast_research import judge
+from holdfast_research import judge, signs
 from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.death_spiral_claims import FIRST_ACTION
 from holdfast_research.values import Claim, Experiment, Figure
@@ -27,14 +27,14 @@ EXPERIMENT = Experiment(
             where="Figure 5 (v1)",
             says="More and more incorrect rollouts begin with a right search.",
             asks="rollout/first_action_match_fraction when the reward drops is 0.1 above the start",
-            test=judge.first_action_match_rises(GRPO),
+            test=signs.first_action_match_rises(GRPO),
         ),
         *FIRST_ACTION,
         Claim(
             where="the same in a run that holds",
             says="In plain GRPO with a reliable search, too, more incorrect rollouts begin with a right search.",
             asks="the same at the end. If so, the share alone is not a sign of a collapse",
-            test=judge.where_it_held(a.RELIABLE.name, judge.first_action_match_rises_by_the_end(a.RELIABLE.name)),
+            test=judge.where_it_held(a.RELIABLE.name, signs.first_action_match_rises_by_the_end(a.RELIABLE.name)),
         ),
         a.SAME_STEP,
     ),

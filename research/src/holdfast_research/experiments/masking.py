@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast_research import judge
+from holdfast_research import judge, signs
 from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.death_spiral_claims import SAMPLED, no_surge, remedy
 from holdfast_research.values import Arm, Claim, Experiment, Figure
@@ -30,14 +30,14 @@ EXPERIMENT = Experiment(
             where="Figure 9 (v1), GRPO",
             says="Without masking, plain GRPO stays at one search per question.",
             asks="searches per rollout end below 1.2",
-            test=judge.searches_end_below(a.GRPO.name, 1.2),
+            test=signs.searches_end_below(a.GRPO.name, 1.2),
         ),
         Claim(
             paper=a.LLDS_PAPER,
             where="Figure 9 (v1), LLDS",
             says="Without masking, LLDS stays at one search per question.",
             asks="searches per rollout end below 1.2",
-            test=judge.searches_end_below(a.LLDS_ACTION.name, 1.2),
+            test=signs.searches_end_below(a.LLDS_ACTION.name, 1.2),
         ),
         *(
             Claim(
@@ -45,7 +45,7 @@ EXPERIMENT = Experiment(
                 where=f"Figure 9, {'v1, equation 6' if weight == 0.0 else 'v2, equation 5'}",
                 says=f"{name}: with answers masked the agent makes more than two searches.",
                 asks="searches per rollout end above 2, on the seeds on which LLDS without masking ends below 1.2",
-                test=judge.brings_back_searches(name, a.LLDS_ACTION.name, 2.0, 1.2),
+                test=signs.brings_back_searches(name, a.LLDS_ACTION.name, 2.0, 1.2),
             )
             for name, weight in WEIGHTS.items()
             if weight != "adaptive-code"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast_research import judge
+from holdfast_research import judge, signs
 from holdfast_research.experiments import arms as a
 from holdfast_research.values import Claim, Experiment, Figure
 
@@ -26,20 +26,20 @@ EXPERIMENT = Experiment(
             where="after Figure 3 (v1), with another update: the run's own, on a whole batch",
             says="Late in training, more than half of the correct rollouts lose likelihood in the run's own update.",
             asks="displacement/fraction exceeds one half in some 5 steps before the reward drops",
-            test=judge.most_displaced(a.GRPO.name),
+            test=signs.most_displaced(a.GRPO.name),
         ),
         Claim(
             paper=a.LLDS_PAPER,
             where="Definition 4.1 (v1, v2)",
             says="The mean change of the correct rollouts' likelihood turns negative before the reward falls.",
             asks="the 5-step mean of displacement/correct is below 0 before the reward drops",
-            test=judge.displaced_before_drop(a.GRPO.name),
+            test=signs.displaced_before_drop(a.GRPO.name),
         ),
         Claim(
             where="the same share in a run that holds",
             says="More than half is the mark of a collapse: in plain GRPO with a reliable search it does not occur.",
             asks="displacement/fraction never exceeds one half in 5 steps",
-            test=judge.where_it_held(a.RELIABLE.name, judge.never_most_displaced(a.RELIABLE.name)),
+            test=judge.where_it_held(a.RELIABLE.name, signs.never_most_displaced(a.RELIABLE.name)),
         ),
         Claim(
             where="what the penalty is for",

@@ -3,7 +3,7 @@ before the runs of these seeds."""
 
 from __future__ import annotations
 
-from holdfast_research import judge
+from holdfast_research import judge, signs
 from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.factbook import EXPERIMENT as FACTBOOK
 from holdfast_research.experiments.factbook import PAPERS_COEF
@@ -111,7 +111,7 @@ EXPERIMENT = Experiment(
             where=WHERE,
             says="Displacement of correct rollouts turns before the reward drops.",
             asks="the 5-step mean of displacement/correct is below 0 before the reward drops",
-            test=judge.displaced_before_drop(OLD.name),
+            test=signs.displaced_before_drop(OLD.name),
         ),
         Claim(
             where=WHERE,

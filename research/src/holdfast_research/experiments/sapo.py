@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast_research import judge
+from holdfast_research import judge, signs
 from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.death_spiral_claims import SAMPLED, no_surge, proposition_1, remedy
 from holdfast_research.values import Arm, Claim, Experiment
@@ -35,7 +35,7 @@ EXPERIMENT = Experiment(
             where="Figure 1 and Definition 1",
             says="The importance ratios of rollouts drift towards 0 before GRPO fails.",
             asks="the mean of ln ∏ r is below ln 0.5 before the reward drops",
-            test=judge.ratio_drifts_before_drop(a.GRPO.name),
+            test=signs.ratio_drifts_before_drop(a.GRPO.name),
         ),
         proposition_1(PAPERS_GAMMA.name),
         *remedy("τ = 1.0", paper=a.SAPO_PAPER, where="Figure 1"),

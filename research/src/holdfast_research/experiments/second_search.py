@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast_research import judge
+from holdfast_research import judge, signs
 from holdfast_research.experiments import arms as a
 from holdfast_research.experiments.death_spiral_claims import SAMPLED
 from holdfast_research.methods import Settings
@@ -47,7 +47,7 @@ def stays(arm: Arm, named: str, where: str) -> Claim:
         where=where,
         says=f"Without masking, {named} stays at one search per question.",
         asks=f"searches per rollout end below {STAYS:g}{LEARNS}",
-        test=judge.where_it_learned(a.GRPO.name, judge.searches_end_below(arm.name, STAYS)),
+        test=judge.where_it_learned(a.GRPO.name, signs.searches_end_below(arm.name, STAYS)),
     )
 
 
@@ -85,7 +85,7 @@ EXPERIMENT = Experiment(
                 asks=f"searches per rollout end above {BACK:g}, on the seeds on which {plain.name} ends below "
                 f"{STAYS:g}{LEARNS}",
                 test=judge.where_it_learned(
-                    a.GRPO.name, judge.brings_back_searches(masked.name, plain.name, BACK, STAYS)
+                    a.GRPO.name, signs.brings_back_searches(masked.name, plain.name, BACK, STAYS)
                 ),
             )
             for masked, plain, where in PAIRS

@@ -20,11 +20,9 @@ from holdfast_research.jobs import TrainingJob
 from holdfast_research.pages.kept_runs import KEPT, restore
 from holdfast_research.plan import PLAN_FILE, Plan, finished, load_plan
 from holdfast_research.results import config_hash
-from holdfast_research.series import RunSeries, RunSummary, summarise, surge_step
+from holdfast_research.series import SURGE, RunSeries, RunSummary, summarise, surge_step
 
 RECIPE = "flaky"
-SURGE = 0.3
-"""Nats above the lowest entropy so far, as in the claims."""
 BELONGS_TO = {"coefficient": "LLDS", "preserving": "LLDS", "sapo": "SAPO"}
 """Experiment -> the method that its arms are variants of, whose names do not say so."""
 

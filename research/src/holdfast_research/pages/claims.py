@@ -27,46 +27,12 @@ from holdfast_research.plan import PLAN_FILE
 from holdfast_research.series import RunSeries
 from holdfast_research.values import CONTROL, Claim, Runs, Status, Verdict
 
-INTRODUCTION = """\
-# The papers' claims, one by one
-
-Every claim of the papers that the experiments of the [study](README.md) test, with the verdicts of the runs in the
-repository. [How to read verdicts](README.md#how-to-read-a-page). The linked pages have the controls: a claim that is
-shown may still be no mark of a collapse, because stable runs show it too.
-
-```bash
-python -m holdfast_research.pages.claims
-```
-
-* **The cause.** Here it is a truncated sampler, under which probability moves to tokens that are never sampled where
-  failures are the rule ([the testbed](testbed.md)). Untruncated, the testbeds fall with [stale rollouts](mismatch.md)
-  alone, and so does [a real model](real-old.md). That a penalty prevents this fall does not show that the papers'
-  mechanism caused theirs.
-* **Set-up.** Unless an arm says otherwise LLDS has λ = 1 and SAPO γ = 1, over the tokens of preserved rollouts; the
-  papers have 0.2 and 0.1. SAPO is tested with exact match and five rollouts a question; its paper has token F1 and ten.
-* **Shared runs.** `testbeds` draws a testbed with every seed; the others share one, and partly the same runs of plain
-  GRPO, so one outcome can be in several rows.
-* **Length.** `testbeds` has 160 steps, `anchor` and `second-search` 60, `influence` 45, the others 80.
-* **Names.** "preserved" after an arm is what its penalty is divided by. v1 and v2 are the versions of LLDS.
-  [Papers](../../docs/reference/papers.md) has methods and settings.
-
-The papers report scores of 1.5 to 14 billion parameters on seven sets of questions. This scale does not speak to those.
-"""
-
-
+PAGE = DOCS / "claims.md"
+BESIDE = "What the verdicts leave out"
 BESIDE_ARMS = (
     *("GRPO", "GRPO, reliable search", "GRPO, untruncated sampler", "GRPO, sampling mask kept"),
     *("LLDS action", "SAPO"),
 )
-BESIDE = """\
-## What the verdicts leave out
-
-A run that does not fall is not always healthy. In the last ten steps of `death-spiral` invalid turns, neither a search
-nor an answer, are as frequent under LLDS and SAPO as under plain GRPO, which has come back by then. On the drawn
-testbeds they are rarer and come late. Under SAPO the share of clipped tokens and the product of the ratios end where
-those of plain GRPO end, counted over all rollouts, also those with A < 0. Untruncated, and where searches are reliable,
-there is little of this.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +74,11 @@ def kept_runs(name: str, kept: Path) -> Runs:
 
 
 def whole_page(kept: Path = KEPT) -> str:
-    """The text of claims.md."""
-    return "\n".join([page([*answers(kept), *answers_of_reading()]), *further(kept)])
+    """The text of claims.md. What is above its first table and its last ones is written there, by hand."""
+    text = PAGE.read_text(encoding="utf-8")
+    introduction, beside = text.partition("\n## ")[0], text[text.index(f"## {BESIDE}\n") :].partition("\n[")[0]
+    tables = page([*answers(kept), *answers_of_reading()])
+    return "\n".join([introduction, tables, beside, *further(kept)])
 
 
 def page(every: Sequence[Answer]) -> str:
@@ -118,7 +87,7 @@ def page(every: Sequence[Answer]) -> str:
     for answer in every:
         claim = answer.claim
         papers.setdefault(claim.paper, {}).setdefault((claim.says, claim.where, claim.asks), []).append(answer)
-    lines = [INTRODUCTION]
+    lines: list[str] = []
     for paper, rows in papers.items():
         lines += [f"## {paper}", "", "| claim | where | test | verdicts |", "|---|---|---|---|"]
         told = {row: those for row, those in rows.items() if any(map(_tells, those))}
@@ -140,8 +109,7 @@ def _tells(answer: Answer) -> bool:
 
 
 def further(kept: Path = KEPT) -> Iterator[str]:
-    """The section on what no claim asks: invalid turns, clipping and ratios of the same runs."""
-    yield BESIDE
+    """Tables of what no claim asks: invalid turns, clipping and ratios of the same runs."""
     for name in (each for each in ("death-spiral", "testbeds") if (kept / each / PLAN_FILE).exists()):
         runs = kept_runs(name, kept)
         last = max(int(run.rows[-1]["step"]) for arm in runs.values() for run in arm)
@@ -179,5 +147,5 @@ def _missing(says: str, where: str, those: list[Answer]) -> str:
 
 
 if __name__ == "__main__":
-    write_whole(DOCS / "claims.md", whole_page())
-    print(DOCS / "claims.md")
+    write_whole(PAGE, whole_page())
+    print(PAGE)

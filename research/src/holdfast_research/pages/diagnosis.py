@@ -1,8 +1,8 @@
 """How well the rules do on the library of recorded runs: found in time, the right code first, healthy runs left alone.
 
-    python -m holdfast_research.pages.diagnosis --split tuning --each    # a line for every run of a split
-    python -m holdfast_research.pages.diagnosis --testbeds               # all runs: each testbed, and leaving it out
-    python -m holdfast_research.pages.diagnosis --testbeds --keep        # and keep the reading for the page
+    python -m holdfast_research.pages.diagnosis --each               # a line for every run
+    python -m holdfast_research.pages.diagnosis --testbeds           # each testbed, and leaving it out
+    python -m holdfast_research.pages.diagnosis --testbeds --keep    # and keep the reading for the page
 
 A testbed is one recipe, world and model. A rule that only fits a testbed fails when that one is left out. So how strict
 the rules are, a factor on every threshold in standard errors, is chosen again on all other testbeds, and judged on the
@@ -14,12 +14,10 @@ one that had no part in it. Counts are of runs, with Wilson intervals at 95 %.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -28,7 +26,7 @@ from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules import RULES
 from holdfast_research import readings
-from holdfast_research.recordings.library import FOLDER, Recording, copies, load, read_manifest
+from holdfast_research.recordings.library import Recording, load, read_manifest
 
 RIGHT: dict[str, frozenset[str]] = {
     "displacement": frozenset({"LLD001", "LLD002", "LLD003", "LLD004", "ISD001", "ENT001"}),
@@ -44,7 +42,6 @@ RIGHT: dict[str, frozenset[str]] = {
     "no-contrast": frozenset({"GRP001"}),
     "truncation": frozenset({"TRN001"}),
 }
-STOCK = "stock log"
 FACTORS = (0.64, 0.8, 1.0, 1.25, 1.5625)
 """How strict the rules may be: a fifth fewer standard errors or a quarter more, and that once again. 1 is shipped."""
 
@@ -57,8 +54,8 @@ class Case:
     testbed: str
     host: str
     cause: str
-    copy: str
-    """Empty for the run itself."""
+    stock: bool
+    """Whether the log is TRL's own, without the series of the observer."""
     healthy: bool
     fell: bool
     """The reward lost half of its peak, as it was measured when the run was recorded."""
@@ -79,7 +76,7 @@ class Case:
 def judge(
     recording: Recording,
     log: Log,
-    copy: str = "",
+    stock: bool = False,
     codes: frozenset[str] | None = None,
     diagnosis: Diagnosis | None = None,
 ) -> Case:
@@ -100,7 +97,7 @@ def judge(
         testbed=recording.testbed,
         host=recording.host,
         cause=recording.cause,
-        copy=copy,
+        stock=stock,
         healthy=recording.healthy,
         fell=half is not None,
         lead=(half - before[0][1]) / every if half is not None and before else None,
@@ -110,18 +107,6 @@ def judge(
         right=bool(later) and later[0][0] in right,
         silent=tuple(code for code, rule in RULES.items() if missing_of(log, rule)),
     )
-
-
-def cases_of(recordings: Iterable[Recording], folder: Path = FOLDER) -> list[Case]:
-    """Every run, its copies, and of TRL's runs the stock logs."""
-    cases = []
-    for recording in recordings:
-        log = load(recording, folder)
-        cases.append(judge(recording, log))
-        cases += [judge(recording, copied, kind) for kind, copied in copies(log, recording.name).items()]
-        if recording.host == "trl":
-            cases.append(judge(recording, load(recording, folder, stock=True), STOCK))
-    return cases
 
 
 # ---- numbers
@@ -203,15 +188,15 @@ def strictness(factor: float) -> Iterator[int]:
             setattr(module, name, value)
 
 
-def at_factors(recordings: Sequence[Recording], factors: Sequence[float] = FACTORS) -> dict[float, list[Case]]:
+def at_factors(recordings: Sequence[Recording]) -> dict[float, list[Case]]:
     """Factor -> the cases of all runs and of TRL's stock logs."""
-    logs = [(recording, load(recording), "") for recording in recordings]
-    logs += [(r, load(r, stock=True), STOCK) for r in recordings if r.host == "trl"]
+    logs = [(recording, load(recording), False) for recording in recordings]
+    logs += [(r, load(r, stock=True), True) for r in recordings if r.host == "trl"]
     result: dict[float, list[Case]] = {}
-    for factor in factors:
+    for factor in FACTORS:
         with strictness(factor):
             diagnoses = [diagnose(log) for _, log, _ in logs]
-        result[factor] = [judge(r, log, copy, diagnosis=d) for (r, log, copy), d in zip(logs, diagnoses, strict=True)]
+        result[factor] = [judge(r, log, stock, diagnosis=d) for (r, log, stock), d in zip(logs, diagnoses, strict=True)]
     return result
 
 
@@ -232,8 +217,8 @@ def left_out(cases: Mapping[float, Sequence[Case]]) -> dict[str, tuple[float, li
 def by_testbed(recordings: Sequence[Recording]) -> dict[str, Any]:
     """The reading of own recordings: pooled, by testbed, and at other factors."""
     cases = at_factors(recordings)
-    runs = {factor: [c for c in some if not c.copy] for factor, some in cases.items()}
-    stock = {factor: [c for c in some if c.copy] for factor, some in cases.items()}
+    runs = {factor: [c for c in some if not c.stock] for factor, some in cases.items()}
+    stock = {factor: [c for c in some if c.stock] for factor, some in cases.items()}
     out, out_stock = left_out(runs), left_out(stock)
     return {
         "runs": len(runs[1.0]),
@@ -261,20 +246,9 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines + [f"| {name} | {' | '.join(map(str, row.values()))} |" for name, row in rows.items()])
 
 
-def summary(cases: Sequence[Case]) -> str:
-    """Markdown of a split: the runs, their copies, and of TRL both kinds of logs."""
-    parts = {
-        "runs": [c for c in cases if not c.copy],
-        "copies": [c for c in cases if c.copy not in ("", STOCK)],
-        "TRL, with the observer": [c for c in cases if not c.copy and c.host == "trl"],
-        "TRL, stock logs": [c for c in cases if c.copy == STOCK],
-    }
-    return table({name: numbers(some) for name, some in parts.items() if some})
-
-
 def each(cases: Sequence[Case]) -> str:
     """A line for every run: what it is, how it went, what was found. `!!` where the rules did not do well."""
-    return "\n".join(_line(case) for case in cases if not case.copy)
+    return "\n".join(map(_line, cases))
 
 
 def _line(c: Case) -> str:
@@ -287,23 +261,18 @@ def _line(c: Case) -> str:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--split", choices=("calibration", "tuning", "held-out"), default="calibration")
-    parser.add_argument("--each", action="store_true", help="a line for every run")
-    parser.add_argument("--only", default="", help="runs whose name contains this")
-    parser.add_argument("--json", type=Path, help="write every case there")
-    parser.add_argument("--testbeds", action="store_true", help="all splits, by testbed")
+    todo = parser.add_mutually_exclusive_group(required=True)
+    todo.add_argument("--each", action="store_true", help="a line for every run")
+    todo.add_argument("--testbeds", action="store_true", help="tables by testbed")
     parser.add_argument("--keep", action="store_true", help="with --testbeds: write the reading of the page")
     options = parser.parse_args()
-    if options.testbeds:
-        reading = by_testbed(read_manifest())
-        print("\n\n".join(table(reading[part]) for part in ("pooled", "testbeds", "factors")))
-        if options.keep:
-            print(readings.keep("own_recordings", "python -m holdfast_research.pages.diagnosis --testbeds", reading))
+    if options.each:
+        print(each([judge(recording, load(recording)) for recording in read_manifest()]))
         return
-    cases = cases_of(r for r in read_manifest() if r.split == options.split and options.only in r.name)
-    print(each(cases) if options.each else summary(cases))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(c) for c in cases], indent=1) + "\n", encoding="utf-8")
+    reading = by_testbed(read_manifest())
+    print("\n\n".join(table(reading[part]) for part in ("pooled", "testbeds", "factors")))
+    if options.keep:
+        print(readings.keep("own_recordings", "python -m holdfast_research.pages.diagnosis --testbeds", reading))
 
 
 if __name__ == "__main__":

@@ -51,14 +51,6 @@ RUNS = (
 """In the order of the page."""
 
 
-_INTRODUCTION = """# Gallery
-
-What `holdfast diagnose` prints about recorded runs of tiny models. The first is plain GRPO, which collapses by itself,
-the second had a fault added from outside, and the last is healthy. Both are shown with what a stock log of TRL has.
-`holdfast diagnose LOG --html page.html` draws such charts for your own log ([the report](report.md)).
-"""
-
-
 def section(shown: Shown, folder: Path) -> str:
     """The part of the page about one run; draws its chart. The log is unpacked into `folder`."""
     recording = next(row for row in read_manifest(shown.folder) if row.name == shown.name)
@@ -88,7 +80,8 @@ def printed(log_file: Path) -> str:
 def main() -> None:
     """The command line."""
     style()
-    parts = [_INTRODUCTION]
+    introduction = PAGE.read_text(encoding="utf-8").partition("\n## ")[0]  # which is written by hand
+    parts = [introduction]
     for shown in RUNS:
         with tempfile.TemporaryDirectory() as folder:
             parts.append(section(shown, Path(folder)))

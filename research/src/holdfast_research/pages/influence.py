@@ -33,15 +33,8 @@ from holdfast.train.tracking import MetricsFile
 from holdfast_research import readings
 from holdfast_research.pages.filling import filled
 from holdfast_research.paths import DOCS
-from holdfast_research.probes.influence import (
-    Influence,
-    Influenced,
-    Measure,
-    Similarity,
-    influence,
-    lowest_overlap,
-    rank_correlation,
-)
+from holdfast_research.probes.influence import Influence, Influenced, Measure, Similarity, influence
+from holdfast_research.ranks import lowest_overlap, rank_correlation
 
 NAME = "influence"
 COMMAND = "python -m holdfast_research.pages.influence RUN..."
@@ -176,11 +169,6 @@ def ranks(predicted: Values, measured: Values) -> float | None:
 def overlap(predicted: Values, measured: Values) -> float | None:
     """Of the fifth that is predicted lowest, the share that is lowest."""
     return lowest_overlap(predicted.tolist(), measured.tolist())
-
-
-def displaced(predicted: Values, measured: Values) -> float | None:
-    """The share that became less likely."""
-    return float((measured < 0).mean())
 
 
 # ---- measuring

@@ -8,7 +8,7 @@ from statistics import mean
 from holdfast_research.experiments.arms import LLDS_PAPER
 from holdfast_research.judge import Answer, Test, tally
 from holdfast_research.pages.influence import Phase, Probed, ProbedRun, comparable, fallen
-from holdfast_research.probes.influence import lowest_overlap
+from holdfast_research.ranks import lowest_overlap
 from holdfast_research.values import Claim
 
 UP_TO_THE_FALL: tuple[Phase, ...] = ("before", "at")

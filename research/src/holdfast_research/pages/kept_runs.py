@@ -23,11 +23,10 @@ import tomli_w
 from holdfast.base.run_folder import CONFIG, METRICS, RESULTS
 from holdfast.methods.penalties import PENALTIES
 from holdfast.recipe import dump, load
-from holdfast_research import collection
 from holdfast_research.former_settings import renamed
 from holdfast_research.paths import KEPT_RUNS
 from holdfast_research.plan import PLAN_FILE, load_plan
-from holdfast_research.recordings.library import shortened
+from holdfast_research.recordings.library import Files, read_collection, shortened, write_collection
 
 KEPT = KEPT_RUNS
 HOME = Path("runs") / "lab"
@@ -46,7 +45,7 @@ def keep(folder: Path, kept: Path = KEPT) -> list[str]:
         made = _files(run, HOME / name / run.parent.name)
         known = before.get(place, made)
         after[place] = known if known[METRICS] == made[METRICS] else made  # a restored run keeps its former words
-    collection.write(kept / name / RUNS, after)
+    write_collection(kept / name / RUNS, after)
     return [Path(place).name for place in after]
 
 
@@ -66,9 +65,9 @@ def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
     return put
 
 
-def packed(name: str, kept: Path = KEPT) -> Mapping[str, collection.Files]:
+def packed(name: str, kept: Path = KEPT) -> Mapping[str, Files]:
     """The kept runs of an experiment as they were made, by their place in its folder; those of its sweep last."""
-    return collection.read(kept / name / RUNS)
+    return read_collection(kept / name / RUNS)
 
 
 def as_now(recipe: str) -> str:
@@ -95,7 +94,7 @@ def results_as_now(results: str) -> str:
     return json.dumps({"made_by": {"holdfast": values.pop("holdfast")}} | values, indent=1, ensure_ascii=False)
 
 
-def _files(run: Path, home: Path) -> collection.Files:
+def _files(run: Path, home: Path) -> Files:
     config = load(run / CONFIG)
     return {
         CONFIG: dump(config.model_copy(update={"run": config.run.model_copy(update={"dir": home.as_posix()})})),

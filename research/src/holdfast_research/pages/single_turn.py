@@ -121,7 +121,7 @@ def view(recording: Recording, name: str, log: Log) -> View:
     """The rules' verdict on one view."""
     right = frozenset[str]().union(*(CAUSES[c].right for c in (recording.cause, *recording.also) if c in CAUSES))
     diagnosis = diagnose(log)
-    case: Case = judge(recording, log, name, right, diagnosis)
+    case: Case = judge(recording, log, codes=right, diagnosis=diagnosis)
     return View(
         name=recording.name,
         view=name,

@@ -23,7 +23,7 @@ from holdfast_research.pages.filling import filled
 from holdfast_research.pages.kept_runs import KEPT
 from holdfast_research.paths import DOCS
 from holdfast_research.series import RunSeries
-from holdfast_research.signals import SIGNALS, Signal, warnings_of
+from holdfast_research.signs import SIGNALS, Signal, warnings_of
 
 PAGE = DOCS / "why.md"
 ONE_STEP = "GRPO at K = 1"
@@ -53,7 +53,7 @@ class Explanation:
     """For the table of arms."""
     says: str
     measure: str | None
-    """The signal of `signals.py` that should turn; None where the kept runs have no such series."""
+    """The signal of `signs.py` that should turn; None where the kept runs have no such series."""
     removes: tuple[str, ...]
     """Beginnings of the names of the arms that remove the cause or work against it: they should not fall. Every other
     arm leaves it, and should fall as plain GRPO does."""
@@ -136,7 +136,7 @@ MEASURES: Mapping[str, str] = {
     "entropy 0.1 nats above its lowest": "all but lost entropy",
     MISPLACED: "control tokens",
 }
-"""A signal of `signals.py` -> whose measure it is."""
+"""A signal of `signs.py` -> whose measure it is."""
 
 ELSEWHERE: Mapping[str, str] = {
     "testbeds": "drawn worlds",

@@ -28,7 +28,6 @@ from holdfast.data.questions import Example
 from holdfast.data.world.bundle import (
     filler_of,
     interchangeable_tokens,
-    observation_text,
     scripted_rollouts,
     world_of,
     world_tokenizer,
@@ -91,20 +90,18 @@ class Bench:
 
     def perfect(self, *splits: str) -> list[ScriptedRollout]:
         """The script that makes no mistake, over the passages of all splits."""
-        protocol = self.protocol
         return run_scripts(
             self.questions(*splits),
             self.retrievers.eval,
-            protocol,
-            observe=lambda hits: observation_text(hits, protocol),
-            habits=PERFECT,
+            self.protocol,
+            scripts=PERFECT,
             filler=filler_of(self.config.world),
         )
 
-    def encoded(self, script: ScriptedRollout, turns: Sequence[tuple[str, str]] | None = None) -> Demonstration:
-        """The tokens of a script, or of some of its turns."""
+    def encoded(self, script: ScriptedRollout) -> Demonstration:
+        """The tokens of a script."""
         prompt = self.prompt(script.question.example.question)
-        return encode_demonstration(prompt, script.turns if turns is None else turns, self.protocol, self.tokenizer)
+        return encode_demonstration(prompt, script.turns, self.protocol, self.tokenizer)
 
     def prompt(self, question: str) -> list[int]:
         """The tokens of the prompt for a question."""

@@ -1,9 +1,8 @@
 """Probes that redo figures of the papers: `holdfast study-probe`. They take a subject of `holdfast.evaluate.probes`.
 
-Each returns a frozen result with `to_json()`, `lines()` and `draw()`. `case_pages` and `case_html` show the cases.
+Each returns a frozen result with `to_json()`, `lines()` and `draw()`. `case_pages` shows the cases.
 """
 
-from holdfast_research.probes.case_html import case_html
 from holdfast_research.probes.case_pages import case_pages
 from holdfast_research.probes.cases import Cases, cases
 from holdfast_research.probes.influence import Influence, influence
@@ -17,7 +16,6 @@ __all__ = [
     "Influence",
     "RatioTail",
     "by_searches",
-    "case_html",
     "case_pages",
     "cases",
     "first_action",

@@ -1,4 +1,4 @@
-"""The library of recorded runs: the manifest, packed logs, and copies of a log made on the fly.
+"""The library of recorded runs: the manifest, and packed logs.
 
 `recordings/manifest.json` has a row for every run. The logs are in one file beside it, as the hosts wrote them, with
 numbers rounded to five digits. Every run belongs to a testbed (one recipe, world and model, on one host), and every
@@ -9,21 +9,21 @@ The runs are not made again; what made them is in the history of the repository.
 from __future__ import annotations
 
 import json
+import lzma
 import math
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
 
-from holdfast.base.collapse import halved
-from holdfast.diagnose.log import Log, Series, reward_curve
+from holdfast.base.files import replacing
+from holdfast.diagnose.log import Log
 from holdfast.methods.penalties import PENALTIES
 from holdfast.recipe import Config
-from holdfast_research import collection
 from holdfast_research.former_settings import renamed
 from holdfast_research.paths import RECORDINGS
 
@@ -88,6 +88,31 @@ def read_manifest(folder: Path = FOLDER) -> list[Recording]:
     ]
 
 
+# ---- a collection: the text files of many runs in one compressed file. It is JSON: the name of a run, and for each of
+# its files the text. Runs repeat each other's words, so together they take 60 % of what they take apart.
+
+Files = Mapping[str, str]
+"""The text of each file, by its name."""
+
+
+@cache
+def read_collection(path: Path) -> Mapping[str, Files]:
+    """The files of every run, by the name of the run; empty without a collection. Unpacked once per process."""
+    runs: dict[str, Files] = json.loads(lzma.decompress(path.read_bytes())) if path.exists() else {}
+    return runs
+
+
+def write_collection(path: Path, runs: Mapping[str, Files]) -> None:
+    """Write a collection. The same runs give the same bytes, in whichever order they come."""
+    runs = dict(sorted(runs.items()))
+    if runs == read_collection(path):
+        return  # another version of xz might pack the same runs otherwise
+    text = json.dumps(runs, indent=0, ensure_ascii=False)
+    with replacing(path) as temporary:
+        temporary.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    read_collection.cache_clear()
+
+
 # ---- a log, packed and unpacked
 
 
@@ -114,7 +139,7 @@ def unpack(recording: Recording, into: Path, folder: Path = FOLDER, *, stock: bo
     """
     run = into / recording.name
     run.mkdir(parents=True, exist_ok=True)
-    text = collection.read(folder / PACKED)[recording.name][LOGS[recording.host]]
+    text = read_collection(folder / PACKED)[recording.name][LOGS[recording.host]]
     if stock:
         state = json.loads(text)
         state["log_history"] = [
@@ -152,59 +177,3 @@ def _settings(recording: Recording) -> dict[str, Any]:
     method = recording.settings.get("loss", {}).get("penalty", {}).get("name", whole["loss"]["penalty"]["name"])
     whole["loss"]["penalty"] = PENALTIES[method]().model_dump(mode="json")
     return dict(present(merged(whole, renamed(recording.settings))))
-
-
-# ---- copies: other logs that the same run might have left
-
-
-def copies(log: Log, name: str) -> dict[str, Log]:
-    """Noisy, thinned, incomplete and cut copies of a log; the same name gives the same copies.
-
-    `noise`: every series plus a tenth of its spread; `half` and `fifth`: every 2nd and 5th row; `gaps`: a quarter of
-    the series missing, never the reward; `cut`: the last quarter is missing.
-    """
-    return {
-        "noise": _noisy(log, np.random.default_rng(list(f"{name}/noise".encode()))),
-        "half": _only(log, log.steps[1::2]),
-        "fifth": _only(log, log.steps[4::5]),
-        "gaps": _gaps(log, np.random.default_rng(list(f"{name}/gaps".encode()))),
-        "cut": log.until(int(log.steps[len(log.steps) * 3 // 4])),
-    }
-
-
-_COUNTS = ("optimizer_steps_per_rollout", "displacement/rollouts", "lr", "grad/skipped_steps")
-"""Set or counted, so without noise."""
-
-
-def _noisy(log: Log, rng: np.random.Generator) -> Log:
-    def noisy(name: str, series: Series) -> Series:
-        values = series.values
-        finite = values[np.isfinite(values)]
-        if name in _COUNTS or len(finite) < 3:
-            return series
-        low, high = np.quantile(finite, [0.05, 0.95])
-        return Series(series.steps, values + rng.normal(0, 0.1 * (high - low), len(values)))
-
-    return replace(log, series={name: noisy(name, series) for name, series in log.series.items()})
-
-
-def _only(log: Log, steps: np.ndarray) -> Log:
-    series = {}
-    for name, whole in log.series.items():
-        kept = np.isin(whole.steps, steps)
-        if kept.any():
-            series[name] = Series(whole.steps[kept], whole.values[kept])
-    return replace(log, series=series, steps=steps)
-
-
-def _gaps(log: Log, rng: np.random.Generator) -> Log:
-    names = [name for name in log.series if name != "reward/mean"]
-    gone = set(rng.choice(names, len(names) // 4, replace=False))
-    return replace(log, series={name: series for name, series in log.series.items() if name not in gone})
-
-
-def measured(recording: Recording, folder: Path = FOLDER) -> Recording:
-    """The recording, with the fall of its packed log."""
-    curve = reward_curve(load(recording, folder))
-    fall = None if curve is None else halved(curve)
-    return replace(recording, fall=None if fall is None else (fall.peak_step, fall.step))

@@ -38,51 +38,41 @@ def markdown(blocks: Sequence[Block]) -> str:
 def comma_separated(blocks: Sequence[Block]) -> str:
     """One row per row of every table, numbers in full."""
     sets = list(dict.fromkeys(name for block in blocks for name in block.sets))
-    fields = ["table", "row", "source", *sets, "general", "multi_hop", "average", "low", "high"]
     with_f1 = any(map(_has_f1, blocks))
-    fields += [*[f"f1_{name}" for name in sets], "f1_average"] if with_f1 else []
-    fields += [
-        "gain_points",
-        "gain_percent",
-        "gain_over",
-        "printed_gain_percent",
-        "seeds",
-        "decoding",
-        "searches",
-        "scorer",
-        "remarks",
-    ]
+    rows = [_record(block, row, sets, with_f1) for block in blocks for row in block.rows]
     file = io.StringIO()
-    writer = csv.DictWriter(file, fields, lineterminator="\n", restval="")
+    writer = csv.DictWriter(file, rows[0], lineterminator="\n")
     writer.writeheader()
-    for block in blocks:
-        for row in block.rows:
-            gain = block.gain(row)
-            written = {
-                "table": block.title,
-                "row": row.name,
-                "source": row.source,
-                **{name: _full(value) for name, value in row.values.items()},
-                "general": _full(block.mean_over(row, GENERAL_SETS)),
-                "multi_hop": _full(block.mean_over(row, MULTI_HOP_SETS)),
-                "average": _full(row.average),
-                "low": _full(row.interval[0] if row.interval else None),
-                "high": _full(row.interval[1] if row.interval else None),
-                "gain_points": _full(100 * gain.points if gain else None),
-                "gain_percent": _full(100 * gain.percent if gain and gain.percent is not None else None),
-                "gain_over": gain.over if gain else "",
-                "printed_gain_percent": _full(row.printed_gain),
-                "seeds": row.seeds,
-                "decoding": row.decoding,
-                "searches": row.searches,
-                "scorer": row.scorer,
-                "remarks": "; ".join(row.remarks),
-            }
-            if with_f1:
-                written |= {f"f1_{name}": _full(value) for name, value in row.f1.items()}
-                written |= {"f1_average": _full(row.f1_average)}
-            writer.writerow(written)
+    writer.writerows(rows)
     return file.getvalue()
+
+
+def _record(block: Block, row: TableRow, sets: Sequence[str], with_f1: bool) -> dict[str, object]:
+    """The cells of a row by column, the same columns for every row."""
+    gain = block.gain(row)
+    low, high = row.interval or (None, None)
+    f1 = {**{f"f1_{name}": _full(row.f1.get(name)) for name in sets}, "f1_average": _full(row.f1_average)}
+    return {
+        "table": block.title,
+        "row": row.name,
+        "source": row.source,
+        **{name: _full(row.values.get(name)) for name in sets},
+        "general": _full(block.mean_over(row, GENERAL_SETS)),
+        "multi_hop": _full(block.mean_over(row, MULTI_HOP_SETS)),
+        "average": _full(row.average),
+        "low": _full(low),
+        "high": _full(high),
+        **(f1 if with_f1 else {}),
+        "gain_points": _full(100 * gain.points if gain else None),
+        "gain_percent": _full(100 * gain.percent if gain and gain.percent is not None else None),
+        "gain_over": gain.over if gain else "",
+        "printed_gain_percent": _full(row.printed_gain),
+        "seeds": row.seeds,
+        "decoding": row.decoding,
+        "searches": row.searches,
+        "scorer": row.scorer,
+        "remarks": "; ".join(row.remarks),
+    }
 
 
 def latex(blocks: Sequence[Block]) -> str:

@@ -113,7 +113,7 @@ def refuse(host: str, problems: Iterable[str]) -> None:
 
 def questions_of(path: str, split: str) -> Sequence[Example]:
     """The questions of a file, or those of the Factbook that the path names. Raises `DataError`."""
-    return factbook.load_questions(path) if factbook.is_factbook(path) else read_questions(path, split=split).examples
+    return factbook.load_questions(path) if factbook.is_factbook(path) else read_questions(path, split=split)
 
 
 def train_and_dev(config: Config, host: str) -> tuple[Sequence[Example], Sequence[Example]]:

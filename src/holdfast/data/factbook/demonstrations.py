@@ -15,7 +15,6 @@ from holdfast.agent.searching import search_patiently
 from holdfast.base.errors import DataError
 from holdfast.data.demonstrations import FIRST_THOUGHTS, LAST_THOUGHTS, turn_text
 from holdfast.data.questions import Example
-from holdfast.data.world.bundle import observation_text
 from holdfast.retrieval.types import Retriever
 
 STOP_EARLY = 0.25
@@ -60,7 +59,7 @@ def _turns(
         if step["passage"] not in [hit.document.id for hit in hits]:
             return None
         thought = rng.choice(_NEXT_THOUGHTS).format(steps[n - 1]["answer"]) if n else rng.choice(FIRST_THOUGHTS)
-        turns.append((turn_text(thought, query, protocol.search_tags, protocol), observation_text(hits, protocol)))
+        turns.append((turn_text(thought, query, protocol.search_tags, protocol), protocol.observation_text(hits)))
     answer = steps[len(turns) - 1]["answer"]
     turns.append((turn_text(rng.choice(LAST_THOUGHTS), answer, protocol.answer_tags, protocol), ""))
     return turns

@@ -7,15 +7,14 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.agent.env import format_hits
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.data.world.facts import INTERCHANGEABLE, World, build_world
 from holdfast.data.world.language import Filler, build_filler
 from holdfast.data.world.model import build_tokenizer, vocabulary_texts
-from holdfast.data.world.scripted import Habits, ScriptedRollout, run_scripts
+from holdfast.data.world.scripted import ScriptedRollout, run_scripts
 from holdfast.data.world.settings import Scripts
 from holdfast.data.world.settings import World as WorldConfig
-from holdfast.retrieval.types import Hit, Retriever
+from holdfast.retrieval.types import Retriever
 
 
 @functools.lru_cache(maxsize=1)
@@ -58,25 +57,15 @@ def scripted_rollouts(
     Some are correct and some are not."""
     rng = random.Random(f"holdfast-episodes-{seed}")  # a former name: another text draws other scripts
     questions = [rng.choice(world.questions["train"]) for _ in range(scripts.count)]
-    habits = Habits(**scripts.habits(plain=plain))
     return run_scripts(
         questions,
         retriever,
         protocol,
-        observe=lambda hits: observation_text(hits, protocol),
-        habits=habits,
+        scripts=scripts,
+        plain=plain,
         filler=filler,
         seed=seed,
     )
-
-
-def observation_text(hits: Sequence[Hit] | None, protocol: SearchProtocol) -> str:
-    """The observation of a search, or of an invalid turn (None). It is never cut, so it needs no tokenizer."""
-    gap = protocol.separator
-    if hits is None:
-        return f"{gap}{protocol.invalid_note}{gap}"
-    body = "".join(format_hits(hits, title_quotes=protocol.title_quotes)).strip() or protocol.nothing_found
-    return f"{gap}{protocol.information_open}{body}{protocol.information_close}{gap}"
 
 
 def world_tokenizer(

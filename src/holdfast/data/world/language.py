@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from holdfast.base.errors import ConfigError
 from holdfast.data.world.facts import ATTRIBUTES, INTERCHANGEABLE, RELATIONS
 
 _SUCCESSORS = 10
@@ -58,14 +57,9 @@ def build_filler(
 ) -> Filler:
     """A chain over `words` invented words, deterministic from `seed`. The facts of the world use none of them.
 
-    Raises `ConfigError` for fewer words than may follow one, and for more than two syllables can make.
+    The settings bound `words`: each needs others that may follow it, and at most half of what two syllables can make is
+    drawn, so that drawing distinct ones ends.
     """
-    most = (len(_ONSETS) * len(_RIMES)) ** 2 // 2  # half of them, so that drawing distinct ones ends
-    if not _SUCCESSORS < words <= most:
-        raise ConfigError(
-            f"world.filler_words = {words}: each word needs {_SUCCESSORS} others that may follow it, and there are at "
-            f"most {most}; set it between {_SUCCESSORS + 1} and {most}, or to 0 for no filler"
-        )
     rng = random.Random(f"holdfast-filler-{seed}")
     taken = {word for group in (*RELATIONS, *ATTRIBUTES, *INTERCHANGEABLE) for word in group}
     vocabulary: dict[str, None] = {}

@@ -1,6 +1,6 @@
 """Scripted rollouts over the bundled world, noisy on purpose: the demonstrations of a warm start.
 
-Each field of `Habits` is the probability of one imperfect choice. So the warm-started model is undecided where
+`[world.scripts]` has the probability of each imperfect choice. So the warm-started model is undecided where
 reinforcement learning has to decide: whether to search at all, which query, whether to search again, which passage to
 trust. Scripts search with a real retriever, so the model learns from passages as it will see them.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from holdfast.agent.protocol import SearchProtocol, parse_action
@@ -17,32 +17,15 @@ from holdfast.agent.trajectory import Answer, Search
 from holdfast.data.demonstrations import turn_text
 from holdfast.data.world.facts import WorldQuestion, other_name
 from holdfast.data.world.language import Filler
+from holdfast.data.world.settings import Scripts
 from holdfast.retrieval.types import Hit, Retriever
 
 _SENTENCE = re.compile(r"([A-Z]\w+ [A-Z]\w+) has (\w+) (\w+ \w+)\.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
-    """Probabilities of the script's imperfect choices. A recipe's are in `[world.scripts]`."""
-
-    skip_search: float = 0.0
-    """Guess without a search."""
-    vague_query: float = 0.0
-    """Ask for the person alone, or for the relation alone."""
-    give_up: float = 0.0
-    """After a search that missed, guess from what came back instead of trying the relation's other name."""
-    stop_early: float = 0.0
-    """On a two-hop question, answer with the first hop's value."""
-    misread: float = 0.0
-    """Take the value of another passage."""
-    malformed: float = 0.0
-    """Close the think tag and stop there: an invalid turn."""
-    ramble: float = 0.0
-    """Lose the thread: a long think text, then a guess. Makes failures longer than successes."""
-
-
-PERFECT = Habits()
+_HABITS = ("skip_search", "vague_query", "give_up", "stop_early", "misread", "malformed", "ramble")
+PERFECT = Scripts.model_validate(dict.fromkeys(_HABITS, 0.0))
+"""Of a script that makes no imperfect choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +42,19 @@ def run_scripts(
     retriever: Retriever,
     protocol: SearchProtocol,
     *,
-    observe: Callable[[list[Hit] | None], str],
-    habits: Habits,
+    scripts: Scripts,
+    plain: bool = False,
     filler: Filler | None = None,
     seed: int = 0,
 ) -> list[ScriptedRollout]:
-    """One rollout per question, with searches batched round by round. Deterministic from `seed`.
-
-    `observe` writes the observation: of the hits of a search, or of None after an invalid turn.
-    """
+    """One rollout per question, with searches batched round by round. Deterministic from `seed`. No observation is cut,
+    so that none needs a tokenizer."""
     live: dict[int, Generator[str, list[Hit] | None, None]] = {}
     turns: list[list[tuple[str, str]]] = [[] for _ in questions]
     pending: dict[int, str] = {}
     for i, question in enumerate(questions):
         rng = random.Random(f"script-{seed}-{i}-{question.example.id}")
-        live[i] = _script(question, rng, habits, protocol, filler)
+        live[i] = _script(question, rng, scripts, scripts.stops_early(plain=plain), protocol, filler)
         pending[i] = next(live[i])
     while pending:
         actions = {i: parse_action(text, protocol) for i, text in pending.items()}
@@ -85,7 +66,7 @@ def run_scripts(
             if isinstance(actions[i], Answer) or len(turns[i]) + 1 == protocol.max_turns:
                 turns[i].append((text, ""))
                 continue
-            turns[i].append((text, observe(hits.get(i))))
+            turns[i].append((text, protocol.observation_text(hits.get(i))))
             following[i] = live[i].send(hits.get(i))
         pending = following
     return [
@@ -100,7 +81,12 @@ def _is_correct(question: WorldQuestion, last_turn: str, protocol: SearchProtoco
 
 
 def _script(
-    question: WorldQuestion, rng: random.Random, habits: Habits, protocol: SearchProtocol, filler: Filler | None
+    question: WorldQuestion,
+    rng: random.Random,
+    scripts: Scripts,
+    stop_early: float,
+    protocol: SearchProtocol,
+    filler: Filler | None,
 ) -> Generator[str, list[Hit] | None, None]:
     """Yields the text of one turn, receives the hits of its search (None after an invalid turn)."""
 
@@ -111,39 +97,39 @@ def _script(
 
     seen: list[tuple[str, str, str]] = []
     entity, thought = question.hops[0].fact.subject, ""
-    if rng.random() < habits.malformed:
+    if rng.random() < scripts.malformed:
         yield f"{protocol.think_open} the {question.hops[0].asked} of {entity} {protocol.think_close}\n"
-    if rng.random() < habits.skip_search:
+    if rng.random() < scripts.skip_search:
         yield turn("I know it.", "answer", _guess(question, rng))
         return
     for hop in question.hops:
         name, value = hop.asked, None
         for attempt in range(2):
-            if rng.random() < habits.ramble:
+            if rng.random() < scripts.ramble:
                 yield turn("I lost the thread.", "answer", _guess(question, rng, seen), ramble=True)
                 return
             need = f"I need the {name} of {entity}."
             query = f"{name} of {entity}"
-            if rng.random() < habits.vague_query:
+            if rng.random() < scripts.vague_query:
                 query = rng.choice([entity, name])
             hits = yield turn(f"{thought} {need}".strip(), "search", query)
             seen = [fact for hit in hits or [] for fact in stated(hit.document.contents)]
             value = next((v for s, r, v in seen if s == entity and r in (name, other_name(name))), None)
-            if seen and rng.random() < habits.misread:
+            if seen and rng.random() < scripts.misread:
                 value = rng.choice(seen)[2]
             if value is not None:
                 written = next((r for s, r, v in seen if s == entity and v == value), name)
                 thought = f"{entity} has {written} {value}."
                 break
             thought = "Not found."
-            if attempt == 0 and rng.random() < habits.give_up:
+            if attempt == 0 and rng.random() < scripts.give_up:
                 break
             name = other_name(name)
         if value is None:
             yield turn(f"{thought} I guess.", "answer", _guess(question, rng, seen))
             return
         entity = value
-        if rng.random() < habits.stop_early:
+        if rng.random() < stop_early:
             break
     yield turn(thought, "answer", entity)
 

@@ -54,12 +54,10 @@ class Scripts(Section):
     ramble: float = Field(0.0, ge=0, le=1)
     """Probability that a script is a long thought and then a guess."""
 
-    def habits(self, *, plain: bool) -> dict[str, float]:
-        """The probabilities by name: of the plain scripts, or of those after them."""
+    def stops_early(self, *, plain: bool) -> float:
+        """`stop_early` of the plain scripts, or of those after them."""
         early = self.stop_early
-        if isinstance(early, tuple):
-            early = early[0] if plain else early[1]
-        return {**self.model_dump(exclude={"plain_steps", "count"}), "stop_early": early}
+        return early[0 if plain else 1] if isinstance(early, tuple) else early
 
 
 class World(Section):

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from holdfast.base.errors import ConfigError, MissingExtra
 from holdfast.retrieval import open_index
-from holdfast.retrieval.server.batching import Batching
-from holdfast.retrieval.server.query_cache import QueryCache
+from holdfast.retrieval.server.batching import Batching, QueryCache
 
 
 def serve(

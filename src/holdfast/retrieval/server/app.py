@@ -19,9 +19,8 @@ from starlette.routing import Route
 from holdfast import __version__
 from holdfast.base.answers import MOST_BYTES
 from holdfast.retrieval.server import formats
-from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded
+from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded, QueryCache
 from holdfast.retrieval.server.metrics import Metrics
-from holdfast.retrieval.server.query_cache import QueryCache
 from holdfast.retrieval.types import IndexedRetriever, Ranked
 from holdfast.retrieval.wire import REQUEST_ID
 
@@ -64,7 +63,7 @@ def make_app(
     limits, metrics = limits or Limits(), Metrics()
     cache = QueryCache(100_000) if cache is None else cache
     batcher = Batcher(retriever.rank, batching or Batching(), cache, metrics)
-    passages = formats.Passages(retriever.documents)
+    documents = retriever.documents
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -75,7 +74,7 @@ def make_app(
     app = FastAPI(title="holdfast retriever", version=__version__, lifespan=lifespan)
     metrics.gauge("waiting_queries", "Queries waiting for a search", lambda: batcher.waiting)
     metrics.gauge("cached_queries", "Queries in the cache", lambda: len(cache))
-    metrics.gauge("passages", "Passages in the index", lambda: len(retriever.documents))
+    metrics.gauge("passages", "Passages in the index", lambda: len(documents))
 
     async def outcomes(queries: Sequence[str], k: int) -> list[Ranked | str]:
         """Per query its passages or an error sentence. Raises when every query failed."""
@@ -117,7 +116,7 @@ def make_app(
         """Search-R1's protocol: `queries`, or one `query`."""
         body = await _read(request, formats.RetrieveRequest, limits.body)
         results = await outcomes(body.queries, body.topk or topk)
-        return _answer(formats.retrieve_answer(passages, results, scores=body.return_scores), limits.answer)
+        return _answer(formats.retrieve_answer(documents, results, scores=body.return_scores), limits.answer)
 
     @app.post("/search", openapi_extra=_body_schema(formats.SearchRequest))
     async def search(request: Request) -> Response:
@@ -126,14 +125,14 @@ def make_app(
         if not body.query.strip():
             raise HTTPException(400, "the query is blank")
         (result,) = await passages_only([body.query], body.top_n)
-        return _answer(formats.search_answer(passages, result, scores=body.return_score), limits.answer)
+        return _answer(formats.search_answer(documents, result, scores=body.return_score), limits.answer)
 
     @app.post("/batch_search", openapi_extra=_body_schema(formats.BatchSearchRequest))
     async def batch_search(request: Request) -> Response:
         """ReCall's protocol, several queries."""
         body = await _read(request, formats.BatchSearchRequest, limits.body)
         results = await passages_only(body.query, body.top_n)
-        return _answer(formats.batch_search_answer(passages, results, scores=body.return_score), limits.answer)
+        return _answer(formats.batch_search_answer(documents, results, scores=body.return_score), limits.answer)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -145,7 +144,7 @@ def make_app(
         """200 if a search sent now would be accepted, else 503."""
         if not batcher.running or batcher.full:
             raise HTTPException(503, "too many queries are waiting" if batcher.running else "the search has stopped")
-        return {"status": "ready", "passages": len(retriever.documents), "corpus_sha256": retriever.corpus_hash}
+        return {"status": "ready", "passages": len(documents), "corpus_sha256": retriever.corpus_hash}
 
     @app.get("/metrics")
     async def prometheus() -> Response:

@@ -1,16 +1,16 @@
-"""Searches of many clients in batches on one thread: equal queries are searched once, too many are refused."""
+"""Searches of many clients in batches on one thread: equal queries are searched once, and too many are refused."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import sys
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.base.errors import HoldfastError
-from holdfast.retrieval.server.query_cache import QueryCache
 from holdfast.retrieval.types import Ranked
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Rank = Callable[[Sequence[str], int], list[Ranked]]
 Outcome = Ranked | Exception
 Key = tuple[str, int]
+MOST_BYTES = 256 * 2**20
+"""The most bytes of all entries: clients choose how long a query and a result are."""
+_OVERHEAD = 500  # bytes that an entry takes besides its text and its numbers
 
 
 class Overloaded(HoldfastError):
@@ -35,6 +38,35 @@ class Batching:
     """Most seconds that the first query of a batch waits for others."""
     waiting: int = 20_000
     """Most queries that may wait for a search. A request that would exceed it is refused."""
+
+
+class QueryCache:
+    """An LRU cache (query, k) → rows and scores, of at most `size` entries and `MOST_BYTES` bytes."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._entries: OrderedDict[Key, Ranked] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Key) -> Ranked | None:
+        """The cached result, which becomes the last one used; None when there is none."""
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return self._entries.get(key)
+
+    def put(self, key: Key, result: Ranked) -> None:
+        """Cache the result of a query that is not cached."""
+        self._entries[key] = result
+        self._bytes += _bytes_of(key, result)
+        while len(self._entries) > self._size or self._bytes > MOST_BYTES:
+            self._bytes -= _bytes_of(*self._entries.popitem(last=False))
+
+
+def _bytes_of(key: Key, result: Ranked) -> int:
+    return sys.getsizeof(key[0]) + result.rows.nbytes + result.scores.nbytes + _OVERHEAD
 
 
 class Batcher:

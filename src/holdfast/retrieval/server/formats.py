@@ -79,40 +79,38 @@ class BatchSearchRequest(BaseModel):
     return_score: bool = False
 
 
-class Passages:
-    """Writes hits as JSON, from the lines that the index stores; nothing is parsed."""
-
-    def __init__(self, documents: Sequence[Document]) -> None:
-        self._documents = documents
-
-    def bare(self, result: Ranked) -> bytes:
-        """`[{"id", "contents"}]`."""
-        return _list(as_json(self._documents, row) for row in result.rows.tolist())
-
-    def scored(self, result: Ranked) -> bytes:
-        """`[{"document": {"id", "contents"}, "score"}]`."""
-        pairs = zip(result.rows.tolist(), result.scores.tolist(), strict=True)
-        return _list(b'{"document": %b, "score": %a}' % (as_json(self._documents, row), score) for row, score in pairs)
+# Passages are written from the lines that the index stores; nothing is parsed.
 
 
-def retrieve_answer(passages: Passages, outcomes: Sequence[Ranked | str], *, scores: bool) -> bytes:
+def _bare(documents: Sequence[Document], result: Ranked) -> bytes:
+    """`[{"id", "contents"}]`."""
+    return _list(as_json(documents, row) for row in result.rows.tolist())
+
+
+def _scored(documents: Sequence[Document], result: Ranked) -> bytes:
+    """`[{"document": {"id", "contents"}, "score"}]`."""
+    pairs = zip(result.rows.tolist(), result.scores.tolist(), strict=True)
+    return _list(b'{"document": %b, "score": %a}' % (as_json(documents, row), score) for row, score in pairs)
+
+
+def retrieve_answer(documents: Sequence[Document], outcomes: Sequence[Ranked | str], *, scores: bool) -> bytes:
     """The body of an answer of `/retrieve`. An outcome that is a string says why that query failed."""
-    write = passages.scored if scores else passages.bare
+    write = _scored if scores else _bare
     errors = [outcome if isinstance(outcome, str) else None for outcome in outcomes]
-    result = _list(b"[]" if isinstance(outcome, str) else write(outcome) for outcome in outcomes)
+    result = _list(b"[]" if isinstance(outcome, str) else write(documents, outcome) for outcome in outcomes)
     return b'{"result": ' + result + (b', "errors": ' + json.dumps(errors).encode() if any(errors) else b"") + b"}"
 
 
-def search_answer(passages: Passages, result: Ranked, *, scores: bool) -> bytes:
+def search_answer(documents: Sequence[Document], result: Ranked, *, scores: bool) -> bytes:
     """The body of an answer of `/search`."""
-    documents = passages.bare(result)
-    return _list((documents, _scores(result))) if scores else documents
+    passages = _bare(documents, result)
+    return _list((passages, _scores(result))) if scores else passages
 
 
-def batch_search_answer(passages: Passages, results: Sequence[Ranked], *, scores: bool) -> bytes:
+def batch_search_answer(documents: Sequence[Document], results: Sequence[Ranked], *, scores: bool) -> bytes:
     """The body of an answer of `/batch_search`."""
-    documents = _list(map(passages.bare, results))
-    return _list((documents, _list(map(_scores, results)))) if scores else documents
+    passages = _list(_bare(documents, result) for result in results)
+    return _list((passages, _list(map(_scores, results)))) if scores else passages
 
 
 def _scores(result: Ranked) -> bytes:

@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,18 @@ from typer.testing import CliRunner
 
 from holdfast.agent.tools import NATIVE
 from holdfast.base.answers import Answer
-from holdfast.base.errors import ConfigError, ModelError, RolloutError
+from holdfast.base.errors import ConfigError, RolloutError
 from holdfast.cli.main import app
+from holdfast.data.questions import Example
 from holdfast.evaluate.methods import METHODS
-from holdfast.evaluate.model import open_model, refuse_unfit, settings_of
+from holdfast.evaluate.model import refuse_unfit
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer, parse_completion
 from holdfast.evaluate.run import Evaluation
-from holdfast.evaluate.servers import Server, completions_url, find_server, key_in
-from holdfast.model.policy import Request, generate
+from holdfast.evaluate.servers import Server, completions_url
+from holdfast.model.policy import Completion, Request, generate
 
 from ..waiting import wait_for
-from .conftest import CompletionServer, Shelf, Told, evaluated_model, example
+from .conftest import TINY, CompletionServer, Shelf, Told, evaluated_model, example, serve
 
 ORSA = '"Orsa"\nOrsa lies on the Lomme.'
 
@@ -45,6 +47,31 @@ def policy_of(server: CompletionServer, words: Any, api_key: str | None = None, 
 
 def request(words: Any, text: str = "Who?", id: str = "a", stop: tuple[str, ...] = ()) -> Request:
     return Request(id=id, token_ids=words(text)["input_ids"], max_new_tokens=16, stop=stop, seed=2**62 + 5)
+
+
+@pytest.fixture
+def asked(completion_server: CompletionServer, words: Any) -> Callable[..., Completion]:
+    """asked(**settings of a policy): its turn for one request."""
+
+    def ask(**more: Any) -> Completion:
+        policy = policy_of(completion_server, words, **more)
+        (completion,) = generate(policy, [request(words)])
+        policy.close()
+        return completion
+
+    return ask
+
+
+WHO = example(0, "Who?", "Mira")
+
+
+def evaluated(policy: OpenAIPolicy, method: str, out: Path, questions: Sequence[Example] = (WHO,), **found: Any) -> Any:
+    """What an evaluation by a server counts over all questions. Searches find what `found` has."""
+    evaluation = Evaluation(evaluated_model(policy, local=False), METHODS[method], questions, Shelf(found))
+    try:
+        return evaluation.run(out, Told(), batch=9)["micro"]
+    finally:
+        policy.close()
 
 
 class Beginning(WordTokenizer):
@@ -129,33 +156,31 @@ def test_half_answers_are_told_from_answers(body: bytes, said: str, words: Any) 
         parse_completion(Answer("http://h", 200, body, secret="hush"), request(words))
 
 
-def test_what_passes_is_tried_again(completion_server: CompletionServer, words: Any) -> None:
+def test_what_passes_is_tried_again(completion_server: CompletionServer, asked: Callable[..., Completion]) -> None:
     completion_server.saying = lambda body: choice("Mira")
     completion_server.replies = [(503, b"busy"), (201, b'{"choi'), (200, b'{"choices": [{"te'), (200, b"")]
-    policy = policy_of(completion_server, words, retries=4)
-    (completion,) = generate(policy, [request(words)])
+    completion = asked(retries=4)
     assert (completion.text, completion.error, len(completion_server.bodies)) == ("Mira", None, 5)
-    policy.close()
 
 
-def test_what_does_not_pass_is_said_at_once(completion_server: CompletionServer, words: Any) -> None:
+def test_what_does_not_pass_is_said_at_once(
+    completion_server: CompletionServer, asked: Callable[..., Completion]
+) -> None:
     completion_server.replies = [(400, b'{"message": "context too long"}')]
-    policy = policy_of(completion_server, words)
-    (completion,) = generate(policy, [request(words)])
-    assert completion.error == f'{completion_server.url}/v1/completions answered 400: {{"message": "context too long"}}'
+    url = f"{completion_server.url}/v1/completions"
+    assert asked().error == f'{url} answered 400: {{"message": "context too long"}}'
     assert len(completion_server.bodies) == 1
-    policy.close()
+    completion_server.replies = [(404, b"This is a chat model and not supported in the v1/completions endpoint.")]
+    assert str(asked().error).endswith(f"give --server {completion_server.url}/v1/chat/completions")
 
 
 def test_a_server_that_is_down_ends_the_evaluation(
     completion_server: CompletionServer, words: Any, tmp_path: Path
 ) -> None:
     completion_server.replies = [(500, b"no")] * 100
-    policy = policy_of(completion_server, words, retries=0)
     questions = [example(i, "Who?", "Mira") for i in range(9)]
     with pytest.raises(RolloutError, match=r"all 9 questions of a batch failed.* answered 500: no"):
-        Evaluation(evaluated_model(policy, local=False), METHODS["direct"], questions, Shelf({})).run(tmp_path, Told())
-    policy.close()
+        evaluated(policy_of(completion_server, words, retries=0), "direct", tmp_path, questions)
 
 
 def test_a_stop_does_not_wait_for_a_server_that_hangs(completion_server: CompletionServer, words: Any) -> None:
@@ -197,125 +222,14 @@ def test_methods_through_a_server(completion_server: CompletionServer, words: An
         return choice(f"<search> number {number} ")
 
     completion_server.saying = say
-    shelf = Shelf({f"number {i}": [ORSA] for i in range(12)} | {q.question: [ORSA] for q in questions})
+    found = {f"number {i}": [ORSA] for i in range(12)} | {q.question: [ORSA] for q in questions}
     for method, calls, searches in (("direct", 12, 0), ("rag", 12, 1), ("search-r1", 24, 1)):
         completion_server.bodies.clear()
-        policy = policy_of(completion_server, words)
-        out = tmp_path / method
-        results = Evaluation(evaluated_model(policy, local=False), METHODS[method], questions, shelf).run(
-            out, Told(), batch=5
-        )
-        policy.close()
-        assert results["micro"]["em"] == 1.0, method
-        assert (len(completion_server.bodies), results["micro"]["searches"]) == (calls, searches)
+        results = evaluated(policy_of(completion_server, words), method, tmp_path / method, questions, **found)
+        assert results["em"] == 1.0, method
+        assert (len(completion_server.bodies), results["searches"]) == (calls, searches)
     asked = {body["prompt"] for body in completion_server.bodies}
     assert sum("<information>Doc 1(Title: Orsa) Orsa lies on the Lomme.</information>" in text for text in asked) == 12
-
-
-def test_an_address_with_a_password_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the address of a server"):
-        completions_url("http://me:hidden@h:8000")
-
-
-# ---- what a server says of itself
-
-
-TINY = {"id": "tiny", "object": "model"}
-
-
-def serve(server: CompletionServer, *entries: dict[str, Any], **more: Any) -> None:
-    server.pages["/v1/models"] = (200, {"object": "list", "data": list(entries), **more})
-
-
-# ---- models and contexts
-
-
-@pytest.mark.parametrize(
-    ("entry", "pages", "context"),
-    [
-        ({"max_model_len": 1024}, {}, 1024),
-        ({"meta": {"n_ctx": 2048, "n_ctx_train": 32768}}, {}, 2048),
-        ({"context_length": 131072}, {}, 131072),
-        ({"context_window": 8192}, {}, 8192),
-        ({"meta": {"n_ctx_train": 32768}}, {}, None),
-        ({"max_model_len": 0}, {}, None),
-        ({}, {}, None),
-        (
-            {},
-            {
-                "/api/v0/models": {
-                    "data": [{"id": "x", "loaded_context_length": 9}, TINY | {"loaded_context_length": 7}]
-                }
-            },
-            7,
-        ),
-        ({}, {"/info": {"max_input_tokens": 1024, "max_total_tokens": 2048}}, 2048),
-        ({}, {"/props": {"default_generation_settings": {"n_ctx": 4096}}}, 4096),
-    ],
-    ids=[
-        "vllm",
-        "llama.cpp",
-        "openrouter",
-        "groq",
-        "trained-on",
-        "zero",
-        "openai",
-        "lm-studio",
-        "tgi",
-        "llama.cpp-old",
-    ],
-)
-def test_the_length_of_a_context(
-    entry: dict[str, Any], pages: dict[str, Any], context: int | None, completion_server: CompletionServer
-) -> None:
-    serve(completion_server, TINY | entry)
-    completion_server.pages |= {path: (200, page) for path, page in pages.items()}
-    server = find_server(completion_server.url, "tiny")
-    assert (server.model, server.context) == ("tiny", context)
-    assert server.url == f"{completion_server.url}/v1/completions" and not server.is_chat
-
-
-def test_one_model_needs_no_name(completion_server: CompletionServer) -> None:
-    serve(completion_server, TINY | {"max_model_len": 64})
-    server = find_server(f"{completion_server.url}/v1/chat/completions", None)
-    assert (server.model, server.context, server.is_chat) == ("tiny", 64, True)
-
-
-@pytest.mark.parametrize(
-    ("entries", "model", "sentence"),
-    [
-        ([TINY], "tin", "it does not serve 'tin' but tiny; give that name"),
-        ([TINY], "Qwen/Qwen2.5-3B", "it does not serve 'Qwen/Qwen2.5-3B' but tiny; give that name"),
-        ([TINY, {"id": "other"}], None, "it serves tiny, other; give MODEL, one of these names"),
-        ([{"id": f"m-{i}"} for i in range(30)], "zz", "but m-0, m-1, m-2, m-3, m-4, m-5, m-6, m-7 and 22 more; give"),
-    ],
-)
-def test_a_model_that_the_server_lacks(
-    entries: list[dict[str, Any]], model: str | None, sentence: str, completion_server: CompletionServer
-) -> None:
-    serve(completion_server, *entries)
-    with pytest.raises(ConfigError, match=r"--server http://127.0.0.1:\d+: it ") as raised:
-        find_server(completion_server.url, model)
-    assert sentence in str(raised.value)
-
-
-def test_a_context_that_is_shorter_than_the_protocols(completion_server: CompletionServer, tmp_path: Path) -> None:
-    """The request asks for what fits, the answer counts as cut, and one note says so."""
-    serve(completion_server, TINY | {"max_model_len": 150})
-    server = find_server(completion_server.url, None)
-    config, run = settings_of("tiny", [], [])
-    completion_server.saying = lambda body: choice("word " * body["max_tokens"], "length")
-    model = open_model("tiny", config, run, samples=None, server=server, tokenizer="none")
-    told = Told()
-    results = Evaluation(model, METHODS["search-r1"], [example(0, "Who?", "Mira")], Shelf({})).run(tmp_path, told)
-    model.policy.close()
-    (body,) = completion_server.bodies
-    assert body["max_tokens"] + len(model.tokenizer(body["prompt"])["input_ids"]) == 150
-    assert (results["micro"]["truncated"], results["micro"]["failed"]) == (1.0, 0)
-    (note,) = told.notes
-    assert "has 150 tokens, fewer than protocol.max_total_tokens = 4096" in note
-    assert "--protocol.max_total_tokens 150" in note
-    assert json.loads((tmp_path / "settings.json").read_text())["protocol"]["max_total_tokens"] == 150
 
 
 # ---- refusals
@@ -341,12 +255,12 @@ FULL = [
 
 
 @pytest.mark.parametrize("message", FULL)
-def test_a_turn_is_shortened_until_it_fits(message: str, completion_server: CompletionServer, words: Any) -> None:
+def test_a_turn_is_shortened_until_it_fits(
+    message: str, completion_server: CompletionServer, asked: Callable[..., Completion]
+) -> None:
     completion_server.saying = lambda body: choice("cut", "length")
     completion_server.replies = [(400, message.encode())] * 2
-    policy = policy_of(completion_server, words)
-    (completion,) = generate(policy, [request(words)])
-    policy.close()
+    completion = asked()
     assert [body["max_tokens"] for body in completion_server.bodies] == [16, 8, 4]
     assert (completion.text, completion.stop_reason, completion.error) == ("cut", "length", None)
 
@@ -356,12 +270,8 @@ def test_a_context_without_any_room_is_cut_and_not_failed(
     method: str, completion_server: CompletionServer, words: Any, tmp_path: Path
 ) -> None:
     completion_server.replies = [(400, FULL[0].encode())] * 100
-    policy = policy_of(completion_server, words)
-    results = Evaluation(evaluated_model(policy, local=False), METHODS[method], [example(0, "Q?", "a")], Shelf({})).run(
-        tmp_path, Told()
-    )
-    policy.close()
-    assert (results["micro"]["truncated"], results["micro"]["failed"]) == (1.0, 0)
+    results = evaluated(policy_of(completion_server, words), method, tmp_path)
+    assert (results["truncated"], results["failed"]) == (1.0, 0)
 
 
 def test_fields_that_a_server_does_not_know_are_left_out(completion_server: CompletionServer, words: Any) -> None:
@@ -388,75 +298,14 @@ def test_fields_that_a_server_does_not_know_are_left_out(completion_server: Comp
     }
 
 
-# ---- keys
-
-
-def test_the_variable_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert key_in(None) is None
-    monkeypatch.setenv("OPENAI_API_KEY", "a")
-    monkeypatch.setenv("GROQ_KEY", "b ")
-    assert (key_in(None), key_in("GROQ_KEY")) == ("a", "b")
-    with pytest.raises(ConfigError, match="--api-key-env NO_SUCH: this environment variable is not set"):
-        key_in("NO_SUCH")
-
-
-def test_a_server_that_requires_a_key(completion_server: CompletionServer) -> None:
-    completion_server.pages["/v1/models"] = (401, {"error": "Unauthorized"})
-    with pytest.raises(ConfigError, match="requires an API key; put it into the environment variable OPENAI_API_KEY"):
-        find_server(completion_server.url, "tiny")
-    assert find_server(completion_server.url, "tiny", api_key="k").model == "tiny", "the first call decides"
-
-
-def test_a_key_is_neither_shown_nor_stored(
-    completion_server: CompletionServer, words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = Server(url=completions_url(completion_server.url), model="m", api_key="sk-secret")
-    assert "sk-secret" not in repr(server)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MINE", "sk-secret")
-    (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["Mira"]}\n')
-    completion_server.replies = [(401, b"Incorrect API key provided: sk-secret")]
-    arguments = ["eval", "run", "m", "--server", completion_server.url, "--api-key-env", "MINE", "--tokenizer", "none"]
-    result = CliRunner().invoke(app, [*arguments, "--method", "direct", "--data", "q.jsonl"])
-    assert completion_server.headers[0]["Authorization"] == "Bearer sk-secret"
-    assert "1 answer(s) failed" in result.output, result.output
-    stored = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
-    assert "Incorrect API key provided: ***. Check the API key" in stored
-    assert "sk-secret" not in stored + result.output + str(result.exception)
-
-
-@pytest.mark.parametrize("entry", [{"id": "sk-secret"}, {"id": "m", "root": "sk-secret"}, {"id": "sk-secret", "x": 1}])
-def test_no_key_in_what_is_said_of_models(entry: dict[str, Any], completion_server: CompletionServer) -> None:
-    serve(completion_server, entry)
-    with pytest.raises(ConfigError) as raised:
-        find_server(completion_server.url, "no-such-model", api_key="sk-secret")
-    assert "sk-secret" not in str(raised.value)
-
-
-def test_a_server_does_not_choose_the_tokenizer(completion_server: CompletionServer, tmp_path: Path) -> None:
-    """Neither by the name of its model nor by the folder behind it: that tokenizer's code would run."""
-    serve(completion_server, {"id": str(tmp_path), "root": str(tmp_path)})
-    server = find_server(completion_server.url, None)
-    config, run = settings_of(None, ["--model.trust_remote_code", "true"], [])
-    with pytest.raises(ConfigError, match=r"MODEL is missing.* Give MODEL.* or --tokenizer"):
-        open_model(None, config, run, samples=None, server=server)
-    open_model(None, config, run, samples=None, server=server, tokenizer="none").policy.close()
-    with pytest.raises(ModelError, match=r"the tokenizer 'named' cannot be loaded"):
-        open_model("named", config, run, samples=None, server=server)
-
-
 # ---- patience
 
 
-def test_retry_after_is_waited_for(completion_server: CompletionServer, words: Any) -> None:
+def test_retry_after_is_waited_for(completion_server: CompletionServer, asked: Callable[..., Completion]) -> None:
     completion_server.saying = lambda body: choice("Mira")
     completion_server.replies, completion_server.retry_after = [(429, b"slow down")] * 2, "0.4"
-    policy = policy_of(completion_server, words, retries=0, patience=30)
     started = time.monotonic()
-    (completion,) = generate(policy, [request(words)])
-    policy.close()
-    assert completion.text == "Mira" and time.monotonic() - started >= 0.8
+    assert asked(retries=0, patience=30).text == "Mira" and time.monotonic() - started >= 0.8
 
 
 @pytest.mark.parametrize(
@@ -467,13 +316,14 @@ def test_retry_after_is_waited_for(completion_server: CompletionServer, words: A
     ],
 )
 def test_what_waiting_does_not_help(
-    retry_after: str | None, body: bytes, sentence: str, completion_server: CompletionServer, words: Any
+    retry_after: str | None,
+    body: bytes,
+    sentence: str,
+    completion_server: CompletionServer,
+    asked: Callable[..., Completion],
 ) -> None:
     completion_server.replies, completion_server.retry_after = [(429, body)] * 9, retry_after
-    policy = policy_of(completion_server, words, patience=60)
-    (completion,) = generate(policy, [request(words)])
-    policy.close()
-    assert completion.error is not None and sentence in completion.error
+    assert sentence in str(asked(patience=60).error)
     assert len(completion_server.bodies) == 1
 
 
@@ -524,40 +374,20 @@ def test_a_baseline_on_a_chat_endpoint(
 @pytest.mark.parametrize("method", ["cot", "rag", "r1"])
 def test_methods_of_one_call(method: str, completion_server: CompletionServer, tmp_path: Path) -> None:
     completion_server.saying = lambda body: said("Mira" if method == "rag" else "So <answer> Mira")
-    policy = chat_policy(completion_server)
-    model = evaluated_model(policy, local=False)
-    question = example(0, "Who?", "Mira")
-    results = Evaluation(model, METHODS[method], [question], Shelf({question.question: [ORSA]})).run(tmp_path, Told())
-    policy.close()
-    assert results["micro"]["em"] == 1.0 and len(completion_server.bodies) == 1
+    assert evaluated(chat_policy(completion_server), method, tmp_path, **{"Who?": [ORSA]})["em"] == 1.0
+    assert len(completion_server.bodies) == 1
 
 
 def test_a_model_that_spends_its_tokens_on_reasoning(completion_server: CompletionServer, tmp_path: Path) -> None:
     completion_server.saying = lambda body: said(None, "length")
-    policy = chat_policy(completion_server)
-    results = Evaluation(
-        evaluated_model(policy, local=False), METHODS["direct"], [example(0, "Who?", "Mira")], None
-    ).run(tmp_path, Told())
-    policy.close()
-    assert (results["micro"]["truncated"], results["micro"]["failed"]) == (1.0, 0)
+    results = evaluated(chat_policy(completion_server), "direct", tmp_path)
+    assert (results["truncated"], results["failed"]) == (1.0, 0)
 
 
 @pytest.mark.parametrize("method", ["search-r1", "ircot", "search-o1"])
 def test_methods_that_continue_an_answer_are_refused(
     method: str, completion_server: CompletionServer, tmp_path: Path
 ) -> None:
-    policy = chat_policy(completion_server)
-    evaluation = Evaluation(evaluated_model(policy, local=False), METHODS[method], [example(0, "Q?", "a")], Shelf({}))
     with pytest.raises(ConfigError, match=f"{method} continues .*Give --server {completion_server.url}/v1/completions"):
-        evaluation.run(tmp_path, Told())
-    policy.close()
+        evaluated(chat_policy(completion_server), method, tmp_path)
     assert not completion_server.bodies and not list(tmp_path.iterdir())
-
-
-def test_a_completions_address_of_a_chat_server(completion_server: CompletionServer, words: Any) -> None:
-    completion_server.replies = [(404, b"This is a chat model and not supported in the v1/completions endpoint.")]
-    policy = policy_of(completion_server, words)
-    (completion,) = generate(policy, [request(words)])
-    policy.close()
-    assert completion.error is not None
-    assert completion.error.endswith(f"give --server {completion_server.url}/v1/chat/completions")

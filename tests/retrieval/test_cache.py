@@ -1,17 +1,14 @@
-"""Two caches of queries: that of a run and that of a server."""
+"""The cache of a run's queries."""
 
 from __future__ import annotations
 
 import threading
 
-import numpy as np
 import pytest
 
 from holdfast.base.errors import RetrievalError
 from holdfast.retrieval.cache import CachedRetriever
-from holdfast.retrieval.server import query_cache as module
-from holdfast.retrieval.server.query_cache import QueryCache
-from holdfast.retrieval.types import Document, Hit, Ranked
+from holdfast.retrieval.types import Document, Hit
 
 
 class Recording:
@@ -39,14 +36,8 @@ def test_each_query_is_asked_once_and_answered_in_order():
     cached = CachedRetriever(inner)
     assert ids(cached.search(["b", "a", "b"], 1)) == [["b-0"], ["a-0"], ["b-0"]]
     assert ids(cached.search(["a", "c", "b"], 1)) == [["a-0"], ["c-0"], ["b-0"]]
-    assert inner.calls == [(("b", "a"), 1), (("c",), 1)]
-
-
-def test_another_k_is_another_search():
-    inner = Recording()
-    cached = CachedRetriever(inner)
-    assert ids(cached.search(["a"], 1) + cached.search(["a"], 2)) == [["a-0"], ["a-0", "a-1"]]
-    assert len(inner.calls) == 2
+    assert ids(cached.search(["a"], 2)) == [["a-0", "a-1"]], "another k is another search"
+    assert inner.calls == [(("b", "a"), 1), (("c",), 1), (("a",), 2)]
 
 
 def test_the_least_recently_used_is_forgotten():
@@ -104,30 +95,3 @@ def test_a_slow_search_does_not_hold_up_a_cached_one():
     release.set()
     thread.join(10)
     assert not thread.is_alive()
-
-
-# ---- the server's
-
-
-def found(*rows: int) -> Ranked:
-    return Ranked(np.array(rows, np.int64), np.array(rows, np.float32))
-
-
-@pytest.mark.parametrize(("size", "most_bytes"), [(3, 2**20), (100, 3000)])
-def test_entries_and_bytes_are_limited(monkeypatch: pytest.MonkeyPatch, size: int, most_bytes: int) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", most_bytes)
-    cache = QueryCache(size)
-    for i in range(50):
-        cache.put((f"{i}" + 300 * "x", 1), found(i))
-        cache.get(("0" + 300 * "x", 1))
-    assert len(cache) == 3 and cache._bytes <= most_bytes
-    first = cache.get(("0" + 300 * "x", 1))  # it was used all the time
-    assert first is not None and first.rows.tolist() == [0]
-    assert cache.get(("0" + 300 * "x", 2)) is None and cache.get(("40" + 300 * "x", 1)) is None
-
-
-def test_a_result_larger_than_the_cache_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 2000)
-    cache = QueryCache(10)
-    cache.put(("long", 1000), found(*range(1000)))
-    assert len(cache) == cache._bytes == 0
