@@ -10,9 +10,8 @@ from pathlib import Path
 
 from holdfast.adapters.launch.view import in_host as translated
 from holdfast.adapters.launch.view import launch_of
-from holdfast.methods.method import Method
 from holdfast.methods.operations import OPERATIONS, Operation
-from holdfast.methods.registry import METHODS, NTHR, InterleavedSFT, ScoreCentering
+from holdfast.methods.registry import METHODS, NTHR, InterleavedSFT, Method, ScoreCentering
 from holdfast.recipe import load
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "methods.md"

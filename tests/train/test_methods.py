@@ -28,6 +28,7 @@ from holdfast.methods.registry import NTHR, Methods, NegativeWeight, SamplerWeig
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Loss
 from holdfast.train.listener import Listener
+from holdfast.train.objective import Objective
 from holdfast.train.rollouts import training_batch
 from holdfast.train.run import train
 from holdfast.train.trainer import Trainer
@@ -51,7 +52,8 @@ def rollout(correct: bool, *turns: Turn) -> Trajectory:
 
 
 def batch_of(group: Group, **methods: Any) -> TokenBatch:
-    return training_batch([group], Loss(methods=Methods(**methods)), pad_token_id=0, device=torch.device("cpu"))
+    objective = Objective(Loss(methods=Methods(**methods)))
+    return training_batch([group], objective, pad_token_id=0, device=torch.device("cpu"))
 
 
 SEARCH, OTHER = turn(Search("lake"), hits=("a", "b")), turn(Search("sea"), hits=("c",))

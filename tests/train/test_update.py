@@ -275,8 +275,8 @@ def episode(right: bool, searches: int, *, failed: bool = False) -> Trajectory:
 @pytest.mark.parametrize("kind", ["grpo", "dr_grpo"])
 def test_a_baseline_by_length_counts_sampled_tokens_alone(kind: str) -> None:
     group = Group("q", (episode(True, 1), episode(False, 2), episode(False, 3), episode(False, 9, failed=True)))
-    settings = Loss(advantage=kind, baseline="length")
-    batch = training_batch([group], settings, pad_token_id=0, device=torch.device("cpu"))
+    objective = Objective(Loss(advantage=kind, baseline="length"))
+    batch = training_batch([group], objective, pad_token_id=0, device=torch.device("cpu"))
     b = 5 / (5 + 8 + 11)  # feedback and the failed rollout count for nothing
     deviation = (1 / 3) ** 0.5 if kind == "grpo" else 1.0
     assert batch.advantages[:, 0].tolist() == pytest.approx([x / deviation for x in (1 - b, -b, -b)], 1e-4)

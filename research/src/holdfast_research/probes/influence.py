@@ -32,6 +32,7 @@ from holdfast.recipe import Config, Loss
 from holdfast.train.checkpoint import load_optimizer
 from holdfast.train.learner import make_learner
 from holdfast.train.listener import Listener
+from holdfast.train.objective import Objective
 from holdfast.train.optimizer import borrowed_weights
 from holdfast.train.plan import Plan
 from holdfast.train.rollouts import training_batch
@@ -238,7 +239,7 @@ def group_steps(
     listener.stage("steps", len(used))
     for done, place in enumerate(used, start=1):
         groups = [rollouts.groups[place]]
-        batch = training_batch(groups, config.loss, pad_token_id=policy.pad_token_id, device=policy.device)
+        batch = training_batch(groups, Objective(config.loss), pad_token_id=policy.pad_token_id, device=policy.device)
         batch = replace(batch, advantages=_advantages(batch.correct))
         step = GroupStep(subject, batch, unembedding, listener.note)
         check_logits(step.hidden, unembedding, step.tokens, step.logprobs, asked)
