@@ -125,7 +125,6 @@ TOKENS = {
         (lambda: group_advantages(TWO, IDS, valid=TWO), "valid must be bool"),
         (lambda: group_advantages(TWO, IDS, eps=math.inf), "eps"),
         (lambda: group_advantages(TWO, IDS, lengths=IDS[:1]), "one number of tokens per rollout"),
-        (lambda: reinforce_advantages(TWO, baseline="group"), "baseline='group' does not exist"),
         (lambda: reinforce_advantages(TWO.half() * math.inf), r"rewards\[0\] = "),
         (lambda: token_rewards(A, LP, MASK, kl_coef=0.1), "needs ref_logprobs"),
         (lambda: token_rewards(A, LP, MASK, ref_logprobs=LP, kl_coef=math.nan), "must be a number from 0 on"),

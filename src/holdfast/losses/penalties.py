@@ -7,7 +7,7 @@ is what `sapo` means in TRL, verl and SkyRL. docs/reference/papers.md lists wher
 from __future__ import annotations
 
 import math
-from typing import Literal, overload
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -183,21 +183,13 @@ def sapo_penalty(
     return torch.where(active, decrease, 0.0)
 
 
-@overload
 def adaptive_answer_weight(
-    mean_valid_searches: float, *, schedule: Literal["paper", "code"] = ..., target: float = ..., base: float = ...
-) -> float: ...
-@overload
-def adaptive_answer_weight(
-    mean_valid_searches: Tensor, *, schedule: Literal["paper", "code"] = ..., target: float = ..., base: float = ...
-) -> Tensor: ...
-def adaptive_answer_weight(
-    mean_valid_searches: float | Tensor,
+    mean_valid_searches: float,
     *,
     schedule: Literal["paper", "code"] = "paper",
     target: float = 2.0,
     base: float = 1.0,
-) -> float | Tensor:
+) -> float:
     """`answer_weight` of a step, from how much the policy searches: the less it searches, the lower the weight.
 
         schedule="paper":  min(1, base · V / target)                      0.5 at one search, 1 at two
@@ -211,7 +203,7 @@ def adaptive_answer_weight(
             default 1.
 
     Returns:
-        In [0, 1]; a tensor for a tensor.
+        In [0, 1].
 
     Raises:
         ValueError: a setting that cannot work.
@@ -227,10 +219,7 @@ def adaptive_answer_weight(
         raise ValueError(f"target={target} must be above {lowest:g} searches for schedule={schedule!r}")
     if not 0 <= base <= 1:
         raise ValueError(f"base={base} must be between 0 and 1; it is the weight of answer tokens at the target")
-    weight = base * (mean_valid_searches - lowest) / (target - lowest)
-    if isinstance(weight, Tensor):
-        return weight.clamp(0.0, 1.0)
-    return min(max(weight, 0.0), 1.0)
+    return min(max(base * (mean_valid_searches - lowest) / (target - lowest), 0.0), 1.0)
 
 
 def _answer_weights(answer_mask: Tensor | None, answer_weight: float | Tensor, logprobs: Tensor) -> Tensor | None:

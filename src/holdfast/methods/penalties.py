@@ -93,11 +93,12 @@ class LLDS(RolloutPenalty):
 
         if not isinstance(self.answer_weight, str):
             return float(self.answer_weight)
-        schedule: Literal["paper", "code"] = "paper" if self.answer_weight == "adaptive-paper" else "code"
-        weight = adaptive_answer_weight(
-            mean_valid_searches, schedule=schedule, target=self.answer_target, base=self.answer_base
+        return adaptive_answer_weight(
+            mean_valid_searches,
+            schedule="paper" if self.answer_weight == "adaptive-paper" else "code",
+            target=self.answer_target,
+            base=self.answer_base,
         )
-        return float(weight)
 
     def per_token(
         self,

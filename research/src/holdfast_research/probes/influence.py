@@ -299,11 +299,12 @@ class GroupStep:
     def units(self, question: str) -> list[Influenced]:
         """The correct rollouts and their actions."""
         batch = self.batch
-        actions = batch.action_ids[batch.loss_mask]
         group = (self.hidden, self.unembedding, self.tokens, batch.correct[self.rows], self.rows)
-        scores = gwhes(*group, action_ids=actions, logprobs=self.logprobs)
+        per_token = torch.zeros(batch.loss_mask.shape, dtype=self.hidden.dtype, device=self.hidden.device)
+        per_token[batch.loss_mask] = gwhes(*group, logprobs=self.logprobs)
         gradient, optimizer = _by_action(self._derivative(), batch), _by_action(self.optimizer_step(), batch)
         sizes = _by_action(batch.loss_mask.float(), batch)
+        scores = {k: score for k, score in _by_action(per_token, batch).items() if sizes[k]}
 
         def unit(row: int, action: int) -> Influenced:
             places = [k for k in scores if k[0] == row and action in (0, k[1])]
