@@ -18,7 +18,7 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics import per_token_mean
 from holdfast.methods.nthr import nthr_factors, output_layer, rows_for_nthr
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.logprobs import hidden_states
+from holdfast.model.logprobs import hidden_states, log_distributions, logprobs_and_mass, masked_logprobs
 from holdfast.model.packed import packable
 from holdfast.model.sampling import SamplerRatios, SamplingMask
 from holdfast.model.support import give_back_memory
@@ -215,16 +215,22 @@ class Learner:
     def _sampler_pass(self, micro: TokenBatch, sampler: SamplersWeights | None) -> TokenBatch:
         """With what the sampler could draw: the loss is over it, or methods read its log-mass."""
         assert micro.old_logprobs is not None
-        model, ids, mask = self.language_model, micro.token_ids, micro.loss_mask
+        sampling, dtype = self.sampling, self.language_model.autocast_dtype
+        tensors = (self.language_model.model, micro.token_ids, micro.loss_mask)
         if self._reads_sampler and sampler is not None:
-            temperature = self.sampling.temperature
             with sampler():
-                log_q = model.log_distributions(ids, mask, temperature=temperature)
-            ratios = log_q.sub_(model.log_distributions(ids, mask, temperature=temperature))  # log q − log p_old
-            of_rows = SamplerRatios(ratios.split(mask[:, 1:].sum(-1).tolist()))
+                log_q = log_distributions(*tensors, temperature=sampling.temperature, autocast_dtype=dtype)
+            log_p_old = log_distributions(*tensors, temperature=sampling.temperature, autocast_dtype=dtype)
+            of_rows = SamplerRatios(log_q.sub_(log_p_old).split(micro.loss_mask[:, 1:].sum(-1).tolist()))
             return replace(micro, sampling_mask=of_rows, old_log_mass=torch.zeros_like(micro.old_logprobs))
-        masked, drawable = model.masked_logprobs(ids, mask, self.sampling)
-        if self.sampling.mask_logprobs:
+        masked, drawable = masked_logprobs(
+            *tensors,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            autocast_dtype=dtype,
+        )
+        if sampling.mask_logprobs:
             return replace(micro, sampling_mask=drawable, old_logprobs=masked)
         return replace(micro, sampling_mask=drawable, old_log_mass=micro.old_logprobs - masked)
 
@@ -321,8 +327,14 @@ class Learner:
         self, micro: TokenBatch, mask: SamplingMask, *, entropy: bool
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """`logprobs`, and the log-probability `[B, T]` of all tokens of `mask` together."""
-        return self.language_model.logprobs_and_mass(
-            micro.token_ids, micro.loss_mask, mask, temperature=self.sampling.temperature, entropy=entropy
+        return logprobs_and_mass(
+            self.language_model.model,
+            micro.token_ids,
+            micro.loss_mask,
+            mask,
+            temperature=self.sampling.temperature,
+            entropy=entropy,
+            autocast_dtype=self.language_model.autocast_dtype,
         )
 
     @torch.no_grad()
