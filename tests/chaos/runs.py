@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.chaos.kit import RECIPE, Bench, Case, Ended, Limits, Moment, Outcome, Stop, compare, settings_of
+from tests.chaos.kit import RECIPE, Bench, Case, Ended, Moment, Problems, Stop, compare, settings_of
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 STEPS = int(str(RECIPE["train.steps"]))
@@ -64,16 +64,15 @@ class Runs:
         return run
 
     def go_on(
-        self, run: Path, *, stop: Stop | None = None, limits: Limits = Limits(), cache: Path | None = None
+        self, run: Path, *, stop: Stop | None = None, largest: int | None = None, cache: Path | None = None
     ) -> Ended:
         """Resume a run, or begin it if it was stopped before it had a recipe."""
         words = ["resume", str(run)] if (run / "config.toml").is_file() else ["train", *settings_of(run.parent, {})]
-        return self.bench.run(*words, stop=stop, limits=limits, cache=cache)
+        return self.bench.run(*words, stop=stop, largest=largest, cache=cache)
 
-    def finish(self, run: Path, cache: Path | None = None) -> Outcome:
+    def finish(self, run: Path, cache: Path | None = None) -> Problems:
         """Resume a run without interruption: it must end well, and as the whole one."""
-        outcome = self.go_on(run, cache=cache).judged(0)
-        return outcome + compare(self.whole, run)
+        return self.go_on(run, cache=cache).judged(0) + compare(self.whole, run)
 
     def moment(self, rng: random.Random, place: str, run: Path) -> Moment:
         """A random moment of what is left of a run, early enough to be met."""
@@ -90,36 +89,38 @@ class Runs:
 def stops(bench: Bench, runs: Runs) -> list[Case]:
     """Runs that are stopped at random moments, and resumed until they are done."""
 
-    def again() -> Outcome:
+    def again() -> Problems:
         whole, root = runs.whole, bench.fresh("again")
         return bench.run("train", *settings_of(root, {})).judged(0) + compare(whole, root / "run")
 
-    def killed(name: str, places: tuple[str, ...]) -> Outcome:
+    def killed(name: str, places: tuple[str, ...]) -> Problems:
         run, rng = bench.fresh(name) / "run", bench.rng(name)
         whole = runs.whole
         cache = run.parent / "cache" if places[0] in COLD else bench.folder / "cache"
-        outcome, met = Outcome(), []
+        problems, met = Problems(), []
         for place in places:
             moment = runs.moment(rng, place, run)
             ended = runs.go_on(run, stop=Stop(moment, after=rng.choice((0.0, 0.0, rng.random() / 5))), cache=cache)
             met += [f"{moment.place} {moment.count}"] * (ended.code == -KILL)
-            outcome += ended.judged(-KILL, 0)
+            problems += ended.judged(-KILL, 0)
             if ended.code == 0:
                 break
         if not (run / "results.json").is_file():
-            outcome += runs.go_on(run, cache=cache).judged(0)
-        return outcome + compare(whole, run) + Outcome(said=f"{len(met)} kills ({', '.join(met)})")
+            problems += runs.go_on(run, cache=cache).judged(0)
+        problems += compare(whole, run)
+        return [f"{len(met)} kills ({', '.join(met)})", *problems] if problems else []
 
-    def signalled(name: str, signals: tuple[signal.Signals, ...], place: str) -> Outcome:
+    def signalled(name: str, signals: tuple[signal.Signals, ...], place: str) -> Problems:
         run, rng = bench.fresh(name) / "run", bench.rng(name)
         whole = runs.whole
         moment = runs.moment(rng, place, run)
         ended = runs.go_on(run, stop=Stop(moment, signals, after=rng.random() / 20))
         code = INTERRUPTED if signals[0] == INT else TERMINATED
-        outcome = ended.judged(code, 0) + Outcome(said=f"at {moment.place} {moment.count}, exit code {ended.code}")
+        problems = ended.judged(code, 0)
         if ended.code == code and "holdfast resume" not in ended.output and (run / "config.toml").is_file():
-            outcome += Outcome(wrong=1, said=f"does not say how to go on: {ended.output[-300:]!r}")
-        return outcome + (runs.finish(run) if ended.code else compare(whole, run))
+            problems.append(f"does not say how to go on: {ended.output[-300:]!r}")
+        problems += runs.finish(run) if ended.code else compare(whole, run)
+        return [f"at {moment.place} {moment.count}, exit code {ended.code}", *problems] if problems else []
 
     cases: list[Case] = [("uninterrupted again", again)]
     for number, places in enumerate(KILLS[-1:] if bench.small else KILLS, 1):
@@ -174,22 +175,22 @@ DAMAGES: tuple[tuple[str, str, Damage], ...] = (  # more of them in tests/train/
 def damage(bench: Bench, runs: Runs) -> list[Case]:
     """Runs whose files are damaged while nothing runs."""
 
-    def one(name: str, file: str, harm: Damage) -> Outcome:
+    def one(name: str, file: str, harm: Damage) -> Problems:
         run = runs.copy(name)
         harm(run / file, bench.rng(name))
         return runs.finish(run)
 
-    def cut_evaluation() -> Outcome:
+    def cut_evaluation() -> Problems:
         name = "cut final evaluation"
         run, rng = runs.copy(name), bench.rng(name)
         last = Moment("final evaluation", runs.counts["final evaluation"])
-        outcome = runs.go_on(run, stop=Stop(last)).judged(-KILL)
+        problems = runs.go_on(run, stop=Stop(last)).judged(-KILL)
         if not (run / "final_evaluation.json").is_file():
-            return outcome + Outcome(wrong=1, said="a killed final evaluation has left no final_evaluation.json")
+            return [*problems, "a killed final evaluation has left no final_evaluation.json"]
         cut(run / "final_evaluation.json", rng)
-        return outcome + runs.finish(run)
+        return problems + runs.finish(run)
 
-    def cached(name: str, harm: Damage) -> Outcome:
+    def cached(name: str, harm: Damage) -> Problems:
         whole, root = runs.whole, bench.fresh(name)
         shutil.copytree(bench.folder / "cache", root / "cache")
         (weights,) = (root / "cache").rglob("model.safetensors")
@@ -197,12 +198,11 @@ def damage(bench: Bench, runs: Runs) -> list[Case]:
         ended = bench.run("train", *settings_of(root, {}), cache=root / "cache")
         return ended.judged(0) + compare(whole, root / "run")
 
-    def nothing_whole(name: str, harm: Callable[[Path], None]) -> Outcome:
+    def nothing_whole(name: str, harm: Callable[[Path], None]) -> Problems:
         run = runs.copy(name)
         harm(run)
         ended = runs.go_on(run)
-        sentence = "error: " in ended.output
-        return ended.judged(REFUSED) + Outcome(wrong=int(not sentence), said="no sentence" * (not sentence))
+        return ended.judged(REFUSED) + ["no sentence"] * ("error: " not in ended.output)
 
     def all_damaged(run: Path) -> None:
         for state in run.glob("checkpoints/step-*/state.json"):
@@ -229,11 +229,11 @@ def damage(bench: Bench, runs: Runs) -> list[Case]:
 def disks(bench: Bench, runs: Runs) -> list[Case]:
     """Disks without room. What was saved stays, and the run goes on once there is room."""
 
-    def short_of_room(share: float) -> Outcome:
+    def short_of_room(share: float) -> Problems:
         name = f"files up to {share:.0%}"
         whole, run = runs.whole, bench.fresh(name) / "run"
         largest = max(path.stat().st_size for path in whole.rglob("*.safetensors"))
-        ended = runs.go_on(run, limits=Limits(bytes=int(share * largest)))
+        ended = runs.go_on(run, largest=int(share * largest))
         return ended.judged(REFUSED) + runs.finish(run)
 
     shares = (0.5,) if bench.small else (0.01, 0.3, 0.9)
@@ -246,15 +246,15 @@ def disks(bench: Bench, runs: Runs) -> list[Case]:
 def pairs(bench: Bench, runs: Runs) -> list[Case]:
     """Two processes that want one folder: one works, the other is refused."""
 
-    def beside() -> Outcome:
+    def beside() -> Problems:
         whole, root = runs.whole, bench.fresh("beside")
         words = settings_of(root, {})
         first = bench.start("train", *words, stop=Stop(Moment("update", 1), signals=()))
         if not first.wait_for_moment():
-            return Outcome(wrong=1, said=f"the first process did not come to an update: {first.output()[-300:]!r}")
-        outcome = bench.run("resume", root / "run").judged(REFUSED)
-        outcome += bench.run("train", *words).judged(REFUSED)
-        outcome += bench.run("train", *words, "--overwrite").judged(REFUSED)
-        return outcome + first.end().judged(0) + compare(whole, root / "run")
+            return [f"the first process did not come to an update: {first.output()[-300:]!r}"]
+        problems = bench.run("resume", root / "run").judged(REFUSED)
+        problems += bench.run("train", *words).judged(REFUSED)
+        problems += bench.run("train", *words, "--overwrite").judged(REFUSED)
+        return problems + first.end().judged(0) + compare(whole, root / "run")
 
     return [("beside a run", beside)]

@@ -21,7 +21,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("processes are forked", allow_module_level=True)
 
-from tests.chaos import inputs, runs
+from tests.chaos import runs
 from tests.chaos.kit import Bench, Case
 from tests.chaos.runs import Runs
 
@@ -31,7 +31,6 @@ GROUPS: dict[str, Callable[[Bench, Runs], list[Case]]] = {
     "damage": runs.damage,
     "disks": runs.disks,
     "pairs": runs.pairs,
-    "inputs": inputs.inputs,
 }
 
 
@@ -60,5 +59,4 @@ def made(bench: Bench) -> Runs:
 @pytest.mark.parametrize(("group", "name"), names(), ids=lambda word: word)
 def test_a_case_holds(group: str, name: str, bench: Bench, made: Runs) -> None:
     with bench.nothing_left_running():
-        outcome = dict(GROUPS[group](bench, made))[name]()
-    assert outcome.held, outcome
+        assert not dict(GROUPS[group](bench, made))[name]()

@@ -105,6 +105,14 @@ def test_values_move_towards_returns(recipe: Recipe) -> None:
     assert all(row["critic/clip_fraction"] == 0 for row in rows)
 
 
+def test_tokens_beyond_the_clip_are_counted(recipe: Recipe) -> None:
+    """In the second optimizer step, after values have moved by more than the clip."""
+    trainer = a_trainer(recipe(PPO | {"reward.kl": 0.0, "critic.clip": 1e-6}))
+    assert trainer.critic is not None
+    _, metrics = trainer.critic.learn(*prepared(trainer), completed_steps=0)
+    assert 0 < metrics["critic/clip_fraction"] < 1
+
+
 @pytest.mark.parametrize("settings", [{"tie_word_embeddings": True}, {"family": "Llama"}], ids=str)
 def test_values_of_a_model_do_not_depend_on_the_shape_of_the_batch(
     make_model: Callable[..., Any], settings: dict[str, Any]

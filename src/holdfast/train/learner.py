@@ -6,8 +6,8 @@ For each rollout batch: one pass under the old weights, then one optimizer step 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from holdfast.model.sampling import SamplerRatios, SamplingMask
 from holdfast.model.support import give_back_memory
 from holdfast.recipe import Config, Sampling, Train
 from holdfast.train.objective import Measured, Objective, update_metrics
-from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode
+from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode, weights_in_place
 from holdfast.train.plan import Plan, gathered, in_order, plan_alike, plan_update, shuffled
 
 SamplersWeights = Callable[[], AbstractContextManager[None]]
@@ -74,17 +74,9 @@ class Reference:
             )
             return logprobs
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def in_place(self) -> AbstractContextManager[None]:
         """Within this context the model has the weights of the reference. Do not differentiate passes in it."""
-        current = [p.data for p in self._trained]
-        try:
-            for parameter, frozen in zip(self._trained, self.weights, strict=True):
-                parameter.data = frozen
-            yield
-        finally:
-            for parameter, data in zip(self._trained, current, strict=True):
-                parameter.data = data
+        return weights_in_place(self._trained, self.weights)
 
 
 class Learner:
