@@ -12,11 +12,10 @@ import pytest
 
 from holdfast.base.errors import DataError
 from holdfast.recipe import load
-from holdfast.train import live_report, trajectory_files
+from holdfast.train import live_report, tracking
 from holdfast.train.listener import Displacement, Listener, StepResult
 from holdfast.train.live_report import SHARE, LiveReport
-from holdfast.train.tracking import MetricsFile, WandB, open_trackers
-from holdfast.train.trajectory_files import TrajectoryFiles, forget_trajectories_after
+from holdfast.train.tracking import MetricsFile, TrajectoryFiles, WandB, forget_trajectories_after, open_trackers
 
 
 @pytest.fixture
@@ -141,7 +140,7 @@ def steps_of(run_dir: Path) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectory_files, "LARGEST", LARGEST)
+    monkeypatch.setattr(tracking, "LARGEST", LARGEST)
 
 
 def test_a_file_is_bounded_and_keeps_evenly_spaced_steps(tmp_path: Path) -> None:

@@ -52,27 +52,10 @@ class Reference:
     """
 
     def __init__(self, language_model: LanguageModel, weights: Sequence[Tensor] = ()) -> None:
-        self._language_model = language_model
         self._trained = [p for p in language_model.model.parameters() if p.requires_grad]
         given = weights or self._trained
         self.weights = [w.detach().to(p, copy=True) for p, w in zip(self._trained, given, strict=True)]
         """Copies of the trained parameters, in the model's order."""
-
-    @torch.no_grad()
-    def logprobs(
-        self,
-        token_ids: Tensor,
-        loss_mask: Tensor,
-        *,
-        temperature: float = 1.0,
-        sampling_mask: SamplingMask | None = None,
-    ) -> Tensor:
-        """Log-probs `[B, T]` without a graph; see `LanguageModel.logprobs`."""
-        with self.in_place():
-            logprobs, _ = self._language_model.logprobs(
-                token_ids, loss_mask, temperature=temperature, sampling_mask=sampling_mask
-            )
-            return logprobs
 
     def in_place(self) -> AbstractContextManager[None]:
         """Within this context the model has the weights of the reference. Do not differentiate passes in it."""
@@ -228,13 +211,15 @@ class Learner:
 
     def _frozen_passes(self, micro: TokenBatch) -> TokenBatch:
         """With log-probs under the reference and the anchor, where there are any."""
-        ids, temperature = (micro.token_ids, micro.loss_mask), self.sampling.temperature
         mask = micro.sampling_mask if self.sampling.mask_logprobs else None
-        ref, anchor = (
-            None if policy is None else policy.logprobs(*ids, temperature=temperature, sampling_mask=mask)
-            for policy in (self.reference, self.anchor)
-        )
-        return replace(micro, ref_logprobs=ref, anchor_logprobs=anchor)
+
+        def under(policy: Reference | None) -> Tensor | None:
+            if policy is None:
+                return None
+            with policy.in_place():
+                return self.logprobs(micro.token_ids, micro.loss_mask, sampling_mask=mask)[0]
+
+        return replace(micro, ref_logprobs=under(self.reference), anchor_logprobs=under(self.anchor))
 
     def renew_anchor(self, weights: Sequence[Tensor] = ()) -> None:
         """From the next old pass on, the penalty compares with the policy as it is now, or with that of `weights`."""

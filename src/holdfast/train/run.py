@@ -29,9 +29,8 @@ from holdfast.train.start import starting_policy
 from holdfast.train.start_cache import from_model
 from holdfast.train.summary import Summary, read_summary, verdict_of, write_summary
 from holdfast.train.threads import set_up_torch
-from holdfast.train.tracking import MetricsFile, open_trackers
+from holdfast.train.tracking import MetricsFile, TrajectoryFiles, open_trackers
 from holdfast.train.trainer import make_trainer
-from holdfast.train.trajectory_files import TrajectoryFiles
 
 _IDLE = 64
 """So many rollouts without an action stop a run. If one in 20 has an action, one of 64 has it with 96 % probability."""
