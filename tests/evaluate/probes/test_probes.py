@@ -185,7 +185,7 @@ def test_the_reference_is_the_policy_the_run_started_from(trained: Path) -> None
     mask = torch.tensor([[False, True, True, True]])
     with torch.no_grad():
         now, _ = subject.language_model.logprobs(token_ids, mask)
-    with subject.reference.in_place():
+    with torch.no_grad(), subject.reference.in_place():
         start = subject.language_model.logprobs(token_ids, mask)[0]
     assert not torch.allclose(now, start)
     assert open_run(trained, "1", ["--loss.kl_coef", "0"], Listener(), with_reference=True).reference is None
