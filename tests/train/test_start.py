@@ -18,7 +18,7 @@ from holdfast.train.run import train
 from holdfast.train.start import starting_policy, warm_start_only
 from holdfast.train.start_cache import settings_hash, shipped_start, start_folder
 
-from .whole_runs import Recipe, assert_same_run, comparable
+from .whole_runs import Recipe, a_start, assert_same_run, comparable
 
 
 def test_a_warm_start_is_watched_and_kept(recipe: Recipe, tmp_path: Path, told: Any) -> None:
@@ -27,8 +27,13 @@ def test_a_warm_start_is_watched_and_kept(recipe: Recipe, tmp_path: Path, told: 
     assert ("warm start", 6) in told.stages
     assert [done for done, _ in told.advanced][:6] == [*range(1, 7)] and told.advanced[0][1]["loss"] > 3
     train(config, tmp_path / "two")
-    # From the cache it is the same policy.
+    # From the cache it is the same policy, and one that is damaged there is made again.
     assert_same_run(tmp_path / "one", tmp_path / "two")
+    weights = start_folder(config) / "model" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-100])
+    a_start(config)
+    assert weights.read_bytes() == whole
 
 
 def test_two_seeds_of_a_run_share_a_start_and_differ(recipe: Recipe, tmp_path: Path) -> None:
