@@ -329,10 +329,6 @@ class Learner:
         assert batch.old_logprobs is not None
         return torch.where(batch.loss_mask, self.batch_logprobs(batch, plan) - batch.old_logprobs, 0.0)
 
-    def likelihood_change(self, batch: TokenBatch, plan: Plan) -> Tensor:
-        """`token_change` as a mean over each rollout's sampled tokens: `[B]`, nats per token."""
-        return per_token_mean(self.token_change(batch, plan), batch.loss_mask)
-
     def fresh(self) -> Learner:
         """A learner of the same weights with the same loss and settings, and an optimizer without a past."""
         learner = Learner(self.language_model, self.objective, self._train, self.sampling, self.reference)
