@@ -13,7 +13,6 @@ import math
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -152,24 +151,20 @@ def _plain(value: float) -> float | int:
 
 # ---- sampled rollouts of each step
 
-LARGEST = 256 * 2**20
-"""Bytes of each of the two files. Beyond that, every second of its steps is deleted, and left out from there on."""
-
 
 class TrajectoryFiles(Listener):
     """Writes one rollout of each of the first `count` questions of a step, with its displacement."""
 
     def __init__(self, run_dir: Path, count: int) -> None:
-        self._trajectories, self._displacement = _Bounded(run_dir / TRAJECTORIES), _Bounded(run_dir / DISPLACEMENT)
-        self._count = count
+        self._run_dir, self._count = run_dir, count
 
     def step(self, result: StepResult) -> None:
         """Append the rows of this step."""
         displacement = result.displacement
         changes = displacement.by_turn if displacement is not None else {}
         questions = zip(result.groups[: self._count], result.examples, strict=False)
-        self._trajectories.add(
-            result.step,
+        _append(
+            self._run_dir / TRAJECTORIES,
             [
                 _row(result.step, group.trajectories[0], example, changes.get(question, ()))
                 for question, (group, example) in enumerate(questions)
@@ -178,32 +173,13 @@ class TrajectoryFiles(Listener):
         if displacement is not None:
             kinds = {"correct": displacement.correct, "incorrect": displacement.incorrect}
             rows = {name: list(map(_short, changes)) for name, changes in kinds.items()}
-            self._displacement.add(result.step, [{"step": result.step} | rows])
+            _append(self._run_dir / DISPLACEMENT, [{"step": result.step} | rows])
 
 
-class _Bounded:
-    """A file of rows with steps, of `LARGEST` bytes at most: its steps are the multiples of a growing power of two."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    @cached_property
-    def _stride(self) -> int:
-        """1, or that of a large file that is continued by a resumed run."""
-        if not self._path.is_file() or self._path.stat().st_size < LARGEST // 8:
-            return 1
-        common = math.gcd(*{row["step"] for row in own_rows(self._path, None, step=int)})
-        return (common & -common) or 1  # its largest power of two; 1 where only step 0, or nothing, is left
-
-    def add(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
-        if step % self._stride or not rows:
-            return
-        with self._path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+def _append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        with path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        while self._path.stat().st_size > LARGEST and self._stride <= step:
-            self._stride *= 2
-            kept = [row for row in own_rows(self._path, None, step=int) if row["step"] % self._stride == 0]
-            write_jsonl(self._path, kept)
 
 
 def forget_trajectories_after(run_dir: Path, step: int) -> None:
