@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -198,17 +198,23 @@ class Server(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.fixture
+def bad_server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 def test_a_run_that_meets_a_broken_server_saves_and_says_so(
-    own: Callable[..., Config], base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: Callable[..., Config], base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad_server: str
 ) -> None:
     """What else a server may send is in tests/retrieval/test_client.py."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_TOKEN", "hush-hush")
     monkeypatch.setattr(retries, "_LONGEST_PAUSE", 0.001)
     monkeypatch.setattr(rollouts, "PATIENCE", 0.0)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    changes = {"retrieval.corpus": "world", "retrieval.url": f"http://127.0.0.1:{server.server_port}"}
+    changes = {"retrieval.corpus": "world", "retrieval.url": bad_server}
     changes |= {"retrieval.cache_size": 0, "run.name": "r", "run.max_failed_fraction": 0.01, "eval.start": False}
     (tmp_path / "r.toml").write_text(dump(own(base, changes | {"checkpoint.every": 0})))
     one_step = Trainer.step
@@ -227,4 +233,3 @@ def test_a_run_that_meets_a_broken_server_saves_and_says_so(
         done = CliRunner().invoke(app, command)
         assert done.exception is None or isinstance(done.exception, SystemExit), done.output
         assert "hush-hush" not in done.output
-    server.shutdown()
