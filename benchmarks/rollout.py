@@ -246,7 +246,7 @@ def main() -> None:
 
     model, tokenizer = load(options)
     dtype = torch.bfloat16 if options.autocast else None
-    policy = HFPolicy(model, tokenizer, device=options.device, autocast_dtype=dtype)
+    policy = HFPolicy(model.to(options.device), tokenizer, autocast_dtype=dtype)
     results: dict[str, Any] = {"options": vars(options), "threads": torch.get_num_threads()}
     parameters = sum(p.numel() for p in model.parameters())
     print(f"{parameters / 1e6:.2f}M parameters on {policy.device}, {torch.get_num_threads()} thread(s)")

@@ -38,9 +38,9 @@ losses/centering.py: (sampler - tail * policy) => (sampler - policy)
 # train/test_methods.py train/test_papers.py
 methods/operations.py: micro.advantages < 0 => micro.advantages > 0
 methods/nthr.py: return (present[0] & present[1]) => return (present[0] | present[1])
-# methods/test_gigpo.py methods/test_igpo.py methods/test_group_and_token_filters.py
-methods/gigpo.py: (len(t.turns) - 1 - k) => (len(t.turns) - k)
-methods/igpo.py: settings.gamma * ahead + ( => ahead + (
+# methods/test_credit.py methods/test_group_and_token_filters.py
+methods/credit.py: (len(t.turns) - 1 - k) * (t.reward => (len(t.turns) - k) * (t.reward
+methods/credit.py: settings.gamma * ahead + ( => ahead + (
 methods/operations.py: self.settings.share * sum(deviations) => sum(deviations)
 methods/operations.py: (0.05, 0.95) => (0.5, 0.95)
 # train/test_update.py train/test_papers.py

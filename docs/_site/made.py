@@ -13,8 +13,7 @@ from holdfast.diagnose.codes import CODES
 from holdfast.diagnose.diagnose import logged_by
 from holdfast.diagnose.rules import RULES
 from holdfast.hosts import HOSTS
-from holdfast.methods.method import Method
-from holdfast.methods.registry import METHODS, series
+from holdfast.methods.registry import METHODS, Method, series
 from holdfast.recipe import load
 
 DOCS = Path(__file__).parents[1]

@@ -7,9 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.methods.llds import LLDS
-from holdfast.methods.nll import NLL
-from holdfast.methods.sapo import SAPO
+from holdfast.methods.penalties import LLDS, NLL, SAPO
 
 
 def numbered(mask: Sequence[bool]) -> list[int]:

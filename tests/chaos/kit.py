@@ -1,4 +1,4 @@
-"""What the attacks share: cases and their outcomes, commands in processes of their own, moments at which
+"""What the attacks share: cases and what went wrong in them, commands in processes of their own, moments at which
 one is stopped, and the comparison of two runs.
 
 A command runs in a process that is forked from one with torch loaded: as `holdfast …` does, without the seconds of
@@ -33,7 +33,7 @@ TRACEBACK = "Traceback (most recent call last)"
 SHORTEST_LIMIT = 40.0
 """Seconds that a command always gets. One that takes longer than this and four whole runs hangs."""
 LOADED = [
-    *("tests.chaos.inputs", "holdfast.cli.main", "holdfast.cli.train", "holdfast.cli.closing", "holdfast.train.run"),
+    *("holdfast.cli.main", "holdfast.cli.train", "holdfast.cli.closing", "holdfast.train.run"),
     *("torch._dynamo", "torch.distributed.tensor", "transformers.models.qwen2.modeling_qwen2"),
 ]
 """What the process has loaded from which those of commands are forked."""
@@ -69,30 +69,9 @@ RECIPE: dict[str, object] = {
 """The quickstart, cut until a run takes seconds. So little warm start leaves rewards of format that vary."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a case. All counts are 0 when holdfast held."""
-
-    tracebacks: int = 0
-    lost: int = 0
-    """Inputs without an end."""
-    wrong: int = 0
-    """Ends that should not be: an exit code, a run that is another one, a command without an end."""
-    said: str = ""
-
-    def __add__(self, other: Outcome) -> Outcome:
-        said = "; ".join(filter(None, (self.said, other.said)))
-        counts = (getattr(self, name) + getattr(other, name) for name in COUNTS)
-        return Outcome(*counts, said)
-
-    @property
-    def held(self) -> bool:
-        """Whether every count is 0."""
-        return not any(getattr(self, name) for name in COUNTS)
-
-
-COUNTS = ("tracebacks", "lost", "wrong")
-Case = tuple[str, Callable[[], Outcome]]
+Problems = list[str]
+"""What went wrong, in sentences; empty when holdfast held."""
+Case = tuple[str, Callable[[], Problems]]
 """Its name, and what does it."""
 
 
@@ -114,14 +93,6 @@ class Stop:
     """0 for SIGKILL is exact: the process does nothing more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the command may not do."""
-
-    bytes: int | None = None
-    """The longest file it may write."""
-
-
 @dataclass(slots=True)
 class Ended:
     """A command that has ended."""
@@ -132,29 +103,30 @@ class Ended:
     counts: Counter[str] = field(default_factory=Counter)
     """How often it was at each place; empty when it was killed."""
 
-    def judged(self, *expected: int) -> Outcome:
-        """Tracebacks, and whether the exit code is one of those expected."""
-        wrong, tracebacks = self.code not in expected, self.output.count(TRACEBACK)
-        said = []
-        if wrong:
+    def judged(self, *expected: int) -> Problems:
+        """Tracebacks, and an exit code that is none of those expected."""
+        problems = []
+        if self.code not in expected:
             ends = "did not end" if self.code is None else f"exit code {self.code}"
-            said.append(f"{ends} instead of {' or '.join(map(str, expected))}: {self.output[-300:]!r}")
-        if tracebacks:
-            said.append(f"a traceback: {self.output.rpartition(TRACEBACK)[2][:600]!r}")
-        return Outcome(tracebacks=tracebacks, wrong=int(wrong), said="; ".join(said))
+            problems.append(f"{ends} instead of {' or '.join(map(str, expected))}: {self.output[-300:]!r}")
+        if TRACEBACK in self.output:
+            problems.append(f"a traceback: {self.output.rpartition(TRACEBACK)[2][:600]!r}")
+        return problems
 
 
 class Process:
     """A `holdfast` command that runs."""
 
-    def __init__(self, bench: Bench, words: Sequence[object], stop: Stop | None, limits: Limits, cache: Path) -> None:
+    def __init__(
+        self, bench: Bench, words: Sequence[object], stop: Stop | None, largest: int | None, cache: Path
+    ) -> None:
         self._bench, self._stop = bench, stop
         number = next(bench.numbers)
         self.log, self._counts = bench.folder / f"log-{number}.txt", bench.folder / f"counts-{number}.json"
         moment = stop.moment if stop else None
         exact = stop is not None and stop.after == 0 and stop.signals == (signal.SIGKILL,)
         self._reached, told = bench.fork.Pipe(duplex=False)
-        job = _Job([str(word) for word in words], self.log, self._counts, cache, moment, exact, limits)
+        job = _Job([str(word) for word in words], self.log, self._counts, cache, moment, exact, largest)
         self.process = bench.fork.Process(target=run_command, args=(job, told), daemon=True)
         self.process.start()
         told.close()
@@ -227,10 +199,10 @@ class Bench:
         return random.Random(f"{self.seed} {name}")
 
     def start(
-        self, *words: object, stop: Stop | None = None, limits: Limits = Limits(), cache: Path | None = None
+        self, *words: object, stop: Stop | None = None, largest: int | None = None, cache: Path | None = None
     ) -> Process:
-        """Start `holdfast WORDS`."""
-        return Process(self, words, stop, limits, cache or self.folder / "cache")
+        """Start `holdfast WORDS`, which may write no file of more than `largest` bytes."""
+        return Process(self, words, stop, largest, cache or self.folder / "cache")
 
     def run(self, *words: object, **settings: Any) -> Ended:
         """`start`, until it ends."""
@@ -265,7 +237,8 @@ class _Job:
     moment: Moment | None
     exact: bool
     """SIGKILL at the moment itself; else the parent is told of it."""
-    limits: Limits
+    largest: int | None
+    """Bytes of the longest file that it may write."""
 
 
 def quiet_process(log: Path, cache: Path) -> None:
@@ -285,13 +258,13 @@ def run_command(job: _Job, told: Connection) -> None:
 
     places = _Places(job, told)
     places.watch()
-    if job.limits.bytes is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (job.limits.bytes, job.limits.bytes))
+    if job.largest is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (job.largest, job.largest))
     sys.argv = ["holdfast", *job.words]
     try:
         app(prog_name="holdfast")
     finally:
-        if job.limits == Limits():
+        if job.largest is None:
             job.counts.write_text(json.dumps(places.counts))
 
 
@@ -358,7 +331,7 @@ def settings_of(root: Path, changes: dict[str, object]) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
-def compare(whole: Path, run: Path) -> Outcome:
+def compare(whole: Path, run: Path) -> Problems:
     """Whether a run has ended like the whole one, bit for bit; what a clock says is left out."""
     try:
         assert_same_run(whole, run)
@@ -366,5 +339,5 @@ def compare(whole: Path, run: Path) -> Outcome:
         assert (whole / best).read_bytes() == (run / best).read_bytes(), best
         json.loads((run / "findings.json").read_text())  # which may speak of times
     except (AssertionError, OSError, ValueError) as error:
-        return Outcome(wrong=1, said=f"not the run that nothing happened to: {type(error).__name__}: {error}"[:600])
-    return Outcome()
+        return [f"not the run that nothing happened to: {type(error).__name__}: {error}"[:600]]
+    return []

@@ -58,7 +58,7 @@ def exact(model: Any, played: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor,
 @pytest.mark.parametrize("sampling", [{}, {"top_p": 0.9, "top_k": 20}, {"greedy": True}])
 def test_log_probs_of_what_was_sampled(device, model, tokenizer, autocast, sampling) -> None:
     unchanged = copy.deepcopy(model)
-    played = play(HFPolicy(model, tokenizer, device=device, autocast_dtype=autocast, **sampling))
+    played = play(HFPolicy(model.to(device), tokenizer, autocast_dtype=autocast, **sampling))
     for rows, sampled, reported in exact(unchanged, played):
         assert (sampled - reported).abs().max() < PRECISION[autocast]
         if "greedy" in sampling:
@@ -78,7 +78,7 @@ def in_slots(device, model, tokenizer, monkeypatch) -> Callable[..., HFPolicy]:
     def make(*, graphs: bool = True, **options: Any) -> HFPolicy:
         if device.type == "cuda":
             options.setdefault("autocast_dtype", torch.bfloat16)
-        policy = HFPolicy(model, tokenizer, device=device, **options)
+        policy = HFPolicy(model.to(device), tokenizer, **options)
         assert policy._flash is not None
         if not graphs:
             monkeypatch.setattr(policy, "_graphs", Ungraphed())
@@ -130,7 +130,7 @@ def close(found: Any, expected: Any, gap: float) -> bool:
 
 def test_slots_give_what_the_padded_cache_gives(device, model, tokenizer, in_slots) -> None:
     """In bfloat16 other kernels round otherwise, so there the log-probs of what was sampled are compared."""
-    padded, policy = HFPolicy(model, tokenizer, device=device), in_slots()
+    padded, policy = HFPolicy(model.to(device), tokenizer), in_slots()
     if device.type == "cpu":
         assert close(play(policy, rows=20, turns=6), play(padded, rows=20, turns=6), 1e-4)
         return
@@ -219,7 +219,7 @@ def test_uniforms_are_the_same_numbers_everywhere(device) -> None:
 
 def test_the_memory_of_the_cache_is_given_back(device, model, tokenizer, monkeypatch) -> None:
     monkeypatch.setattr(hf, "_STAYS", 0.0)  # of a GPU what is a small part of it would stay
-    policy = HFPolicy(model, tokenizer, device=device, autocast_dtype=torch.bfloat16)
+    policy = HFPolicy(model.to(device), tokenizer, autocast_dtype=torch.bfloat16)
     play(policy)  # the first run loads kernels, whose workspaces stay
     gc.collect()
     before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
@@ -237,11 +237,11 @@ def test_the_memory_of_the_cache_is_given_back(device, model, tokenizer, monkeyp
 
 def test_rows_that_do_not_fit_wait(device, model, tokenizer, monkeypatch) -> None:
     """A GPU with room for three rollouts makes the same rollouts, three at a time."""
-    together = play(HFPolicy(model, tokenizer, device=device))
+    together = play(HFPolicy(model.to(device), tokenizer))
     tokens = 100
     row_bytes = 2 * 2 * 2 * 16 * 4 * tokens  # keys and values, two layers of two heads of 16 float32
     monkeypatch.setattr(hf, "free_memory", lambda device: 2 * 3 * row_bytes)
-    policy = HFPolicy(model, tokenizer, device=device, max_tokens=tokens)
+    policy = HFPolicy(model.to(device), tokenizer, max_tokens=tokens)
     held = []
     monkeypatch.setattr(policy, "on_token", lambda *_: held.append(policy._table.taken))
     apart = play(policy)

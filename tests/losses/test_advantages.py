@@ -12,19 +12,12 @@ from holdfast.losses import group_advantages, reinforce_advantages, token_reward
 from holdfast.losses.advantages import LARGEST_REWARD as LARGEST
 
 
-def grpo(rewards, groups=None, **options):
-    groups = groups or [0] * len(rewards)
-    valid = options.pop("valid", None)
-    a = group_advantages(
-        torch.tensor(rewards), torch.tensor(groups), valid=None if valid is None else torch.tensor(valid), **options
-    )
-    assert a.shape == (len(rewards), 1)
-    return a[:, 0].tolist()
-
-
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 2e15, -3e38])
 def test_a_reward_that_is_no_number_is_refused_unless_its_row_is_not_valid(reward):
-    for advantages in (lambda r, v: group_advantages(r, torch.tensor([0, 0, 1, 1]), valid=v), reinforce):
+    for advantages in (
+        lambda r, v: group_advantages(r, torch.tensor([0, 0, 1, 1]), valid=v),
+        lambda r, v: reinforce_advantages(r, valid=v),
+    ):
         rewards = torch.tensor([1.0, 0.0, reward, 1.0])
         with pytest.raises(
             ValueError, match=r"rewards\[2\] = .*, which gives no advantage: it must be between -1e\+15 and"
@@ -42,36 +35,25 @@ def test_the_largest_rewards_give_the_advantages_of_ones(size):
     torch.testing.assert_close(large, small, rtol=0.01, atol=0)  # float32 rounds the mean
 
 
-def reinforce(rewards, valid):
-    return reinforce_advantages(rewards, valid=valid)
-
-
 @pytest.mark.parametrize("reward", [0.1, -0.7])
 @pytest.mark.parametrize("size", [3, 7])
 @pytest.mark.parametrize("scale", [True, False])
 def test_equal_rewards_give_exactly_zero(reward, size, scale):
-    assert grpo([reward] * size, scale=scale) == [0.0] * size
+    advantages = group_advantages(torch.full((size,), reward), torch.zeros(size, dtype=torch.long), scale=scale)
+    assert advantages.tolist() == [[0.0]] * size
 
 
-def test_eps_is_added_to_the_standard_deviation():
-    assert grpo([1.0, 0.0], eps=1.0) == pytest.approx([0.5 / (0.5**0.5 + 1), -0.5 / (0.5**0.5 + 1)])
-
-
-def test_dtype_and_graph():
-    ids = torch.zeros(2, dtype=torch.long)
-    assert group_advantages(torch.tensor([1.0, 0.0], dtype=torch.float64), ids).dtype == torch.float64
-    assert group_advantages(torch.tensor([1.0, 0.0], dtype=torch.bfloat16), ids).dtype == torch.float32
-    assert not group_advantages(torch.tensor([1.0, 0.0], requires_grad=True), ids).requires_grad
+def test_eps_is_added_to_the_standard_deviation_and_half_precision_is_computed_in_float32():
+    rewards = torch.tensor([1.0, 0.0], dtype=torch.bfloat16, requires_grad=True)
+    advantages = group_advantages(rewards, torch.zeros(2, dtype=torch.long), eps=1.0)
+    assert advantages.dtype == torch.float32 and not advantages.requires_grad
+    assert advantages[:, 0].tolist() == pytest.approx([0.5 / (0.5**0.5 + 1), -0.5 / (0.5**0.5 + 1)])
 
 
 def test_reinforce():
     rewards = torch.tensor([1.0, 0.0, float("nan")])
     valid = torch.tensor([True, True, False])
     assert reinforce_advantages(rewards, valid=valid).tolist() == [[1.0], [0.0], [0.0]]
-    assert reinforce_advantages(rewards, valid=valid, baseline="batch").tolist() == [[0.5], [-0.5], [0.0]]
-    assert reinforce_advantages(rewards[:2], baseline="batch").tolist() == [[0.5], [-0.5]]
-    with pytest.raises(ValueError, match="baseline='group' does not exist"):
-        reinforce_advantages(rewards, baseline="group")
 
 
 def naive_group_advantages(rewards, groups, valid, scale, lengths, eps=1e-6):
@@ -168,10 +150,3 @@ def test_advantages_without_a_contrast_whiten_to_nothing() -> None:
     assert whiten(torch.full((1, 4), 0.5), mask).tolist() == [[0.0] * 4]
     assert whiten(torch.full((1, 4), 0.5), mask & torch.tensor([[True, False, False, False]])).tolist() == [[0.0] * 4]
     assert whiten(torch.full((1, 4), torch.nan), torch.zeros(1, 4, dtype=torch.bool)).tolist() == [[0.0] * 4]
-
-
-def test_half_precision_is_computed_in_float32() -> None:
-    half, mask = torch.full((1, 3), -0.5, dtype=torch.bfloat16), torch.ones(1, 3, dtype=torch.bool)
-    assert token_rewards(torch.ones(1, 1), half, mask).dtype == torch.float32
-    assert whiten(half, mask).dtype == torch.float32
-    assert token_rewards(torch.ones(1, 1), half.double(), mask).dtype == torch.float64

@@ -30,6 +30,14 @@ def scores(x):
     return [x[name] for name in ("hidden", "unembedding", "token_ids", "correct")]
 
 
+def by_unit(units, per_token):
+    """The sum over the tokens of each rollout or action."""
+    sums = dict.fromkeys(units, 0.0)
+    for unit, value in zip(units, per_token, strict=True):
+        sums[unit] += value
+    return sums
+
+
 def pairs(x):
     """α_nm ⟨h_n, h_m⟩ of all pairs, [N][N], one number at a time, over V*."""
     hidden, weights, tokens = x["hidden"].tolist(), x["unembedding"].tolist(), x["token_ids"].tolist()
@@ -69,10 +77,9 @@ def test_scores_equal_the_loops_over_pairs(seed):
                 part = -math.sqrt((1 - p) / p) if correct[j] else math.sqrt(p / (1 - p))
                 values[rollout[i]] += part * table[i][j]
                 actions[rollout[i], action[i]] += part * table[i][j]
-    got = gwhes(*scores(x), x["rollout_ids"])
-    torch.testing.assert_close(got, torch.tensor([values[r] for r in ids], dtype=torch.float64), rtol=0, atol=1e-9)
-    per_action = gwhes(*scores(x), x["rollout_ids"], action_ids=x["action_ids"], chunk=2)
-    assert per_action == pytest.approx(actions, abs=1e-9)
+    per_token = gwhes(*scores(x), x["rollout_ids"], chunk=2).tolist()
+    assert by_unit(rollout, per_token) == pytest.approx(values, abs=1e-9)
+    assert by_unit(list(zip(rollout, action, strict=True)), per_token) == pytest.approx(actions, abs=1e-9)
 
     eta, beta = 2 * abs(0.5 - p), (1.0, 0.3)[seed % 2]
     means = [sum(influence[i] for i in range(n) if rollout[i] == r) / rollout.count(r) for r in ids if flags[r]]
@@ -119,7 +126,8 @@ def test_gwhes_is_the_derivative_of_a_correct_rollouts_likelihood(seed, correct)
     up, down = (likelihoods(x["unembedding"] - s * gradient)[0] for s in (step, -step))
     measured = (up - down) / (2 * step)
     assert measured.abs().max() > 1e-3
-    torch.testing.assert_close(measured, -gwhes(*scores(x), rollout) / z, rtol=1e-4, atol=1e-6)
+    predicted = by_unit(rollout.tolist(), (-gwhes(*scores(x), rollout) / z).tolist())
+    assert measured.tolist() == pytest.approx([predicted[r] for r in ids.tolist()], rel=1e-4, abs=1e-6)
 
 
 def test_a_step_on_a_token_changes_the_correct_rollouts_by_its_influence():
@@ -167,6 +175,7 @@ def test_precision_order_and_gradients():
     order = torch.randperm(len(exact), generator=torch.Generator().manual_seed(0))
     shuffled = {k: v if k == "unembedding" else v[order] for k, v in x.items()}
     torch.testing.assert_close(token_influence(*scores(shuffled)), exact[order])
-    torch.testing.assert_close(gwhes(*scores(shuffled), shuffled["rollout_ids"]), gwhes(*scores(x), x["rollout_ids"]))
+    whole = gwhes(*scores(x), x["rollout_ids"])
+    torch.testing.assert_close(gwhes(*scores(shuffled), shuffled["rollout_ids"]), whole[order])
     none = {k: v if k == "unembedding" else v[:0] for k, v in x.items()}
     assert token_influence(*scores(none)).shape == gwhes(*scores(none), none["rollout_ids"]).shape == (0,)

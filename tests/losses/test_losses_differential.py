@@ -1,4 +1,4 @@
-"""Every loss against a double Python loop transcribed from the formulas, on ragged batches, padded and packed.
+"""Every loss against a double Python loop transcribed from the formulas, on ragged, padded batches.
 
 The loops work on one token at a time, in Python floats, and return value and derivative. The tensors hold NaN or inf
 wherever the mask is False, so the poison test is part of each comparison.
@@ -35,7 +35,7 @@ MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean",
 
 @dataclass
 class Sequence:
-    """One response as Python lists; A per token so that one loop serves rows and packed tokens."""
+    """One response as Python lists."""
 
     mask: list[bool] = field(default_factory=list)
     action: list[int] = field(default_factory=list)
@@ -171,34 +171,27 @@ def naive_reduce(values, mode, denominator, max_tokens):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The same batch as tensors, padded [B, T] and packed [N] or [1, N].
+# The same batch as padded tensors, [B, T].
 
 
-class Layout:
-    """Tensors of a batch in one layout, poisoned outside the mask."""
+class Tensors:
+    """Those of a batch, poisoned outside the mask."""
 
-    def __init__(self, batch: list[Sequence], kind: str, rng: random.Random):
-        self.batch, self.kind = batch, kind
+    def __init__(self, batch: list[Sequence], rng: random.Random):
+        self.batch = batch
         self.width = max(len(s.mask) for s in batch) + rng.randint(0, 2)
         self.mask = self.tensor([s.mask for s in batch], False, torch.bool)
         self.action_ids = self.tensor([s.action for s in batch], 0, torch.long)
         self.answer = self.tensor([s.answer for s in batch], False, torch.bool)
         self.l, self.old, self.ref = (self.floats([getattr(s, n) for s in batch], rng) for n in ("l", "old", "ref"))
         self.l.requires_grad_()
-        if kind == "padded":
-            self.ids = None
-            self.A = torch.tensor([[s.A if any(s.mask) else math.nan] for s in batch], dtype=torch.float64)
-            self.correct = torch.tensor([[s.correct] for s in batch])
-        else:
-            self.ids = self.tensor([[7 + i] * len(s.mask) for i, s in enumerate(batch)], 0, torch.long)
+        self.A = torch.tensor([[s.A if any(s.mask) else math.nan] for s in batch], dtype=torch.float64)
+        if rng.random() < 0.5:  # of tokens instead of rollouts
             self.A = self.floats([[s.A] * len(s.mask) for s in batch], rng)
-            self.correct = self.tensor([[s.correct] * len(s.mask) for s in batch], False, torch.bool)
+        self.correct = torch.tensor([[s.correct] for s in batch])
 
     def tensor(self, rows, fill, dtype):
-        if self.kind == "padded":
-            return torch.tensor([row + [fill] * (self.width - len(row)) for row in rows], dtype=dtype)
-        flat = torch.tensor([x for row in rows for x in row], dtype=dtype)
-        return flat[None] if self.kind == "packed row" else flat
+        return torch.tensor([row + [fill] * (self.width - len(row)) for row in rows], dtype=dtype)
 
     def floats(self, rows, rng):
         x = self.tensor(rows, 0.0, torch.float64)
@@ -206,7 +199,7 @@ class Layout:
         return torch.where(self.mask, x, poison)
 
     def expect(self, naive):
-        """naive: {token: (value, slope)} per sequence -> two tensors in this layout, 0 outside the mask."""
+        """naive: {token: (value, slope)} per sequence -> two tensors [B, T], 0 outside the mask."""
         values = [[n.get(k, (0.0, 0.0))[0] for k in range(len(s.mask))] for n, s in zip(naive, self.batch, strict=True)]
         slopes = [[n.get(k, (0.0, 0.0))[1] for k in range(len(s.mask))] for n, s in zip(naive, self.batch, strict=True)]
         return self.tensor(values, 0.0, torch.float64), self.tensor(slopes, 0.0, torch.float64)
@@ -221,10 +214,6 @@ class Layout:
         torch.testing.assert_close(grad, slope, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def layouts(batch, rng):
-    return [Layout(batch, kind, rng) for kind in ("padded", "packed", "packed row")]
-
-
 def seeds(chunk):
     return range(chunk, BATCHES, CHUNKS)
 
@@ -235,21 +224,19 @@ def test_losses_equal_the_loops(chunk):
         rng = random.Random(-1 - seed)
         batch = random_batch(seed)
         low, high, dual = rng.choice(((0.2, 0.2, None), (0.2, 0.28, 3.0), (3e-4, 4e-4, None), (0.0, 0.0, 1.5)))
-        for x in layouts(batch, rng):
-            common = (x.l, x.old, x.A, x.mask)
-            explicit = rng.random() < 0.7
-            for ratio in ("token", "action", "sequence"):
-                loss = clipped_policy_loss(
-                    *common, clip_low=low, clip_high=high, dual_clip=dual, ratio=ratio, sequence_ids=x.ids,
-                    action_ids=x.action_ids if explicit else None,
-                )  # fmt: skip
-                actions = [s.action if explicit else naive_runs(s.mask) for s in batch]
-                x.check(
-                    loss, [naive_clipped(s, low, high, dual, ratio, a) for s, a in zip(batch, actions, strict=True)]
-                )
-            for estimator in ("k3", "k2"):
-                x.check(kl_loss(x.l, x.ref, x.mask, estimator=estimator), [naive_kl(s, estimator) for s in batch])
-            x.check(nll_loss(x.l, x.A, x.mask), [naive_nll(s) for s in batch])
+        x = Tensors(batch, rng)
+        common = (x.l, x.old, x.A, x.mask)
+        explicit = rng.random() < 0.7
+        for ratio in ("token", "action", "sequence"):
+            loss = clipped_policy_loss(
+                *common, clip_low=low, clip_high=high, dual_clip=dual, ratio=ratio,
+                action_ids=x.action_ids if explicit else None,
+            )  # fmt: skip
+            actions = [s.action if explicit else naive_runs(s.mask) for s in batch]
+            x.check(loss, [naive_clipped(s, low, high, dual, ratio, a) for s, a in zip(batch, actions, strict=True)])
+        for estimator in ("k3", "k2"):
+            x.check(kl_loss(x.l, x.ref, x.mask, estimator=estimator), [naive_kl(s, estimator) for s in batch])
+        x.check(nll_loss(x.l, x.A, x.mask), [naive_nll(s) for s in batch])
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -262,23 +249,23 @@ def test_penalties_equal_the_loops(chunk):
         tau = rng.choice((1.0, 0.8, 1.2))
         rule = rng.choice(("nonnegative", "positive", "correct"))
         explicit = rng.random() < 0.7
-        for x in layouts(batch, rng):
-            common = (x.l, x.old, x.A, x.mask)
-            preserve = preserved_mask(x.A, x.mask, rule=rule, correct=x.correct)
-            for gate in ("action", "response", "token"):
-                loss = llds_penalty(
-                    *common, gate=gate, threshold=threshold, answer_mask=x.answer, answer_weight=weight,
-                    action_ids=x.action_ids if explicit else None, preserved=preserve, sequence_ids=x.ids,
-                )  # fmt: skip
-                x.check(loss, [
-                    naive_llds(s, gate, threshold, weight, rule, s.action if explicit else naive_runs(s.mask))
-                    for s in batch
-                ])  # fmt: skip
-            default = llds_penalty(*common, action_ids=x.action_ids, sequence_ids=x.ids)
-            x.check(default, [naive_llds(s, "action", 0.0, 1.0, "nonnegative", s.action) for s in batch])
-            loss = sapo_penalty(*common, tau=tau, preserved=preserve, sequence_ids=x.ids)
-            x.check(loss, [naive_sapo(s, tau, rule) for s in batch])
-            x.check(sapo_penalty(*common, sequence_ids=x.ids), [naive_sapo(s, 1.0, "positive") for s in batch])
+        x = Tensors(batch, rng)
+        common = (x.l, x.old, x.A, x.mask)
+        preserve = preserved_mask(x.A, x.mask, rule=rule, correct=x.correct)
+        for gate in ("action", "response", "token"):
+            loss = llds_penalty(
+                *common, gate=gate, threshold=threshold, answer_mask=x.answer, answer_weight=weight,
+                action_ids=x.action_ids if explicit else None, preserved=preserve,
+            )  # fmt: skip
+            x.check(loss, [
+                naive_llds(s, gate, threshold, weight, rule, s.action if explicit else naive_runs(s.mask))
+                for s in batch
+            ])  # fmt: skip
+        default = llds_penalty(*common, action_ids=x.action_ids)
+        x.check(default, [naive_llds(s, "action", 0.0, 1.0, "nonnegative", s.action) for s in batch])
+        loss = sapo_penalty(*common, tau=tau, preserved=preserve)
+        x.check(loss, [naive_sapo(s, tau, rule) for s in batch])
+        x.check(sapo_penalty(*common), [naive_sapo(s, 1.0, "positive") for s in batch])
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -288,18 +275,16 @@ def test_reductions_and_runs_equal_the_loops(chunk):
         batch = random_batch(seed)
         values = [{k: rng.gauss(0, 1) for k in s.tokens()} for s in batch]
         denominator, max_tokens = rng.choice((None, 17, 3.5)), rng.randint(1, 40)
-        for x in layouts(batch, rng):
-            rows = [[v.get(k, 0.0) for k in range(len(s.mask))] for v, s in zip(values, batch, strict=True)]
-            per_token = x.floats(rows, rng)  # poisoned: what lies outside the mask is not read
-            for mode in MODES:
-                divisor = None if mode == "token-sum" else denominator
-                norm = max_tokens if mode.endswith("norm") else None
-                got = reduce_loss(
-                    per_token, x.mask, mode=mode, denominator=divisor, max_tokens=norm, sequence_ids=x.ids
-                )
-                assert got.item() == pytest.approx(naive_reduce(values, mode, divisor, max_tokens), abs=TOLERANCE)
-            runs = x.tensor([naive_runs(s.mask) for s in batch], 0, torch.long)
-            assert torch.equal(action_ids_from_mask(x.mask, sequence_ids=x.ids), runs)
+        x = Tensors(batch, rng)
+        rows = [[v.get(k, 0.0) for k in range(len(s.mask))] for v, s in zip(values, batch, strict=True)]
+        per_token = x.floats(rows, rng)  # poisoned: what lies outside the mask is not read
+        for mode in MODES:
+            divisor = None if mode == "token-sum" else denominator
+            norm = max_tokens if mode.endswith("norm") else None
+            got = reduce_loss(per_token, x.mask, mode=mode, denominator=divisor, max_tokens=norm)
+            assert got.item() == pytest.approx(naive_reduce(values, mode, divisor, max_tokens), abs=TOLERANCE)
+        runs = x.tensor([naive_runs(s.mask) for s in batch], 0, torch.long)
+        assert torch.equal(action_ids_from_mask(x.mask), runs)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -333,12 +318,12 @@ def test_statistics_equal_the_loops(chunk):
             "count/preserved": len(kept),
             "count/sequences": len(products),
         }
-        for x in layouts(batch, rng):
-            penalty = llds_penalty(x.l, x.old, x.A, x.mask, action_ids=x.action_ids, sequence_ids=x.ids)
-            preserve = preserved_mask(x.A, x.mask)
-            got = penalty_stats(penalty, x.l, x.old, x.mask, preserved=preserve)
-            got |= ratio_stats(x.l, x.old, x.A, x.mask, sequence_ids=x.ids)
-            assert got.keys() == expected.keys()
-            for name, value in got.items():
-                assert not value.requires_grad and value.dim() == 0
-                assert value.item() == pytest.approx(expected[name], rel=TOLERANCE, abs=TOLERANCE), name
+        x = Tensors(batch, rng)
+        penalty = llds_penalty(x.l, x.old, x.A, x.mask, action_ids=x.action_ids)
+        preserve = preserved_mask(x.A, x.mask)
+        got = penalty_stats(penalty, x.l, x.old, x.mask, preserved=preserve)
+        got |= ratio_stats(x.l, x.old, x.A, x.mask)
+        assert got.keys() == expected.keys()
+        for name, value in got.items():
+            assert not value.requires_grad and value.dim() == 0
+            assert value.item() == pytest.approx(expected[name], rel=TOLERANCE, abs=TOLERANCE), name

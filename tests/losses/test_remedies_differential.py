@@ -21,7 +21,7 @@ from holdfast.losses import (
     void_turn_mask,
 )
 
-from .test_losses_differential import CHUNKS, TOLERANCE, Layout, layouts, naive_runs, random_batch, seeds
+from .test_losses_differential import CHUNKS, TOLERANCE, Tensors, naive_runs, random_batch, seeds
 
 
 def naive_cispo(s, low, high):
@@ -90,18 +90,10 @@ def naive_gae(s, rewards, gamma, lam):
     return advantages, [a + s.old[k] if s.mask[k] else 0.0 for k, a in enumerate(advantages)]
 
 
-def close(x: Layout, got, rows):
+def close(x: Tensors, got, rows):
     expected = x.tensor(rows, 0.0, torch.float64)
     assert (got[~x.mask] == 0).all() and not got.requires_grad
     torch.testing.assert_close(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
-
-
-def flags(x: Layout, per_sequence, per_token=None):
-    """One flag a sequence in the layout's shape: [B, 1] padded, per token packed."""
-    if x.kind == "padded" and per_token is None:
-        return torch.tensor([[flag] for flag in per_sequence])
-    rows = per_token or [[flag] * len(s.mask) for flag, s in zip(per_sequence, x.batch, strict=True)]
-    return x.tensor(rows, False, torch.bool)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -113,33 +105,33 @@ def test_losses_and_masks_equal_the_loops(chunk):
         threshold = rng.choice((0.01, 0.5, 3.0))
         void = [rng.random() < 0.4 for _ in batch]
         void_tokens = [[rng.random() < 0.1 for _ in s.mask] for s in batch]
-        for x in layouts(batch, rng):
-            common = (x.l, x.old, x.A, x.mask)
-            loss = cispo_loss(*common, clip_low=low, clip_high=high, sequence_ids=x.ids)
-            x.check(loss, [naive_cispo(s, low, high) for s in batch])
-            bounds = {"low": min(low, 0.9), "high": min(high, 0.1)}
-            mask = dppo_mask(*common, **bounds, sequence_ids=x.ids)
-            assert torch.equal(mask, x.tensor([naive_dppo(s, **bounds) for s in batch], False, torch.bool))
-            mask = ipo_mask(x.l, x.ref, x.mask, eps=bounds["high"] + 0.05)
-            assert torch.equal(mask, x.tensor([naive_ipo(s, bounds["high"] + 0.05) for s in batch], False, torch.bool))
-            assert torch.equal(clip_cov(x), x.tensor(naive_clip_cov(batch), False, torch.bool))
-            mask = off_policy_sequence_mask(*common, threshold=threshold, sequence_ids=x.ids)
-            assert torch.equal(mask, x.tensor([naive_off_policy(s, threshold) for s in batch], False, torch.bool))
-            mask = void_turn_mask(x.mask, flags(x, void), sequence_ids=x.ids)
-            rows = [[m and not v for m in s.mask] for s, v in zip(batch, void, strict=True)]
-            assert torch.equal(mask, x.tensor(rows, False, torch.bool))
-            mask = void_turn_mask(x.mask, flags(x, None, void_tokens), sequence_ids=x.ids)
-            rows = [
-                [m and not any(v and n for v, n in zip(voids, s.mask, strict=True)) for m in s.mask]
-                for s, voids in zip(batch, void_tokens, strict=True)
-            ]
-            assert torch.equal(mask, x.tensor(rows, False, torch.bool))
-            mask = first_action_mask(x.mask, x.action_ids, flags(x, void))
-            rows = [
-                [m and not (v and a == 1) for m, a in zip(s.mask, s.action, strict=True)]
-                for s, v in zip(batch, void, strict=True)
-            ]
-            assert torch.equal(mask, x.tensor(rows, False, torch.bool))
+        x = Tensors(batch, rng)
+        common = (x.l, x.old, x.A, x.mask)
+        loss = cispo_loss(*common, clip_low=low, clip_high=high)
+        x.check(loss, [naive_cispo(s, low, high) for s in batch])
+        bounds = {"low": min(low, 0.9), "high": min(high, 0.1)}
+        mask = dppo_mask(*common, **bounds)
+        assert torch.equal(mask, x.tensor([naive_dppo(s, **bounds) for s in batch], False, torch.bool))
+        mask = ipo_mask(x.l, x.ref, x.mask, eps=bounds["high"] + 0.05)
+        assert torch.equal(mask, x.tensor([naive_ipo(s, bounds["high"] + 0.05) for s in batch], False, torch.bool))
+        assert torch.equal(clip_cov(x), x.tensor(naive_clip_cov(batch), False, torch.bool))
+        mask = off_policy_sequence_mask(*common, threshold=threshold)
+        assert torch.equal(mask, x.tensor([naive_off_policy(s, threshold) for s in batch], False, torch.bool))
+        mask = void_turn_mask(x.mask, torch.tensor(void)[:, None])
+        rows = [[m and not v for m in s.mask] for s, v in zip(batch, void, strict=True)]
+        assert torch.equal(mask, x.tensor(rows, False, torch.bool))
+        mask = void_turn_mask(x.mask, x.tensor(void_tokens, False, torch.bool))
+        rows = [
+            [m and not any(v and n for v, n in zip(voids, s.mask, strict=True)) for m in s.mask]
+            for s, voids in zip(batch, void_tokens, strict=True)
+        ]
+        assert torch.equal(mask, x.tensor(rows, False, torch.bool))
+        mask = first_action_mask(x.mask, x.action_ids, torch.tensor(void)[:, None])
+        rows = [
+            [m and not (v and a == 1) for m, a in zip(s.mask, s.action, strict=True)]
+            for s, v in zip(batch, void, strict=True)
+        ]
+        assert torch.equal(mask, x.tensor(rows, False, torch.bool))
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -155,32 +147,32 @@ def test_weights_and_values_equal_the_loops(chunk):
         gamma, lam = rng.choice(((1.0, 1.0), (0.9, 0.8), (1.0, 0.0), (0.0, 1.0)))
         rewards = [[rng.gauss(0, 1) for _ in s.mask] for s in batch]
         clip = rng.choice((0.5, 0.1, None))
-        for x in layouts(batch, rng):
-            weights = sampler_weights(
-                x.old, x.ref, x.mask, level=level, aggregate=aggregate, keep=keep, low=low, high=high,
-                action_ids=x.action_ids if explicit else None, sequence_ids=x.ids,
-            )  # fmt: skip
-            actions = [s.action if explicit else naive_runs(s.mask) for s in batch]
-            close(x, weights, [
-                naive_weights(s, level, aggregate, keep, low, high, a) for s, a in zip(batch, actions, strict=True)
-            ])  # fmt: skip
-            got = gae_advantages(x.floats(rewards, rng), x.old, x.mask, gamma=gamma, lam=lam, sequence_ids=x.ids)
-            want = [naive_gae(s, r, gamma, lam) for s, r in zip(batch, rewards, strict=True)]
-            for k in range(2):
-                close(x, got[k], [w[k] for w in want])
-            naive = []
-            for s in batch:
-                terms = {}
-                for k in s.tokens():
-                    error, slope = s.l[k] - s.ref[k], s.l[k] - s.ref[k]
-                    if clip is not None:
-                        moved = min(max(s.l[k] - s.old[k], -clip), clip)
-                        bounded = s.old[k] + moved - s.ref[k]
-                        if bounded**2 > error**2:
-                            error, slope = bounded, 0.0
-                    terms[k] = (error**2 / 2, slope)
-                naive.append(terms)
-            x.check(value_loss(x.l, x.old, x.ref, x.mask, clip=clip), naive)
+        x = Tensors(batch, rng)
+        weights = sampler_weights(
+            x.old, x.ref, x.mask, level=level, aggregate=aggregate, keep=keep, low=low, high=high,
+            action_ids=x.action_ids if explicit else None,
+        )  # fmt: skip
+        actions = [s.action if explicit else naive_runs(s.mask) for s in batch]
+        close(x, weights, [
+            naive_weights(s, level, aggregate, keep, low, high, a) for s, a in zip(batch, actions, strict=True)
+        ])  # fmt: skip
+        got = gae_advantages(x.floats(rewards, rng), x.old, x.mask, gamma=gamma, lam=lam)
+        want = [naive_gae(s, r, gamma, lam) for s, r in zip(batch, rewards, strict=True)]
+        for k in range(2):
+            close(x, got[k], [w[k] for w in want])
+        naive = []
+        for s in batch:
+            terms = {}
+            for k in s.tokens():
+                error, slope = s.l[k] - s.ref[k], s.l[k] - s.ref[k]
+                if clip is not None:
+                    moved = min(max(s.l[k] - s.old[k], -clip), clip)
+                    bounded = s.old[k] + moved - s.ref[k]
+                    if bounded**2 > error**2:
+                        error, slope = bounded, 0.0
+                terms[k] = (error**2 / 2, slope)
+            naive.append(terms)
+        x.check(value_loss(x.l, x.old, x.ref, x.mask, clip=clip), naive)
 
 
 HALF = torch.full((1, 3), -0.5, dtype=torch.bfloat16)

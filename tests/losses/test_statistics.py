@@ -133,18 +133,6 @@ def test_against_loops(seed):
         assert value.item() == pytest.approx(expected[name], abs=1e-12), name
 
 
-def test_micro_batches_add_up():
-    batch = random_batch(3)
-    names = ("query_mask", "answer_mask")
-
-    def of(rows):
-        *tensors, query, answer = (x[rows] for x in batch)
-        return drift_stats(*tensors, **dict(zip(names, (query, answer), strict=True)))
-
-    whole, merged = of(slice(None)), merge_stats([of(slice(0, 2)), of(slice(2, 7)), of(slice(7, 9))])
-    assert all(merged[name].item() == pytest.approx(whole[name].item(), abs=1e-12) for name in whole)
-
-
 def test_what_counts_nothing_is_not_logged():
     new, old, _, mask, query, _ = random_batch(0)
     got = drift_stats(new, old, torch.ones(9, 1), mask, query_mask=query, answer_mask=torch.zeros_like(mask))

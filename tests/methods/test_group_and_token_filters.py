@@ -11,9 +11,8 @@ import torch
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Answer, Group, Trajectory, Turn
 from holdfast.base.errors import ConfigError
-from holdfast.methods.method import Method
 from holdfast.methods.operations import OPERATIONS, Operation, weight_percentiles
-from holdfast.methods.registry import IPO, ClipCov, SamplerWeights, VarianceFilter
+from holdfast.methods.registry import IPO, ClipCov, Method, SamplerWeights, VarianceFilter
 from holdfast.recipe import load
 
 

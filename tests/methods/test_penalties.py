@@ -158,11 +158,6 @@ def test_one_that_cannot_work_is_a_sentence(write: Write, source: str, said: str
     assert "\n" not in str(caught.value)
 
 
-def test_a_module_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match=r"the module no_such_module cannot be imported \(ModuleNotFoundError"):
-        assert CustomPenalty(path="no_such_module:Hinge").term
-
-
 def test_the_working_directory_is_searched(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [entry for entry in __import__("sys").path if entry not in ("", str(tmp_path))])
     name = write(HINGE.replace("VALUE", VALUE))

@@ -122,29 +122,6 @@ def test_what_breaks_off_a_prefill_is_what_is_raised(make_model, tokenizer, monk
     assert generate(policy, requests) == generate(HFPolicy(model, tokenizer), requests)
 
 
-def test_releasing_a_row_of_a_broken_prefill_leaves_the_others(make_model, tokenizer, monkeypatch):
-    model = make_model()
-    policy = HFPolicy(model, tokenizer)
-    policy.submit([request("first", [5, 6], 30)])
-    monkeypatch.setattr(hf, "_MAX_WAIT", 0)
-    step = HFPolicy._prefill_pass
-
-    def broken(self, families, finished):
-        if any(row.id == "second" for family in families for row in family):
-            raise MemoryError
-        step(self, families, finished)
-
-    monkeypatch.setattr(HFPolicy, "_prefill_pass", broken)
-    policy.submit([request("short", [9], 1)])
-    assert [done.id for done in policy.poll()] == ["short"]
-    policy.submit([request("second", [7, 8])])
-    with pytest.raises(MemoryError):
-        policy.poll()
-    policy.release(["second"])
-    (done,) = policy.poll()
-    assert done.token_ids == generate(HFPolicy(model, tokenizer), [request("first", [5, 6], 30)])[0].token_ids
-
-
 # ---- what is computed
 
 

@@ -105,6 +105,16 @@ def test_values_move_towards_returns(recipe: Recipe) -> None:
     assert all(row["critic/clip_fraction"] == 0 for row in rows)
 
 
+def test_tokens_beyond_the_clip_are_counted(recipe: Recipe) -> None:
+    """From the second optimizer step on, after values have moved by more than the clip."""
+    steps = {"train.questions": 24, "train.optimizer_steps_per_rollout": 6}
+    trainer = a_trainer(recipe(PPO | steps | {"reward.kl": 0.0, "critic.clip": 1e-6}))
+    assert trainer.critic is not None
+    old_pass, plan = prepared(trainer)
+    _, metrics = trainer.critic.learn(old_pass, plan, completed_steps=0)
+    assert 0 < metrics["critic/clip_fraction"] < 1, old_pass.batch.rewards
+
+
 @pytest.mark.parametrize("settings", [{"tie_word_embeddings": True}, {"family": "Llama"}], ids=str)
 def test_values_of_a_model_do_not_depend_on_the_shape_of_the_batch(
     make_model: Callable[..., Any], settings: dict[str, Any]

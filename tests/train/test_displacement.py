@@ -16,6 +16,7 @@ from holdfast.agent.trajectory import Answer, Group, Search, Status, Trajectory,
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config, Loss
 from holdfast.train.displacement import measure_displacement, measure_per_sample
+from holdfast.train.objective import Objective
 from holdfast.train.rollouts import training_batch
 
 from .one_update import Double, a_batch, learner_of
@@ -57,7 +58,7 @@ def step(make_model: Callable[..., Any], tokenizer: Any) -> Measure:
         before, after = (
             LanguageModel(model=make_model(seed=s), tokenizer=tokenizer, autocast_dtype=None) for s in (0, 1)
         )
-        batch = training_batch(groups, Loss(), pad_token_id=0, device=torch.device("cpu"))
+        batch = training_batch(groups, Objective(Loss()), pad_token_id=0, device=torch.device("cpu"))
         _, batch, _ = learner_of(before).old_pass(batch, [[list(range(len(batch)))]])
         generator = torch.Generator().manual_seed(0)
         learner = learner_of(after, micro_batch_tokens=64)

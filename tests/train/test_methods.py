@@ -28,6 +28,7 @@ from holdfast.methods.registry import NTHR, Methods, NegativeWeight, SamplerWeig
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Loss
 from holdfast.train.listener import Listener
+from holdfast.train.objective import Objective
 from holdfast.train.rollouts import training_batch
 from holdfast.train.run import train
 from holdfast.train.trainer import Trainer
@@ -51,7 +52,8 @@ def rollout(correct: bool, *turns: Turn) -> Trajectory:
 
 
 def batch_of(group: Group, **methods: Any) -> TokenBatch:
-    return training_batch([group], Loss(methods=Methods(**methods)), pad_token_id=0, device=torch.device("cpu"))
+    objective = Objective(Loss(methods=Methods(**methods)))
+    return training_batch([group], objective, pad_token_id=0, device=torch.device("cpu"))
 
 
 SEARCH, OTHER = turn(Search("lake"), hits=("a", "b")), turn(Search("sea"), hits=("c",))
@@ -245,22 +247,6 @@ def test_bounds_that_no_weight_meets_are_told_after_the_first_step(
 
 
 # ---- dynamic sampling
-
-
-def test_further_questions_replace_groups_with_equal_rewards(recipe: Recipe) -> None:
-    trainer = a_trainer(recipe({"loss.methods.dynamic_sampling.rounds": 3, "train.group_size": 2}))
-    learned = []
-    make_batch = trainer.make_batch
-    trainer.make_batch = lambda groups: learned.append(groups) or make_batch(groups)  # type: ignore[method-assign, func-returns-value]
-    result = trainer.step()
-    (groups,) = learned
-    extra = result.metrics["rollout/extra_questions"]
-    assert extra > 0 and len(result.groups) == len(result.examples) == 4 + extra
-    assert list(groups) == list(result.groups)[: len(groups)] and len(groups) <= 4
-    assert all(group.mixed for group in groups) and not any(group.mixed for group in result.groups[len(groups) :])
-    assert [group.id for group in result.groups] == [example.id for example in result.examples]
-    assert result.metrics["rollout/mixed_group_fraction"] == pytest.approx(len(groups) / len(result.groups))
-    assert len(groups) == 4 or extra >= 3
 
 
 def test_a_question_that_comes_again_in_a_step_gets_other_rollouts(recipe: Recipe) -> None:

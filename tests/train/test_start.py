@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from holdfast.train.run import train
 from holdfast.train.start import starting_policy, warm_start_only
 from holdfast.train.start_cache import settings_hash, shipped_start, start_folder
 
-from .whole_runs import Recipe, assert_same_run, comparable
+from .whole_runs import Recipe, a_start, assert_same_run, comparable
 
 
 def test_a_warm_start_is_watched_and_kept(recipe: Recipe, tmp_path: Path, told: Any) -> None:
@@ -25,8 +27,13 @@ def test_a_warm_start_is_watched_and_kept(recipe: Recipe, tmp_path: Path, told: 
     assert ("warm start", 6) in told.stages
     assert [done for done, _ in told.advanced][:6] == [*range(1, 7)] and told.advanced[0][1]["loss"] > 3
     train(config, tmp_path / "two")
-    # From the cache it is the same policy.
+    # From the cache it is the same policy, and one that is damaged there is made again.
     assert_same_run(tmp_path / "one", tmp_path / "two")
+    weights = start_folder(config) / "model" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-100])
+    a_start(config)
+    assert weights.read_bytes() == whole
 
 
 def test_two_seeds_of_a_run_share_a_start_and_differ(recipe: Recipe, tmp_path: Path) -> None:
@@ -58,14 +65,18 @@ def test_the_tiny_model_learns_from_a_file_too(whole: Path, recipe: Recipe, tmp_
     assert (scripted / "model.safetensors").read_bytes() != (learned / "model.safetensors").read_bytes()
 
 
-def test_another_chat_template_makes_another_start(recipe: Recipe, tmp_path: Path) -> None:
-    """Also where it is the same file, edited since."""
-    template = tmp_path / "chat.jinja"
-    folders = set()
-    for text in ("a", "b"):
+def test_another_start_is_made_where_a_file_that_it_depends_on_has_changed(
+    recipe: Recipe, own: Recipe, home: Path, make_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The cache goes by what files hold, not by their names; and by whether a model's code is run."""
+    template, model = tmp_path / "chat.jinja", tmp_path / "mine"
+    shutil.copytree(home / "raw", model)
+    folders = [start_folder(own(model)), start_folder(own(model, {"model.trust_remote_code": True}))]
+    for text, seed in (("a", 8), ("b", 9)):
         template.write_text(text)
-        folders.add(start_folder(recipe({"model.chat_template": str(template)})))
-    assert len(folders) == 2
+        make_model(seed=seed).save_pretrained(model)
+        folders += [start_folder(recipe({"model.chat_template": str(template)})), start_folder(own(model))]
+    assert len(set(folders)) == len(folders)
 
 
 # ---- the starts that come with holdfast belong to today's recipes

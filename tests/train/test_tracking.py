@@ -12,11 +12,10 @@ import pytest
 
 from holdfast.base.errors import DataError
 from holdfast.recipe import load
-from holdfast.train import live_report, trajectory_files
+from holdfast.train import live_report
 from holdfast.train.listener import Displacement, Listener, StepResult
 from holdfast.train.live_report import SHARE, LiveReport
-from holdfast.train.tracking import MetricsFile, WandB, open_trackers
-from holdfast.train.trajectory_files import TrajectoryFiles, forget_trajectories_after
+from holdfast.train.tracking import MetricsFile, TrajectoryFiles, WandB, forget_trajectories_after, open_trackers
 
 
 @pytest.fixture
@@ -120,48 +119,18 @@ def test_wandb_continues_the_same_run_after_a_resume(tmp_path: Path, monkeypatch
     assert first["id"] == second["id"] != other["id"]
 
 
-# ---- the two files of sampled rollouts stay below their largest size
+def test_a_resumed_run_writes_sampled_rollouts_again(tmp_path: Path) -> None:
+    def write(first: int, last: int) -> None:
+        listener = TrajectoryFiles(tmp_path, 4)
+        for step in range(first, last + 1):
+            changes = Displacement(correct=(0.001 * step,), incorrect=(-0.5, math.nan))
+            listener.step(StepResult(step=step, metrics={}, displacement=changes))
 
-
-LARGEST = 4000
-STEPS = 1000
-
-
-def write(run_dir: Path, first: int, last: int) -> None:
-    run_dir.mkdir(exist_ok=True)
-    listener = TrajectoryFiles(run_dir, 4)
-    for step in range(first, last + 1):
-        changes = Displacement(correct=(0.001 * step,), incorrect=(-0.5, 0.25), by_turn={})
-        listener.step(StepResult(step=step, metrics={}, displacement=changes))
-
-
-def steps_of(run_dir: Path) -> list[int]:
-    return [json.loads(line)["step"] for line in (run_dir / "displacement.jsonl").read_text().splitlines()]
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectory_files, "LARGEST", LARGEST)
-
-
-def test_a_file_is_bounded_and_keeps_evenly_spaced_steps(tmp_path: Path) -> None:
-    write(tmp_path, 1, 50)
-    assert steps_of(tmp_path) == list(range(1, 51))  # nothing is lost before it is full
-    write(tmp_path, 51, STEPS)
-    steps = steps_of(tmp_path)
-    stride = steps[0]
-    assert steps == list(range(stride, STEPS + 1, stride)) and stride == 16
-    assert LARGEST / 3 < (tmp_path / "displacement.jsonl").stat().st_size <= LARGEST
-
-
-@pytest.mark.parametrize("stopped", [40, 999])
-def test_a_resumed_run_continues_it_alike(tmp_path: Path, stopped: int) -> None:
-    write(tmp_path / "whole", 1, STEPS)
-    write(tmp_path / "run", 1, stopped + 7)
-    forget_trajectories_after(tmp_path / "run", stopped)
-    write(tmp_path / "run", stopped + 1, STEPS)
-    whole, run = (tmp_path / name / "displacement.jsonl" for name in ("whole", "run"))
-    assert run.read_bytes() == whole.read_bytes()
+    write(1, 5)
+    forget_trajectories_after(tmp_path, 2)
+    write(3, 3)
+    rows = [json.loads(line) for line in (tmp_path / "displacement.jsonl").read_text().splitlines()]
+    assert rows == [{"step": k, "correct": [0.001 * k], "incorrect": [-0.5, None]} for k in (1, 2, 3)]
 
 
 # ---- the report of a run under way

@@ -110,6 +110,9 @@ def test_the_newest_whole_one_is_used_and_the_others_are_told_of(tmp_path: Path,
     prune(tmp_path, 1)
     assert [f.name for f in list_checkpoints(tmp_path)] == ["step-000002"]
     assert (tmp_path / "checkpoints" / "refused-step-000006" / "model").is_dir()
+    cut_in_half(step_folder(tmp_path, 2) / "optimizer.safetensors")
+    with pytest.raises(CheckpointError, match=r"no complete checkpoint \(step-000002: optimizer\.safetensors does not"):
+        newest_whole(tmp_path, notes.append)
 
 
 def test_prune_keeps_the_newest_by_number(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import torch
 from holdfast.base.errors import ConfigError
 from holdfast.recipe import Config
 from holdfast.train.run import resume, train
-from holdfast.train.start_cache import start_folder
 
 from .one_update import a_batch, run
 from .whole_runs import a_start, comparable
@@ -173,7 +172,3 @@ def test_code_of_a_model_that_transformers_knows_is_left_alone_and_told_of(
     told.notes.clear()
     a_start(own("raw"), told)
     assert not any("Python code" in note for note in told.notes)
-
-
-def test_a_warm_start_of_trusted_code_is_another_one(own: Callable[..., Config]) -> None:
-    assert start_folder(own("raw")) != start_folder(own("raw", {"model.trust_remote_code": True}))

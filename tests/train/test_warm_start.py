@@ -137,16 +137,6 @@ def test_batches_mix_rollouts_of_different_length_unless_they_are_to_be_alike(by
     assert pure == (16 if by_length else 0)
 
 
-def test_it_repeats_exactly_and_another_seed_does_not(make_model: Callable[..., Any]) -> None:
-    ends = []
-    for seed in (1, 1, 2):
-        model = make_model()
-        train(model, episodes(), seed=seed)
-        ends.append(weights(model))
-    assert all(torch.equal(a, b) for a, b in zip(ends[0], ends[1], strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(ends[0], ends[2], strict=True))
-
-
 def test_gradients_that_are_never_finite_are_an_error_and_touch_nothing(make_model: Callable[..., Any]) -> None:
     model = make_model()
     with torch.no_grad():

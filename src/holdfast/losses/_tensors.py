@@ -57,11 +57,8 @@ def check_paired(name: str, values: Tensor, like: Tensor) -> Tensor:
     return values.detach().to(like.dtype)
 
 
-def check_per_row(name: str, values: Tensor, like: Tensor, sequence_ids: Tensor | None = None) -> Tensor:
-    """`values` [..., 1] (one per row) or [..., T] (one per token), detached. `[B]` for tokens `[B, T]` is refused.
-
-    So is one value per row for packed rows, which hold several sequences each.
-    """
+def check_per_row(name: str, values: Tensor, like: Tensor) -> Tensor:
+    """`values` [..., 1] (one per row) or [..., T] (one per token), detached. `[B]` for tokens `[B, T]` is refused."""
     check_tensor(name, values)
     row = (*like.shape[:-1], 1)
     if values.shape != like.shape and values.shape != row:
@@ -69,20 +66,15 @@ def check_per_row(name: str, values: Tensor, like: Tensor, sequence_ids: Tensor 
             f"{name} has shape {_shape(values)}, but the tokens have {_shape(like)}; pass one value per row, shape "
             f"{list(row)} (for a [B] tensor: {name}[:, None]), or one per token"
         )
-    if sequence_ids is not None and values.shape != like.shape:
-        raise ValueError(
-            f"{name} has one value per row, but sequence_ids says that a row holds several sequences; pass one value "
-            f"per token, shape {_shape(like)}"
-        )
     return values.detach()
 
 
-def check_flags(name: str, values: Tensor, like: Tensor, sequence_ids: Tensor | None = None) -> Tensor:
+def check_flags(name: str, values: Tensor, like: Tensor) -> Tensor:
     """`check_per_row` for a bool tensor."""
     check_tensor(name, values)
     if values.dtype != torch.bool:
         raise TypeError(f"{name} must be bool, not {values.dtype}; pass {name}.bool()")
-    return check_per_row(name, values, like, sequence_ids)
+    return check_per_row(name, values, like)
 
 
 def check_ids(name: str, ids: Tensor | None, like: Tensor) -> None:
@@ -101,26 +93,23 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r} does not exist; choose one of {', '.join(map(repr, choices))}")
 
 
-def check_layout(like: Tensor, sequence_ids: Tensor | None, what: str) -> None:
-    """1-D tokens do not say where a sequence ends, so whatever sums over one needs `sequence_ids`."""
-    check_ids("sequence_ids", sequence_ids, like)
-    if sequence_ids is None and like.dim() == 1:
+def check_rows(like: Tensor, what: str) -> None:
+    """1-D tokens do not say where a sequence ends."""
+    if like.dim() == 1:
         raise ValueError(
-            f"{what} sums over each sequence, and tokens of shape {_shape(like)} do not say where one ends; pass "
-            "sequence_ids of the same shape, or a single sequence as [1, T]"
+            f"{what} sums over each sequence, and tokens of shape {_shape(like)} do not say where one ends; pass rows "
+            "[B, T], a single sequence as [1, T]"
         )
 
 
-def run_index(*ids: Tensor) -> Tensor:
+def run_index(ids: Tensor) -> Tensor:
     """Number the runs of equal ids: flat int64 [N] over tokens [..., T], 0 for the first run.
 
-    A run ends where any of `ids` changes and at the end of a row. There are at most N runs, so a buffer of N slots
-    always suffices, without a read from the device.
+    A run ends where the id changes and at the end of a row. There are at most N runs, so a buffer of N slots always
+    suffices, without a read from the device.
     """
-    starts = torch.ones(ids[0].shape, dtype=torch.bool, device=ids[0].device)
-    starts[..., 1:] = False
-    for values in ids:
-        starts[..., 1:] |= values[..., 1:] != values[..., :-1]
+    starts = torch.ones(ids.shape, dtype=torch.bool, device=ids.device)
+    starts[..., 1:] = ids[..., 1:] != ids[..., :-1]
     return starts.flatten().cumsum(0) - 1
 
 
@@ -131,21 +120,6 @@ def run_sums(values: Tensor, index: Tensor) -> Tensor:
     """
     sums = torch.zeros(index.shape, dtype=values.dtype, device=values.device)
     return sums.index_add_(0, index, values.flatten())
-
-
-def sequence_sums(values: Tensor, sequence_ids: Tensor | None) -> Tensor:
-    """Sum of `values` [..., T] over each token's sequence: [..., 1] for rows, [..., T] for packed rows."""
-    if sequence_ids is None:
-        return values.sum(-1, keepdim=True)
-    index = run_index(sequence_ids)
-    return run_sums(values, index)[index].view(values.shape)
-
-
-def count_sequences(loss_mask: Tensor, sequence_ids: Tensor | None) -> Tensor:
-    """Number of sequences with at least one token in the mask: int64 scalar."""
-    if sequence_ids is None:
-        return loss_mask.any(-1).sum()
-    return (run_sums(loss_mask.long(), run_index(sequence_ids)) > 0).sum()
 
 
 def _shape(x: Tensor) -> list[int]:

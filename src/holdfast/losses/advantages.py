@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from holdfast.losses._tensors import check_choice, check_tensor, upcast
+from holdfast.losses._tensors import check_tensor, upcast
 
 LARGEST_REWARD = 1e15
 """Squares of a larger reward, added up over a group, would overflow float32."""
@@ -109,38 +108,28 @@ def group_advantages(
     return torch.where(valid, advantages, 0.0)[:, None]
 
 
-def reinforce_advantages(
-    rewards: Tensor, *, baseline: Literal["none", "batch"] = "none", valid: Tensor | None = None
-) -> Tensor:
-    """REINFORCE advantages: the reward itself, or the reward minus the batch mean. Groups play no part.
-
-        A_i = r_i                      baseline="none"
-        A_i = r_i − mean_batch         baseline="batch"
+def reinforce_advantages(rewards: Tensor, *, valid: Tensor | None = None) -> Tensor:
+    """REINFORCE advantages without a baseline: the reward itself. Groups play no part.
 
     Args:
         rewards: float [B].
-        baseline: what is subtracted.
-        valid: bool [B]; rows that are not valid get 0 and stay out of the mean.
+        valid: bool [B]; rows that are not valid get 0.
 
     Returns:
         float [B, 1], detached.
 
     Raises:
-        TypeError, ValueError: dtypes, shapes or the baseline's name do not fit, or the reward of a valid row is NaN,
-            infinite or beyond ±1e15.
+        TypeError, ValueError: dtypes or shapes do not fit, or the reward of a valid row is NaN, infinite or beyond
+            ±1e15.
 
-    Source: Williams (1992). With rewards of 0 and 1 and no baseline there is no negative gradient at all, which is why
+    Source: Williams (1992). With rewards of 0 and 1 there is no negative gradient at all, which is why
     Search-R1's first release (every rollout its own group) did not collapse.
 
     >>> reinforce_advantages(torch.tensor([1.0, 0.0])).tolist()
     [[1.0], [0.0]]
     """
-    check_choice("baseline", baseline, ("none", "batch"))
     rewards, valid = _check(rewards, valid)
-    advantages = torch.where(valid, rewards, 0.0)
-    if baseline == "batch":
-        advantages = torch.where(valid, advantages - advantages.sum() / valid.sum().clamp(min=1), 0.0)
-    return advantages[:, None]
+    return torch.where(valid, rewards, 0.0)[:, None]
 
 
 def _check(rewards: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:

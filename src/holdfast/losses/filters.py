@@ -9,13 +9,12 @@ from torch import Tensor
 from holdfast.losses._tensors import (
     check_flags,
     check_ids,
-    check_layout,
     check_logprobs,
     check_mask,
     check_paired,
     check_per_row,
+    check_rows,
     check_tensor,
-    sequence_sums,
 )
 
 
@@ -28,7 +27,6 @@ def dppo_mask(
     *,
     low: float = 0.2,
     high: float = 0.2,
-    sequence_ids: Tensor | None = None,
 ) -> Tensor:
     """The tokens that DPPO trains on: a trust region on probabilities, in place of PPO's clip on ratios.
 
@@ -47,7 +45,6 @@ def dppo_mask(
         advantages: float [..., 1] or [..., T].
         loss_mask: bool [..., T].
         low, high: how far a probability may fall, or rise, in 0 to 1.
-        sequence_ids: int [..., T] for packed rows; advantages must then be per token.
 
     Returns:
         bool [..., T], False outside the mask.
@@ -67,8 +64,7 @@ def dppo_mask(
         if not 0 <= bound < 1:
             raise ValueError(f"{name}={bound} must be in 0 to 1: it bounds the change of a probability")
     logprobs = check_logprobs(logprobs, loss_mask)
-    check_ids("sequence_ids", sequence_ids, logprobs)
-    advantages = check_per_row("advantages", advantages, logprobs, sequence_ids)
+    advantages = check_per_row("advantages", advantages, logprobs)
     rise = logprobs.exp() - check_paired("old_logprobs", old_logprobs, logprobs).exp()
     outside = ((advantages > 0) & (rise > high)) | ((advantages < 0) & (-rise > low))
     return loss_mask & ~outside
@@ -176,7 +172,6 @@ def off_policy_sequence_mask(
     loss_mask: Tensor,
     *,
     threshold: float,
-    sequence_ids: Tensor | None = None,
 ) -> Tensor:
     """The tokens that are left when negative sequences which the policy has moved away from are dropped.
 
@@ -188,7 +183,6 @@ def off_policy_sequence_mask(
         advantages: float [..., 1] or [..., T].
         loss_mask: bool [..., T].
         threshold: δ, above 0, in nats per token.
-        sequence_ids: int [..., T] for packed rows; required for 1-D tokens.
 
     Returns:
         bool [..., T], False outside the mask.
@@ -207,16 +201,16 @@ def off_policy_sequence_mask(
     if not threshold > 0:
         raise ValueError(f"threshold={threshold} must be above 0, or noise would drop sequences; try 0.5")
     logprobs = check_logprobs(logprobs, loss_mask)
-    check_layout(logprobs, sequence_ids, "off_policy_sequence_mask")
-    advantages = check_per_row("advantages", advantages, logprobs, sequence_ids)
+    check_rows(logprobs, "off_policy_sequence_mask")
+    advantages = check_per_row("advantages", advantages, logprobs)
     decrease = torch.where(loss_mask, check_paired("old_logprobs", old_logprobs, logprobs) - logprobs, 0.0)
-    lengths = sequence_sums(loss_mask.to(decrease.dtype), sequence_ids).clamp(min=1)
-    moved = sequence_sums(decrease, sequence_ids) / lengths > threshold
+    lengths = loss_mask.sum(-1, keepdim=True).clamp(min=1)
+    moved = decrease.sum(-1, keepdim=True) / lengths > threshold
     return loss_mask & ~((advantages < 0) & moved)
 
 
 @torch.no_grad()
-def void_turn_mask(loss_mask: Tensor, void: Tensor, *, sequence_ids: Tensor | None = None) -> Tensor:
+def void_turn_mask(loss_mask: Tensor, void: Tensor) -> Tensor:
     """The tokens that are left when whole sequences with a void turn are dropped.
 
     A void turn neither acts nor answers; for a search agent, an invalid action. The reward of the sequence stays in its
@@ -226,7 +220,6 @@ def void_turn_mask(loss_mask: Tensor, void: Tensor, *, sequence_ids: Tensor | No
         loss_mask: bool [..., T], True on tokens the model sampled.
         void: bool, [..., 1] for a sequence with a void turn, or [..., T] on the tokens of void turns. Read inside the
             mask only, unless it is per row.
-        sequence_ids: int [..., T] for packed rows; `void` must then be per token. Required for 1-D tokens.
 
     Returns:
         bool [..., T], False outside the mask.
@@ -241,10 +234,10 @@ def void_turn_mask(loss_mask: Tensor, void: Tensor, *, sequence_ids: Tensor | No
     [[True, False, True], [False, False, False]]
     """
     check_mask(loss_mask, loss_mask)
-    void = check_flags("void", void, loss_mask, sequence_ids)
-    check_layout(loss_mask, sequence_ids, "void_turn_mask")
+    void = check_flags("void", void, loss_mask)
+    check_rows(loss_mask, "void_turn_mask")
     inside = void & loss_mask if void.shape == loss_mask.shape else void
-    return loss_mask & ~(sequence_sums(inside.long(), sequence_ids) > 0)
+    return loss_mask & ~inside.any(-1, keepdim=True)
 
 
 @torch.no_grad()

@@ -10,7 +10,6 @@ All functions take one group (one question): its sampled tokens in a row, rollou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import overload
 
 import torch
 from torch import Tensor
@@ -61,7 +60,7 @@ def token_influence(
     [0.5, -0.5]
     """
     group = _Group(hidden, unembedding, token_ids, logprobs, chunk)
-    group.check_flags("correct", correct)
+    _check_correct(correct, len(hidden))
     return group.project(group.outer(correct))
 
 
@@ -106,30 +105,6 @@ def nthr_weights(influence: Tensor, correct: Tensor, rollout_ids: Tensor, *, bet
     return torch.where(~correct & above, 2 * abs(0.5 - p), torch.ones_like(influence))
 
 
-@overload
-def gwhes(
-    hidden: Tensor,
-    unembedding: Tensor,
-    token_ids: Tensor,
-    correct: Tensor,
-    rollout_ids: Tensor,
-    *,
-    action_ids: None = None,
-    logprobs: Tensor | None = None,
-    chunk: int = 1024,
-) -> Tensor: ...
-@overload
-def gwhes(
-    hidden: Tensor,
-    unembedding: Tensor,
-    token_ids: Tensor,
-    correct: Tensor,
-    rollout_ids: Tensor,
-    *,
-    action_ids: Tensor,
-    logprobs: Tensor | None = None,
-    chunk: int = 1024,
-) -> dict[tuple[int, int], float]: ...
 @torch.no_grad()
 def gwhes(
     hidden: Tensor,
@@ -138,11 +113,10 @@ def gwhes(
     correct: Tensor,
     rollout_ids: Tensor,
     *,
-    action_ids: Tensor | None = None,
     logprobs: Tensor | None = None,
     chunk: int = 1024,
-) -> Tensor | dict[tuple[int, int], float]:
-    """The group-weighted hidden embedding score: how little a GRPO step will raise each correct rollout.
+) -> Tensor:
+    """The group-weighted hidden embedding score: how little a GRPO step will raise each correct rollout, by token.
 
         𝒢_i = p⁻ Σ_{k∈i} Σ_{m incorrect} α_km ⟨h_k, h_m⟩ − p⁺ Σ_{k∈i} Σ_{m correct} α_km ⟨h_k, h_m⟩
         p⁺ = √((1 − p) / p),   p⁻ = √(p / (1 − p)),   p: share of correct rollouts
@@ -155,12 +129,11 @@ def gwhes(
         hidden, unembedding, token_ids, correct, logprobs, chunk: see `token_influence`. `correct` is equal on all
             tokens of a rollout.
         rollout_ids: int [N], which rollout a token is in.
-        action_ids: int [N], which action of its rollout a token is in. With them, a value for each action.
 
     Returns:
-        float [G], a value for each of the G rollouts, by ascending id; with `action_ids` {(rollout, action): value}.
-        0 for a group that is all correct or all incorrect, whose advantages are 0. The papers define it for correct
-        rollouts; for an incorrect one it is the same derivative.
+        float [N], the term of 𝒢_i of each token k; its sum over the tokens of rollout i is 𝒢_i, and over those of an
+        action the score of the action. 0 for a group that is all correct or all incorrect, whose advantages are 0. The
+        papers define it for correct rollouts; for an incorrect one it is the same derivative.
 
     Raises:
         TypeError, ValueError: dtypes or shapes do not fit; a rollout that is correct in part.
@@ -174,20 +147,12 @@ def gwhes(
     [-1.0, 1.0]
     """
     group = _Group(hidden, unembedding, token_ids, logprobs, chunk)
-    group.check_flags("correct", correct)
-    rollout, flags = _rollouts(correct, rollout_ids, group.hidden)
+    _, flags = _rollouts(correct, rollout_ids, group.hidden)
     p = float(flags.to(torch.float64).mean()) if len(flags) else 0.0
     if p in (0.0, 1.0):
-        per_token = group.hidden.new_zeros(len(rollout))
-    else:
-        toward_incorrect = (p / (1 - p)) ** 0.5 * group.outer(~correct)
-        per_token = group.project(toward_incorrect - ((1 - p) / p) ** 0.5 * group.outer(correct))
-    if action_ids is None:
-        return per_token.new_zeros(len(flags)).index_add_(0, rollout, per_token)
-    _check_ids("action_ids", action_ids, len(rollout))
-    units, index = torch.unique(torch.stack([rollout_ids, action_ids], -1), dim=0, return_inverse=True)
-    sums = per_token.new_zeros(len(units)).index_add_(0, index, per_token).tolist()
-    return {(int(r), int(a)): value for (r, a), value in zip(units.tolist(), sums, strict=True)}
+        return group.hidden.new_zeros(len(correct))
+    toward_incorrect = (p / (1 - p)) ** 0.5 * group.outer(~correct)
+    return group.project(toward_incorrect - ((1 - p) / p) ** 0.5 * group.outer(correct))
 
 
 class _Group:
@@ -221,13 +186,6 @@ class _Group:
             chosen = (self.hidden * self._rows[self._token]).sum(-1)
             self._normaliser = chosen - logprobs.detach().to(self.hidden.dtype)
 
-    def check_flags(self, name: str, flags: Tensor) -> None:
-        check_tensor(name, flags)
-        if flags.dtype != torch.bool:
-            raise TypeError(f"{name} must be bool, not {flags.dtype}; pass {name}.bool()")
-        if flags.shape != self._token.shape:
-            raise ValueError(f"{name} has shape {list(flags.shape)}, but there are {len(self._token)} tokens")
-
     def outer(self, selected: Tensor) -> Tensor:
         """Σ g hᵀ over the selected tokens: [V*, d]."""
         total = torch.zeros_like(self._rows)
@@ -259,18 +217,22 @@ class _Group:
 
 def _rollouts(correct: Tensor, rollout_ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """The index [N] of each token's rollout, and bool [G]: which rollouts are correct."""
-    check_tensor("correct", correct)
-    if correct.dtype != torch.bool:
-        raise TypeError(f"correct must be bool, not {correct.dtype}; pass correct.bool()")
+    _check_correct(correct, len(like))
     _check_ids("rollout_ids", rollout_ids, len(like))
-    if correct.shape != rollout_ids.shape:
-        raise ValueError(f"correct has shape {list(correct.shape)}, but there are {len(like)} tokens")
     ids, rollout = torch.unique(rollout_ids, return_inverse=True)
     tokens = torch.bincount(rollout, minlength=len(ids))
     hits = torch.bincount(rollout[correct], minlength=len(ids))
     if bool(((hits > 0) & (hits < tokens)).any()):
         raise ValueError("correct differs within a rollout; it says whether the whole rollout is correct")
     return rollout, hits > 0
+
+
+def _check_correct(correct: Tensor, tokens: int) -> None:
+    check_tensor("correct", correct)
+    if correct.dtype != torch.bool:
+        raise TypeError(f"correct must be bool, not {correct.dtype}; pass correct.bool()")
+    if correct.shape != (tokens,):
+        raise ValueError(f"correct has shape {list(correct.shape)}, but there are {tokens} tokens")
 
 
 def _check_ids(name: str, ids: Tensor, tokens: int) -> None:

@@ -4,49 +4,38 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from holdfast.losses._tensors import check_choice, check_flags, check_ids, check_mask, check_per_row
+from holdfast.losses._tensors import check_choice, check_flags, check_mask, check_per_row
 
 
-def action_ids_from_mask(loss_mask: Tensor, *, sequence_ids: Tensor | None = None) -> Tensor:
-    """Number the runs of True: 0 outside, k on the tokens of the k-th run of a sequence.
+def action_ids_from_mask(loss_mask: Tensor) -> Tensor:
+    """Number the runs of True: 0 outside, k on the tokens of the k-th run of a row.
 
     Two actions with no observation between them are one run, and no mask can tell them apart. A host that knows the
     turns passes explicit ids instead (`TokenBatch.action_ids`); this function is for hosts that have only a mask.
 
     Args:
         loss_mask: bool [..., T], True on tokens the model sampled.
-        sequence_ids: int [..., T] for packed rows: where the id changes, a run ends and the numbering restarts.
 
     Returns:
         int64 [..., T].
 
     Raises:
-        TypeError: the mask is not bool, or `sequence_ids` are not integers.
-        ValueError: shapes differ.
+        TypeError, ValueError: the mask is not bool, or has no token dimension.
 
     Source: LLDS's authors call a run a chunk (arXiv 2512.04220, code).
 
+    >>> import torch
     >>> action_ids_from_mask(torch.tensor([[False, True, True, False, True]])).tolist()
     [[0, 1, 1, 0, 2]]
     """
     check_mask(loss_mask, loss_mask)
     if loss_mask.dim() == 0:
         raise ValueError("loss_mask must have a token dimension: shape [..., T], not a scalar")
-    check_ids("sequence_ids", sequence_ids, loss_mask)
     starts = loss_mask.clone()
     starts[..., 1:] &= ~loss_mask[..., :-1]
-    if sequence_ids is None:
-        return starts.cumsum(-1) * loss_mask
-    new_sequence = torch.ones_like(loss_mask)
-    new_sequence[..., 1:] = sequence_ids[..., 1:] != sequence_ids[..., :-1]
-    starts |= new_sequence & loss_mask
-    count = starts.cumsum(-1)
-    # Runs that started in earlier sequences of the row. It never falls along the row, so a running maximum carries it.
-    before = torch.where(new_sequence, count - starts.long(), 0).cummax(-1).values
-    return (count - before) * loss_mask
+    return starts.cumsum(-1) * loss_mask
 
 
 def preserved_mask(
@@ -83,6 +72,7 @@ def preserved_mask(
 
     Source: LLDS (arXiv 2512.04220, eqs. 4 and 5: i ∈ Pre), SAPO (2603.10069, eq. 11).
 
+    >>> import torch
     >>> advantages, mask = torch.tensor([[1.0], [0.0], [0.0], [-1.0]]), torch.ones(4, 1, dtype=torch.bool)
     >>> correct = torch.tensor([[True], [True], [False], [False]])
     >>> preserved_mask(advantages, mask, rule="correct", correct=correct)[:, 0].tolist()

@@ -7,7 +7,7 @@ is what `sapo` means in TRL, verl and SkyRL. docs/reference/papers.md lists wher
 from __future__ import annotations
 
 import math
-from typing import Literal, overload
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,14 +16,13 @@ from holdfast.losses._tensors import (
     check_choice,
     check_flags,
     check_ids,
-    check_layout,
     check_logprobs,
     check_paired,
     check_per_row,
+    check_rows,
     check_tensor,
     run_index,
     run_sums,
-    sequence_sums,
 )
 from holdfast.losses.masks import action_ids_from_mask
 
@@ -40,7 +39,6 @@ def llds_penalty(
     answer_weight: float | Tensor = 1.0,
     threshold: float = 0.0,
     preserved: Tensor | None = None,
-    sequence_ids: Tensor | None = None,
 ) -> Tensor:
     """How much less likely preserved tokens became, per token, behind a gate. Not multiplied by the coefficient.
 
@@ -73,8 +71,6 @@ def llds_penalty(
         answer_weight: in [0, 1]; a 0-d tensor is accepted. Any value but 1 needs `answer_mask`.
         threshold: nats per token, not negative.
         preserved: bool [..., 1] or [..., T]. None: the paper's rule, A ≥ 0. See `preserved_mask`.
-        sequence_ids: int [..., T], which sequence of a packed row a token is in. Required for 1-D tokens by the gates
-            "action" and "response".
 
     Returns:
         float [..., T] in nats, unreduced, exactly 0 with zero gradient outside the mask.
@@ -100,28 +96,25 @@ def llds_penalty(
         )
     logprobs = check_logprobs(logprobs, loss_mask)
     check_ids("action_ids", action_ids, logprobs)
-    check_ids("sequence_ids", sequence_ids, logprobs)
-    advantages = check_per_row("advantages", advantages, logprobs, sequence_ids)
-    selected = advantages >= 0 if preserved is None else check_flags("preserved", preserved, logprobs, sequence_ids)
+    advantages = check_per_row("advantages", advantages, logprobs)
+    selected = advantages >= 0 if preserved is None else check_flags("preserved", preserved, logprobs)
     tokens = loss_mask & selected
     decrease = check_paired("old_logprobs", old_logprobs, logprobs) - logprobs
     with torch.no_grad():
         preserved_decrease = torch.where(tokens, decrease, 0.0)
         active = preserved_decrease > threshold
         if gate == "action":
-            check_layout(logprobs, sequence_ids, "gate='action'")
-            if action_ids is None:
-                action_ids = action_ids_from_mask(loss_mask, sequence_ids=sequence_ids)
-            index = run_index(action_ids) if sequence_ids is None else run_index(action_ids, sequence_ids)
+            check_rows(logprobs, "gate='action'")
+            index = run_index(action_ids_from_mask(loss_mask) if action_ids is None else action_ids)
             gate_sum = run_sums(preserved_decrease, index)
             if threshold:
                 gate_sum = gate_sum - threshold * run_sums(tokens.to(decrease.dtype), index)
             active &= (gate_sum > 0)[index].view(logprobs.shape)
         elif gate == "response":
-            check_layout(logprobs, sequence_ids, "gate='response'")
-            gate_sum = sequence_sums(preserved_decrease, sequence_ids)
+            check_rows(logprobs, "gate='response'")
+            gate_sum = preserved_decrease.sum(-1, keepdim=True)
             if threshold:
-                gate_sum = gate_sum - threshold * sequence_sums(tokens.to(decrease.dtype), sequence_ids)
+                gate_sum = gate_sum - threshold * tokens.to(decrease.dtype).sum(-1, keepdim=True)
             active &= gate_sum > 0
     penalty = torch.where(active, decrease, 0.0)
     weights = _answer_weights(answer_mask, answer_weight, logprobs)
@@ -136,7 +129,6 @@ def sapo_penalty(
     *,
     tau: float = 1.0,
     preserved: Tensor | None = None,
-    sequence_ids: Tensor | None = None,
 ) -> Tensor:
     """The conditional KL of SAPO, per token, to be minimised. Not multiplied by its coefficient γ (0.1 in the paper).
 
@@ -155,8 +147,6 @@ def sapo_penalty(
         loss_mask: bool [..., T], True on tokens the model sampled.
         tau: ratio below which a token is active, above 0.
         preserved: bool [..., 1] or [..., T]. None: the paper's rule, A > 0.
-        sequence_ids: int [..., T] for packed rows. Nothing is summed over a sequence here; if given, advantages and
-            `preserved` must be per token.
 
     Returns:
         float [..., T] in nats, unreduced, exactly 0 with zero gradient outside the mask.
@@ -175,29 +165,20 @@ def sapo_penalty(
             f"tau={tau} must be above 0 and finite; it is the ratio below which a token counts (paper: 1.0)"
         )
     logprobs = check_logprobs(logprobs, loss_mask)
-    check_ids("sequence_ids", sequence_ids, logprobs)
-    advantages = check_per_row("advantages", advantages, logprobs, sequence_ids)
-    selected = advantages > 0 if preserved is None else check_flags("preserved", preserved, logprobs, sequence_ids)
+    advantages = check_per_row("advantages", advantages, logprobs)
+    selected = advantages > 0 if preserved is None else check_flags("preserved", preserved, logprobs)
     decrease = check_paired("old_logprobs", old_logprobs, logprobs) - logprobs
     active = loss_mask & selected & (decrease.detach() > -math.log(tau))
     return torch.where(active, decrease, 0.0)
 
 
-@overload
 def adaptive_answer_weight(
-    mean_valid_searches: float, *, schedule: Literal["paper", "code"] = ..., target: float = ..., base: float = ...
-) -> float: ...
-@overload
-def adaptive_answer_weight(
-    mean_valid_searches: Tensor, *, schedule: Literal["paper", "code"] = ..., target: float = ..., base: float = ...
-) -> Tensor: ...
-def adaptive_answer_weight(
-    mean_valid_searches: float | Tensor,
+    mean_valid_searches: float,
     *,
     schedule: Literal["paper", "code"] = "paper",
     target: float = 2.0,
     base: float = 1.0,
-) -> float | Tensor:
+) -> float:
     """`answer_weight` of a step, from how much the policy searches: the less it searches, the lower the weight.
 
         schedule="paper":  min(1, base · V / target)                      0.5 at one search, 1 at two
@@ -211,7 +192,7 @@ def adaptive_answer_weight(
             default 1.
 
     Returns:
-        In [0, 1]; a tensor for a tensor.
+        In [0, 1].
 
     Raises:
         ValueError: a setting that cannot work.
@@ -227,10 +208,7 @@ def adaptive_answer_weight(
         raise ValueError(f"target={target} must be above {lowest:g} searches for schedule={schedule!r}")
     if not 0 <= base <= 1:
         raise ValueError(f"base={base} must be between 0 and 1; it is the weight of answer tokens at the target")
-    weight = base * (mean_valid_searches - lowest) / (target - lowest)
-    if isinstance(weight, Tensor):
-        return weight.clamp(0.0, 1.0)
-    return min(max(weight, 0.0), 1.0)
+    return min(max(base * (mean_valid_searches - lowest) / (target - lowest), 0.0), 1.0)
 
 
 def _answer_weights(answer_mask: Tensor | None, answer_weight: float | Tensor, logprobs: Tensor) -> Tensor | None:

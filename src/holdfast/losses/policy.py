@@ -11,13 +11,12 @@ from holdfast.losses._tensors import (
     MAX_LOG_RATIO,
     check_choice,
     check_ids,
-    check_layout,
     check_logprobs,
     check_paired,
     check_per_row,
+    check_rows,
     run_index,
     run_sums,
-    sequence_sums,
 )
 from holdfast.losses.masks import action_ids_from_mask
 
@@ -33,7 +32,6 @@ def clipped_policy_loss(
     dual_clip: float | None = None,
     ratio: Literal["token", "action", "sequence"] = "token",
     action_ids: Tensor | None = None,
-    sequence_ids: Tensor | None = None,
 ) -> Tensor:
     """The clipped surrogate of PPO and GRPO, per token, to be minimised.
 
@@ -60,8 +58,6 @@ def clipped_policy_loss(
         ratio: one importance ratio per token, per action or per sequence.
         action_ids: int [..., T], 0 outside actions, k on the k-th. None: runs of `loss_mask`, which merge actions that
             have no observation between them. Read by ratio="action".
-        sequence_ids: int [..., T], which sequence of a packed row a token is in. Needed for 1-D tokens unless
-            `ratio="token"`.
 
     Returns:
         float [..., T], unreduced, exactly 0 with zero gradient outside the mask.
@@ -83,9 +79,9 @@ def clipped_policy_loss(
     if dual_clip is not None and not dual_clip > 1:
         raise ValueError(f"dual_clip={dual_clip} must be above 1, or it would cut tokens that have not moved")
     logprobs = check_logprobs(logprobs, loss_mask)
-    advantage = check_per_row("advantages", advantages, logprobs, sequence_ids).to(logprobs.dtype)
+    advantage = check_per_row("advantages", advantages, logprobs).to(logprobs.dtype)
     advantage = torch.where(loss_mask, advantage, 0.0)
-    log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, ratio, sequence_ids, action_ids)
+    log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, ratio, action_ids)
     importance_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     clipped_ratio = importance_ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = torch.maximum(-advantage * importance_ratio, -advantage * clipped_ratio)
@@ -99,43 +95,35 @@ def importance_log_ratio(
     old_logprobs: Tensor,
     loss_mask: Tensor,
     ratio: str,
-    sequence_ids: Tensor | None,
     action_ids: Tensor | None = None,
 ) -> Tensor:
     """Log of the importance ratio, [..., T], unclamped, 0 outside the mask. Private to the package."""
     check_choice("ratio", ratio, ("token", "action", "sequence"))
-    check_ids("sequence_ids", sequence_ids, logprobs)
     check_ids("action_ids", action_ids, logprobs)
     old_logprobs = check_paired("old_logprobs", old_logprobs, logprobs)
     log_ratio = torch.where(loss_mask, logprobs - old_logprobs, 0.0)
     if ratio == "token":
         return log_ratio
     value = log_ratio.detach()
-    mean = unit_means(value, loss_mask, ratio, sequence_ids, action_ids)
+    mean = unit_means(value, loss_mask, ratio, action_ids)
     return torch.where(loss_mask, mean, 0.0) + (log_ratio - value)
 
 
-def unit_means(
-    values: Tensor, loss_mask: Tensor, level: str, sequence_ids: Tensor | None, action_ids: Tensor | None
-) -> Tensor:
+def unit_means(values: Tensor, loss_mask: Tensor, level: str, action_ids: Tensor | None) -> Tensor:
     """Mean of `values` (0 outside the mask) over the masked tokens of each action or sequence: [..., T] or [..., 1].
 
     Private to the package.
     """
-    lengths = unit_sums(loss_mask.to(values.dtype), loss_mask, level, sequence_ids, action_ids).clamp(min=1)
-    return unit_sums(values, loss_mask, level, sequence_ids, action_ids) / lengths
+    lengths = unit_sums(loss_mask.to(values.dtype), loss_mask, level, action_ids).clamp(min=1)
+    return unit_sums(values, loss_mask, level, action_ids) / lengths
 
 
-def unit_sums(
-    values: Tensor, loss_mask: Tensor, level: str, sequence_ids: Tensor | None, action_ids: Tensor | None
-) -> Tensor:
+def unit_sums(values: Tensor, loss_mask: Tensor, level: str, action_ids: Tensor | None) -> Tensor:
     """The sum of each unit; see `unit_means`."""
-    check_layout(values, sequence_ids, f"an importance ratio of each {level}")
+    check_rows(values, f"an importance ratio of each {level}")
     if level == "sequence":
-        return sequence_sums(values, sequence_ids)
-    if action_ids is None:
-        action_ids = action_ids_from_mask(loss_mask, sequence_ids=sequence_ids)
-    index = run_index(action_ids) if sequence_ids is None else run_index(action_ids, sequence_ids)
+        return values.sum(-1, keepdim=True)
+    index = run_index(action_ids_from_mask(loss_mask) if action_ids is None else action_ids)
     return run_sums(values, index)[index].view(values.shape)
 
 
@@ -147,7 +135,6 @@ def cispo_loss(
     *,
     clip_low: float = 1.0,
     clip_high: float = 4.0,
-    sequence_ids: Tensor | None = None,
 ) -> Tensor:
     """CISPO's loss, per token, to be minimised: the ratio is clipped as a weight, so that no token loses its gradient.
 
@@ -162,8 +149,6 @@ def cispo_loss(
         advantages: float [..., 1] or [..., T]. Detached.
         loss_mask: bool [..., T].
         clip_low, clip_high: bounds of the weight, 1 − clip_low and 1 + clip_high. clip_low = 1 removes the lower one.
-        sequence_ids: int [..., T] for packed rows. Nothing is summed over a sequence here; if given, advantages must be
-            per token.
 
     Returns:
         float [..., T], unreduced, exactly 0 with zero gradient outside the mask.
@@ -182,9 +167,8 @@ def cispo_loss(
     """
     _check_clip(clip_low, clip_high)
     logprobs = check_logprobs(logprobs, loss_mask)
-    check_ids("sequence_ids", sequence_ids, logprobs)
-    advantage = check_per_row("advantages", advantages, logprobs, sequence_ids).to(logprobs.dtype)
-    log_ratio = importance_log_ratio(logprobs.detach(), old_logprobs, loss_mask, "token", sequence_ids)
+    advantage = check_per_row("advantages", advantages, logprobs).to(logprobs.dtype)
+    log_ratio = importance_log_ratio(logprobs.detach(), old_logprobs, loss_mask, "token")
     weight = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(1 - clip_low, 1 + clip_high)
     return torch.where(loss_mask, -weight * advantage, 0.0) * torch.where(loss_mask, logprobs, 0.0)
 

@@ -9,11 +9,9 @@ from torch import Tensor
 
 from holdfast.losses._tensors import (
     check_choice,
-    check_layout,
     check_mask,
+    check_rows,
     check_tensor,
-    count_sequences,
-    sequence_sums,
     upcast,
 )
 
@@ -27,7 +25,6 @@ def reduce_loss(
     mode: Mode = "token-mean",
     denominator: float | Tensor | None = None,
     max_tokens: int | None = None,
-    sequence_ids: Tensor | None = None,
 ) -> Tensor:
     """Reduce a per-token loss over the mask.
 
@@ -54,7 +51,6 @@ def reduce_loss(
             of this call. A count of 0 divides by 1, so an empty step gives exactly 0.
         max_tokens: for "seq-mean-token-sum-norm", a constant of the run (the longest response allowed). verl falls back
             to the padded width, which changes from batch to batch; here it is required.
-        sequence_ids: int [..., T] for packed rows. Required for 1-D tokens by the modes that average over sequences.
 
     Returns:
         Scalar, with a graph even when the mask is empty (0, zero gradient).
@@ -82,12 +78,12 @@ def reduce_loss(
         return x.sum()
     if mode == "token-mean":
         return _divide(x.sum(), loss_mask.sum() if denominator is None else denominator)
-    check_layout(x, sequence_ids, f"mode={mode!r}")
+    check_rows(x, f"mode={mode!r}")
     if mode == "seq-mean-token-mean":
-        x = x / sequence_sums(loss_mask.to(x.dtype), sequence_ids).clamp(min=1)
+        x = x / loss_mask.sum(-1, keepdim=True).clamp(min=1)
     elif max_tokens is not None:  # "seq-mean-token-sum-norm": no other mode may be given one
         x = x / max_tokens
-    return _divide(x.sum(), count_sequences(loss_mask, sequence_ids) if denominator is None else denominator)
+    return _divide(x.sum(), loss_mask.any(-1).sum() if denominator is None else denominator)
 
 
 def _check_settings(mode: str, denominator: float | Tensor | None, max_tokens: int | None) -> None:

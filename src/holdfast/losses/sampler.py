@@ -11,9 +11,9 @@ from holdfast.losses._tensors import (
     MAX_LOG_RATIO,
     check_choice,
     check_ids,
-    check_layout,
     check_logprobs,
     check_paired,
+    check_rows,
 )
 from holdfast.losses.policy import unit_means, unit_sums
 
@@ -30,7 +30,6 @@ def sampler_weights(
     low: float = 0.0,
     high: float = 2.0,
     action_ids: Tensor | None = None,
-    sequence_ids: Tensor | None = None,
 ) -> Tensor:
     """Weights that correct the policy loss for a sampler that is not the old policy: a factor for each token.
 
@@ -59,7 +58,6 @@ def sampler_weights(
         keep: see above.
         low, high: bounds of w, 0 ≤ low < high; both inside.
         action_ids: int [..., T], k on the k-th action. None: runs of `loss_mask`. Read by level="action".
-        sequence_ids: int [..., T] for packed rows; required for 1-D tokens unless level="token".
 
     Returns:
         float [..., T], not negative, detached, exactly 0 outside the mask; float32, or float64 for float64 log-probs.
@@ -89,13 +87,12 @@ def sampler_weights(
         raise ValueError("aggregate='mean' changes nothing for level='token'; choose 'action' or 'sequence'")
     old_logprobs = check_logprobs(old_logprobs, loss_mask, "old_logprobs")
     check_ids("action_ids", action_ids, old_logprobs)
-    check_ids("sequence_ids", sequence_ids, old_logprobs)
     log_ratio = old_logprobs - check_paired("rollout_logprobs", rollout_logprobs, old_logprobs)
     log_ratio = torch.where(loss_mask, log_ratio, 0.0)
     if level != "token":
-        check_layout(old_logprobs, sequence_ids, f"level={level!r}")
+        check_rows(old_logprobs, f"level={level!r}")
         over_unit = unit_sums if aggregate == "product" else unit_means
-        log_ratio = over_unit(log_ratio, loss_mask, level, sequence_ids, action_ids)
+        log_ratio = over_unit(log_ratio, loss_mask, level, action_ids)
     weights = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     inside = (weights >= low) & (weights <= high)
     if keep == "truncate":

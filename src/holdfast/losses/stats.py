@@ -16,12 +16,10 @@ from torch import Tensor
 from holdfast.losses._tensors import (
     MAX_LOG_RATIO,
     check_flags,
-    check_ids,
-    check_layout,
     check_logprobs,
     check_paired,
     check_per_row,
-    count_sequences,
+    check_rows,
 )
 from holdfast.losses.policy import importance_log_ratio
 
@@ -103,7 +101,6 @@ def ratio_stats(
     clip_high: float = 0.2,
     ratio: Literal["token", "action", "sequence"] = "token",
     action_ids: Tensor | None = None,
-    sequence_ids: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """How far the policy has moved from the old policy of `clipped_policy_loss` (same arguments).
 
@@ -118,19 +115,18 @@ def ratio_stats(
         * `count/tokens`, `count/sequences`: the counts behind them. A mean over nothing is 0.
 
     Raises:
-        TypeError, ValueError: dtypes or shapes do not fit; 1-D tokens without `sequence_ids`.
+        TypeError, ValueError: dtypes or shapes do not fit; 1-D tokens.
     """
     logprobs = check_logprobs(logprobs, loss_mask)
-    check_ids("sequence_ids", sequence_ids, logprobs)
-    check_layout(logprobs, sequence_ids, "ratio_stats")
-    advantages = check_per_row("advantages", advantages, logprobs, sequence_ids)
-    token_log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, "token", sequence_ids)
+    check_rows(logprobs, "ratio_stats")
+    advantages = check_per_row("advantages", advantages, logprobs)
+    token_log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, "token")
     log_ratio = token_log_ratio
     if ratio != "token":
-        log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, ratio, sequence_ids, action_ids)
+        log_ratio = importance_log_ratio(logprobs, old_logprobs, loss_mask, ratio, action_ids)
     ratios = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     masked_ratios = torch.where(loss_mask, ratios, 0.0)
-    token_count, sequence_count = loss_mask.sum(), count_sequences(loss_mask, sequence_ids)
+    token_count, sequence_count = loss_mask.sum(), loss_mask.any(-1).sum()
     too_high, too_low = ratios > 1 + clip_high, ratios < 1 - clip_low
     clipped = loss_mask & (((advantages > 0) & too_high) | ((advantages < 0) & too_low))
     return {

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from holdfast.losses._tensors import check_ids, check_layout, check_logprobs, check_paired, check_per_row
+from holdfast.losses._tensors import check_logprobs, check_paired, check_per_row, check_rows
 
 
 @torch.no_grad()
@@ -67,7 +67,6 @@ def gae_advantages(
     *,
     gamma: float = 1.0,
     lam: float = 1.0,
-    sequence_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation, from action token to action token: observations are stepped over.
 
@@ -83,7 +82,6 @@ def gae_advantages(
         values: float [..., T], V_k: the critic's estimate where token k is about to be sampled. Detached.
         loss_mask: bool [..., T], True on tokens the model sampled.
         gamma, lam: γ and λ, each in 0 to 1.
-        sequence_ids: int [..., T] for packed rows; required for 1-D tokens.
 
     Returns:
         Advantages and returns, each float [..., T], detached, exactly 0 outside the mask; float32, or float64 for
@@ -107,15 +105,11 @@ def gae_advantages(
             raise ValueError(f"{name}={value} must be between 0 and 1")
     values = _check_values(values, loss_mask).detach()
     rewards = check_paired("rewards", rewards, values)
-    check_ids("sequence_ids", sequence_ids, values)
-    check_layout(values, sequence_ids, "gae_advantages")
+    check_rows(values, "gae_advantages")
     rewards, values = torch.where(loss_mask, rewards, 0.0), torch.where(loss_mask, values, 0.0)
     advantages = torch.zeros_like(values)
     next_value = next_advantage = values.new_zeros(values.shape[:-1])
     for k in range(values.shape[-1] - 1, -1, -1):
-        if sequence_ids is not None and k + 1 < values.shape[-1]:
-            same = sequence_ids[..., k] == sequence_ids[..., k + 1]
-            next_value, next_advantage = (torch.where(same, x, 0.0) for x in (next_value, next_advantage))
         inside = loss_mask[..., k]
         advantage = rewards[..., k] + gamma * next_value - values[..., k] + gamma * lam * next_advantage
         next_value = torch.where(inside, values[..., k], next_value)

@@ -27,9 +27,7 @@ from holdfast.losses import (
     sampler_weights,
     void_turn_mask,
 )
-from holdfast.methods.gigpo import action_credit
-from holdfast.methods.igpo import GoldLogprobs, gain_credit
-from holdfast.methods.method import Method
+from holdfast.methods.credit import GoldLogprobs, action_credit, gain_credit
 from holdfast.methods.registry import (
     IGPO,
     IPO,
@@ -38,6 +36,7 @@ from holdfast.methods.registry import (
     DropVoid,
     DynamicSampling,
     GiGPO,
+    Method,
     Methods,
     NegativeWeight,
     OffPolicyMask,

@@ -10,16 +10,17 @@ its class in a file of its own and list it in `AnyPenalty`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
 from holdfast.base.section import Section, choice_of
 from holdfast.methods.custom_penalty import CustomPenalty
-from holdfast.methods.llds import LLDS
-from holdfast.methods.nll import NLL
-from holdfast.methods.penalty import NAME, Penalty, PenaltySection
-from holdfast.methods.sapo import SAPO
+from holdfast.methods.penalty import NAME, Coefficient, Penalty, PenaltySection, Preserve, RolloutPenalty
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = [
     "LLDS",
@@ -35,6 +36,146 @@ __all__ = [
 
 WITHOUT_OLD_POLICY = ("none", "nll")
 """Names of those that compare with no policy."""
+
+Gate = Literal["action", "response", "token"]
+AnswerWeight = Annotated[float, Field(ge=0, le=1)] | Literal["adaptive-paper", "adaptive-code"]
+
+
+class LLDS(RolloutPenalty):
+    """A penalty on preserved tokens that became less likely; see `holdfast.losses.llds_penalty`.
+
+    >>> LLDS(coef=0.5).gate
+    'action'
+    """
+
+    name: Literal["llds"] = Field("llds", repr=False, description=NAME)
+    coef: Coefficient = 0.2
+    gate: Gate = "action"
+    """The penalty acts on an action (one model turn), a whole response or a token only if its likelihood fell. `token`
+    is the paper's LLD variant (no gate)."""
+    threshold: float = Field(0.0, ge=0)
+    """Smallest decrease that counts, in nats per token."""
+    answer_weight: AnswerWeight = 1.0
+    """LLDS-MA: weight of answer tokens. A number, or the schedule of the paper or of the authors' code."""
+    answer_base: float = Field(1.0, ge=0, le=1)
+    """For a schedule: weight of answer tokens once rollouts have `answer_target` searches."""
+    answer_target: float = Field(2.0, gt=0)
+    """For a schedule: searches per rollout at which the weight is `answer_base`. Above 1 for `adaptive-code`."""
+
+    def problems(self) -> Iterator[str]:
+        """See `Section.problems`."""
+        for key in ("answer_base", "answer_target"):
+            value = getattr(self, key)
+            if not self.uses_search_count and value != type(self).model_fields[key].default:
+                yield (
+                    f"loss.penalty.{key} = {value} with loss.penalty.answer_weight = {self.answer_weight}: only a "
+                    "schedule reads it. Set loss.penalty.answer_weight = 'adaptive-paper', or leave it out"
+                )
+        if self.answer_weight == "adaptive-code" and self.answer_target <= 1:
+            yield (
+                f"loss.penalty.answer_target = {self.answer_target} with loss.penalty.answer_weight = 'adaptive-code': "
+                "this schedule begins at one search. Set it above 1, published: 2"
+            )
+
+    @property
+    def uses_answer_mask(self) -> bool:
+        """True unless answer tokens weigh as much as others."""
+        return self.answer_weight != 1
+
+    @property
+    def uses_search_count(self) -> bool:
+        """True for a schedule."""
+        return isinstance(self.answer_weight, str)
+
+    def weight_at(self, mean_valid_searches: float) -> float:
+        """`answer_weight`, or what its schedule gives."""
+        from holdfast.losses import adaptive_answer_weight
+
+        if not isinstance(self.answer_weight, str):
+            return float(self.answer_weight)
+        return adaptive_answer_weight(
+            mean_valid_searches,
+            schedule="paper" if self.answer_weight == "adaptive-paper" else "code",
+            target=self.answer_target,
+            base=self.answer_base,
+        )
+
+    def per_token(
+        self,
+        logprobs: Tensor,
+        old_logprobs: Tensor,
+        advantages: Tensor,
+        loss_mask: Tensor,
+        *,
+        preserved: Tensor,
+        **masks: Any,
+    ) -> Tensor:
+        """`llds_penalty`."""
+        from holdfast.losses import llds_penalty
+
+        return llds_penalty(
+            logprobs,
+            old_logprobs,
+            advantages,
+            loss_mask,
+            gate=self.gate,
+            threshold=self.threshold,
+            preserved=preserved,
+            **masks,
+        )
+
+
+class SAPO(RolloutPenalty):
+    """Search Agent Policy Optimization's conditional KL; see `holdfast.losses.sapo_penalty`.
+
+    Not Soft Adaptive Policy Optimization, which TRL and verl call `sapo`.
+    """
+
+    name: Literal["sapo"] = Field("sapo", repr=False, description=NAME)
+    coef: Coefficient = 0.1
+    preserve: Preserve = "positive"
+    tau: float = Field(1.0, gt=0)
+    """The penalty acts on tokens whose importance ratio is below this."""
+
+    @property
+    def acts_without_drift(self) -> bool:
+        """True for tau above 1: then tokens that did not move (ratio 1) count as well."""
+        return self.tau > 1
+
+    def per_token(
+        self,
+        logprobs: Tensor,
+        old_logprobs: Tensor,
+        advantages: Tensor,
+        loss_mask: Tensor,
+        *,
+        preserved: Tensor,
+        **_: Any,
+    ) -> Tensor:
+        """`sapo_penalty`."""
+        from holdfast.losses import sapo_penalty
+
+        return sapo_penalty(logprobs, old_logprobs, advantages, loss_mask, tau=self.tau, preserved=preserved)
+
+
+class NLL(Penalty):
+    """Negative log-likelihood of rollouts with A > 0; see `holdfast.losses.nll_loss`. Acts from the first step on."""
+
+    name: Literal["nll"] = Field("nll", repr=False, description=NAME)
+    coef: Coefficient = 0.1
+
+    @property
+    def acts_without_drift(self) -> bool:
+        """True."""
+        return True
+
+    def per_token(
+        self, logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, loss_mask: Tensor, **_: Any
+    ) -> Tensor:
+        """`nll_loss`."""
+        from holdfast.losses import nll_loss
+
+        return nll_loss(logprobs, advantages, loss_mask)
 
 
 class NoPenalty(PenaltySection):

@@ -16,7 +16,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from holdfast.model.policy import Request
 from holdfast.model.tokens import common_prefix
+
+if TYPE_CHECKING:
+    from holdfast.model.flash import FlashSlots
 
 _TOLERATED = 8  # idle slots among the decoding ones: up to 1/8 of these, before rows are moved
 
@@ -237,27 +240,10 @@ class Row:
         self.logprobs, self.masses = [], []
 
 
-class Storage(Protocol):
-    """Slots of some positions each."""
-
-    slots: int
-    capacity: int
-    most: tuple[int, int]
-    """Limits of slots and capacity when growing in advance."""
-
-    def reserve(self, slots: int, capacity: int) -> None:
-        """Make room; what is stored stays."""
-        ...
-
-    def copy(self, moves: Sequence[tuple[int, int]], length: int) -> None:
-        """Copy the first `length` positions of slots, given as (source, target) pairs."""
-        ...
-
-
 class SlotTable:
     """Slots of a cache and their rows. Slots are handed out lowest first, to keep decoding rows close together."""
 
-    def __init__(self, cache: Storage) -> None:
+    def __init__(self, cache: SlotCache | FlashSlots) -> None:
         self.cache = cache
         self.rows: list[Row | None] = []
         self._free: list[int] = []

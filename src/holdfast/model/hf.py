@@ -11,25 +11,24 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from holdfast.base.errors import ConfigError, ModelError
+from holdfast.base.errors import ModelError
 from holdfast.model.cache import Row, SlotCache, SlotTable
 from holdfast.model.casting import CastWeights
 from holdfast.model.flash import FlashSlots, serves
 from holdfast.model.graphs import StepGraphs, rounded_rows
 from holdfast.model.last_layer import last_layer_where
 from holdfast.model.policy import Completion, Request, StopReason
-from holdfast.model.sampling import Sampled, counter_uniform, draw, pick_most_likely, seed_key
+from holdfast.model.sampling import Sampled, check_sampling, counter_uniform, draw, pick_most_likely, seed_key
 from holdfast.model.support import (
     CACHE_CPU,
-    accepts_logits_to_keep,
     avoid_cudnn_attention,
     check_exact,
     diverged,
@@ -45,17 +44,13 @@ from holdfast.model.support import (
     worth_sharing,
 )
 from holdfast.model.tokens import decode
-from holdfast.model.turn_ends import END, StopTable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from holdfast.model.turn_ends import StopTable
 
 _LONG = 128  # new tokens of a prefill; with fewer, leaving out most of the last layer costs more than it saves
 _PREFILL_SHARE = 8  # prefill once 1/8 as many rows wait as decode
 _MAX_WAIT = 16  # steps a row waits at most
 # Tokens, padding included, of one prefill pass: bounds its activations, which on a CPU should stay in its caches.
 _PREFILL_TOKENS, _PREFILL_TOKENS_CPU = 16_384, 1024
-
 _STAYS = 1 / 16  # share of a GPU that storage and casts may take while the model learns
 
 
@@ -85,7 +80,6 @@ class HFPolicy:
         tokenizer: decodes sampled ids for the stop strings.
         temperature: > 0.
         top_p, top_k: truncate the sampler (see `sampling.draw`); 1.0 and 0 sample from the whole vocabulary.
-        device: moves the model there; None leaves it where it is.
         autocast_dtype: e.g. `torch.bfloat16`, runs forward passes under autocast. The weights of linear layers are cast
             once for each batch of rollouts.
         on_token: called with (request id, token id) as each token is sampled.
@@ -107,17 +101,15 @@ class HFPolicy:
         temperature: float = 1.0,
         top_p: float = 1.0,
         top_k: int = 0,
-        device: torch.device | str | None = None,
         autocast_dtype: torch.dtype | None = None,
         on_token: Callable[[str, int], None] | None = None,
         greedy: bool = False,
         max_rows: int = 512,
         max_tokens: int | None = None,
     ) -> None:
-        _check_sampling(temperature, top_p, top_k)
+        check_sampling(temperature, top_p, top_k)
         refuse_unsupported(model)
-        self.model = model if device is None else model.to(device)
-        self.tokenizer = tokenizer
+        self.model, self.tokenizer = model, tokenizer
         self.temperature, self.top_p, self.top_k, self.greedy = temperature, top_p, top_k, greedy
         self.autocast_dtype, self.on_token = autocast_dtype, on_token
         self.device = next(self.model.parameters()).device
@@ -126,7 +118,6 @@ class HFPolicy:
         self.max_rows, self._most_rows, self._max_tokens = max_rows, max_rows, max_tokens
         self._max_positions = positions_of(model)
         self._stops = StopTable(tokenizer, end_ids(model, tokenizer), text_config(model).vocab_size)
-        self._forward_options = {"logits_to_keep": 1} if accepts_logits_to_keep(model) else {}
         self._prefill_tokens = _PREFILL_TOKENS_CPU if self.device.type == "cpu" else _PREFILL_TOKENS
         self._shares_turns = worth_sharing(model)
         self._in_place = serves(model, self.device, autocast_dtype or model.dtype)
@@ -138,7 +129,7 @@ class HFPolicy:
     ) -> HFPolicy:
         """A policy on the same model with other sampling settings. It shares the checks and tables of the model and its
         tokenizer, and none of the rollouts."""
-        _check_sampling(temperature, top_p, top_k)
+        check_sampling(temperature, top_p, top_k)
         policy = copy.copy(self)
         policy.temperature, policy.top_p, policy.top_k, policy.greedy = temperature, top_p, top_k, greedy
         policy._forget()
@@ -188,7 +179,9 @@ class HFPolicy:
         """
         if not self._rows:
             self._read_weights()
-            self._measure_room()
+            if self._max_tokens is not None:  # training in between changes the free memory of a GPU
+                free = free_memory(self.device) if self.device.type == "cuda" else 2 * CACHE_CPU
+                self._bound(self._max_tokens, free)
         for request in requests:
             row = self._rows.get(request.id) or Row(id=request.id, context=[])
             if row.request is not None:
@@ -228,7 +221,8 @@ class HFPolicy:
         """
         leaving = [self._rows.pop(id) for id in ids if id in self._rows]
         if not self._rows:
-            if self._may_stay():
+            cast = self._cast.bytes if self._cast else 0
+            if self._flash is not None and self._flash.bytes + cast <= _STAYS * whole_memory(self.device):
                 self._begin()
             else:
                 self._forget()
@@ -241,14 +235,7 @@ class HFPolicy:
             for row in leaving:
                 if row.slot >= 0:
                     self._table.drop(row)
-        if leaving:
-            self._batch = None
-
-    def _may_stay(self) -> bool:
-        if self._flash is None:
-            return False
-        taken = self._flash.bytes + (self._cast.bytes if self._cast else 0)
-        return taken <= _STAYS * whole_memory(self.device)
+        self._batch = None
 
     def _read_weights(self) -> None:
         """Cast the model's present weights. Graphs hold the addresses of the others, and are dropped where these
@@ -261,14 +248,8 @@ class HFPolicy:
         if self._graphs is not None and weights != self._weights:
             self._graphs, self._weights = StepGraphs(), weights
 
-    def _measure_room(self) -> None:
-        """Set how many rows are in memory at once. Repeated for each batch of rollouts: training in between changes the
-        free memory of a GPU."""
-        if self._max_tokens is not None:
-            free = free_memory(self.device) if self.device.type == "cuda" else 2 * CACHE_CPU
-            self._bound(self._max_tokens, free)
-
     def _bound(self, tokens: int, free: int) -> None:
+        """Set how many rows of so many tokens are in memory at once."""
         fit = rows_that_fit(self.model, tokens, self.autocast_dtype, free)
         self.max_rows = min(self._most_rows, fit)
         self._table.cache.most = (self.max_rows, tokens)
@@ -291,8 +272,7 @@ class HFPolicy:
             return []
         ready = []
         for row in self._waiting:
-            if row.slot < 0:
-                room -= 1
+            room -= row.slot < 0
             if row.slot >= 0 or room >= 0:
                 ready.append(row)
         if ready and len(ready) * _PREFILL_SHARE < self._decoding and self._waited < _MAX_WAIT:
@@ -323,7 +303,12 @@ class HFPolicy:
         """One forward pass over the first row of each family; the others copy its keys and draw from its logits."""
         leaders = [family[0] for family in families]
         length = max(len(row.context) for row in leaders)
-        logits = self._padded(leaders, length) if self._flash is None else self._packed(leaders, length, self._flash)
+        if self._flash is None:
+            logits = self._padded(leaders, length)
+        else:
+            self._table.reserve(length)
+            with self._autocast():
+                logits = self._flash.append([(row.slot, row.cached, row.context[row.cached :]) for row in leaders])
         self._table.cache.copy([(family[0].slot, row.slot) for family in families for row in family[1:]], length)
         rows = [(i, row) for i, family in enumerate(families) for row in family]
         for _, row in rows:
@@ -333,14 +318,8 @@ class HFPolicy:
         sampled = self._sample(logits.index_select(0, source), keys, where)
         self._accept([(i, row) for i, (_, row) in enumerate(rows)], sampled, finished)
 
-    def _packed(self, leaders: list[Row], length: int, slots: FlashSlots) -> Tensor:
-        """Logits `[rows, V]` behind the contexts of rows."""
-        self._table.reserve(length)
-        with self._autocast():
-            return slots.append([(row.slot, row.cached, row.context[row.cached :]) for row in leaders])
-
     def _padded(self, leaders: list[Row], length: int) -> Tensor:
-        """Likewise, in a pass with padding."""
+        """Logits `[rows, V]` behind the contexts of rows, in a pass with padding."""
         width = max(row.unseen for row in leaders)
         self._table.reserve(length + 1)
         # New tokens are right-aligned in the pass, so that every row's last one is the pass's last position, the only
@@ -399,13 +378,10 @@ class HFPolicy:
             slots = [(slot, row) for slot, row in enumerate(self._table.rows) if row is not None and row.decoding]
             slots += [(self._flash.slots, None)] * (rounded_rows(len(slots)) - len(slots))
         # What an idle slot computes is stored after its row's end, where no query reads.
-        table = [
-            (row.context[-1], row.cached, row.key, 1, slot)
-            if row is not None and row.decoding
-            else (0, row.cached if row is not None else 0, 0, 0, slot)
-            for slot, row in slots
-        ]
+        table = [(0, row.cached if row is not None else 0, 0, 0, slot) for slot, row in slots]
         rows = [(i, row) for i, (_, row) in enumerate(slots) if row is not None and row.decoding]
+        for i, row in rows:
+            table[i] = (row.context[-1], row.cached, row.key, 1, slots[i][0])
         state = torch.tensor(table, device=self.device).T.contiguous()
         return _Batch(state, rows, length=1 + max(row.cached for _, row in rows))
 
@@ -414,8 +390,7 @@ class HFPolicy:
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         with self._autocast():
-            logits = planned_forward(self.model, self._cache, ids, positions, mask, **self._forward_options)
-        return logits[:, -1]
+            return planned_forward(self.model, self._cache, ids, positions, mask)
 
     def _sample(self, logits: Tensor, keys: Tensor, positions: Tensor) -> Sampled:
         if self.greedy:
@@ -438,20 +413,9 @@ class HFPolicy:
         if not math.isfinite(sum(row.logprobs[-1] for _, row in rows)):
             raise diverged(self.model)
         for _, row in rows:
-            if reason := self._why_stopped(row):
+            if reason := self._stops.why_stopped(row):
                 finished.append(self._finish(row, reason))
                 self._batch = None
-
-    def _why_stopped(self, row: Row) -> StopReason | None:
-        flag, request = row.flags[row.context[-1]], row.request
-        assert request is not None
-        if flag == END:
-            return "eos"
-        if flag:
-            text = decode(self.tokenizer, row.context[len(request.token_ids) :])
-            if any(stop in text for stop in request.stop):
-                return "stop"
-        return "length" if len(row.logprobs) >= request.max_new_tokens else None
 
     def _finish(self, row: Row, reason: StopReason) -> Completion:
         sampled = tuple(row.context[-len(row.logprobs) :])
@@ -467,7 +431,7 @@ class HFPolicy:
         )
 
     def _columns(self, table: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
-        """The columns of a table of integers as int64 tensors, in one transfer."""
+        """The columns of a table of integers, in one transfer."""
         return torch.tensor(table, device=self.device).T.contiguous().unbind()
 
     @contextmanager
@@ -483,14 +447,3 @@ class HFPolicy:
         finally:
             if training:
                 self.model.train()
-
-
-def _check_sampling(temperature: float, top_p: float, top_k: int) -> None:
-    if not temperature > 0:
-        raise ConfigError(
-            f"temperature = {temperature}: logits cannot be divided by it; for the most likely token use greedy"
-        )
-    if not 0 < top_p <= 1 or top_k < 0:
-        raise ConfigError(
-            f"top_p = {top_p}, top_k = {top_k}: top_p must be in (0, 1] and top_k must be 0 (all) or more"
-        )

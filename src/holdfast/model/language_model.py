@@ -17,10 +17,10 @@ from holdfast.base.environment import unreachable
 from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.base.stored import read_object
 from holdfast.model import models
-from holdfast.model.logprobs import log_distributions, logprobs_and_mass, masked_logprobs, token_logprobs
+from holdfast.model.logprobs import token_logprobs
 from holdfast.model.onednn import use_onednn
 from holdfast.model.sampling import SamplingMask
-from holdfast.model.settings import Model, Sampling
+from holdfast.model.settings import Model
 from holdfast.model.support import avoid_cudnn_attention, worth_sharing
 from holdfast.model.tokens import decode, encode
 
@@ -71,44 +71,6 @@ class LanguageModel:
             temperature=temperature,
             entropy=entropy,
             sampling_mask=sampling_mask,
-            autocast_dtype=self.autocast_dtype,
-        )
-
-    def logprobs_and_mass(
-        self,
-        token_ids: Tensor,
-        loss_mask: Tensor,
-        sampling_mask: SamplingMask,
-        *,
-        temperature: float = 1.0,
-        entropy: bool = False,
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """`logprobs_and_mass` of this model, in its precision."""
-        return logprobs_and_mass(
-            self.model,
-            token_ids,
-            loss_mask,
-            sampling_mask,
-            temperature=temperature,
-            entropy=entropy,
-            autocast_dtype=self.autocast_dtype,
-        )
-
-    def log_distributions(self, token_ids: Tensor, loss_mask: Tensor, *, temperature: float) -> Tensor:
-        """`log_distributions` of this model, in its precision."""
-        return log_distributions(
-            self.model, token_ids, loss_mask, temperature=temperature, autocast_dtype=self.autocast_dtype
-        )
-
-    def masked_logprobs(self, token_ids: Tensor, loss_mask: Tensor, sampling: Sampling) -> tuple[Tensor, SamplingMask]:
-        """`masked_logprobs` of this model and a truncated sampler, in its precision."""
-        return masked_logprobs(
-            self.model,
-            token_ids,
-            loss_mask,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
             autocast_dtype=self.autocast_dtype,
         )
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from holdfast.model.last_layer import last_layer_where
-from holdfast.model.packed import attention_over_rows, pack_where_worth
+from holdfast.model.packed import ATTENTION, pack_where_worth
 from holdfast.model.sampling import SamplingMask, sampling_mask_ids
-from holdfast.model.support import CausalLM
+from holdfast.model.support import CausalLM, attention_by
 
 
 @contextmanager
@@ -189,7 +189,7 @@ def _scaled_logits(
             logits = model(input_ids=token_ids, use_cache=False).logits[0]
     else:
         at = packed.places[predicts[:, : packed.places.shape[1]]]
-        with context, attention_over_rows(model, packed), project_only(model, at):
+        with context, attention_by(model, ATTENTION, packed), project_only(model, at):
             # A mask of four dimensions is passed on as it is: transformers would make one out of the positions.
             logits = model(
                 input_ids=packed.token_ids,

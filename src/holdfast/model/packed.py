@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from holdfast.model.support import (
     CausalLM,
-    attention_by,
     decoder_layers,
     partial_attention,
     positions_of,
@@ -31,7 +29,8 @@ from holdfast.model.support import (
     worth_sharing,
 )
 
-_NAME = "holdfast_packed"
+ATTENTION = "holdfast_packed"
+"""The attention that sees the rows of a packed sequence, which `attention_by` must be given."""
 _SHARED = 0.9  # pack where fewer tokens than this share of the padded rows are left
 
 
@@ -116,11 +115,6 @@ def packable(model: Any) -> bool:
     )
 
 
-def attention_over_rows(model: Any, packed: Packed) -> AbstractContextManager[None]:
-    """Within this context the model's attention sees the rows of the packed sequence, which it must be given."""
-    return attention_by(model, _NAME, packed)
-
-
 def _attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
@@ -139,4 +133,4 @@ def _attention(
     return chosen.view(1, -1, *result.shape[2:]), None
 
 
-AttentionInterface.register(_NAME, _attention)
+AttentionInterface.register(ATTENTION, _attention)

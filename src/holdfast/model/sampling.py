@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from holdfast.base.errors import ConfigError
+
 _MASK64 = (1 << 64) - 1
 _GAMMA, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -185,6 +187,18 @@ def drawable_ids(ranked: Tensor, order: Tensor, tokens: Tensor) -> Tensor:
     if bool(beyond.any()):
         ids = torch.cat([ids, torch.where(beyond, tokens[:, None], -1)], dim=-1)
     return ids.int()
+
+
+def check_sampling(temperature: float, top_p: float, top_k: int) -> None:
+    """Raise `ConfigError` for settings that a sampler cannot have."""
+    if not temperature > 0:
+        raise ConfigError(
+            f"temperature = {temperature}: logits cannot be divided by it; for the most likely token use greedy"
+        )
+    if not 0 < top_p <= 1 or top_k < 0:
+        raise ConfigError(
+            f"top_p = {top_p}, top_k = {top_k}: top_p must be in (0, 1] and top_k must be 0 (all) or more"
+        )
 
 
 def draw(logits: Tensor, uniforms: Tensor, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> Sampled:

@@ -6,15 +6,18 @@ import ctypes
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from holdfast.base.errors import ModelError
 from holdfast.model.cache import SlotCache
+
+if TYPE_CHECKING:
+    from holdfast.model.flash import FlashSlots
 
 SHARING_FROM = 256
 """Size of the hidden states from which a model is not tiny; see `worth_sharing`."""
@@ -38,18 +41,6 @@ class CausalLM(Protocol):
 
     def get_output_embeddings(self) -> Any:
         """The layer that projects hidden states onto the vocabulary."""
-        ...
-
-
-class Slots(Protocol):
-    """A cache that rows are appended to; see `holdfast.model.flash`."""
-
-    def reserve(self, slots: int, capacity: int) -> None:
-        """Make room."""
-        ...
-
-    def append(self, rows: Sequence[tuple[int, int, Sequence[int]]]) -> Tensor:
-        """Logits behind each row."""
         ...
 
 
@@ -117,15 +108,19 @@ def end_ids(model: CausalLM, tokenizer: Any) -> set[int]:
     return {token for token in (tokenizer.eos_token_id, *several) if token is not None}
 
 
+@functools.cache
+def _arguments(forward: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(forward).parameters)
+
+
 def accepts_logits_to_keep(model: Any) -> bool:
     """Whether `forward` can skip the vocabulary projection of all positions but the last."""
-    return "logits_to_keep" in inspect.signature(without_adapters(model).forward).parameters
+    return "logits_to_keep" in _arguments(type(without_adapters(model)).forward)
 
 
-@functools.cache
 def _cache_argument(forward: Callable[..., Any]) -> str:
     """The name of a model's cache in its forward pass: `cache` since transformers 5.24."""
-    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
+    return "cache" if "cache" in _arguments(forward) else "past_key_values"
 
 
 def partial_attention(config: Any) -> str:
@@ -199,7 +194,7 @@ def keys_of(model: CausalLM) -> int:
 
 
 @torch.inference_mode()
-def check_exact(model: CausalLM, device: torch.device, slots: Slots | None = None) -> None:
+def check_exact(model: CausalLM, device: torch.device, slots: FlashSlots | None = None) -> None:
     """Compare cached decoding of two ragged rows with plain forward passes of the same tokens.
 
     Catches what no config field shows: positions taken from the mask (ALiBi), state kept outside the cache, token
@@ -226,7 +221,7 @@ def check_exact(model: CausalLM, device: torch.device, slots: Slots | None = Non
         )
 
 
-def _last_by_slots(slots: Slots, ids: list[list[int]]) -> Tensor:
+def _last_by_slots(slots: FlashSlots, ids: list[list[int]]) -> Tensor:
     """Logits `[2, V]` behind rows of 6 and 3 tokens, the last of which is decoded."""
     slots.reserve(2, 6)
     slots.append([(1, 0, ids[0][:5]), (0, 0, ids[1][:2])])
@@ -246,7 +241,7 @@ def _last_by_cache(model: CausalLM, ids: list[list[int]], device: torch.device) 
     positions = torch.tensor([5, 2], device=device)
     mask = cache.plan_step(positions, length=6)
     last = torch.tensor([[ids[0][5]], [ids[1][2]]], device=device)
-    return planned_forward(model, cache, last, positions.unsqueeze(1), mask)[:, -1]
+    return planned_forward(model, cache, last, positions.unsqueeze(1), mask)
 
 
 def diverged(model: CausalLM) -> ModelError:
@@ -257,16 +252,17 @@ def diverged(model: CausalLM) -> ModelError:
     )
 
 
-def planned_forward(
-    model: CausalLM, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor, **kwargs: Any
-) -> Tensor:
-    """Logits of `ids` `[rows, new]` under the plan `cache` was given last; `mask` as returned by the plan."""
+def planned_forward(model: CausalLM, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+    """Logits `[rows, V]` behind `ids` `[rows, new]` under the plan `cache` was given last; `mask` as returned by it."""
     if text_config(model)._attn_implementation == "eager" or not torch.is_autocast_enabled(ids.device.type):
         # Eager attention adds its mask, and sdpa would turn a bool one into this once a layer. Under autocast sdpa's
         # scores have another dtype than the model, and bool fits any.
         mask = torch.zeros(mask.shape, dtype=model.dtype, device=mask.device).masked_fill_(
             ~mask, torch.finfo(model.dtype).min
         )
-    kwargs[_cache_argument(type(without_adapters(model)).forward)] = cache
-    logits: Tensor = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True, **kwargs).logits
-    return logits
+    options: dict[str, Any] = {_cache_argument(type(without_adapters(model)).forward): cache}
+    if accepts_logits_to_keep(model):
+        options["logits_to_keep"] = 1
+    output = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True, **options)
+    last: Tensor = output.logits[:, -1]
+    return last

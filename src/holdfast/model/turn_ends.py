@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-from holdfast.model.tokens import REPLACEMENT
+from holdfast.model.cache import Row
+from holdfast.model.policy import StopReason
+from holdfast.model.tokens import REPLACEMENT, decode
 
 END, MAYBE = 1, 2
 
@@ -31,6 +33,18 @@ class StopTable:
         if stop not in self._tables:
             self._tables[stop] = self._make(stop)
         return self._tables[stop]
+
+    def why_stopped(self, row: Row) -> StopReason | None:
+        """Why the turn of a row ends with its newest token; None if it goes on."""
+        flag, request = row.flags[row.context[-1]], row.request
+        assert request is not None
+        if flag == END:
+            return "eos"
+        if flag:
+            text = decode(self._tokenizer, row.context[len(request.token_ids) :])
+            if any(stop in text for stop in request.stop):
+                return "stop"
+        return "length" if len(row.logprobs) >= request.max_new_tokens else None
 
     @cached_property
     def _texts(self) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.base.section import as_toml, setting_values
-from holdfast.methods.method import Method, Need
+from holdfast.methods.registry import Method, Need
 
 if TYPE_CHECKING:
     from holdfast.recipe import Config

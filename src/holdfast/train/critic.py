@@ -106,11 +106,12 @@ class Critic:
                     width = micro.loss_mask.shape[1]
                     old, target = old_values[rows, :width], returns[rows, :width]
                     values = self._values(micro)
-                    share = value_loss(values, old, target, micro.loss_mask, clip=clip).sum() / tokens
+                    loss = value_loss(values, old, target, micro.loss_mask, clip=clip)
+                    share = loss.sum() / tokens
                     share.backward()
                     losses += float(share.detach())
-                    if clip is not None:
-                        clipped += float(_clipped(values.detach(), old, target, clip).sum())
+                    free = value_loss(values.detach(), old, target, micro.loss_mask, clip=None)
+                    clipped += float((loss.detach() > free).sum())  # beyond the clip, and closer to the return
                 total += tokens
                 norms.append(clipped_step(self.optimizer, self._parameters, self._train.grad_clip))
         self.optimizer.zero_grad(set_to_none=True)  # rollouts need the memory
@@ -147,9 +148,3 @@ def _with_value_head(model: Any) -> Any:
     torch.nn.init.zeros_(head.bias)
     value_model.set_output_embeddings(head)
     return value_model
-
-
-def _clipped(values: Tensor, old_values: Tensor, returns: Tensor, clip: float) -> Tensor:
-    """bool `[B, T]`: tokens whose gradient the clip stops: beyond it, and closer to the return than its bound."""
-    bound = old_values + (values - old_values).clamp(-clip, clip)
-    return (bound - returns).square() > (values - returns).square()

@@ -72,8 +72,9 @@ def update_alone(
 def measure_per_sample(
     learner: Learner, batch: TokenBatch, *, questions: int, mean_searches: float, seed: int
 ) -> dict[str, float]:
-    """Displacement by updates on one question alone, each from the present weights and with a fresh optimizer. All of
-    them are undone.
+    """Displacement by updates on one question alone, each from the present weights and with a fresh optimizer: means
+    over rollouts of all questions, in nats per token, and the share of questions whose correct rollouts fell. All
+    updates are undone.
 
     At most `questions` questions are drawn from those that have a correct rollout and one with another reward; without
     any there are no metrics.
@@ -91,35 +92,20 @@ def measure_per_sample(
     ]
     order = torch.randperm(len(usable), generator=torch.Generator().manual_seed(seed)).tolist()
     parts = [batch.select(usable[k]).trim() for k in order[:questions]]
-    changes = [update_alone(learner.fresh(), part, mean_searches=mean_searches, seed=seed)[0] for part in parts]
-    return per_sample_metrics(
-        [change / part.loss_mask.sum(-1) for change, part in zip(changes, parts, strict=True)],
-        [float(change[part.correct].mean()) for change, part in zip(changes, parts, strict=True)],
-        [part.correct for part in parts],
-    )
-
-
-def per_sample_metrics(
-    changes: Sequence[Tensor], of_correct: Sequence[float], correct: Sequence[Tensor]
-) -> dict[str, float]:
-    """Means over rollouts of all questions, and the share of questions displaced.
-
-    Args:
-        changes: for each question, the change of each rollout, float [G], in nats per token.
-        of_correct: for each question, the mean change of its correct rollouts, in nats per rollout.
-        correct: for each question, bool [G].
-    """
-    if not changes:
+    if not parts:
         return {}
-    values, right = torch.cat(list(changes)), torch.cat(list(correct))
+    changes = [update_alone(learner.fresh(), part, mean_searches=mean_searches, seed=seed)[0] for part in parts]
+    displaced = sum(float(change[part.correct].mean()) < 0 for change, part in zip(changes, parts, strict=True))
+    by_token = torch.cat([change / part.loss_mask.sum(-1) for change, part in zip(changes, parts, strict=True)])
+    right = torch.cat([part.correct for part in parts])
     metrics = {
-        "displacement/per_sample/questions": float(len(changes)),
-        "displacement/per_sample/fraction": sum(change < 0 for change in of_correct) / len(of_correct),
-        "displacement/per_sample/correct": float(values[right].mean()),
+        "displacement/per_sample/questions": float(len(parts)),
+        "displacement/per_sample/fraction": displaced / len(parts),
+        "displacement/per_sample/correct": float(by_token[right].mean()),
     }
-    return (
-        metrics if bool(right.all()) else metrics | {"displacement/per_sample/incorrect": float(values[~right].mean())}
-    )
+    if not bool(right.all()):
+        metrics["displacement/per_sample/incorrect"] = float(by_token[~right].mean())
+    return metrics
 
 
 def _rows_of_first(groups: Sequence[Group], count: int) -> dict[int, int]:

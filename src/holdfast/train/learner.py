@@ -6,8 +6,8 @@ For each rollout batch: one pass under the old weights, then one optimizer step 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,13 +18,13 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics import per_token_mean
 from holdfast.methods.nthr import nthr_factors, output_layer, rows_for_nthr
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.logprobs import hidden_states
+from holdfast.model.logprobs import hidden_states, log_distributions, logprobs_and_mass, masked_logprobs
 from holdfast.model.packed import packable
 from holdfast.model.sampling import SamplerRatios, SamplingMask
 from holdfast.model.support import give_back_memory
 from holdfast.recipe import Config, Sampling, Train
 from holdfast.train.objective import Measured, Objective, update_metrics
-from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode
+from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode, weights_in_place
 from holdfast.train.plan import Plan, gathered, in_order, plan_alike, plan_update, shuffled
 
 SamplersWeights = Callable[[], AbstractContextManager[None]]
@@ -52,39 +52,14 @@ class Reference:
     """
 
     def __init__(self, language_model: LanguageModel, weights: Sequence[Tensor] = ()) -> None:
-        self._language_model = language_model
         self._trained = [p for p in language_model.model.parameters() if p.requires_grad]
         given = weights or self._trained
         self.weights = [w.detach().to(p, copy=True) for p, w in zip(self._trained, given, strict=True)]
         """Copies of the trained parameters, in the model's order."""
 
-    @torch.no_grad()
-    def logprobs(
-        self,
-        token_ids: Tensor,
-        loss_mask: Tensor,
-        *,
-        temperature: float = 1.0,
-        sampling_mask: SamplingMask | None = None,
-    ) -> Tensor:
-        """Log-probs `[B, T]` without a graph; see `LanguageModel.logprobs`."""
-        with self.in_place():
-            logprobs, _ = self._language_model.logprobs(
-                token_ids, loss_mask, temperature=temperature, sampling_mask=sampling_mask
-            )
-            return logprobs
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def in_place(self) -> AbstractContextManager[None]:
         """Within this context the model has the weights of the reference. Do not differentiate passes in it."""
-        current = [p.data for p in self._trained]
-        try:
-            for parameter, frozen in zip(self._trained, self.weights, strict=True):
-                parameter.data = frozen
-            yield
-        finally:
-            for parameter, data in zip(self._trained, current, strict=True):
-                parameter.data = data
+        return weights_in_place(self._trained, self.weights)
 
 
 class Learner:
@@ -215,28 +190,36 @@ class Learner:
     def _sampler_pass(self, micro: TokenBatch, sampler: SamplersWeights | None) -> TokenBatch:
         """With what the sampler could draw: the loss is over it, or methods read its log-mass."""
         assert micro.old_logprobs is not None
-        model, ids, mask = self.language_model, micro.token_ids, micro.loss_mask
+        sampling, dtype = self.sampling, self.language_model.autocast_dtype
+        tensors = (self.language_model.model, micro.token_ids, micro.loss_mask)
         if self._reads_sampler and sampler is not None:
-            temperature = self.sampling.temperature
             with sampler():
-                log_q = model.log_distributions(ids, mask, temperature=temperature)
-            ratios = log_q.sub_(model.log_distributions(ids, mask, temperature=temperature))  # log q − log p_old
-            of_rows = SamplerRatios(ratios.split(mask[:, 1:].sum(-1).tolist()))
+                log_q = log_distributions(*tensors, temperature=sampling.temperature, autocast_dtype=dtype)
+            log_p_old = log_distributions(*tensors, temperature=sampling.temperature, autocast_dtype=dtype)
+            of_rows = SamplerRatios(log_q.sub_(log_p_old).split(micro.loss_mask[:, 1:].sum(-1).tolist()))
             return replace(micro, sampling_mask=of_rows, old_log_mass=torch.zeros_like(micro.old_logprobs))
-        masked, drawable = model.masked_logprobs(ids, mask, self.sampling)
-        if self.sampling.mask_logprobs:
+        masked, drawable = masked_logprobs(
+            *tensors,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            autocast_dtype=dtype,
+        )
+        if sampling.mask_logprobs:
             return replace(micro, sampling_mask=drawable, old_logprobs=masked)
         return replace(micro, sampling_mask=drawable, old_log_mass=micro.old_logprobs - masked)
 
     def _frozen_passes(self, micro: TokenBatch) -> TokenBatch:
         """With log-probs under the reference and the anchor, where there are any."""
-        ids, temperature = (micro.token_ids, micro.loss_mask), self.sampling.temperature
         mask = micro.sampling_mask if self.sampling.mask_logprobs else None
-        ref, anchor = (
-            None if policy is None else policy.logprobs(*ids, temperature=temperature, sampling_mask=mask)
-            for policy in (self.reference, self.anchor)
-        )
-        return replace(micro, ref_logprobs=ref, anchor_logprobs=anchor)
+
+        def under(policy: Reference | None) -> Tensor | None:
+            if policy is None:
+                return None
+            with policy.in_place():
+                return self.logprobs(micro.token_ids, micro.loss_mask, sampling_mask=mask)[0]
+
+        return replace(micro, ref_logprobs=under(self.reference), anchor_logprobs=under(self.anchor))
 
     def renew_anchor(self, weights: Sequence[Tensor] = ()) -> None:
         """From the next old pass on, the penalty compares with the policy as it is now, or with that of `weights`."""
@@ -321,8 +304,14 @@ class Learner:
         self, micro: TokenBatch, mask: SamplingMask, *, entropy: bool
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """`logprobs`, and the log-probability `[B, T]` of all tokens of `mask` together."""
-        return self.language_model.logprobs_and_mass(
-            micro.token_ids, micro.loss_mask, mask, temperature=self.sampling.temperature, entropy=entropy
+        return logprobs_and_mass(
+            self.language_model.model,
+            micro.token_ids,
+            micro.loss_mask,
+            mask,
+            temperature=self.sampling.temperature,
+            entropy=entropy,
+            autocast_dtype=self.language_model.autocast_dtype,
         )
 
     @torch.no_grad()
@@ -339,10 +328,6 @@ class Learner:
         """
         assert batch.old_logprobs is not None
         return torch.where(batch.loss_mask, self.batch_logprobs(batch, plan) - batch.old_logprobs, 0.0)
-
-    def likelihood_change(self, batch: TokenBatch, plan: Plan) -> Tensor:
-        """`token_change` as a mean over each rollout's sampled tokens: `[B]`, nats per token."""
-        return per_token_mean(self.token_change(batch, plan), batch.loss_mask)
 
     def fresh(self) -> Learner:
         """A learner of the same weights with the same loss and settings, and an optimizer without a past."""

@@ -236,14 +236,6 @@ def check_index(config: Config, folder: Path, *, corpus_sha256: str | None = Non
         )
 
 
-def digest_of(config: Config, folder: Path, documents: Iterable[Document]) -> str:
-    """The fingerprint of a corpus beside its index. The passages are read only where a file is not the one, by size and
-    time, that the index was built from."""
-    manifest = read_manifest(folder)
-    unchanged = _files_seen(config).items() <= manifest.items() and "corpus_files" in manifest
-    return str(manifest["corpus_sha256"]) if unchanged else corpus_hash(documents)
-
-
 def _files_seen(config: Config) -> dict[str, str]:
     corpus = Path(config.retrieval.corpus)
     return {"corpus_files": files_seen(corpus, config.retrieval.fields)} if corpus.exists() else {}
@@ -254,7 +246,10 @@ def _index(config: Config, documents: Iterable[Document]) -> CachedRetriever:
     settings = config.retrieval
     folder = Path(settings.index) if settings.index is not None else None
     if folder is not None and (folder / MANIFEST).is_file():
-        digest = digest_of(config, folder, documents)
+        manifest = read_manifest(folder)
+        # The passages are read only where a file is not the one, by size and time, that the index was built from.
+        unchanged = _files_seen(config).items() <= manifest.items() and "corpus_files" in manifest
+        digest = str(manifest["corpus_sha256"]) if unchanged else corpus_hash(documents)
         check_index(config, folder, corpus_sha256=digest)
         return CachedRetriever(open_index(folder, expected_hash=digest, device=_DEVICE), settings.cache_size)
     bm25 = BM25Retriever.build(tuple(documents), stem=settings.stem)

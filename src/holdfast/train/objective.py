@@ -14,6 +14,9 @@ from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.losses import (
+    cispo_loss,
+    clipped_policy_loss,
+    dppo_mask,
     drift_stats,
     kl_loss,
     logged_stats,
@@ -24,7 +27,6 @@ from holdfast.losses import (
     score_centering_loss,
 )
 from holdfast.methods.operations import build
-from holdfast.methods.surrogates import SURROGATES
 from holdfast.recipe import Loss
 
 
@@ -58,7 +60,6 @@ class Objective:
     def __init__(self, loss: Loss, max_tokens: int | None = None) -> None:
         self.loss = loss
         self.penalty, self.operations = loss.penalty.term, build(loss.methods)
-        self._policy_loss = SURROGATES[loss.surrogate]
         self._by_preserved = self.penalty is not None and self.penalty.normalizer == "preserved"
         self._max_tokens = max_tokens if loss.reduction == "seq-mean-token-sum-norm" else None
 
@@ -148,7 +149,7 @@ class Objective:
 
     def _policy(self, micro: TokenBatch, logprobs: Tensor) -> tuple[Tensor, Tensor | None]:
         """The weighted policy loss `[B, T]`, and how many tokens masks drop from it; None without a mask."""
-        policy, keep = self._policy_loss(micro, logprobs, self.loss)
+        policy, keep = policy_loss(micro, logprobs, self.loss)
         for operation in self.operations:
             if (kept := operation.keeps(micro, logprobs)) is not None:
                 keep = kept if keep is None else keep & kept
@@ -174,6 +175,26 @@ class Objective:
             ratio=loss.ratio,
             action_ids=micro.action_ids,
         )
+
+
+def policy_loss(micro: TokenBatch, logprobs: Tensor, loss: Loss) -> tuple[Tensor, Tensor | None]:
+    """float [B, T], the policy loss that `loss.surrogate` chooses; and bool [B, T], the tokens it keeps, None: all."""
+    assert micro.old_logprobs is not None
+    tensors = (logprobs, micro.old_logprobs, micro.advantages, micro.learned_mask)
+    if loss.surrogate == "cispo":
+        return cispo_loss(*tensors, clip_low=loss.clip_low, clip_high=loss.clip_high), None
+    if loss.surrogate == "dppo":
+        keep = dppo_mask(*tensors, low=loss.clip_low, high=loss.clip_high)
+        return clipped_policy_loss(*tensors, clip_low=1.0, clip_high=math.inf), keep
+    clipped = clipped_policy_loss(
+        *tensors,
+        clip_low=loss.clip_low,
+        clip_high=loss.clip_high,
+        dual_clip=loss.dual_clip,
+        ratio=loss.ratio,
+        action_ids=micro.action_ids,
+    )
+    return clipped, None
 
 
 def centering_term(micro: TokenBatch) -> Tensor:

@@ -58,6 +58,19 @@ def training_mode(language_model: LanguageModel) -> Iterator[None]:
 
 
 @contextmanager
+def weights_in_place(parameters: Sequence[Tensor], weights: Sequence[Tensor]) -> Iterator[None]:
+    """Within this context the parameters have other weights. Do not differentiate passes in it."""
+    current = [parameter.data for parameter in parameters]
+    try:
+        for parameter, weight in zip(parameters, weights, strict=True):
+            parameter.data = weight
+        yield
+    finally:
+        for parameter, data in zip(parameters, current, strict=True):
+            parameter.data = data
+
+
+@contextmanager
 def borrowed_weights(model: torch.nn.Module) -> Iterator[None]:
     """Within this context the trained weights may change. Afterwards they are the same as before, bit for bit.
 

@@ -16,10 +16,9 @@ from holdfast.base.errors import RolloutError
 from holdfast.base.retries import PATIENCE
 from holdfast.data.questions import Example
 from holdfast.losses import group_advantages, reinforce_advantages
-from holdfast.methods.igpo import GoldLogprobs
-from holdfast.methods.operations import build
+from holdfast.methods.credit import GoldLogprobs
 from holdfast.model.policy import rollout_seed
-from holdfast.recipe import Loss
+from holdfast.train.objective import Objective
 
 
 def roll_out(
@@ -63,10 +62,16 @@ def score(groups: Sequence[Group], examples: Sequence[Example], weights: Mapping
 
 
 def training_batch(
-    groups: Sequence[Group], loss: Loss, *, pad_token_id: int, device: torch.device, gold: GoldLogprobs | None = None
+    groups: Sequence[Group],
+    objective: Objective,
+    *,
+    pad_token_id: int,
+    device: torch.device,
+    gold: GoldLogprobs | None = None,
 ) -> TokenBatch:
     """The batch to learn from, with advantages, and without what methods leave out. Rollouts without sampled tokens,
     such as failed ones, are left out too. `gold` measures golden answers, for methods that need it."""
+    loss = objective.loss
     batch = TokenBatch.from_trajectories(groups, pad_token_id=pad_token_id)
     kind = loss.advantage
     if kind == "gae":
@@ -86,6 +91,6 @@ def training_batch(
         # A truncated sampler draws with the vocabulary's probability over the mass that it keeps.
         log_mass = sampling_log_mass(batch, [t for group in groups for t in group.trajectories])
         batch = replace(batch, sampler_logprobs=batch.rollout_logprobs - log_mass)
-    for operation in build(loss.methods):
+    for operation in objective.operations:
         batch = operation.on_rollouts(batch, groups, gold)
     return batch.select(batch.loss_mask.any(-1)).to(device)

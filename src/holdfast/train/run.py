@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +27,10 @@ from holdfast.train.loading import make_agent
 from holdfast.train.saving import Saver, newest_checkpoint
 from holdfast.train.start import starting_policy
 from holdfast.train.start_cache import from_model
-from holdfast.train.stops import held_stops
 from holdfast.train.summary import Summary, read_summary, verdict_of, write_summary
 from holdfast.train.threads import set_up_torch
-from holdfast.train.tracking import MetricsFile, open_trackers
+from holdfast.train.tracking import MetricsFile, TrajectoryFiles, open_trackers
 from holdfast.train.trainer import make_trainer
-from holdfast.train.trajectory_files import TrajectoryFiles
 
 _IDLE = 64
 """So many rollouts without an action stop a run. If one in 20 has an action, one of 64 has it with 96 % probability."""
@@ -213,3 +214,41 @@ class _Run:
 
 def _acts(turn: Turn) -> bool:
     return not isinstance(turn.action, Invalid)
+
+
+# ---- Ctrl-C and `kill` wait while a step changes the policy, so that every stop can be saved
+
+
+@contextmanager
+def held_stops(may_stop: Callable[[], bool], note: Callable[[str], None]) -> Iterator[list[int]]:
+    """A list of the signals SIGINT and SIGTERM that arrived within this context, for the code inside to end soon.
+
+    A signal takes effect at once while `may_stop()`, or if it is the second; else at the end of the context, and `note`
+    gets a sentence. Signals that are ignored stay so. Outside the main thread nothing is held.
+    """
+    arrived: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: handler for number, handler in handlers.items() if handler not in (None, signal.SIG_IGN)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    def hold(number: int, _: object) -> None:
+        arrived.append(number)
+        if may_stop() or len(arrived) > 1:
+            restore()
+            signal.raise_signal(number)
+        note("stopping as soon as this step is finished and saved; the same signal again stops at once")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield arrived
+        return
+    for number in previous:
+        signal.signal(number, hold)
+    try:
+        yield arrived
+    finally:
+        restore()
+    if arrived:
+        signal.raise_signal(arrived[0])

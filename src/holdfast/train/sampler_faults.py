@@ -7,14 +7,14 @@ from weights rounded to 8 bits, as those of an inference engine. Evaluation has 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.recipe import Faults
+from holdfast.train.optimizer import weights_in_place
 
 
 class SamplerWeights:
@@ -29,19 +29,13 @@ class SamplerWeights:
         self._past: deque[tuple[int, list[Tensor]]] = deque(maxlen=faults.stale_batches + 1)
         self._on_device: tuple[int, list[Tensor]] | None = None
 
-    @contextmanager
-    def in_place(self, step: int) -> Iterator[None]:
+    def in_place(self, step: int) -> AbstractContextManager[None]:
         """Within this context the model has the sampler's weights. `step` counts the batches that it has learned."""
-        weights = [parameter.data for parameter in self._model.parameters()]
+        parameters = list(self._model.parameters())
+        weights = [parameter.data for parameter in parameters]
         if not self._past or self._past[-1][0] != step:  # a step may need several rounds of rollouts
             self._past.append((step, [self._kept(weight) for weight in weights]))
-        try:
-            for parameter, weight in zip(self._model.parameters(), self._sampled(weights), strict=True):
-                parameter.data = weight
-            yield
-        finally:
-            for parameter, weight in zip(self._model.parameters(), weights, strict=True):
-                parameter.data = weight
+        return weights_in_place(parameters, self._sampled(weights))
 
     def _kept(self, weight: Tensor) -> Tensor:
         rounded = to_8_bits(weight) if self._faults.sampler_8_bits and weight.dim() == 2 else weight

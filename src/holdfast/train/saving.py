@@ -16,9 +16,8 @@ from holdfast.base.stored import read_object
 from holdfast.model.language_model import ADAPTERS_FILE, take_weights
 from holdfast.recipe import Checkpoint, Config, Model
 from holdfast.train.checkpoint import newest_whole, prune, recover_interrupted_saves, save_checkpoint
-from holdfast.train.tracking import MetricsFile
+from holdfast.train.tracking import MetricsFile, forget_trajectories_after
 from holdfast.train.trainer import Trainer
-from holdfast.train.trajectory_files import forget_trajectories_after
 
 
 class Saver:

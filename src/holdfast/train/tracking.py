@@ -1,23 +1,27 @@
-"""The trackers of a run: `metrics.jsonl` always; W&B and TensorBoard if the recipe names them.
+"""What is logged of each step: `metrics.jsonl` and sampled rollouts always; W&B and TensorBoard if a recipe names them.
 
 A line of `metrics.jsonl` is `{"step": int, "time": seconds since 1970, name: number, …}`. JSON has no NaN, so values
-that are not finite are left out, and their names are in the `"dropped"` list of the line.
+that are not finite are left out, and their names are in the `"dropped"` list of the line. `trajectories.jsonl` and
+`displacement.jsonl` have rollouts of a step, and their displacement by it.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from holdfast.agent.trajectory import Call, Read, Search, Trajectory, Turn
 from holdfast.base.jsonl import own_rows, write_jsonl
-from holdfast.base.run_folder import METRICS
+from holdfast.base.run_folder import DISPLACEMENT, METRICS, TRAJECTORIES
+from holdfast.data.questions import Example
 from holdfast.recipe import Track
-from holdfast.train.listener import Listener, Listeners, StepResult
+from holdfast.train.listener import Listener, Listeners, StepResult, TurnChange
 
 
 def open_trackers(track: Track, run_dir: Path, *, name: str, settings: Mapping[str, Any]) -> Listeners:
@@ -143,3 +147,77 @@ class WandB(Listener):
 def _plain(value: float) -> float | int:
     """A Python number: numpy's and torch's scalars are not JSON."""
     return value if isinstance(value, int) else float(value)
+
+
+# ---- sampled rollouts of each step
+
+
+class TrajectoryFiles(Listener):
+    """Writes one rollout of each of the first `count` questions of a step, with its displacement."""
+
+    def __init__(self, run_dir: Path, count: int) -> None:
+        self._run_dir, self._count = run_dir, count
+
+    def step(self, result: StepResult) -> None:
+        """Append the rows of this step."""
+        displacement = result.displacement
+        changes = displacement.by_turn if displacement is not None else {}
+        questions = zip(result.groups[: self._count], result.examples, strict=False)
+        _append(
+            self._run_dir / TRAJECTORIES,
+            [
+                _row(result.step, group.trajectories[0], example, changes.get(question, ()))
+                for question, (group, example) in enumerate(questions)
+            ],
+        )
+        if displacement is not None:
+            kinds = {"correct": displacement.correct, "incorrect": displacement.incorrect}
+            rows = {name: list(map(_short, changes)) for name, changes in kinds.items()}
+            _append(self._run_dir / DISPLACEMENT, [{"step": result.step} | rows])
+
+
+def _append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        with path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def forget_trajectories_after(run_dir: Path, step: int) -> None:
+    """Delete the rows after `step`, the checkpoint of a stopped run: the resumed run writes them again."""
+    for path in (run_dir / TRAJECTORIES, run_dir / DISPLACEMENT):
+        if path.is_file():
+            write_jsonl(path, [row for row in own_rows(path, None, step=int) if row["step"] <= step])
+
+
+def _row(step: int, trajectory: Trajectory, example: Example, changes: Sequence[TurnChange]) -> dict[str, Any]:
+    return {
+        "step": step,
+        "id": trajectory.example_id,
+        "question": example.question,
+        "golden_answers": list(example.golden_answers),
+        "turns": [_turn(turn, change) for turn, change in itertools.zip_longest(trajectory.turns, changes)],
+        "answer": trajectory.answer,
+        "status": trajectory.status.value,
+        **({"error": trajectory.error} if trajectory.error else {}),
+        "reward": trajectory.reward,
+        "reward_parts": trajectory.reward_parts,
+    }
+
+
+def _turn(turn: Turn, change: TurnChange | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"text": turn.text, "observation": turn.observation_text, "hits": list(turn.hits)}
+    if isinstance(turn.action, Search):
+        row["query"] = turn.action.query
+    if isinstance(turn.action, Read):
+        row["read"] = turn.action.passage
+    if isinstance(turn.action, Call):
+        row |= {"call": turn.action.tool, "arguments": turn.action.arguments}
+        row |= {"failed": turn.result.failed} if turn.result is not None else {}
+    if change is not None:
+        row |= {"token_chars": list(change.chars), "token_changes": list(map(_short, change.changes))}
+    return row
+
+
+def _short(value: float) -> float | None:
+    """Rounded to four digits, enough for a chart; None for NaN and infinities, which JSON does not have."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None

@@ -188,7 +188,7 @@ class Trainer:
         language_model = self.learner.language_model
         return training_batch(
             groups,
-            self.config.loss,
+            self.learner.objective,
             pad_token_id=language_model.pad_token_id,
             device=language_model.device,
             gold=self._gold_logprobs,

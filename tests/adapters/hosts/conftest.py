@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.methods.llds import LLDS
-from holdfast.methods.nll import NLL
-from holdfast.methods.sapo import SAPO
+from holdfast.methods.penalties import LLDS, NLL, SAPO
 
 from ..by_hand import by_hand, numbered
 

@@ -30,6 +30,7 @@ from holdfast.recipe import Config, Loss
 from holdfast.train.checkpoint import load_optimizer
 from holdfast.train.learner import make_learner
 from holdfast.train.listener import Listener
+from holdfast.train.objective import Objective
 from holdfast.train.optimizer import borrowed_weights
 from holdfast.train.plan import Plan
 from holdfast.train.rollouts import training_batch
@@ -236,7 +237,7 @@ def group_steps(
     listener.stage("steps", len(used))
     for done, place in enumerate(used, start=1):
         groups = [rollouts.groups[place]]
-        batch = training_batch(groups, config.loss, pad_token_id=policy.pad_token_id, device=policy.device)
+        batch = training_batch(groups, Objective(config.loss), pad_token_id=policy.pad_token_id, device=policy.device)
         batch = replace(batch, advantages=_advantages(batch.correct))
         step = GroupStep(subject, batch, unembedding, listener.note)
         check_logits(step.hidden, unembedding, step.tokens, step.logprobs, asked)
@@ -296,11 +297,12 @@ class GroupStep:
     def units(self, question: str) -> list[Influenced]:
         """The correct rollouts and their actions."""
         batch = self.batch
-        actions = batch.action_ids[batch.loss_mask]
         group = (self.hidden, self.unembedding, self.tokens, batch.correct[self.rows], self.rows)
-        scores = gwhes(*group, action_ids=actions, logprobs=self.logprobs)
+        per_token = torch.zeros(batch.loss_mask.shape, dtype=self.hidden.dtype, device=self.hidden.device)
+        per_token[batch.loss_mask] = gwhes(*group, logprobs=self.logprobs)
         gradient, optimizer = _by_action(self._derivative(), batch), _by_action(self.optimizer_step(), batch)
         sizes = _by_action(batch.loss_mask.float(), batch)
+        scores = {k: score for k, score in _by_action(per_token, batch).items() if sizes[k]}
 
         def unit(row: int, action: int) -> Influenced:
             places = [k for k in scores if k[0] == row and action in (0, k[1])]

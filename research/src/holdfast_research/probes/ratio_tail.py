@@ -194,4 +194,4 @@ def _steps(
         minibatches, batch, _ = learner.old_pass(batch, plan)
         for mini in minibatches:
             note_skipped(learner.step([mini], mean_searches=mean_searches), listener.note)
-            yield learner.likelihood_change(batch, plan) * batch.loss_mask.sum(-1)
+            yield learner.token_change(batch, plan).sum(-1)

@@ -21,8 +21,8 @@ from holdfast.base.errors import ConfigError
 from holdfast.base.section import as_toml
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import Launch, Noted, Option, Refused, Translation
-from holdfast.methods.method import Method
 from holdfast.methods.penalties import CustomPenalty
+from holdfast.methods.registry import Method
 from holdfast.model.models import stored
 from holdfast.recipe import Config, setting_values
 

@@ -21,6 +21,7 @@ from holdfast.train.checkpoint import find_damage, has_optimizer, load_anchor, l
 from holdfast.train.learner import Learner, Reference, make_learner
 from holdfast.train.listener import Listener
 from holdfast.train.loading import Questions, Retrievers, load_questions, load_recipe, load_retrievers, make_agent
+from holdfast.train.objective import Objective
 from holdfast.train.rollouts import roll_out, score, training_batch
 from holdfast.train.saving import refuse_other_shape
 from holdfast.train.start import starting_policy
@@ -212,5 +213,8 @@ def batch_of(subject: Subject, groups: Sequence[Group]) -> TokenBatch:
         )
     language_model = subject.language_model
     return training_batch(
-        groups, subject.config.loss, pad_token_id=language_model.pad_token_id, device=language_model.device
+        groups,
+        Objective(subject.config.loss),
+        pad_token_id=language_model.pad_token_id,
+        device=language_model.device,
     )
