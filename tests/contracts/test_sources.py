@@ -14,7 +14,7 @@ from holdfast.methods.operations import OPERATIONS, Operation
 from holdfast.methods.registry import METHODS, NTHR, InterleavedSFT, ScoreCentering
 from holdfast.recipe import setting_names
 
-MOST_LINES = 600
+MOST_LINES = 450
 
 
 def test_no_file_is_long(root: Path) -> None:
