@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from holdfast.base.errors import ConfigError
 from holdfast.model.language_model import LanguageModel
@@ -119,8 +120,10 @@ def test_the_time_of_a_step_is_that_of_its_products(
     assert operations(SMOLLM2, recipe) / (0.6 * 220e9) == pytest.approx(55, rel=0.5)
     assert operations(SMOLLM2, config("--train.questions=64")) == 2 * operations(SMOLLM2, config())
     assert speed(SMALL) > 1e8
-    monkeypatch.setattr(cost, "speed", lambda shape: 1e3)
-    assert (said := prepare(own("raw")).needs) is not None
+    threads = []
+    monkeypatch.setattr(cost, "speed", lambda shape: threads.append(torch.get_num_threads()) or 1e3)
+    assert (said := prepare(own("raw", {"run.threads": 2})).needs) is not None
+    assert threads == [2]
     assert re.search(r" h a step and .* h in all, .* h for evaluations included, if rollouts fill a third of", said)
     assert "the warm start" not in said
 

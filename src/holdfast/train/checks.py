@@ -149,11 +149,13 @@ def _needs(config: Config, skeleton: LanguageModel, questions: Questions) -> str
     from holdfast.model.support import refuse_unsupported
     from holdfast.train.cost import cost_of
     from holdfast.train.loading import load_protocol
+    from holdfast.train.threads import set_up_torch
 
     refuse_unsupported(skeleton.model)
     validate_prompts(skeleton, questions, load_protocol(config))
     if has_adapters(config.model.path) or pick_device(config.run.device).type != "cpu":
         return None
+    set_up_torch(config)  # the time is that of the run's threads
     return cost_of(skeleton.model, config, questions, lora_rank=config.model.lora_rank)
 
 
