@@ -106,7 +106,7 @@ def test_later_findings_are_named_and_verbose_prints_them(holdfast: Holdfast, fa
     assert rows_of(whole, 80) > SCREEN
     flat = " ".join(whole.split())
     assert "Could not be checked, because the log lacks series:" in flat
-    assert "LLD001 needs displacement/correct, displacement/fraction, likelihood/correct. Logged by" in flat
+    assert "RET002 needs retrieval/empty_fraction. Logged by" in flat
 
 
 # ---- Markdown and JSON
