@@ -70,7 +70,7 @@ EXPERIMENT = Experiment(
         "The runs were made on an H200, twelve at once, within eight minutes. When the time was up, five runs of seed "
         "14 had made 43 to 48 batches, and two of seed 13 were being evaluated. They are kept as far as they came, "
         "without a test EM. Seed 14 of TIS, score centering, IPO and four batches had not got so far. The first two of "
-        "these were run later, whole, on a CPU and from a warm start made there.",
+        "these were run later, whole, on a CPU and from a warm start made there, and IPO up to batch 41.",
         "The reward in training is that of weights eight batches old. Score centering still had 0.63 of it on seed 15 "
         "when the weights that learn answered 1 % of the test questions.",
         "With fresh rollouts the reward also sinks from its peak at this learning rate, on one seed by 40 % for a "
