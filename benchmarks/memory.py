@@ -1,6 +1,6 @@
 """The memory that `holdfast train --dry-run` announces, beside the peak of the run.
 
-    python benchmarks/memory.py FOLDER                       # FOLDER: what `holdfast model get smollm2` prints
+    python benchmarks/memory.py FOLDER    # FOLDER: what `holdfast model get smollm2` prints
 
 Four steps of the warm start of the recipe `factbook`, whose passes are those of training, for the model of FOLDER and
 for two others with random weights and its tokenizer. The peak is that of the process's resident memory. It takes some
@@ -21,20 +21,30 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from measuring import table
 
 SHAPES = {
-    "4 layers of 256": {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 1024, "heads": 4},
-    "6 layers of 1,024": {"num_hidden_layers": 6, "hidden_size": 1024, "intermediate_size": 4096, "heads": 16},
+    "4 layers of 256": {
+        "num_hidden_layers": 4,
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_attention_heads": 4,
+    },
+    "6 layers of 1,024": {
+        "num_hidden_layers": 6,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_attention_heads": 16,
+    },
 }
 HOLDFAST = (sys.executable, "-m", "holdfast")
 SETTINGS = ("--warm_start.steps=4", "--run.device=cpu", "--run.threads=1")
 
 
-def main(folder: str, *settings: str) -> None:
+def main(folder: str) -> None:
     """Print a row for each model."""
     with tempfile.TemporaryDirectory() as place:
         models = {"SmolLM2-135M": Path(folder)} | {name: make(folder, Path(place) / name) for name in SHAPES}
         measured = []
         for name, model in models.items():
-            recipe = ("factbook", f"--model.path={model}", *SETTINGS, *settings)
+            recipe = ("factbook", f"--model.path={model}", *SETTINGS)
             announced, peak = announce(recipe), peak_of(recipe, place)
             measured.append((name, f"{announced:.1f} GiB", f"{peak:.1f} GiB", f"{announced / peak - 1:+.0%}"))
     print(table(("model", "announced", "peak", "off by"), measured))
@@ -42,11 +52,8 @@ def main(folder: str, *settings: str) -> None:
 
 def make(folder: str, out: Path) -> Path:
     """A folder with a model of that shape and random weights, and the tokenizer of `folder`."""
-    shape = dict(SHAPES[out.name])
-    heads = shape.pop("heads")
-    config = AutoConfig.from_pretrained(
-        folder, **shape, num_attention_heads=heads, num_key_value_heads=heads, head_dim=64
-    )
+    shape = SHAPES[out.name]
+    config = AutoConfig.from_pretrained(folder, **shape, num_key_value_heads=shape["num_attention_heads"], head_dim=64)
     AutoModelForCausalLM.from_config(config).save_pretrained(out)
     AutoTokenizer.from_pretrained(folder).save_pretrained(out)
     return out
@@ -69,4 +76,4 @@ def peak_of(recipe: tuple[str, ...], place: str) -> float:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

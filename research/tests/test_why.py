@@ -318,7 +318,7 @@ def test_a_sampler_with_other_weights() -> None:
     assert f"the reward ends at {eight:.2f}, not {control:.2f}" in SAID
 
 
-def test_stale_rollouts_on_a_real_model() -> None:
+def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
     runs = kept("real-old")
     falls = {arm: (sum(run.fell for run in seeds), len(seeds)) for arm, seeds in runs.items()}
     old = "8 batches old"
@@ -340,10 +340,38 @@ def test_stale_rollouts_on_a_real_model() -> None:
     (hidden,) = (run for run in runs[f"{old}, score centering"] if run.seed == 15)
     assert not hidden.fell and summarise(hidden).em_after == 0.01
     assert f"and ends at {ems[f'{old}, score centering']:.2f}: on one seed" in SAID
+    (slow,) = runs["8 batches old, half the rate"]
+    assert not slow.fell
+    fresh = mean(summarise(run).em_after for run in kept("factbook")["GRPO"])
+    at_the_end = f"the last weights answer {100 * summarise(slow).em_after:.0f} % of the test questions"
+    assert f"from {summarise(slow).peak:.2f} to {summarise(slow).last:.2f}, too little to count as a fall" in SAID
+    restore("real-old", tmp_path)
+    found = diagnose(read_log(tmp_path / "runs" / "8-batches-old-half-the-rate-s14")).findings
+    assert "`{}` at batch {}, `{}` at {} and `{}` at {}.".format(*(x for f in found for x in (f.code, f.step))) in SAID
+    assert at_the_end in SAID and f"fresh rollouts it was [{100 * fresh:.0f} %]" in SAID
     readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
     percent = [round(100 * ems[arm]) for arm in (old, "GRPO", f"{old}, LLDS action")]
     said = "to {} % of test questions right. It has {} % with fresh rollouts, and {} % with LLDS".format(*percent)
     assert said in readme
+
+
+def test_displacement_turns_first_on_a_real_model() -> None:
+    runs = [run for seeds in kept("real-old").values() for run in seeds]
+    dropped = [(run, drop) for run in runs if (drop := drop_step(run)) is not None]
+    until = median(drop for _, drop in dropped)
+    others = [run for run in runs if drop_step(run) is None]
+    said = {}
+    for level in (0.0, -0.01):
+        first = [(below_step(run, "displacement/correct", level), drop) for run, drop in dropped]
+        ahead = [drop - below for below, drop in first if below is not None and below < drop]
+        turned = [(below_step(run, "displacement/correct", level) or math.inf) <= until for run in others]
+        said[level] = (len(ahead), len(dropped), median(ahead), sum(turned), len(others))
+    of_zero, of_more = said.values()
+    sentence = (
+        "below 0 before {} of {} drops of all arms, some {:.0f} batches ahead, and in {} of {} runs that never drop"
+    )
+    assert sentence.format(*of_zero) in SAID
+    assert "below -0.01 nats per token before {} of {}, and in none".format(*of_more) in SAID and of_more[3] == 0
 
 
 def last_of(runs: tuple[RunSeries, ...]) -> float:

@@ -68,7 +68,7 @@ def ratio_drifts_before_drop(arm: str) -> Test:
 
 
 def never_displaced(arm: str) -> Test:
-    """The control of `displaced_before_drop`, for a run that holds."""
+    """Whether displacement never fell below 0: asked of runs that hold, beside `displaced_before_drop`."""
 
     def ask(run: RunSeries) -> Answer:
         _, values = run.means("displacement/correct")
@@ -207,7 +207,7 @@ def gradient_surges(arm: str, factor: float = 2.0) -> Test:
 
 
 def ratio_never_drifts(arm: str) -> Test:
-    """The control of `ratio_drifts_before_drop`, for a run that holds or a method that stops the drift."""
+    """Whether ratios never drifted: asked of runs that hold, and of methods that stop the drift."""
 
     def ask(run: RunSeries) -> Answer:
         _, values = run.means("ratio/log_product")
@@ -246,7 +246,7 @@ def most_displaced(arm: str, share: float = 0.5) -> Test:
 
 
 def never_most_displaced(arm: str, share: float = 0.5) -> Test:
-    """The control of `most_displaced`, for a run that holds."""
+    """Whether most questions were never displaced at once: asked of runs that hold, beside `most_displaced`."""
 
     def ask(run: RunSeries) -> Answer:
         _, values = run.means("displacement/fraction")
@@ -269,7 +269,7 @@ def first_action_crosses(arm: str, kind: str = "correct") -> Test:
 
 
 def first_action_crosses_by_the_end(arm: str, kind: str = "correct") -> Test:
-    """The same at the last step, of a run that holds."""
+    """The same at the last step instead of the drop, for runs that hold."""
     return each_seed(
         arm,
         lambda run: _crosses(run, kind, int(run.rows[-1]["step"])),
@@ -303,7 +303,7 @@ def first_action_match_rises(arm: str, by: float = 0.1) -> Test:
 
 
 def first_action_match_rises_by_the_end(arm: str, by: float = 0.1) -> Test:
-    """The same at the last step, of a run that holds."""
+    """The same at the last step instead of the drop, for runs that hold."""
     return each_seed(
         arm,
         lambda run: _match_rises(run, by, int(run.rows[-1]["step"])),

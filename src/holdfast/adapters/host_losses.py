@@ -108,9 +108,9 @@ class CountedMean:
 
 
 _LEFT_OUT = ("count/", "clip/", "ratio/below_one/")
-"""Of the statistics: what is no series, and what hosts log themselves or have no use for."""
+"""Statistics that are not logged: counts, which weight the others, and what hosts log themselves."""
 _RATIOS = ("ratio/mean", "ratio/max", "ratio/p01")
-"""Before anything is counted they are 1, the others 0."""
+"""Series that are 1 until the first token is counted; the others are 0."""
 
 
 @torch.no_grad()

@@ -28,8 +28,8 @@ from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, tra
 from holdfast.train.plan import plan_update
 
 _GIVE_BACK = 8
-"""Steps after which freed memory goes back. Passes of many lengths tear it into pieces that nothing fits: after 60
-steps of SmolLM2-135M a process held 7.7 GiB."""
+"""Freed memory is returned every so many steps, because passes of many lengths fragment the heap: without it, a process
+held 7.7 GiB after 60 steps of SmolLM2-135M."""
 
 Observed = str | Sequence[Hit]
 """An observation as its text, or as the passages that a search found."""

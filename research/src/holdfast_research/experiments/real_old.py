@@ -75,8 +75,8 @@ EXPERIMENT = Experiment(
         "when the weights that learn answered 1 % of the test questions.",
         "With fresh rollouts the reward also sinks from its peak at this learning rate, on one seed by 40 % for a "
         "while. So the rate is at the edge of what plain GRPO bears; the penalties were not run with fresh rollouts. "
-        "The arm at half the rate, which is the recipe's, was added for that reason, and its sentence written after "
-        "all others had run and before it did.",
+        "That is why the arm at half the rate, the recipe's own, was added. Its prediction was written before its run, "
+        "when the others had ended, except seed 14 of IPO.",
     ),
     claims=(
         Claim(

@@ -22,8 +22,7 @@ from holdfast.recipe.paths import with_values
 
 def written(recipe: Recipe, options: Sequence[Option]) -> dict[str, Any]:
     """The part of a plan that is files: their texts and data, the schedule, and what to do first."""
-    config, steps = recipe.config, recipe.config.train.optimizer_steps_per_rollout
-    _, accumulated, micro_steps = recipe.trl_cut.values()
+    config, cut = recipe.config, recipe.trl_cut
     return {
         "files": {
             "train.py": script(recipe, options),
@@ -34,8 +33,9 @@ def written(recipe: Recipe, options: Sequence[Option]) -> dict[str, Any]:
         },
         "data": {_place(part, path): path for part, path in _sources(config)},
         "write_data": partial(write_data, config),
-        "schedule": f"{steps} = steps_per_generation {micro_steps} × num_iterations 1 / gradient_accumulation_steps "
-        f"{accumulated}",
+        "schedule": f"{config.train.optimizer_steps_per_rollout} = steps_per_generation "
+        f"{cut['steps_per_generation']} × num_iterations 1 / gradient_accumulation_steps "
+        f"{cut['gradient_accumulation_steps']}",
         "first": (f"pip install 'holdfast-rl[{','.join(_extras(config))}]'", "holdfast doctor trl"),
     }
 
