@@ -29,8 +29,8 @@ from holdfast.train.plan import plan_update
 
 _LARGE = 10_000_000
 """Models of at least so many weights return freed memory after each step, because passes of many lengths fragment the
-heap. With SmolLM2-135M a process held 7.7 GiB without it (60 steps), 7.0 when memory was returned every eighth step, and
-6.3 like this (24 steps), for 3 % more time. A step of the tiny model would take a sixth longer."""
+heap. With SmolLM2-135M a process held 7.7 GiB without it (60 steps), and 6.3 like this (24 steps), for 3 % more time;
+7.0 when memory was returned every eighth step. A step of the tiny model would take a sixth longer."""
 
 Observed = str | Sequence[Hit]
 """An observation as its text, or as the passages that a search found."""
