@@ -22,7 +22,13 @@ def _old(batches: int, cure: Arm | None = None) -> Arm:
 
 FRESH = a.GRPO
 OLD, YOUNGER = _old(8), _old(4)
-SLOWER = Arm("8 batches old, half the rate", {**OLD.settings, "train.lr": 2e-5})
+
+
+def _slower(arm: Arm) -> Arm:
+    return Arm(f"{arm.name}, half the rate", {**arm.settings, "train.lr": 2e-5})
+
+
+SLOWER, SLOWER_LLDS, SLOWER_FRESH = map(_slower, (OLD, _old(8, a.LLDS_FIXED), FRESH))
 PENALTIES = tuple(_old(8, cure) for cure in (a.LLDS_FIXED, PAPERS_COEF, a.SAPO_FIXED))
 CORRECTIONS = tuple(_old(8, cure) for cure in (CENTRED, TIS, IPO))
 WHERE = "a pretrained model, real prose, an untruncated sampler with the weights of eight batches ago"
@@ -44,7 +50,7 @@ EXPERIMENT = Experiment(
     title="A real model with stale rollouts",
     shows="SmolLM2-135M with rollouts eight batches old: plain GRPO, penalties, and corrections for the sampler",
     recipe="factbook",
-    arms=(FRESH, OLD, *PENALTIES, *CORRECTIONS, YOUNGER, SLOWER),
+    arms=(FRESH, OLD, *PENALTIES, *CORRECTIONS, YOUNGER, SLOWER, SLOWER_LLDS, SLOWER_FRESH),
     minutes=55,
     settings={
         "train.questions": 4,
@@ -75,8 +81,9 @@ EXPERIMENT = Experiment(
         "when the weights that learn answered 1 % of the test questions.",
         "With fresh rollouts the reward also sinks from its peak at this learning rate, on one seed by 40 % for a "
         "while. So the rate is at the edge of what plain GRPO bears; the penalties were not run with fresh rollouts. "
-        "That is why the arm at half the rate, the recipe's own, was added. Its prediction was written before its run, "
-        "when the others had ended, except seed 14 of IPO.",
+        "That is why plain GRPO at half the rate, the recipe's own, was added. Its prediction was written before its "
+        "run, when the others had ended, except seed 14 of IPO. LLDS and fresh rollouts at half the rate came last, "
+        "with predictions written when plain GRPO had one seed of it.",
     ),
     claims=(
         Claim(
@@ -102,6 +109,18 @@ EXPERIMENT = Experiment(
             says="At half the rate it falls as well.",
             asks="the reward falls",
             test=judge.falls(SLOWER.name),
+        ),
+        Claim(
+            where="the same learning rate with rollouts of the present weights",
+            says="At half the rate fresh rollouts learn and do not fall.",
+            asks="it rises and never falls",
+            test=judge.holds(SLOWER_FRESH.name),
+        ),
+        Claim(
+            where="stale rollouts at the recipe's own learning rate",
+            says="There LLDS at 1 ends above plain GRPO.",
+            asks="sampled exact match on the test questions",
+            test=judge.ends_higher(SLOWER_LLDS.name, SLOWER.name),
         ),
         _kept_up(PENALTIES[0], "it gives likelihood back where correct rollouts lost it"),
         _kept_up(PENALTIES[2], "so does its KL"),
