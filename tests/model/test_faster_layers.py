@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -169,12 +170,19 @@ def prepared(hidden: int, autocast: str = "none") -> LanguageModel:
 
 
 @pytest.mark.parametrize(
-    ("slow", "hidden", "autocast", "used"),
-    [(True, 256, "none", True), (False, 256, "none", False), (True, 64, "none", False), (True, 256, "bf16", False)],
+    ("faster", "hidden", "autocast", "used"),
+    [
+        ("mkl_is_slow", 256, "none", True),
+        ("multiplies_bf16", 256, "none", False),
+        ("mkl_is_slow", 64, "none", False),
+        ("mkl_is_slow", 256, "bf16", False),
+        ("multiplies_bf16", 256, "bf16", True),
+    ],
 )
-def test_where_it_is_used(monkeypatch: pytest.MonkeyPatch, slow: bool, hidden: int, autocast: str, used: bool) -> None:
+def test_where_it_is_used(monkeypatch: pytest.MonkeyPatch, faster: str, hidden: int, autocast: str, used: bool) -> None:
     """Not in a tiny model, whose recorded runs could not be replayed."""
-    monkeypatch.setattr(onednn, "mkl_is_slow", lambda: slow)
+    for name in ("mkl_is_slow", "multiplies_bf16"):
+        monkeypatch.setattr(onednn, name, lambda name=name: name == faster)
     model = prepared(hidden, autocast).model
     linear = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
     assert linear and {type(module) is OneDNNLinear for module in linear} == {used}
@@ -196,17 +204,26 @@ def test_on_which_cpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, cpu: str,
     assert onednn.mkl_is_slow.__wrapped__() is slow
 
 
-def test_rollouts_multiply_by_prepared_weights(make_model: Any, tokenizer: Any, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    "autocast",
+    [None, pytest.param(torch.bfloat16, marks=pytest.mark.skipif(not onednn.multiplies_bf16(), reason="no bf16"))],
+)
+def test_rollouts_multiply_by_prepared_weights(
+    make_model: Any, tokenizer: Any, monkeypatch: Any, autocast: Any
+) -> None:
     """The same up to rounding as passes without; from new weights after an update; none left when rollouts end."""
-    monkeypatch.setattr(onednn, "mkl_is_slow", lambda: True)
-    model = make_model(initializer_range=0.1)
-    onednn.use_onednn(model)
-    policy = HFPolicy(model, tokenizer)
+    for name in ("mkl_is_slow", "multiplies_bf16"):
+        monkeypatch.setattr(onednn, name, lambda: True)
+    model = make_model("Qwen2", initializer_range=0.1)
+    onednn.use_onednn(model, bf16=autocast is not None)
+    policy = HFPolicy(model, tokenizer, autocast_dtype=autocast)
     before = [id(p) for p in model.parameters()]
     for scale in (1.0, 1.5):
         with torch.no_grad():
             model.model.layers[0].mlp.up_proj.weight.mul_(scale)
-        ready, plain = run_rollouts(policy), {}
+        with mock.patch.object(onednn, "_product", wraps=onednn._product) as product:
+            ready = run_rollouts(policy)
+        assert {call.args[0].dtype for call in product.call_args_list} == {autocast or torch.float32}
         assert policy._cast is None and [id(p) for p in model.parameters()] == before
         with monkeypatch.context() as patched:
             patched.setattr("holdfast.model.hf.CastWeights", lambda *_: None)

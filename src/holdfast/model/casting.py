@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.model.onednn import OneDNNLinear
+from holdfast.model.onednn import OneDNNLinear, prepared
 
 
 class CastWeights:
@@ -30,15 +30,16 @@ class CastWeights:
         copies: dict[Tensor, Tensor] = {}
         self._places: list[tuple[dict[str, Any], str, Tensor]] = []
         for module in model.modules():
-            if isinstance(module, OneDNNLinear) and dtype is None:
-                self._places.append((module._parameters, "weight", module.prepared()))
-            if type(module) is not torch.nn.Linear or dtype is None:  # a subclass may compute otherwise
+            if type(module) not in (torch.nn.Linear, OneDNNLinear):  # another subclass may compute otherwise
                 continue
             for name, parameter in module._parameters.items():
-                if parameter is not None and parameter.dtype == torch.float32:
-                    if parameter not in copies:
-                        copies[parameter] = parameter.detach().to(dtype)
-                    self._places.append((module._parameters, name, copies[parameter]))
+                prepares = isinstance(module, OneDNNLinear) and name == "weight"
+                if parameter is None or parameter.dtype != torch.float32 or not (prepares or dtype):
+                    continue
+                if parameter not in copies:
+                    make = prepared if prepares else Tensor.to
+                    copies[parameter] = make(parameter.detach(), dtype or torch.float32)
+                self._places.append((module._parameters, name, copies[parameter]))
 
     @property
     def bytes(self) -> int:

@@ -152,8 +152,8 @@ def ready(model: Any, tokenizer: Any, config: Model, device: torch.device) -> La
             model.enable_input_require_grads()  # frozen embeddings (LoRA) would otherwise cut the graph
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     bf16 = config.autocast == "bf16" or (config.autocast == "auto" and device.type == "cuda")
-    if device.type == "cpu" and not bf16 and worth_sharing(model):
-        use_onednn(model)
+    if device.type == "cpu" and worth_sharing(model):
+        use_onednn(model, bf16=bf16)
     if device.type == "cuda":
         avoid_cudnn_attention()
     return LanguageModel(

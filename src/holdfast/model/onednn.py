@@ -1,8 +1,9 @@
 """Linear layers by oneDNN, where the matrix products that PyTorch calls leave half of the CPU unused.
 
 For float32 PyTorch calls MKL, which takes its AVX-512 kernels on CPUs of Intel alone. On others oneDNN, which comes
-with PyTorch too, is faster (`benchmarks/linear_layers.py`). oneDNN brings the weight into an order of its own in every
-call. That is most of the work where rows are few, and `prepared` does it once for many calls.
+with PyTorch too, is faster (`benchmarks/linear_layers.py`). In bf16 PyTorch calls it anyway. It brings the weight into
+an order of its own in every call. That is most of the work where rows are few, and `prepared` does it once for many
+calls.
 """
 
 from __future__ import annotations
@@ -20,27 +21,29 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 class OneDNNLinear(torch.nn.Linear):
-    """A float32 linear layer on a CPU. What it gives is `Linear`'s up to rounding."""
+    """A float32 linear layer on a CPU, under autocast or not. What it gives is `Linear`'s up to rounding."""
 
     def forward(self, input: Tensor) -> Tensor:
         """`[…, in]` → `[…, out]`."""
         if self.weight.is_mkldnn:  # `prepared`; peft casts the input of adapters to the dtype of their weights
-            return _product(input.float(), self.weight, self.bias)
+            return _product(input.to(self.weight.dtype), self.weight, self.bias)
         usual = input.dtype == torch.float32 and input.device.type == "cpu" and input.numel() > 0
         if not usual or torch.is_autocast_enabled("cpu"):
             return super().forward(input)
         result: Tensor = _Product.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return result
 
-    def prepared(self) -> Tensor:
-        """A copy of the weight that saves time in passes without a gradient."""
-        copy: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach())
-        return copy
+
+def prepared(weight: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A copy of a layer's weight that saves time in passes without a gradient; in bf16 under autocast."""
+    copy: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype))
+    return copy
 
 
-def use_onednn(model: torch.nn.Module) -> None:
-    """Let oneDNN compute the float32 linear layers of `model`, in place, on a CPU where it is faster than MKL."""
-    if not mkl_is_slow():
+def use_onednn(model: torch.nn.Module, *, bf16: bool = False) -> None:
+    """Let oneDNN compute the float32 linear layers of `model`, in place, on a CPU where it is faster than MKL; or, for
+    passes under autocast, where it has bf16."""
+    if not (multiplies_bf16() if bf16 else mkl_is_slow()):
         return
     for module in model.modules():
         # A subclass may compute otherwise.
@@ -60,6 +63,12 @@ def mkl_is_slow() -> bool:
         and torch.backends.mkl.is_available()
         and torch.backends.mkldnn.is_available()
     )
+
+
+def multiplies_bf16() -> bool:
+    """Whether oneDNN multiplies in bf16 on this CPU."""
+    x86 = platform.machine() in ("x86_64", "AMD64")
+    return x86 and torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
