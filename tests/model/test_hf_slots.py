@@ -160,6 +160,25 @@ def test_a_later_turn_shared_by_rows_is_computed_once_unless_the_model_is_tiny(
         assert one.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("hidden", "head", "prefills"),
+    [(256, 40, [(1, 40), (3, 3)]), (256, 20, [(3, 23)]), (32, 40, [(3, 43)])],
+    ids=["once", "too short to pay", "a tiny model"],
+)
+def test_what_all_prompts_begin_with_is_computed_once(make_model, tokenizer, reference, hidden, head, prefills):
+    model = make_model(hidden_size=hidden)
+    fed = []
+    policy = HFPolicy(model, tokenizer)
+    model.model.embed_tokens.register_forward_pre_hook(lambda module, inputs: fed.append(tuple(inputs[0].shape)))
+    prompts = {"a": [50, 51, 52], "b": [60], "c": [70, 71]}
+    contexts = {id: [*range(10, 10 + head), *ids] for id, ids in prompts.items()}
+    done = generate(policy, [request(id, ids, 2, seed=len(ids)) for id, ids in contexts.items()])
+    assert fed == [*prefills, (3, 1)]
+    for one in done:
+        expected = reference(model, [*contexts[one.id], *one.token_ids], len(contexts[one.id]))
+        assert one.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
 def test_only_unseen_tokens_are_computed(make_model, tokenizer):
     model = make_model()
     fed = []

@@ -240,6 +240,19 @@ class Row:
         self.logprobs, self.masses = [], []
 
 
+@dataclass(slots=True)
+class Batch:
+    """Rows of a step, valid until one enters or leaves."""
+
+    state: Tensor
+    """int64 [5, R] on the device: each row's token, position, key, 1 if it decodes, slot. What the others compute is
+    thrown away."""
+    rows: list[tuple[int, Row]]
+    """Decoding rows and their columns."""
+    length: int
+    """Positions the longest decoding row sees."""
+
+
 class SlotTable:
     """Slots of a cache and their rows. Slots are handed out lowest first, to keep decoding rows close together."""
 

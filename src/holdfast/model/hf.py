@@ -13,14 +13,13 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.base.errors import ModelError
-from holdfast.model.cache import Row, SlotCache, SlotTable
+from holdfast.model.cache import Batch, Row, SlotCache, SlotTable
 from holdfast.model.casting import CastWeights
 from holdfast.model.flash import FlashSlots, serves
 from holdfast.model.graphs import StepGraphs, rounded_rows
@@ -43,7 +42,7 @@ from holdfast.model.support import (
     whole_memory,
     worth_sharing,
 )
-from holdfast.model.tokens import decode
+from holdfast.model.tokens import common_prefix, decode
 from holdfast.model.turn_ends import StopTable
 
 _LONG = 128  # new tokens of a prefill; with fewer, leaving out most of the last layer costs more than it saves
@@ -51,20 +50,8 @@ _PREFILL_SHARE = 8  # prefill once 1/8 as many rows wait as decode
 _MAX_WAIT = 16  # steps a row waits at most
 # Tokens, padding included, of one prefill pass: bounds its activations, which on a CPU should stay in its caches.
 _PREFILL_TOKENS, _PREFILL_TOKENS_CPU = 16_384, 1024
+_HEAD = 64  # tokens that sharing what prompts begin with must save, on a CPU, to be worth a pass
 _STAYS = 1 / 16  # share of a GPU that storage and casts may take while the model learns
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Rows of a step, valid until one enters or leaves."""
-
-    state: Tensor
-    """int64 [5, R] on the device: each row's token, position, key, 1 if it decodes, slot. What the others compute is
-    thrown away."""
-    rows: list[tuple[int, Row]]
-    """Decoding rows and their columns."""
-    length: int
-    """Positions the longest decoding row sees."""
 
 
 class HFPolicy:
@@ -169,7 +156,7 @@ class HFPolicy:
         self._waited = 0
         self._longest = 0
         self._decoding = 0
-        self._batch: _Batch | None = None
+        self._batch: Batch | None = None
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; computing starts at the next `poll`.
@@ -292,12 +279,26 @@ class HFPolicy:
             # Rows of a tiny model share prompts alone.
             key = (row.cached, *row.context) if new or self._shares_turns else row.id
             alike.setdefault(key, []).append(row)
+        entering = [family[0] for family in alike.values() if not family[0].cached]
+        if entering and self._shares_turns and self.device.type == "cpu":
+            self._share_head(entering)
         families = sorted(alike.values(), key=lambda family: family[0].unseen)
         while families:
             count = max(1, self._prefill_tokens // families[-1][0].unseen)
             self._prefill_pass(families[-count:], finished)
             del families[-count:]
         self._batch = None
+
+    def _share_head(self, rows: list[Row]) -> None:
+        """Compute once what the contexts of new rows begin with, such as an instruction; all of them get its keys."""
+        contexts = [row.context for row in rows]
+        length = min(common_prefix(min(contexts), max(contexts)), min(map(len, contexts)) - 1)
+        if length * (len(rows) - 1) < _HEAD:
+            return
+        self._padded([Row(id="", context=contexts[0][:length], slot=rows[0].slot)], length)
+        self._table.cache.copy([(rows[0].slot, row.slot) for row in rows[1:]], length)
+        for row in rows:
+            row.cached = length
 
     def _prefill_pass(self, families: list[list[Row]], finished: list[Completion]) -> None:
         """One forward pass over the first row of each family; the others copy its keys and draw from its logits."""
@@ -354,7 +355,7 @@ class HFPolicy:
         self._accept(batch.rows, sampled, finished)
 
     def _advance(self, state: Tensor, length: int = 0) -> Sampled:
-        """The next token of each row of `_Batch.state`, which moves on in place. Without slots rows see `length`
+        """The next token of each row of `Batch.state`, which moves on in place. Without slots rows see `length`
         positions at most. Does not wait for the device."""
         tokens, positions, keys, advance, slots = state.unbind()
         if self._flash is None:
@@ -368,7 +369,7 @@ class HFPolicy:
         positions.add_(advance)
         return sampled
 
-    def _assemble(self) -> _Batch:
+    def _assemble(self) -> Batch:
         """The device-side state, from the rows."""
         self._table.reserve(1 + max(row.cached for row in self._table.rows if row is not None))
         if self._flash is None:
@@ -383,7 +384,7 @@ class HFPolicy:
         for i, row in rows:
             table[i] = (row.context[-1], row.cached, row.key, 1, slots[i][0])
         state = torch.tensor(table, device=self.device).T.contiguous()
-        return _Batch(state, rows, length=1 + max(row.cached for _, row in rows))
+        return Batch(state, rows, length=1 + max(row.cached for _, row in rows))
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None)
