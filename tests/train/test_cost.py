@@ -121,11 +121,19 @@ def test_the_time_of_a_step_is_that_of_its_products(
     assert operations(SMOLLM2, config("--train.questions=64")) == 2 * operations(SMOLLM2, config())
     assert speed(SMALL) > 1e8
     threads = []
-    monkeypatch.setattr(cost, "speed", lambda shape: threads.append(torch.get_num_threads()) or 1e3)
-    assert (said := prepare(own("raw", {"run.threads": 2})).needs) is not None
+
+    def known_speed(shape: Shape, *, bf16: bool = False) -> float:
+        threads.append(torch.get_num_threads())
+        return 1e12 if bf16 else 1e3
+
+    monkeypatch.setattr(cost, "speed", known_speed)
+    said = prepare(own("raw", {"run.threads": 2})).needs
     assert threads == [2]
     assert re.search(r" h a step and .* h in all, .* h for evaluations included, if rollouts fill a third of", said)
     assert "the warm start" not in said
+    in_bf16 = prepare(own("raw", {"model.autocast": "bf16"})).needs
+    hours, fewer = (float(re.search(r"about (\S+) h a step", text)[1]) for text in (said, in_bf16))
+    assert fewer == pytest.approx(0.4 * hours, rel=0.1), "only the products, 0.6 of a step, are faster"
 
 
 def test_what_does_not_fit_is_refused_with_a_value_that_does(

@@ -46,7 +46,7 @@ _LIBRARIES = 2**29
 _USABLE = 0.9
 """Share of the machine's memory that a suggestion fills."""
 _EFFICIENCY = 0.6
-"""Share of a step that is matrix products: the rest is attention, softmax and what lies between."""
+"""Share of a float32 step that is matrix products: the rest is attention, softmax and what lies between."""
 _ROWS = 512
 
 
@@ -170,14 +170,14 @@ def _products(shape: Shape, tokens: float, predicted: float) -> float:
     return 2.0 * (layers * tokens + shape.hidden * shape.vocabulary * predicted)
 
 
-def speed(shape: Shape) -> float:
-    """Floating-point operations a second in a float32 linear layer of this model, as it would be computed here."""
+def speed(shape: Shape, *, bf16: bool = False) -> float:
+    """Floating-point operations a second in a linear layer of this model, as it would be computed here."""
     layer = torch.nn.Linear(shape.hidden, shape.feed_forward, bias=False)
     rows = torch.zeros(_ROWS, shape.hidden)
     if shape.hidden >= SHARING_FROM:
-        use_onednn(layer)
+        use_onednn(layer, bf16=bf16)
     seconds = []
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         for _ in range(5):
             started = time.perf_counter()
             layer(rows)
@@ -220,7 +220,9 @@ def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int 
     what = "keys and weights of rollouts"
     if peak == update:
         what = f"{tokens:,} tokens in a pass (train.micro_batch_tokens)"
-    a_second = _EFFICIENCY * speed(shape)
+    plain = speed(shape)
+    products = speed(shape, bf16=True) if config.model.autocast == "bf16" else plain  # the rest gets no faster
+    a_second = 1 / (1 / products + (1 / _EFFICIENCY - 1) / plain)
     step = operations(shape, config) / a_second
     made = start_folder(config).is_dir()
     more = {
