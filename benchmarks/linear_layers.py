@@ -1,4 +1,5 @@
-"""A float32 linear layer by MKL, as PyTorch computes it, against oneDNN, as `holdfast.model.onednn` does.
+"""A float32 linear layer by MKL, as PyTorch computes it, against oneDNN, as `holdfast.model.onednn` does; and one in
+bf16 against itself with a weight prepared for oneDNN, where the CPU has bf16.
 
     python benchmarks/linear_layers.py
 
@@ -11,12 +12,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from copy import copy
 from functools import partial
 
 import torch
 
-from holdfast.model.onednn import OneDNNLinear, mkl_is_slow, prepared
+from holdfast.model.onednn import OneDNNLinear, mkl_is_slow, multiplies_bf16, prepared
 from measuring import table
 
 SHAPES = ((8, 576, 1536), (24, 576, 1536), (96, 576, 1536), (700, 576, 1536), (700, 1536, 576), (400, 576, 49152))
@@ -43,6 +43,13 @@ def forward_and_backward(layer: torch.nn.Linear, given: torch.Tensor) -> None:
     layer(given).sum().backward()
 
 
+def ready(layer: torch.nn.Linear) -> torch.nn.Linear:
+    """The layer with its weight prepared."""
+    other = OneDNNLinear(1, 1, bias=False)
+    other._parameters = {"weight": prepared(layer.weight.detach(), layer.weight.dtype), "bias": None}
+    return other
+
+
 def main() -> None:
     torch.set_num_threads(1)
     rows = []
@@ -54,11 +61,13 @@ def main() -> None:
             seconds(partial(work, by_mkl, given)) / seconds(partial(work, by_onednn, given))
             for work in (forward, forward_and_backward)
         ]
-        ready = copy(by_onednn)
-        ready._parameters = {"weight": prepared(by_onednn.weight.detach()), "bias": None}
-        ratios.append(seconds(partial(forward, by_mkl, given)) / seconds(partial(forward, ready, given)))
+        ratios.append(seconds(partial(forward, by_mkl, given)) / seconds(partial(forward, ready(by_onednn), given)))
+        if multiplies_bf16():
+            half, given = by_mkl.bfloat16(), given.detach().bfloat16()
+            ratios.append(seconds(partial(forward, half, given)) / seconds(partial(forward, ready(half), given)))
         rows.append([f"{count} × {inputs} → {outputs}", *(f"{ratio:.2f}" for ratio in ratios)])
-    print(table(["rows × in → out", "forward", "forward and backward", "forward, weight prepared"], rows))
+    columns = ["forward", "forward and backward", "forward, weight prepared", "the same in bf16"]
+    print(table(["rows × in → out", *columns][: len(rows[0])], rows))
     print("oneDNN is used here" if mkl_is_slow() else "oneDNN is not used here")
 
 
