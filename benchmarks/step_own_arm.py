@@ -34,7 +34,7 @@ def config_for(task: Task) -> Any:
     longest = (2 * task.turn_tokens + task.observation_tokens) * (task.turns + 1) + 200
     return validate(
         {
-            "model": {"chat_template": "none"},  # a pretrained model may have one; the other arm uses none
+            "model": {"chat_template": "none", "autocast": task.autocast},  # the other arm uses no template either
             "protocol": {
                 "prompt": "Question: {question}\n",
                 "max_turns": task.turns + 1,

@@ -42,6 +42,10 @@ class Task:
     """A folder with a pretrained model, used instead of a tiny one of `hidden`, `layers` and `heads`."""
     device: str = "cpu"
     """`cpu`, or `cuda`: both arms then work in bf16."""
+    autocast: str = "auto"
+    """`model.autocast` of our arm: `bf16` on a CPU."""
+    trl_autocast: str = "auto"
+    """The same of TRL."""
 
     def __post_init__(self) -> None:
         if self.turn_tokens * (1 - self.spread) < 16:

@@ -150,7 +150,7 @@ def serve(task: Task, answer: Callable[[dict[str, Any] | None], bool]) -> None:
             args=GRPOConfig(
                 output_dir=folder,
                 use_cpu=task.device == "cpu",
-                bf16=task.device != "cpu",
+                bf16=task.device != "cpu" or task.trl_autocast == "bf16",
                 gradient_checkpointing=False,
                 per_device_train_batch_size=task.rows // task.updates,
                 gradient_accumulation_steps=1,

@@ -6,6 +6,7 @@
     python benchmarks/step_vs_trl.py --hidden 320 --layers 6 --words 6000 --questions 4 --json step.json
     python benchmarks/step_vs_trl.py --pretrained FOLDER --questions 4 --group 4 --turns 2 --turn-tokens 64 \
         --spread 0.2 --observation-tokens 60 --rounds 1    # FOLDER: what `holdfast model get smollm2` prints
+    ... --autocast bf16 --trl-autocast bf16    # passes in bf16, where the CPU has it, of one arm or of both
 
 Both arms start from the same weights and get the same questions. A script fixes how many tokens each turn has, what is
 searched for and which answer is right (step_task.py), so both sample, read and train on exactly the same number of
