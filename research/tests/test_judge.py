@@ -230,7 +230,8 @@ def test_a_habit_is_asked_only_where_there_is_something_to_learn(make_run: MakeR
 def test_ends_higher(make_run: MakeRun, em: float, expected: Status) -> None:
     ours, other = seeds(make_run, "A", HOLD, em=em), seeds(make_run, "B", HOLD, em=0.5)
     assert word(judge.ends_higher("A", "B"), ours, other) is expected
-    assert word(judge.ends_higher("A", "B", judge.DISPLACEMENT), ours, other) is CANNOT_TELL, "it was not measured"
+    unmeasured = judge.ends_higher("A", "B", judge.DISPLACEMENT)({**ours, **other})
+    assert unmeasured.word is CANNOT_TELL and unmeasured.because == judge.NOBODY, "not: they ended close"
     assert word(judge.peaks_higher("A", "B"), seeds(make_run, "A", HOLD[:3]), other) is CANNOT_TELL, "nor at that time"
 
 

@@ -7,17 +7,21 @@ import math
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean, median
 
 import pytest
 
-from holdfast.base.collapse import curve_of
+from holdfast.base.collapse import course, curve_of
 from holdfast.base.collapse import fell as fall_of
+from holdfast.base.run_folder import CONFIG
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.readers import read_log
+from holdfast.recipe import load
 from holdfast_research.experiments import find
+from holdfast_research.jobs import TrainingJob
 from holdfast_research.judge import MIN_STEPS
 from holdfast_research.pages import claims, hosts
 from holdfast_research.pages.arms import Method, methods, surged
@@ -43,7 +47,7 @@ from holdfast_research.pages.why import (
 from holdfast_research.pages.why import surged as entropy_surged
 from holdfast_research.paths import READINGS, REPOSITORY
 from holdfast_research.plan import PLAN_FILE, load_plan
-from holdfast_research.series import RunSeries, below_step, between, drop_step, summarise, surge_step
+from holdfast_research.series import RunSeries, below_step, between, drop_step, read_run, summarise, surge_step
 from holdfast_research.values import Status
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -94,6 +98,18 @@ def test_what_the_explanations_are_right_on(found: dict[str, Method]) -> None:
     assert all(judged(sampler, found, fell, removes=True).values()) and "the sampler's three do not fall" in SAID
     assert (sum(remedies.values()), len(remedies)) == (7, 8) and "seven of eight against displacement do not" in SAID
     assert all(judged(sampler, found, entropy_surged, removes=True).values())
+    ends = {name: f"{m.mean_of(lambda run: run.em_after):.2f}" for name, m in found.items()}
+    masked, centred = ends["GRPO, sampling mask kept"], ends["score centering"]
+    surging = [ends[name] for name, m in found.items() if not m.fell and m.surged == len(m.runs)]
+    assert f"end at {masked} and {centred}, arms that never fell and surged on each seed at {min(surging)} to" in SAID
+    assert (
+        f"top-p 1 none: test EM {ends['GRPO, untruncated sampler']}. The others end at {masked}, {centred} and" in SAID
+    )
+    greedy = found["GRPO"].mean_of(lambda run: run.greedy_after)
+    assert f"to {max(surging)}. Greedily even plain GRPO ends at {greedy:.2f}" in SAID
+    last = [summarise(run).last / max(run.means("reward/mean")[1]) for run in of(found["GRPO"])]
+    drawn = [course(run.reward).back_step for run in kept("testbeds")["GRPO"]]
+    assert sum(share > 0.8 for share in last) == 5 and sum(step is not None for step in drawn) == 3  # eight of ten
     kept_up = [m for name, m in arms.items() if not m.fell and not name.startswith(sampler.removes)]
     assert sum(m.surged > 0 for m in kept_up) > len(kept_up) / 2
 
@@ -219,7 +235,7 @@ def test_other_worlds_and_the_real_model() -> None:
     readme = " ".join(readme.split())
     assert f"from {start:.2f} to {ends['GRPO']:.2f}, means of three seeds" in readme
     assert f"level with it ({ends['LLDS action, 0.2']:.2f})" in readme
-    assert f"it has reached {ends['LLDS action']:.2f} by then, SAPO {ends['SAPO']:.2f}" in readme
+    assert f"at 1 it reaches {ends['LLDS action']:.2f}, SAPO {ends['SAPO']:.2f}" in readme
     every_greedy = [
         abs(theirs.results["after"]["em_greedy"] - plain.results["after"]["em_greedy"])
         for arm in ("LLDS action", "SAPO")
@@ -350,9 +366,53 @@ def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
     assert "`{}` at batch {}, `{}` at {} and `{}` at {}.".format(*(x for f in found for x in (f.code, f.step))) in SAID
     assert at_the_end in SAID and f"fresh rollouts it was [{100 * fresh:.0f} %]" in SAID
     readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
-    percent = [round(100 * ems[arm]) for arm in (old, "GRPO", f"{old}, LLDS action")]
-    said = "to {} % of test questions right. It has {} % with fresh rollouts, and {} % with LLDS".format(*percent)
-    assert said in readme
+    tested = {run.seed for run in runs[old] if not math.isnan(summarise(run).em_after)}
+    percent = [
+        100 * mean(summarise(run).em_after for run in runs[arm] if run.seed in tested)
+        for arm in (old, f"{old}, LLDS action", "GRPO")
+    ]
+    said = "ends at {:.0f} % of questions right, LLDS at {:.0f} %, fresh rollouts at {:.0f} %."
+    assert tested == {13, 15} and said.format(*percent) in readme
+    lost = {arm: max(map(most_lost, seeds)) for arm, seeds in runs.items()}
+    said = "at most {:.0f}, {:.0f} and {:.0f} % of its peak under them, {:.0f} % with fresh rollouts"
+    assert said.format(*(100 * lost[f"{old}, {arm}"] for arm in list(arms)[:3]), 100 * lost["GRPO"]) in SAID
+    assert f"and {100 * min(map(most_lost, runs[old])):.0f} to {100 * lost[old]:.0f} % under plain GRPO" in SAID
+
+
+def test_what_diagnose_says_of_the_real_model(tmp_path: Path) -> None:
+    found: dict[str, list[dict[str, int]]] = {"stale": [], "penalty": [], "fresh": []}
+    for name in ("real-old", "factbook", "real-long"):
+        for job in finished(name, tmp_path):
+            cure = "penalty" if "LLDS" in job.arm or "SAPO" in job.arm else "stale"
+            codes = {f.code: f.step or 0 for f in diagnose(read_log(job.folder)).findings}
+            found[cure if "old" in job.arm else "fresh"].append(codes)
+    sampler, moved = (
+        [min(codes[code] for code in wanted if code in codes) for codes in found["stale"]]
+        for wanted in (("SMP001",), ("ISD001", "LLD003"))
+    )
+    assert f"`SMP001` on all {len(sampler)} stale runs without a penalty by batch {max(sampler)}" in SAID
+    assert [sum("SMP001" in codes for codes in found["penalty"]), len(found["penalty"])] == [7, 9]
+    assert f"`ISD001` or `LLD003` on all {len(moved)}, from batch {min(moved)} to {max(moved)}" in SAID
+    assert not any({"ISD001", "LLD003"} & set(codes) for kind in ("penalty", "fresh") for codes in found[kind])
+    assert f"on none of {len(found['fresh'])} with fresh rollouts" in SAID
+
+
+def test_every_run_that_fell_had_a_cause_that_the_table_names(tmp_path: Path) -> None:
+    counts: Counter[tuple[str, bool]] = Counter()
+    seen: set[tuple[float, ...]] = set()  # runs that several experiments share
+    for name in sorted(path.parent.name for path in KEPT.glob(f"*/{PLAN_FILE}")):
+        for job in finished(name, tmp_path):
+            config, run = load(job.folder / CONFIG), read_run(job.folder, job.arm, job.seed)
+            sampling, rewards = config.sampling, tuple(run.series("reward/mean")[1])
+            truncated = (sampling.top_p < 1 or sampling.top_k > 0) and not sampling.mask_logprobs
+            cause = "sampler" if truncated else "age" if config.faults.stale_batches else ""
+            cause = cause or ("rate" if name in ("real-fall", "real-old") else "")
+            counts[cause, run.fell] += rewards not in seen
+            seen.add(rewards)
+    fallen = [counts[cause, True] for cause in ("sampler", "age", "rate")]
+    said = "All {} runs kept that fell have one of these: {} a truncated sampler, {} stale rollouts, {} two or five"
+    assert said.format(sum(fallen), *fallen) in SAID
+    assert f"The {counts['', False]} runs with none did not fall." in SAID and not counts["", True]
 
 
 def test_displacement_turns_first_on_a_real_model() -> None:
@@ -360,18 +420,23 @@ def test_displacement_turns_first_on_a_real_model() -> None:
     dropped = [(run, drop) for run in runs if (drop := drop_step(run)) is not None]
     until = median(drop for _, drop in dropped)
     others = [run for run in runs if drop_step(run) is None]
-    said = {}
-    for level in (0.0, -0.01):
-        first = [(below_step(run, "displacement/correct", level), drop) for run, drop in dropped]
-        ahead = [drop - below for below, drop in first if below is not None and below < drop]
-        turned = [(below_step(run, "displacement/correct", level) or math.inf) <= until for run in others]
-        said[level] = (len(ahead), len(dropped), median(ahead), sum(turned), len(others))
-    of_zero, of_more = said.values()
-    sentence = (
-        "below 0 before {} of {} drops of all arms, some {:.0f} batches ahead, and in {} of {} runs that never drop"
-    )
-    assert sentence.format(*of_zero) in SAID
-    assert "below -0.01 nats per token before {} of {}, and in none".format(*of_more) in SAID and of_more[3] == 0
+    first = [(below_step(run, "displacement/correct", 0.0), drop) for run, drop in dropped]
+    ahead = [drop - below for below, drop in first if below is not None and below < drop]
+    early = [(below_step(run, "displacement/correct", 0.0) or math.inf) <= until for run in others]
+    said = f"before {len(ahead)} of {len(dropped)} drops of all arms, some {median(ahead):.0f} batches ahead"
+    assert f"below 0 {said}, and in {sum(early)} of {len(others)} runs that never drop" in SAID
+
+
+def finished(name: str, folder: Path) -> list[TrainingJob]:
+    """The kept runs of an experiment, put into a folder."""
+    restore(name, folder / name)
+    return [job for job in load_plan(folder / name).jobs(folder / name) if job.folder.exists()]
+
+
+def most_lost(run: RunSeries) -> float:
+    """The most of its peak that the reward has lost, in five-step means."""
+    means = run.means("reward/mean")[1]
+    return max(1 - low / max(means[: at + 1]) for at, low in enumerate(means))
 
 
 def last_of(runs: tuple[RunSeries, ...]) -> float:

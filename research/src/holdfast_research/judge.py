@@ -243,11 +243,18 @@ def ends_higher(arm: str, other: str, score: Score = SAMPLED_EM) -> Test:
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
         ours, theirs = score.of(summarise(run)), score.of(summarise(control))
-        near = not abs(ours - theirs) > score.margin  # true of NaN too: a score that was not measured
+        near = abs(ours - theirs) <= score.margin
         return (None if near else ours > theirs), {arm: ours, other: theirs}
 
-    question, silence = f"{arm} ended above {other} in {score.name}", f"they ended within {score.margin} of it"
-    return each_pair(arm, other, ask, question, silence)
+    def test(runs: Runs) -> Verdict:
+        scored = {
+            name: tuple(run for run in runs.get(name, ()) if not math.isnan(score.of(summarise(run))))
+            for name in (arm, other)
+        }
+        question, silence = f"{arm} ended above {other} in {score.name}", f"they ended within {score.margin} of it"
+        return each_pair(arm, other, ask, question, silence)(scored)
+
+    return test
 
 
 def gains(arm: str, by: float) -> Test:

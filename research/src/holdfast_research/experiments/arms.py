@@ -64,7 +64,7 @@ def no_fall_where_grpo_fell(arm: Arm, where: str, why: str) -> Claim:
     """That an arm does not fall on the seeds on which plain GRPO did."""
     return Claim(
         where=where,
-        says=f"{arm.name} holds where plain GRPO falls: {why}.",
+        says=f"{arm.name} does not fall where plain GRPO does: {why}.",
         asks="it never falls, on the seeds on which plain GRPO fell",
         test=prevents_where(arm.name, GRPO.name),
     )

@@ -74,8 +74,8 @@ EXPERIMENT = Experiment(
         "knows the sampler's whole distribution. If the runs end because correct rollouts lose likelihood, it falls "
         "as TIS does, which removes most of the drift, and only the penalties hold.",
         "The predictions on score centering did not come true. With rollouts one batch old or four it falls on no "
-        "seed, and at four it ends highest of all arms. TIS at one batch does not fall either. So here it is the drift "
-        "that ends these runs. On a [real model](real-old.md), with rollouts eight batches old, that is not so.",
+        "seed, and at four ends highest of that age. TIS at one batch does not fall either. So here it is enough to "
+        "take the drift out. On a [real model](real-old.md), with rollouts eight batches old, it is not.",
     ),
     claims=(
         Claim(

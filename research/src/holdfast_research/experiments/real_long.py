@@ -37,9 +37,9 @@ EXPERIMENT = Experiment(
         "One pair of runs went to the end, on seed 13. There plain GRPO does not fall. The likelihood of its correct "
         "rollouts rises, and its entropy sinks from .08 to .02 nats. It does not babble, and it does not stop "
         "searching.",
-        "LLDS is slower and arrives at the same place: .81 on dev, sampled, after 25 batches, where plain GRPO has "
-        ".98, and .98 both after 150. So what LLDS at λ = 1 loses in the 24 batches of `factbook` is, on this seed, "
-        "time.",
+        "LLDS is slower and arrives at the same place: .81 on 100 dev questions, sampled, after 25 batches, where "
+        "plain GRPO has .98, and .98 both after 150. So what LLDS at λ = 1 loses in the 24 batches of `factbook` is, "
+        "on this seed, time.",
         "Four runs on seeds 14 and 15, and one with SAPO, were begun beside them and stopped after 11 to 45 batches, "
         "because the time on the card ended. They are not kept.",
     ),

@@ -64,23 +64,20 @@ EXPERIMENT = Experiment(
         "The recipe is that of `factbook`, untruncated, with four questions a batch, 48 batches, and twice its "
         "learning rate. In training, rollouts come from the weights of eight batches ago; evaluation has those that "
         "learn.",
-        "The setting was looked for on seed 12 and one warm start; those runs are not kept. At twice the recipe's rate "
-        "fresh rollouts had an exact match of .67 to .85 in training, in means of four batches, from batch 9 to 31, "
-        "where the look ended. Rollouts eight batches old had .65 over the batches 9 to 12, then ever fewer searches, "
-        "and .17 over the batches 29 to 32, where RWD001 was found. By batch 43 they were at .33, with one search a "
-        "question and no contrast in most groups. Nothing babbled: entropy sank.",
+        "The setting was looked for on seed 12 and one warm start, until stale rollouts fell and fresh ones did not; "
+        "those runs are not kept.",
         "The sentences are predictions, written after that look and before any run of these seeds. If displacement "
         "ends them, the penalties keep the reward and the corrections do not. If the drift towards the old sampler "
         "does, score centering keeps it, because it takes the drift out exactly, and TIS nearly does. That both keep "
         "it was written when they had on one seed of the [tiny model](mismatch.md). Before, they were said to fall.",
-        "The runs were made on an H200, twelve at once, within eight minutes. When the time was up, five runs of seed "
-        "14 had made 43 to 48 batches, and two of seed 13 were being evaluated. They are kept as far as they came, "
-        "without a test EM. Seed 14 of TIS, score centering, IPO and four batches had not got so far. The first two of "
-        "these were run later, whole, on a CPU and from a warm start made there, and IPO up to batch 41.",
+        "The runs were made on an H200 in bf16, twelve at once, within eight minutes. When the time was up, four runs "
+        "of seed 14 had made 43 to 48 batches, and two of seed 13 were being evaluated. They are kept as far as they "
+        "came, without a test EM. Seed 14 of TIS, score centering, IPO and four batches had not got so far. The first "
+        "two of these were run later, whole, on a CPU and from a warm start made there, and IPO up to batch 41.",
         "The reward in training is that of weights eight batches old. Score centering still had 0.63 of it on seed 15 "
         "when the weights that learn answered 1 % of the test questions.",
-        "With fresh rollouts the reward also sinks from its peak at this learning rate, on one seed by 40 % for a "
-        "while. So the rate is at the edge of what plain GRPO bears; the penalties were not run with fresh rollouts. "
+        "With fresh rollouts the reward also falls at this learning rate, on one seed, by half, and comes back. So the "
+        "rate is at the edge of what plain GRPO bears; the penalties were not run with fresh rollouts. "
         "That is why plain GRPO at half the rate, the recipe's own, was added. Its prediction was written before its "
         "run, when the others had ended, except seed 14 of IPO. LLDS and fresh rollouts at half the rate came last, "
         "with predictions written when plain GRPO had one seed of it.",
