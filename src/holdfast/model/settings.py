@@ -28,7 +28,8 @@ class Model(Section):
     lora_alpha: int = Field(32, ge=1)
     """LoRA updates are multiplied by `lora_alpha / lora_rank`."""
     autocast: Literal["auto", "bf16", "none"] = "auto"
-    """Autocast to bf16, with fp32 weights. `auto`: only on a GPU."""
+    """Autocast to bf16, with fp32 weights. `auto`: only on a GPU. On a CPU it pays if `lscpu` shows `avx512_bf16` or
+    `amx_bf16`."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     trust_remote_code: bool = False
