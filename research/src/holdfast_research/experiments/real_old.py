@@ -78,9 +78,9 @@ EXPERIMENT = Experiment(
         "when the weights that learn answered 1 % of the test questions.",
         "With fresh rollouts the reward also falls at this learning rate, on one seed, by half, and comes back. So the "
         "rate is at the edge of what plain GRPO bears; the penalties were not run with fresh rollouts. "
-        "That is why plain GRPO at half the rate, the recipe's own, was added. Its prediction was written before its "
-        "run, when the others had ended, except seed 14 of IPO. LLDS and fresh rollouts at half the rate came last, "
-        "with predictions written when plain GRPO had one seed of it.",
+        "That is why plain GRPO at half the rate, the recipe's own, was added. The prediction for it was written "
+        "before seed 14, when the others had ended, except seed 14 of IPO; those for LLDS and fresh rollouts before "
+        "seed 13 and their own runs. All of these were made on a CPU.",
     ),
     claims=(
         Claim(
