@@ -21,6 +21,7 @@ from holdfast.model.language_model import LanguageModel, ready
 from holdfast.model.logprobs import token_logprobs
 from holdfast.model.onednn import OneDNNLinear
 from holdfast.model.sampling import _ranked_by_key
+from holdfast.model.tokens import common_prefix
 from holdfast.recipe import Model
 
 from .conftest import request
@@ -229,7 +230,9 @@ def test_rollouts_multiply_by_prepared_weights(
             patched.setattr("holdfast.model.hf.CastWeights", lambda *_: None)
             plain = run_rollouts(policy)
         for id_, (tokens, sampled) in plain.items():
-            assert ready[id_][0] == tokens and ready[id_][1] == pytest.approx(sampled, abs=0.02)
+            same = common_prefix(ready[id_][0], tokens)
+            assert same == len(tokens) or autocast, "only in bf16 may a near tie go the other way"
+            assert ready[id_][1][:same] == pytest.approx(sampled[:same], abs=0.1 if autocast else 0.02)
 
 
 # ---- the last layer where it is read
