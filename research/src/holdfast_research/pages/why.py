@@ -9,6 +9,7 @@ entropy is counted beside it, because it is the signature of one of the explanat
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -236,7 +237,8 @@ def cells(method: Method) -> Iterator[str]:
     for count in (method.fell, method.surged, *(turned(signal, runs) for signal in (LEAKED, DISPLACED, DRIFTED))):
         yield f"{count}/{len(runs)}"
     yield f"{method.mean_of(lambda summary: summary.last):.2f}"
-    yield f"{method.mean_of(lambda summary: summary.em_after):.2f}"
+    exact_match = method.mean_of(lambda summary: summary.em_after)
+    yield "–" if math.isnan(exact_match) else f"{exact_match:.2f}"
 
 
 CELLS = "fell | entropy surged | mass leaked | displaced | ratios halved | reward, last | test EM"
