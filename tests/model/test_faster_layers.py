@@ -229,10 +229,13 @@ def test_rollouts_multiply_by_prepared_weights(
         with monkeypatch.context() as patched:
             patched.setattr("holdfast.model.hf.CastWeights", lambda *_: None)
             plain = run_rollouts(policy)
+        compared = 0
         for id_, (tokens, sampled) in plain.items():
             same = common_prefix(ready[id_][0], tokens)
             assert same == len(tokens) or autocast, "only in bf16 may a near tie go the other way"
-            assert ready[id_][1][:same] == pytest.approx(sampled[:same], abs=0.1 if autocast else 0.02)
+            assert ready[id_][1][:same] == pytest.approx(sampled[:same], abs=0.02)
+            compared += same
+        assert compared > 2 * len(plain)
 
 
 # ---- the last layer where it is read

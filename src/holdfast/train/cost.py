@@ -174,8 +174,8 @@ def speed(shape: Shape, *, bf16: bool = False) -> float:
     """Floating-point operations a second in a linear layer of this model, as it would be computed here."""
     layer = torch.nn.Linear(shape.hidden, shape.feed_forward, bias=False)
     rows = torch.zeros(_ROWS, shape.hidden)
-    if shape.hidden >= SHARING_FROM:
-        use_onednn(layer, bf16=bf16)
+    if shape.hidden >= SHARING_FROM and not bf16:
+        use_onednn(layer)
     seconds = []
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         for _ in range(5):
