@@ -40,8 +40,8 @@ def read_rows(
     *,
     what: str,
     on_skip: Callable[[Skipped], None] | None = None,
-) -> tuple[list[T], list[Skipped]]:
-    """`parse(row, line)` of every row of a file, in order, and the rows that were skipped.
+) -> list[T]:
+    """`parse(row, line)` of every row of a file, in order.
 
     `parse` raises `BadField` to skip a row. `what` names a row in messages ("question"). Skipped rows go to `on_skip`
     as they come, or, without it, into one logged warning. Blank lines hold no row. Raises `DataError` when the file
@@ -49,18 +49,12 @@ def read_rows(
     """
     path = Path(path)
     skipped: list[Skipped] = []
-
-    def collect(skip: Skipped) -> None:
-        skipped.append(skip)
-        if on_skip is not None:
-            on_skip(skip)
-
-    rows = list(iter_rows(path, parse, what=what, on_skip=collect))
-    if skipped and on_skip is None:
+    rows = list(iter_rows(path, parse, what=what, on_skip=on_skip or skipped.append))
+    if skipped:
         _log.warning(
             "%s: skipped %d of %d rows; the first: %s", path, len(skipped), len(rows) + len(skipped), skipped[0]
         )
-    return rows, skipped
+    return rows
 
 
 def iter_rows(

@@ -48,8 +48,7 @@ def read_questions(
             raise BadField("golden_answers", f"{shown} is empty without punctuation and articles")
         return replace(example, source=source, split=split, index=line - 1)
 
-    examples, _ = read_rows(path, parse, what="question", on_skip=on_skip)
-    return tuple(examples)
+    return tuple(read_rows(path, parse, what="question", on_skip=on_skip))
 
 
 def can_match(example: Example) -> bool:

@@ -111,8 +111,7 @@ def read_demonstrations(
             raise BadField("turns", f"none is a search or an answer: {_tags(protocol)}")
         return question, parsed
 
-    rows, _ = read_rows(path, parse, what="demonstration", on_skip=on_skip)
-    return rows
+    return read_rows(path, parse, what="demonstration", on_skip=on_skip)
 
 
 def _turn(turn: Any, field: str, protocol: SearchProtocol, *, last: bool) -> tuple[str, Observed]:

@@ -96,7 +96,7 @@ def proposition_1(arm: str) -> Claim:
 COLLAPSES = Claim(
     paper=a.LLDS_PAPER,
     where="section 1 and Figure 2 (v1)",
-    says="Plain GRPO on a search agent rises, then collapses.",
+    says="Plain GRPO on a search agent rises, then falls.",
     asks=FALL,
     test=judge.falls(GRPO),
 )

@@ -77,7 +77,7 @@ def text_of(results: Mapping[str, Any]) -> str:
         f"Recipe `{results['recipe']}`, seeds {seeds}. [How to read this page](README.md#how-to-read-a-page).",
     ]
     lines += ["", *_table(COLUMNS, arm_rows(results)), "", *(f"* {line}" for line in missing(results))]
-    if results["sweep"]["made"]:
+    if results["sweep"]["made"] and results["sweep"]["arms"]:
         lines += ["", *(f"* {line}" for line in r.sweep_lines(results))]
     lines += ["", "## Claims", ""]
     if papers := [claim["verdict"] for claim in results["claims"] if claim["paper"] != CONTROL]:
