@@ -37,7 +37,7 @@ golden: dev
 chaos: dev
 	HOLDFAST_CHAOS=$${HOLDFAST_CHAOS:-0} $(BIN)/python -m pytest tests/chaos $(ARGS)
 
-# Tests and benchmarks on one GPU, in 25 minutes at most: docs/reference/gpu.md.
+# Tests and benchmarks on one GPU, in 12 minutes: docs/reference/gpu.md.
 gpu: dev
 	$(BIN)/python benchmarks/gpu.py --docs docs/reference/gpu.md $(ARGS)
 
