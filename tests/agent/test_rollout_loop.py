@@ -71,7 +71,7 @@ def test_an_episode_that_searches_and_answers(run, tokenizer):
     (trajectory,), policy, stats = run({"a": [SEARCH, ANSWER]})
     assert (trajectory.status, trajectory.answer, trajectory.searches) == (Status.OK, "Orsa", 1)
     assert trajectory.example_id == "q/a"
-    assert (stats.tokens, stats.searches, stats.calls) == (sum(len(turn.tokens) for turn in trajectory.turns), 1, 1)
+    assert (stats.searches, stats.calls) == (1, 1)
     search, answer = trajectory.turns
     assert search.action == Search("lake") and search.hits == ("d1",)
     assert search.observation_text == tokenizer.decode(search.observation)
@@ -140,10 +140,10 @@ def test_a_prompt_that_fills_the_budget_is_an_error_not_a_wrong_answer(run):
     assert fine.status is Status.OK and fine.error is None
 
 
-def test_a_cut_observation_is_counted(run):
+def test_a_cut_observation_is_marked(run):
     protocol = replace(CLEAN, topk=1, max_observation_tokens=30)
-    (trajectory,), _, stats = run({"a": [SEARCH, ANSWER]}, protocol=protocol)
-    assert trajectory.turns[0].observation_truncated and stats.truncated_observations == 1
+    (trajectory,), _, _ = run({"a": [SEARCH, ANSWER]}, protocol=protocol)
+    assert trajectory.turns[0].observation_truncated
     assert not run({"a": [SEARCH, ANSWER]})[0][0].turns[0].observation_truncated
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.agent import searching
-from holdfast.agent.scheduler import Agent, ModelCall, ModelUsage, ToolCall, run_agents
+from holdfast.agent.scheduler import Agent, ModelCall, ToolCall, run_agents
 from holdfast.agent.searching import SEARCH, RolloutStats, SearchQueue, search_with_retries
 from holdfast.base import retries
 from holdfast.base.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable, RolloutError
@@ -93,19 +93,18 @@ def calculate(expression: str) -> ToolCall:
 
 
 def test_a_calculator_is_a_second_tool() -> None:
-    calculator, shelf, usage = Calculator(), Shelf(broken={"broken": 1}), ModelUsage()
+    calculator, shelf = Calculator(), Shelf(broken={"broken": 1})
     agents = {
         "a": asks(say(5), ToolCall(SEARCH, "lake"), calculate("2*3"), say(6, 7)),
         "b": asks(calculate("2*3"), calculate("1+2*3"), ToolCall(SEARCH, "broken")),
         "c": asks(),
     }
     tools = {SEARCH: SearchQueue(shelf, 1, retries=0), "calculator": calculator}
-    a, b, c = run_agents(agents, policy=Echo(), tools=tools, usage=usage)
+    a, b, c = run_agents(agents, policy=Echo(), tools=tools)
     assert a == [(5,), [Hit(Document("lake", "lake"), 1.0)], 6.0, (6, 7)]
     assert b[:2] == [6.0, 7.0] and isinstance(b[2], RetrievalError) and c == []
     assert sorted(calculator.computed) == ["1+2*3", "2*3", "2*3"], "asked anew, computed anew"
     assert shelf.queries == ["lake", "broken"]
-    assert usage.tokens == 3 and usage.decode_seconds > 0
 
 
 def test_equal_calls_that_wait_together_are_one() -> None:
@@ -182,7 +181,7 @@ def test_after_a_failure_queries_are_tried_one_by_one():
     assert isinstance(results[2], RetrievalError) and "no answer for bad" in str(results[2])
     assert retriever.calls == [["good", "flaky", "bad"], ["good"], ["flaky"], ["bad"], ["bad"], ["bad"]]
     assert len(pauses) == 3, "one pause a round whatever the number of queries"
-    assert (stats.calls, stats.retries) == (6, 3 + 1 + 1)
+    assert stats.calls == 6
 
 
 def test_searches_wait_together_for_a_server_that_is_away(monkeypatch):
@@ -222,7 +221,7 @@ def test_a_query_under_way_is_not_sent_again():
         wait(queue.pending, return_when=FIRST_COMPLETED)
         found += queue.poll()
     assert sorted(query for query, _ in found) == ["a", "b", "c"]
-    assert sorted(retriever.calls) == [["a", "b"], ["c"]] and stats.unique_queries == 3
+    assert sorted(retriever.calls) == [["a", "b"], ["c"]]
     queue.submit(["a"])
     wait(queue.pending)
     assert [query for query, _ in queue.poll()] == ["a"], "asked anew, searched anew"
@@ -232,9 +231,9 @@ def test_a_query_under_way_is_not_sent_again():
 def test_where_nobody_answers_not_every_query_waits_for_its_own_timeout():
     queries = [f"q{i}" for i in range(100)]
     retriever = away(dict.fromkeys(queries, 999), RetrieverTimeout)
-    results, stats = search_with_retries(retriever, queries, 1, Retries(2, backoff=0.0))
+    results, _ = search_with_retries(retriever, queries, 1, Retries(2, backoff=0.0))
     assert len(results) == 100 and all(isinstance(result, RetrieverTimeout) for result in results)
-    assert len(retriever.calls) == 1 + 2 * 8 and stats.retries == 2 * 8
+    assert len(retriever.calls) == 1 + 2 * 8
 
 
 def test_a_query_that_is_always_refused_does_not_end_the_patience_of_others():

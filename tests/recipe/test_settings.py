@@ -192,6 +192,15 @@ def test_a_control_forgets_the_files_settings_and_not_the_command_lines(tmp_path
         load(path, ["--loss.penalty.name=none", "--loss.penalty.gate=response"])
 
 
+def test_an_empty_table_switches_a_method_on(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("[loss.methods.nthr]\n")
+    assert load(path) == load(overrides=[f"{METHODS}nthr.on"]) and load(path).loss.methods.nthr.on
+    further = tmp_path / "further.toml"
+    further.write_text('extends = "own.toml"\nunset = ["loss.methods.nthr.on"]\n')
+    assert not load(further).loss.methods.nthr.on
+
+
 # ---- values that nothing can use
 
 DIGITS = "9" * 5000

@@ -140,7 +140,7 @@ def run_rollouts(
         retriever, protocol.topk, retries=retries, backoff_seconds=backoff_seconds, patience=patience, stats=stats
     )
     with closing(queue):
-        return run_agents(agents, policy=policy, tools={SEARCH: queue, **call_queue(protocol)}, usage=stats)
+        return run_agents(agents, policy=policy, tools={SEARCH: queue, **call_queue(protocol)})
 
 
 def call_queue(protocol: SearchProtocol) -> dict[str, Tool]:
@@ -174,10 +174,8 @@ def search_agent(
             state.take_hits(result)
         elif action is not None:
             state.take_result((yield ToolCall(CALL, (task.id, action))))
-        if completion.error is None:
-            stats.truncated_observations += state.turns[-1].observation_truncated
-            if on_turn is not None:
-                on_turn(task, state.turns[-1])
+        if completion.error is None and on_turn is not None:
+            on_turn(task, state.turns[-1])
     return state.trajectory(task.example_id)
 
 

@@ -7,11 +7,10 @@ nothing about the purpose of a call.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, fields
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from holdfast.base.errors import RolloutError
 from holdfast.model.policy import Policy, Request
@@ -57,28 +56,7 @@ class Tool(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class ModelUsage:
-    """What the model's calls cost; adds up over calls of the scheduler."""
-
-    decode_seconds: float = 0.0
-    """Seconds inside the policy."""
-    tokens: int = 0
-    """Sampled tokens."""
-
-    def add(self, other: Self) -> None:
-        """Add the counts and seconds of `other` to these."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
-
-def run_agents(
-    agents: Mapping[str, Agent[T]],
-    *,
-    policy: Policy,
-    tools: Mapping[str, Tool],
-    usage: ModelUsage | None = None,
-) -> list[T]:
+def run_agents(agents: Mapping[str, Agent[T]], *, policy: Policy, tools: Mapping[str, Tool]) -> list[T]:
     """Run every agent to its end; outcomes in the order of `agents`, whose keys are the ids of their requests.
 
     In each round the policy is polled once, the tools are given all calls that agents wait for, and finished calls
@@ -87,7 +65,6 @@ def run_agents(
 
     Raises `RolloutError` when agents wait for replies that neither the policy nor a tool is working on.
     """
-    usage = usage or ModelUsage()
     outcomes: dict[str, T] = {}
     ended: list[str] = []
     requests: list[Request] = []
@@ -125,12 +102,9 @@ def run_agents(
             policy.submit(requests)
             decoding.update(request.id for request in requests)
             ended, requests = [], []
-            started = time.perf_counter()
             completions = policy.poll() if decoding else []
-            usage.decode_seconds += time.perf_counter() - started
             for completion in completions:
                 decoding.remove(completion.id)
-                usage.tokens += len(completion.token_ids or ())
                 resume(completion.id, completion)
             for name, tool in tools.items():
                 tool.submit(waiting[name])
