@@ -196,23 +196,6 @@ class TokenBatch:
             mask = mask.select(torch.arange(len(self), device=index.device)[index].tolist())
         return self._map(lambda value: value[index], mask)
 
-    def split(self, rows: int | Sequence[Sequence[int]]) -> list[TokenBatch]:
-        """Cut into micro-batches: at most `rows` rows each, or the given lists of rows.
-
-        Raises:
-            ValueError: a size below 1, or lists that leave a row out or name one twice.
-        """
-        if isinstance(rows, int):
-            if rows < 1:
-                raise ValueError(f"split({rows}): a micro-batch needs at least one row")
-            rows = [range(i, min(i + rows, len(self))) for i in range(0, len(self), rows)]
-        if sorted(i for part in rows for i in part) != list(range(len(self))):
-            raise ValueError(
-                f"the parts must name each of the {len(self)} rows once, or an update would skip rows or count them "
-                "twice; use select for a subset"
-            )
-        return [self.select(part) for part in rows]
-
     def trim(self) -> TokenBatch:
         """Without the columns on the right that are padding in every row."""
         longest = int(self.lengths.max()) if len(self) else 0

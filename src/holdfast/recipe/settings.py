@@ -101,8 +101,8 @@ def assign(data: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def remove(data: dict[str, Any], dotted: str) -> None:
-    """Take a dotted name out of nested dicts, if it is there, with tables that are empty then: a method's would switch it
-    on."""
+    """Take a dotted name out of nested dicts, if it is there, and tables that are empty then: the one of a method would
+    switch it on."""
     section, _, key = dotted.rpartition(".")
     named = table(data, section)
     named.pop(key, None)

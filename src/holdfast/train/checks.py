@@ -39,7 +39,8 @@ class Prepared:
     needs: str | None
     """The memory, disk and time that training on a CPU needs, for a model in a folder."""
     notes: tuple[str, ...]
-    """Sentences: rows that were skipped, the number of passages, and how many are too long to be read whole."""
+    """Sentences: rows that were skipped, the number of passages, how many are too long to be read whole, settings that
+    may not be meant, and questions that splits share."""
 
 
 def prepare(config: Config, *, stage: str | None = None, continued: bool = False) -> Prepared:
@@ -91,6 +92,7 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
         notes.append(f"{named}: {len(passages):,} passages")
         if skeleton is not None:
             notes += _cut_passages(skeleton, load_protocol(config), passages)
+    notes += (*config_warnings(config), *overlap_warnings(questions))
     return Prepared(config=config, questions=questions, retrievers=retrievers, needs=needs, notes=tuple(notes))
 
 
