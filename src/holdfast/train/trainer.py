@@ -68,7 +68,6 @@ class Trainer:
         self._control = ControlTokens(self._tags, model.tokenizer, end_ids(model.model, model.tokenizer))
         self._sampler = SamplerWeights(config.faults, model.model) if config.faults.of_sampler else None
         self.question_order = QuestionOrder(questions, seed=config.run.seed)
-        self._answers = {example.id: example.golden_answers for example in questions}
         self.generator = torch.Generator().manual_seed(config.run.seed)
         self.completed_steps = 0
         self.rolling_out = False
@@ -191,15 +190,6 @@ class Trainer:
             self.learner.objective,
             pad_token_id=language_model.pad_token_id,
             device=language_model.device,
-            gold=self._gold_logprobs,
-        )
-
-    def _gold_logprobs(self, asked: Sequence[tuple[str, Sequence[int]]]) -> list[float]:
-        """For each (question id, context), the mean log-prob of the first golden answer behind it, in nats."""
-        protocol, tokenizer = self.agent.protocol, self.learner.language_model.tokenizer
-        answers = {id: protocol.answer_ids(self._answers[id][0], tokenizer) for id, _ in asked}
-        return self.learner.mean_logprobs(
-            [((*context, *opening), answer) for id, context in asked for opening, answer in [answers[id]]]
         )
 
     # ---- checkpoints
