@@ -82,13 +82,6 @@ METRICS: dict[str, str] = {
     "over incorrect rollouts.",
     "displacement/action_fraction": "Share of the actions of correct rollouts that the update made less likely. This "
     "is lazy likelihood displacement by Def. 4.1 with ε = 0.",
-    "displacement/per_sample/fraction": "Share of questions whose correct rollouts became less likely by an update on "
-    "this question alone (arXiv 2512.04220, Figure 3), from the weights before the step. All of "
-    "`displacement/per_sample/` needs `train.per_sample_every`.",
-    "displacement/per_sample/correct": "Displacement of correct rollouts by such updates, in nats per sampled token: "
-    "mean over the rollouts of these questions.",
-    "displacement/per_sample/incorrect": "The same of incorrect rollouts.",
-    "displacement/per_sample/questions": "Number of questions that had such an update.",
     "displacement/rollouts": "Number of rollouts on which displacement was measured.",
     "entropy/mean": "Mean entropy per sampled token, in nats, of the policy without truncation.",
     "entropy/before_observation": "The same over the tokens of first actions, which precede every observation.",
@@ -202,7 +195,6 @@ METRICS: dict[str, str] = {
     "time/rollout_s": "Seconds for rollouts.",
     "time/update_s": "Seconds for old log-probs and the update.",
     "time/displacement_s": "Seconds for measuring displacement.",
-    "time/per_sample_s": "Seconds for displacement per sample.",
     "time/step_s": "Seconds for the whole step, without evaluation.",
     "tokens_per_s": "Tokens of the rollout batch per second of the step, including prompts and observations.",
 }

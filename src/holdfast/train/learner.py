@@ -305,12 +305,6 @@ class Learner:
         assert batch.old_logprobs is not None
         return torch.where(batch.loss_mask, self.batch_logprobs(batch, plan) - batch.old_logprobs, 0.0)
 
-    def fresh(self) -> Learner:
-        """A learner of the same weights with the same loss and settings, and an optimizer without a past."""
-        learner = Learner(self.language_model, self.objective, self._train, self.sampling, self.reference)
-        learner.anchor, learner.learning_rate = self.anchor, self.learning_rate
-        return learner
-
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next optimizer step."""

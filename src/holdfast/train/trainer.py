@@ -35,13 +35,12 @@ from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import Example, QuestionOrder
 from holdfast.methods.operations import selected, weight_percentiles
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.policy import rollout_seed
 from holdfast.model.support import end_ids
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
 from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.critic import Critic
-from holdfast.train.displacement import measure_displacement, measure_per_sample
+from holdfast.train.displacement import measure_displacement
 from holdfast.train.learner import Learner, OldPass, Reference, SamplersWeights, make_learner
 from holdfast.train.listener import StepResult
 from holdfast.train.loading import make_agent
@@ -93,15 +92,6 @@ class Trainer:
             metrics["rollout/extra_questions"] = float(len(examples) - train.questions)
         batch, displacement = self.make_batch(learned), None
         if len(batch):
-            if train.per_sample_every and self.completed_steps % train.per_sample_every == 0:
-                with clock("per_sample"):
-                    metrics |= measure_per_sample(
-                        learner,
-                        batch,
-                        questions=train.per_sample_questions,
-                        mean_searches=metrics["rollout/searches"],
-                        seed=rollout_seed("per-sample", self.config.run.seed, self.completed_steps),
-                    )
             with clock("update"):
                 plan = learner.plan(batch, self.generator)
                 misplaced = self._control.misplaced(with_tokens(learned))
