@@ -19,14 +19,7 @@ from torch import Tensor
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics import first_action_matches
 from holdfast.agent.trajectory import Group, Invalid
-from holdfast.losses import (
-    clip_cov_mask,
-    first_action_mask,
-    ipo_mask,
-    off_policy_sequence_mask,
-    sampler_weights,
-    void_turn_mask,
-)
+from holdfast.losses import clip_cov_mask, ipo_mask, off_policy_sequence_mask, sampler_weights
 from holdfast.methods.credit import action_credit
 from holdfast.methods.registry import (
     IPO,
@@ -126,14 +119,14 @@ class _DropVoid(Operation):
         """Without rollouts with an invalid turn."""
         rollouts = [t for group in groups for t in group.trajectories]
         void = torch.tensor([any(isinstance(turn.action, Invalid) for turn in t.turns) for t in rollouts])
-        return batch.without(~void_turn_mask(batch.loss_mask, void[:, None]))
+        return batch.without(void[:, None])
 
 
 class _DropFirstActions(Operation):
     def on_rollouts(self, batch: TokenBatch, groups: Sequence[Group]) -> TokenBatch:
         """Without first actions of incorrect rollouts that a correct one shares."""
         matched = torch.tensor([bool(match) for group in groups for match in first_action_matches(group)])
-        return batch.without(~first_action_mask(batch.loss_mask, batch.action_ids, matched[:, None]))
+        return batch.without(matched[:, None] & (batch.action_ids == 1))
 
 
 # ---- the old policy
