@@ -31,7 +31,6 @@ from holdfast.losses import (
     sampler_weights,
     sapo_penalty,
     token_rewards,
-    topk_score_centering_loss,
     value_loss,
     whiten,
 )
@@ -64,7 +63,6 @@ TOKENS = {
         (lambda: sampler_weights(LP, LP, MASK, level="turn"), "level='turn'"),
         (lambda: sampler_weights(LP, LP, MASK, keep="drop"), "keep='drop'"),
         (lambda: sampler_weights(LP[0], LP[0], MASK[0], level="sequence"), "sums over each sequence"),
-        (lambda: topk_score_centering_loss(LP, LP, A, MASK), "the log-probs of k tokens at each"),
         # a list, an array or nothing in place of a tensor
         (lambda: nll_loss([[0.1]], A, MASK), "^logprobs must be a tensor, not a list; torch.as_tensor makes"),
         (lambda: clipped_policy_loss(LP, None, A, MASK), "^old_logprobs must be a tensor, not None"),
