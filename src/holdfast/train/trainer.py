@@ -18,7 +18,7 @@ import torch
 
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.control import ControlTokens, control_metrics, turn_metrics
+from holdfast.agent.control import ControlTokens, control_metrics
 from holdfast.agent.measures import centering_metrics, negative_metrics, observation_metrics
 from holdfast.agent.metrics import (
     advantage_metrics,
@@ -63,8 +63,8 @@ class Trainer:
         self.config, self.agent, self.learner, self.critic = config, agent, learner, critic
         self._methods = config.loss.methods
         model = learner.language_model
-        self._tags = agent.protocol.control_tags(model.tokenizer)
-        self._control = ControlTokens(self._tags, model.tokenizer, end_ids(model.model, model.tokenizer))
+        tags, ends = agent.protocol.control_tags(model.tokenizer), end_ids(model.model, model.tokenizer)
+        self._control = ControlTokens(tags, model.tokenizer, ends)
         self._sampler = SamplerWeights(config.faults, model.model) if config.faults.of_sampler else None
         self.question_order = QuestionOrder(questions, seed=config.run.seed)
         self.generator = torch.Generator().manual_seed(config.run.seed)
@@ -87,7 +87,7 @@ class Trainer:
         except BaseException:
             self.question_order.restore(position)  # this step did not happen: a checkpoint now is that of the last one
             raise
-        metrics = rollout_metrics(groups) | retrieval_metrics(stats) | turn_metrics(groups, self._tags)
+        metrics = rollout_metrics(groups) | retrieval_metrics(stats)
         if self._methods.dynamic_sampling.on:
             metrics["rollout/extra_questions"] = float(len(examples) - train.questions)
         batch, displacement = self.make_batch(learned), None
