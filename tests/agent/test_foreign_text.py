@@ -61,7 +61,6 @@ def written(protocol: SearchProtocol, tokenizer: Any, text: str) -> Iterator[lis
     yield list(protocol.observe(hits(text), tokenizer).token_ids)
     opened, closed = protocol.information_tags
     yield protocol.encode_observation(f"\n\n{opened}{text}{closed}\n\n", tokenizer)
-    yield list(protocol.answer_ids(text, tokenizer)[1])
 
 
 def spoken(protocol: SearchProtocol, tokenizer: Any, text: str) -> Iterator[list[int]]:

@@ -80,7 +80,6 @@ CONTRADICTIONS = {
     "other groups with a critic": [*GAE, f"{METHODS}dynamic_sampling.rounds=2"],
     "a KL of rewards without a critic": ["--reward.kl=0.05"],
     "a critic of nothing": ["--critic.lr=0.003", "--loss.advantage=reinforce"],
-    "a critic of one question": [*GAE, "--train.per_sample_every=5"],
     # tools
     "tools of the tiny model": ["--protocol.preset=tools"],
     "tools without a template": [*OWN, "--protocol.preset=tools", "--model.chat_template=none"],

@@ -175,7 +175,7 @@ class TokenBatch:
         return self.loss_mask if self.excluded is None else self.loss_mask & ~self.excluded
 
     def without(self, tokens: Tensor) -> TokenBatch:
-        """The loss leaves out these tokens too, bool [B, T]."""
+        """The loss leaves out these tokens too, bool [B, T], or these rows, bool [B, 1]."""
         tokens = self.loss_mask & tokens
         return replace(self, excluded=tokens if self.excluded is None else self.excluded | tokens)
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.metrics import per_token_mean
 from holdfast.methods.nthr import nthr_factors, output_layer, rows_for_nthr
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.logprobs import hidden_states, log_distributions, logprobs_and_mass, masked_logprobs
@@ -100,10 +99,6 @@ class Learner:
             shuffled(rows, steps, generator) if self._train.minibatches == "shuffled" else in_order(rows, steps)
         )
         ids = [row[:length] for row, length in zip(batch.token_ids.tolist(), batch.lengths.tolist(), strict=True)]
-        return self._cut(ids, minibatches)
-
-    def _cut(self, ids: Sequence[Sequence[int]], minibatches: Sequence[Sequence[int]]) -> Plan:
-        """The rows of each mini-batch as micro-batches."""
         if packable(self.language_model.model):
             return plan_alike(ids, minibatches, self._train.micro_batch_tokens)
         device = self.language_model.device
@@ -270,25 +265,6 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         return total
 
-    @torch.no_grad()
-    def mean_logprobs(self, probes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
-        """For each (context, continuation), token ids, the mean log-prob of the continuation's tokens, in nats."""
-        device, pad_token_id = self.language_model.device, self.language_model.pad_token_id
-        means = [0.0] * len(probes)
-        rows = [[*context, *continuation] for context, continuation in probes]
-        (parts,) = self._cut(rows, [range(len(rows))])
-        for part in parts:
-            width = max(len(rows[i]) for i in part)
-            ids = torch.full((len(part), width), pad_token_id)
-            mask = torch.zeros(ids.shape, dtype=torch.bool)
-            for row, i in enumerate(part):
-                ids[row, : len(rows[i])] = torch.tensor(rows[i])
-                mask[row, len(probes[i][0]) : len(rows[i])] = True
-            logprobs, _ = self.logprobs(ids.to(device), mask.to(device))
-            for i, mean in zip(part, per_token_mean(logprobs, mask.to(device)).tolist(), strict=True):
-                means[i] = mean
-        return means
-
     def _current(self, micro: TokenBatch) -> tuple[TokenBatch, Tensor, Tensor | None]:
         """The batch, with `log_mass` if a method needs it; log-probs `[B, T]` of the loss under the present weights;
         entropies, if the loss has them."""
@@ -328,12 +304,6 @@ class Learner:
         """
         assert batch.old_logprobs is not None
         return torch.where(batch.loss_mask, self.batch_logprobs(batch, plan) - batch.old_logprobs, 0.0)
-
-    def fresh(self) -> Learner:
-        """A learner of the same weights with the same loss and settings, and an optimizer without a past."""
-        learner = Learner(self.language_model, self.objective, self._train, self.sampling, self.reference)
-        learner.anchor, learner.learning_rate = self.anchor, self.learning_rate
-        return learner
 
     @property
     def learning_rate(self) -> float:
