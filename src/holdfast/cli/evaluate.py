@@ -10,7 +10,7 @@ import typer
 from holdfast.base.errors import ConfigError
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.recipes import find
-from holdfast.cli.runs import complete_run, in_runs
+from holdfast.cli.runs import WHICH_CHECKPOINT, complete_run, in_runs
 from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
 
 METHOD_NAMES = ("direct", "cot", "rag", "ircot", "search-o1", "r1", "search-r1")
@@ -99,11 +99,7 @@ def run(
     ] = None,
     checkpoint: Annotated[
         str,
-        typer.Option(
-            metavar="WHICH",
-            help="Checkpoint of the run: `last`, `best`, a step or a folder; `all`: every saved checkpoint, for "
-            "scores over training.",
-        ),
+        typer.Option(metavar="WHICH", help=f"{WHICH_CHECKPOINT}; `all`: every saved one, for scores over training."),
     ] = "last",
     scorer: Annotated[
         Literal["table", "unicode", "official"],
