@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.agent import searching
-from holdfast.agent.scheduler import Agent, ModelCall, ModelUsage, ToolCall, run_agents
+from holdfast.agent.scheduler import Agent, ModelUsage, ToolCall, run_agents
 from holdfast.agent.searching import SEARCH, RolloutStats, SearchQueue, search_with_retries
 from holdfast.base import retries
 from holdfast.base.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable, RolloutError
@@ -75,11 +75,11 @@ class Echo:
         return [ids for name, ids in self.log if name == kind and ids]
 
 
-def say(*token_ids: int, seed: int = 0) -> ModelCall:
-    return ModelCall(token_ids or (1,), 8, (), seed)
+def say(id: str, *token_ids: int) -> Request:
+    return Request(id=id, token_ids=token_ids or (1,), max_new_tokens=8, stop=(), seed=0)
 
 
-def asks(*calls: ModelCall | ToolCall) -> Agent[list[Any]]:
+def asks(*calls: Request | ToolCall) -> Agent[list[Any]]:
     """Makes these calls; its outcome is what they returned."""
     replies = []
     for call in calls:
@@ -95,7 +95,7 @@ def calculate(expression: str) -> ToolCall:
 def test_a_calculator_is_a_second_tool() -> None:
     calculator, shelf, usage = Calculator(), Shelf(broken={"broken": 1}), ModelUsage()
     agents = {
-        "a": asks(say(5), ToolCall(SEARCH, "lake"), calculate("2*3"), say(6, 7)),
+        "a": asks(say("a", 5), ToolCall(SEARCH, "lake"), calculate("2*3"), say("a", 6, 7)),
         "b": asks(calculate("2*3"), calculate("1+2*3"), ToolCall(SEARCH, "broken")),
         "c": asks(),
     }
@@ -110,17 +110,17 @@ def test_a_calculator_is_a_second_tool() -> None:
 
 def test_equal_calls_that_wait_together_are_one() -> None:
     calculator = Calculator()
-    agents = {id: asks(say(), calculate("1+1")) for id in "abc"}
+    agents = {id: asks(say(id), calculate("1+1")) for id in "abc"}
     assert run_agents(agents, policy=Echo(at_once=2), tools={"calculator": calculator}) == [[(1,), 2.0]] * 3
     assert calculator.computed == ["1+1"] * 2, "a and b wait together, c comes a round later"
 
 
 def test_requests_follow_completions_and_then_results() -> None:
     agents = {
-        "a": asks(say(), calculate("1+1"), say()),
-        "b": asks(say(), say()),
-        "c": asks(say()),
-        "d": asks(say(), calculate("1+1"), say()),
+        "a": asks(say("a"), calculate("1+1"), say("a")),
+        "b": asks(say("b"), say("b")),
+        "c": asks(say("c")),
+        "d": asks(say("d"), calculate("1+1"), say("d")),
     }
     policy = Echo(at_once=4)
     run_agents(agents, policy=policy, tools={"calculator": Calculator()})
@@ -129,7 +129,7 @@ def test_requests_follow_completions_and_then_results() -> None:
 
 
 def broken() -> Agent[Any]:
-    yield say()
+    yield say("a")
     raise KeyError("a bug")
 
 
@@ -153,7 +153,7 @@ class Mute(Echo):
             RolloutError,
             "agent a calls the tool 'drill', but `tools` has calculator",
         ),
-        (lambda: asks(say()), Mute(), RolloutError, "the policy has nothing to do, but 1 requests are unanswered"),
+        (lambda: asks(say("a")), Mute(), RolloutError, "the policy has nothing to do, but 1 requests are unanswered"),
         (lambda: asks(calculate("1")), Echo(), RolloutError, "the tools have nothing to do, but 1 requests"),
     ],
 )

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.agent.calling import CALL, CallQueue
 from holdfast.agent.protocol import SearchProtocol, render_prompt
-from holdfast.agent.scheduler import Agent, ModelCall, Tool, ToolCall, run_agents
+from holdfast.agent.scheduler import Agent, Tool, ToolCall, run_agents
 from holdfast.agent.searching import SEARCH, RolloutStats, SearchQueue
 from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import ToolProtocol
 from holdfast.agent.trajectory import Search, Trajectory, Turn
 from holdfast.base.errors import RetrievalError
-from holdfast.model.policy import Policy
+from holdfast.model.policy import Policy, Request
 from holdfast.model.tokens import Tokenizer
 from holdfast.retrieval.types import Retriever
 
@@ -165,7 +165,9 @@ def search_agent(
         protocol = replace(protocol, max_total_tokens=longest)
     state = RolloutState(task.prompt, protocol, tokenizer)
     while remaining := state.remaining_tokens():
-        completion = yield ModelCall(tuple(state.context), remaining, protocol.stop, task.seed)
+        completion = yield Request(
+            id=task.id, token_ids=tuple(state.context), max_new_tokens=remaining, stop=protocol.stop, seed=task.seed
+        )
         action = state.take_turn(completion)
         if isinstance(action, Search):
             stats.searches += 1
@@ -194,7 +196,7 @@ def lose_searches(agent: Agent[T], probability: float) -> Agent[T]:
         except StopIteration as end:
             result: T = end.value
             return result
-        if isinstance(call, ModelCall):
+        if isinstance(call, Request):
             calls, seed = calls + 1, call.seed
         elif call.tool == SEARCH and random.Random(f"{seed}-{calls}").random() < probability:
             reply = ()

@@ -1,6 +1,6 @@
 """Many agents at once: calls of the model and of tools interleaved, without a barrier between turns.
 
-An agent is a generator. It yields a `ModelCall` and is sent a `Completion`, yields a `ToolCall` and is sent what the
+An agent is a generator. It yields a `Request` and is sent a `Completion`, yields a `ToolCall` and is sent what the
 tool returned, and returns its outcome. It knows no batch, no server and no other agent; the scheduler knows no tool and
 nothing about the purpose of a call.
 """
@@ -8,7 +8,7 @@ nothing about the purpose of a call.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Hashable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
@@ -20,16 +20,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCall:
-    """One turn of the model; `Request` describes the fields. The reply is a `Completion`."""
-
-    token_ids: Sequence[int]
-    max_new_tokens: int
-    stop: tuple[str, ...]
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call of a tool. The reply is whatever the tool's queue returns, failures included."""
 
@@ -37,7 +27,7 @@ class ToolCall:
     argument: Hashable
 
 
-Agent: TypeAlias = Generator[ModelCall | ToolCall, Any, T]
+Agent: TypeAlias = Generator[Request | ToolCall, Any, T]
 
 
 class Tool(Protocol):
@@ -101,16 +91,8 @@ def run_agents(
             outcomes[id] = end.value
             ended.append(id)
             return
-        if isinstance(call, ModelCall):
-            requests.append(
-                Request(
-                    id=id,
-                    token_ids=call.token_ids,
-                    max_new_tokens=call.max_new_tokens,
-                    stop=call.stop,
-                    seed=call.seed,
-                )
-            )
+        if isinstance(call, Request):
+            requests.append(call)
         elif call.tool in waiting:
             waiting[call.tool].setdefault(call.argument, []).append(id)
         else:

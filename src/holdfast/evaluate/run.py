@@ -169,13 +169,13 @@ class Evaluation:
 
     def _agent(self, example: Example, k: int) -> Agent[Attempt]:
         model, conversation = self.model, self.method.bare if self.bare else self.method.conversation
-        seed = rollout_seed("evals", model.config.run.seed, example.id, k)
+        id, seed = _id(example, k), rollout_seed("evals", model.config.run.seed, example.id, k)
         if conversation is not None:
             limits = LIMITS if set_of(example) in MULTI_HOP_SETS else SINGLE_HOP_LIMITS
             encoder = PromptEncoder(model.tokenizer, self.protocol.template, model.positions)
-            return converse(conversation(example.question.strip(), limits), encoder, seed)
+            return converse(conversation(example.question.strip(), limits), encoder, id, seed)
         prompt = tuple(render_prompt(example.question, self.protocol, model.tokenizer))
-        task = Task(id=_id(example, k), example_id=example.id, prompt=prompt, seed=seed)
+        task = Task(id=id, example_id=example.id, prompt=prompt, seed=seed)
         return run_search_agent(task, self.protocol, model.tokenizer)
 
     def _row(self, example: Example, k: int, attempt: Attempt) -> Row:
