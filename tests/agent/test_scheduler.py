@@ -99,7 +99,7 @@ def test_a_calculator_is_a_second_tool() -> None:
         "b": asks(calculate("2*3"), calculate("1+2*3"), ToolCall(SEARCH, "broken")),
         "c": asks(),
     }
-    tools = {SEARCH: SearchQueue(shelf, 1, retries=0), "calculator": calculator}
+    tools = {SEARCH: SearchQueue(shelf, 1, retries=Retries(0)), "calculator": calculator}
     a, b, c = run_agents(agents, policy=Echo(), tools=tools, usage=usage)
     assert a == [(5,), [Hit(Document("lake", "lake"), 1.0)], 6.0, (6, 7)]
     assert b[:2] == [6.0, 7.0] and isinstance(b[2], RetrievalError) and c == []
@@ -191,7 +191,7 @@ def test_searches_wait_together_for_a_server_that_is_away(monkeypatch):
     monkeypatch.setattr(retries, "monotonic", lambda: sum(pauses))
 
     shelf = Shelf(broken={"a": 5, "b": 99, "c": 99}, error=RetrieverUnreachable)
-    queue = SearchQueue(shelf, 1, retries=1, backoff_seconds=0.5, patience=60)
+    queue = SearchQueue(shelf, 1, retries=Retries(1, patience=60))
     queue.submit(["a"])
     assert queue.poll() == [("a", hits_of("a"))] and len(pauses) == 5
     pauses.clear()
@@ -212,7 +212,7 @@ def test_a_query_under_way_is_not_sent_again():
             return super().search(queries, k)
 
     retriever, stats = Gated(in_process=False), RolloutStats()
-    queue = SearchQueue(retriever, 1, retries=0, backoff_seconds=0, stats=stats)
+    queue = SearchQueue(retriever, 1, retries=Retries(0), stats=stats)
     queue.submit(["a", "b", "a"])
     queue.submit(["b", "c"])
     assert queue.pending and queue.poll() == []
@@ -256,7 +256,7 @@ def test_a_query_that_is_always_refused_does_not_end_the_patience_of_others():
 
 def test_closing_ends_the_pauses_of_a_search():
     retriever = away({"a": 999}, RetrieverUnreachable)
-    queue = SearchQueue(retriever, 1, retries=3, backoff_seconds=60)
+    queue = SearchQueue(retriever, 1, retries=Retries(3, backoff=60))
     queue.submit(["a"])
     (call,) = queue.pending
     wait_for(lambda: retriever.calls, minutes=1)

@@ -20,7 +20,7 @@ from holdfast.agent.protocol import render_prompt
 from holdfast.agent.scheduler import Agent, run_agents
 from holdfast.agent.searching import SEARCH, SearchQueue
 from holdfast.base.errors import RolloutError
-from holdfast.base.retries import PATIENCE
+from holdfast.base.retries import PATIENCE, Retries
 from holdfast.base.scoring import MODES, Mode, exact_match, f1, in_passages, sub_em
 from holdfast.data.files import unmatched
 from holdfast.data.questions import Example
@@ -164,7 +164,7 @@ class Evaluation:
         calls = call_queue(self.protocol)
         if self.retriever is None:
             return run_agents(agents, policy=self.model.policy, tools=calls)
-        with closing(SearchQueue(self.retriever, self.protocol.topk, patience=PATIENCE)) as queue:
+        with closing(SearchQueue(self.retriever, self.protocol.topk, retries=Retries(patience=PATIENCE))) as queue:
             return run_agents(agents, policy=self.model.policy, tools={SEARCH: queue, **calls})
 
     def _agent(self, example: Example, k: int) -> Agent[Attempt]:
