@@ -16,6 +16,7 @@ from holdfast.agent.protocol import CLEAN
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Answer, Invalid, Search, Status
 from holdfast.base.errors import RetrievalError
+from holdfast.base.retries import Retries
 from holdfast.model.hf import HFPolicy
 from holdfast.retrieval.types import Document
 
@@ -43,7 +44,8 @@ def run(tokenizer, scripted):
             for i, id in enumerate(script)
         ]
         stats = RolloutStats()
-        settings = {"backoff_seconds": 0.0, "protocol": protocol or replace(CLEAN, topk=1), "stats": stats} | settings
+        protocol = protocol or replace(CLEAN, topk=1)
+        settings = {"retries": Retries(backoff=0.0), "protocol": protocol, "stats": stats} | settings
         done = run_rollouts(tasks, policy=policy, retriever=retriever or lakes(), tokenizer=tokenizer, **settings)
         return done, policy, stats
 
@@ -151,7 +153,7 @@ def test_a_cut_observation_is_marked(run):
 def test_a_broken_search_ends_its_episode_alone(run, in_process):
     retriever = lakes(broken={"town": 99}, in_process=in_process)
     script = {"a": [SEARCH, ANSWER], "b": [SEARCH_TOWN, ANSWER], "c": [SEARCH_TOWN, ANSWER]}
-    (a, b, c), policy, stats = run(script, retriever=retriever, retries=2)
+    (a, b, c), policy, stats = run(script, retriever=retriever)
     assert a.status is Status.OK
     assert b.status is c.status is Status.RETRIEVAL_FAILED
     assert (a.error, b.error, c.error) == (None, "no answer for town", "no answer for town")
@@ -180,7 +182,8 @@ def test_decoding_goes_on_while_a_search_is_out(run, scripted):
                 raise RetrievalError("the policy stood still")
             return super().search(queries, k)
 
-    (a, *_), _, _ = run(script, policy=policy, retriever=Slow(lambda query: [LAKE], in_process=False), retries=0)
+    slow = Slow(lambda query: [LAKE], in_process=False)
+    (a, *_), _, _ = run(script, policy=policy, retriever=slow, retries=Retries(0))
     assert a.status is Status.OK and a.turns[0].hits == ("d1",)
 
 

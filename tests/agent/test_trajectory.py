@@ -97,7 +97,7 @@ def test_mixed_groups_have_a_contrast_and_failures_are_none():
 # ---- batches
 
 
-PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "query_mask", "rollout_logprobs")
+PER_TOKEN = ("token_ids", "loss_mask", "action_ids", "answer_mask", "query_mask", "rollout_logprobs")
 OPTIONAL = (
     *("old_logprobs", "old_entropy", "ref_logprobs", "anchor_logprobs", "sampler_logprobs"),
     *("policy_weights", "log_mass", "old_log_mass", "misplaced"),
@@ -130,7 +130,7 @@ def test_rows_are_the_trajectories_padded_on_the_right():
     for name in PER_TOKEN:
         got = getattr(batch, name)
         for row, t in zip(got.tolist(), rows, strict=True):
-            want = [1] * len(t.token_ids) if name == "attention_mask" else list(getattr(t, name))
+            want = list(getattr(t, name))
             assert row == want + [fill.get(name, 0)] * (11 - len(want)), name
     assert batch.advantages.tolist() == [[0.0], [0.0], [0.0]]
     assert batch.correct.tolist() == [True, False, False]

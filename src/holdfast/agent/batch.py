@@ -47,8 +47,8 @@ class TokenBatch:
 
     token_ids: Tensor = field(metadata=_PER_TOKEN)
     """int64 [B, T]: prompt, turns and observations, token for token what the model saw."""
-    attention_mask: Tensor = field(metadata=_PER_TOKEN)
-    """int64 [B, T]: 1 on real tokens, 0 on padding."""
+    lengths: Tensor = field(metadata=_PER_ROW)
+    """int64 [B]: real tokens of each row. What follows them is padding."""
     loss_mask: Tensor = field(metadata=_PER_TOKEN)
     """bool [B, T]: True on tokens the model sampled. All False in rows that are not `valid`."""
     action_ids: Tensor = field(metadata=_PER_TOKEN)
@@ -141,7 +141,7 @@ class TokenBatch:
         rewards = [float("nan") if t.reward is None else t.reward for t in trajectories]
         return cls(
             token_ids=pad(sequences, pad_token_id, torch.long),
-            attention_mask=pad([[1] * len(s) for s in sequences], 0, torch.long),
+            lengths=torch.tensor([len(s) for s in sequences]),
             loss_mask=pad([t.loss_mask for t in trajectories], False, torch.bool),
             action_ids=pad([t.action_ids for t in trajectories], 0, torch.long),
             answer_mask=pad([t.answer_mask for t in trajectories], False, torch.bool),
@@ -156,11 +156,6 @@ class TokenBatch:
 
     def __len__(self) -> int:
         return self.token_ids.shape[0]
-
-    @property
-    def lengths(self) -> Tensor:
-        """int64 [B]: real tokens of each row."""
-        return self.attention_mask.sum(-1)
 
     @property
     def penalty_logprobs(self) -> Tensor:

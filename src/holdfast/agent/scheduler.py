@@ -1,13 +1,13 @@
 """Many agents at once: calls of the model and of tools interleaved, without a barrier between turns.
 
-An agent is a generator. It yields a `ModelCall` and is sent a `Completion`, yields a `ToolCall` and is sent what the
+An agent is a generator. It yields a `Request` and is sent a `Completion`, yields a `ToolCall` and is sent what the
 tool returned, and returns its outcome. It knows no batch, no server and no other agent; the scheduler knows no tool and
 nothing about the purpose of a call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Hashable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -19,16 +19,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCall:
-    """One turn of the model; `Request` describes the fields. The reply is a `Completion`."""
-
-    token_ids: Sequence[int]
-    max_new_tokens: int
-    stop: tuple[str, ...]
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call of a tool. The reply is whatever the tool's queue returns, failures included."""
 
@@ -36,7 +26,7 @@ class ToolCall:
     argument: Hashable
 
 
-Agent: TypeAlias = Generator[ModelCall | ToolCall, Any, T]
+Agent: TypeAlias = Generator[Request | ToolCall, Any, T]
 
 
 class Tool(Protocol):
@@ -78,16 +68,8 @@ def run_agents(agents: Mapping[str, Agent[T]], *, policy: Policy, tools: Mapping
             outcomes[id] = end.value
             ended.append(id)
             return
-        if isinstance(call, ModelCall):
-            requests.append(
-                Request(
-                    id=id,
-                    token_ids=call.token_ids,
-                    max_new_tokens=call.max_new_tokens,
-                    stop=call.stop,
-                    seed=call.seed,
-                )
-            )
+        if isinstance(call, Request):
+            requests.append(call)
         elif call.tool in waiting:
             waiting[call.tool].setdefault(call.argument, []).append(id)
         else:

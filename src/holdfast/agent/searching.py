@@ -91,7 +91,7 @@ def search_with_retries(
 
 def search_patiently(retriever: Retriever, query: str, k: int) -> list[Hit]:
     """The hits of one query, tried again as a rollout would. Raises `RetrievalError`."""
-    (result,), _ = search_with_retries(retriever, [query], k, Retries(2, backoff=0.5, patience=PATIENCE))
+    (result,), _ = search_with_retries(retriever, [query], k, Retries(patience=PATIENCE))
     if isinstance(result, RetrievalError):
         raise result
     return result
@@ -109,13 +109,10 @@ class SearchQueue:
         retriever: Retriever,
         k: int,
         *,
-        retries: int = 2,
-        backoff_seconds: float = 0.5,
-        patience: float = 0.0,
+        retries: Retries | None = None,
         stats: RolloutStats | None = None,
     ) -> None:
-        self._retriever, self._k = retriever, k
-        self._retries = Retries(retries, backoff=backoff_seconds, patience=patience)
+        self._retriever, self._k, self._retries = retriever, k, retries or Retries()
         self._stats = stats or RolloutStats()
         self._threads = None if retriever.in_process else Workers(_THREADS, "search")
         self._done: list[tuple[str, SearchResult]] = []

@@ -15,12 +15,19 @@ from holdfast.data.questions import Example
 from holdfast.recipe import Config, require
 from holdfast.recipe.paths import QUESTIONS, passages_of
 from holdfast.recipe.validation import check_training
+from holdfast.train.loading import (
+    Questions,
+    Retrievers,
+    load_protocol,
+    load_questions,
+    load_retrievers,
+    skipped_rows,
+)
 
 if TYPE_CHECKING:
     from holdfast.agent.protocol import SearchProtocol
     from holdfast.model.language_model import LanguageModel
     from holdfast.retrieval.types import Document
-    from holdfast.train.loading import Questions, Retrievers
 
 _PROMPTS = 16
 """Prompts checked per split, the longest first: rendering a hundred thousand would take a minute."""
@@ -53,8 +60,6 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
     `stage` as in `check_training`. With `continued`, a checkpoint holds the critic, and the one that it began with may
     be gone. Raises `HoldfastError`.
     """
-    from holdfast.train.loading import load_protocol, load_questions, load_retrievers, skipped_rows
-
     notes: list[str] = []
     demonstrations = ("warm_start.data",) if config.warm_start.steps else ()
     require(config, *QUESTIONS, *passages_of(config), *demonstrations, "model.path", "model.chat_template", "run.code")
@@ -150,7 +155,6 @@ def _needs(config: Config, skeleton: LanguageModel, questions: Questions) -> str
     from holdfast.model.language_model import has_adapters, pick_device
     from holdfast.model.support import refuse_unsupported
     from holdfast.train.cost import cost_of
-    from holdfast.train.loading import load_protocol
     from holdfast.train.threads import set_up_torch
 
     refuse_unsupported(skeleton.model)

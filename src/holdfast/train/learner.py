@@ -138,8 +138,9 @@ class Learner:
         """
         of_rows = list(itertools.chain.from_iterable(plan))
         scored = rows_for_nthr(batch).tolist() if self._nthr else [False] * len(batch)
-        hidden: dict[int, Tensor] = {}
-        micros = [self._policy_pass(batch.select(rows).trim(), rows, misplaced, scored, hidden) for rows in of_rows]
+        passes = [self._policy_pass(batch.select(rows).trim(), rows, misplaced, scored) for rows in of_rows]
+        micros = [micro for micro, _ in passes]
+        hidden = {row: state for _, states in passes for row, state in states.items()}
         entropy = sum(float(micro.old_entropy.sum()) for micro in micros if micro.old_entropy is not None)
 
         def of_all(field: str) -> Tensor:
@@ -165,10 +166,9 @@ class Learner:
         rows: Sequence[int],
         misplaced: SamplingMask | None,
         scored: Sequence[bool],
-        hidden: dict[int, Tensor],
-    ) -> TokenBatch:
-        """With log-probs and entropies under the weights as they are, over the whole vocabulary. `hidden` gets, by row
-        of the batch, float [n, d], the states that predict its n sampled tokens, if the row is `scored`."""
+    ) -> tuple[TokenBatch, dict[int, Tensor]]:
+        """With log-probs and entropies under the weights as they are, over the whole vocabulary; and, for each row of
+        the batch that is `scored`, float [n, d], the states that predict its n sampled tokens."""
         log_mass = None
         nothing: AbstractContextManager[list[Tensor]] = nullcontext([])
         with hidden_states(self.language_model.model) if any(scored) else nothing as states:
@@ -177,10 +177,11 @@ class Learner:
             else:
                 wanted = misplaced.select(rows).to(micro.token_ids.device)
                 old, entropy, log_mass = self._logprobs_and_mass(micro, wanted, entropy=True)
+        hidden: dict[int, Tensor] = {}
         for of_micro in states:
             by_row = of_micro.split(micro.loss_mask[:, 1:].sum(-1).tolist())
-            hidden.update({row: state.clone() for row, state in zip(rows, by_row, strict=True) if scored[row]})
-        return replace(micro, old_logprobs=old, old_entropy=entropy, misplaced=log_mass)
+            hidden |= {row: state.clone() for row, state in zip(rows, by_row, strict=True) if scored[row]}
+        return replace(micro, old_logprobs=old, old_entropy=entropy, misplaced=log_mass), hidden
 
     def _sampler_pass(self, micro: TokenBatch, sampler: SamplersWeights | None) -> TokenBatch:
         """With what the sampler could draw: the loss is over it, or methods read its log-mass."""
