@@ -15,14 +15,7 @@ from holdfast.data.questions import Example
 from holdfast.recipe import Config, require
 from holdfast.recipe.paths import QUESTIONS, passages_of
 from holdfast.recipe.validation import check_training
-from holdfast.train.loading import (
-    Questions,
-    Retrievers,
-    load_protocol,
-    load_questions,
-    load_retrievers,
-    skipped_rows,
-)
+from holdfast.train.loading import Questions, Retrievers, load_protocol, load_questions, load_retrievers, skipped_rows
 
 if TYPE_CHECKING:
     from holdfast.agent.protocol import SearchProtocol
