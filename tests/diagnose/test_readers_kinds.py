@@ -37,6 +37,21 @@ def completions() -> str:
     )
 
 
+def notebook(*outputs: object) -> str:
+    cells = [{"cell_type": "markdown", "source": "x"}, {"cell_type": "code", "outputs": outputs}]
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4})
+
+
+SHOWN = [
+    '<progress value="6" max="6"></progress>',
+    "<table><tr><th>Step</th><th>Training Loss</th><th>reward</th></tr>\n<tr><td>1</td><td>0.2</td><td>9</td></tr>",
+    "<tr><td>2</td><td>0.1</td><td>8</td></tr></table>\n",
+    '<table border="1">\n <thead><tr style="x: y;"><th>Step</th><th>kl / x</th><th>reward</th></tr></thead>\n',
+    *lines("<tr>\n<td>{i}</td>\n<td>No Log</td><td> <b>{r}</b></td></tr>").splitlines(keepends=True),
+    "</tbody></table><p>9\t9\t9",
+]
+
+
 KINDS = {
     "counts.log": lines("{i}/6 | loss=0.50 | reward={r}"),
     "epochs.log": lines("Epoch:[1/1]({i}/6), Reward: {r}, KL_ref: 0.0010, Avg Response Len: 271.38"),
@@ -54,6 +69,11 @@ KINDS = {
     ),
     "names.csv": "step,Avg. Reward\n" + lines("{i},{r}"),
     "completions.jsonl": completions(),
+    "table.ipynb": notebook(
+        {"data": {"text/html": SHOWN, "text/plain": ["<HTML>"]}}, {"text": "step 1 loss 1 reward 9"}
+    ),
+    "printed.ipynb": notebook({"text": ["Rewards: 44 (0.30%)\n"]}, {"text": [*lines("step {i} reward {r} loss 0")]}),
+    "result.ipynb": notebook({"data": {"text/plain": lines("{{'loss': 0.1, 'reward': {r}, 'step': {i}}},")}}),
     "alone.jsonl": "\n".join(json.dumps({"step": i, "env_reward": r, "kl": 0.1}) for i, r in enumerate(REWARDS, 1)),
 }
 
@@ -68,6 +88,25 @@ def test_the_reward_is_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text(KINDS[name], encoding="utf-8")
     assert reward_of(read_log(path)) == ([1, 2, 3, 4, 5, 6], REWARDS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KINDS["table.ipynb"][:400],
+        notebook({"data": ["x"]}, {"text": {"a": 1}}, {"data": {"text/html": [1, None], "text/plain": 5}}, 3, None),
+        notebook({"data": {"text/html": "<table><tr><th>Step</th><th>reward"}}),
+        '{"nbformat": 4, "cells": {"outputs": 1}}',
+        '{"cells": ["cell_type", {"cell_type": "code", "outputs": null}]}',
+        '{"cells": [{"cell_type": ' + "[" * 99 + "]" * 99 + "}]}",
+    ],
+)
+def test_a_notebook_without_a_log_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.ipynb").write_text(text)
+    with pytest.raises(DataError, match="Save it with its outputs"):
+        read_log(tmp_path / "run.ipynb")
+    with pytest.raises(DataError, match="folder without a log"):
+        read_log(tmp_path)
 
 
 def test_the_console_of_prime_rl_is_one_of_its_logs(tmp_path: Path) -> None:
