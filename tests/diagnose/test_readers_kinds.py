@@ -224,6 +224,8 @@ def test_bars_of_lightning_continue_over_epochs(tmp_path: Path) -> None:
         ("loss 0.5 reward 0.25", None),
         ("step 3: saved in 2.5 s, reward model loaded", None),
         ("step 0.5 loss 0.5", None),
+        ("step 3 Zero/Negative Rewards: 44 (0.30%)", None),
+        ("step 3 Rewards: 0.5 (30%)", (3, {"reward": 0.5})),
     ],
 )
 def test_names_keep_the_word_before_them_and_prose_is_no_row(line: str, row: object) -> None:

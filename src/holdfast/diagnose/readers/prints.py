@@ -22,7 +22,7 @@ _CORE = re.compile(r"loss|reward", re.IGNORECASE)
 _PLACED = re.compile(r"step|iter|ep(?:och|isode)", re.IGNORECASE)
 # Two parts of a pattern that could share characters, as in `\s*:?\s*`, would take quadratic time on a long line.
 _DIGITS = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?)"
-_NUMBER = _DIGITS + r"(?![\w%:]|[.,]\d)"
+_NUMBER = r"(?!\d+ ?\(\d[\d.]*%)" + _DIGITS + r"(?![\w%:]|[.,]\d)"  # `44 (0.3%)` is a count
 _PAIR = re.compile(
     r"(?<![\w./:@-])((?:(?!INFO|DEBUG|WARN)[A-Za-z]\w* )?[A-Za-z][\w./-]*)(?:\s*[:=]\s*|\s+)(" + _NUMBER + ")",
     re.IGNORECASE,
