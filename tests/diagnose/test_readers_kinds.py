@@ -67,6 +67,10 @@ KINDS = {
     "train.jsonl": "\n".join(
         json.dumps({"step": i, "time": 0.5, "train": {"reward": r, "loss": 1.0}}) for i, r in enumerate(REWARDS, 1)
     ),
+    "epochs.jsonl": "\n".join(
+        json.dumps({"epoch": i, "avg_reward": r, "at": "9:00"}) for i, r in enumerate(REWARDS, 1)
+    ),
+    "epochs.json": json.dumps([{"epoch": i, "reward": r} for i, r in enumerate(REWARDS, 1)]),
     "names.csv": "step,Avg. Reward\n" + lines("{i},{r}"),
     "completions.jsonl": completions(),
     "table.ipynb": notebook(
@@ -235,3 +239,22 @@ def test_names_keep_the_word_before_them_and_prose_is_no_row(line: str, row: obj
 def test_one_step_alone_is_no_log(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="step 1 loss"):
         read_logs(written(tmp_path, ["step 3 loss 0.5 reward 0.5"]))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps"),
+    [([5, 10, 15], [5, 10, 15]), ([0.5, 1, 1.5], [1, 2, 3]), ([1, 1, 2], [1, 2, 3])],
+)
+@pytest.mark.parametrize("name", ["run.csv", "run.jsonl", "run.md"])
+def test_whole_epochs_that_rise_are_steps(tmp_path: Path, name: str, epochs: list[float], steps: list[int]) -> None:
+    rows = [(epoch, 0.25, 1.0) for epoch in epochs]
+    named = [{"epoch": epoch, "reward": 0.25, "loss": 1.0} for epoch in epochs]
+    text = {
+        "run.csv": "epoch,reward,loss\n" + "\n".join(",".join(map(str, row)) for row in rows),
+        "run.jsonl": "\n".join(map(json.dumps, named)),
+        "run.md": "\n".join(" | ".join(map(str, row)) for row in [("epoch", "reward", "loss"), *rows]),
+    }[name]
+    (tmp_path / name).write_text(text)
+    log = read_log(tmp_path / name)
+    assert reward_of(log)[0] == steps
+    assert any("counted from 1" in note for note in log.notes) == (steps[0] == 1)
