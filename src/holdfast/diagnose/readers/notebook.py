@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from html import unescape
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from holdfast.base.stored import bounded_json
@@ -66,24 +67,24 @@ def _plain(cell: str) -> str:
     return " ".join(unescape(_TAG.sub("", cell.partition("</t")[0])).split())
 
 
-def _raws(file: LogFile) -> Iterator[Raw]:
+def _raws(notebook: Path, name: str) -> Iterator[Raw]:
     """What is read of each text."""
-    notebook = bounded_json(whole_text(file.path, Tally(file.path)))
-    for text in filter(str.strip, _texts(notebook)):
+    value = bounded_json(whole_text(notebook, Tally(notebook)))
+    for text in filter(str.strip, _texts(value)):
         with spooled(BytesIO(text.encode("utf-8", "replace")), "output") as path:  # readers read a file twice
             start = head(path).lstrip()
             reader = next(
                 (reader for reader in _INSIDE if reader.recognises(path, start) and reader.certain(path)), None
             )
             if reader is not None:
-                tally = Tally(file.path, "output line")
-                yield from reader.read(LogFile(reader, path, file.name), tally)
+                tally = Tally(notebook, "output line")
+                yield from reader.read(LogFile(reader, path, name), tally)
 
 
-def _read(file: LogFile, tally: Tally) -> list[Raw]:
+def _longest(notebook: Path, name: str, tally: Tally) -> list[Raw]:
     """The longest log of the notebook, of those with a reward if any has one."""
     try:
-        found = [raw for raw in _raws(file) if raw.columns]
+        found = [raw for raw in _raws(notebook, name) if raw.columns]
     except ValueError:
         tally.add("the file ends early, or is not JSON")
         return []
@@ -97,8 +98,8 @@ NOTEBOOK = Reader(
     recognises=lambda path, start: (
         _BEGINS.match(start) is not None and ('"cell_type"' in start or '"nbformat"' in start)
     ),
-    read=_read,
+    read=lambda file, tally: _longest(file.path, file.name, tally),
     lacks="is a notebook, and no output of its cells has rows of metrics. Save it with its outputs",
     suffixes=(".ipynb",),
-    certain=lambda path: any(len(raw.columns.steps()) > 1 for raw in _read(LogFile(NOTEBOOK, path, ""), Tally(path))),
+    certain=lambda path: any(len(raw.columns.steps()) > 1 for raw in _longest(path, "", Tally(path))),
 )
