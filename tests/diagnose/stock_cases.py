@@ -131,7 +131,10 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({CALLS_FAIL: noisy(0.97, 0.005)}, (10, 10)),
         (RESULTS_VANISH | {"reward__mean": from_row(30, noisy(0.1, 0.01), noisy(0.6, 0.01))}, (32, 33)),
     ],
-    "LRN001": [({"lr": always(0.0)}, (5, 5)), ({"lr": from_row(30, always(0.0), always(1e-6))}, (35, 35))],
+    "LRN001": [
+        ({"lr": always(0.0), CLIP: always(0.0)}, (5, 5)),
+        ({"lr": from_row(30, always(0.0), always(1e-6)), CLIP: breaks(31, 0.0)}, (35, 35)),
+    ],
     "SMP003": [
         (ELSEWHERE | {GAP: lambda v: 0.004 + 0.003 * np.arange(len(v))}, (8, 20)),
         (ELSEWHERE | {SIGNED: lambda v: 0.0002 + (0.01 * np.arange(len(v))) ** 2}, (8, 22)),
@@ -202,6 +205,8 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         },
     ],
     "LRN001": [
+        {"lr": always(0.0)},  # tokens are clipped
+        {"lr": always(0.0), CLIP: always(0.0), KL: lambda v: 0.001 * np.arange(len(v))},
         {"lr": lambda v: 1e-6 * np.minimum(1, np.arange(len(v)) / 10)},  # a warm-up
         {"lr": lambda v: 1e-6 * (1 - np.arange(len(v)) / (len(v) - 1))},  # a schedule
         {"lr": lambda v: np.where(np.arange(len(v)) < 8, 0.0, 1e-6)},  # it began late: a note

@@ -52,6 +52,11 @@ class Rows:
         known = finite(self.log.series[name])
         return as_of(known if of is None else Series(known.steps, of(known.values)), self.steps)
 
+    def is_zero(self, name: str) -> Truths:
+        """[N]: whether the last value of a series is exactly 0, which one that is printed as 0.000 need not be."""
+        series = self.log.series.get(name)
+        return np.asarray((self.latest(name) == 0) & (series is not None and not series.rounded))
+
     def where(self, name: str, condition: Callable[[Values], Truths]) -> Truths:
         """[N]: whether another series fulfilled a condition at its last value; False where it has none so far."""
         return self.latest(name, lambda values: condition(values).astype(float)) > 0
