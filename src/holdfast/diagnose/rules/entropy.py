@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.base.trailing import (
+    Values,
     held,
     highest,
     last_where,
@@ -17,6 +18,7 @@ from holdfast.base.trailing import (
     margin,
     mean_at_first,
     most_since,
+    trailing_lowest,
     trailing_mean,
 )
 from holdfast.diagnose.finding import Finding
@@ -81,6 +83,13 @@ def surges(rows: Rows) -> Signal | None:
     return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, words, normal=below_half)
 
 
+def without_highest(values: Values) -> Values:
+    """[N]: the mean of the last five rows without the highest of them, which may be an odd row."""
+    rows = np.minimum(np.arange(1, len(values) + 1), ROWS)
+    total = rows * trailing_mean(values, ROWS) + trailing_lowest(-values, ROWS)
+    return np.asarray(total / np.maximum(rows - 1, 1))
+
+
 def runs_out(rows: Rows, *, solved: bool) -> Signal:
     """Entropy is near 0, per token or per rollout. With `solved`, only where the reward is near 1; without it, only
     elsewhere."""
@@ -92,7 +101,8 @@ def runs_out(rows: Rows, *, solved: bool) -> Signal:
     where |= of_rollout < EXHAUSTED_NATS
     # Rewards that differ within groups belong to rollouts that differ.
     differ = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ROWS)) > DIFFERENT_FRACTION
-    back = (smooth > 2 * EXHAUSTED_TOKEN_NATS) & ~(of_rollout < 2 * EXHAUSTED_NATS)
+    rest = without_highest(entropy)
+    back = (rest > 2 * EXHAUSTED_TOKEN_NATS) & ~(trailing_mean(rows.latest(LENGTH), ROWS) * rest < 2 * EXHAUSTED_NATS)
     back |= differ | (is_solved(rows) != solved)
     return Signal(where & ~back, lambda: {ENTROPY: smooth, "highest so far": start}, normal=back)
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from holdfast.base.collapse import DROPPED_SHARE, curve_of
-from holdfast.base.trailing import Truths, Values, first, held, highest, lowest, margin, mean_at_first, trailing_mean
+from holdfast.base.trailing import Truths, Values, first, highest, lowest, margin, mean_at_first, trailing_mean
 from holdfast.diagnose.rules.mismatch import usual_before
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
@@ -44,7 +44,7 @@ def grows_stale(rows: Rows) -> Signal | None:
             "before": usual,
             "harm": np.where(clips_more, "more tokens are clipped than at the start", "the reward falls"),
         },
-        normal=held(~harm, LONG_ROWS) | ((now < usual + STALE_RISE / 2) & (now < STALE)),
+        normal=~harm | ((now < usual + STALE_RISE / 2) & (now < STALE)),
     )
 
 
@@ -61,7 +61,7 @@ def clips_more(rows: Rows) -> Signal | None:
         more & dropped & _grew_first(more, dropped),
         lambda: {CLIPPED: smooth, REWARD: trailing_mean(reward, ROWS)},
         lambda: {"before": mean_at_first(clipped, LONG_ROWS), "peak": highest(curve.short.means)},
-        normal=held(~_clips(clipped, ALONE_TIMES / 2, ALONE_SHARE / 2), LONG_ROWS),
+        normal=~_clips(clipped, ALONE_TIMES / 2, ALONE_SHARE / 2),
     )
 
 
@@ -91,6 +91,7 @@ OFP001 = Rule(
         Check(
             series=(STALENESS,),
             signal=grows_stale,
+            rows_normal=LONG_ROWS,
             message="Rollouts are {rollout/staleness:.1f} updates old, {before:.1f} at the start, and {harm}.",
             min_rows=ROWS,
             look_at=(STALENESS, CLIPPED, REWARD),
@@ -98,6 +99,7 @@ OFP001 = Rule(
         Check(
             series=(CLIPPED, REWARD),
             signal=clips_more,
+            rows_normal=LONG_ROWS,
             message="The update clips {clip/fraction:.1%} of the tokens, {before:.2%} at the start, and the reward "
             "went from {peak:.3g} to {reward/mean:.3g}. The policy that sampled is too far from the one that is "
             "trained.",
