@@ -46,8 +46,12 @@ If rollouts grow first, they are of another kind and may have another entropy.""
 
 DIFFERENT_FRACTION = 0.2
 """Share of the groups with different rewards from which on the rollouts of a question are not nearly identical."""
-ONE_ROLLOUT_NATS = 0.01
-"""Nats of a whole rollout: 999 of 1,000 are then the same, and do not differ in a fifth of the groups."""
+LARGEST_GROUP = 64
+"""Rollouts of a question: few runs sample more."""
+NOISY_ROWS = 20
+"""Rows in the means that show a noisy reward. A row may be one group."""
+MOST_DIFFERENT = 0.9
+"""Share of the groups above which twenty rows prove no more: at 0.9, one such mean of eight is 1 by chance."""
 EXHAUSTED_NATS = 0.1
 """Nats of a whole rollout: nine of ten rollouts are then the most likely one."""
 EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS = 0.03, 0.02
@@ -107,10 +111,25 @@ def runs_out(rows: Rows, *, solved: bool) -> Signal:
     return Signal(where & ~back, lambda: {ENTROPY: smooth, "highest so far": start}, normal=back)
 
 
+def least_nats(mixed: Values) -> Values:
+    """[N]: the least entropy of a whole rollout, in nats, with which this share of the groups can have different
+    rewards, if a rollout has one reward.
+
+    If the most likely rollout of a question has the probability p, all n rollouts of a group are that one with p^n. So
+    at most 1 - p^n of its groups are mixed, and its entropy is -log p or more: -log(1 - mixed) / n or more. That is
+    convex, so it holds for the means over questions too.
+
+    >>> least_nats(np.array([0.2, 0.5, 1.0])).round(4).tolist()
+    [0.0035, 0.0108, 0.036]
+    """
+    return np.asarray(-np.log1p(-np.minimum(mixed, MOST_DIFFERENT)) / LARGEST_GROUP)
+
+
 def is_noisy_reward(rows: Rows) -> Signal:
-    """Entropy is too low for rollouts that differ, and yet many groups have different rewards."""
-    entropy, length, mixed = (trailing_mean(column, ROWS) for column in rows.columns)
-    one = (entropy * length < ONE_ROLLOUT_NATS) & (mixed > DIFFERENT_FRACTION)
+    """Entropy is too low for rollouts that differ, and yet many groups have different rewards. An entropy of exactly 0
+    was rounded."""
+    entropy, length, mixed = (trailing_mean(column, NOISY_ROWS) for column in rows.columns)
+    one = (entropy > 0) & (entropy * length < least_nats(mixed)) & (mixed > DIFFERENT_FRACTION)
     return Signal(one, lambda: {ENTROPY: entropy, LENGTH: length, MIXED: mixed}, normal=~one)
 
 
@@ -163,7 +182,8 @@ ENT002 = Rule(
             signal=is_noisy_reward,
             message="The rollouts of a question are nearly identical ({entropy/mean:.2g} nats per token), but their "
             "rewards differ in {rollout/mixed_group_fraction:.0%} of the groups: the reward is noisy.",
-            min_rows=ROWS,
+            min_rows=NOISY_ROWS,
+            rows_normal=NOISY_ROWS + 1,  # an odd row moves the means for so many less one
             remedy=advise(
                 "Score the same rollout twice: if its reward changes, remove what is random from the reward function. "
                 "Read some [rollouts] of one question."
