@@ -405,6 +405,14 @@ def test_one_normal_row_ends_no_finding(make_log: MakeLog, code: str, name: str,
     assert found(0) and found(1) and not found(10)
 
 
+def test_a_reward_that_comes_back_ends_a_surge_of_entropy(make_log: MakeLog) -> None:
+    surge: dict[str, Change] = {ENTROPY: ramp(20, 2.0)}
+    falls, returns = ramp(25, 0.1, 8), ramp(40, 0.75, 5)
+    assert "ENT001" in codes(make_log(**surge, **{REWARD: falls}))
+    back = diagnose(make_log(**surge, **{REWARD: lambda v: returns(falls(v))}))
+    assert "ENT001" in {note.code for note in back.notes}
+
+
 def test_a_reward_that_never_rose_is_a_note(make_log: MakeLog) -> None:
     flat = {REWARD: noisy(0.3, 0.03, seed=0)}
     assert "RWD004" in {note.code for note in diagnose(make_log(**flat, rows=80)).notes}

@@ -9,7 +9,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.base.collapse import curve_of
 from holdfast.base.trailing import (
+    Truths,
     Values,
     held,
     highest,
@@ -23,10 +25,12 @@ from holdfast.base.trailing import (
 )
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.rules.groups import without_room
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise, setting
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling, is_solved, long_not_preferred
 
 ENTROPY, LENGTH, MIXED = "entropy/mean", "rollout/length", "rollout/mixed_group_fraction"
+REWARD = "reward/mean"
 ROWS = 5
 LENGTH_KEPT = ", while rollouts kept their length"
 
@@ -59,7 +63,8 @@ EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS = 0.03, 0.02
 
 
 def surges(rows: Rows) -> Signal | None:
-    """Entropy is far above its lowest value, and neither one row nor longer rollouts explain it."""
+    """Entropy is far above its lowest value, and neither one row nor longer rollouts explain it. A reward that fell
+    meanwhile and came back ends it."""
     (entropy,) = rows.columns
     smooth = trailing_mean(entropy, ROWS)
     low = lowest(smooth)
@@ -75,16 +80,24 @@ def surges(rows: Rows) -> Signal | None:
     length = trailing_mean(rows.latest(LENGTH), ROWS)
     grown = length / np.maximum(length[last_where(smooth <= low)], 1e-9)
     longer = (grown > LENGTH_TIMES) & (grown > smooth / np.maximum(low, 1e-9))
-    where = risen & (rest > SURGE_WITHOUT_STEEPEST_ROW * low) & ~longer & long_not_preferred(rows)
+    recovered = has_recovered(rows, last_where(smooth <= low))
+    where = risen & (rest > SURGE_WITHOUT_STEEPEST_ROW * low) & ~longer & long_not_preferred(rows) & ~recovered
 
     def words() -> dict[str, NDArray[np.generic]]:
         with np.errstate(all="ignore"):
             times = smooth / low
         kept = np.where(np.abs(np.log(np.maximum(grown, 1e-9))) < math.log(LENGTH_TIMES), LENGTH_KEPT, "")
-        return {"times": times, "kept": np.where(np.isnan(grown), "", kept)}
+        return {"times": times, "kept": np.where(np.isnan(grown) | without_room(rows), "", kept)}
 
     below_half = (smooth < (1 + SURGE_TIMES) / 2 * low) | (rise < SURGE_NATS / 2)
-    return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, words, normal=below_half)
+    return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, words, normal=below_half | recovered)
+
+
+def has_recovered(rows: Rows, since: NDArray[np.int64]) -> Truths:
+    """[N]: where the reward has fallen since a row, and then come back to its peak, and not fallen again."""
+    down, back = falling(rows), rows.where(REWARD, lambda reward: curve_of(reward).back)
+    fell, came_back = last_where(down), last_where(back)
+    return np.asarray(down[fell] & (fell > since) & (came_back > fell))
 
 
 def without_highest(values: Values) -> Values:
@@ -167,8 +180,9 @@ ENT001 = Rule(
     remedy=PRESERVE_LIKELIHOOD,
     remedy_in=for_surge,
     limitations="Entropy must rise by a quarter and by 0.35 nats per token. So a policy with very low entropy is not "
-    "reported, even if it doubles. New data or another temperature also raise entropy. If the settings in the log have "
-    "an entropy bonus, the finding says so.",
+    "reported, even if it doubles. If the reward falls meanwhile and comes back, this is a note, wherever entropy "
+    "stays. New data or another temperature also raise entropy. If the settings in the log have an entropy bonus, the "
+    "finding says so.",
 )
 
 ENT002 = Rule(

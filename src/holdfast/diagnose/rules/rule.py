@@ -241,7 +241,7 @@ class Rule:
             hit = replace(hit, spans=tuple(all_times))
         if back is None:
             return hit
-        summary = f"{hit.summary} It was back to normal by step {back}."
+        summary = f"{hit.summary} It was no longer an alarm at step {back}."
         return replace(hit, summary=summary, remedy=NOTHING, level="note")
 
 

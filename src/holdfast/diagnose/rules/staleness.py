@@ -115,9 +115,9 @@ OFP001 = Rule(
             series=(CLIPPED, REWARD),
             signal=clips_more,
             rows_normal=LONG_ROWS,
-            message="The update clips {clip/fraction:.1%} of the tokens, {before:.2%} when the reward was best, and the "
-            "reward went from {peak:.3g} to {reward/mean:.3g}. The policy that sampled is too far from the one that is "
-            "trained.",
+            message="The update clips {clip/fraction:.1%} of the tokens, {before:.2%} when the reward was best, and "
+            "the reward went from {peak:.3g} to {reward/mean:.3g}. The policy that sampled is too far from the one "
+            "that is trained.",
             min_rows=LONG_ROWS,
         ),
     ),
