@@ -93,7 +93,7 @@ RATIO, SIGNED = "sampler__importance_ratio", "sampler__logprob_gap"
 FLAT = {"reward__mean": noisy(0.5, 0.02)}
 HARD: dict[str, Change] = {"reward__mean": noisy(0.1, 0.01), "reward__em": noisy(0.1, 0.01)}
 RESULTS_VANISH: dict[str, Change] = {TURNS: noisy(3.0, 0.1), LENGTH: from_row(30, noisy(150, 5), noisy(400, 5))}
-IDENTICAL: dict[str, Change] = {ENTROPY: ramp(20, 0.00002, 5), LENGTH: noisy(100, 2)}
+IDENTICAL: dict[str, Change] = {ENTROPY: breaks(22, 0.00002), LENGTH: noisy(100, 2)}
 
 
 CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
@@ -106,7 +106,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "ENT001": [({ENTROPY: then(noisy(0.8, 0.01), ramp(20, 2.0, 20))}, (22, 45))],
     "ENT002": [
         (IDENTICAL | {MIXED: noisy(0.6, 0.02)}, (25, 50)),
-        (IDENTICAL | {ENTROPY: ramp(20, 0.00014, 5), MIXED: noisy(0.9, 0.02)}, (25, 50)),
+        (IDENTICAL | {ENTROPY: breaks(22, 0.00014), MIXED: noisy(0.9, 0.02)}, (25, 50)),
     ],
     "SMP002": [
         (ELSEWHERE | {RATIO: then(noisy(0.98, 0.01), ramp(20, 0.1))}, (31, 36)),

@@ -400,9 +400,9 @@ def test_one_normal_row_ends_no_finding(make_log: MakeLog, code: str, name: str,
             MIXED: always(0.1),
             name: lambda v: np.where(np.arange(len(v)) < 50, bad, well),
         }
-        return code in codes(make_log(rows=60, **changes).until(50 + rows))
+        return code in codes(make_log(rows=70, **changes).until(50 + rows))
 
-    assert found(0) and found(1) and not found(10)
+    assert found(0) and found(1) and not found(20)
 
 
 def test_a_reward_that_comes_back_ends_a_surge_of_entropy(make_log: MakeLog) -> None:
