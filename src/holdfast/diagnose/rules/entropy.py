@@ -80,7 +80,8 @@ def surges(rows: Rows) -> Signal | None:
     length = trailing_mean(rows.latest(LENGTH), ROWS)
     grown = length / np.maximum(length[last_where(smooth <= low)], 1e-9)
     longer = (grown > LENGTH_TIMES) & (grown > smooth / np.maximum(low, 1e-9))
-    recovered = has_recovered(rows, last_where(smooth <= low))
+    below_half = (smooth < (1 + SURGE_TIMES) / 2 * low) | (rise < SURGE_NATS / 2)
+    recovered = has_recovered(rows, risen, below_half)
     where = risen & (rest > SURGE_WITHOUT_STEEPEST_ROW * low) & ~longer & long_not_preferred(rows) & ~recovered
 
     def words() -> dict[str, NDArray[np.generic]]:
@@ -89,15 +90,14 @@ def surges(rows: Rows) -> Signal | None:
         kept = np.where(np.abs(np.log(np.maximum(grown, 1e-9))) < math.log(LENGTH_TIMES), LENGTH_KEPT, "")
         return {"times": times, "kept": np.where(np.isnan(grown) | without_room(rows), "", kept)}
 
-    below_half = (smooth < (1 + SURGE_TIMES) / 2 * low) | (rise < SURGE_NATS / 2)
     return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, words, normal=below_half | recovered)
 
 
-def has_recovered(rows: Rows, since: NDArray[np.int64]) -> Truths:
-    """[N]: where the reward has fallen since a row, and then come back to its peak, and not fallen again."""
-    down, back = falling(rows), rows.where(REWARD, lambda reward: curve_of(reward).back)
+def has_recovered(rows: Rows, risen: Truths, over: Truths) -> Truths:
+    """[N]: where the reward has fallen while entropy had risen, which is not over, and then come back to its peak."""
+    down, back = risen & falling(rows), rows.where(REWARD, lambda reward: curve_of(reward).back)
     fell, came_back = last_where(down), last_where(back)
-    return np.asarray(down[fell] & (fell > since) & (came_back > fell))
+    return np.asarray(down[fell] & (fell > last_where(over)) & (came_back > fell))
 
 
 def without_highest(values: Values) -> Values:
