@@ -383,6 +383,36 @@ def test_what_passed_and_left_the_reward_down_stays_a_finding(make_log: MakeLog)
     )
 
 
+@pytest.mark.parametrize(
+    ("code", "name", "bad", "well"),
+    [
+        ("ENT002", ENTROPY, 1e-9, 1.0),
+        ("TRN001", "rollout__truncated_fraction", 1.0, 0.0),
+        ("LRN001", "lr", 0.0, 1e-5),
+    ],
+)
+def test_one_normal_row_ends_no_finding(make_log: MakeLog, code: str, name: str, bad: float, well: float) -> None:
+    """A mean of five rows may be normal for as long as the row is among them."""
+
+    def found(rows: int) -> bool:
+        changes = {
+            REWARD: noisy(0.3, 0.02),
+            MIXED: always(0.1),
+            name: lambda v: np.where(np.arange(len(v)) < 50, bad, well),
+        }
+        return code in codes(make_log(rows=70, **changes).until(50 + rows))
+
+    assert found(0) and found(1) and not found(20)
+
+
+def test_a_reward_that_comes_back_ends_a_surge_of_entropy(make_log: MakeLog) -> None:
+    surge: dict[str, Change] = {ENTROPY: ramp(20, 2.0)}
+    falls, returns = ramp(25, 0.1, 8), ramp(40, 0.75, 5)
+    assert "ENT001" in codes(make_log(**surge, **{REWARD: falls}))
+    back = diagnose(make_log(**surge, **{REWARD: lambda v: returns(falls(v))}))
+    assert "ENT001" in {note.code for note in back.notes}
+
+
 def test_a_reward_that_never_rose_is_a_note(make_log: MakeLog) -> None:
     flat = {REWARD: noisy(0.3, 0.03, seed=0)}
     assert "RWD004" in {note.code for note in diagnose(make_log(**flat, rows=80)).notes}

@@ -84,9 +84,9 @@ class Signal:
     message_values: Callable[[], Mapping[str, NDArray[np.generic]]] = dict
     """Other values that the message mentions, [N]."""
     normal: Truths | None = None
-    """[N]: the rows at which the series are back to normal. A finding begins, holds, and is over at such a row, unless
-    the reward is down there: what passed and left the reward down stays a finding. One that is over at the end of the
-    log is a note. None for what does not pass, such as a NaN."""
+    """[N]: the rows at which the series are back to normal. A finding begins, holds, and is over after some such rows
+    (`Check.rows_normal`) in which the reward is not down: what passed and left the reward down stays a finding. One
+    that is over at the end of the log is a note. None for what does not pass, such as a NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,8 @@ class Check:
     """Rows before the first possible finding."""
     rows_running: int = 1
     """Consecutive rows that have to show it."""
+    rows_normal: int = 2
+    """Consecutive rows that have to be normal before it is over: one odd row must not end it."""
     better: tuple[tuple[str, ...], ...] = ()
     """Sets of series that are better evidence. This check only sees rows from before such a set is complete."""
     look_at: tuple[str, ...] = ()
@@ -153,7 +155,9 @@ class Check:
             where = held(where, self.rows_running)
         if not where.any():
             return None
-        normal = None if signal.normal is None else signal.normal & ~falling(rows)
+        normal = signal.normal
+        if normal is not None:
+            normal = held(normal & ~signal.where & ~falling(rows), self.rows_normal)
         found = [(int(rows.steps[a]), None if b is None else int(rows.steps[b])) for a, b in spans(where, normal)]
         return found, lambda step: self._hit_at(step, rows, signal)
 
@@ -242,7 +246,7 @@ class Rule:
             hit = replace(hit, spans=tuple(all_times))
         if back is None:
             return hit
-        summary = f"{hit.summary} It returned to normal at step {back}."
+        summary = f"{hit.summary} It was no longer an alarm at step {back}."
         return replace(hit, summary=summary, remedy=NOTHING, level="note")
 
 
@@ -295,9 +299,9 @@ def is_near_best(reward: Values) -> Truths:
     return best - mean <= BACK_SHARE * reward_range(best, lowest(reward))
 
 
-def did_no_harm(rows: Rows, where: Truths) -> Truths:
-    """[N]: where the reward has been near its best for twenty rows, since a row of `where`."""
-    return held(rows.where("reward/mean", is_near_best) & ~where, ROWS_TO_FORGET)
+def did_no_harm(rows: Rows) -> Truths:
+    """[N]: where the reward is near its best, so that what lasts no longer than a row has done no harm."""
+    return rows.where("reward/mean", is_near_best)
 
 
 def has_risen(rows: Rows, name: str = "reward/mean") -> Truths:

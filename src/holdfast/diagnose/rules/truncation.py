@@ -113,7 +113,7 @@ def grow_without_reward(rows: Rows) -> Signal:
         where,
         lambda: {LENGTH: length, ADVANTAGE: advantage},
         lambda: {"before": length - grown},
-        normal=held(rises, GROWTH_ROWS),
+        normal=rises,
     )
 
 
@@ -131,7 +131,7 @@ def more_are_truncated(rows: Rows, *, costs: bool) -> Signal | None:
     slow = trailing_mean(share, TRUNCATED_LONG_ROWS)
     slow_rise = slow - lowest(slow)
     where |= (slow_rise > TRUNCATED_RISE) & (slow_rise > margin(share, TRUNCATED_LONG_ROWS, RISE_ERRORS))
-    is_back = held(share < low + TRUNCATED_RISE, TRUNCATED_ROWS) & (slow_rise < TRUNCATED_RISE)
+    is_back = (share < low + TRUNCATED_RISE) & (slow_rise < TRUNCATED_RISE)
     where &= does_not_pay(rows, costs=costs)
     before = last_where(smooth <= low)
     return Signal(
@@ -168,12 +168,14 @@ TRN001 = Rule(
         Check(
             series=(TRUNCATED,),
             signal=all_are_truncated,
+            rows_normal=REWARD_ROWS,
             message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and nearly all have "
             "since the log began.",
         ),
         Check(
             series=(TRUNCATED, REWARD),
             signal=truncation_limits_reward,
+            rows_normal=REWARD_ROWS,
             message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and most have since "
             "the log began. The reward does not rise, and does not exceed what the other rollouts can earn.",
             min_rows=ROWS_IF_MOST,
@@ -195,6 +197,7 @@ TRN001 = Rule(
         Check(
             series=(ADVANTAGE, LENGTH),
             signal=grow_without_reward,
+            rows_normal=GROWTH_ROWS,
             message="Rollouts grow towards the token limit, from {before:.3g} to {rollout/length:.3g} tokens. Long "
             "rollouts have higher advantages, but the reward does not rise.",
             min_rows=GROWTH_ROWS,
@@ -204,6 +207,7 @@ TRN001 = Rule(
             Check(
                 series=(TRUNCATED,),
                 signal=partial(more_are_truncated, costs=costs),
+                rows_normal=TRUNCATED_ROWS,
                 message="More rollouts run out of turns or tokens: {rollout/truncated_fraction:.0%}, up from "
                 "{before:.0%} at step {then}." + ("" if costs else " The reward has not dropped so far."),
                 min_rows=TRUNCATED_ROWS,

@@ -16,7 +16,7 @@ from holdfast.base.trailing import (
 )
 from holdfast.diagnose.rules.breaks import BREAKS
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, SMALLER_STEPS, advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, did_no_harm, falling
+from holdfast.diagnose.rules.rule import ROWS_TO_FORGET, Check, Rows, Rule, Signal, did_no_harm, falling
 
 RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/mean", "clip/fraction"
 POSITIVE_RATIO = "ratio/log_product/positive"
@@ -88,7 +88,7 @@ def lowers_likelihood_at_once(rows: Rows) -> Signal:
         where,
         lambda: {DISPLACEMENT: change, LIKELIHOOD: likelihood},
         lambda: {"taken": -change},
-        normal=did_no_harm(rows, where),
+        normal=did_no_harm(rows),
     )
 
 
@@ -103,7 +103,7 @@ def ratio_falls_at_once(rows: Rows) -> Signal:
         where,
         lambda: {RATIO: product, "log-ratio per token": per_token},
         lambda: {"ratio": ratio},
-        normal=did_no_harm(rows, where),
+        normal=did_no_harm(rows),
     )
 
 
@@ -117,7 +117,7 @@ def clips_much(rows: Rows) -> Signal | None:
     return Signal(
         where,
         lambda: {CLIPPED: clipped, "most before": before, REWARD: reward},
-        normal=did_no_harm(rows, where),
+        normal=did_no_harm(rows),
     )
 
 
@@ -129,6 +129,7 @@ STP001 = Rule(
         Check(
             series=(DISPLACEMENT, LIKELIHOOD),
             signal=lowers_likelihood_at_once,
+            rows_normal=ROWS_TO_FORGET,
             message="One update suddenly lowered the likelihood of its own correct rollouts by {taken:.2g} nats per "
             "token.",
             look_at=(DISPLACEMENT, REWARD),
@@ -136,12 +137,14 @@ STP001 = Rule(
         Check(
             series=(RATIO, LENGTH),
             signal=ratio_falls_at_once,
+            rows_normal=ROWS_TO_FORGET,
             message="The importance ratio suddenly fell to {ratio:.2f} per sampled token within one rollout batch.",
             look_at=(RATIO, REWARD),
         ),
         Check(
             series=(CLIPPED, REWARD),
             signal=clips_much,
+            rows_normal=ROWS_TO_FORGET,
             message="An update clipped {clip/fraction:.0%} of the tokens. No earlier update clipped more than "
             "{most before:.1%}.",
             better=((RATIO,),),
@@ -234,7 +237,7 @@ def is_not_finite(rows: Rows) -> Signal:
 def skips(rows: Rows) -> Signal:
     """Optimizer steps were skipped."""
     (skipped,) = rows.columns
-    return Signal(skipped > 0, lambda: {SKIPPED: skipped}, normal=did_no_harm(rows, skipped > 0))
+    return Signal(skipped > 0, lambda: {SKIPPED: skipped}, normal=did_no_harm(rows))
 
 
 GRD001 = Rule(
@@ -291,6 +294,7 @@ GRD002 = Rule(
         Check(
             series=(SKIPPED,),
             signal=skips,
+            rows_normal=ROWS_TO_FORGET,
             message="{grad/skipped_steps:g} optimizer steps were skipped because their gradient was not finite.",
         ),
     ),
