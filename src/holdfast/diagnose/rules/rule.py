@@ -333,6 +333,11 @@ def is_solved(rows: Rows) -> Truths:
     return rows.where("reward/mean", near_one)
 
 
+def is_down(rows: Rows) -> Truths:
+    """[N]: where RWD001 says that the reward is down."""
+    return rows.where("reward/mean", lambda reward: curve_of(reward).down)
+
+
 def falling(rows: Rows) -> Truths:
     """[N]: where the reward has probably fallen, by the best reward that is logged so far."""
     result = np.full(len(rows.steps), np.nan)
