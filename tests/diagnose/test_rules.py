@@ -120,6 +120,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "GRD002": [
         ({"grad__norm": spike(30, np.nan)}, (31, 31)),
         ({"loss__policy": spike(12, np.inf)}, (13, 13)),
+        ({"clip__fraction": from_row(30, always(np.nan), lambda v: v)}, (33, 33)),
         ({"grad__skipped_steps": spike(30, 2.0)}, (31, 31)),
         ({REWARD: spike(30, np.inf)}, (31, 31)),
     ],
@@ -264,7 +265,12 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {"grad__norm": step(30, 1.0)},
         {"grad__norm": lambda v: step(30, 9.0)(spike(8, 9.0)(v))},  # as large as one before
     ],
-    "GRD002": [{"grad__norm": spike(30, 1e6)}, {LIKELY: spike(30, np.nan)}],
+    "GRD002": [
+        {"grad__norm": spike(30, 1e6)},
+        {LIKELY: spike(30, np.nan)},
+        {"clip__fraction": lambda v: np.where(np.arange(len(v)) % 5 < 2, np.nan, v)},  # batches without tokens
+        {"clip__fraction": always(np.nan)},  # a note
+    ],
     "RWD001": [
         {REWARD: ramp(30, 0.6)},
         {REWARD: spike(30, 0.0)},
@@ -391,6 +397,11 @@ def test_what_passed_and_left_the_reward_down_stays_a_finding(make_log: MakeLog)
     assert "ENT001" in codes(make_log(**back, **{REWARD: ramp(28, 0.1, 10)})) and "ENT001" not in codes(
         make_log(**back)
     )
+
+
+def test_a_kl_that_is_nan_in_every_row_is_a_note(make_log: MakeLog) -> None:
+    (note,) = (note for note in diagnose(make_log(kl__reference=[np.nan] * 60)).notes if note.code == "GRD002")
+    assert note.step == 3 and note.series == ("kl/reference",)
 
 
 def test_a_reward_that_never_rose_is_a_note(make_log: MakeLog) -> None:
