@@ -187,6 +187,7 @@ TRN001 = Rule(
                 signal=partial(all_are_truncated, at_first=at_first),
                 message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and nearly all "
                 "have since " + ("the log began." if at_first else "step {since}. The reward has not risen."),
+                kind="from the start" if at_first else None,
             )
             for at_first in (True, False)
         ),
@@ -196,6 +197,7 @@ TRN001 = Rule(
             message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and most have since "
             "the log began. The reward does not rise, and does not exceed what the other rollouts can earn.",
             min_rows=ROWS_IF_MOST,
+            kind="from the start",
         ),
         Check(
             series=(TRUNCATED, REWARD),
