@@ -89,6 +89,13 @@ class Signal:
     that is over at the end of the log is a note. None for what does not pass, such as a NaN."""
 
 
+Kind = Literal["logged cause", "likely cause", "symptom", "from the start"]
+"""A logged cause is a setting, or a series that measures the cause itself. A likely cause is inferred. A symptom is
+what a run shows whatever the cause. What is so from the start explains nothing that changed later."""
+KINDS: tuple[Kind, ...] = ("logged cause", "likely cause", "symptom", "from the start")
+"""In the order in which they are reported, where they begin within a few rows of each other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hit:
     """What a rule found."""
@@ -104,6 +111,8 @@ class Hit:
     remedy: Remedy | None = None
     """What to change, if this evidence needs another remedy than the rule's."""
     level: Level = "finding"
+    kind: Kind | None = None
+    """The kind of this evidence, if it is another than the rule's."""
     spans: tuple[Span, ...] = ()
     """(first step, step of the return) of each time it was found and held; None where it still holds. Of a check of
     level "note" there are none."""
@@ -135,6 +144,8 @@ class Check:
     """Whether values that are not finite make rows too."""
     level: Level = "finding"
     """The level of what it finds."""
+    kind: Kind | None = None
+    """Replaces the kind of the rule."""
 
     def find(self, log: Log) -> tuple[list[Span], Callable[[int], Hit]] | None:
         """Every time that rows show it, and what was found at the first step of one; None if no row shows it."""
@@ -169,20 +180,13 @@ class Check:
         begun = rows.log.until(step)
         shown = [*self.series, *(name for name in known if name not in self.series and name in begun.series)]
         look_at = tuple(name for name in self.look_at or shown if has(begun, name)) or self.series
-        return Hit(step, self.message.format_map(numbers), known, look_at, self.remedy, self.level)
+        return Hit(step, self.message.format_map(numbers), known, look_at, self.remedy, self.level, self.kind)
 
 
 def _begin(log: Log, names: tuple[str, ...]) -> int | None:
     """The first step at which all of the series have begun; None if one of them never does."""
     begun = [int(part.steps[0]) for name in names if (part := log.series.get(name)) is not None and len(part)]
     return max(begun) if len(begun) == len(names) else None
-
-
-Kind = Literal["logged cause", "likely cause", "symptom"]
-"""A logged cause is a setting, or a series that measures the cause itself. A likely cause is inferred. A symptom is
-what a run shows whatever the cause."""
-KINDS: tuple[Kind, ...] = ("logged cause", "likely cause", "symptom")
-"""In the order in which they are reported, where they begin within a few rows of each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +344,11 @@ def is_solved(rows: Rows) -> Truths:
         return is_share & (trailing_mean(reward, BEST_ROWS) >= SOLVED)
 
     return rows.where("reward/mean", near_one)
+
+
+def is_down(rows: Rows) -> Truths:
+    """[N]: where RWD001 says that the reward is down."""
+    return rows.where("reward/mean", lambda reward: curve_of(reward).down)
 
 
 def falling(rows: Rows) -> Truths:
