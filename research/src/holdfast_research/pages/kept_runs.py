@@ -17,6 +17,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
@@ -44,7 +45,7 @@ def keep(folder: Path, kept: Path = KEPT) -> list[str]:
         place = run.relative_to(folder).as_posix()
         made = _files(run, HOME / name / run.parent.name)
         known = before.get(place, made)
-        after[place] = known if known[METRICS] == made[METRICS] else made  # a restored run keeps its former words
+        after[place] = known if _shown(known) == _shown(made) else made  # a restored run keeps its former words
     write_collection(kept / name / RUNS, after)
     return [Path(place).name for place in after]
 
@@ -63,6 +64,11 @@ def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
     if not (folder / PLAN_FILE).exists():
         load_plan(kept / name).save(folder)
     return put
+
+
+def _shown(run: Files) -> tuple[str, Any]:
+    """The series of a run and its scores, which a run that was cut may get later."""
+    return run[METRICS], json.loads(run[RESULTS]).get("after")
 
 
 def packed(name: str, kept: Path = KEPT) -> Mapping[str, Files]:
