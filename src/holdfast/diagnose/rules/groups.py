@@ -337,6 +337,7 @@ GRP001 = Rule(
         Check(
             series=(REWARD,),
             signal=becomes_constant,
+            rows_normal=1,  # a function that rewards again works
             message="The reward function broke: since step {since}, every rollout has reward {reward/mean:.3g}. The "
             "mean was {before:.3g} before, and the rollouts themselves did not change.",
             remedy=REPAIR_REWARD,
