@@ -404,7 +404,6 @@ def test_what_passed_and_left_the_reward_down_stays_a_finding(make_log: MakeLog)
     [
         ("ENT002", ENTROPY, 1e-9, 1.0),
         ("TRN001", "rollout__truncated_fraction", 1.0, 0.0),
-        ("LRN001", "lr", 0.0, 1e-5),
     ],
 )
 def test_one_normal_row_ends_no_finding(make_log: MakeLog, code: str, name: str, bad: float, well: float) -> None:
