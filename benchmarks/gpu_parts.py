@@ -250,7 +250,7 @@ def random_batch(rows: int, length: int, vocabulary: int) -> TokenBatch:
     sign = torch.tensor([1.0, -1.0]).repeat(rows)[:rows]
     return TokenBatch(
         token_ids=torch.randint(2, vocabulary, (rows, length), generator=generator),
-        attention_mask=torch.ones(rows, length, dtype=torch.long),
+        lengths=torch.full((rows,), length),
         loss_mask=action_ids > 0,
         action_ids=action_ids,
         answer_mask=action_ids == action_ids.max(),

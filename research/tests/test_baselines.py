@@ -13,7 +13,7 @@ import torch
 
 from holdfast.agent.trajectory import Group
 from holdfast.base.errors import CheckpointError
-from holdfast.evaluate.probes.subject import checkpoint_folder
+from holdfast.evaluate.probes import open_run
 from holdfast.model.language_model import LanguageModel, load_model
 from holdfast.recipe import Config, load
 from holdfast.train.checkpoint import model_folder
@@ -136,7 +136,7 @@ def test_what_is_correct_is_kept_once_and_learned(
     assert (model / "config.json").is_file() and model == tmp_path / "run" / "model"
     assert model_folder(tmp_path / "run", "last") == model, "which is what `ask` and `eval` open"
     with pytest.raises(CheckpointError, match=r"has a model and no steps; probe it as a model: .*/run/model --recipe"):
-        checkpoint_folder(tmp_path / "run", "last")
+        open_run(tmp_path / "run", "last", [], listener, with_reference=False)
 
 
 def test_a_stopped_sampling_goes_on_after_its_last_whole_step(

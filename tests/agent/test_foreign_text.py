@@ -13,12 +13,11 @@ import pytest
 from tokenizers import AddedToken, normalizers
 
 from holdfast.agent.protocol import CLEAN, SEARCH_R1, SearchProtocol, render_prompt
-from holdfast.agent.scheduler import ModelCall
 from holdfast.agent.tools import NATIVE, ToolProtocol
 from holdfast.evaluate.agents import PromptEncoder, converse
 from holdfast.evaluate.methods import LIMITS, METHODS, QUERY_CLOSE, QUERY_OPEN, Prompt
 from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.policy import Completion
+from holdfast.model.policy import Completion, Request
 from holdfast.model.tokens import decode, decode_for_server, encode, foreign, spelled_apart
 from holdfast.retrieval.types import Document, Hit
 
@@ -61,7 +60,6 @@ def written(protocol: SearchProtocol, tokenizer: Any, text: str) -> Iterator[lis
     yield list(protocol.observe(hits(text), tokenizer).token_ids)
     opened, closed = protocol.information_tags
     yield protocol.encode_observation(f"\n\n{opened}{text}{closed}\n\n", tokenizer)
-    yield list(protocol.answer_ids(text, tokenizer)[1])
 
 
 def spoken(protocol: SearchProtocol, tokenizer: Any, text: str) -> Iterator[list[int]]:
@@ -95,7 +93,7 @@ def test_what_a_method_asks(method: str, tokenizer: Any, count: int) -> None:
     rng = random.Random(method)
     for _ in range(count):
         text, question = some_text(rng, tokenizer, TAGS[4:]), some_text(rng, tokenizer, TAGS)
-        agent = converse(METHODS[method].conversation(question, replace(LIMITS, sentences=2, turns=2)), encoder, 0)
+        agent = converse(METHODS[method].conversation(question, replace(LIMITS, sentences=2, turns=2)), encoder, "a", 0)
         reply: Any = None
         contexts = []
         while True:
@@ -104,7 +102,7 @@ def test_what_a_method_asks(method: str, tokenizer: Any, count: int) -> None:
             except StopIteration:
                 break
             reply = hits(question)
-            if isinstance(request, ModelCall):
+            if isinstance(request, Request):
                 contexts.append(request.token_ids)
                 said = f"{text}. {QUERY_OPEN}{text}{QUERY_CLOSE}"
                 reply = Completion(id="", token_ids=None, logprobs=None, stop_reason="stop", text=said)

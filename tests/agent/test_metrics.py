@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.control import ControlTokens, TurnState, control_metrics, turn_metrics, turn_state
+from holdfast.agent.control import ControlTokens, control_metrics
 from holdfast.agent.measures import centering_metrics, mean_advantages, negative_metrics, observation_metrics
 from holdfast.agent.metrics import (
     displacement_metrics,
@@ -319,7 +319,8 @@ def test_the_push_on_long_unlikely_rollouts_against_loops(seed: int, weighted: b
     def share(values: list[float]) -> float:
         return sum(x for x, mine in zip(values, here, strict=True) if mine) / sum(values)
 
-    found = negative_metrics([part.trim() for part in batch.split(4)], reduction=reduction)
+    parts = [range(start, min(start + 4, len(batch))) for start in range(0, len(batch), 4)]
+    found = negative_metrics([batch.select(part).trim() for part in parts], reduction=reduction)
     assert found == pytest.approx(
         {
             "negative/long_unlikely_share": share(own),
@@ -346,37 +347,9 @@ def tokenizer() -> Any:
     return build_tokenizer(CONTROL_TEXTS)
 
 
-def said(text: str, tokenizer: Any = None) -> Turn:
-    ids = None if tokenizer is None else tuple(encode(tokenizer, text))
-    return Turn(tokens=ids, logprobs=ids and (-1.0,) * len(ids), action=parse_action(text, CLEAN), text=text)
-
-
-@pytest.mark.parametrize(
-    ("text", "state"),
-    [
-        ("<think> who? </think> <search> Orsa </search>\n\n", "call"),
-        ("It is <answer> Mira </answer>", "answer"),
-        ("<answer> Mira </answer><search>", "answer"),  # the overhang of the last token
-        ("</information> <search> b </search>", "polluted"),
-        ("<answer> a <search> b </answer>", "polluted"),
-        ("<search>  </search>", "polluted"),
-        ("<search> Orsa", "polluted"),
-        ("<think> and </think> so", "collapsed"),
-        ("", "collapsed"),
-    ],
-)
-def test_states(text: str, state: str) -> None:
-    assert turn_state(said(text), TAGS) is TurnState(state)
-
-
-def test_the_states_of_all_turns_sum_to_one() -> None:
-    texts = ("<search> a </search>", "<search> a", "a", "<answer> a </answer>")
-    good = Trajectory(example_id="q", prompt=(1,), turns=tuple(map(said, texts)))
-    failed = Trajectory(example_id="q", prompt=(1,), turns=(said("a"),), status=Status.ERROR)
-    assert turn_metrics([Group("q", (good, failed))], TAGS) == {
-        f"turn/{state}_fraction": 0.25 for state in ("call", "answer", "polluted", "collapsed")
-    }
-    assert turn_metrics([Group("q", (failed,))], TAGS) == {}
+def said(text: str, tokenizer: Any) -> Turn:
+    ids = tuple(encode(tokenizer, text))
+    return Turn(tokens=ids, logprobs=(-1.0,) * len(ids), action=parse_action(text, CLEAN), text=text)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.agent.agent import Task, run_rollouts
 from holdfast.agent.calling import TOOLS
-from holdfast.agent.control import ControlTokens, turn_state
+from holdfast.agent.control import ControlTokens
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import NATIVE
@@ -238,26 +238,6 @@ def test_a_server_that_returns_text_alone_gets_the_same_context(speaker: Speaker
         state.take_hits(hits("town"))
         contexts.append(state.context)
     assert contexts[0] == contexts[1] and contexts[0].count(tokenizer.eos_token_id) == 4
-
-
-@pytest.mark.parametrize(
-    ("template", "text", "state"),
-    [
-        ("hermes", call("search", '{"query": "x"}'), "call"),
-        ("hermes", "<think> hm </think> Orsa ", "answer"),
-        ("hermes", "<tool_call> hm </think> Orsa ", "polluted"),
-        ("hermes", "Orsa </tool_call>", "polluted"),
-        ("hermes", call("search", '{"query": "x"}') + " and so", "polluted"),
-        ("hermes", "<think> still", "collapsed"),
-        ("llama", '{"name": "search", "parameters": {"query": "the lake"}}', "call"),
-        ("llama", "the lake", "answer"),
-    ],
-)
-def test_the_state_of_a_message(template: str, text: str, state: str, speaker: Speaker) -> None:
-    tokenizer = speaker(template)
-    action, _ = NATIVE.parse(text, tokenizer, finished=True)
-    turn = Turn(tokens=None, logprobs=None, action=action, text=text)
-    assert turn_state(turn, NATIVE.control_tags(tokenizer)) == state
 
 
 def test_the_end_of_a_message_is_out_of_place_inside_a_call_alone(speaker: Speaker) -> None:

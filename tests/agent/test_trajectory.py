@@ -97,7 +97,7 @@ def test_mixed_groups_have_a_contrast_and_failures_are_none():
 # ---- batches
 
 
-PER_TOKEN = ("token_ids", "attention_mask", "loss_mask", "action_ids", "answer_mask", "query_mask", "rollout_logprobs")
+PER_TOKEN = ("token_ids", "loss_mask", "action_ids", "answer_mask", "query_mask", "rollout_logprobs")
 OPTIONAL = (
     *("old_logprobs", "old_entropy", "ref_logprobs", "anchor_logprobs", "sampler_logprobs"),
     *("policy_weights", "log_mass", "old_log_mass", "misplaced"),
@@ -130,7 +130,7 @@ def test_rows_are_the_trajectories_padded_on_the_right():
     for name in PER_TOKEN:
         got = getattr(batch, name)
         for row, t in zip(got.tolist(), rows, strict=True):
-            want = [1] * len(t.token_ids) if name == "attention_mask" else list(getattr(t, name))
+            want = list(getattr(t, name))
             assert row == want + [fill.get(name, 0)] * (11 - len(want)), name
     assert batch.advantages.tolist() == [[0.0], [0.0], [0.0]]
     assert batch.correct.tolist() == [True, False, False]
@@ -174,13 +174,10 @@ def assert_rows(part, whole, rows):
         assert torch.equal(got.nan_to_num(-7), want[rows].nan_to_num(-7)), f.name
 
 
-def test_every_field_travels_through_select_split_trim_and_to(batch):
+def test_every_field_travels_through_select_trim_and_to(batch):
     assert_rows(batch.select([2, 0]), batch, [2, 0])
     assert_rows(batch.select(torch.tensor([True, False, True])), batch, [0, 2])
     assert_rows(batch.select([]), batch, [])
-    assert [len(part) for part in batch.split(2)] == [2, 1]
-    assert_rows(batch.split(2)[1], batch, [2])
-    assert_rows(batch.split([[2, 0], [1]])[0], batch, [2, 0])
     assert_rows(batch.to("cpu"), batch, [0, 1, 2])
     moved = batch.to("meta")
     tensors = [getattr(moved, f.name) for f in dataclasses.fields(TokenBatch) if f.name != "sampling_mask"]
@@ -201,12 +198,6 @@ def test_trim_drops_columns_that_are_padding_everywhere(batch):
     assert batch.trim() is batch
     per_token = dataclasses.replace(batch, advantages=torch.randn(3, 11))
     assert torch.equal(per_token.select([1]).trim().advantages, per_token.advantages[1:2, :3])
-
-
-@pytest.mark.parametrize("parts", [[[0, 1], [1, 2]], [[0, 1, 3]]])
-def test_split_refuses_to_skip_or_repeat_rows(batch, parts):
-    with pytest.raises(ValueError, match="each of the 3 rows once"):
-        batch.split(parts)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,17 @@ def test_a_fall_stays_one_when_the_reward_comes_back() -> None:
     assert step(fell(curve)) == 32 and not curve.fallen[-1]
 
 
+@pytest.mark.parametrize(
+    ("begins", "rises"),
+    [
+        ([-0.07] * 3 + [0.0] * 50, False),  # odd rows before a constant
+        ([-0.07] * 4 + [0.0] * 50, True),
+    ],
+)
+def test_a_few_odd_rows_are_no_rise(begins: list[float], rises: bool) -> None:
+    assert curve_of(begins).rose[-1] == rises
+
+
 def test_what_is_not_finite_is_left_out_and_nothing_is_no_fall() -> None:
     whole = curve_of(PEAK + [0.0] * 9)
     holes = curve_of([*PEAK, float("nan"), float("inf"), *[0.0] * 9])

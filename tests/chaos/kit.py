@@ -286,25 +286,25 @@ class _Places:
         self._told.send(True)
 
     def watch(self) -> None:
-        """Learn of stages from the run's listeners, of files from Python, of steps from torch, of tokens from the
+        """Learn of stages from the run's console, of files from Python, of steps from torch, of tokens from the
         sampler."""
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+        from holdfast.cli.console import Lines
         from holdfast.model.hf import HFPolicy
-        from holdfast.train.listener import Listeners
 
-        stage, poll = Listeners.stage, HFPolicy.poll
+        stage, poll = Lines.stage, HFPolicy.poll
 
-        def staged(listeners: Listeners, name: str, total: int | None = None) -> None:
+        def staged(lines: Lines, name: str, total: int | None = None) -> None:
             self._stage = name.partition(" on ")[0]
             self.at(f"stage {self._stage}")
-            stage(listeners, name, total)
+            stage(lines, name, total)
 
         def polled(policy: HFPolicy) -> Any:
             self.at("final evaluation" if self._stage == "final evaluation" else "rollout")
             return poll(policy)
 
-        Listeners.stage, HFPolicy.poll = staged, polled  # type: ignore[method-assign]
+        Lines.stage, HFPolicy.poll = staged, polled  # type: ignore[method-assign]
         register_optimizer_step_pre_hook(lambda *_: self.at("warm start" if self._stage == "warm start" else "update"))
         sys.addaudithook(self._hear)
 

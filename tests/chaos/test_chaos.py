@@ -63,6 +63,8 @@ class Runs:
             ended = bench.run("train", *settings_of(root, {}))
             if ended.code != 0:
                 raise RuntimeError(f"the run to compare with failed:\n{ended.output[-3000:]}")
+            if unmet := {place for places in KILLS for place in places} - ended.counts.keys():
+                raise RuntimeError(f"the run to compare with never came to {', '.join(sorted(unmet))}")
             bench.slowest = time.monotonic() - began
             self.counts = ended.counts
             self._whole = root / "run"

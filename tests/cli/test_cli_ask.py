@@ -130,13 +130,12 @@ def test_questions_may_come_from_a_pipe(runs: Any, holdfast: Run) -> None:
     assert len(runs) == 1
 
 
-@pytest.mark.parametrize(
-    ("given", "passed"), [("step-000020", "runs/old/checkpoints/step-000020"), ("elsewhere", "elsewhere")]
-)
-def test_checkpoints(runs: Any, holdfast: Run, given: str, passed: str) -> None:
-    Path("elsewhere").mkdir()
-    holdfast("ask", "old", QUESTION, "--checkpoint", given)
-    assert runs == [(Path("runs/old"), passed, True)]
+def test_checkpoints(runs: Any, holdfast: Run) -> None:
+    holdfast("ask", "old", QUESTION, "--checkpoint", "step-000020")
+    assert runs == [(Path("runs/old"), "step-000020", True)]
+    Path("mine.toml").touch()
+    stderr = holdfast("ask", "some/model", QUESTION, "--recipe", "mine.toml", "--checkpoint", "best", code=2).stderr
+    assert "--checkpoint best chooses among the checkpoints of a run" in stderr
 
 
 def test_a_run_that_is_not_there(runs: Any, holdfast: Run) -> None:

@@ -20,7 +20,7 @@ FILLED = r"[a-z0-9_]+"
 # Looks like a metric and is none. The counts are bookkeeping of holdfast.losses.stats, used up when statistics merge.
 # An adapter puts `holdfast/` before every name. The last is a media type.
 OTHER = {"count/tokens", "count/preserved", "count/sequences", "count/{}", "count/{}_{}", "holdfast/{}"}
-OTHER |= {"count/{}_tokens", "application/json"}
+OTHER |= {"count/{}_tokens", "application/json", "text/html", "text/plain"}
 
 # Whose business is the names of other trainers: tests/diagnose checks which of ours they become.
 OTHERS = ("holdfast.diagnose.readers.names", "holdfast.hosts.")

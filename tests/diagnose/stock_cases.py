@@ -93,7 +93,7 @@ RATIO, SIGNED = "sampler__importance_ratio", "sampler__logprob_gap"
 FLAT = {"reward__mean": noisy(0.5, 0.02)}
 HARD: dict[str, Change] = {"reward__mean": noisy(0.1, 0.01), "reward__em": noisy(0.1, 0.01)}
 RESULTS_VANISH: dict[str, Change] = {TURNS: noisy(3.0, 0.1), LENGTH: from_row(30, noisy(150, 5), noisy(400, 5))}
-IDENTICAL: dict[str, Change] = {ENTROPY: ramp(20, 0.00002, 5), LENGTH: noisy(100, 2)}
+IDENTICAL: dict[str, Change] = {ENTROPY: breaks(22, 0.00002), LENGTH: noisy(100, 2)}
 
 
 CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
@@ -104,7 +104,10 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     ],
     "GRP001": [(HARD | {MIXED: noisy(0.12, 0.02)}, (30, 40))],
     "ENT001": [({ENTROPY: then(noisy(0.8, 0.01), ramp(20, 2.0, 20))}, (22, 45))],
-    "ENT002": [(IDENTICAL | {MIXED: noisy(0.6, 0.02)}, (25, 36))],
+    "ENT002": [
+        (IDENTICAL | {MIXED: noisy(0.6, 0.02)}, (25, 50)),
+        (IDENTICAL | {ENTROPY: breaks(22, 0.00014), MIXED: noisy(0.9, 0.02)}, (25, 50)),
+    ],
     "SMP002": [
         (ELSEWHERE | {RATIO: then(noisy(0.98, 0.01), ramp(20, 0.1))}, (31, 36)),
         ({GAP: from_row(30, noisy(0.08, 0.01), noisy(0.008, 0.001))}, (32, 32)),
@@ -131,7 +134,10 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({CALLS_FAIL: noisy(0.97, 0.005)}, (10, 10)),
         (RESULTS_VANISH | {"reward__mean": from_row(30, noisy(0.1, 0.01), noisy(0.6, 0.01))}, (32, 33)),
     ],
-    "LRN001": [({"lr": always(0.0)}, (5, 5)), ({"lr": from_row(30, always(0.0), always(1e-6))}, (35, 35))],
+    "LRN001": [
+        ({"lr": always(0.0), CLIP: always(0.0)}, (5, 5)),
+        ({"lr": from_row(30, always(0.0), always(1e-6)), CLIP: breaks(31, 0.0)}, (35, 35)),
+    ],
     "SMP003": [
         (ELSEWHERE | {GAP: lambda v: 0.004 + 0.003 * np.arange(len(v))}, (8, 20)),
         (ELSEWHERE | {SIGNED: lambda v: 0.0002 + (0.01 * np.arange(len(v))) ** 2}, (8, 22)),
@@ -164,7 +170,11 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {ENTROPY: then(noisy(2.0, 0.01), then(ramp(5, 0.8, 10), ramp(25, 1.8, 15)))},
         {ENTROPY: then(noisy(0.8, 0.01), ramp(20, 0.95, 20))},
     ],
-    "ENT002": [IDENTICAL | {MIXED: always(0.0), "reward__mean": noisy(0.98, 0.005)}],  # solved: a note
+    "ENT002": [
+        IDENTICAL | {MIXED: always(0.0), "reward__mean": noisy(0.98, 0.005)},  # solved: a note
+        IDENTICAL
+        | {ENTROPY: ramp(20, 0.00014, 5), MIXED: noisy(0.5, 0.02)},  # large groups of such rollouts may differ
+    ],
     "SMP002": [
         ELSEWHERE | {RATIO: noisy(0.4, 0.02)},  # as it began: long rollouts
         ELSEWHERE | {RATIO: then(noisy(0.98, 0.01), ramp(20, 0.3)), "rollout__length": ramp(18, 300.0)},
@@ -202,6 +212,8 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         },
     ],
     "LRN001": [
+        {"lr": always(0.0)},  # tokens are clipped
+        {"lr": always(0.0), CLIP: always(0.0), KL: lambda v: 0.001 * np.arange(len(v))},
         {"lr": lambda v: 1e-6 * np.minimum(1, np.arange(len(v)) / 10)},  # a warm-up
         {"lr": lambda v: 1e-6 * (1 - np.arange(len(v)) / (len(v) - 1))},  # a schedule
         {"lr": lambda v: np.where(np.arange(len(v)) < 8, 0.0, 1e-6)},  # it began late: a note
@@ -215,6 +227,8 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {AGE: noisy(2.0, 0.1), "reward__mean": ramp(28, 0.2)},
         {CLIP: always(0.05), "reward__mean": ramp(28, 0.5), **UNOBSERVED},  # as it began
         {CLIP: ramp(25, 0.05), **UNOBSERVED},
+        # It clipped as much when the reward was best, and the end is noisy.
+        {CLIP: ramp(2, 0.05, 30), "reward__mean": then(ramp(2, 0.8, 48), ramp(50, 0.5, 5)), **UNOBSERVED},
     ],
     "TRN001": [
         {CUT: noisy(0.8, 0.01), "reward__mean": noisy(0.7, 0.03)},  # those that are cut off earn as well

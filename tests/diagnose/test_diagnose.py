@@ -20,6 +20,7 @@ from holdfast.diagnose.rules.rule import Hit, without_suppressed
 
 MakeLog = Callable[..., Log]
 FINITE = ("grad/", "loss/", "entropy/")  # where a NaN is a finding
+LEAVES = {"kl__reference": [0.1] * 8 + [4.0] * 52}
 FALLEN = [0.4] * 5 + [0.8] * 25 + [0.7, 0.6, 0.5, 0.4, 0.3, 0.2] + [0.1] * 24
 
 
@@ -91,6 +92,11 @@ def test_a_cause_that_shows_within_five_rows_comes_first(make_log: MakeLog) -> N
     assert order({"ENT001": hit(20), "STP001": hit(26)}) == ["ENT001", "STP001"]
     assert order({"STP001": hit(20), "ENT001": hit(21)}) == ["STP001", "ENT001"]
     assert order({"RET001": hit(20), "GRD002": hit(20)}) == ["GRD002", "RET001"]
+    # What was so from the start explains no change.
+    assert order({"TRN001": hit(10), "KLD001": hit(10)}) == ["TRN001", "KLD001"]
+    at_first = {"rollout__truncated_fraction": [1.0] * 60, "reward__mean": [0.4] * 60}
+    moved = codes(make_log(only=("reward/mean", "rollout/truncated_fraction", "kl/reference"), **at_first, **LEAVES))
+    assert moved == [("KLD001", 12), ("TRN001", 10)]
 
 
 def test_an_entropy_bonus_in_the_settings_is_named_before_a_penalty(make_log: MakeLog) -> None:

@@ -48,10 +48,10 @@ def test_a_replay_finds_what_was_found_step_by_step() -> None:
 
 
 def test_what_begins_again_is_found_again() -> None:
-    failing = [0.0, 0.9, 0.0, 0.0, 0.0, 0.9]
+    failing = [0.0, 0.9, *[0.0] * 6, 0.9]
     monitor = Monitor()
     found = [monitor.observe(step, {"retrieval/error_fraction": share}) for step, share in enumerate(failing, 1)]
-    assert [[finding.step for finding in new] for new in found] == [[], [2], [], [], [], [6]]
+    assert [finding.step for new in found for finding in new] == [2, 9]
 
 
 def test_a_note_does_not_hide_the_finding_that_it_becomes() -> None:

@@ -37,6 +37,21 @@ def completions() -> str:
     )
 
 
+def notebook(*outputs: object) -> str:
+    cells = [{"cell_type": "markdown", "source": "x"}, {"cell_type": "code", "outputs": outputs}]
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4})
+
+
+SHOWN = [
+    '<progress value="6" max="6"></progress>',
+    "<table><tr><th>Step</th><th>Training Loss</th><th>reward</th></tr>\n<tr><td>1</td><td>0.2</td><td>9</td></tr>",
+    "<tr><td>2</td><td>0.1</td><td>8</td></tr></table>\n",
+    '<table border="1">\n <thead><tr style="x: y;"><th>Step</th><th>kl / x</th><th>reward</th></tr></thead>\n',
+    *lines("<tr>\n<td>{i}</td>\n<td>No Log</td><td> <b>{r}</b></td></tr>").splitlines(keepends=True),
+    "</tbody></table><p>9\t9\t9",
+]
+
+
 KINDS = {
     "counts.log": lines("{i}/6 | loss=0.50 | reward={r}"),
     "epochs.log": lines("Epoch:[1/1]({i}/6), Reward: {r}, KL_ref: 0.0010, Avg Response Len: 271.38"),
@@ -52,8 +67,17 @@ KINDS = {
     "train.jsonl": "\n".join(
         json.dumps({"step": i, "time": 0.5, "train": {"reward": r, "loss": 1.0}}) for i, r in enumerate(REWARDS, 1)
     ),
+    "epochs.jsonl": "\n".join(
+        json.dumps({"epoch": i, "avg_reward": r, "at": "9:00"}) for i, r in enumerate(REWARDS, 1)
+    ),
+    "epochs.json": json.dumps([{"epoch": i, "reward": r} for i, r in enumerate(REWARDS, 1)]),
     "names.csv": "step,Avg. Reward\n" + lines("{i},{r}"),
     "completions.jsonl": completions(),
+    "table.ipynb": notebook(
+        {"data": {"text/html": SHOWN, "text/plain": ["<HTML>"]}}, {"text": "step 1 loss 1 reward 9"}
+    ),
+    "printed.ipynb": notebook({"text": ["Rewards: 44 (0.30%)\n"]}, {"text": [*lines("step {i} reward {r} loss 0")]}),
+    "result.ipynb": notebook({"data": {"text/plain": lines("{{'loss': 0.1, 'reward': {r}, 'step': {i}}},")}}),
     "alone.jsonl": "\n".join(json.dumps({"step": i, "env_reward": r, "kl": 0.1}) for i, r in enumerate(REWARDS, 1)),
 }
 
@@ -68,6 +92,25 @@ def test_the_reward_is_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text(KINDS[name], encoding="utf-8")
     assert reward_of(read_log(path)) == ([1, 2, 3, 4, 5, 6], REWARDS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KINDS["table.ipynb"][:400],
+        notebook({"data": ["x"]}, {"text": {"a": 1}}, {"data": {"text/html": [1, None], "text/plain": 5}}, 3, None),
+        notebook({"data": {"text/html": "<table><tr><th>Step</th><th>reward"}}),
+        '{"nbformat": 4, "cells": {"outputs": 1}}',
+        '{"cells": ["cell_type", {"cell_type": "code", "outputs": null}]}',
+        '{"cells": [{"cell_type": ' + "[" * 99 + "]" * 99 + "}]}",
+    ],
+)
+def test_a_notebook_without_a_log_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.ipynb").write_text(text)
+    with pytest.raises(DataError, match="Save it with its outputs"):
+        read_log(tmp_path / "run.ipynb")
+    with pytest.raises(DataError, match="folder without a log"):
+        read_log(tmp_path)
 
 
 def test_the_console_of_prime_rl_is_one_of_its_logs(tmp_path: Path) -> None:
@@ -185,6 +228,8 @@ def test_bars_of_lightning_continue_over_epochs(tmp_path: Path) -> None:
         ("loss 0.5 reward 0.25", None),
         ("step 3: saved in 2.5 s, reward model loaded", None),
         ("step 0.5 loss 0.5", None),
+        ("step 3 Zero/Negative Rewards: 44 (0.30%)", None),
+        ("step 3 Rewards: 0.5 (30%)", (3, {"reward": 0.5})),
     ],
 )
 def test_names_keep_the_word_before_them_and_prose_is_no_row(line: str, row: object) -> None:
@@ -194,3 +239,22 @@ def test_names_keep_the_word_before_them_and_prose_is_no_row(line: str, row: obj
 def test_one_step_alone_is_no_log(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="step 1 loss"):
         read_logs(written(tmp_path, ["step 3 loss 0.5 reward 0.5"]))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps"),
+    [([5, 10, 15], [5, 10, 15]), ([0.5, 1, 1.5], [1, 2, 3]), ([1, 1, 2], [1, 2, 3])],
+)
+@pytest.mark.parametrize("name", ["run.csv", "run.jsonl", "run.md"])
+def test_whole_epochs_that_rise_are_steps(tmp_path: Path, name: str, epochs: list[float], steps: list[int]) -> None:
+    rows = [(epoch, 0.25, 1.0) for epoch in epochs]
+    named = [{"epoch": epoch, "reward": 0.25, "loss": 1.0} for epoch in epochs]
+    text = {
+        "run.csv": "epoch,reward,loss\n" + "\n".join(",".join(map(str, row)) for row in rows),
+        "run.jsonl": "\n".join(map(json.dumps, named)),
+        "run.md": "\n".join(" | ".join(map(str, row)) for row in [("epoch", "reward", "loss"), *rows]),
+    }[name]
+    (tmp_path / name).write_text(text)
+    log = read_log(tmp_path / name)
+    assert reward_of(log)[0] == steps
+    assert any("counted from 1" in note for note in log.notes) == (steps[0] == 1)

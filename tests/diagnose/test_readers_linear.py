@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Callable
@@ -77,6 +78,11 @@ def wide_table(path: Path, n: int) -> None:
     path.write_text(f"Step{',x' * n}\n" + "1,2\n" * n)
 
 
+def notebook(path: Path, n: int) -> None:
+    outputs = [{"data": {"text/html": "<table><tr><td" * n}}, {"text": "step 1 reward 0.5\nstep 2 reward 0.5\n"}]
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "outputs": outputs}]}))
+
+
 def database_of_runs(path: Path, n: int) -> None:
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_name, step, metrics)")
@@ -93,6 +99,7 @@ def database_of_runs(path: Path, n: int) -> None:
         ("chart.csv", chart, 500),
         ("history.csv", wide_table, 2000),
         ("trackio.db", database_of_runs, 300),
+        ("run.ipynb", notebook, 8000),
         ("job.log", lambda path, n: path.write_text(f"({'pid=1 ' * n}\nstep:1 - a:1\n"), 4000),
         ("run.log", lambda path, n: path.write_text("{'actor_rollout_ref'\n" + " a\n" * n + "step:1 - a:1\n"), 8000),
     ],

@@ -193,6 +193,8 @@ def test_the_deviation_of_groups_and_of_the_batch(logged: dict[str, tuple[float,
         (["policy/policy_entropy", "reward/avg_raw_reward"], "skyrl"),
         (["reward", "kl", "actor_grad_norm"], "openrlhf"),
         (["accuracy", "perplexity"], "unknown"),
+        (["reward", "loss", "lr"], "unknown"),
+        (["reward_mean", "reward_std", "kl"], "unknown"),
         ([], "unknown"),
     ],
 )

@@ -53,6 +53,7 @@ SPIRAL = DECAY | {
 LONGER: dict[str, Change] = {"advantage__token_mean": from_row(28, always(0.25), always(0.01)), LENGTH: ramp(28, 200.0)}
 STOCK: dict[str, Change] = {PRODUCT: absent, CORRECT: absent}  # what a stock log of TRL has not
 UNMIXED: dict[str, Change] = {MIXED: absent}
+DEAD = from_row(1, always(0.0), always(-0.07))
 BROKEN: dict[str, Change] = {REWARD: breaks(30, 0.0), MIXED: breaks(30, 0.0)}
 SAME: dict[str, Change] = {MIXED: always(0.15)}
 NOTES = {"ZER001", "OBS001", "RWD004"}
@@ -119,6 +120,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "GRD002": [
         ({"grad__norm": spike(30, np.nan)}, (31, 31)),
         ({"loss__policy": spike(12, np.inf)}, (13, 13)),
+        ({"clip__fraction": from_row(30, always(np.nan), lambda v: v)}, (33, 33)),
         ({"grad__skipped_steps": spike(30, 2.0)}, (31, 31)),
         ({REWARD: spike(30, np.inf)}, (31, 31)),
     ],
@@ -161,6 +163,12 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
             },
             (45, 55),
         ),
+        # One ordinary row, and then nothing; and a policy that freezes below 0, at its best.
+        (UNMIXED | {"reward__group_std": from_row(1, always(0.0), always(0.2)), REWARD: DEAD}, (21, 21)),
+        (
+            {REWARD: from_row(30, always(-0.6), lambda v: v - 1.4), MIXED: from_row(30, always(0.0), always(0.9))},
+            (50, 50),
+        ),
         (UNMIXED | {"reward__max": always(0.7), "reward__min": always(0.7)}, (5, 5)),
         (UNMIXED | {"reward__group_std": always(0.0), REWARD: always(0.0)}, (5, 5)),
         (BROKEN, (33, 35)),
@@ -188,6 +196,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "TRN001": [
         ({"rollout__truncated_fraction": ramp(30, 0.9), REWARD: ramp(30, 0.3)}, (32, 44)),
         ({"rollout__truncated_fraction": always(1.0), REWARD: always(0.4)}, (10, 10)),
+        ({"rollout__truncated_fraction": from_row(1, always(1.0), always(0.4)), REWARD: DEAD, **UNMIXED}, (11, 11)),
         (LONGER | {REWARD: ramp(32, 0.3)}, (29, 36)),
         (LONGER | {REWARD: ramp(32, 0.3), CORRECT: spike(40, -0.4)}, (29, 36)),
     ],
@@ -256,7 +265,12 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {"grad__norm": step(30, 1.0)},
         {"grad__norm": lambda v: step(30, 9.0)(spike(8, 9.0)(v))},  # as large as one before
     ],
-    "GRD002": [{"grad__norm": spike(30, 1e6)}, {LIKELY: spike(30, np.nan)}],
+    "GRD002": [
+        {"grad__norm": spike(30, 1e6)},
+        {LIKELY: spike(30, np.nan)},
+        {"clip__fraction": lambda v: np.where(np.arange(len(v)) % 5 < 2, np.nan, v)},  # batches without tokens
+        {"clip__fraction": always(np.nan)},  # a note
+    ],
     "RWD001": [
         {REWARD: ramp(30, 0.6)},
         {REWARD: spike(30, 0.0)},
@@ -287,7 +301,9 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     "GRP001": [
         {MIXED: ramp(10, 0.0)},
         {MIXED: always(0.1)},
-        UNMIXED | {"reward__group_std": lambda v: np.where(np.arange(len(v)) == 3, 0.2, 0.0)},
+        UNMIXED | {"reward__group_std": lambda v: np.where(np.arange(len(v)) % 18 == 3, 0.2, 0.0)},
+        # Learned, in a reward of up to 2.
+        {REWARD: from_row(30, always(1.9), lambda v: 3 * v - 1), MIXED: from_row(30, always(0.0), always(0.9))},
         BROKEN | {ENTROPY: step(30, 3.0)},  # the rollouts changed too
         BROKEN | {REWARD: breaks(30, 1.0)},  # solved
         BROKEN | {REWARD: lambda v: np.where(np.arange(len(v)) < 32, ramp(20, 0.0, 12)(v), 0.0)},  # step by step
@@ -381,6 +397,40 @@ def test_what_passed_and_left_the_reward_down_stays_a_finding(make_log: MakeLog)
     assert "ENT001" in codes(make_log(**back, **{REWARD: ramp(28, 0.1, 10)})) and "ENT001" not in codes(
         make_log(**back)
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "bad", "well"),
+    [
+        ("ENT002", ENTROPY, 1e-9, 1.0),
+        ("TRN001", "rollout__truncated_fraction", 1.0, 0.0),
+    ],
+)
+def test_one_normal_row_ends_no_finding(make_log: MakeLog, code: str, name: str, bad: float, well: float) -> None:
+    """A mean of five rows may be normal for as long as the row is among them."""
+
+    def found(rows: int) -> bool:
+        changes = {
+            REWARD: noisy(0.3, 0.02),
+            MIXED: always(0.1),
+            name: lambda v: np.where(np.arange(len(v)) < 50, bad, well),
+        }
+        return code in codes(make_log(rows=70, **changes).until(50 + rows))
+
+    assert found(0) and found(1) and not found(20)
+
+
+def test_a_reward_that_comes_back_ends_a_surge_of_entropy(make_log: MakeLog) -> None:
+    surge: dict[str, Change] = {ENTROPY: ramp(20, 2.0)}
+    falls, returns = ramp(25, 0.1, 8), ramp(40, 0.75, 5)
+    assert "ENT001" in codes(make_log(**surge, **{REWARD: falls}))
+    back = diagnose(make_log(**surge, **{REWARD: lambda v: returns(falls(v))}))
+    assert "ENT001" in {note.code for note in back.notes}
+
+
+def test_a_kl_that_is_nan_in_every_row_is_a_note(make_log: MakeLog) -> None:
+    (note,) = (note for note in diagnose(make_log(kl__reference=[np.nan] * 60)).notes if note.code == "GRD002")
+    assert note.step == 3 and note.series == ("kl/reference",)
 
 
 def test_a_reward_that_never_rose_is_a_note(make_log: MakeLog) -> None:

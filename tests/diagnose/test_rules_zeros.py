@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.readers import read_log
 
 from .conftest import log_of
 
@@ -175,3 +177,13 @@ def test_a_batch_of_void_rollouts_is_a_note_once_others_have_tokens() -> None:
     assert diagnosis.findings == () and [note.code for note in diagnosis.notes] == ["GRD003"]
     part = {"loss/excluded_fraction": [0.999] * 4, "loss/mean_weight": [0.01] * 4}
     assert emptied(part | WEIGHTS, GEO_RS).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("zero", "codes"), [("0.000", set()), ("0.0", {"LRN001", "GRD003"}), ("0", {"LRN001", "GRD003"})]
+)
+def test_a_zero_with_more_decimals_may_be_a_small_number(tmp_path: Path, zero: str, codes: set[str]) -> None:
+    row = "step:{i} - actor/lr:{0} - actor/grad_norm:{0} - critic/score/mean:0.{i} - critic/score/max:1\n"
+    row += "step:{i} - critic/score/min:0\n"
+    (tmp_path / "run.log").write_text("".join(row.format(zero, i=i) for i in range(10, 50)))
+    assert set(found(read_log(tmp_path / "run.log"))) == codes

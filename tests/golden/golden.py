@@ -46,7 +46,7 @@ REWARD_WITHIN = 0.15
 TIMED = ("time", "tokens_per_s", "retrieval/latency_ms")
 """Measured, and never the same: `time` and all of `time/…` too."""
 ADDED = ("drift/", "isdd/", "ratio/log_product/", "displacement/action_fraction", "displacement/correct/",
-         "displacement/incorrect/", "ratio/below_one/", "centering/", "control/", "turn/", "negative/",
+         "displacement/incorrect/", "centering/", "control/", "negative/",
          "entropy/before", "entropy/after", "likelihood/before", "likelihood/after", "rollout/repetition")  # fmt: skip
 """Beginnings of metrics that may be younger than the recording. One that the recording has is compared."""
 LATE_ACTION = re.compile(r"/action_[3-9]$")

@@ -29,7 +29,7 @@ def a_batch(rows: int = 6, width: int = 20) -> TokenBatch:
     sign = torch.tensor([1.0, -1.0]).repeat(rows)[:rows]
     return TokenBatch(
         token_ids=torch.where(place < ends, torch.randint(2, 280, (rows, width), generator=generator), 0),
-        attention_mask=(place < ends).long(),
+        lengths=ends[:, 0],
         loss_mask=action_ids > 0,
         action_ids=action_ids,
         answer_mask=action_ids == 2,

@@ -14,7 +14,6 @@ from holdfast.losses import (
     cispo_loss,
     clipped_policy_loss,
     dppo_mask,
-    first_action_mask,
     gae_advantages,
     group_advantages,
     gwhes,
@@ -32,9 +31,7 @@ from holdfast.losses import (
     sampler_weights,
     sapo_penalty,
     token_rewards,
-    topk_score_centering_loss,
     value_loss,
-    void_turn_mask,
     whiten,
 )
 
@@ -58,9 +55,6 @@ TOKENS = {
         (lambda: dppo_mask(LP, LP, A, MASK, high=-0.1), "high=-0.1"),
         (lambda: off_policy_sequence_mask(LP, LP, A, MASK, threshold=0.0), "threshold=0.0"),
         (lambda: off_policy_sequence_mask(LP[0], LP[0], A[0], MASK[0], threshold=1.0), "sums over each sequence"),
-        (lambda: void_turn_mask(MASK, torch.ones(1, 1)), "void must be bool"),
-        (lambda: void_turn_mask(MASK, torch.ones(1, dtype=torch.bool)), "void has shape"),
-        (lambda: first_action_mask(MASK, MASK, MASK), "action_ids must be integers"),
         (lambda: kl_loss(LP, LP, MASK, estimator="k1"), "zero expected gradient.*'k3' or 'k2'.*reward"),
         (lambda: kl_loss(LP, LP, MASK, estimator="k4"), "estimator='k4' does not exist"),
         (lambda: sampler_weights(LP, LP, MASK, low=2.0, high=2.0), "low < high"),
@@ -69,7 +63,6 @@ TOKENS = {
         (lambda: sampler_weights(LP, LP, MASK, level="turn"), "level='turn'"),
         (lambda: sampler_weights(LP, LP, MASK, keep="drop"), "keep='drop'"),
         (lambda: sampler_weights(LP[0], LP[0], MASK[0], level="sequence"), "sums over each sequence"),
-        (lambda: topk_score_centering_loss(LP, LP, A, MASK), "the log-probs of k tokens at each"),
         # a list, an array or nothing in place of a tensor
         (lambda: nll_loss([[0.1]], A, MASK), "^logprobs must be a tensor, not a list; torch.as_tensor makes"),
         (lambda: clipped_policy_loss(LP, None, A, MASK), "^old_logprobs must be a tensor, not None"),

@@ -12,13 +12,11 @@ from holdfast.losses import (
     cispo_loss,
     clip_cov_mask,
     dppo_mask,
-    first_action_mask,
     gae_advantages,
     ipo_mask,
     off_policy_sequence_mask,
     sampler_weights,
     value_loss,
-    void_turn_mask,
 )
 
 from .test_losses_differential import CHUNKS, TOLERANCE, Tensors, naive_runs, random_batch, seeds
@@ -103,8 +101,6 @@ def test_losses_and_masks_equal_the_loops(chunk):
         batch = random_batch(seed)
         low, high = rng.choice(((1.0, 4.0), (0.2, 0.2), (0.0, 0.0), (0.05, 0.3)))
         threshold = rng.choice((0.01, 0.5, 3.0))
-        void = [rng.random() < 0.4 for _ in batch]
-        void_tokens = [[rng.random() < 0.1 for _ in s.mask] for s in batch]
         x = Tensors(batch, rng)
         common = (x.l, x.old, x.A, x.mask)
         loss = cispo_loss(*common, clip_low=low, clip_high=high)
@@ -117,21 +113,6 @@ def test_losses_and_masks_equal_the_loops(chunk):
         assert torch.equal(clip_cov(x), x.tensor(naive_clip_cov(batch), False, torch.bool))
         mask = off_policy_sequence_mask(*common, threshold=threshold)
         assert torch.equal(mask, x.tensor([naive_off_policy(s, threshold) for s in batch], False, torch.bool))
-        mask = void_turn_mask(x.mask, torch.tensor(void)[:, None])
-        rows = [[m and not v for m in s.mask] for s, v in zip(batch, void, strict=True)]
-        assert torch.equal(mask, x.tensor(rows, False, torch.bool))
-        mask = void_turn_mask(x.mask, x.tensor(void_tokens, False, torch.bool))
-        rows = [
-            [m and not any(v and n for v, n in zip(voids, s.mask, strict=True)) for m in s.mask]
-            for s, voids in zip(batch, void_tokens, strict=True)
-        ]
-        assert torch.equal(mask, x.tensor(rows, False, torch.bool))
-        mask = first_action_mask(x.mask, x.action_ids, torch.tensor(void)[:, None])
-        rows = [
-            [m and not (v and a == 1) for m, a in zip(s.mask, s.action, strict=True)]
-            for s, v in zip(batch, void, strict=True)
-        ]
-        assert torch.equal(mask, x.tensor(rows, False, torch.bool))
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -192,5 +173,4 @@ def test_nothing_is_read_back_from_the_device():
         assert sampler_weights(meta, meta, mask, level=level).shape == (2, 4)
     assert dppo_mask(meta, meta, meta, mask).shape == (2, 4)
     assert off_policy_sequence_mask(meta, meta, meta, mask, threshold=0.5).shape == (2, 4)
-    assert void_turn_mask(mask, mask).shape == first_action_mask(mask, mask.long(), mask).shape == (2, 4)
     assert gae_advantages(meta, meta, mask)[1].shape == value_loss(meta, meta, meta, mask).shape == (2, 4)

@@ -111,9 +111,6 @@ def loops(new, old, advantages, mask, query, answer):
         for name, epsilon in EPSILONS.items():
             low = [math.prod(map(math.exp, x)) < epsilon for x, _ in rollouts]
             found[f"isdd/{sign}/below_{name}"] = sum(low) / max(n, 1)
-        every = [change for x, _ in rollouts for change in x]
-        found[f"count/{sign}_tokens"] = len(every)
-        found[f"ratio/below_one/{sign}"] = sum(math.exp(change) < 1 for change in every) / max(len(every), 1)
         for k, kind in enumerate(KINDS):
             tokens = [change for x, kinds in rollouts for change, mine in zip(x, kinds, strict=True) if mine == k]
             found[f"count/{sign}_{kind}"] = len(tokens)
@@ -139,7 +136,6 @@ def test_what_counts_nothing_is_not_logged():
     logged = logged_stats(merge_stats([got]))
     assert logged.keys() == {
         "drift/positive", "drift/positive/thought", "drift/positive/query", "ratio/log_product/positive",
-        "ratio/below_one/positive",
         "isdd/positive/below_half", "isdd/positive/below_tenth", "isdd/positive/below_hundredth",
     }  # fmt: skip
     assert "drift/positive/thought" not in drift_stats(new, old, torch.ones(9, 1), mask)

@@ -157,16 +157,3 @@ def test_weights_that_diverged(make_model, tokenizer):
 def test_sampling_settings_out_of_range(make_model, tokenizer, settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):
         HFPolicy(make_model(), tokenizer, **settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"token_ids": ()}, "empty context"),
-        ({"max_new_tokens": 0}, "max_new_tokens=0"),
-        ({"stop": ("",)}, "empty stop"),
-    ],
-)
-def test_requests_that_cannot_work(settings, match):
-    with pytest.raises(ValueError, match=match):
-        Request(**({"id": "x", "token_ids": (1,), "max_new_tokens": 1, "stop": (), "seed": 0} | settings))

@@ -142,9 +142,7 @@ def test_the_update_starts_from_the_old_log_probs_bit_for_bit() -> None:
     rows = len(ids)
     batch = TokenBatch(
         token_ids=ids,
-        attention_mask=(
-            torch.arange(ids.shape[1]) <= mask.int().argmax(-1, keepdim=True) + mask.sum(-1, keepdim=True)
-        ).long(),
+        lengths=mask.int().argmax(-1) + mask.sum(-1) + 1,
         action_ids=mask.long(),
         answer_mask=mask & False,
         loss_mask=mask,

@@ -80,7 +80,6 @@ CONTRADICTIONS = {
     "other groups with a critic": [*GAE, f"{METHODS}dynamic_sampling.rounds=2"],
     "a KL of rewards without a critic": ["--reward.kl=0.05"],
     "a critic of nothing": ["--critic.lr=0.003", "--loss.advantage=reinforce"],
-    "a critic of one question": [*GAE, "--train.per_sample_every=5"],
     # tools
     "tools of the tiny model": ["--protocol.preset=tools"],
     "tools without a template": [*OWN, "--protocol.preset=tools", "--model.chat_template=none"],
@@ -190,6 +189,15 @@ def test_a_control_forgets_the_files_settings_and_not_the_command_lines(tmp_path
     assert setting_values(load(path, ["--loss.penalty.name=llds"]))["loss.penalty.coef"] == 0.7
     with pytest.raises(ConfigError, match="gate = 'response'"):
         load(path, ["--loss.penalty.name=none", "--loss.penalty.gate=response"])
+
+
+def test_an_empty_table_switches_a_method_on(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("[loss.methods.nthr]\n")
+    assert load(path) == load(overrides=[f"{METHODS}nthr.on"]) and load(path).loss.methods.nthr.on
+    further = tmp_path / "further.toml"
+    further.write_text('extends = "own.toml"\nunset = ["loss.methods.nthr.on"]\n')
+    assert not load(further).loss.methods.nthr.on
 
 
 # ---- values that nothing can use

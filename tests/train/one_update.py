@@ -26,8 +26,8 @@ def a_batch(rows: int = 7, seed: int = 3, vocabulary: int = 280) -> TokenBatch:
         return int(torch.randint(low, high + 1, (), generator=g))
 
     width = 24
-    names = ("token_ids", "attention_mask", "action_ids")
-    fields = {name: torch.zeros(rows, width, dtype=torch.long) for name in names}
+    fields = {name: torch.zeros(rows, width, dtype=torch.long) for name in ("token_ids", "action_ids")}
+    lengths = torch.zeros(rows, dtype=torch.long)
     answer_mask = torch.zeros(rows, width, dtype=torch.bool)
     for row in range(rows):
         t = between(2, 4)
@@ -38,10 +38,11 @@ def a_batch(rows: int = 7, seed: int = 3, vocabulary: int = 280) -> TokenBatch:
             if k == actions:
                 answer_mask[row, t + said - 2 : t + said] = True
             t += said + (between(1, 2) if k < actions else 0)
-        fields["attention_mask"][row, :t] = 1
+        lengths[row] = t
         fields["token_ids"][row, :t] = torch.randint(2, vocabulary, (t,), generator=g)
     return TokenBatch(
         **fields,
+        lengths=lengths,
         answer_mask=answer_mask,
         loss_mask=fields["action_ids"] > 0,
         rollout_logprobs=torch.zeros(rows, width),

@@ -308,20 +308,6 @@ def test_every_second_step_has_one_if_a_rollout_is_correct(correct: bool, recipe
     assert [("loss/supervised" in row) for row in rows] == [False, correct, False, correct]
 
 
-# ---- likelihoods of golden answers in the course of rollouts
-
-
-def test_means_are_of_the_continuation_alone_whatever_is_passed_together(recipe: Recipe) -> None:
-    learner = a_trainer(recipe({"train.micro_batch_tokens": 64})).learner
-    probes = [((5, 6, 7), (8, 9)), ((5, 6, 7, 8), (9,)), (tuple(range(5, 30)), (3, 4, 5))]
-    for (context, continuation), mean in zip(probes, learner.mean_logprobs(probes), strict=True):
-        with torch.no_grad():
-            logits = learner.language_model.model(torch.tensor([[*context, *continuation]])).logits[0]
-        logprobs = (logits / learner.sampling.temperature).log_softmax(-1)
-        wanted = [float(logprobs[len(context) - 1 + k, token]) for k, token in enumerate(continuation)]
-        assert mean == pytest.approx(sum(wanted) / len(wanted), abs=1e-4)
-
-
 # ---- an anchor
 
 

@@ -45,7 +45,6 @@ def rows() -> Iterator[tuple[str, dict[str, Any]]]:
 
 ELSEWHERE = {
     "GiGPO": "tests/methods/test_credit.py",
-    "IGPO": "tests/methods/test_credit.py",
     "score centering": "tests/losses/test_centering.py",
     "Clip-Cov": "tests/losses/test_remedies_differential.py",
 }

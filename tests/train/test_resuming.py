@@ -20,7 +20,7 @@ from holdfast.base.run_folder import FINAL_EVALUATION, list_checkpoints, step_fo
 from holdfast.data.factbook import load_questions
 from holdfast.model import models
 from holdfast.recipe import BUNDLED, dump, load
-from holdfast.train import evaluate, loading, run
+from holdfast.train import checks, evaluate, run
 from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
@@ -66,13 +66,13 @@ def test_so_does_a_real_model(tmp_path: Path, told: Any, monkeypatch: pytest.Mon
         load_questions("factbook:test")
     except MissingExtra as error:
         pytest.skip(str(error))
-    load_all = loading.load_questions
+    load_all = checks.load_questions
 
     def load_few(*args: Any, **options: Any) -> Any:
         loaded = load_all(*args, **options)
         return replace(loaded, dev=loaded.dev[:2], test=loaded.test[:2])
 
-    monkeypatch.setattr(loading, "load_questions", load_few)
+    monkeypatch.setattr(checks, "load_questions", load_few)
     few = {
         "model.path": model,
         "eval.start": "false",

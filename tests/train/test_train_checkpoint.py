@@ -15,6 +15,7 @@ from holdfast.base.run_folder import list_checkpoints, step_folder
 from holdfast.model.language_model import LanguageModel
 from holdfast.train import checkpoint
 from holdfast.train.checkpoint import (
+    checkpoint_of,
     find_damage,
     load_optimizer,
     model_folder,
@@ -158,25 +159,30 @@ def test_a_kill_between_the_two_renames_is_put_right(tmp_path: Path, language_mo
     assert [p.name for p in best.parent.iterdir()] == ["best"]
 
 
-def test_which_model_is_meant(tmp_path: Path, language_model: LanguageModel) -> None:
-    with pytest.raises(CheckpointError, match="has no complete checkpoint"):
-        model_folder(tmp_path, "last")
-    with pytest.raises(CheckpointError, match="has no best checkpoint"):
-        model_folder(tmp_path, "best")
+def test_which_checkpoint_is_meant(
+    tmp_path: Path, language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for which in ("last", "best"):
+        with pytest.raises(CheckpointError, match=f"has no (complete )?checkpoint( {which})?"):
+            model_folder(tmp_path, which)
     old, new = save(tmp_path, 2, language_model), save(tmp_path, 4, language_model)
-    assert model_folder(tmp_path, "last") == new / "model"
-    cut_in_half(new / "state.json")
-    assert model_folder(tmp_path, "last") == old / "model"
-    assert model_folder(tmp_path, "4") == model_folder(tmp_path, "0004") == new / "model"
-    assert model_folder(tmp_path, str(new)) == model_folder(tmp_path, str(new / "model")) == new / "model"
-    with pytest.raises(CheckpointError, match=r"lasst is neither a folder nor a saved step of .* give `last`, `best`"):
-        model_folder(tmp_path, "lasst")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "4").mkdir()
+    (tmp_path / "step-000004").mkdir()  # neither is a checkpoint of the run
+    for which in ("last", "4", "0004", "step-000004", "checkpoints/step-000004", str(new)):
+        assert checkpoint_of(tmp_path, which).resolve() == new == model_folder(tmp_path, which).resolve().parent
+    assert model_folder(tmp_path, str(new / "model")) == new / "model", "a model alone"
+    with pytest.raises(CheckpointError, match=r"has no checkpoint lasst\. Give last, best, a saved step \(2, 4\), a "):
+        checkpoint_of(tmp_path, "lasst")
     best = tmp_path / "checkpoints" / "best"
     save_checkpoint(best, language_model, state={"step": 2})
-    assert model_folder(tmp_path, "best") == best / "model"
-    cut_in_half(best / "model" / "model.safetensors")
-    with pytest.raises(CheckpointError, match="best cannot be used"):
-        model_folder(tmp_path, "best")
+    assert checkpoint_of(tmp_path, "best") == best
+    for folder in (new, best):
+        cut_in_half(folder / "model" / "model.safetensors")
+    assert checkpoint_of(tmp_path, "last") == old
+    for which in ("4", "step-000004", str(new), "best"):
+        with pytest.raises(CheckpointError, match=r"cannot be used: model/.* does not match its checksum"):
+            model_folder(tmp_path, which)
 
 
 def test_what_is_no_checkpoint_of_ours_is_a_sentence(tmp_path: Path, language_model: LanguageModel) -> None:

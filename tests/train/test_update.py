@@ -282,5 +282,5 @@ def test_a_pad_token_that_was_sampled_is_a_token_like_any_other() -> None:
     groups = [Group("q", (episode(True, 1), episode(False, 3)))]
     plain, padded = (TokenBatch.from_trajectories(groups, pad_token_id=pad) for pad in (0, 8))
     assert bool(((padded.token_ids == 8) & padded.loss_mask).any()) and bool((padded.token_ids[0, 11:] == 8).all())
-    for name in ("loss_mask", "attention_mask", "action_ids", "answer_mask"):
+    for name in ("loss_mask", "lengths", "action_ids", "answer_mask"):
         assert torch.equal(getattr(plain, name), getattr(padded, name))

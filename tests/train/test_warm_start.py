@@ -20,10 +20,10 @@ from holdfast.base.jsonl import Skipped
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.logprobs import token_logprobs
 from holdfast.model.tokens import encode
+from holdfast.recipe.sections import WarmStart
 from holdfast.retrieval.types import Document, Hit
 from holdfast.train.warm_start import (
     Demonstration,
-    Supervision,
     augment_by_renaming,
     batches,
     encode_demonstration,
@@ -47,14 +47,15 @@ def episodes(count: int = 12, seed: int = 0) -> list[Demonstration]:
     return made
 
 
-def supervision(**changes: Any) -> Supervision:
-    options: dict[str, Any] = {"steps": 4, "batch": 6, "lr": 1e-2, "seed": 0, "by_length": False}
-    return Supervision(**({**options, "micro_batch_tokens": 4096} | changes))
+def settings(**changes: Any) -> WarmStart:
+    return WarmStart(**({"steps": 4, "batch_size": 6, "lr": 1e-2} | changes))
 
 
-def train(model: Any, rows: list[Demonstration], **changes: Any) -> list[dict[str, float]]:
+def train(
+    model: Any, rows: list[Demonstration], micro_batch_tokens: int = 4096, **changes: Any
+) -> list[dict[str, float]]:
     policy = LanguageModel(model=model, tokenizer=SimpleNamespace(pad_token_id=0, eos_token_id=0))
-    return list(warm_start(policy, rows, supervision(**changes)))
+    return list(warm_start(policy, rows, settings(**changes), micro_batch_tokens=micro_batch_tokens))
 
 
 def weights(model: Any) -> list[torch.Tensor]:
@@ -99,7 +100,7 @@ def test_it_learns_from_the_mean_over_what_is_said(make_model: Callable[..., Any
     with torch.no_grad():
         one_by_one = [token_logprobs(model, *pad([row], 0, torch.device("cpu")))[0].sum() for row in rows]
     expected = -float(sum(one_by_one)) / sum(sum(row.loss_mask) for row in rows)
-    told = train(model, rows, steps=30, batch=5)
+    told = train(model, rows, steps=30, batch_size=5)
     assert told[0]["loss"] == pytest.approx(expected, rel=1e-5) and told[-1]["loss"] < 0.3 * told[0]["loss"]
     assert [row["step"] for row in told] == [*range(1, 31)]
 
@@ -120,21 +121,21 @@ def test_one_that_is_stopped_leaves_the_model_in_eval_mode(make_model: Callable[
     model = make_model()
     tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=0)
     policy = LanguageModel(model=model, tokenizer=tokenizer, gradient_checkpointing=True)
-    rows = warm_start(policy, episodes(), supervision())
+    rows = warm_start(policy, episodes(), settings(), micro_batch_tokens=4096)
     next(rows)
     assert model.training
     rows.close()  # type: ignore[attr-defined]
     assert not model.training
 
 
-@pytest.mark.parametrize("by_length", [False, True])
-def test_batches_mix_rollouts_of_different_length_unless_they_are_to_be_alike(by_length: bool) -> None:
+@pytest.mark.parametrize("order", ["mixed", "by-length"])
+def test_batches_mix_rollouts_of_different_length_unless_they_are_to_be_alike(order: str) -> None:
     """Half of the demonstrations search once, half twice: a batch of one kind pushes the policy to that habit."""
     rows = [Demonstration(range(length), (True,) * length) for length in [10] * 64 + [20] * 64]
-    drawn = list(itertools.islice(batches(rows, supervision(batch=8, by_length=by_length)), 16))
+    drawn = list(itertools.islice(batches(rows, settings(batch_size=8, batches=order)), 16))
     assert sorted(len(row.token_ids) for batch in drawn for row in batch) == [10] * 64 + [20] * 64
     pure = sum(len({len(row.token_ids) for row in batch}) == 1 for batch in drawn)
-    assert pure == (16 if by_length else 0)
+    assert pure == (16 if order == "by-length" else 0)
 
 
 def test_gradients_that_are_never_finite_are_an_error_and_touch_nothing(make_model: Callable[..., Any]) -> None:

@@ -33,7 +33,7 @@ from holdfast.train.loading import Questions, load_protocol, load_questions, loa
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.start import starting_policy
 from holdfast.train.threads import set_up_torch
-from holdfast.train.warm_start import Demonstration, Supervision, augment_by_renaming, warm_start
+from holdfast.train.warm_start import Demonstration, augment_by_renaming, warm_start
 
 CORRECT = "correct.jsonl"
 """In the run folder of rejection sampling: the correct rollouts it learns from."""
@@ -69,8 +69,9 @@ def sft(config: Config, run_dir: Path, course: Course, *, passages: bool, listen
         DataError: No question is left.
     """
     listener = listener or Listener()
-    warm = config.warm_start.model_copy(update={"steps": 0, "plain_steps": 0, "data": None})
-    born = config.model_copy(update={"warm_start": warm})
+    warm = config.warm_start.model_copy(update={"steps": 0, "data": None})
+    world = config.world.model_copy(update={"scripts": config.world.scripts.model_copy(update={"plain_steps": 0})})
+    born = config.model_copy(update={"warm_start": warm, "world": world})
     check_training(born)
     config = absolute(config)
     run_folder.begin(run_dir, dump(config))
@@ -272,13 +273,7 @@ def _learn(
     config: Config,
     listener: Listener,
 ) -> None:
-    supervision = Supervision(
-        steps=course.steps,
-        batch=course.batch_size,
-        lr=course.lr,
-        seed=seed,
-        by_length=config.warm_start.batches == "by-length",
-        micro_batch_tokens=config.train.micro_batch_tokens,
-    )
-    for row in warm_start(policy, examples, supervision):
+    changes = {"steps": course.steps, "batch_size": course.batch_size, "lr": course.lr, "seed": seed}
+    settings = config.warm_start.model_copy(update=changes)
+    for row in warm_start(policy, examples, settings, micro_batch_tokens=config.train.micro_batch_tokens):
         listener.advance(int(row["step"]), {"loss": row["loss"]})

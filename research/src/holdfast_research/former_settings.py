@@ -36,8 +36,13 @@ FORMER: Mapping[str, str] = {
     "train.resample": "loss.methods.dynamic_sampling.rounds",
 }
 """Former name -> present name."""
-SWITCHED_OFF: Mapping[str, Any] = {"loss.negative_weight": 1.0, "train.resample": 0}
-"""Former name -> the value without the method, which has a switch now."""
+SWITCHED_OFF: Mapping[str, Any] = {
+    "loss.negative_weight": 1.0,
+    "train.resample": 0,
+    "train.per_sample_every": 0,
+    "train.per_sample_questions": 4,
+}
+"""Former name -> the value without the method, which has a switch now, or is a probe."""
 WEIGHTS = "loss.sampler_weights."
 """Begins the former names of `loss.methods.sampler_weights`; `level = "none"` was without weights."""
 

@@ -107,7 +107,7 @@ class CountedMean:
     default: Tensor | float
 
 
-_LEFT_OUT = ("count/", "clip/", "ratio/below_one/")
+_LEFT_OUT = ("count/", "clip/")
 """Statistics that are not logged: counts, which weight the others, and what hosts log themselves."""
 _RATIOS = ("ratio/mean", "ratio/max", "ratio/p01")
 """Series that are 1 until the first token is counted; the others are 0."""

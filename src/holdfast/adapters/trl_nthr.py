@@ -95,7 +95,7 @@ def _token_batch(batch: dict[str, Any], group_size: int) -> TokenBatch:
     flags = torch.ones(len(mask), dtype=torch.bool, device=mask.device)
     return TokenBatch(
         token_ids=batch["completion_ids"],
-        attention_mask=batch["completion_mask"],
+        lengths=batch["completion_mask"].sum(-1),
         loss_mask=mask,
         action_ids=mask.long(),
         answer_mask=torch.zeros_like(mask),

@@ -34,7 +34,7 @@ from holdfast.agent.rewards import EM, check_weights, score_trajectory
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import ConfigError, DataError, MissingExtra, RolloutError
-from holdfast.base.retries import PATIENCE
+from holdfast.base.retries import PATIENCE, Retries
 from holdfast.data.questions import Example
 from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.policy import Completion, Policy, Request, StopReason, rollout_seed
@@ -183,7 +183,7 @@ class SearchRollouts:
                 retriever=self.retriever if training else self.eval_retriever,
                 protocol=protocol,
                 tokenizer=tokenizer,
-                patience=PATIENCE,
+                retries=Retries(patience=PATIENCE),
                 wrap=partial(lose_searches, probability=self.search_failure_rate) if faulty else None,
                 stats=stats,
             )

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.agent.calling import CALL, CallQueue
 from holdfast.agent.protocol import SearchProtocol, render_prompt
-from holdfast.agent.scheduler import Agent, ModelCall, Tool, ToolCall, run_agents
+from holdfast.agent.scheduler import Agent, Tool, ToolCall, run_agents
 from holdfast.agent.searching import SEARCH, RolloutStats, SearchQueue
 from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import ToolProtocol
 from holdfast.agent.trajectory import Search, Trajectory, Turn
 from holdfast.base.errors import RetrievalError
-from holdfast.model.policy import Policy
+from holdfast.base.retries import Retries
+from holdfast.model.policy import Policy, Request
 from holdfast.model.tokens import Tokenizer
 from holdfast.retrieval.types import Retriever
 
@@ -84,7 +85,7 @@ class SearchAgent:
         self,
         tasks: Sequence[Task],
         *,
-        patience: float = 0.0,
+        retries: Retries | None = None,
         stats: RolloutStats | None = None,
         on_turn: Callable[[Task, Turn], None] | None = None,
     ) -> list[Trajectory]:
@@ -95,7 +96,7 @@ class SearchAgent:
             retriever=self.retriever,
             protocol=self.protocol,
             tokenizer=self.tokenizer,
-            patience=patience,
+            retries=retries,
             wrap=self.wrap,
             stats=stats,
             on_turn=on_turn,
@@ -109,20 +110,17 @@ def run_rollouts(
     retriever: Retriever,
     protocol: SearchProtocol,
     tokenizer: Tokenizer,
-    retries: int = 2,
-    backoff_seconds: float = 0.5,
-    patience: float = 0.0,
+    retries: Retries | None = None,
     wrap: Callable[[Agent[Trajectory]], Agent[Trajectory]] | None = None,
     stats: RolloutStats | None = None,
     on_turn: Callable[[Task, Turn], None] | None = None,
 ) -> list[Trajectory]:
     """Run every task to its end; trajectories in task order.
 
-    A rollout ends as `RolloutState` describes. It is `RETRIEVAL_FAILED` when a search still fails after `retries`
-    retries, with pauses that double from `backoff_seconds`; an unreachable server is tried for another `patience`
-    seconds.
+    A rollout ends as `RolloutState` describes. It is `RETRIEVAL_FAILED` when a search still fails after its retries.
 
     Args:
+        retries: of searches; None: `Retries()`.
         wrap: applied to every rollout, between it and the scheduler; see `lose_searches`.
         stats: counts and times are added to it.
         on_turn: called with each finished turn, including its observation, in the order they finish.
@@ -136,11 +134,8 @@ def run_rollouts(
         raise ValueError("two tasks have the same id; give each rollout of a question a different id")
     if wrap is not None:
         agents = {id: wrap(agent) for id, agent in agents.items()}
-    queue = SearchQueue(
-        retriever, protocol.topk, retries=retries, backoff_seconds=backoff_seconds, patience=patience, stats=stats
-    )
-    with closing(queue):
-        return run_agents(agents, policy=policy, tools={SEARCH: queue, **call_queue(protocol)}, usage=stats)
+    with closing(SearchQueue(retriever, protocol.topk, retries=retries, stats=stats)) as queue:
+        return run_agents(agents, policy=policy, tools={SEARCH: queue, **call_queue(protocol)})
 
 
 def call_queue(protocol: SearchProtocol) -> dict[str, Tool]:
@@ -165,7 +160,9 @@ def search_agent(
         protocol = replace(protocol, max_total_tokens=longest)
     state = RolloutState(task.prompt, protocol, tokenizer)
     while remaining := state.remaining_tokens():
-        completion = yield ModelCall(tuple(state.context), remaining, protocol.stop, task.seed)
+        completion = yield Request(
+            id=task.id, token_ids=tuple(state.context), max_new_tokens=remaining, stop=protocol.stop, seed=task.seed
+        )
         action = state.take_turn(completion)
         if isinstance(action, Search):
             stats.searches += 1
@@ -174,10 +171,8 @@ def search_agent(
             state.take_hits(result)
         elif action is not None:
             state.take_result((yield ToolCall(CALL, (task.id, action))))
-        if completion.error is None:
-            stats.truncated_observations += state.turns[-1].observation_truncated
-            if on_turn is not None:
-                on_turn(task, state.turns[-1])
+        if completion.error is None and on_turn is not None:
+            on_turn(task, state.turns[-1])
     return state.trajectory(task.example_id)
 
 
@@ -194,7 +189,7 @@ def lose_searches(agent: Agent[T], probability: float) -> Agent[T]:
         except StopIteration as end:
             result: T = end.value
             return result
-        if isinstance(call, ModelCall):
+        if isinstance(call, Request):
             calls, seed = calls + 1, call.seed
         elif call.tool == SEARCH and random.Random(f"{seed}-{calls}").random() < probability:
             reply = ()

@@ -47,8 +47,8 @@ class TokenBatch:
 
     token_ids: Tensor = field(metadata=_PER_TOKEN)
     """int64 [B, T]: prompt, turns and observations, token for token what the model saw."""
-    attention_mask: Tensor = field(metadata=_PER_TOKEN)
-    """int64 [B, T]: 1 on real tokens, 0 on padding."""
+    lengths: Tensor = field(metadata=_PER_ROW)
+    """int64 [B]: real tokens of each row. What follows them is padding."""
     loss_mask: Tensor = field(metadata=_PER_TOKEN)
     """bool [B, T]: True on tokens the model sampled. All False in rows that are not `valid`."""
     action_ids: Tensor = field(metadata=_PER_TOKEN)
@@ -141,7 +141,7 @@ class TokenBatch:
         rewards = [float("nan") if t.reward is None else t.reward for t in trajectories]
         return cls(
             token_ids=pad(sequences, pad_token_id, torch.long),
-            attention_mask=pad([[1] * len(s) for s in sequences], 0, torch.long),
+            lengths=torch.tensor([len(s) for s in sequences]),
             loss_mask=pad([t.loss_mask for t in trajectories], False, torch.bool),
             action_ids=pad([t.action_ids for t in trajectories], 0, torch.long),
             answer_mask=pad([t.answer_mask for t in trajectories], False, torch.bool),
@@ -158,11 +158,6 @@ class TokenBatch:
         return self.token_ids.shape[0]
 
     @property
-    def lengths(self) -> Tensor:
-        """int64 [B]: real tokens of each row."""
-        return self.attention_mask.sum(-1)
-
-    @property
     def penalty_logprobs(self) -> Tensor:
         """float [B, T]: what the penalty compares with: the anchor's log-probs, or else the old ones."""
         logprobs = self.old_logprobs if self.anchor_logprobs is None else self.anchor_logprobs
@@ -175,7 +170,7 @@ class TokenBatch:
         return self.loss_mask if self.excluded is None else self.loss_mask & ~self.excluded
 
     def without(self, tokens: Tensor) -> TokenBatch:
-        """The loss leaves out these tokens too, bool [B, T]."""
+        """The loss leaves out these tokens too, bool [B, T], or these rows, bool [B, 1]."""
         tokens = self.loss_mask & tokens
         return replace(self, excluded=tokens if self.excluded is None else self.excluded | tokens)
 
@@ -195,23 +190,6 @@ class TokenBatch:
         if mask is not None:
             mask = mask.select(torch.arange(len(self), device=index.device)[index].tolist())
         return self._map(lambda value: value[index], mask)
-
-    def split(self, rows: int | Sequence[Sequence[int]]) -> list[TokenBatch]:
-        """Cut into micro-batches: at most `rows` rows each, or the given lists of rows.
-
-        Raises:
-            ValueError: a size below 1, or lists that leave a row out or name one twice.
-        """
-        if isinstance(rows, int):
-            if rows < 1:
-                raise ValueError(f"split({rows}): a micro-batch needs at least one row")
-            rows = [range(i, min(i + rows, len(self))) for i in range(0, len(self), rows)]
-        if sorted(i for part in rows for i in part) != list(range(len(self))):
-            raise ValueError(
-                f"the parts must name each of the {len(self)} rows once, or an update would skip rows or count them "
-                "twice; use select for a subset"
-            )
-        return [self.select(part) for part in rows]
 
     def trim(self) -> TokenBatch:
         """Without the columns on the right that are padding in every row."""

@@ -1,8 +1,7 @@
 """Control tokens, which are the tags of a protocol and the end of the sequence: where they belong, and where a policy
 puts them.
 
-Outside every pair of tags only an opening tag belongs, inside a pair only a closing one. The four states of a turn
-follow arXiv 2606.26027.
+Outside every pair of tags only an opening tag belongs, inside a pair only a closing one.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
-from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -18,44 +16,12 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.protocol import ControlTags
-from holdfast.agent.trajectory import Answer, Group, Invalid, Trajectory, Turn
+from holdfast.agent.trajectory import Trajectory, Turn
 from holdfast.model.sampling import SamplingMask
 from holdfast.model.tokens import char_lengths, decode, encode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-class TurnState(StrEnum):
-    """What the control tokens of a turn look like. Tags of thoughts do not count: they do nothing."""
-
-    CALL = "call"
-    """A search or another call, with its own tags and no others."""
-    ANSWER = "answer"
-    """An answer, likewise."""
-    POLLUTED = "polluted"
-    """Tags, but none of the above: one too many, one that is not closed, an empty query."""
-    COLLAPSED = "collapsed"
-    """Neither a call nor an answer, and no tag at all."""
-
-
-def turn_state(turn: Turn, tags: ControlTags) -> TurnState:
-    """Which of the four states a turn is in."""
-    closing = (*tags.call[1:], *tags.answer[1:])  # a format may have none
-    closed = [turn.text.find(tag) + len(tag) for tag in closing if tag in turn.text]
-    end = min(closed, default=len(turn.text))  # behind the closing tag is the overhang of its last token
-    count = sum(turn.text.count(tag, 0, end) for tag in {*tags.call, *tags.answer, *tags.foreign})
-    if isinstance(turn.action, Invalid):
-        return TurnState.POLLUTED if count else TurnState.COLLAPSED
-    state, own = (TurnState.ANSWER, tags.answer) if isinstance(turn.action, Answer) else (TurnState.CALL, tags.call)
-    return state if count == len(own) else TurnState.POLLUTED
-
-
-def turn_metrics(groups: Sequence[Group], tags: ControlTags) -> dict[str, float]:
-    """Shares of the turns in each of the four states. Turns of failed rollouts do not count."""
-    turns = [turn for group in groups for t in group.trajectories if not t.status.is_failure for turn in t.turns]
-    states = [turn_state(turn, tags) for turn in turns]
-    return {f"turn/{state}_fraction": states.count(state) / len(states) for state in TurnState if states}
 
 
 class ControlTokens:

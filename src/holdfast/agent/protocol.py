@@ -208,10 +208,6 @@ class SearchProtocol:
         body = text[len(head) : len(text) - len(tail)]
         return [*encode(tokenizer, head), *encode(tokenizer, foreign(body)), *encode(tokenizer, tail)]
 
-    def answer_ids(self, text: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Ids of what opens an answer, and of the answer `text`."""
-        return tuple(encode(tokenizer, self.answer_open)), tuple(encode(tokenizer, foreign(f" {text} ")))
-
     def check_template(self, tokenizer: Tokenizer, ends: Collection[int] | None = None) -> None:
         """Raise `ConfigError` for a chat template that lacks what the protocol needs.
 

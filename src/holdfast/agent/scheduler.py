@@ -1,32 +1,21 @@
 """Many agents at once: calls of the model and of tools interleaved, without a barrier between turns.
 
-An agent is a generator. It yields a `ModelCall` and is sent a `Completion`, yields a `ToolCall` and is sent what the
+An agent is a generator. It yields a `Request` and is sent a `Completion`, yields a `ToolCall` and is sent what the
 tool returned, and returns its outcome. It knows no batch, no server and no other agent; the scheduler knows no tool and
 nothing about the purpose of a call.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Hashable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, fields
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from holdfast.base.errors import RolloutError
 from holdfast.model.policy import Policy, Request
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCall:
-    """One turn of the model; `Request` describes the fields. The reply is a `Completion`."""
-
-    token_ids: Sequence[int]
-    max_new_tokens: int
-    stop: tuple[str, ...]
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +26,7 @@ class ToolCall:
     argument: Hashable
 
 
-Agent: TypeAlias = Generator[ModelCall | ToolCall, Any, T]
+Agent: TypeAlias = Generator[Request | ToolCall, Any, T]
 
 
 class Tool(Protocol):
@@ -57,28 +46,7 @@ class Tool(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class ModelUsage:
-    """What the model's calls cost; adds up over calls of the scheduler."""
-
-    decode_seconds: float = 0.0
-    """Seconds inside the policy."""
-    tokens: int = 0
-    """Sampled tokens."""
-
-    def add(self, other: Self) -> None:
-        """Add the counts and seconds of `other` to these."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
-
-def run_agents(
-    agents: Mapping[str, Agent[T]],
-    *,
-    policy: Policy,
-    tools: Mapping[str, Tool],
-    usage: ModelUsage | None = None,
-) -> list[T]:
+def run_agents(agents: Mapping[str, Agent[T]], *, policy: Policy, tools: Mapping[str, Tool]) -> list[T]:
     """Run every agent to its end; outcomes in the order of `agents`, whose keys are the ids of their requests.
 
     In each round the policy is polled once, the tools are given all calls that agents wait for, and finished calls
@@ -87,7 +55,6 @@ def run_agents(
 
     Raises `RolloutError` when agents wait for replies that neither the policy nor a tool is working on.
     """
-    usage = usage or ModelUsage()
     outcomes: dict[str, T] = {}
     ended: list[str] = []
     requests: list[Request] = []
@@ -101,16 +68,8 @@ def run_agents(
             outcomes[id] = end.value
             ended.append(id)
             return
-        if isinstance(call, ModelCall):
-            requests.append(
-                Request(
-                    id=id,
-                    token_ids=call.token_ids,
-                    max_new_tokens=call.max_new_tokens,
-                    stop=call.stop,
-                    seed=call.seed,
-                )
-            )
+        if isinstance(call, Request):
+            requests.append(call)
         elif call.tool in waiting:
             waiting[call.tool].setdefault(call.argument, []).append(id)
         else:
@@ -125,12 +84,9 @@ def run_agents(
             policy.submit(requests)
             decoding.update(request.id for request in requests)
             ended, requests = [], []
-            started = time.perf_counter()
             completions = policy.poll() if decoding else []
-            usage.decode_seconds += time.perf_counter() - started
             for completion in completions:
                 decoding.remove(completion.id)
-                usage.tokens += len(completion.token_ids or ())
                 resume(completion.id, completion)
             for name, tool in tools.items():
                 tool.submit(waiting[name])

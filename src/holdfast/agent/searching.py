@@ -6,9 +6,9 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
 
-from holdfast.agent.scheduler import ModelUsage
 from holdfast.base.errors import RetrievalError, RetrieverTimeout, RetrieverUnreachable
 from holdfast.base.retries import PATIENCE, Retries
 from holdfast.base.workers import Workers
@@ -24,23 +24,22 @@ SearchResult = list[Hit] | RetrievalError
 
 
 @dataclass(slots=True)
-class RolloutStats(ModelUsage):
-    """Counts and seconds of the rollouts it was passed to; adds up over calls."""
+class RolloutStats:
+    """Counts and seconds of the searches of the rollouts it was passed to; adds up over calls."""
 
     searches: int = 0
     """Searches that rollouts requested."""
-    unique_queries: int = 0
-    """Queries that went to the retriever: `searches` less those equal to a pending one."""
     failed_searches: int = 0
     """Searches that failed in every attempt."""
-    retries: int = 0
-    """Queries sent again after a failure."""
     calls: int = 0
     """Calls of `retriever.search`."""
     retrieval_seconds: float = 0.0
     """Summed over calls, which may overlap when they run in threads."""
-    truncated_observations: int = 0
-    """Observations shortened to their budget."""
+
+    def add(self, other: Self) -> None:
+        """Add the counts and seconds of `other` to these."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 def search_with_retries(
@@ -56,7 +55,7 @@ def search_with_retries(
     end the attempts.
 
     Returns:
-        Per query its hits or the last error; and `retries`, `calls`, `retrieval_seconds`.
+        Per query its hits or the last error; and `calls` and `retrieval_seconds`.
     """
     stats = RolloutStats()
     results: dict[int, SearchResult] = {}
@@ -83,7 +82,6 @@ def search_with_retries(
             break
         silent = 0
         for i in failed:
-            stats.retries += 1
             attempt([i])
             silent = silent + 1 if isinstance(results[i], RetrieverTimeout | RetrieverUnreachable) else 0
             if silent == _MAX_SILENT:  # the server is down: each of the others would only wait for its own timeout
@@ -93,7 +91,7 @@ def search_with_retries(
 
 def search_patiently(retriever: Retriever, query: str, k: int) -> list[Hit]:
     """The hits of one query, tried again as a rollout would. Raises `RetrievalError`."""
-    (result,), _ = search_with_retries(retriever, [query], k, Retries(2, backoff=0.5, patience=PATIENCE))
+    (result,), _ = search_with_retries(retriever, [query], k, Retries(patience=PATIENCE))
     if isinstance(result, RetrievalError):
         raise result
     return result
@@ -111,13 +109,10 @@ class SearchQueue:
         retriever: Retriever,
         k: int,
         *,
-        retries: int = 2,
-        backoff_seconds: float = 0.5,
-        patience: float = 0.0,
+        retries: Retries | None = None,
         stats: RolloutStats | None = None,
     ) -> None:
-        self._retriever, self._k = retriever, k
-        self._retries = Retries(retries, backoff=backoff_seconds, patience=patience)
+        self._retriever, self._k, self._retries = retriever, k, retries or Retries()
         self._stats = stats or RolloutStats()
         self._threads = None if retriever.in_process else Workers(_THREADS, "search")
         self._done: list[tuple[str, SearchResult]] = []
@@ -135,7 +130,6 @@ class SearchQueue:
         new = [query for query in dict.fromkeys(queries) if query not in self._queries]
         if not new:
             return
-        self._stats.unique_queries += len(new)
         self._queries.update(new)
         if self._threads is None:
             self._complete(new, *self._search(new))

@@ -294,10 +294,6 @@ class ToolProtocol(SearchProtocol):
         content = text.strip().removeprefix(opened).removesuffix(closed).strip()
         return self._frame(content, tokenizer, turn) if text else []
 
-    def answer_ids(self, text: str, tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """See `SearchProtocol.answer_ids`: nothing opens an answer."""
-        return (), tuple(encode(tokenizer, foreign(text)))
-
     def write_search(self, query: str, tokenizer: Any) -> str:
         """A call of `search`, as the template writes it."""
         before, after = self.format(tokenizer).written

@@ -32,6 +32,7 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
 from holdfast.base.trailing import (
@@ -90,6 +91,9 @@ GONE_SHARE = 0.8
 """Share of the range that is lost in three rows, if nothing is left to recover from. A log may have eight rows."""
 RECOVERED_SHARE = 0.25
 """Share of the loss that has come back, if the reward recovers."""
+ODD_ROWS = 3
+"""Rows of ten that may be odd: that the three lowest of twenty are all among the first ten is chance in one case of
+ten, and that the four lowest are, in one of twenty-three."""
 ROWS_TO_BE_BACK = 20
 """Rows after a break in which that is enough. Later the reward has to be back: a recovery that stopped is a loss."""
 _ROUNDING = 1e-9
@@ -167,12 +171,19 @@ class Curve:
     @property
     def rose(self) -> Truths:
         """[N]: where the line through all rows so far rises, or the mean of ten rows is above that of the first ten, by
-        more than 3 standard errors. Fewer than ten rows show no rise."""
-        change, error = trend(self.rewards)
-        by_chance = margin(self.rewards, LONG_WINDOW, DROPPED_ERRORS)
-        higher = self.long.means - mean_at_first(self.rewards, LONG_WINDOW) > by_chance + _ROUNDING
-        known = np.arange(len(change)) >= LONG_WINDOW - 1
-        return np.asarray(known & (higher | (change > TREND_ERRORS * error)))
+        more than 3 standard errors. More than three of the first ten must then be below the median of the last ten.
+        Fewer than ten rows show no rise."""
+        rewards, known = self.rewards, LONG_WINDOW - 1
+        rose = np.zeros(len(rewards), bool)
+        if len(rewards) < LONG_WINDOW:
+            return rose
+        change, error = trend(rewards)
+        by_chance = margin(rewards, LONG_WINDOW, DROPPED_ERRORS)
+        higher = self.long.means - mean_at_first(rewards, LONG_WINDOW) > by_chance + _ROUNDING
+        typical = np.median(sliding_window_view(rewards, LONG_WINDOW), axis=1)
+        lower = (rewards[:LONG_WINDOW, None] < typical - _ROUNDING).sum(axis=0)
+        rose[known:] = (higher[known:] & (lower > ODD_ROWS)) | (change > TREND_ERRORS * error)[known:]
+        return rose
 
     @property
     def back(self) -> Truths:

@@ -82,13 +82,6 @@ METRICS: dict[str, str] = {
     "over incorrect rollouts.",
     "displacement/action_fraction": "Share of the actions of correct rollouts that the update made less likely. This "
     "is lazy likelihood displacement by Def. 4.1 with ε = 0.",
-    "displacement/per_sample/fraction": "Share of questions whose correct rollouts became less likely by an update on "
-    "this question alone (arXiv 2512.04220, Figure 3), from the weights before the step. All of "
-    "`displacement/per_sample/` needs `train.per_sample_every`.",
-    "displacement/per_sample/correct": "Displacement of correct rollouts by such updates, in nats per sampled token: "
-    "mean over the rollouts of these questions.",
-    "displacement/per_sample/incorrect": "The same of incorrect rollouts.",
-    "displacement/per_sample/questions": "Number of questions that had such an update.",
     "displacement/rollouts": "Number of rollouts on which displacement was measured.",
     "entropy/mean": "Mean entropy per sampled token, in nats, of the policy without truncation.",
     "entropy/before_observation": "The same over the tokens of first actions, which precede every observation.",
@@ -99,9 +92,6 @@ METRICS: dict[str, str] = {
     "ratio/log_product": "Log of the product of a rollout's token ratios, mean over rollouts.",
     "ratio/log_product/positive": "The same, over rollouts with A > 0. Measured at the start of each optimizer step.",
     "ratio/log_product/negative": "The same, over rollouts with A < 0.",
-    "ratio/below_one/positive": "Share of tokens with a ratio below 1, in rollouts with A > 0. Measured at the start "
-    "of each optimizer step. Above 1/2: most tokens that should become likelier have become less likely.",
-    "ratio/below_one/negative": "The same, in rollouts with A < 0, which should become less likely.",
     **{
         f"isdd/{sign}/below_{name}": f"Share of rollouts with A {op} 0 whose token ratios multiply to less than "
         f"{epsilon}, at the start of each optimizer step. This is P(∏ r < ε) of "
@@ -152,12 +142,6 @@ METRICS: dict[str, str] = {
     "tinker-cookbook.",
     "rollout/all_wrong_fraction": "Share of groups whose rollouts all have the lowest reward, from prime-rl and "
     "tinker-cookbook.",
-    "turn/call_fraction": "Share of turns that are a healthy call: a search, with its own tags and no others of an "
-    "action or of passages. The four `turn/` series sum to 1 (arXiv 2606.26027).",
-    "turn/answer_fraction": "Share of turns that are a healthy answer, likewise.",
-    "turn/polluted_fraction": "Share of turns with such tags that are neither: a tag too many, one that is not closed, "
-    "an empty query.",
-    "turn/collapsed_fraction": "Share of turns that are neither, without any such tag.",
     "control/misplaced_mean": "Probability, under the old policy, of control tokens where they do not belong: mean "
     "over sampled tokens. They are the first tokens of opening tags inside a pair of tags, those of closing tags "
     "outside, and the end of the sequence where it cuts a turn short. A token that can also begin a tag that belongs "
@@ -202,7 +186,6 @@ METRICS: dict[str, str] = {
     "time/rollout_s": "Seconds for rollouts.",
     "time/update_s": "Seconds for old log-probs and the update.",
     "time/displacement_s": "Seconds for measuring displacement.",
-    "time/per_sample_s": "Seconds for displacement per sample.",
     "time/step_s": "Seconds for the whole step, without evaluation.",
     "tokens_per_s": "Tokens of the rollout batch per second of the step, including prompts and observations.",
 }

@@ -29,7 +29,7 @@ class Retries:
             them. An answer of the server resets their clock.
     """
 
-    def __init__(self, most: int, *, backoff: float, patience: float = 0.0) -> None:
+    def __init__(self, most: int = 2, *, backoff: float = 0.5, patience: float = 0.0) -> None:
         self._most, self._backoff, self._patience = most, backoff, patience
         self._away_since: float | None = None
 

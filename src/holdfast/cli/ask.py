@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.base.errors import ConfigError
-from holdfast.base.run_folder import TRAJECTORIES, checkpoints_of, is_run, list_checkpoints
+from holdfast.base.run_folder import TRAJECTORIES, is_run
 from holdfast.base.stored import bounded_json
 from holdfast.cli.recipes import find
-from holdfast.cli.runs import ROOT, complete_run, find_run, in_runs, newest_run
+from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, complete_run, find_run, in_runs, newest_run
 from holdfast.cli.terminal import is_live, out, train_extra
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def ask(
         ),
     ] = None,
     greedy: Annotated[bool, typer.Option("--greedy/--sample", help="Decode greedily or sample.")] = True,
-    checkpoint: Annotated[
-        str, typer.Option(metavar="WHICH", help="Checkpoint: `last`, `best` (on dev), a step, or a folder.")
-    ] = "last",
+    checkpoint: Annotated[str, typer.Option(metavar="WHICH", help=f"{WHICH_CHECKPOINT}.")] = "last",
     server: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Use the run's model on this OpenAI-compatible server, such as vLLM."),
@@ -98,9 +96,12 @@ def ask(
         if named == "tiny":
             raise ConfigError(f"the tiny model of {recipe} is made by training; train it first, or name another model")
         config, folder = settings_of(named, settings, [], file)
-        which = _checkpoint(folder, checkpoint)
+        if folder is None and checkpoint != "last":
+            raise ConfigError(
+                f"--checkpoint {checkpoint} chooses among the checkpoints of a run; leave it out, or give the run"
+            )
         endpoint = None if server is None else find_server(server, model, api_key=key_in(api_key_env))
-        agent = open_agent(named, config, folder, greedy=greedy, checkpoint=which, server=endpoint, given=settings)
+        agent = open_agent(named, config, folder, greedy=greedy, checkpoint=checkpoint, server=endpoint, given=settings)
     if question is not None:
         answer(agent, question, console)
     elif sys.stdin.isatty() and is_live(console):
@@ -151,21 +152,6 @@ def _asked_and_question(run: str | None, question: str | None, *, with_recipe: b
         return None if run is None else in_runs(run), question
     asked = newest_run() if run is None else find_run(run, "; to ask a model, give a recipe with --recipe")
     return str(asked), question
-
-
-def _checkpoint(folder: Path | None, which: str) -> str:
-    """`last`, `best`, a step, or a folder: a path, or the name of one of the run's checkpoints."""
-    if which in ("last", "best") or which.isdigit() or Path(which).is_dir():
-        return which
-    if folder is None:
-        raise ConfigError(f"--checkpoint {which} chooses among the checkpoints of a run; leave it out, or give the run")
-    named = checkpoints_of(folder) / which
-    if named.is_dir():
-        return str(named)
-    known = ", ".join(path.name for path in reversed(list_checkpoints(folder))) or "none yet"
-    raise ConfigError(
-        f"--checkpoint {which}: no such folder; give last, best, or a step or checkpoint of the run ({known})"
-    )
 
 
 def _welcome(asked: str, folder: Path | None, console: Console) -> None:

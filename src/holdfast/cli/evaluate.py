@@ -10,11 +10,8 @@ import typer
 from holdfast.base.errors import ConfigError
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.recipes import find
-from holdfast.cli.runs import complete_run, in_runs
+from holdfast.cli.runs import WHICH_CHECKPOINT, complete_run, in_runs
 from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
-
-METHOD_NAMES = ("direct", "cot", "rag", "ircot", "search-o1", "r1", "search-r1")
-"""The names in `holdfast.evaluate.methods`, which is slow to import for a help text. A test compares the two."""
 
 EVERY = "all"
 """`--checkpoint` for every checkpoint that a run has kept."""
@@ -58,7 +55,7 @@ def run(
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(metavar="METHOD", help=f"How the model answers: {', '.join(METHOD_NAMES)}.")
+        str, typer.Option(metavar="METHOD", help="How the model answers, from the list above.")
     ] = "search-r1",
     data: Annotated[
         list[str] | None,
@@ -99,11 +96,7 @@ def run(
     ] = None,
     checkpoint: Annotated[
         str,
-        typer.Option(
-            metavar="WHICH",
-            help="Checkpoint of the run: `last`, `best`, a step or a folder; `all`: every saved checkpoint, for "
-            "scores over training.",
-        ),
+        typer.Option(metavar="WHICH", help=f"{WHICH_CHECKPOINT}; `all`: every saved one, for scores over training."),
     ] = "last",
     scorer: Annotated[
         Literal["table", "unicode", "official"],

@@ -18,7 +18,7 @@ from holdfast.base.errors import ConfigError, DataError, MissingExtra
 from holdfast.base.run_folder import is_run
 from holdfast.base.stored import read_object
 from holdfast.cli.recipes import read_recipe
-from holdfast.cli.runs import ROOT, complete_run, find_run
+from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, complete_run, find_run
 from holdfast.cli.terminal import out, program, train_extra
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ Target = Annotated[
 ]
 Checkpoint = Annotated[
     str | None,
-    typer.Option(metavar="WHICH", help="Checkpoint of the run: last (default), best (on dev), or a step."),
+    typer.Option(metavar="WHICH", help=f"{WHICH_CHECKPOINT}. Default: last."),
 ]
 Recipe = Annotated[
     str | None, typer.Option(metavar="RECIPE", help="For a model: recipe with its questions, retrieval and loss.")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from holdfast.recipe import Config
 
 ROOT = Path("runs")
+WHICH_CHECKPOINT = "Checkpoint: `last`, `best` (on dev), a step, its folder's name, or a path"
+"""The help of `--checkpoint`: what `checkpoint_of` takes."""
 
 
 def newest_run() -> Path:

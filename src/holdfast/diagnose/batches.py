@@ -43,7 +43,7 @@ def joined(log: Log) -> Log:
     for name, part in training.items():
         batches = whole if len(part) == len(rows) else _Batches.of(places[np.searchsorted(rows, part.steps)])
         if len(batches.rows):
-            series[name] = Series(ends[batches.rows], batches.of_series(name, part))
+            series[name] = replace(part, steps=ends[batches.rows], values=batches.of_series(name, part))
     in_rows = rows[np.minimum(np.searchsorted(rows, log.steps), len(rows) - 1)] == log.steps
     return replace(log, series=series, steps=_merged([ends, log.steps[~in_rows]]))
 

@@ -88,7 +88,7 @@ def _is_caused_by(log: Log, hits: Mapping[str, Hit], code: str, other: str) -> b
     """Whether `other`, which shows later, is more of a cause than `code`, and shows soon enough."""
     rows = log.series["reward/mean"].steps if "reward/mean" in log.series else log.steps
     begun, later = (np.searchsorted(rows, hits[one].step) for one in (code, other))
-    kinds = [KINDS.index(RULES[one].kind) for one in (code, other)]
+    kinds = [KINDS.index(hits[one].kind or RULES[one].kind) for one in (code, other)]
     return bool(kinds[1] < kinds[0] and later - begun <= CLOSE_ROWS)
 
 

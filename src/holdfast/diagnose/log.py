@@ -26,6 +26,8 @@ class Series:
     """[N], strictly increasing."""
     values: NDArray[np.float64]
     """[N]; may hold NaN and infinities."""
+    rounded: bool = False
+    """Whether a 0 in it may be a small number, because it was printed as 0.000."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -33,7 +35,7 @@ class Series:
     def until(self, step: int) -> Series:
         """The part up to `step`."""
         count = int(np.searchsorted(self.steps, step, side="right"))
-        return Series(self.steps[:count], self.values[:count])
+        return replace(self, steps=self.steps[:count], values=self.values[:count])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ def finite(series: Series) -> Series:
     if keep.all():
         return series
     keep = np.isfinite(series.values)
-    return Series(series.steps[keep], np.clip(series.values[keep], -_HUGE, _HUGE))
+    return replace(series, steps=series.steps[keep], values=np.clip(series.values[keep], -_HUGE, _HUGE))
 
 
 def has(log: Log, *names: str) -> bool:

@@ -12,12 +12,12 @@ from typing import Any
 
 from holdfast.agent.agent import Task, search_agent
 from holdfast.agent.protocol import SearchProtocol
-from holdfast.agent.scheduler import Agent, ModelCall
+from holdfast.agent.scheduler import Agent
 from holdfast.agent.trajectory import Call, Read, Search, Status
 from holdfast.base.errors import RetrievalError
 from holdfast.evaluate.methods import TAGS, Conversation, Outcome, Prompt, Reply
 from holdfast.model.chat_template import ChatTemplate
-from holdfast.model.policy import Completion
+from holdfast.model.policy import Completion, Request
 from holdfast.model.tokens import encode, foreign
 
 Step = dict[str, Any]
@@ -65,8 +65,8 @@ class PromptEncoder:
         return context + encode(self.tokenizer, foreign(prompt.answer_start, TAGS))
 
 
-def converse(conversation: Conversation, encoder: PromptEncoder, seed: int) -> Agent[Attempt]:
-    """A conversation as an agent of the scheduler.
+def converse(conversation: Conversation, encoder: PromptEncoder, id: str, seed: int) -> Agent[Attempt]:
+    """A conversation as the agent `id` of the scheduler.
 
     Its status is `TRUNCATED` when its own text has filled the model's context, `ERROR` when the context does not fit
     from the start or a call fails, and `RETRIEVAL_FAILED` when a search fails.
@@ -96,7 +96,10 @@ def converse(conversation: Conversation, encoder: PromptEncoder, seed: int) -> A
                 return failed(
                     Status.ERROR, f"a context of {len(context)} tokens fills the model's {encoder.positions:g}"
                 )
-            completion: Completion = yield ModelCall(context, int(min(request.max_tokens, room)), request.stop, seed)
+            longest = int(min(request.max_tokens, room))
+            completion: Completion = yield Request(
+                id=id, token_ids=context, max_new_tokens=longest, stop=request.stop, seed=seed
+            )
             if completion.error is not None:
                 return failed(Status.ERROR, completion.error)
             steps.append({"says": completion.text})

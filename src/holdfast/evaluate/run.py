@@ -20,7 +20,7 @@ from holdfast.agent.protocol import render_prompt
 from holdfast.agent.scheduler import Agent, run_agents
 from holdfast.agent.searching import SEARCH, SearchQueue
 from holdfast.base.errors import RolloutError
-from holdfast.base.retries import PATIENCE
+from holdfast.base.retries import PATIENCE, Retries
 from holdfast.base.scoring import MODES, Mode, exact_match, f1, in_passages, sub_em
 from holdfast.data.files import unmatched
 from holdfast.data.questions import Example
@@ -164,18 +164,18 @@ class Evaluation:
         calls = call_queue(self.protocol)
         if self.retriever is None:
             return run_agents(agents, policy=self.model.policy, tools=calls)
-        with closing(SearchQueue(self.retriever, self.protocol.topk, patience=PATIENCE)) as queue:
+        with closing(SearchQueue(self.retriever, self.protocol.topk, retries=Retries(patience=PATIENCE))) as queue:
             return run_agents(agents, policy=self.model.policy, tools={SEARCH: queue, **calls})
 
     def _agent(self, example: Example, k: int) -> Agent[Attempt]:
         model, conversation = self.model, self.method.bare if self.bare else self.method.conversation
-        seed = rollout_seed("evals", model.config.run.seed, example.id, k)
+        id, seed = _id(example, k), rollout_seed("evals", model.config.run.seed, example.id, k)
         if conversation is not None:
             limits = LIMITS if set_of(example) in MULTI_HOP_SETS else SINGLE_HOP_LIMITS
             encoder = PromptEncoder(model.tokenizer, self.protocol.template, model.positions)
-            return converse(conversation(example.question.strip(), limits), encoder, seed)
+            return converse(conversation(example.question.strip(), limits), encoder, id, seed)
         prompt = tuple(render_prompt(example.question, self.protocol, model.tokenizer))
-        task = Task(id=_id(example, k), example_id=example.id, prompt=prompt, seed=seed)
+        task = Task(id=id, example_id=example.id, prompt=prompt, seed=seed)
         return run_search_agent(task, self.protocol, model.tokenizer)
 
     def _row(self, example: Example, k: int, attempt: Attempt) -> Row:

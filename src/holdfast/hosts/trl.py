@@ -190,15 +190,12 @@ SETTINGS = (
 """Arguments of `GRPOConfig`."""
 
 _OTHER_WEIGHTS = Noted("in TRL rollouts come from the weights that are trained")
-_EACH = Noted("the displacement of each sample by itself is measured by `holdfast train` only")
 _SEPARATE = Noted("a warm start is a separate stage before training")
 _TINY = Noted("it sets the size of the tiny model, which is not made here")
 
 OTHERS: Mapping[str, Noted | Refused] = {
     "faults.stale_batches": _OTHER_WEIGHTS,
     "faults.sampler_8_bits": _OTHER_WEIGHTS,
-    "train.per_sample_every": _EACH,
-    "train.per_sample_questions": _EACH,
     "train.minibatches": Noted("TRL draws the rollouts of each optimizer step at random"),
     "world.model": _TINY,
     "world.scripts": _SEPARATE,

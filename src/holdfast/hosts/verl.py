@@ -77,6 +77,7 @@ VERL = Host(
         "actor/entropy_loss": "actor/entropy",
         "actor/reward_kl_penalty": "actor/kl_loss",
         "critic/kl": "actor/kl_loss",
+        "episode/tool_call_count/mean": "tool_call_counts/mean",  # of verl-agent
     },
     left_alone={
         "critic/rewards/mean": "minus the KL penalty, if that is in the reward",

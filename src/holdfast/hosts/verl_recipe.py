@@ -198,8 +198,6 @@ OTHERS: Mapping[str, Noted | Refused] = {
     "run.max_failed_fraction": Noted("verl continues however many rollouts fail. It leaves them out and logs that"),
     "train.displacement_every": Noted("a loss function of verl cannot see rollouts before and after a whole update"),
     "train.displacement_rows": _UNMEASURED,
-    "train.per_sample_every": _UNMEASURED,
-    "train.per_sample_questions": _UNMEASURED,
     "track.trajectories": Noted(
         "verl writes all rollouts of a step or none; for all, add trainer.rollout_data_dir=rollouts"
     ),

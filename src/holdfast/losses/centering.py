@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from holdfast.losses._tensors import check_logprobs, check_paired, check_per_row, check_tensor
+from holdfast.losses._tensors import check_logprobs, check_paired, check_per_row
 
 
 def score_centering_loss(log_mass: Tensor, old_log_mass: Tensor, advantages: Tensor, loss_mask: Tensor) -> Tensor:
@@ -50,50 +50,6 @@ def score_centering_loss(log_mass: Tensor, old_log_mass: Tensor, advantages: Ten
     advantages = check_per_row("advantages", advantages, log_mass).to(log_mass.dtype)
     rise = torch.where(loss_mask, log_mass - check_paired("old_log_mass", old_log_mass, log_mass), 0.0)
     return torch.where(loss_mask, advantages * rise.exp(), 0.0)
-
-
-def topk_score_centering_loss(
-    logprobs: Tensor, sampler_logprobs: Tensor, advantages: Tensor, loss_mask: Tensor
-) -> Tensor:
-    """Removes the expected score of a sampler whose top-k log-probs are known from −A·∇log p, which has no ratio.
-
-        loss_k = A·Σ_{v ∈ H} sg[q(v) − ρ·p(v)]·log p(v)          ρ = (1 − Σ_H q) / (1 − Σ_H p)
-
-    The sampler is q on its top k tokens H; behind them it is taken to be proportional to the policy. As
-    Σ_v p(v)·∇log p(v) = 0, that tail needs no log-probs.
-
-    Args:
-        logprobs: float [..., T, k], log p of the k tokens under the policy being updated, over the whole vocabulary.
-        sampler_logprobs: float [..., T, k], their log q. −inf for a token that the sampler cannot draw. Detached.
-        advantages: float [..., 1] or [..., T]. Detached.
-        loss_mask: bool [..., T].
-
-    Returns:
-        float [..., T], unreduced, to be added to the policy loss; exactly 0 with zero gradient outside the mask.
-
-    Raises:
-        TypeError, ValueError: dtypes or shapes do not fit.
-
-    Source: score centering (arXiv 2609.20807, eq. 14). NeMo-RL and prime-rl also compose it with their weights.
-
-    >>> q, p = torch.tensor([[[0.6, 0.4]]]), torch.tensor([[[0.5, 0.3]]])  # the sampler draws no third token
-    >>> loss = topk_score_centering_loss(p.log(), q.log(), torch.tensor([[1.0]]), torch.tensor([[True]]))
-    >>> torch.testing.assert_close(loss, (q * p.log()).sum(-1))
-    """
-    check_tensor("logprobs", logprobs)
-    check_tensor("loss_mask", loss_mask)
-    if logprobs.dim() < 2 or logprobs.shape[:-1] != loss_mask.shape:
-        raise ValueError(
-            f"logprobs has shape {list(logprobs.shape)}, but a loss_mask of {list(loss_mask.shape)} needs "
-            f"{[*loss_mask.shape, 'k']}: the log-probs of k tokens at each"
-        )
-    tokens = loss_mask[..., None].expand(logprobs.shape)
-    logprobs = check_logprobs(logprobs, tokens)
-    sampler = torch.where(tokens, check_paired("sampler_logprobs", sampler_logprobs, logprobs).exp(), 0.0)
-    policy = torch.where(tokens, logprobs.detach().exp(), 0.0)
-    tail = (1 - sampler.sum(-1, keepdim=True)).clamp(min=0) / (1 - policy.sum(-1, keepdim=True)).clamp(min=1e-6)
-    drift = ((sampler - tail * policy) * torch.where(tokens, logprobs, 0.0)).sum(-1)
-    return torch.where(loss_mask, check_per_row("advantages", advantages, drift).to(drift.dtype) * drift, 0.0)
 
 
 @torch.no_grad()

@@ -1,21 +1,11 @@
-"""Masks of the tokens that stay in the policy loss, after methods that leave some out: DPPO, IPO, Clip-Cov, OPSM, void
-turns."""
+"""Masks of the tokens that stay in the policy loss, after methods that leave some out: DPPO, IPO, Clip-Cov, OPSM."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from holdfast.losses._tensors import (
-    check_flags,
-    check_ids,
-    check_logprobs,
-    check_mask,
-    check_paired,
-    check_per_row,
-    check_rows,
-    check_tensor,
-)
+from holdfast.losses._tensors import check_logprobs, check_paired, check_per_row, check_rows
 
 
 @torch.no_grad()
@@ -207,66 +197,3 @@ def off_policy_sequence_mask(
     lengths = loss_mask.sum(-1, keepdim=True).clamp(min=1)
     moved = decrease.sum(-1, keepdim=True) / lengths > threshold
     return loss_mask & ~((advantages < 0) & moved)
-
-
-@torch.no_grad()
-def void_turn_mask(loss_mask: Tensor, void: Tensor) -> Tensor:
-    """The tokens that are left when whole sequences with a void turn are dropped.
-
-    A void turn neither acts nor answers; for a search agent, an invalid action. The reward of the sequence stays in its
-    group's mean: drop it after the advantages are computed.
-
-    Args:
-        loss_mask: bool [..., T], True on tokens the model sampled.
-        void: bool, [..., 1] for a sequence with a void turn, or [..., T] on the tokens of void turns. Read inside the
-            mask only, unless it is per row.
-
-    Returns:
-        bool [..., T], False outside the mask.
-
-    Raises:
-        TypeError, ValueError: dtypes or shapes do not fit.
-
-    Source: SimpleTIR (arXiv 2509.02479). Its code zeroes the loss mask, so the dropped tokens count in no mean.
-
-    >>> mask = torch.tensor([[True, False, True], [True, True, True]])
-    >>> void_turn_mask(mask, torch.tensor([[False, False, False], [False, True, False]])).tolist()
-    [[True, False, True], [False, False, False]]
-    """
-    check_mask(loss_mask, loss_mask)
-    void = check_flags("void", void, loss_mask)
-    check_rows(loss_mask, "void_turn_mask")
-    inside = void & loss_mask if void.shape == loss_mask.shape else void
-    return loss_mask & ~inside.any(-1, keepdim=True)
-
-
-@torch.no_grad()
-def first_action_mask(loss_mask: Tensor, action_ids: Tensor, matched: Tensor) -> Tensor:
-    """The tokens that are left when first actions are dropped that a correct rollout of the question shares.
-
-    An incorrect rollout often begins as a correct one does: the same search, then another answer. Its negative gradient
-    then falls on an action that was right.
-
-    Args:
-        loss_mask: bool [..., T], True on tokens the model sampled.
-        action_ids: int [..., T], 0 outside actions, 1 on the first.
-        matched: bool [..., 1] or [..., T], True for incorrect sequences whose first action a correct one of the same
-            question shares. LLDS calls two searches the same when their passages are.
-
-    Returns:
-        bool [..., T], False outside the mask.
-
-    Raises:
-        TypeError, ValueError: dtypes or shapes do not fit.
-
-    Source: LLDS (arXiv 2512.04220, section 5.3), which counts such rollouts and proposes this without trying it.
-
-    >>> mask, actions = torch.tensor([[True, False, True]]), torch.tensor([[1, 0, 2]])
-    >>> first_action_mask(mask, actions, torch.tensor([[True]])).tolist()
-    [[False, False, True]]
-    """
-    check_mask(loss_mask, loss_mask)
-    check_tensor("action_ids", action_ids)
-    check_ids("action_ids", action_ids, loss_mask)
-    matched = check_flags("matched", matched, loss_mask)
-    return loss_mask & ~(matched & (action_ids == 1))

@@ -39,7 +39,6 @@ _DRIFT_WEIGHTS = {
         *(f"isdd/{sign}/below_{epsilon}" for epsilon in EPSILONS),
     )
 } | {f"drift/{sign}/{kind}": f"count/{sign}_{kind}" for sign in SIGNS for kind in KINDS}
-_DRIFT_WEIGHTS |= {f"ratio/below_one/{sign}": f"count/{sign}_tokens" for sign in SIGNS}
 WEIGHTS = _DRIFT_WEIGHTS | {
     "penalty/preserved_fraction": "count/tokens",
     "penalty/active_fraction": "count/preserved",
@@ -168,8 +167,7 @@ def drift_stats(
           proposition 1 is about.
         * `ratio/log_product/<sign>`: mean over rollouts of ln ∏ r = Σ_k (l_k − l_old,k), in nats; unclamped.
         * `isdd/<sign>/below_<half|tenth|hundredth>`: share of rollouts with ∏ r < ε, definition 1's P(∏ r < ε).
-        * `ratio/below_one/<sign>`: share of tokens with r < 1, in rollouts of the sign.
-        * `count/<sign>`, `count/<sign>_<kind>`, `count/<sign>_tokens`: the counts behind them.
+        * `count/<sign>`, `count/<sign>_<kind>`: the counts behind them.
 
         A mean over nothing is 0.
 
@@ -198,9 +196,6 @@ def drift_stats(
         }
         stats |= {name: torch.where(rows, x, 0.0).sum() / count.clamp(min=1) for name, x in of_rows.items()}
         stats[f"count/{sign}"] = count
-        tokens = torch.where(rows, length, 0).sum()
-        stats[f"ratio/below_one/{sign}"] = (rows[..., None] & (change < 0)).to(change.dtype).sum() / tokens.clamp(min=1)
-        stats[f"count/{sign}_tokens"] = tokens
         for kind, mask in masks.items():
             mine = mask & rows[..., None]
             stats[f"drift/{sign}/{kind}"] = torch.where(mine, change, 0.0).sum() / mine.sum().clamp(min=1)

@@ -19,17 +19,9 @@ from torch import Tensor
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics import first_action_matches
 from holdfast.agent.trajectory import Group, Invalid
-from holdfast.losses import (
-    clip_cov_mask,
-    first_action_mask,
-    ipo_mask,
-    off_policy_sequence_mask,
-    sampler_weights,
-    void_turn_mask,
-)
-from holdfast.methods.credit import GoldLogprobs, action_credit, gain_credit
+from holdfast.losses import clip_cov_mask, ipo_mask, off_policy_sequence_mask, sampler_weights
+from holdfast.methods.credit import action_credit
 from holdfast.methods.registry import (
-    IGPO,
     IPO,
     ClipCov,
     DropFirstActions,
@@ -63,13 +55,12 @@ class Operation:
         """Which scored groups to learn from. If a step has none, it learns from all."""
         return [True] * len(groups)
 
-    def on_rollouts(self, batch: TokenBatch, groups: Sequence[Group], gold: GoldLogprobs | None) -> TokenBatch:
+    def on_rollouts(self, batch: TokenBatch, groups: Sequence[Group]) -> TokenBatch:
         """The batch with other advantages, or without tokens: judged by the rollouts.
 
         Args:
             batch: all rollouts of `groups`, with their advantages. On the CPU.
             groups: where the rows come from, in order.
-            gold: measures golden answers; None where there is no model.
         """
         return batch
 
@@ -118,33 +109,24 @@ class _VarianceFilter(Operation):
 class _GiGPO(Operation):
     settings: GiGPO
 
-    def on_rollouts(self, batch: TokenBatch, groups: Sequence[Group], gold: GoldLogprobs | None) -> TokenBatch:
+    def on_rollouts(self, batch: TokenBatch, groups: Sequence[Group]) -> TokenBatch:
         """With advantages of actions."""
         return replace(batch, advantages=batch.advantages + action_credit(self.settings, batch, groups))
 
 
-class _IGPO(Operation):
-    settings: IGPO
-
-    def on_rollouts(self, batch: TokenBatch, groups: Sequence[Group], gold: GoldLogprobs | None) -> TokenBatch:
-        """With gains of turns."""
-        assert gold is not None
-        return replace(batch, advantages=batch.advantages + gain_credit(self.settings, batch, groups, gold))
-
-
 class _DropVoid(Operation):
-    def on_rollouts(self, batch: TokenBatch, groups: Sequence[Group], gold: GoldLogprobs | None) -> TokenBatch:
+    def on_rollouts(self, batch: TokenBatch, groups: Sequence[Group]) -> TokenBatch:
         """Without rollouts with an invalid turn."""
         rollouts = [t for group in groups for t in group.trajectories]
         void = torch.tensor([any(isinstance(turn.action, Invalid) for turn in t.turns) for t in rollouts])
-        return batch.without(~void_turn_mask(batch.loss_mask, void[:, None]))
+        return batch.without(void[:, None])
 
 
 class _DropFirstActions(Operation):
-    def on_rollouts(self, batch: TokenBatch, groups: Sequence[Group], gold: GoldLogprobs | None) -> TokenBatch:
+    def on_rollouts(self, batch: TokenBatch, groups: Sequence[Group]) -> TokenBatch:
         """Without first actions of incorrect rollouts that a correct one shares."""
         matched = torch.tensor([bool(match) for group in groups for match in first_action_matches(group)])
-        return batch.without(~first_action_mask(batch.loss_mask, batch.action_ids, matched[:, None]))
+        return batch.without(matched[:, None] & (batch.action_ids == 1))
 
 
 # ---- the old policy
@@ -237,7 +219,6 @@ OPERATIONS: Mapping[type[Method], type[Operation]] = {
     DynamicSampling: _DynamicSampling,
     VarianceFilter: _VarianceFilter,
     GiGPO: _GiGPO,
-    IGPO: _IGPO,
     DropVoid: _DropVoid,
     DropFirstActions: _DropFirstActions,
     ClipCov: _ClipCov,

@@ -138,29 +138,6 @@ class GiGPO(Method):
     elsewhere: ClassVar = "its advantages are of whole rollouts"
 
 
-class IGPO(Method):
-    """Reward every turn but the last with its information gain: the probability of the golden answer behind it minus
-    that before it.
-
-    Gains are normalised over the turns of a group that gain or lose anything; a gain of 0 stays 0. A turn gets those of
-    the turns from it on, discounted, and the advantage of its rollout. The probability is the geometric mean over the
-    tokens of the first golden answer, under the policy that sampled. It costs a further pass over each rollout, up to
-    every turn.
-    """
-
-    weight: float = Field(1.0, gt=0)
-    """Weight of the gains beside the advantage of the rollout."""
-    gamma: float = Field(1.0, gt=0, le=1)
-    """Discount of what later turns gain, and of the rollout's advantage, for every turn in between."""
-
-    name: ClassVar = "igpo"
-    source: ClassVar = "IGPO, [arXiv 2510.14967](https://arxiv.org/abs/2510.14967), gains and outcome normalised apart"
-    needs: ClassVar = frozenset({"group advantages"})
-    acts_on: ClassVar = "it adds to advantages within groups"
-    by_action: ClassVar = True
-    elsewhere: ClassVar = "its trainer knows neither turns nor golden answers"
-
-
 class DropVoid(Method):
     """Leave rollouts with an invalid turn out of the loss. Their rewards still count in the group mean."""
 
@@ -330,7 +307,6 @@ class Methods(Section):
     dynamic_sampling: DynamicSampling = DynamicSampling(on=False)
     variance_filter: VarianceFilter = VarianceFilter(on=False)
     gigpo: GiGPO = GiGPO(on=False)
-    igpo: IGPO = IGPO(on=False)
     drop_void: DropVoid = DropVoid(on=False)
     drop_first_actions: DropFirstActions = DropFirstActions(on=False)
     clip_cov: ClipCov = ClipCov(on=False)

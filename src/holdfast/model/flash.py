@@ -10,8 +10,8 @@ PyTorch's own FlashAttention takes half precision alone. Other models have the c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -21,7 +21,8 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from holdfast.model.cache import UNBOUNDED
-from holdfast.model.support import CausalLM, attention_by, decoder_layers, partial_attention, text_config
+from holdfast.model.logprobs import project_only
+from holdfast.model.support import CausalLM, attention_by, decoder_layers, key_sizes, partial_attention, text_config
 
 _NAME = "holdfast_slots"
 
@@ -49,7 +50,7 @@ class _Pass:
 def serves(model: CausalLM, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether keys of this dtype on this device can be read in place: half precision, full attention by sdpa in every
     layer, heads that FlashAttention knows."""
-    config, layers, (_, dim) = text_config(model), decoder_layers(model), _sizes(model)
+    config, layers, (_, dim) = text_config(model), decoder_layers(model), key_sizes(model)
     return (
         device.type == "cuda"
         and dtype in (torch.bfloat16, torch.float16)
@@ -64,13 +65,6 @@ def serves(model: CausalLM, device: torch.device, dtype: torch.dtype) -> bool:
     )
 
 
-def _sizes(model: CausalLM) -> tuple[int, int]:
-    """Heads of the keys, and their dimension."""
-    config = text_config(model)
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-
-
 class FlashSlots:
     """Keys and values of all rollouts, and passes over new tokens of any of them.
 
@@ -79,7 +73,7 @@ class FlashSlots:
 
     def __init__(self, model: CausalLM, device: torch.device, dtype: torch.dtype) -> None:
         self._model, self._device, self._dtype = model, device, dtype
-        self._heads, self._dim = _sizes(model)
+        self._heads, self._dim = key_sizes(model)
         self._layers = text_config(model).num_hidden_layers
         self._no_mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device)  # four dimensions: passed on as it is
         self.most = UNBOUNDED
@@ -167,25 +161,12 @@ class FlashSlots:
         return self._forward(tokens, positions, seen, None)
 
     def _forward(self, tokens: Tensor, positions: Tensor, seen: _Pass, last: Tensor | None) -> Tensor:
-        with attention_by(self._model, _NAME, seen), _projecting(self._model, last):
+        projecting = nullcontext() if last is None else project_only(self._model, last)
+        with attention_by(self._model, _NAME, seen), projecting:
             logits: Tensor = self._model(
                 input_ids=tokens[None], position_ids=positions[None], attention_mask=self._no_mask, use_cache=False
             ).logits
         return logits[0]
-
-
-@contextmanager
-def _projecting(model: CausalLM, last: Tensor | None) -> Iterator[None]:
-    """Within this context the output layer sees the states at `last` alone, int64 `[R]`; None: all."""
-    if last is None:
-        yield
-        return
-    head = model.get_output_embeddings()
-    hook = head.register_forward_pre_hook(lambda _, args: (args[0][:, last], *args[1:]))
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, seen: _Pass, scale: float) -> Tensor:

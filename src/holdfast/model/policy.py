@@ -26,24 +26,14 @@ class Request:
     id: str
     """Names the rollout. A later request with the same id continues it: only tokens not seen yet are computed."""
     token_ids: Sequence[int]
-    """The whole context so far: prompt, sampled tokens, observations."""
+    """The whole context so far, at least one token: prompt, sampled tokens, observations."""
     max_new_tokens: int
+    """At least 1."""
     stop: tuple[str, ...]
-    """The turn ends with the token that completes one of these in the *generated* text. That token is kept whole."""
+    """The turn ends with the token that completes one of these, none of them empty, in the *generated* text. That token
+    is kept whole."""
     seed: int
     """The uniform behind a token depends on this and on the token's position in the context, and on nothing else."""
-
-    def __post_init__(self) -> None:
-        if not len(self.token_ids):
-            raise ValueError(
-                f"request {self.id} has an empty context; a causal model needs at least one token to start from"
-            )
-        if self.max_new_tokens < 1:
-            raise ValueError(f"request {self.id} asks for max_new_tokens={self.max_new_tokens}; at least 1 is needed")
-        if "" in self.stop:
-            raise ValueError(
-                f"request {self.id} has an empty stop string, which would end every turn at its first token"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

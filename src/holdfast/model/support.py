@@ -185,12 +185,17 @@ def rows_that_fit(model: CausalLM, tokens: int, autocast_dtype: torch.dtype | No
     return int(max(1, free // 2 // (keys_of(model) * size * tokens)))
 
 
-def keys_of(model: CausalLM) -> int:
-    """How many numbers the cache stores for a token: keys and values of all layers."""
+def key_sizes(model: CausalLM) -> tuple[int, int]:
+    """Heads of the keys, and their dimension."""
     config = text_config(model)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * dim)
+    return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def keys_of(model: CausalLM) -> int:
+    """How many numbers the cache stores for a token: keys and values of all layers."""
+    heads, dim = key_sizes(model)
+    return int(2 * text_config(model).num_hidden_layers * heads * dim)
 
 
 @torch.inference_mode()

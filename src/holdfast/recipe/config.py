@@ -116,11 +116,6 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             "penalty compares the policy with the anchor, but this one does not compare policies. Set "
             "loss.penalty.name = 'llds' or 'sapo', or leave train.anchor_every out"
         )
-    if train.per_sample_every and config.loss.advantage == "gae":
-        yield (
-            f"train.per_sample_every = {train.per_sample_every} with loss.advantage = 'gae': an update on one question "
-            "alone would need a critic of its own. Leave train.per_sample_every out, or set loss.advantage = 'grpo'"
-        )
     yield from _no_tool_template(config)
     searches = config.protocol.searches
     if not searches and config.warm_start.steps:

@@ -110,6 +110,8 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
     for key, value in table.items():
         info = section.setting(Config, prefix + key)
         if isinstance(value, dict) and info is None:
+            if not value and section.setting(Config, f"{prefix}{key}.on"):
+                yield f"{prefix}{key}.on", True  # the empty table of a method
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, None if info and settings.clears(value, info.annotation) else value

@@ -369,11 +369,6 @@ class Train(Section):
     """Measure displacement every n steps: log-prob after the update minus before, on the same rollouts. 0: never."""
     displacement_rows: int = Field(64, ge=1)
     """Number of rollouts on which displacement is measured."""
-    per_sample_every: int = Field(0, ge=0)
-    """Every n steps, measure displacement per sample too: one update on each of a few questions alone, undone at once
-    (arXiv 2512.04220, Figure 3). It does not change the run. 0: never."""
-    per_sample_questions: int = Field(4, ge=1)
-    """Number of those questions. Each takes the time of an update on its rollouts."""
 
 
 class Eval(Section):

@@ -101,9 +101,13 @@ def assign(data: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def remove(data: dict[str, Any], dotted: str) -> None:
-    """Take a dotted name out of nested dicts, if it is there."""
+    """Take a dotted name out of nested dicts, if it is there, and tables that are empty then: the one of a method would
+    switch it on."""
     section, _, key = dotted.rpartition(".")
-    table(data, section).pop(key, None)
+    named = table(data, section)
+    named.pop(key, None)
+    if section and not named:
+        remove(data, section)
 
 
 TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}

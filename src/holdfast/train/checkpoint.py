@@ -27,12 +27,12 @@ from holdfast.base.files import delete_left_partial, partial_folder
 from holdfast.base.run_folder import (
     CHECKSUMS,
     MODEL,
-    best_folder,
     checkpoints_of,
     list_checkpoints,
     missing_file,
     read_checksums,
     step_folder,
+    step_of,
 )
 from holdfast.base.stored import read_object
 from holdfast.model.language_model import LanguageModel, save_model
@@ -163,38 +163,49 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
-def model_folder(run_dir: Path, which: str) -> Path:
-    """The saved model of a run: `last`, `best`, a step's number, or the path of a model or checkpoint folder.
+def checkpoint_of(run_dir: Path, which: str) -> Path:
+    """A whole checkpoint: `last`, `best`, a step, a name in the run's `checkpoints/`, or a path. Reads all of it.
 
-    Without steps, `last` is the model that a stage such as a warm start has saved. Raises `CheckpointError`.
+    Raises `CheckpointError` for a missing or damaged one.
     """
     if which == "last":
         folder = next((f for f in list_checkpoints(run_dir) if find_damage(f) is None), None)
-        if folder is None and (run_dir / MODEL).is_dir() and not list_checkpoints(run_dir):
-            return run_dir / MODEL
         if folder is None:
             raise CheckpointError(
                 f"{run_dir} has no complete checkpoint; let the run reach one (checkpoint.every) or finish"
             )
-    elif which == "best":
-        folder = best_folder(run_dir)
-        folder = folder if folder.exists() else _old(folder)
-        if not folder.exists():
-            raise CheckpointError(
-                f"{run_dir} has no best checkpoint: it was not evaluated on dev while it trained, or not yet. With "
-                "eval.every = 0, no run is. Take the last checkpoint, or set eval.every before you train"
-            )
-        if (problem := find_damage(folder)) is not None:
-            raise CheckpointError(f"{folder} cannot be used: {problem}; use the last checkpoint instead")
-    else:
-        folder = step_folder(run_dir, int(which)) if which.isdigit() else Path(which)
-        if not folder.is_dir():
-            raise CheckpointError(
-                f"{which} is neither a folder nor a saved step of {run_dir}; give `last`, `best`, a step, or the "
-                "folder of a saved model"
-            )
-        return folder / "model" if (folder / "model").is_dir() else folder
-    return folder / "model"
+    elif (problem := find_damage(folder := _named(run_dir, which))) is not None:
+        raise CheckpointError(f"{folder} cannot be used: {problem}; {_ANOTHER}")
+    return folder
+
+
+def model_folder(run_dir: Path, which: str) -> Path:
+    """The model in `checkpoint_of`, or at a path that is a model alone, without checksums.
+
+    Without steps, `last` is the model that a stage such as a warm start has saved. Raises `CheckpointError`.
+    """
+    if which == "last":
+        if (run_dir / MODEL).is_dir() and not list_checkpoints(run_dir):
+            return run_dir / MODEL
+    elif (path := Path(which)) == _named(run_dir, which) and not (path / MODEL).is_dir():
+        return path
+    return checkpoint_of(run_dir, which) / MODEL
+
+
+def _named(run_dir: Path, which: str) -> Path:
+    """The folder of any checkpoint but `last`, whole or not; one of the run's comes before a path."""
+    own = {folder.name: folder for folder in checkpoints_of(run_dir).glob("*")}
+    name = step_folder(run_dir, int(which)).name if which.isdecimal() else which
+    if (folder := own.get(name, own.get(f".{name}.old"))) is not None:
+        return folder
+    if which != "best" and not which.isdecimal() and Path(which).is_dir():
+        return Path(which)
+    steps = ", ".join(str(step_of(kept)) for kept in reversed(list_checkpoints(run_dir))) or "none yet"
+    why = ", which evaluations on dev save: set eval.every before you train" if which == "best" else ""
+    raise CheckpointError(
+        f"{run_dir} has no checkpoint {which}{why}. Give last, best, a saved step ({steps}), a name in "
+        f"{checkpoints_of(run_dir)}, or a path"
+    )
 
 
 def read_state(folder: Path, **needs: type) -> dict[str, Any]:

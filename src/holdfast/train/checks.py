@@ -15,12 +15,12 @@ from holdfast.data.questions import Example
 from holdfast.recipe import Config, require
 from holdfast.recipe.paths import QUESTIONS, passages_of
 from holdfast.recipe.validation import check_training
+from holdfast.train.loading import Questions, Retrievers, load_protocol, load_questions, load_retrievers, skipped_rows
 
 if TYPE_CHECKING:
     from holdfast.agent.protocol import SearchProtocol
     from holdfast.model.language_model import LanguageModel
     from holdfast.retrieval.types import Document
-    from holdfast.train.loading import Questions, Retrievers
 
 _PROMPTS = 16
 """Prompts checked per split, the longest first: rendering a hundred thousand would take a minute."""
@@ -39,7 +39,8 @@ class Prepared:
     needs: str | None
     """The memory, disk and time that training on a CPU needs, for a model in a folder."""
     notes: tuple[str, ...]
-    """Sentences: rows that were skipped, the number of passages, and how many are too long to be read whole."""
+    """Sentences: rows that were skipped, the number of passages, how many are too long to be read whole, settings that
+    may not be meant, and questions that splits share."""
 
 
 def prepare(config: Config, *, stage: str | None = None, continued: bool = False) -> Prepared:
@@ -52,8 +53,6 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
     `stage` as in `check_training`. With `continued`, a checkpoint holds the critic, and the one that it began with may
     be gone. Raises `HoldfastError`.
     """
-    from holdfast.train.loading import load_protocol, load_questions, load_retrievers, skipped_rows
-
     notes: list[str] = []
     demonstrations = ("warm_start.data",) if config.warm_start.steps else ()
     require(config, *QUESTIONS, *passages_of(config), *demonstrations, "model.path", "model.chat_template", "run.code")
@@ -91,6 +90,7 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
         notes.append(f"{named}: {len(passages):,} passages")
         if skeleton is not None:
             notes += _cut_passages(skeleton, load_protocol(config), passages)
+    notes += (*config_warnings(config), *overlap_warnings(questions))
     return Prepared(config=config, questions=questions, retrievers=retrievers, needs=needs, notes=tuple(notes))
 
 
@@ -148,7 +148,6 @@ def _needs(config: Config, skeleton: LanguageModel, questions: Questions) -> str
     from holdfast.model.language_model import has_adapters, pick_device
     from holdfast.model.support import refuse_unsupported
     from holdfast.train.cost import cost_of
-    from holdfast.train.loading import load_protocol
     from holdfast.train.threads import set_up_torch
 
     refuse_unsupported(skeleton.model)

@@ -1,6 +1,5 @@
 """Displacement by one update of its own rollouts: metrics of the step, a number for each rollout, and a number for each
-token of the rollouts that are logged for people to read. And displacement per sample: by an update on one question
-alone."""
+token of the rollouts that are logged for people to read."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics import displacement_metrics, likelihood_rows, rows_to_probe
@@ -16,7 +14,6 @@ from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.model.tokens import char_lengths
 from holdfast.train.learner import Learner
 from holdfast.train.listener import Displacement, TurnChange
-from holdfast.train.optimizer import borrowed_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,58 +51,6 @@ def measure_displacement(
             for at in [measured.index(row)]
         },
     )
-
-
-def update_alone(
-    learner: Learner, batch: TokenBatch, *, mean_searches: float, seed: int
-) -> tuple[Tensor, dict[str, float]]:
-    """One update on `batch`, undone at the end, but for the optimizer: the change of each rollout's log-likelihood,
-    float [B], in nats, and the metrics of the update. It takes `train.optimizer_steps_per_rollout` optimizer steps, but
-    at most one for each rollout."""
-    with borrowed_weights(learner.language_model.model):
-        plan = learner.plan(batch, torch.Generator().manual_seed(seed))
-        old_pass = learner.old_pass(batch, plan)
-        metrics = learner.step(old_pass.minibatches, mean_searches=mean_searches)
-        return learner.token_change(old_pass.batch, plan).sum(-1), metrics
-
-
-def measure_per_sample(
-    learner: Learner, batch: TokenBatch, *, questions: int, mean_searches: float, seed: int
-) -> dict[str, float]:
-    """Displacement by updates on one question alone, each from the present weights and with a fresh optimizer: means
-    over rollouts of all questions, in nats per token, and the share of questions whose correct rollouts fell. All
-    updates are undone.
-
-    At most `questions` questions are drawn from those that have a correct rollout and one with another reward; without
-    any there are no metrics.
-
-    Source: Figure 3 of arXiv 2512.04220, for a few questions of a step.
-    """
-    of_question: dict[int, list[int]] = {}
-    for row, group in enumerate(batch.group_ids.tolist()):
-        of_question.setdefault(group, []).append(row)
-    correct, rewards = batch.correct.tolist(), batch.rewards.tolist()
-    usable = [
-        rows
-        for rows in of_question.values()
-        if any(correct[row] for row in rows) and len({rewards[row] for row in rows}) > 1
-    ]
-    order = torch.randperm(len(usable), generator=torch.Generator().manual_seed(seed)).tolist()
-    parts = [batch.select(usable[k]).trim() for k in order[:questions]]
-    if not parts:
-        return {}
-    changes = [update_alone(learner.fresh(), part, mean_searches=mean_searches, seed=seed)[0] for part in parts]
-    displaced = sum(float(change[part.correct].mean()) < 0 for change, part in zip(changes, parts, strict=True))
-    by_token = torch.cat([change / part.loss_mask.sum(-1) for change, part in zip(changes, parts, strict=True)])
-    right = torch.cat([part.correct for part in parts])
-    metrics = {
-        "displacement/per_sample/questions": float(len(parts)),
-        "displacement/per_sample/fraction": displaced / len(parts),
-        "displacement/per_sample/correct": float(by_token[right].mean()),
-    }
-    if not bool(right.all()):
-        metrics["displacement/per_sample/incorrect"] = float(by_token[~right].mean())
-    return metrics
 
 
 def _rows_of_first(groups: Sequence[Group], count: int) -> dict[int, int]:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.metrics import per_token_mean
 from holdfast.methods.nthr import nthr_factors, output_layer, rows_for_nthr
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.logprobs import hidden_states, log_distributions, logprobs_and_mass, masked_logprobs
@@ -100,10 +99,6 @@ class Learner:
             shuffled(rows, steps, generator) if self._train.minibatches == "shuffled" else in_order(rows, steps)
         )
         ids = [row[:length] for row, length in zip(batch.token_ids.tolist(), batch.lengths.tolist(), strict=True)]
-        return self._cut(ids, minibatches)
-
-    def _cut(self, ids: Sequence[Sequence[int]], minibatches: Sequence[Sequence[int]]) -> Plan:
-        """The rows of each mini-batch as micro-batches."""
         if packable(self.language_model.model):
             return plan_alike(ids, minibatches, self._train.micro_batch_tokens)
         device = self.language_model.device
@@ -143,8 +138,9 @@ class Learner:
         """
         of_rows = list(itertools.chain.from_iterable(plan))
         scored = rows_for_nthr(batch).tolist() if self._nthr else [False] * len(batch)
-        hidden: dict[int, Tensor] = {}
-        micros = [self._policy_pass(batch.select(rows).trim(), rows, misplaced, scored, hidden) for rows in of_rows]
+        passes = [self._policy_pass(batch.select(rows).trim(), rows, misplaced, scored) for rows in of_rows]
+        micros = [micro for micro, _ in passes]
+        hidden = {row: state for _, states in passes for row, state in states.items()}
         entropy = sum(float(micro.old_entropy.sum()) for micro in micros if micro.old_entropy is not None)
 
         def of_all(field: str) -> Tensor:
@@ -170,10 +166,9 @@ class Learner:
         rows: Sequence[int],
         misplaced: SamplingMask | None,
         scored: Sequence[bool],
-        hidden: dict[int, Tensor],
-    ) -> TokenBatch:
-        """With log-probs and entropies under the weights as they are, over the whole vocabulary. `hidden` gets, by row
-        of the batch, float [n, d], the states that predict its n sampled tokens, if the row is `scored`."""
+    ) -> tuple[TokenBatch, dict[int, Tensor]]:
+        """With log-probs and entropies under the weights as they are, over the whole vocabulary; and, for each row of
+        the batch that is `scored`, float [n, d], the states that predict its n sampled tokens."""
         log_mass = None
         nothing: AbstractContextManager[list[Tensor]] = nullcontext([])
         with hidden_states(self.language_model.model) if any(scored) else nothing as states:
@@ -182,10 +177,11 @@ class Learner:
             else:
                 wanted = misplaced.select(rows).to(micro.token_ids.device)
                 old, entropy, log_mass = self._logprobs_and_mass(micro, wanted, entropy=True)
+        hidden: dict[int, Tensor] = {}
         for of_micro in states:
             by_row = of_micro.split(micro.loss_mask[:, 1:].sum(-1).tolist())
-            hidden.update({row: state.clone() for row, state in zip(rows, by_row, strict=True) if scored[row]})
-        return replace(micro, old_logprobs=old, old_entropy=entropy, misplaced=log_mass)
+            hidden |= {row: state.clone() for row, state in zip(rows, by_row, strict=True) if scored[row]}
+        return replace(micro, old_logprobs=old, old_entropy=entropy, misplaced=log_mass), hidden
 
     def _sampler_pass(self, micro: TokenBatch, sampler: SamplersWeights | None) -> TokenBatch:
         """With what the sampler could draw: the loss is over it, or methods read its log-mass."""
@@ -270,25 +266,6 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         return total
 
-    @torch.no_grad()
-    def mean_logprobs(self, probes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
-        """For each (context, continuation), token ids, the mean log-prob of the continuation's tokens, in nats."""
-        device, pad_token_id = self.language_model.device, self.language_model.pad_token_id
-        means = [0.0] * len(probes)
-        rows = [[*context, *continuation] for context, continuation in probes]
-        (parts,) = self._cut(rows, [range(len(rows))])
-        for part in parts:
-            width = max(len(rows[i]) for i in part)
-            ids = torch.full((len(part), width), pad_token_id)
-            mask = torch.zeros(ids.shape, dtype=torch.bool)
-            for row, i in enumerate(part):
-                ids[row, : len(rows[i])] = torch.tensor(rows[i])
-                mask[row, len(probes[i][0]) : len(rows[i])] = True
-            logprobs, _ = self.logprobs(ids.to(device), mask.to(device))
-            for i, mean in zip(part, per_token_mean(logprobs, mask.to(device)).tolist(), strict=True):
-                means[i] = mean
-        return means
-
     def _current(self, micro: TokenBatch) -> tuple[TokenBatch, Tensor, Tensor | None]:
         """The batch, with `log_mass` if a method needs it; log-probs `[B, T]` of the loss under the present weights;
         entropies, if the loss has them."""
@@ -328,12 +305,6 @@ class Learner:
         """
         assert batch.old_logprobs is not None
         return torch.where(batch.loss_mask, self.batch_logprobs(batch, plan) - batch.old_logprobs, 0.0)
-
-    def fresh(self) -> Learner:
-        """A learner of the same weights with the same loss and settings, and an optimizer without a past."""
-        learner = Learner(self.language_model, self.objective, self._train, self.sampling, self.reference)
-        learner.anchor, learner.learning_rate = self.anchor, self.learning_rate
-        return learner
 
     @property
     def learning_rate(self) -> float:

@@ -66,30 +66,14 @@ class Listener(Progress):
 
 
 class Listeners(Listener):
-    """Passes every event to several listeners, in their order."""
+    """Passes each step, and the end, to several listeners, in their order."""
 
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
 
-    def stage(self, name: str, total: int | None = None) -> None:
-        for listener in self._listeners:
-            listener.stage(name, total)
-
-    def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
-        for listener in self._listeners:
-            listener.advance(done, detail)
-
-    def note(self, message: str) -> None:
-        for listener in self._listeners:
-            listener.note(message)
-
     def step(self, result: StepResult) -> None:
         for listener in self._listeners:
             listener.step(result)
-
-    def finding(self, finding: Finding) -> None:
-        for listener in self._listeners:
-            listener.finding(finding)
 
     def close(self) -> None:
         for listener in self._listeners:

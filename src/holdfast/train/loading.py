@@ -142,7 +142,7 @@ def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = 
     """The agent of a run folder, over all passages, as in evaluation: with its most likely tokens, or sampled at the
     training temperature without truncation.
 
-    `checkpoint` is `last`, `best` (on dev), a step, or the path of a saved model. Raises `CheckpointError`.
+    `checkpoint` is `last`, `best` (on dev), a step, its folder's name, or a path. Raises `CheckpointError`.
     """
     from holdfast.model.language_model import load_model, pick_device
     from holdfast.train.checkpoint import model_folder

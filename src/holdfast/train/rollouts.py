@@ -13,10 +13,9 @@ from holdfast.agent.rewards import EM, score_trajectory
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group
 from holdfast.base.errors import RolloutError
-from holdfast.base.retries import PATIENCE
+from holdfast.base.retries import PATIENCE, Retries
 from holdfast.data.questions import Example
 from holdfast.losses import group_advantages, reinforce_advantages
-from holdfast.methods.credit import GoldLogprobs
 from holdfast.model.policy import rollout_seed
 from holdfast.train.objective import Objective
 
@@ -42,7 +41,7 @@ def roll_out(
         for k in range(size)
     ]
     stats = RolloutStats()
-    trajectories = agent.run(tasks, patience=PATIENCE, stats=stats)
+    trajectories = agent.run(tasks, retries=Retries(patience=PATIENCE), stats=stats)
     failed = [t for t in trajectories if t.status.is_failure]
     if len(failed) > max_failed * len(trajectories):
         raise RolloutError(
@@ -67,10 +66,9 @@ def training_batch(
     *,
     pad_token_id: int,
     device: torch.device,
-    gold: GoldLogprobs | None = None,
 ) -> TokenBatch:
     """The batch to learn from, with advantages, and without what methods leave out. Rollouts without sampled tokens,
-    such as failed ones, are left out too. `gold` measures golden answers, for methods that need it."""
+    such as failed ones, are left out too."""
     loss = objective.loss
     batch = TokenBatch.from_trajectories(groups, pad_token_id=pad_token_id)
     kind = loss.advantage
@@ -92,5 +90,5 @@ def training_batch(
         log_mass = sampling_log_mass(batch, [t for group in groups for t in group.trajectories])
         batch = replace(batch, sampler_logprobs=batch.rollout_logprobs - log_mass)
     for operation in objective.operations:
-        batch = operation.on_rollouts(batch, groups, gold)
+        batch = operation.on_rollouts(batch, groups)
     return batch.select(batch.loss_mask.any(-1)).to(device)

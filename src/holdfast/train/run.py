@@ -18,7 +18,7 @@ from holdfast.data.questions import QuestionOrder, dev_questions
 from holdfast.diagnose.finding import Finding
 from holdfast.recipe import Config, absolute, dump, load_run, setting_values
 from holdfast.train.checkpoint import read_state
-from holdfast.train.checks import Prepared, config_warnings, overlap_warnings, prepare
+from holdfast.train.checks import Prepared, prepare
 from holdfast.train.evaluate import Evaluator, KeptEvaluations
 from holdfast.train.guard import Guard, why_stopped
 from holdfast.train.listener import Listener, Listeners, StepResult
@@ -110,8 +110,6 @@ class _Run:
     def _train(self) -> Finding | None:
         """Run the remaining steps. Returns the finding that the guard stopped the run for, if any."""
         config, total = self.config, self.config.train.steps
-        for warning in (*config_warnings(config), *overlap_warnings(self.questions)):
-            self.listener.note(warning)
         trackers = open_trackers(config.track, self.run_dir, name=config.run.name, settings=config.model_dump())
         trajectories = TrajectoryFiles(self.run_dir, config.track.trajectories)
         report = LiveReport(self.run_dir, self.listener.note)

@@ -31,7 +31,6 @@ from holdfast.train.start_cache import has_warm_start, shipped_start, start_fold
 from holdfast.train.threads import choose_threads, set_up_torch
 from holdfast.train.warm_start import (
     Demonstration,
-    Supervision,
     Turns,
     augment_by_renaming,
     encode_demonstration,
@@ -151,20 +150,13 @@ class _Start:
         return policy
 
     def _learn(self, policy: LanguageModel, lessons: Sequence[tuple[int, Sequence[Demonstration]]]) -> None:
-        settings = self.config.warm_start
+        settings, micro_batch_tokens = self.config.warm_start, self.config.train.micro_batch_tokens
         self.listener.stage("warm start", self.config.world.scripts.plain_steps + settings.steps)
         done = 0
         recent: list[float] = []
         for steps, demonstrations in lessons:
-            supervision = Supervision(
-                steps=steps,
-                batch=settings.batch_size,
-                lr=settings.lr,
-                seed=settings.seed,
-                by_length=settings.batches == "by-length",
-                micro_batch_tokens=self.config.train.micro_batch_tokens,
-            )
-            for row in warm_start(policy, demonstrations, supervision):
+            stage = settings.model_copy(update={"steps": steps})
+            for row in warm_start(policy, demonstrations, stage, micro_batch_tokens=micro_batch_tokens):
                 done, recent = done + 1, [*recent, row["loss"]][-20:]
                 self.listener.advance(done, {"loss": sum(recent) / len(recent)})
 

@@ -18,7 +18,7 @@ import torch
 
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.batch import TokenBatch
-from holdfast.agent.control import ControlTokens, control_metrics, turn_metrics
+from holdfast.agent.control import ControlTokens, control_metrics
 from holdfast.agent.measures import centering_metrics, negative_metrics, observation_metrics
 from holdfast.agent.metrics import (
     advantage_metrics,
@@ -35,13 +35,12 @@ from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import Example, QuestionOrder
 from holdfast.methods.operations import selected, weight_percentiles
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.policy import rollout_seed
 from holdfast.model.support import end_ids
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
 from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.critic import Critic
-from holdfast.train.displacement import measure_displacement, measure_per_sample
+from holdfast.train.displacement import measure_displacement
 from holdfast.train.learner import Learner, OldPass, Reference, SamplersWeights, make_learner
 from holdfast.train.listener import StepResult
 from holdfast.train.loading import make_agent
@@ -64,11 +63,10 @@ class Trainer:
         self.config, self.agent, self.learner, self.critic = config, agent, learner, critic
         self._methods = config.loss.methods
         model = learner.language_model
-        self._tags = agent.protocol.control_tags(model.tokenizer)
-        self._control = ControlTokens(self._tags, model.tokenizer, end_ids(model.model, model.tokenizer))
+        tags, ends = agent.protocol.control_tags(model.tokenizer), end_ids(model.model, model.tokenizer)
+        self._control = ControlTokens(tags, model.tokenizer, ends)
         self._sampler = SamplerWeights(config.faults, model.model) if config.faults.of_sampler else None
         self.question_order = QuestionOrder(questions, seed=config.run.seed)
-        self._answers = {example.id: example.golden_answers for example in questions}
         self.generator = torch.Generator().manual_seed(config.run.seed)
         self.completed_steps = 0
         self.rolling_out = False
@@ -89,20 +87,11 @@ class Trainer:
         except BaseException:
             self.question_order.restore(position)  # this step did not happen: a checkpoint now is that of the last one
             raise
-        metrics = rollout_metrics(groups) | retrieval_metrics(stats) | turn_metrics(groups, self._tags)
+        metrics = rollout_metrics(groups) | retrieval_metrics(stats)
         if self._methods.dynamic_sampling.on:
             metrics["rollout/extra_questions"] = float(len(examples) - train.questions)
         batch, displacement = self.make_batch(learned), None
         if len(batch):
-            if train.per_sample_every and self.completed_steps % train.per_sample_every == 0:
-                with clock("per_sample"):
-                    metrics |= measure_per_sample(
-                        learner,
-                        batch,
-                        questions=train.per_sample_questions,
-                        mean_searches=metrics["rollout/searches"],
-                        seed=rollout_seed("per-sample", self.config.run.seed, self.completed_steps),
-                    )
             with clock("update"):
                 plan = learner.plan(batch, self.generator)
                 misplaced = self._control.misplaced(with_tokens(learned))
@@ -191,15 +180,6 @@ class Trainer:
             self.learner.objective,
             pad_token_id=language_model.pad_token_id,
             device=language_model.device,
-            gold=self._gold_logprobs,
-        )
-
-    def _gold_logprobs(self, asked: Sequence[tuple[str, Sequence[int]]]) -> list[float]:
-        """For each (question id, context), the mean log-prob of the first golden answer behind it, in nats."""
-        protocol, tokenizer = self.agent.protocol, self.learner.language_model.tokenizer
-        answers = {id: protocol.answer_ids(self._answers[id][0], tokenizer) for id, _ in asked}
-        return self.learner.mean_logprobs(
-            [((*context, *opening), answer) for id, context in asked for opening, answer in [answers[id]]]
         )
 
     # ---- checkpoints

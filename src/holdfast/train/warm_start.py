@@ -23,6 +23,7 @@ from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, text_f
 from holdfast.base.rows import read_rows
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.support import give_back_memory
+from holdfast.recipe.sections import WarmStart
 from holdfast.retrieval.types import Document, Hit
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode
 from holdfast.train.plan import plan_update
@@ -157,42 +158,29 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1))))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Supervision:
-    """How long, and on how much at a time."""
-
-    steps: int
-    batch: int
-    """Demonstrations in an optimizer step."""
-    lr: float
-    """Peak learning rate; see `learning_rate`."""
-    seed: int
-    """Seed of the order."""
-    by_length: bool
-    """Whether the demonstrations of an optimizer step are of similar length."""
-    micro_batch_tokens: int
-    """Most tokens of a forward pass, padding included."""
-
-
 def warm_start(
-    language_model: LanguageModel, demonstrations: Sequence[Demonstration], supervision: Supervision
+    language_model: LanguageModel,
+    demonstrations: Sequence[Demonstration],
+    settings: WarmStart,
+    *,
+    micro_batch_tokens: int,
 ) -> Iterator[dict[str, float]]:
     """Train in place; yields `{"step", "loss"}` after every optimizer step. Nothing is learned from tokens of prompts
-    and observations.
+    and observations. A forward pass has at most `micro_batch_tokens`, padding included.
 
     Steps whose gradient is not finite are skipped; raises `ModelError` after ten in a row.
     """
-    steps, pad_token_id, device = supervision.steps, language_model.pad_token_id, language_model.device
+    steps, pad_token_id, device = settings.steps, language_model.pad_token_id, language_model.device
     parameters = [p for p in language_model.model.parameters() if p.requires_grad]
-    optimizer = adamw(parameters, lr=supervision.lr, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = adamw(parameters, lr=settings.lr, betas=(0.9, 0.98), weight_decay=0.01)
     is_large = sum(p.numel() for p in language_model.model.parameters()) >= _LARGE
     skipped = 0
     with training_mode(language_model):
-        for step, rows in zip(range(steps), batches(demonstrations, supervision), strict=False):
-            set_learning_rate(optimizer, learning_rate(step, steps, supervision.lr))
+        for step, rows in zip(range(steps), batches(demonstrations, settings), strict=False):
+            set_learning_rate(optimizer, learning_rate(step, steps, settings.lr))
             optimizer.zero_grad(set_to_none=True)
             loss, tokens = 0.0, sum(sum(row.loss_mask) for row in rows)
-            for part in _micro_batches(rows, supervision, device):
+            for part in _micro_batches(rows, settings, micro_batch_tokens, device):
                 ids, mask = pad(part, pad_token_id, device)
                 logprobs, _ = language_model.logprobs(ids, mask)
                 share = -logprobs.sum() / tokens
@@ -222,15 +210,15 @@ def pad(rows: Sequence[Demonstration], pad_token_id: int, device: torch.device) 
     return ids.to(device), mask.to(device)
 
 
-def batches(demonstrations: Sequence[Demonstration], supervision: Supervision) -> Iterator[list[Demonstration]]:
+def batches(demonstrations: Sequence[Demonstration], settings: WarmStart) -> Iterator[list[Demonstration]]:
     """Endless batches, the shortest demonstration of each first: shuffle, and cut.
 
-    With `by_length`, cut into pools of 16 batches, sort each pool by length, and shuffle its batches. Small batches
+    By length, cut into pools of 16 batches, sort each pool by length, and shuffle its batches. Small batches
     then hold demonstrations of one kind, because length goes with the number of turns, and a short warm start ends with
     the habits of its last batches.
     """
-    size, generator = supervision.batch, torch.Generator().manual_seed(supervision.seed)
-    pool_size = size * 16 if supervision.by_length else size
+    size, generator = settings.batch_size, torch.Generator().manual_seed(settings.seed)
+    pool_size = size * 16 if settings.batches == "by-length" else size
     while True:
         order = torch.randperm(len(demonstrations), generator=generator).tolist()
         for start in range(0, len(order), pool_size):
@@ -241,11 +229,11 @@ def batches(demonstrations: Sequence[Demonstration], supervision: Supervision) -
 
 
 def _micro_batches(
-    rows: Sequence[Demonstration], supervision: Supervision, device: torch.device
+    rows: Sequence[Demonstration], settings: WarmStart, most_tokens: int, device: torch.device
 ) -> list[list[Demonstration]]:
-    """Runs of rows, which come shortest first, of at most `micro_batch_tokens` each with their padding."""
-    lengths, most_tokens = [len(row.token_ids) for row in rows], supervision.micro_batch_tokens
-    if not supervision.by_length:  # of different lengths: a pass more may cost less than the padding
+    """Runs of rows, which come shortest first, of at most `most_tokens` each with their padding."""
+    lengths = [len(row.token_ids) for row in rows]
+    if settings.batches == "mixed":  # of different lengths: a pass more may cost less than the padding
         return [[rows[i] for i in part] for part in plan_update(lengths, [range(len(rows))], most_tokens, device)[0]]
     parts: list[list[Demonstration]] = []
     for row, length in zip(rows, lengths, strict=True):

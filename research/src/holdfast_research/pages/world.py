@@ -38,6 +38,7 @@ from holdfast.data.world.scripted import PERFECT, ScriptedRollout, run_scripts, 
 from holdfast.model.language_model import LanguageModel, pick_device, ready
 from holdfast.model.tokens import encode
 from holdfast.recipe import Config, load
+from holdfast.recipe.sections import WarmStart
 from holdfast.retrieval.types import Hit, Retriever
 from holdfast.train.evaluate import Evaluator
 from holdfast.train.loading import Retrievers, load_protocol, load_questions, load_retrievers, make_agent
@@ -45,7 +46,6 @@ from holdfast.train.start import starting_policy
 from holdfast.train.threads import set_up_torch
 from holdfast.train.warm_start import (
     Demonstration,
-    Supervision,
     augment_by_renaming,
     encode_demonstration,
     warm_start,
@@ -289,8 +289,8 @@ def closed_book(bench: Bench, seed: int) -> Iterator[Measure]:
         for q in bench.questions("train")
     ]
     tokens = bench.config.train.micro_batch_tokens
-    supervision = Supervision(steps=TWIN_STEPS, batch=96, lr=4e-3, seed=seed, by_length=True, micro_batch_tokens=tokens)
-    for _ in warm_start(twin, lessons, supervision):
+    settings = WarmStart(steps=TWIN_STEPS, batch_size=96, lr=4e-3, seed=seed, batches="by-length")
+    for _ in warm_start(twin, lessons, settings, micro_batch_tokens=tokens):
         pass
     learned = [q.example for q in bench.questions("train")[:400]]
     asked = load_questions(bench.config).test

@@ -162,7 +162,7 @@ def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
         if is_share(target.ours) and _is_percentage(values):
             notes.append(f"{target.ours} goes up to {np.nanmax(values):g}, so its values were divided by 100.")
             values = values / 100
-        result[target.ours] = Series(series[name].steps, values)
+        result[target.ours] = replace(series[name], values=values)
     return Log(
         format=raw.format,
         host=raw.host,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +27,13 @@ Arrays = Mapping[str, tuple[Ints, NDArray[np.float64]]]
 Point = tuple[int, str, int, float]
 """A value that was logged by itself: its place in the file, name, step and value."""
 _MOST_RESTARTS = 1000
+_ROUNDED = re.compile(r"\s*[-+]?0*\.00+\s*")
+
+
+class Rounded(float):
+    """A 0 that was printed with two decimals or more. An exact one is written 0 or 0.0, so this may be 0.0004."""
+
+    __slots__ = ()
 
 
 class Columns:
@@ -39,6 +47,8 @@ class Columns:
         self.tally, self.null_is_nan = tally, null_is_nan
         self._steps = array("q")
         self._columns: dict[str, tuple[array[int], array[float]]] = {}
+        self.rounded: set[str] = set()
+        """Names of columns with a `Rounded` 0."""
 
     def __bool__(self) -> bool:
         """Whether there is any value."""
@@ -100,15 +110,14 @@ class Columns:
     def _number(self, place: int, name: str, value: Any) -> float | None:
         if value is None or value == "":
             return float("nan") if value is None and self.null_is_nan else None
-        number = None
-        if isinstance(value, str):
-            number = number_in(value)
-        elif isinstance(value, int | float):
+        number = number_in(value) if isinstance(value, str) else value
+        if isinstance(number, Rounded):
+            self.rounded.add(name)
+        if isinstance(number, int | float):
             with suppress(OverflowError):
-                number = float(value)
-        if number is None:
-            self.tally.add("left out {n values}: not a number", place, f"{name} is {_kind(value)}")
-        return number
+                return float(number)
+        self.tally.add("left out {n values}: not a number", place, f"{name} is {_kind(value)}")
+        return None
 
     def _begin(self, name: str) -> tuple[array[int], array[float]]:
         if len(self._columns) == MOST_NAMES:
@@ -166,7 +175,7 @@ def _joined(series: dict[str, tuple[list[int], list[float]]], tally: Tally) -> C
 
 
 def number_in(text: str) -> float | None:
-    """The number in a text, including "NaN" and "Infinity"; None if it is not a number.
+    """The number in a text, including "NaN" and "Infinity"; `Rounded` for 0.000; None if it is not a number.
 
     >>> number_in(" 0.5"), number_in("-Infinity"), number_in("1_000"), number_in("no")
     (0.5, -inf, None, None)
@@ -174,9 +183,10 @@ def number_in(text: str) -> float | None:
     if "_" in text:
         return None
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return None
+    return Rounded() if number == 0 and _ROUNDED.fullmatch(text) else number
 
 
 def whole(step: Any) -> int | None:
@@ -227,7 +237,7 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], Ints]:
             repeated += int((~last[:-1] & changed).sum())
             at, values = at[last], values[last]
         if len(at):
-            result[name] = Series(at, values)
+            result[name] = Series(at, values, name in columns.rounded)
     if repeated:
         tally.add("replaced {n values} by later values of the same step", count=repeated)
     return result, np.unique(steps[alive])

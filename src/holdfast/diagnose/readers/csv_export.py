@@ -49,7 +49,10 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     if step is None:
         for of_run in columns.values():  # at most one
             of_run.renumber(numbering.steps(None, tally))
-    return [Raw("wandb", host_of(of_run.names()), run or file.name, of_run, {}) for run, of_run in columns.items()]
+    return [
+        Raw("wandb", host_of([*of_run.names(), axis or ""]), run or file.name, of_run, {})
+        for run, of_run in columns.items()
+    ]
 
 
 def _by_run(metrics: Sequence[Metric | None], cells: Sequence[str]) -> dict[str, Row]:

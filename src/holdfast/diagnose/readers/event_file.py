@@ -141,7 +141,9 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     """The events of a file; those of a folder in the order of their names, which begin with the time."""
     tally.unit = "record"
     is_folder = file.path.is_dir()
-    name = file.name if is_folder else file.path.resolve().parent.name
+    folder = file.path.resolve().parent
+    alone = len([*islice(folder.glob(f"*{_MARK}*"), 2)]) < 2  # then the folder has the run's name
+    name = folder.name if alone and not is_folder else file.name
     attempts = _attempts(_files(file.path)) if is_folder else [[file.path]]
     read = [columns_of(_points(paths, tally), tally) for paths in attempts]
     return [Raw("tensorboard", host_of(columns.names()), name, columns, {}) for columns in read]

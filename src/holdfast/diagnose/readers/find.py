@@ -22,6 +22,7 @@ from holdfast.diagnose.readers.dicts import DICTS
 from holdfast.diagnose.readers.event_file import TENSORBOARD
 from holdfast.diagnose.readers.jsonl import ARRAY, COLUMNS, LINES, STATE, STATE_FILE
 from holdfast.diagnose.readers.mlflow_files import MLFLOW
+from holdfast.diagnose.readers.notebook import NOTEBOOK
 from holdfast.diagnose.readers.prints import PRINTS
 from holdfast.diagnose.readers.reader import LogFile, Reader
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS, has_rollouts
@@ -35,7 +36,7 @@ _logger = logging.getLogger("holdfast")
 
 READABLE = (
     "holdfast can read: the output of TRL, ms-swift, Unsloth, verl, slime, SkyRL or OpenRLHF (`python train.py 2>&1 "
-    "| tee run.log`); lines such as `step 1 loss 0.3 reward 0.5`; the table of a notebook; trainer_state.json "
+    "| tee run.log`); lines such as `step 1 loss 0.3 reward 0.5`; a notebook (.ipynb) or its table; trainer_state.json "
     "(`trainer.save_state()` writes it), or the folder of a run; metrics.jsonl of holdfast, prime-rl or tinker; "
     "verl's file log; a W&B history as CSV or JSONL; files and folders of W&B (.wandb), TensorBoard, trackio, MLflow "
     "and SwanLab; rollouts that TRL, ms-swift, verl, SkyRL, prime-rl, verifiers, rLLM, NeMo-RL, ART, slime, miles or "
@@ -45,7 +46,10 @@ READABLE = (
 STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFLOW)
 """The trackers' own files."""
 
-READERS: tuple[Reader[str], ...] = (STATE, ARRAY, COLUMNS, LINES, CSV, TABLE, DICTS, SUMMARY, PRINTS, CONSOLE)
+READERS: tuple[Reader[str], ...] = (
+    *(NOTEBOOK, STATE, ARRAY, COLUMNS, LINES, CSV),
+    *(TABLE, DICTS, SUMMARY, PRINTS, CONSOLE),
+)
 """Every kind of text that is read. The first reader that recognises a file reads it. Any text can be a console log, so
 that reader comes last."""
 

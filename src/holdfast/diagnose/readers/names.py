@@ -23,6 +23,7 @@ CUMULATIVE = ("epoch", "num_tokens", "train/epoch", "train/num_tokens", "trainin
 SWIFT_STEP = "global_step/max_steps"
 """ms-swift's name for the step: `"5/547"`."""
 
+_FEW = 2
 _OLD_REWARD = re.compile("rewards/[^/]+")
 _OBSERVED = ("holdfast/", "actor/holdfast/", "train/holdfast/")
 _EVALS = ("eval_", "eval/")
@@ -99,16 +100,23 @@ def host_of(names: Iterable[str]) -> str:
         if host.marks and any(name.startswith(host.marks) for name in names):
             return host.id
     plain = {name.removeprefix("train/") for name in names}
-    of_trl = {*(row.host for row in TRL.series), *TRL.older}
+    of_trl = len(plain & {*(row.host for row in TRL.series), *TRL.older})
+    if "train/global_step" not in names and (of_trl < _FEW or _calls_its_reward_otherwise(plain)):
+        of_trl = 0
     score = {
         VERL.id: sum(name.startswith(VERL.families) for name in plain),
-        TRL.id: len(plain & of_trl) + sum("holdfast/" in name for name in plain),
+        TRL.id: of_trl + sum("holdfast/" in name for name in plain),
         OURS.id: sum(name.startswith(OURS.families) and (name in METRICS or name in FORMER) for name in plain),
     }
     if score[OURS.id] < len(plain) / 8:  # many trackers' logs have a `reward/mean`
         score[OURS.id] = 0
     best = max(score, key=lambda host: score[host])
     return best if score[best] else UNKNOWN.id
+
+
+def _calls_its_reward_otherwise(plain: set[str]) -> bool:
+    """Whether a script of one's own wrote it: with names of TRL's, but `reward_mean` for `reward`."""
+    return "reward" not in plain and any(COMMON.get(common(name)) == "reward/mean" for name in plain)
 
 
 def trainer_of(names: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnose.readers.columns import number_in, whole
+from holdfast.diagnose.readers.columns import LAST_STEP, number_in, whole
 from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of
 from holdfast.diagnose.readers.text import Tally
 
@@ -111,9 +111,16 @@ def _of_training(seen: Steps, keys: NDArray[np.float64], every: int | None, tall
     bars = np.flatnonzero(seen > 0)
     if len(bars) and every is None:
         every = max(1, round(int(seen[bars[-1]]) / int(counts[bars[-1]])))
+    if every is None and _are_steps(epoch[first]):
+        return epoch.astype(np.int64)
     if every is None and len(epoch) > 1:
         tally.add("the log has no steps: a step here is a row, counted from 1")
     return counts * (every or 1)
+
+
+def _are_steps(epoch: NDArray[np.float64]) -> bool:
+    """Whether epochs are whole numbers and rise from row to row."""
+    return bool(((epoch >= 0) & (epoch < LAST_STEP) & (epoch % 1 == 0)).all() and (np.diff(epoch) > 0).all())
 
 
 def _moderate(value: Any) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from holdfast.diagnose.readers.columns import Columns
+from holdfast.diagnose.readers.columns import Columns, number_in
 from holdfast.diagnose.readers.console import COLOUR, SEARCHED, has_step
 from holdfast.diagnose.readers.names import COMMON, common, host_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
@@ -22,7 +22,7 @@ _CORE = re.compile(r"loss|reward", re.IGNORECASE)
 _PLACED = re.compile(r"step|iter|ep(?:och|isode)", re.IGNORECASE)
 # Two parts of a pattern that could share characters, as in `\s*:?\s*`, would take quadratic time on a long line.
 _DIGITS = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?)"
-_NUMBER = _DIGITS + r"(?![\w%:]|[.,]\d)"
+_NUMBER = r"(?!\d+ ?\(\d[\d.]*%)" + _DIGITS + r"(?![\w%:]|[.,]\d)"  # `44 (0.3%)` is a count
 _PAIR = re.compile(
     r"(?<![\w./:@-])((?:(?!INFO|DEBUG|WARN)[A-Za-z]\w* )?[A-Za-z][\w./-]*)(?:\s*[:=]\s*|\s+)(" + _NUMBER + ")",
     re.IGNORECASE,
@@ -84,9 +84,16 @@ def _pairs(line: str) -> Iterator[tuple[str, float]]:
     for cell in cells:
         whole = _CELL.fullmatch(cell.strip()) if len(cells) > 1 else None
         if whole is not None:
-            yield whole[1], float(whole[2]) / (100 if whole[3] else 1)
+            yield whole[1], _number(whole[2]) / (100 if whole[3] else 1)
         else:
-            yield from ((name, float(number)) for name, number in _PAIR.findall(cell))
+            yield from ((name, _number(text)) for name, text in _PAIR.findall(cell))
+
+
+def _number(text: str) -> float:
+    """The number of a text that is one by the patterns above."""
+    number = number_in(text)
+    assert number is not None
+    return number
 
 
 def _step_in(line: str) -> int | None:

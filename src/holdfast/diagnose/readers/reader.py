@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, AnyStr, Generic
 
 from holdfast.diagnose.log import Format
-from holdfast.diagnose.readers.columns import MOST_NAMES, Columns
+from holdfast.diagnose.readers.columns import MOST_NAMES, Columns, whole
 from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of, trainer_of
-from holdfast.diagnose.readers.numbering import is_row, step_in
+from holdfast.diagnose.readers.numbering import is_numeric, is_row, step_in
 from holdfast.diagnose.readers.text import Tally
 
 Row = dict[str, Any]
@@ -42,7 +42,9 @@ def frame_of(rows: Sequence[Row]) -> Frame | None:
     if SWIFT_STEP in names:
         return Frame("trl", "trl", _stepless, null_is_nan=True, numbered=True)
     if "step" not in names or names & {"_step", "_timestamp", "_runtime"}:
-        return history_frame(names) or (stepless_frame(names) if any(map(is_row, rows)) else None)
+        by_epoch = Frame("jsonl", host_of(names), _stepless, null_is_nan=True, numbered=True)
+        stepless = stepless_frame(names) if any(map(is_row, rows)) else by_epoch if _have_epochs(rows) else None
+        return history_frame(names) or stepless
     host = host_of(names)
     if host in ("trl", "verl"):
         return Frame("trl" if host == "trl" else "verl", host, _flat, null_is_nan=True)
@@ -124,6 +126,12 @@ def _is_nested(row: Row) -> bool:
             if name not in ("step", "time", "timestamp", "epoch")
         )
     )
+
+
+def _have_epochs(rows: Sequence[Row]) -> bool:
+    """Whether rows of numbers have whole epochs that never go back."""
+    epochs = [epoch for row in rows if (epoch := whole(row.get("epoch"))) is not None and is_numeric(row)]
+    return len(epochs) == len(rows) > 1 and sorted(epochs) == epochs
 
 
 def _unnested(row: Row) -> Row:

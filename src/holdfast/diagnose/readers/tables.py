@@ -18,7 +18,7 @@ _AROUND = " *`"
 """Blanks, and the marks of bold and code."""
 _RULE = re.compile(r"[\s|:+-]+")
 _NAMES = {"training loss": "loss", "validation loss": "eval_loss", "step": "step", "epoch": "epoch"}
-_EMPTY = ("", "No log")
+_EMPTY = ("", "no log")
 
 
 def cells_of(line: str, bars: bool) -> list[str]:
@@ -53,7 +53,7 @@ def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, Row]]:
         cells = cells_of(line, bars)
         if len(cells) == len(names):
             named = zip(names, cells, strict=True)
-            yield number, {name: cell.replace(",", "") for name, cell in named if cell not in _EMPTY}
+            yield number, {name: cell.replace(",", "") for name, cell in named if cell.lower() not in _EMPTY}
         elif number_in(cells[0]) is not None:
             tally.add("skipped {n rows}: more or fewer cells than the header has", number)
 

@@ -84,7 +84,7 @@ def breaks_at_once(rows: Rows) -> Signal | None:
             "reward before": mean_reward,
             "entropy before": mean_entropy,
         },
-        normal=is_near_best(reward) & ~where,
+        normal=is_near_best(reward),
     )
 
 
@@ -127,7 +127,7 @@ def breaks_at_first(rows: Rows) -> Signal:
     sudden = (first - delayed(reward, 2) < LOST_SHARE * height) | clips_much_so_far(rows)
     gone &= (row >= 2) & (row < FIRST_ROWS) & sudden & long_not_preferred(rows)
     where = gone & is_another_policy(rows)
-    return Signal(where, lambda: {REWARD: reward}, lambda: {"first": first}, is_near_best(reward) & ~where)
+    return Signal(where, lambda: {REWARD: reward}, lambda: {"first": first}, is_near_best(reward))
 
 
 def is_another_policy(rows: Rows) -> Truths:

@@ -9,7 +9,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.base.collapse import curve_of
 from holdfast.base.trailing import (
+    Truths,
+    Values,
     held,
     highest,
     last_where,
@@ -17,14 +20,17 @@ from holdfast.base.trailing import (
     margin,
     mean_at_first,
     most_since,
+    trailing_lowest,
     trailing_mean,
 )
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.rules.groups import without_room
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise, setting
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling, is_solved, long_not_preferred
 
 ENTROPY, LENGTH, MIXED = "entropy/mean", "rollout/length", "rollout/mixed_group_fraction"
+REWARD = "reward/mean"
 ROWS = 5
 LENGTH_KEPT = ", while rollouts kept their length"
 
@@ -44,8 +50,12 @@ If rollouts grow first, they are of another kind and may have another entropy.""
 
 DIFFERENT_FRACTION = 0.2
 """Share of the groups with different rewards from which on the rollouts of a question are not nearly identical."""
-ONE_ROLLOUT_NATS = 0.01
-"""Nats of a whole rollout: 999 of 1,000 are then the same, and do not differ in a fifth of the groups."""
+LARGEST_GROUP = 64
+"""Rollouts of a question: few runs sample more."""
+NOISY_ROWS = 20
+"""Rows in the means that show a noisy reward. A row may be one group."""
+MOST_DIFFERENT = 0.9
+"""Share of the groups above which twenty rows prove no more: at 0.9, one such mean of eight is 1 by chance."""
 EXHAUSTED_NATS = 0.1
 """Nats of a whole rollout: nine of ten rollouts are then the most likely one."""
 EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS = 0.03, 0.02
@@ -53,7 +63,8 @@ EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS = 0.03, 0.02
 
 
 def surges(rows: Rows) -> Signal | None:
-    """Entropy is far above its lowest value, and neither one row nor longer rollouts explain it."""
+    """Entropy is far above its lowest value, and neither one row nor longer rollouts explain it. A reward that fell
+    meanwhile and came back ends it."""
     (entropy,) = rows.columns
     smooth = trailing_mean(entropy, ROWS)
     low = lowest(smooth)
@@ -69,16 +80,31 @@ def surges(rows: Rows) -> Signal | None:
     length = trailing_mean(rows.latest(LENGTH), ROWS)
     grown = length / np.maximum(length[last_where(smooth <= low)], 1e-9)
     longer = (grown > LENGTH_TIMES) & (grown > smooth / np.maximum(low, 1e-9))
-    where = risen & (rest > SURGE_WITHOUT_STEEPEST_ROW * low) & ~longer & long_not_preferred(rows)
+    below_half = (smooth < (1 + SURGE_TIMES) / 2 * low) | (rise < SURGE_NATS / 2)
+    recovered = has_recovered(rows, risen, below_half)
+    where = risen & (rest > SURGE_WITHOUT_STEEPEST_ROW * low) & ~longer & long_not_preferred(rows) & ~recovered
 
     def words() -> dict[str, NDArray[np.generic]]:
         with np.errstate(all="ignore"):
             times = smooth / low
         kept = np.where(np.abs(np.log(np.maximum(grown, 1e-9))) < math.log(LENGTH_TIMES), LENGTH_KEPT, "")
-        return {"times": times, "kept": np.where(np.isnan(grown), "", kept)}
+        return {"times": times, "kept": np.where(np.isnan(grown) | without_room(rows), "", kept)}
 
-    below_half = (smooth < (1 + SURGE_TIMES) / 2 * low) | (rise < SURGE_NATS / 2)
-    return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, words, normal=below_half)
+    return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, words, normal=below_half | recovered)
+
+
+def has_recovered(rows: Rows, risen: Truths, over: Truths) -> Truths:
+    """[N]: where the reward has fallen while entropy had risen, which is not over, and then come back to its peak."""
+    down, back = risen & falling(rows), rows.where(REWARD, lambda reward: curve_of(reward).back)
+    fell, came_back = last_where(down), last_where(back)
+    return np.asarray(down[fell] & (fell > last_where(over)) & (came_back > fell))
+
+
+def without_highest(values: Values) -> Values:
+    """[N]: the mean of the last five rows without the highest of them, which may be an odd row."""
+    rows = np.minimum(np.arange(1, len(values) + 1), ROWS)
+    total = rows * trailing_mean(values, ROWS) + trailing_lowest(-values, ROWS)
+    return np.asarray(total / np.maximum(rows - 1, 1))
 
 
 def runs_out(rows: Rows, *, solved: bool) -> Signal:
@@ -92,15 +118,31 @@ def runs_out(rows: Rows, *, solved: bool) -> Signal:
     where |= of_rollout < EXHAUSTED_NATS
     # Rewards that differ within groups belong to rollouts that differ.
     differ = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ROWS)) > DIFFERENT_FRACTION
-    back = (smooth > 2 * EXHAUSTED_TOKEN_NATS) & ~(of_rollout < 2 * EXHAUSTED_NATS)
+    rest = without_highest(entropy)
+    back = (rest > 2 * EXHAUSTED_TOKEN_NATS) & ~(trailing_mean(rows.latest(LENGTH), ROWS) * rest < 2 * EXHAUSTED_NATS)
     back |= differ | (is_solved(rows) != solved)
     return Signal(where & ~back, lambda: {ENTROPY: smooth, "highest so far": start}, normal=back)
 
 
+def least_nats(mixed: Values) -> Values:
+    """[N]: the least entropy of a whole rollout, in nats, with which this share of the groups can have different
+    rewards, if a rollout has one reward.
+
+    If the most likely rollout of a question has the probability p, all n rollouts of a group are that one with p^n. So
+    at most 1 - p^n of its groups are mixed, and its entropy is -log p or more: -log(1 - mixed) / n or more. That is
+    convex, so it holds for the means over questions too.
+
+    >>> least_nats(np.array([0.2, 0.5, 1.0])).round(4).tolist()
+    [0.0035, 0.0108, 0.036]
+    """
+    return np.asarray(-np.log1p(-np.minimum(mixed, MOST_DIFFERENT)) / LARGEST_GROUP)
+
+
 def is_noisy_reward(rows: Rows) -> Signal:
-    """Entropy is too low for rollouts that differ, and yet many groups have different rewards."""
-    entropy, length, mixed = (trailing_mean(column, ROWS) for column in rows.columns)
-    one = (entropy * length < ONE_ROLLOUT_NATS) & (mixed > DIFFERENT_FRACTION)
+    """Entropy is too low for rollouts that differ, and yet many groups have different rewards. An entropy of exactly 0
+    was rounded."""
+    entropy, length, mixed = (trailing_mean(column, NOISY_ROWS) for column in rows.columns)
+    one = (entropy > 0) & (entropy * length < least_nats(mixed)) & (mixed > DIFFERENT_FRACTION)
     return Signal(one, lambda: {ENTROPY: entropy, LENGTH: length, MIXED: mixed}, normal=~one)
 
 
@@ -138,8 +180,9 @@ ENT001 = Rule(
     remedy=PRESERVE_LIKELIHOOD,
     remedy_in=for_surge,
     limitations="Entropy must rise by a quarter and by 0.35 nats per token. So a policy with very low entropy is not "
-    "reported, even if it doubles. New data or another temperature also raise entropy. If the settings in the log have "
-    "an entropy bonus, the finding says so.",
+    "reported, even if it doubles. If the reward falls meanwhile and comes back, this is a note, wherever entropy "
+    "stays. New data or another temperature also raise entropy. If the settings in the log have an entropy bonus, the "
+    "finding says so.",
 )
 
 ENT002 = Rule(
@@ -153,7 +196,8 @@ ENT002 = Rule(
             signal=is_noisy_reward,
             message="The rollouts of a question are nearly identical ({entropy/mean:.2g} nats per token), but their "
             "rewards differ in {rollout/mixed_group_fraction:.0%} of the groups: the reward is noisy.",
-            min_rows=ROWS,
+            min_rows=NOISY_ROWS,
+            rows_normal=NOISY_ROWS + 1,  # an odd row moves the means for so many less one
             remedy=advise(
                 "Score the same rollout twice: if its reward changes, remove what is random from the reward function. "
                 "Read some [rollouts] of one question."

@@ -24,8 +24,20 @@ from holdfast.base.trailing import (
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import Remedy, advise
-from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling, is_low, shows_no_rise
-from holdfast.diagnose.rules.truncation import MUCH_FRACTION
+from holdfast.diagnose.rules.rule import (
+    Check,
+    Hit,
+    Rows,
+    Rule,
+    Signal,
+    falling,
+    has_risen,
+    is_down,
+    is_low,
+    is_near_best,
+    shows_no_rise,
+)
+from holdfast.diagnose.rules.truncation import MUCH_FRACTION, more_is_earned
 
 Rank = NDArray[np.int64]
 
@@ -95,7 +107,7 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
     never = (smooth <= MIXED_NOW) & (highest(smooth) <= MIXED_EVER)
     reward = rows.latest(REWARD)
     never &= ~falling(rows)  # then it is a consequence
-    never &= ~(without_room(rows) & is_low(reward, ROWS))  # TRN001 says why
+    never &= ~is_cut_off(rows)
     never &= (highest(np.abs(np.nan_to_num(reward, nan=1.0))) == 0) == zero
     if sure:
         never &= np.arange(len(never)) >= ROWS - 1
@@ -192,6 +204,11 @@ def without_room(rows: Rows) -> Truths:
     return rows.latest(TRUNCATED) >= ALL_TRUNCATED
 
 
+def is_cut_off(rows: Rows) -> Truths:
+    """[N]: where TRN001 says why rewards are equal: as good as every rollout is truncated, and they earn little."""
+    return without_room(rows) & rows.where(REWARD, partial(is_low, window=ROWS)) & ~more_is_earned(rows)
+
+
 def same_text(rows: Rows, begins: Rank, before: Rank) -> Truths:
     """[N]: where entropy and length did not change when the reward became constant, as far as one of them is logged."""
     same, known = np.ones(len(begins), bool), np.zeros(len(begins), bool)
@@ -221,21 +238,29 @@ REPAIR_REWARD: Remedy = advise(
 )
 
 
-def loses_contrast(rows: Rows, *, correct: bool) -> Signal:
-    """Groups had different rewards, and for more rows than chance explains almost none has: all are incorrect, or all
-    `correct`. Rewards must be between 0 and 1. Where the reward has fallen, this is a consequence."""
+def loses_contrast(rows: Rows, *, learned: bool) -> Signal:
+    """Groups had different rewards, and for more rows than chance explains almost none has. With `learned`, only where
+    all are correct, or the reward had risen before and is high; without it, only elsewhere. Where the reward is down,
+    RWD001 says so.
+    """
     share = CONTRAST[rows.names](*rows.columns)
-    smooth, reward = trailing_mean(share, ROWS), rows.latest(REWARD)
+    smooth = trailing_mean(share, ROWS)
     few = share <= MIXED_NOW
     seen = stretch_of(few, rows_since(~few))
-    level = trailing_mean(np.nan_to_num(reward, nan=-1.0), ROWS)
-    where = is_unlikely(seen) & (seen.running >= LONG_ROWS) & (highest(smooth) > MIXED_EVER) & ~falling(rows)
-    where &= (level >= CORRECT_REWARD) if correct else (level <= 1 - CORRECT_REWARD)
-    where &= (lowest(reward) >= 0) & (highest(reward) <= 1)
+    where = is_unlikely(seen) & (seen.running >= LONG_ROWS) & (highest(smooth) > MIXED_EVER) & ~is_cut_off(rows)
+    where &= rows.where(REWARD, np.isfinite) & ~is_down(rows)
+    level = rows.latest(REWARD, lambda reward: trailing_mean(reward, ROWS))
+    low = rows.where(REWARD, partial(is_low, window=ROWS))
+    is_share = rows.where(REWARD, lambda reward: (lowest(reward) >= 0) & (highest(reward) <= 1))
+    correct, incorrect = is_share & (level >= CORRECT_REWARD), is_share & (level <= 1 - CORRECT_REWARD)
+    rose = has_risen(rows)[np.maximum(seen.begins - 1, 0)] & rows.where(REWARD, is_near_best) & ~low
     return Signal(
-        where,
+        where & ((correct | rose) == learned),
         lambda: dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: level},
-        lambda: {"since": rows.steps[seen.begins]},
+        lambda: {
+            "since": rows.steps[seen.begins],
+            "are": np.select([correct, incorrect], ["are all correct", "are all incorrect"], "have the same reward"),
+        },
         normal=smooth > MIXED_EVER,
     )
 
@@ -248,7 +273,8 @@ def seldom_differ(rows: Rows, *, teaches: bool) -> Signal:
     so_far = np.cumsum(share) / (row + 1)
     where = (so_far <= MIXED_EVER) & (smooth > MIXED_NOW) & (row >= LONG_ROWS - 1)
     reward = rows.latest(REWARD)
-    cut = rows.latest(TRUNCATED, lambda truncated: trailing_mean(truncated, LONG_ROWS)) >= MUCH_FRACTION  # TRN001
+    cut = rows.latest(TRUNCATED, lambda truncated: trailing_mean(truncated, LONG_ROWS)) >= MUCH_FRACTION
+    cut &= ~more_is_earned(rows)  # TRN001 says why
     where &= (is_low(reward, LONG_ROWS) & shows_no_rise(rows) & ~cut & (row >= FEWEST_FLAT - 1)) != teaches
     return Signal(
         where & ~falling(rows),
@@ -274,22 +300,18 @@ def for_contrast(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
 
 
 LATE_CHECKS = (
-    Check(
-        series=(MIXED,),
-        signal=partial(loses_contrast, correct=False),
-        message="Since step {since}, the rollouts of almost every group are all incorrect, so no advantage is left to "
-        "learn from.",
-        remedy=EASIER,
-        look_at=(MIXED, REWARD),
-    ),
-    Check(
-        series=(MIXED,),
-        signal=partial(loses_contrast, correct=True),
-        message="Since step {since}, the rollouts of almost every group are all correct, so no advantage is left to "
-        "learn from.",
-        remedy=HARDER,
-        look_at=(MIXED, REWARD),
-        level="note",
+    *(
+        Check(
+            series=names,
+            signal=partial(loses_contrast, learned=learned),
+            message="Since step {since}, the rollouts of almost every group {are}, so no advantage is left to learn "
+            "from.",
+            better=tuple(CONTRAST)[:rank],
+            look_at=(*names, REWARD),
+            level="note" if learned else "finding",
+        )
+        for learned in (False, True)
+        for rank, names in enumerate(CONTRAST)
     ),
     *(
         Check(
@@ -315,6 +337,7 @@ GRP001 = Rule(
         Check(
             series=(REWARD,),
             signal=becomes_constant,
+            rows_normal=1,  # a function that rewards again works
             message="The reward function broke: since step {since}, every rollout has reward {reward/mean:.3g}. The "
             "mean was {before:.3g} before, and the rollouts themselves did not change.",
             remedy=REPAIR_REWARD,
@@ -353,9 +376,9 @@ GRP001 = Rule(
         "Raise the [group size], use easier or harder questions, or a [denser reward]. Check what the reward returns.",
         also={"holdfast": "Or start from a [better policy]."},
     ),
-    limitations="Groups that become all correct as the policy learns are only a note. A reward with a small random "
-    "part hides the problem, because no two rewards are equal. A short log gets only a note, because "
-    "rewards in small batches may be equal by chance. If the log has only the largest and smallest "
+    limitations="Groups that become equal as the policy learns, at a high reward, are only a note. A reward "
+    "with a small random part hides the problem, because no two rewards are equal. A short log gets only a note, "
+    "because rewards in small batches may be equal by chance. If the log has only the largest and smallest "
     "rewards, the rule needs all rewards to be equal. It finds a broken reward function only if that "
     "fails for every rollout and the log has entropy or length. If all rollouts are truncated, TRN001 "
     "reports that instead, and RWD002 if none answers.",

@@ -7,28 +7,31 @@ import numpy as np
 from holdfast.base.collapse import TREND_ERRORS, WINDOW, course
 from holdfast.base.trailing import Values, held, rows_since, trailing_mean
 from holdfast.diagnose.log import reward_curve
+from holdfast.diagnose.rules.penalty import policy_moved
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, is_solved
+from holdfast.diagnose.rules.zeros import kl_grows
 
-RATE, REWARD, KL, CLIPPED = "lr", "reward/mean", "kl/reference", "clip/fraction"
+RATE, REWARD, CLIPPED = "lr", "reward/mean", "clip/fraction"
 
 ZERO_ROWS = 5
 """Consecutive rows. A warm-up begins with a row at 0, and a schedule ends with one."""
-KL_MOVES = 1e-4
-"""Nats. A KL that grows by more than this shows that the weights change, so the 0 is a rounded one."""
 
 
 def is_zero(rows: Rows) -> Signal | None:
     """The learning rate has been 0 for five rows, and nothing shows that the weights change."""
     (rate,) = rows.columns
-    zero = rate == 0
+    zero = rows.is_zero(RATE)
     if not zero.any():
         return None
-    since = np.minimum(np.arange(len(rate)) - rows_since(~zero) + 1, np.arange(len(rate)))  # the first row at 0
-    kl = rows.latest(KL)
-    moves = np.zeros(len(rate), bool)
-    if rows.log.format in ("console", "table"):  # which may print 0.000
-        moves = (np.cumsum(~zero) == 0) | (kl - kl[since] > KL_MOVES) | (rows.latest(CLIPPED) > 0)
+    before = np.arange(len(rate)) - rows_since(~zero)
+    since = np.minimum(before + 1, np.arange(len(rate)))  # the first row at 0
+    # What was rounded before it was logged is 0 too, so other series have a say. The first row's are of the update
+    # before it.
+    moved = (rows.latest(CLIPPED) > 0) | (policy_moved(rows) == 1)
+    moves = kl_grows(rows, before) | (rows_since(moved) < np.arange(len(rate)) - since)
+    if rows.log.format in ("console", "table"):  # of whose scripts many round what they print
+        moves |= np.cumsum(~zero) == 0
     return Signal(
         held(zero, ZERO_ROWS) & ~moves,
         lambda: {RATE: rate},
@@ -59,8 +62,9 @@ LRN001 = Rule(
         "Set the [learning rate]. If it was above 0 before, the [schedule] is shorter than the run: give it the number "
         "of steps that the run has, or resume with a new one."
     ),
-    limitations="A single row of 0 is normal at the start of a warm-up and at the end of a schedule. Some consoles "
-    "print 0.000 for a small learning rate, so in a console a 0 counts only after larger values.",
+    limitations="A single row of 0 is normal at the start of a warm-up and at the end of a schedule. A small learning "
+    "rate may be rounded to 0: a 0 printed with decimals, such as 0.000, does not count, and in a console any 0 counts "
+    "only after larger values. If tokens are clipped or the KL more than doubles, the rule assumes the same.",
 )
 
 

@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from holdfast.base.trailing import Truths, Values, delayed, held, highest, margin, needed, rows_since, trailing_mean
+from holdfast.base.trailing import Truths, Values, delayed, highest, margin, needed, rows_since, trailing_mean
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, long_not_preferred
@@ -77,11 +77,11 @@ def share_lost(likelihood: Values) -> Values:
 
 
 def is_back(likelihood: Values) -> Truths:
-    """[N]: where a log-likelihood has been nearly at its best five-row mean for eight rows, within half of what counts
-    as a decay. Fewer rows prove nothing: which rollouts are correct changes from row to row."""
+    """[N]: where a log-likelihood is nearly at its best five-row mean, within half of what counts as a decay. It takes
+    `SLOW_ROWS` such rows: which rollouts are correct changes from row to row."""
     smooth = trailing_mean(likelihood, FAST_ROWS)
     best = highest(smooth)
-    return held(best - smooth < DECAYED_SHARE / 2 * np.maximum(-best, 1e-6), SLOW_ROWS)
+    return best - smooth < DECAYED_SHARE / 2 * np.maximum(-best, 1e-6)
 
 
 def pace(change: Values, likelihood: Values, window: int) -> Values:
@@ -212,6 +212,7 @@ LLD002 = Rule(
         Check(
             series=DISPLACEMENT,
             signal=decays,
+            rows_normal=SLOW_ROWS,
             message="Correct rollouts become less likely: an update lowers the likelihood of "
             "{displacement/fraction:.0%} of them, and their log-likelihood is "
             "{share of log-likelihood lost:.1%} below its best value.",
@@ -220,6 +221,7 @@ LLD002 = Rule(
         Check(
             series=DRIFT,
             signal=decays,
+            rows_normal=SLOW_ROWS,
             message="Updates make rollouts with positive advantage less likely. Their log-likelihood is "
             "{share of log-likelihood lost:.1%} below its best value.",
             min_rows=SLOW_ROWS,
@@ -245,6 +247,7 @@ LLD003 = Rule(
         Check(
             series=DISPLACEMENT,
             signal=spirals,
+            rows_normal=SLOW_ROWS,
             message="Correct rollouts become less likely ever faster: an update now lowers their log-likelihood by "
             "{pace:.1%}, and affects {displacement/fraction:.0%} of them.",
             min_rows=FAST_ROWS,
@@ -252,6 +255,7 @@ LLD003 = Rule(
         Check(
             series=DRIFT,
             signal=spirals,
+            rows_normal=SLOW_ROWS,
             message="Rollouts with positive advantage become less likely ever faster: their log-likelihood is "
             "{share of log-likelihood lost:.1%} below its best value.",
             min_rows=FAST_ROWS,
@@ -283,6 +287,7 @@ LLD004 = Rule(
         Check(
             series=(*DISPLACEMENT, *ACTIONS),
             signal=first_action_falls_behind,
+            rows_normal=SLOW_ROWS,
             message="The first action of correct rollouts becomes less likely faster than the second: its "
             "log-likelihood is {share of log-likelihood lost by the first action:.0%} below its best value.",
             min_rows=SLOW_ROWS,

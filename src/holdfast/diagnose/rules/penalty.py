@@ -42,7 +42,7 @@ def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
     contrast in its groups, does not count.
     """
     value, *preserved = rows.columns
-    if value[0] != 0:
+    if not rows.is_zero(rows.names[0])[0]:
         return None
     steps = rows.latest(K)
     moved = policy_moved(rows)

@@ -135,6 +135,7 @@ RWD001 = Rule(
         Check(
             series=(name,),
             signal=partial(falls, at_once=at_once),
+            rows_normal=1,  # `Curve.back` looks at the rows before, and `course` reads it as it is
             message="The reward has lost {lost:.0%} of its {measure}: {" + name + ":.3g}, down from {peak:.3g} "
             "(means of {rows:.0f} rows)."
             + (

@@ -52,6 +52,11 @@ class Rows:
         known = finite(self.log.series[name])
         return as_of(known if of is None else Series(known.steps, of(known.values)), self.steps)
 
+    def is_zero(self, name: str) -> Truths:
+        """[N]: whether the last value of a series is exactly 0, which one that is printed as 0.000 need not be."""
+        series = self.log.series.get(name)
+        return np.asarray((self.latest(name) == 0) & (series is not None and not series.rounded))
+
     def where(self, name: str, condition: Callable[[Values], Truths]) -> Truths:
         """[N]: whether another series fulfilled a condition at its last value; False where it has none so far."""
         return self.latest(name, lambda values: condition(values).astype(float)) > 0
@@ -79,9 +84,16 @@ class Signal:
     message_values: Callable[[], Mapping[str, NDArray[np.generic]]] = dict
     """Other values that the message mentions, [N]."""
     normal: Truths | None = None
-    """[N]: the rows at which the series are back to normal. A finding begins, holds, and is over at such a row, unless
-    the reward is down there: what passed and left the reward down stays a finding. One that is over at the end of the
-    log is a note. None for what does not pass, such as a NaN."""
+    """[N]: the rows at which the series are back to normal. A finding begins, holds, and is over after some such rows
+    (`Check.rows_normal`) in which the reward is not down: what passed and left the reward down stays a finding. One
+    that is over at the end of the log is a note. None for what does not pass, such as a NaN."""
+
+
+Kind = Literal["logged cause", "likely cause", "symptom", "from the start"]
+"""A logged cause is a setting, or a series that measures the cause itself. A likely cause is inferred. A symptom is
+what a run shows whatever the cause. What is so from the start explains nothing that changed later."""
+KINDS: tuple[Kind, ...] = ("logged cause", "likely cause", "symptom", "from the start")
+"""In the order in which they are reported, where they begin within a few rows of each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +111,8 @@ class Hit:
     remedy: Remedy | None = None
     """What to change, if this evidence needs another remedy than the rule's."""
     level: Level = "finding"
+    kind: Kind | None = None
+    """The kind of this evidence, if it is another than the rule's."""
     spans: tuple[Span, ...] = ()
     """(first step, step of the return) of each time it was found and held; None where it still holds. Of a check of
     level "note" there are none."""
@@ -118,6 +132,8 @@ class Check:
     """Rows before the first possible finding."""
     rows_running: int = 1
     """Consecutive rows that have to show it."""
+    rows_normal: int = 2
+    """Consecutive rows that have to be normal before it is over: one odd row must not end it."""
     better: tuple[tuple[str, ...], ...] = ()
     """Sets of series that are better evidence. This check only sees rows from before such a set is complete."""
     look_at: tuple[str, ...] = ()
@@ -128,6 +144,8 @@ class Check:
     """Whether values that are not finite make rows too."""
     level: Level = "finding"
     """The level of what it finds."""
+    kind: Kind | None = None
+    """Replaces the kind of the rule."""
 
     def find(self, log: Log) -> tuple[list[Span], Callable[[int], Hit]] | None:
         """Every time that rows show it, and what was found at the first step of one; None if no row shows it."""
@@ -148,7 +166,9 @@ class Check:
             where = held(where, self.rows_running)
         if not where.any():
             return None
-        normal = None if signal.normal is None else signal.normal & ~falling(rows)
+        normal = signal.normal
+        if normal is not None:
+            normal = held(normal & ~signal.where & ~falling(rows), self.rows_normal)
         found = [(int(rows.steps[a]), None if b is None else int(rows.steps[b])) for a, b in spans(where, normal)]
         return found, lambda step: self._hit_at(step, rows, signal)
 
@@ -160,20 +180,13 @@ class Check:
         begun = rows.log.until(step)
         shown = [*self.series, *(name for name in known if name not in self.series and name in begun.series)]
         look_at = tuple(name for name in self.look_at or shown if has(begun, name)) or self.series
-        return Hit(step, self.message.format_map(numbers), known, look_at, self.remedy, self.level)
+        return Hit(step, self.message.format_map(numbers), known, look_at, self.remedy, self.level, self.kind)
 
 
 def _begin(log: Log, names: tuple[str, ...]) -> int | None:
     """The first step at which all of the series have begun; None if one of them never does."""
     begun = [int(part.steps[0]) for name in names if (part := log.series.get(name)) is not None and len(part)]
     return max(begun) if len(begun) == len(names) else None
-
-
-Kind = Literal["logged cause", "likely cause", "symptom"]
-"""A logged cause is a setting, or a series that measures the cause itself. A likely cause is inferred. A symptom is
-what a run shows whatever the cause."""
-KINDS: tuple[Kind, ...] = ("logged cause", "likely cause", "symptom")
-"""In the order in which they are reported, where they begin within a few rows of each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +250,7 @@ class Rule:
             hit = replace(hit, spans=tuple(all_times))
         if back is None:
             return hit
-        summary = f"{hit.summary} It returned to normal at step {back}."
+        summary = f"{hit.summary} It was no longer an alarm at step {back}."
         return replace(hit, summary=summary, remedy=NOTHING, level="note")
 
 
@@ -290,9 +303,9 @@ def is_near_best(reward: Values) -> Truths:
     return best - mean <= BACK_SHARE * reward_range(best, lowest(reward))
 
 
-def did_no_harm(rows: Rows, where: Truths) -> Truths:
-    """[N]: where the reward has been near its best for twenty rows, since a row of `where`."""
-    return held(rows.where("reward/mean", is_near_best) & ~where, ROWS_TO_FORGET)
+def did_no_harm(rows: Rows) -> Truths:
+    """[N]: where the reward is near its best, so that what lasts no longer than a row has done no harm."""
+    return rows.where("reward/mean", is_near_best)
 
 
 def has_risen(rows: Rows, name: str = "reward/mean") -> Truths:
@@ -331,6 +344,11 @@ def is_solved(rows: Rows) -> Truths:
         return is_share & (trailing_mean(reward, BEST_ROWS) >= SOLVED)
 
     return rows.where("reward/mean", near_one)
+
+
+def is_down(rows: Rows) -> Truths:
+    """[N]: where RWD001 says that the reward is down."""
+    return rows.where("reward/mean", lambda reward: curve_of(reward).down)
 
 
 def falling(rows: Rows) -> Truths:

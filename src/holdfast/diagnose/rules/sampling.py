@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.trailing import Truths, held, highest, lowest, margin, noise, trailing_mean
+from holdfast.base.trailing import Truths, highest, lowest, margin, noise, trailing_mean
 from holdfast.diagnose.rules.mismatch import MEASURES, is_broken
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
@@ -67,7 +67,7 @@ def trains_more_tokens(rows: Rows) -> Signal:
     trained, sampled = rows.columns
     more = trained - sampled
     where = (trained > TRAINED_TIMES * sampled) & (more > TRAINED_DEVIATIONS * noise(more, NOISE_ROWS))
-    is_back = held(trained < (1 + TRAINED_TIMES) / 2 * sampled, BACK_ROWS)
+    is_back = trained < (1 + TRAINED_TIMES) / 2 * sampled
     return Signal(where, lambda: {TRAINED: trained, SAMPLED: sampled}, normal=is_back)
 
 
@@ -80,9 +80,7 @@ def trains_foreign_tokens(rows: Rows) -> Signal:
     correct, incorrect, entropy = rows.columns
     excess = -np.maximum(correct, incorrect) - entropy
     where = (excess > FOREIGN_NATS) & ~(rows.latest(GAP) < EXPLAINED_SHARE * excess)
-    return Signal(
-        where, lambda: {CORRECT: correct, ENTROPY: entropy}, normal=held(excess < FOREIGN_NATS / 2, BACK_ROWS)
-    )
+    return Signal(where, lambda: {CORRECT: correct, ENTROPY: entropy}, normal=excess < FOREIGN_NATS / 2)
 
 
 # ---- another sampler
@@ -96,7 +94,7 @@ def differs(rows: Rows) -> Signal:
     beyond = np.where(gap > 0, np.maximum(gap - explained, 0.0), -gap)
     # If the loss has more tokens than were sampled, the sampler has no log-probs for the others.
     of_sampled = ~(rows.latest(TRAINED) > TRAINED_TIMES * rows.latest(SAMPLED))
-    return Signal((beyond > GAP_NATS) & of_sampled, lambda: {GAP: gap}, normal=held(beyond < GAP_NATS / 2, BACK_ROWS))
+    return Signal((beyond > GAP_NATS) & of_sampled, lambda: {GAP: gap}, normal=beyond < GAP_NATS / 2)
 
 
 def unmasked(rows: Rows) -> Truths:
@@ -140,7 +138,7 @@ def samples_unlikely_tokens(rows: Rows) -> Signal:
     return Signal(
         where & is_share,
         lambda: {"surprise beyond entropy": smooth, ENTROPY: entropy},
-        normal=held(smooth < UNLIKELY_NATS / 2, BACK_ROWS),
+        normal=smooth < UNLIKELY_NATS / 2,
     )
 
 
@@ -156,6 +154,7 @@ MSK001 = Rule(
             message="The loss covers {loss/tokens:.3g} tokens per rollout, but the model sampled only "
             "{rollout/length:.3g}. The loss includes observations.",
             rows_running=2,
+            rows_normal=BACK_ROWS,
         ),
         Check(
             series=SURPRISE,
@@ -163,6 +162,7 @@ MSK001 = Rule(
             message="The tokens in the loss are too unlikely to be samples of this policy. They probably include "
             "observations.",
             rows_running=2,
+            rows_normal=BACK_ROWS,
             better=((TRAINED, SAMPLED),),
         ),
     ),
@@ -209,6 +209,7 @@ SMP001 = Rule(
             message="Sampler and trainer disagree: their log-probs of sampled tokens differ by "
             "{sampler/logprob_gap:.2g} nats.",
             rows_running=2,
+            rows_normal=BACK_ROWS,
             remedy=advise(  # holdfast's log has the mass of the mask, so truncation is not the cause
                 SAME_POLICY,
                 instead={
@@ -249,6 +250,7 @@ SMP001 = Rule(
             message="Sampled tokens are {surprise beyond entropy:.2g} nats less likely than samples of this policy "
             "would be. The sampler probably has another temperature or other weights.",
             rows_running=2,
+            rows_normal=BACK_ROWS,
             better=((GAP,), *((measure.series,) for measure in MEASURES)),
             look_at=SURPRISE,
         ),

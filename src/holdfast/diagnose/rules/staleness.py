@@ -7,7 +7,17 @@ from functools import partial
 import numpy as np
 
 from holdfast.base.collapse import DROPPED_SHARE, curve_of
-from holdfast.base.trailing import Truths, Values, first, held, highest, lowest, margin, mean_at_first, trailing_mean
+from holdfast.base.trailing import (
+    Truths,
+    Values,
+    first,
+    highest,
+    last_where,
+    lowest,
+    margin,
+    mean_at_first,
+    trailing_mean,
+)
 from holdfast.diagnose.rules.mismatch import usual_before
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
@@ -24,6 +34,8 @@ CLIPPED_TIMES, CLIPPED_SHARE = 3.0, 0.01
 """Times the usual share of clipped tokens, and the share that it must reach, if rollouts are known to be stale."""
 ALONE_TIMES, ALONE_SHARE = 8.0, 0.03
 """The same without a logged staleness. It must then have been rare: many sound runs clip 4 % from the start."""
+LED_TIMES = 3.0
+"""Times the share when the reward was best: what was clipped while the run learned is no cause of its fall."""
 CLIPPED_ERRORS = 4.0
 
 
@@ -44,24 +56,27 @@ def grows_stale(rows: Rows) -> Signal | None:
             "before": usual,
             "harm": np.where(clips_more, "more tokens are clipped than at the start", "the reward falls"),
         },
-        normal=held(~harm, LONG_ROWS) | ((now < usual + STALE_RISE / 2) & (now < STALE)),
+        normal=~harm | ((now < usual + STALE_RISE / 2) & (now < STALE)),
     )
 
 
 def clips_more(rows: Rows) -> Signal | None:
-    """Many times the usual share of tokens is clipped, and the reward has dropped since."""
+    """Many times the share of tokens is clipped that was usual at first, and several times that when the reward was
+    best; and the reward has dropped since."""
     clipped, reward = rows.columns
     more = _clips(clipped, ALONE_TIMES, ALONE_SHARE)
     if not more.any():
         return None
     curve = curve_of(reward)
     dropped = curve.short.has_lost(DROPPED_SHARE, 3.0) | curve.long.has_lost(DROPPED_SHARE, 3.0)
-    smooth = trailing_mean(clipped, ROWS)
+    smooth, means = trailing_mean(clipped, ROWS), curve.short.means
+    at_best = smooth[last_where(means >= highest(means))]
+    more &= smooth > LED_TIMES * at_best
     return Signal(
         more & dropped & _grew_first(more, dropped),
-        lambda: {CLIPPED: smooth, REWARD: trailing_mean(reward, ROWS)},
-        lambda: {"before": mean_at_first(clipped, LONG_ROWS), "peak": highest(curve.short.means)},
-        normal=held(~_clips(clipped, ALONE_TIMES / 2, ALONE_SHARE / 2), LONG_ROWS),
+        lambda: {CLIPPED: smooth, REWARD: means},
+        lambda: {"before": at_best, "peak": highest(means)},
+        normal=~_clips(clipped, ALONE_TIMES / 2, ALONE_SHARE / 2),
     )
 
 
@@ -91,6 +106,7 @@ OFP001 = Rule(
         Check(
             series=(STALENESS,),
             signal=grows_stale,
+            rows_normal=LONG_ROWS,
             message="Rollouts are {rollout/staleness:.1f} updates old, {before:.1f} at the start, and {harm}.",
             min_rows=ROWS,
             look_at=(STALENESS, CLIPPED, REWARD),
@@ -98,9 +114,10 @@ OFP001 = Rule(
         Check(
             series=(CLIPPED, REWARD),
             signal=clips_more,
-            message="The update clips {clip/fraction:.1%} of the tokens, {before:.2%} at the start, and the reward "
-            "went from {peak:.3g} to {reward/mean:.3g}. The policy that sampled is too far from the one that is "
-            "trained.",
+            rows_normal=LONG_ROWS,
+            message="The update clips {clip/fraction:.1%} of the tokens, {before:.2%} when the reward was best, and "
+            "the reward went from {peak:.3g} to {reward/mean:.3g}. The policy that sampled is too far from the one "
+            "that is trained.",
             min_rows=LONG_ROWS,
         ),
     ),
@@ -119,5 +136,6 @@ OFP001 = Rule(
         },
     ),
     limitations="Without a logged staleness the rule sees only clipped tokens. It then wants eight times the share at "
-    "the start, and a reward that has lost a fifth. Runs that clip many tokens from the start are not reported.",
+    "the start, three times that when the reward was best, and a reward that has lost a fifth. Runs that clip many "
+    "tokens from the start are not reported.",
 )

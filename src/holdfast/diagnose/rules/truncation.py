@@ -7,10 +7,21 @@ from functools import partial
 import numpy as np
 
 from holdfast.base.collapse import DROPPED_SHARE, FEWEST_FLAT, curve_of
-from holdfast.base.trailing import Truths, Values, delayed, held, highest, last_where, lowest, margin, trailing_mean
+from holdfast.base.trailing import (
+    Truths,
+    Values,
+    delayed,
+    held,
+    highest,
+    last_where,
+    lowest,
+    margin,
+    rows_since,
+    trailing_mean,
+)
 from holdfast.diagnose.rules.hacking import FORM, functions_of
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import ADVANTAGE, Check, Rows, Rule, Signal, has_risen, is_low
+from holdfast.diagnose.rules.rule import ADVANTAGE, Check, Rows, Rule, Signal, has_risen, is_down, is_low
 
 TRUNCATED, LENGTH = "rollout/truncated_fraction", "rollout/length"
 REWARD, MIXED = "reward/mean", "rollout/mixed_group_fraction"
@@ -44,15 +55,20 @@ def more_is_earned(rows: Rows) -> Truths:
     return np.asarray(np.any([has_risen(rows, name) for name in parts or [REWARD]], axis=0))
 
 
-def all_are_truncated(rows: Rows) -> Signal:
-    """As good as all are truncated since the first row, and the reward does not rise."""
+def all_are_truncated(rows: Rows, *, at_first: bool) -> Signal:
+    """As good as all are truncated for some rows, and the reward has not risen. With `at_first`, only since the first
+    row; without it, only since a later one, and not where RWD001 says that the reward is down, which rambling follows.
+    """
     (share,) = rows.columns
     row, risen = np.arange(len(share)), more_is_earned(rows)
+    running = rows_since(share < ALL_FRACTION)
+    silent = np.zeros(len(share), bool) if at_first else is_down(rows)
     same_rewards = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ROWS_WITHOUT_CONTRAST)) <= LEAST_MIXED
-    enough = (row >= ROWS_IF_ALL - 1) | (same_rewards & (row >= ROWS_WITHOUT_CONTRAST - 1))
+    enough = (running >= ROWS_IF_ALL) | (same_rewards & at_first & (running >= ROWS_WITHOUT_CONTRAST))
     return Signal(
-        (np.cumsum(share < ALL_FRACTION) == 0) & enough & ~risen,
+        enough & ((running > row) == at_first) & ~risen & ~silent,
         lambda: {TRUNCATED: share},
+        lambda: {"since": rows.steps[np.minimum(row - running + 1, row)]},
         normal=risen | (share < MUCH_FRACTION),
     )
 
@@ -113,7 +129,7 @@ def grow_without_reward(rows: Rows) -> Signal:
         where,
         lambda: {LENGTH: length, ADVANTAGE: advantage},
         lambda: {"before": length - grown},
-        normal=held(rises, GROWTH_ROWS),
+        normal=rises,
     )
 
 
@@ -131,7 +147,7 @@ def more_are_truncated(rows: Rows, *, costs: bool) -> Signal | None:
     slow = trailing_mean(share, TRUNCATED_LONG_ROWS)
     slow_rise = slow - lowest(slow)
     where |= (slow_rise > TRUNCATED_RISE) & (slow_rise > margin(share, TRUNCATED_LONG_ROWS, RISE_ERRORS))
-    is_back = held(share < low + TRUNCATED_RISE, TRUNCATED_ROWS) & (slow_rise < TRUNCATED_RISE)
+    is_back = (share < low + TRUNCATED_RISE) & (slow_rise < TRUNCATED_RISE)
     where &= does_not_pay(rows, costs=costs)
     before = last_where(smooth <= low)
     return Signal(
@@ -165,18 +181,25 @@ TRN001 = Rule(
     title="rollouts truncated",
     needs=((TRUNCATED,), (ADVANTAGE, LENGTH)),
     checks=(
-        Check(
-            series=(TRUNCATED,),
-            signal=all_are_truncated,
-            message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and nearly all have "
-            "since the log began.",
+        *(
+            Check(
+                series=(TRUNCATED,),
+                signal=partial(all_are_truncated, at_first=at_first),
+                rows_normal=REWARD_ROWS,
+                message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and nearly all "
+                "have since " + ("the log began." if at_first else "step {since}. The reward has not risen."),
+                kind="from the start" if at_first else None,
+            )
+            for at_first in (True, False)
         ),
         Check(
             series=(TRUNCATED, REWARD),
             signal=truncation_limits_reward,
+            rows_normal=REWARD_ROWS,
             message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and most have since "
             "the log began. The reward does not rise, and does not exceed what the other rollouts can earn.",
             min_rows=ROWS_IF_MOST,
+            kind="from the start",
         ),
         Check(
             series=(TRUNCATED, REWARD),
@@ -195,6 +218,7 @@ TRN001 = Rule(
         Check(
             series=(ADVANTAGE, LENGTH),
             signal=grow_without_reward,
+            rows_normal=GROWTH_ROWS,
             message="Rollouts grow towards the token limit, from {before:.3g} to {rollout/length:.3g} tokens. Long "
             "rollouts have higher advantages, but the reward does not rise.",
             min_rows=GROWTH_ROWS,
@@ -204,6 +228,7 @@ TRN001 = Rule(
             Check(
                 series=(TRUNCATED,),
                 signal=partial(more_are_truncated, costs=costs),
+                rows_normal=TRUNCATED_ROWS,
                 message="More rollouts run out of turns or tokens: {rollout/truncated_fraction:.0%}, up from "
                 "{before:.0%} at step {then}." + ("" if costs else " The reward has not dropped so far."),
                 min_rows=TRUNCATED_ROWS,
@@ -224,7 +249,7 @@ TRN001 = Rule(
             "`actor_rollout_ref.rollout.agent.agent_loop_config_path`.",
         },
     ),
-    limitations="The rule finds a rising share, a share of 75 % or more from the start, and growth caused by "
-    "advantages. Late in other collapses, rollouts ramble, and truncation is only a symptom: look at "
-    "earlier findings. Long rollouts are not reported while the reward rises with them.",
+    limitations="The rule finds a rising share, a share of 75 % or more from the start, ten rows in which nearly all "
+    "are truncated, and growth caused by advantages. Late in other collapses, rollouts ramble, and truncation is only "
+    "a symptom: look at earlier findings. Long rollouts are not reported while the reward rises with them.",
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from holdfast.base.trailing import (
@@ -16,7 +18,7 @@ from holdfast.base.trailing import (
 )
 from holdfast.diagnose.rules.breaks import BREAKS
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, SMALLER_STEPS, advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, did_no_harm, falling
+from holdfast.diagnose.rules.rule import ROWS_TO_FORGET, Check, Rows, Rule, Signal, did_no_harm, falling
 
 RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/mean", "clip/fraction"
 POSITIVE_RATIO = "ratio/log_product/positive"
@@ -88,7 +90,7 @@ def lowers_likelihood_at_once(rows: Rows) -> Signal:
         where,
         lambda: {DISPLACEMENT: change, LIKELIHOOD: likelihood},
         lambda: {"taken": -change},
-        normal=did_no_harm(rows, where),
+        normal=did_no_harm(rows),
     )
 
 
@@ -103,7 +105,7 @@ def ratio_falls_at_once(rows: Rows) -> Signal:
         where,
         lambda: {RATIO: product, "log-ratio per token": per_token},
         lambda: {"ratio": ratio},
-        normal=did_no_harm(rows, where),
+        normal=did_no_harm(rows),
     )
 
 
@@ -117,7 +119,7 @@ def clips_much(rows: Rows) -> Signal | None:
     return Signal(
         where,
         lambda: {CLIPPED: clipped, "most before": before, REWARD: reward},
-        normal=did_no_harm(rows, where),
+        normal=did_no_harm(rows),
     )
 
 
@@ -129,6 +131,7 @@ STP001 = Rule(
         Check(
             series=(DISPLACEMENT, LIKELIHOOD),
             signal=lowers_likelihood_at_once,
+            rows_normal=ROWS_TO_FORGET,
             message="One update suddenly lowered the likelihood of its own correct rollouts by {taken:.2g} nats per "
             "token.",
             look_at=(DISPLACEMENT, REWARD),
@@ -136,12 +139,14 @@ STP001 = Rule(
         Check(
             series=(RATIO, LENGTH),
             signal=ratio_falls_at_once,
+            rows_normal=ROWS_TO_FORGET,
             message="The importance ratio suddenly fell to {ratio:.2f} per sampled token within one rollout batch.",
             look_at=(RATIO, REWARD),
         ),
         Check(
             series=(CLIPPED, REWARD),
             signal=clips_much,
+            rows_normal=ROWS_TO_FORGET,
             message="An update clipped {clip/fraction:.0%} of the tokens. No earlier update clipped more than "
             "{most before:.1%}.",
             better=((RATIO,),),
@@ -197,6 +202,10 @@ ISD001 = Rule(
 
 NORM, SKIPPED = "grad/norm", "grad/skipped_steps"
 MUST_BE_FINITE = (NORM, "loss/policy", "loss/host", "loss/kl", "loss/penalty", "entropy/mean", "loss")
+MAY_LACK_TOKENS = ("kl/reference", "ratio/mean", RATIO, CLIPPED)
+"""Means over tokens, which some trainers log as NaN for a batch whose tokens are all left out of the loss."""
+ROWS_OF_NAN = 3
+"""Consecutive rows of those that are no such batch."""
 
 EXPLOSION_TIMES = 10.0
 """Times the usual norm. Isolated spikes of 4 to 36 times the median occur in runs that end well."""
@@ -231,10 +240,19 @@ def is_not_finite(rows: Rows) -> Signal:
     return Signal(bad, lambda: {rows.names[0]: values})
 
 
+def stays_not_finite(rows: Rows, *, at_first: bool) -> Signal:
+    """The value has been NaN or infinite for three rows. With `at_first`, only where it always was; without it, only
+    after finite values."""
+    (values,) = rows.columns
+    bad = ~np.isfinite(values)
+    never = np.cumsum(~bad) == 0
+    return Signal(held(bad, ROWS_OF_NAN) & (never == at_first), lambda: {rows.names[0]: values}, normal=~bad)
+
+
 def skips(rows: Rows) -> Signal:
     """Optimizer steps were skipped."""
     (skipped,) = rows.columns
-    return Signal(skipped > 0, lambda: {SKIPPED: skipped}, normal=did_no_harm(rows, skipped > 0))
+    return Signal(skipped > 0, lambda: {SKIPPED: skipped}, normal=did_no_harm(rows))
 
 
 GRD001 = Rule(
@@ -266,7 +284,7 @@ CUDNN = (
 
 GRD002 = Rule(
     code="GRD002",
-    title="non-finite gradient, loss or reward",
+    title="non-finite gradient, loss, KL or reward",
     kind="logged cause",
     needs=((SKIPPED,), (NORM,), ("loss/policy",), ("loss",)),
     equal_needs=True,
@@ -288,13 +306,28 @@ GRD002 = Rule(
             )
             for name in MUST_BE_FINITE
         ),
+        *(
+            Check(
+                series=(name,),
+                signal=partial(stays_not_finite, at_first=at_first),
+                message=f"{name} is not a finite number in any row so far. What it is computed from may be broken."
+                if at_first
+                else f"{name} was a finite number and has not been one for {ROWS_OF_NAN} rows. The weights may be "
+                "ruined.",
+                raw=True,
+                level="note" if at_first else "finding",
+            )
+            for name in MAY_LACK_TOKENS
+            for at_first in (False, True)
+        ),
         Check(
             series=(SKIPPED,),
             signal=skips,
+            rows_normal=ROWS_TO_FORGET,
             message="{grad/skipped_steps:g} optimizer steps were skipped because their gradient was not finite.",
         ),
     ),
-    meaning="A loss or a gradient is NaN or infinite, or a reward is infinite.",
+    meaning="A loss or a gradient is NaN or infinite, a KL or an importance ratio becomes so, or a reward is infinite.",
     impact="One NaN in a gradient makes every weight NaN, unless the trainer skips the update. Skipping saves the "
     "weights but hides the cause. Common causes: exp() of an unbounded log-ratio, half precision, arithmetic "
     "on masked tokens (0 · ∞).",
@@ -303,6 +336,7 @@ GRD002 = Rule(
         "[importance ratio]. Mask tokens before the arithmetic, not after it.",
         also={"trl": f"`with_penalties(GRPOTrainer)` does so. {CUDNN}", "unknown": CUDNN},
     ),
-    limitations="The rule misses a NaN that the trainer leaves out of its log or writes as 0. If the reward is "
-    "infinite, none of these settings helps: look for a division by 0 in the reward function.",
+    limitations="The rule misses a NaN that the trainer leaves out of its log or writes as 0. A KL that is NaN "
+    "from the first row on is a note. If the reward is infinite, none of these settings helps: look for a division by "
+    "0 in the reward function.",
 )

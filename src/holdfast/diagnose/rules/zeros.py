@@ -68,7 +68,7 @@ def _why_left_out(settings: Mapping[str, object], low: float, high: float) -> st
 def is_cut(rows: Rows) -> Signal | None:
     """The gradient is exactly 0 in batches whose groups differ."""
     (norm,) = rows.columns
-    zero = norm == 0
+    zero = rows.is_zero(NORM)
     if not zero.any():
         return None
     share = differing(rows)
@@ -111,7 +111,7 @@ def groups_per_step(rows: Rows, groups: Values) -> Values:
 def one_row_is_enough(rows: Rows, share: Values, groups: Values) -> Truths:
     """[N]: where a row with many groups is a single optimizer step, or the KL shows that the policy never moved."""
     single = rows.log.settings.get("logging_steps") == 1
-    still = (rows.latest(KL) == 0) & ~(rows.latest(RATE) == 0)
+    still = rows.is_zero(KL) & ~rows.is_zero(RATE)
     return np.asarray((still | single) & (groups >= ENOUGH_GROUPS) & (share >= MIXED_ENOUGH))
 
 

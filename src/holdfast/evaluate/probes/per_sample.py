@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
@@ -17,8 +18,8 @@ from holdfast.evaluate.probes.subject import Rollouts, Subject, batch_of
 from holdfast.methods.penalties import PENALTIES, WITHOUT_OLD_POLICY
 from holdfast.model.policy import rollout_seed
 from holdfast.recipe import Config, validate
-from holdfast.train.displacement import update_alone
 from holdfast.train.listener import Listener
+from holdfast.train.optimizer import borrowed_weights
 
 
 def arms_of(config: Config, names: Sequence[str]) -> dict[str, Config]:
@@ -57,9 +58,12 @@ def update_once(
     Its learning rate and loss are those of `config`. It takes `train.optimizer_steps_per_rollout` optimizer steps, but
     at most one for each rollout.
     """
-    change, metrics = update_alone(subject.learner(config), batch, mean_searches=mean_searches, seed=seed)
-    note_skipped(metrics, note)
-    return change
+    learner = subject.learner(config)
+    with borrowed_weights(learner.language_model.model):
+        plan = learner.plan(batch, torch.Generator().manual_seed(seed))
+        old_pass = learner.old_pass(batch, plan)
+        note_skipped(learner.step(old_pass.minibatches, mean_searches=mean_searches), note)
+        return learner.token_change(old_pass.batch, plan).sum(-1)
 
 
 def note_skipped(metrics: Mapping[str, float], note: Callable[[str], None]) -> None:

@@ -12,12 +12,12 @@ from holdfast.agent.agent import SearchAgent
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import CheckpointError, ConfigError, RolloutError
-from holdfast.base.run_folder import CONFIG, MODEL, list_checkpoints, step_folder, step_of
+from holdfast.base.run_folder import CONFIG, MODEL, list_checkpoints
 from holdfast.data.questions import Example, QuestionOrder
 from holdfast.model.language_model import LanguageModel, load_model, pick_device, take_weights
 from holdfast.recipe import Config
 from holdfast.recipe.validation import check_training
-from holdfast.train.checkpoint import find_damage, has_optimizer, load_anchor, load_optimizer, model_folder
+from holdfast.train.checkpoint import checkpoint_of, has_optimizer, load_anchor, load_optimizer
 from holdfast.train.learner import Learner, Reference, make_learner
 from holdfast.train.listener import Listener
 from holdfast.train.loading import Questions, Retrievers, load_questions, load_recipe, load_retrievers, make_agent
@@ -95,16 +95,21 @@ def open_run(
     with_reference: bool,
     optimizer_state: bool = False,
 ) -> Subject:
-    """The policy of a run's checkpoint (`last`, `best` or the number of its step), with the recipe of the run.
+    """The policy of a checkpoint, as in `checkpoint_of`, with the recipe of the run.
 
     `overrides` change its settings. `with_reference`: the probe makes updates, so a loss with a KL needs the policy
     that the run started from. `optimizer_state`: updates start from the run's saved AdamW
     state, as its next step would.
-    Raises `CheckpointError` for a missing checkpoint, and for `optimizer_state` of a checkpoint without it.
+    Raises `CheckpointError` for a missing checkpoint, for a run without steps, and for `optimizer_state` of a
+    checkpoint without it.
     """
     config = load_recipe(run_dir, overrides)
-    saved_step = checkpoint_folder(run_dir, checkpoint)
-    folder = saved_step / "model"
+    if (run_dir / MODEL).is_dir() and not list_checkpoints(run_dir):
+        raise CheckpointError(
+            f"{run_dir} has a model and no steps; probe it as a model: {run_dir / MODEL} --recipe {run_dir / CONFIG}"
+        )
+    saved_step = checkpoint_of(run_dir, checkpoint)
+    folder = saved_step / MODEL
     if optimizer_state and not has_optimizer(saved_step):
         raise CheckpointError(
             f"--optimizer-state: {saved_step} holds a policy without its optimizer; give --checkpoint last, or a step"
@@ -151,28 +156,6 @@ def _open(config: Config, listener: Listener) -> tuple[Questions, Retrievers]:
     set_up_torch(config)
     listener.stage("questions and index")
     return load_questions(config, note=listener.note), load_retrievers(config, note=listener.note)
-
-
-def checkpoint_folder(run_dir: Path, which: str) -> Path:
-    """The folder of a complete checkpoint: `last`, `best` or the number of a step. Raises `CheckpointError`."""
-    if which in ("last", "best"):
-        folder = model_folder(run_dir, which).parent
-        if folder == run_dir:
-            raise CheckpointError(
-                f"{run_dir} has a model and no steps; probe it as a model: {run_dir / MODEL} --recipe "
-                f"{run_dir / CONFIG}"
-            )
-        return folder
-    kept = [folder for folder in list_checkpoints(run_dir) if folder.is_dir()]
-    numbers = ", ".join(str(step_of(folder)) for folder in reversed(kept)) or "none yet"
-    if not which.isdigit() or (folder := step_folder(run_dir, int(which))) not in kept:
-        raise CheckpointError(
-            f"--checkpoint {which}: {run_dir} does not have this checkpoint; give last, best, or a saved step "
-            f"({numbers})"
-        )
-    if (problem := find_damage(folder)) is not None:
-        raise CheckpointError(f"--checkpoint {which}: {folder} cannot be used: {problem}; give another")
-    return folder
 
 
 def roll_out_questions(subject: Subject, count: int, seed: int, listener: Listener) -> Rollouts:
