@@ -136,9 +136,11 @@ def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
     (hidden,) = (run for run in runs[f"{old}, score centering"] if run.seed == 15)
     assert not hidden.fell and summarise(hidden).em_after == 0.01
     assert f"and ends at {ems[f'{old}, score centering']:.2f}: on one seed" in SAID
-    slow, cured = (
+    slow, (*cured, untested) = (
         sorted(runs[f"{old}{cure}, half the rate"], key=lambda run: run.seed) for cure in ("", ", LLDS action")
     )
+    assert math.isnan(summarise(untested).em_after) and not untested.fell
+    assert f"was not tested yet: its reward ends at {summarise(untested).last:.2f}." in SAID
     assert not any(run.fell for run in (*slow, *cured)) and [run.seed for run in slow] == [13, 14, 15]
 
     def percent(*ended: RunSeries, em: str = "em") -> list[str]:
@@ -158,7 +160,7 @@ def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
             (f.code, f.step)
             for f in diagnose(read_log(tmp_path / "runs" / f"8-batches-old-{cure}half-the-rate-s{run.seed}")).findings
         ]
-        for cure, arm in (("", slow), ("llds-action-", cured))
+        for cure, arm in (("", slow), ("llds-action-", (*cured, untested)))
         for run in arm
     ]
     said = (
@@ -194,7 +196,7 @@ def test_what_diagnose_says_of_the_real_model(tmp_path: Path) -> None:
     )
     penalised = [len(found["penalty"]), sum("SMP001" in codes for codes in found["penalty"])]
     assert f"`SMP001` on all {len(sampler)} stale runs without a penalty by batch {max(sampler)}" in SAID
-    assert penalised == [11, 7] and len(found["stale"]) == len(sampler) == len(moved) + 1
+    assert penalised == [12, 7] and len(found["stale"]) == len(sampler) == len(moved) + 1
     assert f"`ISD001` or `LLD003`, from batch {min(moved)} to {max(moved)}, on all of the {len(sampler)} but" in SAID
     assert not any({"ISD001", "LLD003"} & set(codes) for kind in ("penalty", "fresh") for codes in found[kind])
     assert f"on none of {len(found['fresh'])} with fresh rollouts" in SAID
