@@ -136,31 +136,37 @@ def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
     (hidden,) = (run for run in runs[f"{old}, score centering"] if run.seed == 15)
     assert not hidden.fell and summarise(hidden).em_after == 0.01
     assert f"and ends at {ems[f'{old}, score centering']:.2f}: on one seed" in SAID
-    slow, (*cured, untested) = (
+    slow, cured = (
         sorted(runs[f"{old}{cure}, half the rate"], key=lambda run: run.seed) for cure in ("", ", LLDS action")
     )
-    assert math.isnan(summarise(untested).em_after) and not untested.fell
-    assert f"was not tested yet: its reward ends at {summarise(untested).last:.2f}." in SAID
     assert not any(run.fell for run in (*slow, *cured)) and [run.seed for run in slow] == [13, 14, 15]
 
     def percent(*ended: RunSeries, em: str = "em") -> list[str]:
         return [f"{100 * run.results['after'][em]:.0f}" for run in ended]
 
-    said = "plain GRPO answers {}, {} and {} % of the test questions on seeds 13, 14 and 15. LLDS at λ = 1 answers {}"
+    said = (
+        "plain GRPO answers {}, {} and {} % of the test questions on seeds 13, 14 and 15. LLDS at λ = 1 answers {}, {}"
+    )
     assert (said + " and {} %").format(*percent(*slow, *cured)) in SAID
-    said = "and greedily {} and {} %, where plain GRPO has {} and {} %."
-    assert said.format(*percent(*cured, *slow[:2], em="em_greedy")) in SAID
+    said = "and greedily {}, {} and {} %, where plain GRPO has {}, {} and {} %."
+    assert said.format(*percent(*cured, *slow, em="em_greedy")) in SAID
     fresh = mean(summarise(run).em_after for run in kept("factbook")["GRPO"])
     said = f"rollouts it was [{100 * fresh:.0f} %](factbook.md); in these runs, on seed 14, {{}} %."
     assert said.format(*percent(*runs["GRPO, half the rate"])) in SAID
     assert "ends at {:.2f}, {:.2f} and {:.2f}, the last two".format(*(summarise(run).last for run in slow)) in SAID
+    means = (mean(run.results["after"]["em"] for run in arm) for arm in (cured, slow))
+    assert "at half the rate, three seeds, {:.2f} at λ = 1, {:.2f} without.".format(*means) in SAID
+    above = [
+        theirs.results["after"]["em"] > plain.results["after"]["em"] for plain, theirs in zip(slow, cured, strict=True)
+    ]
+    assert sum(above) == 2 and "said to end above plain GRPO, does so on 2 of 3 seeds" in SAID
     restore("real-old", tmp_path)
     found = [
         [
             (f.code, f.step)
             for f in diagnose(read_log(tmp_path / "runs" / f"8-batches-old-{cure}half-the-rate-s{run.seed}")).findings
         ]
-        for cure, arm in (("", slow), ("llds-action-", (*cured, untested)))
+        for cure, arm in (("", slow), ("llds-action-", cured))
         for run in arm
     ]
     said = (
