@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from holdfast.base.glossary import METRICS
 from holdfast.diagnose.log import Series
+from holdfast.diagnose.readers import read_log
 from holdfast.diagnose.readers.names import ambiguous_names, by_version, host_of, translation
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import CHANGES, Name
@@ -220,3 +222,12 @@ def test_the_page_shows_the_tables() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for table in (*map(rows_of, (*TABLES.values(), *MORE.values())), *map(left_of, LEFT_ALONE)):
         assert table in page, f"docs/reference/logs.md lacks this table:\n{table}"
+
+
+def test_an_event_file_is_named_after_its_folder_only_if_it_is_alone(tmp_path: Path) -> None:
+    first = tmp_path / "run" / "events.out.tfevents.1.host"
+    first.parent.mkdir()
+    shutil.copy(next((LOGS / "tensorboard" / "calm-sun-1").glob("events*")), first)
+    assert read_log(first).name == "run"
+    shutil.copy(first, first.with_name("events.out.tfevents.2.host"))
+    assert read_log(first).name == "events.out.tfevents.1"

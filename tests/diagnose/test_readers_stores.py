@@ -417,15 +417,6 @@ def test_an_equal_schedule_alone_does_not_make_one_run_of_two(tmp_path: Path) ->
     assert [log.name for log in read_logs(tmp_path)] == ["one", "two"]
 
 
-def test_an_event_file_is_named_after_its_folder_only_if_it_is_alone(tmp_path: Path) -> None:
-    first = tmp_path / "run" / "events.out.tfevents.1.host"
-    first.parent.mkdir()
-    shutil.copy(next(EVENTS.glob("events*")), first)
-    assert read_log(first).name == "run"
-    shutil.copy(first, first.with_name("events.out.tfevents.2.host"))
-    assert read_log(first).name == "events.out.tfevents.1"
-
-
 def test_the_file_that_goes_on_is_read(tmp_path: Path) -> None:
     """A trainer's state ends at its last checkpoint, a tracker's file where the run ended."""
     history = [{"step": step, "reward": row["train/reward"]} for step, row in tracked() if step <= 16]

@@ -67,7 +67,7 @@ def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
 
 
 def _shown(run: Files) -> tuple[str, Any]:
-    """The series of a run and its scores, which a run that was cut may get later."""
+    """The series of a run, and its scores: a run may be evaluated after it was kept."""
     return run[METRICS], json.loads(run[RESULTS]).get("after")
 
 

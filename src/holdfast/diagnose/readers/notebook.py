@@ -32,13 +32,12 @@ def _texts(notebook: Any) -> Iterator[str]:
     for cell in _listed(notebook, "cells"):
         printed = []
         for output in _listed(cell, "outputs"):
-            data = output.get("data")
-            data = data if isinstance(data, dict) else {}
-            tables = _TABLE.split(_joined(data.get("text/html")))[1:]
-            yield from map(_table, tables)
-            printed.append(
-                _joined(output.get("text")) if not data else "" if tables else _joined(data.get("text/plain"))
-            )
+            if not isinstance(data := output.get("data"), dict):
+                printed.append(_joined(output.get("text")))
+            elif tables := _TABLE.split(_joined(data.get("text/html")))[1:]:
+                yield from map(_table, tables)
+            else:
+                printed.append(_joined(data.get("text/plain")))
         yield "".join(printed)
 
 

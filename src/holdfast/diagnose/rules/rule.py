@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -250,7 +251,7 @@ class Rule:
             hit = replace(hit, spans=tuple(all_times))
         if back is None:
             return hit
-        summary = f"{hit.summary} It was no longer an alarm at step {back}."
+        summary = f"{hit.summary} It was over at step {back}."
         return replace(hit, summary=summary, remedy=NOTHING, level="note")
 
 
@@ -311,12 +312,15 @@ def did_no_harm(rows: Rows) -> Truths:
 def has_risen(rows: Rows, name: str = "reward/mean") -> Truths:
     """[N]: where the reward, or another series, has risen since the log began, by more than noise and by a tenth of its
     range. Learning ends an alarm; a rise that only a long log can show does not."""
+    return rows.where(name, lambda values: _risen(values.tobytes()))
 
-    def rises(values: Values) -> Truths:
-        gain = np.maximum(trend(values)[0], trailing_mean(values, BEST_ROWS) - mean_at_first(values, BEST_ROWS))
-        return curve_of(values).rose & (gain > LEARNED_SHARE * reward_range(highest(values), lowest(values)))
 
-    return rows.where(name, rises)
+@lru_cache(maxsize=16)
+def _risen(series: bytes) -> Truths:
+    """Several rules ask it of the same reward."""
+    values = np.frombuffer(series)
+    gain = np.maximum(trend(values)[0], trailing_mean(values, BEST_ROWS) - mean_at_first(values, BEST_ROWS))
+    return curve_of(values).rose & (gain > LEARNED_SHARE * reward_range(highest(values), lowest(values)))
 
 
 def is_low(reward: Values, window: int) -> Truths:

@@ -35,7 +35,7 @@ CLIPPED_TIMES, CLIPPED_SHARE = 3.0, 0.01
 ALONE_TIMES, ALONE_SHARE = 8.0, 0.03
 """The same without a logged staleness. It must then have been rare: many sound runs clip 4 % from the start."""
 LED_TIMES = 3.0
-"""Times the share when the reward was best: what was clipped while the run learned is no cause of its fall."""
+"""Times the clipped share when the reward was best. Clipping that did no harm then did not cause the fall."""
 CLIPPED_ERRORS = 4.0
 
 

@@ -205,7 +205,7 @@ MUST_BE_FINITE = (NORM, "loss/policy", "loss/host", "loss/kl", "loss/penalty", "
 MAY_LACK_TOKENS = ("kl/reference", "ratio/mean", RATIO, CLIPPED)
 """Means over tokens, which some trainers log as NaN for a batch whose tokens are all left out of the loss."""
 ROWS_OF_NAN = 3
-"""Consecutive rows of those that are no such batch."""
+"""Consecutive rows without a finite value that such batches do not explain."""
 
 EXPLOSION_TIMES = 10.0
 """Times the usual norm. Isolated spikes of 4 to 36 times the median occur in runs that end well."""
