@@ -70,6 +70,18 @@ def test_a_run_kept_in_older_words_comes_back_in_todays(tmp_path: Path) -> None:
     assert load(path) == load(overrides=["--loss.penalty.name=sapo", "--loss.penalty.normalizer=preserved"])
 
 
+def test_a_run_of_an_older_version_is_kept(folder: Path, tmp_path: Path) -> None:
+    path = folder / "runs" / "grpo-s11" / "config.toml"
+    older = tomllib.loads(path.read_text())
+    older["train"]["per_sample_every"] = 0  # a setting that is gone
+    path.write_text(tomli_w.dumps(older))
+    with pytest.raises(ConfigError, match="per_sample_every"):
+        load(path)
+    assert kept_runs.keep(folder, tmp_path / "kept") == ["grpo-s11", "grpo-s12"]
+    kept_runs.restore("death-spiral", tmp_path / "back", tmp_path / "kept")
+    refuse_other_runs(PLAN.jobs(tmp_path / "back"))
+
+
 def test_results_kept_in_older_words_say_who_made_them() -> None:
     older = json.loads(kept_runs.results_as_now('{"holdfast": "0.1.0", "seconds": 2}'))
     assert older == {"made_by": {"holdfast": "0.1.0"}, "seconds": 2}

@@ -23,7 +23,6 @@ import tomli_w
 
 from holdfast.base.run_folder import CONFIG, METRICS, RESULTS
 from holdfast.methods.penalties import PENALTIES
-from holdfast.recipe import dump, load
 from holdfast_research.former_settings import renamed
 from holdfast_research.paths import KEPT_RUNS
 from holdfast_research.plan import PLAN_FILE, load_plan
@@ -77,7 +76,7 @@ def packed(name: str, kept: Path = KEPT) -> Mapping[str, Files]:
 
 
 def as_now(recipe: str) -> str:
-    """A kept run's recipe in today's words. Runs are kept as they were made. Since then settings were renamed; a
+    """A run's recipe in today's words. Kept runs stay as they are. Since the first of them, settings were renamed; a
     penalty's section held every setting of every penalty; `normalizer = "preserved"` was called "paper"; all warm
     starts had batches by length; and every run ended with the scores of its start."""
     resolved = renamed(tomllib.loads(recipe))
@@ -101,9 +100,9 @@ def results_as_now(results: str) -> str:
 
 
 def _files(run: Path, home: Path) -> Files:
-    config = load(run / CONFIG)
+    recipe = tomllib.loads(as_now((run / CONFIG).read_text(encoding="utf-8")))
     return {
-        CONFIG: dump(config.model_copy(update={"run": config.run.model_copy(update={"dir": home.as_posix()})})),
+        CONFIG: tomli_w.dumps(recipe | {"run": recipe["run"] | {"dir": home.as_posix()}}),
         METRICS: shortened((run / METRICS).read_text(encoding="utf-8")),
         RESULTS: (run / RESULTS).read_text(encoding="utf-8"),
     }
