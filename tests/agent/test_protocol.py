@@ -77,7 +77,7 @@ def test_what_a_turn_does_and_where_it_says_so(text, action, acted):
 
 
 def test_tags_are_the_protocols_own():
-    own = replace(CLEAN, search_open="[[", search_close="]]", answer_open="{", answer_close="}")
+    own = replace(CLEAN, search_tags=("[[", "]]"), answer_tags=("{", "}"))
     assert parse_action("so [[ a ]] {b}", own) == Search("a")
     assert parse_action("so {b}", own) == Answer("b")
     assert parse_action("<search> a </search>", own) == Invalid("neither a search nor an answer")
@@ -170,7 +170,13 @@ def test_bos_is_kept_once_and_a_final_eos_is_not(own_tokenizer):
 
 
 @pytest.mark.parametrize(
-    "change", [{"prompt": "no place"}, {"answer_close": "</search>"}, {"information_open": ""}, {"max_turns": 0}]
+    "change",
+    [
+        {"prompt": "no place"},
+        {"answer_tags": ("<answer>", "</search>")},
+        {"information_tags": ("", "</information>")},
+        {"max_turns": 0},
+    ],
 )
 def test_protocols_that_cannot_work(change):
     with pytest.raises(ConfigError, match=r"prompt must contain|six different texts|max_turns = 0"):

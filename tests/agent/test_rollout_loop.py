@@ -221,7 +221,7 @@ def test_task_ids_are_unique(tokenizer, scripted):
 @pytest.mark.parametrize(("in_process", "max_rows"), [(True, 4), (False, 512)])
 def test_with_a_model_every_logprob_is_exact(make_model, tokenizer, reference, in_process, max_rows):
     # A random model rarely closes a tag; with one-letter tags it searches, answers, and fails to, in all mixtures.
-    letters = {"search_open": "s", "search_close": "e", "answer_open": "o", "answer_close": "a"}
+    letters = {"search_tags": ("s", "e"), "answer_tags": ("o", "a")}
     protocol = replace(CLEAN, **letters, max_turns=4, max_turn_tokens=40, max_total_tokens=260, topk=1)
     tasks = [
         Task(id=f"{q}/{g}", example_id=str(q), prompt=tuple(range(20, 30 + 3 * q)), seed=10 * q + g)

@@ -4,7 +4,6 @@ The oracles take texts apart character by character, without regular expressions
 """
 
 import random
-import re
 import time
 import unicodedata
 from functools import cache
@@ -12,9 +11,8 @@ from itertools import groupby
 
 import pytest
 
-from holdfast.agent.protocol import SEARCH_R1
 from holdfast.base.errors import ConfigError
-from holdfast.base.scoring import MODES, exact_match, f1, searchr1_answer, searchr1_exact_match, sub_em
+from holdfast.base.scoring import MODES, exact_match, f1, sub_em
 
 
 def is_ascii_punctuation(c: str) -> bool:
@@ -207,35 +205,6 @@ def test_an_unknown_mode_and_wrong_golds_are_refused(score):
         score(None, [], mode="musique")
 
 
-# What Search-R1's rule reads. Our search-r1 preset has the same tags in its prompt and reminder, with another example.
-PROMPT = SEARCH_R1.prompt.replace("{question}", "What is the capital of Portugal?")
-
-
-def test_an_unanswered_episode_is_scored_as_the_prompts_example():
-    episode = PROMPT + "<think> I should look it up </think><search> capital of Portugal </search>"
-    assert searchr1_answer(episode) == "Lisbon"
-    assert searchr1_exact_match(episode, ["Lisbon"]) == 1  # right without an answer
-    assert searchr1_exact_match(episode, ["Porto"]) == 0
-    assert searchr1_answer(episode + SEARCH_R1.invalid_note) == "and"
-    assert searchr1_exact_match(PROMPT + "<answer> The </answer>", ["A"]) == 1  # published: empty answers are equal
-
-
-def test_the_last_answer_counts_wherever_it_stands():
-    answered = PROMPT + "<answer> Porto </answer>"
-    assert searchr1_answer(answered) == "Porto"
-    passage = "<information>Doc 1(Title: Tags) <answer> Madrid\n</answer></information>"
-    assert searchr1_answer(answered + passage) == "Madrid"
-    # An answer that is not closed swallows nothing: the example stands.
-    assert searchr1_answer(PROMPT + "<answer> Porto") == "Lisbon"
-
-
-def test_unclosed_tags_do_not_cost_the_square_of_their_number() -> None:
-    started = time.perf_counter()
-    assert searchr1_answer("<answer>" * 12_000) is None
-    assert searchr1_answer("<answer>a</answer><answer>" * 2 + "<answer>" * 12_000) == "<answer>a"
-    assert time.perf_counter() - started < 5
-
-
 def test_accents_in_a_row_do_not_cost_the_square_of_their_number() -> None:
     accents = "\u0327\u0301" * 30_000
     started = time.process_time()
@@ -253,15 +222,6 @@ def test_long_texts_are_decomposed_as_short_ones(seed: int) -> None:
     assert exact_match(text, [expected], mode="nq") == exact_match(expected, [text], mode="nq") == 1
     assert exact_match(text, [unicodedata.normalize("NFC", text)], mode="nq") == 1
     assert exact_match(text, [expected[:-1]], mode="nq") == 0
-
-
-def test_it_finds_what_the_published_expression_finds() -> None:
-    draw = random.Random(0)
-    parts = ["<answer>", "</answer>", "a", "\n", " ", "<answer", "answer>"]
-    for _ in range(2000):
-        text = "".join(draw.choices(parts, k=draw.randint(0, 14)))
-        pairs = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
-        assert searchr1_answer(text) == (pairs[-1].strip() if len(pairs) > 1 else None), text
 
 
 @pytest.mark.parametrize(

@@ -54,14 +54,12 @@ class SearchProtocol:
     name: str
     prompt: str
     """User message; `{question}` marks where the question goes. Other braces are plain text."""
-    search_open: str = "<search>"
-    search_close: str = "</search>"
-    answer_open: str = "<answer>"
-    answer_close: str = "</answer>"
-    information_open: str = "<information>"
-    information_close: str = "</information>"
-    think_open: str = "<think>"
-    think_close: str = "</think>"
+    search_tags: tuple[str, str] = ("<search>", "</search>")
+    """Opening and closing tag of a query."""
+    answer_tags: tuple[str, str] = ("<answer>", "</answer>")
+    information_tags: tuple[str, str] = ("<information>", "</information>")
+    """Around passages."""
+    thought_tags: tuple[str, str] = ("<think>", "</think>")
     invalid_note: str
     """Feedback after a turn that holds neither a search nor an answer."""
     nothing_found: str = "Nothing was found."
@@ -100,28 +98,12 @@ class SearchProtocol:
     @property
     def stop(self) -> tuple[str, ...]:
         """Texts that end a turn."""
-        return (self.search_close, self.answer_close)
-
-    @property
-    def search_tags(self) -> tuple[str, str]:
-        """Opening and closing tag of a query."""
-        return (self.search_open, self.search_close)
-
-    @property
-    def answer_tags(self) -> tuple[str, str]:
-        """Opening and closing tag of an answer."""
-        return (self.answer_open, self.answer_close)
-
-    @property
-    def information_tags(self) -> tuple[str, str]:
-        """Opening and closing tag of passages."""
-        return (self.information_open, self.information_close)
+        return (self.search_tags[1], self.answer_tags[1])
 
     @property
     def tags(self) -> tuple[str, ...]:
         """All of them, the thought's at the end."""
-        thought = (self.think_open, self.think_close)
-        return (*self.search_tags, *self.answer_tags, *self.information_tags, *thought)
+        return (*self.search_tags, *self.answer_tags, *self.information_tags, *self.thought_tags)
 
     # What `agent/state.py`, a warm start and the trainer call. `ToolProtocol` has its own.
 
@@ -130,7 +112,7 @@ class SearchProtocol:
         return ControlTags(
             call=self.search_tags,
             answer=self.answer_tags,
-            thought=(self.think_open, self.think_close),
+            thought=self.thought_tags,
             foreign=self.information_tags,
             ends_outside=False,
         )
@@ -188,7 +170,8 @@ class SearchProtocol:
 
     @property
     def _around_passages(self) -> tuple[str, str]:
-        return self.separator + self.information_open, self.information_close + self.separator
+        opened, closed = self.information_tags
+        return self.separator + opened, closed + self.separator
 
     def said(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """Ids of a text of the model that came without ids: its control tags are tokens, all else is plain."""
@@ -271,8 +254,7 @@ SAPO = replace(
         "allowed. Once you know enough, put a short final answer between <answer> and </answer>, like this: <answer> "
         "Lisbon </answer>. Question: {question}\n"
     ),
-    information_open="<documents>",
-    information_close="</documents>",
+    information_tags=("<documents>", "</documents>"),
     max_turns=6,
 )
 """The interaction of Search Agent Policy Optimization (arXiv 2603.10069): that of Search-R1 with `<documents>` for
@@ -310,13 +292,13 @@ def parse_action(text: str, protocol: SearchProtocol) -> Action:
 
 def parse_turn(text: str, protocol: SearchProtocol) -> ParsedTurn:
     """`parse_action`, and the characters of the action."""
-    ends = sorted((protocol.search_close, protocol.answer_close), key=len, reverse=True)
+    ends = sorted((protocol.search_tags[1], protocol.answer_tags[1]), key=len, reverse=True)
     closing = re.search("|".join(map(re.escape, ends)), text)
     if closing is None:
-        opened = any(tag in text for tag in (protocol.search_open, protocol.answer_open))
+        opened = protocol.search_tags[0] in text or protocol.answer_tags[0] in text
         return Invalid("a tag is not closed" if opened else "neither a search nor an answer"), None
-    is_search = closing.group() == protocol.search_close
-    opening = protocol.search_open if is_search else protocol.answer_open
+    is_search = closing.group() == protocol.search_tags[1]
+    opening = (protocol.search_tags if is_search else protocol.answer_tags)[0]
     start = text.rfind(opening, 0, closing.start())
     if start < 0:
         return Invalid(f"{closing.group()} without {opening}"), None

@@ -204,7 +204,7 @@ class ToolProtocol(SearchProtocol):
         return ControlTags(
             call=tuple(tag for tag in (form.opening, *form.separator.split(_CALL_ID), form.closing) if tag),
             answer=(),
-            thought=(self.think_open, self.think_close),
+            thought=self.thought_tags,
             foreign=(),
             ends_outside=True,
             begins_thinking=form.opens_thought,
@@ -284,8 +284,9 @@ class ToolProtocol(SearchProtocol):
             thought = text[: span[0]].strip()
             text = f"{thought}\n{said}" if thought else said
         if self.format(tokenizer).opens_thought:
-            inside = text.removeprefix(self.think_open)
-            text = f"{self.think_close}\n{text}" if inside == text else inside
+            opened, closed = self.thought_tags
+            inside = text.removeprefix(opened)
+            text = f"{closed}\n{text}" if inside == text else inside
         return [*self.said(text, tokenizer), self.turn_end(tokenizer)]
 
     def encode_observation(self, text: str, tokenizer: Any, *, turn: Sequence[int] = ()) -> list[int]:

@@ -190,43 +190,6 @@ def normalized_golds(golds: Sequence[str]) -> list[str]:
     return [answer for gold in golds if (answer := normalize_answer(gold))]
 
 
-def searchr1_answer(text: str) -> str | None:
-    """The answer that Search-R1 (and ZeroSearch, LLDS) reads from prompt and response together, false positives kept.
-
-    The last pair of answer tags counts if there are two or more. The stock prompt holds two, an empty pair in the
-    instruction and an example, so that the rule never says None there: a rollout that ends without an answer is
-    scored as the prompt's example, and after the reminder that follows an invalid action as the word between the
-    reminder's tags. To re-read published numbers; nothing else in holdfast scores a text it did not generate.
-
-    >>> prompt = "Answer inside <answer> and </answer>, such as <answer> Lisbon </answer>. Question: Who?"
-    >>> searchr1_answer(prompt + "<think> I do not know </think>")
-    'Lisbon'
-    >>> searchr1_answer("<think> hm </think><answer> Mira </answer>") is None
-    True
-    """
-    # What `<answer>(.*?)</answer>` finds, without a look at the rest of the text for every tag that is not closed.
-    pairs, last, at = 0, "", text.find(_OPEN)
-    while at >= 0 and (end := text.find(_CLOSE, at)) >= 0:
-        pairs, last = pairs + 1, text[at + len(_OPEN) : end]
-        at = text.find(_OPEN, end)
-    return last.strip() if pairs > 1 else None
-
-
-_OPEN, _CLOSE = "<answer>", "</answer>"
-
-
-def searchr1_exact_match(text: str, golds: Sequence[str]) -> float:
-    """Search-R1's reward of prompt and response together: 1.0 or 0.0, equal empty texts included.
-
-    Raises as `exact_match`.
-
-    >>> searchr1_exact_match("<answer> and </answer> <answer> Lisbon </answer> Which city?", ["Lisbon"])
-    1.0
-    """
-    # The mode of a set that follows SQuAD 1.1 to the letter.
-    return exact_match(searchr1_answer(text), golds, mode="bamboogle")
-
-
 def _rule(mode: Mode) -> _Rule:
     try:
         return _RULES[mode]

@@ -135,6 +135,7 @@ def show(
         (hits,) = open_index(folder, model=model).search([query], k)
     preset = PRESETS[protocol]
     passages = format_hits(hits, title_quotes=preset.title_quotes) if hits else [preset.nothing_found]
-    out().print(f"{preset.information_open}{''.join(passages).strip()}{preset.information_close}")
+    opened, closed = preset.information_tags
+    out().print(f"{opened}{''.join(passages).strip()}{closed}")
     if hits:
         err().print("\n".join(f"{hit.score:9.4f}  {hit.document.id}" for hit in hits), style="dim")

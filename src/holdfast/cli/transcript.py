@@ -40,14 +40,9 @@ def parts_of(text: str, protocol: SearchProtocol = CLEAN) -> list[tuple[str, str
     >>> parts_of("<think> hm </think> <search> Orsa </search>")
     [('thinks', 'hm'), ('searches', 'Orsa')]
     """
-    kinds = {
-        protocol.think_open: "thinks",
-        protocol.search_open: "searches",
-        protocol.answer_open: "answers",
-        protocol.think_close: "says",
-        protocol.search_close: "says",
-        protocol.answer_close: "says",
-    }
+    pairs_of = {"thinks": protocol.thought_tags, "searches": protocol.search_tags, "answers": protocol.answer_tags}
+    kinds = {opened: kind for kind, (opened, _) in pairs_of.items()}
+    kinds |= {closed: "says" for _, closed in pairs_of.values()}
     tags = "|".join(map(re.escape, sorted(kinds, key=len, reverse=True)))
     first, *rest = re.split(f"({tags})", text)
     pairs = [("says", first), *((kinds[tag], part) for tag, part in zip(rest[::2], rest[1::2], strict=True))]
@@ -109,10 +104,11 @@ def show_observation(
     if isinstance(action, Call):
         show_line(console, "returns", _shortened(text))
         return
-    if not text.startswith(protocol.information_open) and not _PASSAGE.match(text) and text != protocol.nothing_found:
+    opened, closed = protocol.information_tags
+    if not text.startswith(opened) and not _PASSAGE.match(text) and text != protocol.nothing_found:
         show_line(console, "feedback", text)
         return
-    inner = text.removeprefix(protocol.information_open).removesuffix(protocol.information_close).strip()
+    inner = text.removeprefix(opened).removesuffix(closed).strip()
     passages = [f"{number} {title} · {_shortened(body)}" for number, title, body in _PASSAGE.findall(inner)]
     show_line(console, "finds", *(passages or [inner or protocol.nothing_found or "nothing"]))
 

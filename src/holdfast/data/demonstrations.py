@@ -156,5 +156,5 @@ def _answer_in(passages: Sequence[str], golds: Sequence[str]) -> str | None:
 
 def turn_text(thought: str, text: str, tags: tuple[str, str], protocol: SearchProtocol) -> str:
     """A turn that thinks, then writes a query or an answer in its tags."""
-    opened, closed = tags
-    return f"{protocol.think_open} {thought} {protocol.think_close}\n{opened} {text} {closed}"
+    (think, thought_end), (opened, closed) = protocol.thought_tags, tags
+    return f"{think} {thought} {thought_end}\n{opened} {text} {closed}"

@@ -25,7 +25,7 @@ Need = Literal[
 ]
 """What a method cannot work without. `recipe/needs.py` has the settings that take it away, and the sentences.
 
-* rollout advantages: one advantage for each rollout, not for each token, as a critic gives, or a method `by_action`;
+* rollout advantages: one advantage for each rollout, not for each token or action, as a critic and GiGPO give;
 * group advantages: advantages that compare the rollouts of a question;
 * negative rollouts: a weight above 0 of rollouts with A < 0;
 * drift: more than one optimizer step per rollout batch, so that the policy differs from the old one;
@@ -56,8 +56,6 @@ class Method(Section):
     """What it does, for the sentence that refuses it: "it compares the rollouts of a group"."""
     elsewhere: ClassVar[str] = "the host does not have this method"
     """Why other trainers do not have it. One that does, or has a reason of its own, says so in its file of `hosts/`."""
-    by_action: ClassVar[bool] = False
-    """Whether it gives each action an advantage of its own."""
     metrics: ClassVar[Mapping[str, str]] = {}
     """Name of each series that it logs -> meaning and unit."""
 
@@ -134,7 +132,6 @@ class GiGPO(Method):
     source: ClassVar = "GiGPO, [arXiv 2505.10978](https://arxiv.org/abs/2505.10978)"
     needs: ClassVar = frozenset({"group advantages"})
     acts_on: ClassVar = "it adds to advantages within groups"
-    by_action: ClassVar = True
     elsewhere: ClassVar = "its advantages are of whole rollouts"
 
 

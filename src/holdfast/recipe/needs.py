@@ -22,13 +22,13 @@ def _rollout_advantages(config: Config, method: Method) -> Missing | None:
             f"{method.acts_on}, but a critic gives each token its own advantage",
             "Set loss.advantage = 'grpo'",
         )
-    for other in config.loss.methods.used:
-        if other.by_action and other is not method:
-            return (
-                f"{other.table()}.on",
-                f"{method.acts_on}, but {other.name} gives each action its own advantage",
-                f"Set {other.table()}.on = false",
-            )
+    gigpo = config.loss.methods.gigpo
+    if gigpo.on and method is not gigpo:
+        return (
+            f"{gigpo.table()}.on",
+            f"{method.acts_on}, but {gigpo.name} gives each action its own advantage",
+            f"Set {gigpo.table()}.on = false",
+        )
     return None
 
 

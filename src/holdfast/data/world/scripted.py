@@ -98,7 +98,8 @@ def _script(
     seen: list[tuple[str, str, str]] = []
     entity, thought = question.hops[0].fact.subject, ""
     if rng.random() < scripts.malformed:
-        yield f"{protocol.think_open} the {question.hops[0].asked} of {entity} {protocol.think_close}\n"
+        opened, closed = protocol.thought_tags
+        yield f"{opened} the {question.hops[0].asked} of {entity} {closed}\n"
     if rng.random() < scripts.skip_search:
         yield turn("I know it.", "answer", _guess(question, rng))
         return
