@@ -47,9 +47,12 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
 
     Raises `ConfigError`, which names every problem at once.
     """
-    data: dict[str, Any] = {} if path is None else _with_bases(Path(path))
+    chosen: dict[str, Any] = {} if path is None else _with_bases(Path(path))
     values = settings.parse_overrides(overrides, Config)
-    _apply(data, values)
+    _apply(chosen, values)
+    data: dict[str, Any] = {}
+    for name, value in chosen.items():
+        settings.assign(data, name, value)
     config = validate(data, where="" if path is None else str(path), overridden=tuple(values))
     if config.run.code is not None:
         search_in(config.run.code)
@@ -72,7 +75,7 @@ def load_run(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def _with_bases(path: Path) -> dict[str, Any]:
-    """The tables of a file, on top of those of the recipe it extends, which may extend another."""
+    """The settings of a file by dotted name, on top of those of the recipe it extends, which may extend another."""
     files: dict[Path, dict[str, Any]] = {}
     named = ""
     while True:
@@ -118,48 +121,39 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """Put values by dotted name into tables. What belonged to a choice that they change is dropped first."""
+    """Put settings by dotted name into others. What belonged to a choice that they change is dropped first."""
     given = {name for name, value in values.items() if value is not None and value is not UNSET}
     if passages := given & PASSAGES:  # they are other ways to the passages than those of the recipe
-        for name in PASSAGES - passages:
-            settings.remove(data, name)
+        _drop(data, *(PASSAGES - passages))
     default = setting_values(Config())
     chosen = {name: default.get(name) if value is UNSET else value for name, value in values.items()}
-    is_of_world = settings.table(data, "data").get("train", "world") == "world"
-    if is_of_world and chosen.get("data.train", "world") != "world":
-        data.pop("world", None)  # the recipe is now for other questions
-        data.pop("faults", None)
-    if "data.train" in chosen:
-        _drop_other_questions(data, str(chosen["data.train"]))
+    train = data.get("data.train", "world")
+    if train == "world" and chosen.get("data.train", "world") != "world":
+        _drop(data, "world.", "faults.")  # the recipe is now for other questions
+    if "data.train" in chosen and is_factbook(str(train)) != is_factbook(str(chosen["data.train"])):
+        _drop(data, "data.dev", "data.test")
+        if is_factbook(str(data.get("warm_start.data"))):
+            _drop(data, "warm_start.data")
     if chosen.get("loss.advantage", "gae") != "gae":
-        data.pop("critic", None)  # the recipe has no critic now, whose alone these are
-        settings.remove(data, "reward.kl")
-    if "loss.penalty.name" in chosen:
-        penalty = settings.table(data, "loss.penalty")
-        if penalty.get("name", "llds") != chosen["loss.penalty.name"]:
-            penalty.clear()  # settings of another penalty
+        _drop(data, "critic.", "reward.kl")  # the recipe has no critic now, whose alone these are
+    penalty = data.get("loss.penalty.name", "llds")
+    if chosen.get("loss.penalty.name", penalty) != penalty:
+        _drop(data, "loss.penalty.")  # settings of another penalty
     if "protocol.preset" in chosen:
-        protocol = settings.table(data, "protocol")
-        former = PRESETS.get(str(protocol.get("preset", "clean")))
-        if former is not None and protocol.get("max_turns") == former.max_turns:
-            protocol.pop("max_turns", None)  # the default of the former preset, which a resolved recipe has
+        former = PRESETS.get(str(data.get("protocol.preset", "clean")))
+        if former is not None and data.get("protocol.max_turns") == former.max_turns:
+            _drop(data, "protocol.max_turns")  # the default of the former preset, which a resolved recipe has
         if chosen["protocol.preset"] != "tools":
-            protocol.pop("tools", None)
-    for dotted, value in values.items():
-        if value is UNSET:
-            settings.remove(data, dotted)
-        else:
-            settings.assign(data, dotted, value)
+            _drop(data, "protocol.tools")
+    data |= values
+    _drop(data, *(name for name, value in values.items() if value is UNSET))
 
 
-def _drop_other_questions(data: dict[str, Any], train: str) -> None:
-    """Drop dev and test questions, and the Factbook's demonstrations, where training moves to or from the Factbook."""
-    questions, warm_start = settings.table(data, "data"), settings.table(data, "warm_start")
-    if is_factbook(str(questions.get("train", "world"))) != is_factbook(train):
-        questions.pop("dev", None)
-        questions.pop("test", None)
-        if is_factbook(str(warm_start.get("data"))):
-            del warm_start["data"]
+def _drop(data: dict[str, Any], *names: str) -> None:
+    """Drop settings; a name that ends with a dot is a section."""
+    sections = tuple(name for name in names if name.endswith("."))
+    for name in [name for name in data if name in names or name.startswith(sections)]:
+        del data[name]
 
 
 def validate(data: Mapping[str, Any], *, where: str = "", overridden: Sequence[str] = ()) -> Config:

@@ -100,16 +100,6 @@ def assign(data: dict[str, Any], dotted: str, value: Any) -> None:
     data[key] = value
 
 
-def remove(data: dict[str, Any], dotted: str) -> None:
-    """Take a dotted name out of nested dicts, if it is there, and tables that are empty then: the one of a method would
-    switch it on."""
-    section, _, key = dotted.rpartition(".")
-    named = table(data, section)
-    named.pop(key, None)
-    if section and not named:
-        remove(data, section)
-
-
 TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
@@ -168,10 +158,3 @@ def _whole(text: str) -> int:
 
 def _example(info: FieldInfo) -> str:
     return "VALUE" if info.default is None or info.default == "" else str(info.default)
-
-
-def table(data: Any, section: str) -> dict[str, Any]:
-    """The table of a section in nested dicts; an empty one if the section is missing or is not a table."""
-    for part in section.split("."):
-        data = data.get(part) if isinstance(data, dict) else None
-    return data if isinstance(data, dict) else {}
