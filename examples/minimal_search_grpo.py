@@ -107,7 +107,7 @@ def make_minibatches(model: torch.nn.Module, groups: list[Group]) -> list[TokenB
 
 def loss_of(model: torch.nn.Module, mini: TokenBatch) -> tuple[torch.Tensor, float]:
     """The loss of a mini-batch; and the share of the tokens to be preserved that have become less likely."""
-    logprobs, _ = token_logprobs(model, mini.token_ids, mini.loss_mask)  # [B, T], 0 outside the loss mask
+    logprobs = token_logprobs(model, mini.token_ids, mini.loss_mask).logprobs  # [B, T], 0 outside the loss mask
     arguments = (logprobs, mini.old_logprobs, mini.advantages, mini.loss_mask)
     policy = clipped_policy_loss(*arguments)
     penalty = llds_penalty(*arguments, action_ids=mini.action_ids, gate="action")

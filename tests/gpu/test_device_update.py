@@ -64,7 +64,7 @@ def test_log_probs_and_entropy(device, model, autocast) -> None:
     expected = LanguageModel(model=exact, tokenizer=None).logprobs(batch.token_ids, batch.loss_mask, entropy=True)
     measured = LanguageModel(model=model.to(device), tokenizer=None, autocast_dtype=autocast)
     found = measured.logprobs(batch.token_ids.to(device), batch.loss_mask.to(device), entropy=True)
-    for there, here in zip(found, expected, strict=True):
+    for there, here in zip(found[:2], expected[:2], strict=True):
         assert there.dtype == torch.float32
         difference = (there.cpu() - here).abs().max()
         assert difference < PRECISION[autocast]

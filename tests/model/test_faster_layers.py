@@ -264,7 +264,7 @@ def a_batch(per_row: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 def results(model: Any, per_row: tuple[int, ...]) -> list[Tensor]:
     """Log-probs, then the gradient of each weight."""
     model.zero_grad()
-    found, entropy = token_logprobs(model, *a_batch(per_row), entropy=True)
+    found, entropy, _ = token_logprobs(model, *a_batch(per_row), entropy=True)
     assert entropy is not None
     (found.sum() + entropy.sum()).backward()
     return [found.detach(), *(p.grad.clone() for p in model.parameters())]
@@ -308,7 +308,7 @@ def test_only_what_is_read_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mixture_of_experts_is_computed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     experts = {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts": 4}
     model = a_model("Qwen2Moe", **experts).float()
-    picked, _ = token_logprobs(model, *a_batch((3, 12, 0, 7)))
+    picked = token_logprobs(model, *a_batch((3, 12, 0, 7))).logprobs
     monkeypatch.setattr(logprobs, "last_layer_where", lambda *_: nullcontext())
     torch.testing.assert_close(picked, token_logprobs(model, *a_batch((3, 12, 0, 7)))[0], atol=0, rtol=0)
 

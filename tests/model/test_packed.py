@@ -69,7 +69,7 @@ def a_batch() -> tuple[Tensor, Tensor]:
 def results(model: Any) -> list[Tensor]:
     """Log-probs and entropies, then the gradient of each trained weight."""
     model.zero_grad()
-    found, entropy = token_logprobs(model, *a_batch(), entropy=True)
+    found, entropy, _ = token_logprobs(model, *a_batch(), entropy=True)
     assert entropy is not None
     (found.sum() + entropy.square().sum()).backward()
     return [found.detach(), entropy.detach(), *(p.grad.clone() for p in model.parameters() if p.requires_grad)]
@@ -132,7 +132,7 @@ def test_the_states_that_predict_come_in_the_order_of_the_rows(monkeypatch: pyte
 def test_log_probs_over_the_samplers_mask_are_bit_for_bit_those_that_made_it() -> None:
     model, batch = a_model(), a_batch()
     made, mask = masked_logprobs(model, *batch, temperature=1.0, top_p=0.9, top_k=0)
-    again, _ = token_logprobs(model, *batch, sampling_mask=mask)
+    again = token_logprobs(model, *batch, sampling_mask=mask).logprobs
     assert torch.equal(made, again.detach())
 
 
@@ -198,9 +198,9 @@ def test_under_autocast_within_its_rounding(monkeypatch: pytest.MonkeyPatch) -> 
     model, batch = a_model().float(), a_batch()
     with torch.no_grad():
         with each_prefix_once(model):  # the numbers need not differ: on some CPUs they are equal to the last bit
-            together, _ = token_logprobs(model, *batch, autocast_dtype=torch.bfloat16)
+            together = token_logprobs(model, *batch, autocast_dtype=torch.bfloat16).logprobs
         as_rows(monkeypatch)
-        apart, _ = token_logprobs(model, *batch, autocast_dtype=torch.bfloat16)
+        apart = token_logprobs(model, *batch, autocast_dtype=torch.bfloat16).logprobs
     torch.testing.assert_close(together, apart, rtol=0, atol=0.03)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.model.language_model import LanguageModel
+from holdfast.model.logprobs import TokenLogprobs
 from holdfast.recipe import Loss, Sampling, Train
 from holdfast.train.learner import Learner, Reference
 from holdfast.train.objective import Objective
@@ -71,8 +72,8 @@ def double(model: Any) -> Callable[..., Any]:
 class Double(LanguageModel):
     """A model whose log-probs are `double`'s."""
 
-    def logprobs(self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False, **_: Any) -> Any:
-        return double(self.model)(token_ids, loss_mask, entropy)
+    def logprobs(self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False, **_: Any) -> TokenLogprobs:
+        return TokenLogprobs(*double(self.model)(token_ids, loss_mask, entropy), log_mass=None)
 
 
 def learner_of(

@@ -55,7 +55,7 @@ def test_equals_the_plain_forward(make_model: Callable[..., Any], kind: str) -> 
     model = make_model(family, **settings)
     ids, mask = ragged()
     with torch.no_grad():
-        logprobs, entropies = token_logprobs(model, ids, mask, temperature=temperature, entropy=True)
+        logprobs, entropies, _ = token_logprobs(model, ids, mask, temperature=temperature, entropy=True)
         expected, expected_entropies = plain(model, ids, mask, temperature)
     assert entropies is not None
     assert float(expected.min()) < -3  # the model has opinions, so that equality says something
@@ -70,7 +70,7 @@ def test_gradients_equal_the_plain_forwards(make_model: Callable[..., Any]) -> N
     grads = []
     for forward in (lambda m: token_logprobs(m, ids, mask, entropy=True), lambda m: plain(m, ids, mask, 1.0)):
         model = make_model()
-        logprobs, entropies = forward(model)
+        logprobs, entropies, *_ = forward(model)
         (weights * logprobs + weights.flip(0) * entropies).sum().backward()
         grads.append({name: p.grad for name, p in model.named_parameters()})
     for name, grad in grads[0].items():
@@ -98,7 +98,7 @@ def test_the_hook_goes_even_when_the_model_fails(make_model: Callable[..., Any])
 def test_nothing_sampled_is_zero_with_a_gradient(make_model: Callable[..., Any]) -> None:
     model = make_model()
     ids, _ = ragged()
-    logprobs, entropies = token_logprobs(model, ids, torch.zeros_like(ids, dtype=torch.bool), entropy=True)
+    logprobs, entropies, _ = token_logprobs(model, ids, torch.zeros_like(ids, dtype=torch.bool), entropy=True)
     assert entropies is not None
     (logprobs.sum() + entropies.sum()).backward()
     assert not logprobs.any() and not entropies.any()
@@ -139,8 +139,9 @@ def test_the_kept_log_probs_sum_to_one_and_are_those_of_every_later_pass(make_mo
     model, (ids, mask) = make_model(), ragged()
     with torch.no_grad():
         logprobs, sampling_mask = masked_logprobs(model, ids, mask, temperature=0.7, top_p=0.8, top_k=9)
-        again, entropies = token_logprobs(model, ids, mask, temperature=0.7, sampling_mask=sampling_mask, entropy=True)
-        whole, its_entropies = token_logprobs(model, ids, mask, temperature=0.7, entropy=True)
+        options: dict[str, Any] = {"temperature": 0.7, "entropy": True}
+        again, entropies, _ = token_logprobs(model, ids, mask, sampling_mask=sampling_mask, **options)
+        whole, its_entropies, _ = token_logprobs(model, ids, mask, **options)
         logits = model(input_ids=ids, use_cache=False).logits / 0.7
     assert torch.equal(logprobs, again) and torch.equal(entropies, its_entropies)
     assert bool((logprobs[mask] > whole[mask]).all()) and bool((logprobs[~mask] == 0).all())
@@ -174,7 +175,7 @@ def test_rows_of_a_batch_take_their_mask_along(recipe: Recipe) -> None:
     same = micro.select(torch.arange(len(micro))).sampling_mask
     assert part.sampling_mask is not None and micro.sampling_mask is not None and same is not None
     assert all(torch.equal(a, b) for a, b in zip(same.rows, micro.sampling_mask.rows, strict=True))
-    logprobs, _ = trainer.learner.logprobs(part.token_ids, part.loss_mask, sampling_mask=part.sampling_mask)
+    logprobs = trainer.learner.logprobs(part.token_ids, part.loss_mask, sampling_mask=part.sampling_mask).logprobs
     torch.testing.assert_close(logprobs.detach(), part.old_logprobs, atol=1e-5, rtol=1e-5)
     picked = micro.select(torch.tensor([row == short for row in range(len(micro))]))
     assert picked.sampling_mask is not None

@@ -333,8 +333,8 @@ def test_with_one_optimizer_step_it_acts_from_the_second_batch_on(recipe: Recipe
     batch = trainer.make_batch(second.groups)
     inputs = (batch.token_ids, batch.loss_mask)
     with torch.no_grad():
-        new, _ = now.logprobs(*inputs)
-        anchor, _ = LanguageModel(model=before, tokenizer=None).logprobs(*inputs)
+        new = now.logprobs(*inputs).logprobs
+        anchor = LanguageModel(model=before, tokenizer=None).logprobs(*inputs).logprobs
     penalty = llds_penalty(new, anchor, batch.advantages, batch.loss_mask, action_ids=batch.action_ids)
     expected = 0.2 * float(penalty.sum() / (batch.loss_mask & (batch.advantages >= 0)).sum())
     assert second.metrics["loss/penalty"] == pytest.approx(expected, rel=1e-3) and expected > 1e-5

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Answer, Group, Search, Status, Trajectory, Turn
 from holdfast.methods.penalties import LLDS, NLL, SAPO, NoPenalty
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.logprobs import token_logprobs
+from holdfast.model.logprobs import TokenLogprobs, token_logprobs
 from holdfast.recipe import Loss
 from holdfast.train.learner import Reference
 from holdfast.train.objective import Objective
@@ -86,7 +85,7 @@ def test_the_old_pass_puts_every_log_prob_where_its_row_is(make_model: Callable[
     minis, whole, entropy = learner_of(LanguageModel(model=model, tokenizer=None)).old_pass(batch, plan)
     assert whole.old_logprobs is not None
     with torch.no_grad():
-        expected, entropies = token_logprobs(model, batch.token_ids, batch.loss_mask, entropy=True)
+        expected, entropies, _ = token_logprobs(model, batch.token_ids, batch.loss_mask, entropy=True)
     torch.testing.assert_close(whole.old_logprobs, expected, atol=1e-5, rtol=1e-5)
     assert entropies is not None
     assert entropy == pytest.approx(float(entropies.sum() / batch.loss_mask.sum()), rel=1e-5)
@@ -174,11 +173,11 @@ def test_a_step_without_a_finite_gradient_is_skipped_and_counted(make_model: Cal
         passes = 0
 
         class Poisoned(LanguageModel):
-            def logprobs(self, *args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+            def logprobs(self, *args: Any, **options: Any) -> TokenLogprobs:
                 nonlocal passes
-                logprobs, entropies = LanguageModel.logprobs(self, *args, **options)
+                found = LanguageModel.logprobs(self, *args, **options)
                 passes += torch.is_grad_enabled()  # not the old pass
-                return logprobs * (math.inf if passes == poisoned else 1.0), entropies
+                return found._replace(logprobs=found.logprobs * (math.inf if passes == poisoned else 1.0))
 
         learner = learner_of(Poisoned(model=make_model(), tokenizer=None), lr=1e-2)
         minis, _, _ = learner.old_pass(batch, plan)
@@ -224,10 +223,10 @@ def test_a_mini_batch_without_contrast_moves_as_one_with_a_gradient_of_zero(
     passes: list[bool] = []
 
     class Counted(LanguageModel):
-        def logprobs(self, *args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
-            logprobs, entropies = LanguageModel.logprobs(self, *args, **options)
-            passes.append(logprobs.requires_grad)
-            return logprobs, entropies
+        def logprobs(self, *args: Any, **options: Any) -> TokenLogprobs:
+            found = LanguageModel.logprobs(self, *args, **options)
+            passes.append(found.logprobs.requires_grad)
+            return found
 
     def update() -> tuple[dict[str, float], Any]:
         passes.clear()

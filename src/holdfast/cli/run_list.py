@@ -94,9 +94,10 @@ def read_run(folder: Path) -> Run:
 
 def _read(folder: Path) -> Run:
     from holdfast.diagnose.readers.text import clean
-    from holdfast.recipe.settings import read_toml, table
+    from holdfast.recipe.settings import read_toml
 
-    named, planned = recipe_name(folder), table(read_toml(folder / CONFIG), "train").get("steps")
+    named, train = recipe_name(folder), read_toml(folder / CONFIG).get("train")
+    planned = train.get("steps") if isinstance(train, dict) else None
     steps, rewards = _last_steps(folder / METRICS)
     verdict = _closing(folder, planned if type(planned) is int else 0)
     written = max(path.stat().st_mtime for name in (CONFIG, METRICS, RESULTS) if (path := folder / name).exists())

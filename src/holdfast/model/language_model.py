@@ -17,7 +17,7 @@ from holdfast.base.environment import unreachable
 from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.base.stored import read_object
 from holdfast.model import models
-from holdfast.model.logprobs import token_logprobs
+from holdfast.model.logprobs import TokenLogprobs, token_logprobs
 from holdfast.model.onednn import use_onednn
 from holdfast.model.sampling import SamplingMask
 from holdfast.model.settings import Model
@@ -62,7 +62,8 @@ class LanguageModel:
         temperature: float = 1.0,
         entropy: bool = False,
         sampling_mask: SamplingMask | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+        mass_of: SamplingMask | None = None,
+    ) -> TokenLogprobs:
         """`token_logprobs` of this model, in its precision."""
         return token_logprobs(
             self.model,
@@ -71,6 +72,7 @@ class LanguageModel:
             temperature=temperature,
             entropy=entropy,
             sampling_mask=sampling_mask,
+            mass_of=mass_of,
             autocast_dtype=self.autocast_dtype,
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,6 +58,17 @@ def hidden_states(model: CausalLM) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
+class TokenLogprobs(NamedTuple):
+    """`[B, T]` each, in float32 and nats, 0 where the loss mask is False."""
+
+    logprobs: Tensor
+    """log p(token | everything before it) under logits / temperature."""
+    entropy: Tensor | None
+    """Of the whole distribution; None unless asked for."""
+    log_mass: Tensor | None
+    """How likely the tokens of a mask are together; None unless asked for."""
+
+
 def token_logprobs(
     model: CausalLM,
     token_ids: Tensor,
@@ -65,58 +77,31 @@ def token_logprobs(
     temperature: float = 1.0,
     entropy: bool = False,
     sampling_mask: SamplingMask | None = None,
+    mass_of: SamplingMask | None = None,
     autocast_dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """log p(token | everything before it) under logits / temperature, in float32.
+) -> TokenLogprobs:
+    """Log-probs of sampled tokens, and what else is asked for.
 
     Args:
         token_ids: `[B, T]`, padded on the right.
         loss_mask: `[B, T]` bool, the sampled tokens.
-        entropy: also return the entropy (nats) of the whole distribution at each sampled token.
+        entropy: also of each sampled token the entropy.
         sampling_mask: normalise over these tokens alone. None: over the vocabulary.
-
-    Returns:
-        log-probs `[B, T]`, 0 where the mask is False; entropies `[B, T]` likewise, or None.
+        mass_of: also the log-probability of all these tokens together.
     """
     scaled = _scaled_logits(model, token_ids, loss_mask, temperature, autocast_dtype)
     targets = token_ids[:, 1:][loss_mask[:, 1:]]
     # Not log_softmax: that would hold a second [N, V] tensor for the backward pass.
     normaliser = scaled.logsumexp(-1) if sampling_mask is None else sampling_mask.logsumexp(scaled)
-    picked = scaled.gather(-1, targets[:, None])[:, 0] - normaliser
-    logprobs = _scatter(picked, loss_mask)
-    if not entropy:
-        return logprobs, None
+    logprobs = _scatter(scaled.gather(-1, targets[:, None])[:, 0] - normaliser, loss_mask)
+    if not entropy and mass_of is None:
+        return TokenLogprobs(logprobs, None, None)
     whole = normaliser if sampling_mask is None else scaled.logsumexp(-1)
-    return logprobs, _scatter(_entropy(scaled, whole), loss_mask)
-
-
-def logprobs_and_mass(
-    model: CausalLM,
-    token_ids: Tensor,
-    loss_mask: Tensor,
-    sampling_mask: SamplingMask,
-    *,
-    temperature: float = 1.0,
-    entropy: bool = False,
-    autocast_dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """`token_logprobs` over the vocabulary, and how likely the tokens of a sampling mask are together.
-
-    Returns:
-        log-probs `[B, T]`; entropies `[B, T]`, or None; log-probabilities of the mask `[B, T]`, in nats. All are 0
-        where the loss mask is False.
-    """
-    scaled = _scaled_logits(model, token_ids, loss_mask, temperature, autocast_dtype)
-    targets = token_ids[:, 1:][loss_mask[:, 1:]]
-    whole = scaled.logsumexp(-1)
-    logprobs = _scatter(scaled.gather(-1, targets[:, None])[:, 0] - whole, loss_mask)
-    mass = _scatter(sampling_mask.logsumexp(scaled) - whole, loss_mask)
-    return logprobs, _scatter(_entropy(scaled, whole), loss_mask) if entropy else None, mass
-
-
-def _entropy(logits: Tensor, normaliser: Tensor) -> Tensor:
-    """[N], in nats."""
-    return normaliser - ((logits - normaliser[:, None]).exp() * logits).sum(-1)
+    mass = None if mass_of is None else _scatter(mass_of.logsumexp(scaled) - whole, loss_mask)
+    if not entropy:
+        return TokenLogprobs(logprobs, None, mass)
+    each = whole - ((scaled - whole[:, None]).exp() * scaled).sum(-1)
+    return TokenLogprobs(logprobs, _scatter(each, loss_mask), mass)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast.agent.batch import TokenBatch
 from holdfast.methods.nthr import nthr_factors, output_layer, rows_for_nthr
 from holdfast.model.language_model import LanguageModel
-from holdfast.model.logprobs import hidden_states, log_distributions, logprobs_and_mass, masked_logprobs
+from holdfast.model.logprobs import TokenLogprobs, hidden_states, log_distributions, masked_logprobs
 from holdfast.model.packed import packable
 from holdfast.model.sampling import SamplerRatios, SamplingMask
 from holdfast.model.support import give_back_memory
@@ -111,15 +111,16 @@ class Learner:
         *,
         entropy: bool = False,
         sampling_mask: SamplingMask | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Log-probs `[B, T]` of sampled tokens under the present weights, at the temperature of the sampler;
-        with `entropy` also entropies `[B, T]`, in nats."""
+        mass_of: SamplingMask | None = None,
+    ) -> TokenLogprobs:
+        """`token_logprobs` under the present weights, at the temperature of the sampler."""
         return self.language_model.logprobs(
             token_ids,
             loss_mask,
             temperature=self.sampling.temperature,
             entropy=entropy,
             sampling_mask=sampling_mask,
+            mass_of=mass_of,
         )
 
     @torch.no_grad()
@@ -169,19 +170,15 @@ class Learner:
     ) -> tuple[TokenBatch, dict[int, Tensor]]:
         """With log-probs and entropies under the weights as they are, over the whole vocabulary; and, for each row of
         the batch that is `scored`, float [n, d], the states that predict its n sampled tokens."""
-        log_mass = None
         nothing: AbstractContextManager[list[Tensor]] = nullcontext([])
         with hidden_states(self.language_model.model) if any(scored) else nothing as states:
-            if misplaced is None:
-                old, entropy = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True)
-            else:
-                wanted = misplaced.select(rows).to(micro.token_ids.device)
-                old, entropy, log_mass = self._logprobs_and_mass(micro, wanted, entropy=True)
+            wanted = None if misplaced is None else misplaced.select(rows).to(micro.token_ids.device)
+            old, entropy, mass = self.logprobs(micro.token_ids, micro.loss_mask, entropy=True, mass_of=wanted)
         hidden: dict[int, Tensor] = {}
         for of_micro in states:
             by_row = of_micro.split(micro.loss_mask[:, 1:].sum(-1).tolist())
             hidden |= {row: state.clone() for row, state in zip(rows, by_row, strict=True) if scored[row]}
-        return replace(micro, old_logprobs=old, old_entropy=entropy, misplaced=log_mass), hidden
+        return replace(micro, old_logprobs=old, old_entropy=entropy, misplaced=mass), hidden
 
     def _sampler_pass(self, micro: TokenBatch, sampler: SamplersWeights | None) -> TokenBatch:
         """With what the sampler could draw: the loss is over it, or methods read its log-mass."""
@@ -258,8 +255,7 @@ class Learner:
             self.optimizer.zero_grad(set_to_none=True)
             for rows in parts:
                 micro = batch.select(rows).trim()
-                logprobs, _ = self.logprobs(micro.token_ids, micro.loss_mask)
-                loss = -logprobs.sum() / tokens
+                loss = -self.logprobs(micro.token_ids, micro.loss_mask).logprobs.sum() / tokens
                 loss.backward()
                 total += float(loss.detach())
             clipped_step(self.optimizer, self.parameters, self._train.grad_clip)
@@ -269,27 +265,10 @@ class Learner:
     def _current(self, micro: TokenBatch) -> tuple[TokenBatch, Tensor, Tensor | None]:
         """The batch, with `log_mass` if a method needs it; log-probs `[B, T]` of the loss under the present weights;
         entropies, if the loss has them."""
-        entropy = self.objective.loss.entropy_coef != 0
-        if micro.old_log_mass is None:
-            mask = micro.sampling_mask
-            return micro, *self.logprobs(micro.token_ids, micro.loss_mask, entropy=entropy, sampling_mask=mask)
-        assert micro.sampling_mask is not None
-        logprobs, entropies, mass = self._logprobs_and_mass(micro, micro.sampling_mask, entropy=entropy)
+        entropy, mask = self.objective.loss.entropy_coef != 0, micro.sampling_mask
+        masks = {"sampling_mask": mask} if micro.old_log_mass is None else {"mass_of": mask}
+        logprobs, entropies, mass = self.logprobs(micro.token_ids, micro.loss_mask, entropy=entropy, **masks)
         return replace(micro, log_mass=mass), logprobs, entropies
-
-    def _logprobs_and_mass(
-        self, micro: TokenBatch, mask: SamplingMask, *, entropy: bool
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """`logprobs`, and the log-probability `[B, T]` of all tokens of `mask` together."""
-        return logprobs_and_mass(
-            self.language_model.model,
-            micro.token_ids,
-            micro.loss_mask,
-            mask,
-            temperature=self.sampling.temperature,
-            entropy=entropy,
-            autocast_dtype=self.language_model.autocast_dtype,
-        )
 
     @torch.no_grad()
     def batch_logprobs(self, batch: TokenBatch, plan: Plan) -> Tensor:

@@ -182,7 +182,7 @@ def warm_start(
             loss, tokens = 0.0, sum(sum(row.loss_mask) for row in rows)
             for part in _micro_batches(rows, settings, micro_batch_tokens, device):
                 ids, mask = pad(part, pad_token_id, device)
-                logprobs, _ = language_model.logprobs(ids, mask)
+                logprobs = language_model.logprobs(ids, mask).logprobs
                 share = -logprobs.sum() / tokens
                 share.backward()
                 loss += float(share.detach())

@@ -17,6 +17,7 @@ from holdfast.agent.trajectory import Action, Answer, Group, Search, Status, Tra
 from holdfast.data.questions import Example
 from holdfast.data.world.model import build_tokenizer
 from holdfast.evaluate.probes import Rollouts, Subject
+from holdfast.model.logprobs import TokenLogprobs
 from holdfast.recipe import load, validate
 from holdfast.train.listener import Listener
 from holdfast.train.run import train
@@ -69,12 +70,10 @@ class Coin(torch.nn.Module):
         super().__init__()
         self.logits = torch.nn.Parameter(torch.tensor([heads, 1 - heads]).log())
 
-    def logprobs(
-        self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False, **_: Any
-    ) -> tuple[Tensor, Tensor | None]:
+    def logprobs(self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False, **_: Any) -> TokenLogprobs:
         every = self.logits.log_softmax(0)
-        spread = -(every.exp() * every).sum()
-        return torch.where(loss_mask, every[token_ids], 0.0), torch.where(loss_mask, spread, 0.0) if entropy else None
+        spread = torch.where(loss_mask, -(every.exp() * every).sum(), 0.0) if entropy else None
+        return TokenLogprobs(torch.where(loss_mask, every[token_ids], 0.0), spread, None)
 
 
 @pytest.fixture

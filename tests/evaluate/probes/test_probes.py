@@ -172,7 +172,7 @@ def test_the_reference_is_the_policy_the_run_started_from(trained: Path) -> None
     token_ids = torch.tensor([[5, 6, 7, 8]])
     mask = torch.tensor([[False, True, True, True]])
     with torch.no_grad():
-        now, _ = subject.language_model.logprobs(token_ids, mask)
+        now = subject.language_model.logprobs(token_ids, mask).logprobs
     with torch.no_grad(), subject.reference.in_place():
         start = subject.language_model.logprobs(token_ids, mask)[0]
     assert not torch.allclose(now, start)

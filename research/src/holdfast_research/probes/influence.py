@@ -339,7 +339,7 @@ class GroupStep:
         batch, z = self.batch, int(self.batch.loss_mask.sum())
         for rows in itertools.chain.from_iterable(self._plan):
             micro = batch.select(rows).trim()
-            logprobs, _ = self._learner.logprobs(micro.token_ids, micro.loss_mask)
+            logprobs = self._learner.logprobs(micro.token_ids, micro.loss_mask).logprobs
             (-(micro.advantages * logprobs).sum() / z).backward()
 
     @torch.no_grad()
