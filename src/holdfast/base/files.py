@@ -106,6 +106,14 @@ def is_locked(path: Path) -> bool:
         return False
 
 
+def is_pipe(path: str | Path) -> bool:
+    """Whether this is a named pipe, which can be read only once."""
+    try:
+        return Path(path).is_fifo()
+    except (OSError, ValueError):  # reading the path reports why
+        return False
+
+
 def size_text(count: float) -> str:
     """A number of bytes for people.
 

@@ -106,7 +106,7 @@ def diagnose(
     if page is not None:
         _write_page(page, runs)
         (out() if form == "text" else err()).print(f"Wrote {page}", soft_wrap=True)
-    if any(_fails(diagnosis, fail_on) for _, diagnosis, *_ in runs):
+    if fail_on != "never" and any(one.findings or (one.notes and fail_on == "note") for _, one, *_ in runs):
         raise typer.Exit(1)
 
 
@@ -156,10 +156,6 @@ def _print_differences(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose
         typer.echo(comparison_as_markdown(runs, comparison), nl=False)
     else:
         show_differences(out(), runs, comparison, verbose=verbose)
-
-
-def _fails(diagnosis: Diagnosis, fail_on: FailOn) -> bool:
-    return fail_on != "never" and bool(diagnosis.findings or (diagnosis.notes and fail_on == "note"))
 
 
 def report(

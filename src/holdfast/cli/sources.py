@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from holdfast.base.errors import ConfigError, DataError
+from holdfast.base.files import is_pipe
 from holdfast.cli.runs import in_runs
 from holdfast.cli.terminal import err, program
 
@@ -50,10 +51,7 @@ def given_names(options: Sequence[str] | None) -> dict[str, str]:
 
 def is_stream(source: str) -> bool:
     """Whether it is standard input or a named pipe, which can be read only once."""
-    try:
-        return source == STDIN or Path(source).is_fifo()
-    except (OSError, ValueError):  # reading the path reports why
-        return False
+    return source == STDIN or is_pipe(source)
 
 
 def path_of(source: str) -> Path | None:

@@ -182,7 +182,8 @@ def ircot(question: str, limits: Limits) -> Conversation:
     A sentence that only concludes ("So …", arithmetic) is not a query. The chain ends with a sentence that gives the
     answer, after `limits.sentences`, or with an empty reply. Then one more call reads all collected passages.
     """
-    collected = list((yield search(_without_question_words(question)))[: limits.paragraphs])
+    query = " ".join(_QUESTION_WORDS.sub(" ", question).split()) or question
+    collected = list((yield search(query))[: limits.paragraphs])
     sentences: list[str] = []
     while len(sentences) < limits.sentences:
         answer_start = "".join(f" {sentence}" for sentence in sentences)
@@ -196,7 +197,7 @@ def ircot(question: str, limits: Limits) -> Conversation:
         sentences.append(sentence)
         if _ANSWERS.search(sentence):
             break
-        if not _only_concludes(sentence):
+        if not (_CONCLUDES.match(sentence) or _ARITHMETIC.search(sentence)):
             known = {hit.document.id for hit in collected}
             new = [hit for hit in (yield search(sentence)) if hit.document.id not in known]
             collected += new[: limits.paragraphs - len(collected)]
@@ -305,14 +306,6 @@ _ANSWERS = re.compile(r"\banswer is\b", re.I)
 _QUESTION_WORDS = re.compile(r"\b(?:who|whom|whose|what|when|where|which|why|how)\b", re.I)
 _CONCLUDES = re.compile(r"(?:thus|so|therefore|hence|accordingly|consequently)\b", re.I)
 _ARITHMETIC = re.compile(r"\d\s*[-+*/=]\s*\d")
-
-
-def _only_concludes(sentence: str) -> bool:
-    return bool(_CONCLUDES.match(sentence) or _ARITHMETIC.search(sentence))
-
-
-def _without_question_words(question: str) -> str:
-    return " ".join(_QUESTION_WORDS.sub(" ", question).split()) or question
 
 
 def _query_in(text: str) -> str | None:

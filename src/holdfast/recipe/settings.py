@@ -9,8 +9,6 @@ from os.path import exists, isdir
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic.fields import FieldInfo
-
 from holdfast.base import stored
 from holdfast.base.errors import ConfigError
 from holdfast.base.refusals import unknown
@@ -83,7 +81,8 @@ def split_overrides(arguments: Sequence[str], root: Root) -> Iterator[tuple[str,
             elif may_stand_alone:
                 text = "true"
             else:
-                raise ConfigError(f"--{name} needs a value; write --{name} {_example(info)}")
+                example = "VALUE" if info.default is None or info.default == "" else info.default
+                raise ConfigError(f"--{name} needs a value; write --{name} {example}")
         yield name, text, words
 
 
@@ -154,7 +153,3 @@ def _whole(text: str) -> int:
         if not number.is_integer():
             raise
         return int(number)
-
-
-def _example(info: FieldInfo) -> str:
-    return "VALUE" if info.default is None or info.default == "" else str(info.default)

@@ -43,14 +43,11 @@ class LiveReport(Listener):
         try:
             _write(self._run_dir, live)
         except Exception as error:
-            self._note_once(f"{REPORT} was not written: {error}")
+            if (message := f"{REPORT} was not written: {error}") not in self._noted:
+                self._noted.add(message)
+                self._note(message)
         finished = self._clock()
         self._due = finished + (finished - started) / SHARE
-
-    def _note_once(self, message: str) -> None:
-        if message not in self._noted:
-            self._noted.add(message)
-            self._note(message)
 
 
 def _write(run_dir: Path, live: bool) -> None:

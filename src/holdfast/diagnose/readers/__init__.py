@@ -13,6 +13,7 @@ from typing import IO
 import numpy as np
 
 from holdfast.base.errors import DataError
+from holdfast.base.files import is_pipe
 from holdfast.diagnose.log import REWARDS, Log, Series
 from holdfast.diagnose.readers.columns import series_of
 from holdfast.diagnose.readers.find import READABLE, find_logs
@@ -60,17 +61,10 @@ def read_logs(path: str | Path, names: Mapping[str, str] | None = None) -> tuple
         return _at_service(str(path), given)
     if str(path) == "-":
         return _from_pipe(sys.stdin.buffer, "standard input", given)
-    if _is_pipe(Path(path)):
+    if is_pipe(path):
         with Path(path).open("rb") as pipe:
             return _from_pipe(pipe, str(path), given)
     return _logs_at(Path(path), given)
-
-
-def _is_pipe(path: Path) -> bool:
-    try:
-        return path.is_fifo()
-    except (OSError, ValueError):  # reading the path reports why
-        return False
 
 
 def _from_pipe(pipe: IO[bytes], name: str, given: Mapping[str, str]) -> tuple[Log, ...]:

@@ -181,12 +181,9 @@ def _carefully(text: str) -> Any:
         return _decode(_WORDS.sub(lambda m: m[1] + _JSON[m[2]], text.replace("'", '"')))[0]
     with suppress(ValueError, SyntaxError, RecursionError, MemoryError, TypeError), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of escapes in the texts of a dict
-        return ast.literal_eval(_WORDS.sub(lambda m: _literal(m[1], m[2]), text))
+        words = {"nan": "'nan'", "inf": "1e999", "-inf": "-1e999"}
+        return ast.literal_eval(_WORDS.sub(lambda m: words.get(m[0], words.get(m[2], m[2])), text))
     return None
-
-
-def _literal(sign: str, word: str) -> str:
-    return {"nan": "'nan'", "inf": f"{sign}1e999"}.get(word, word)
 
 
 def _read(file: LogFile, tally: Tally) -> list[Raw]:

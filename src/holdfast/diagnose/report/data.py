@@ -45,7 +45,8 @@ def page_data(runs: Sequence[ReportedRun], *, whole: bool = False) -> dict[str, 
     charts = charts_for(names, named)
     most = max(_FEWEST, min(_MOST, _POINTS // len(runs)))
     most_more = max(_FEWEST_MORE, min(_MOST_MORE, _POINTS_MORE // len(runs)))
-    rollouts = rollouts_json([run.rollouts for run in runs], [_steps_of_findings(run) for run in runs], whole=whole)
+    steps = [sorted({finding.step for finding in run.diagnosis.findings}) for run in runs]
+    rollouts = rollouts_json([run.rollouts for run in runs], steps, whole=whole)
     drawn = [_chart(chart, runs, most) for chart in charts]
     drawn.insert([chart.id for chart in charts].index("displacement") + 1, samples_chart(runs))
     drawn.append(seconds_chart(runs, most))
@@ -56,10 +57,6 @@ def page_data(runs: Sequence[ReportedRun], *, whole: bool = False) -> dict[str, 
         "packs": packed(rollouts),
         "rollouts": rollouts,
     }
-
-
-def _steps_of_findings(run: ReportedRun) -> list[int]:
-    return sorted({finding.step for finding in run.diagnosis.findings})
 
 
 def _run(run: ReportedRun, index: int) -> dict[str, Any]:
