@@ -15,8 +15,8 @@ import pytest
 
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.cli.recipes import find as find_recipe
+from holdfast.evaluate.folder import RESULTS, SETTINGS
 from holdfast.evaluate.results import GENERAL_SETS, MULTI_HOP_SETS, results_of
-from holdfast.evaluate.state import RESULTS, SETTINGS
 from holdfast.recipe import load
 from holdfast_research.jobs import TrainingJob
 from holdfast_research.methods import words as setting_words

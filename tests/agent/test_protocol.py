@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.agent.env import format_hits
+from holdfast.agent.observations import format_hits
 from holdfast.agent.protocol import CLEAN, SEARCH_R1, parse_action, parse_turn, render_prompt
 from holdfast.agent.trajectory import Answer, Invalid, Search
 from holdfast.base.errors import ConfigError

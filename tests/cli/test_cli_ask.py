@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.agent.agent import SearchAgent
-from holdfast.agent.env import format_hits
+from holdfast.agent.observations import format_hits
 from holdfast.agent.protocol import CLEAN, SEARCH_R1
 from holdfast.cli import ask
 from holdfast.cli.transcript import show_observation

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.main import app
 from holdfast.diagnose.readers import read_log
-from holdfast.evaluate.state import OVER_TRAINING
+from holdfast.evaluate.folder import OVER_TRAINING
 from holdfast.train.run import train
 
 from .whole_runs import Recipe

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.base import run_folder
-from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra
+from holdfast.base.errors import CheckpointError, MissingExtra
 from holdfast.base.files import is_locked
 from holdfast.base.run_folder import FINAL_EVALUATION, list_checkpoints, step_folder
 from holdfast.data.factbook import load_questions
@@ -279,10 +278,3 @@ def test_a_folder_is_a_runs_own_while_its_start_is_made(
         with pytest.raises(Killed):
             begin(folder)
         assert not is_locked(folder / "config.toml")
-
-
-def test_two_processes_do_not_share_a_folder(unfinished: Path) -> None:
-    other = pytest.raises(ConfigError, match=r"another process is training in .*run\. Wait for it or stop it")
-    with run_folder.writing(unfinished), other:
-        resume(unfinished)
-    resume(unfinished)

@@ -22,7 +22,7 @@ from typing import Any, Self
 from holdfast import __version__
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import CONFIG, METRICS, RESULTS, is_finished, is_run
-from holdfast.evaluate.state import RESULTS as EVALUATED
+from holdfast.evaluate.folder import RESULTS as EVALUATED
 from holdfast.recipe import Config, absolute, load, setting_values
 from holdfast.train.start_cache import shipped_start
 from holdfast_research.methods import Settings, words

@@ -22,7 +22,7 @@ from typing import Any, get_type_hints
 
 from holdfast.adapters.trl_search import dataset_of, reward_functions
 from holdfast.agent.calling import begin
-from holdfast.agent.env import format_hits
+from holdfast.agent.observations import format_hits
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.rewards import EM
 from holdfast.agent.tools import NATIVE, ToolProtocol, final_answer

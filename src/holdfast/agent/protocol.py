@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.env import Observation, fit, format_hits
+from holdfast.agent.observations import Observation, fit, format_hits
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.model.chat_template import ChatTemplate

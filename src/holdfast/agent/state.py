@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.agent.env import Observation
+from holdfast.agent.observations import Observation
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.tools import ToolProtocol
 from holdfast.agent.trajectory import Answer, Call, Read, Search, Status, ToolResult, Trajectory, Turn

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from holdfast.agent.calling import SEARCH, Tool, problem_of, tool_named
-from holdfast.agent.env import Observation, fit, format_hits
+from holdfast.agent.observations import Observation, fit, format_hits
 from holdfast.agent.protocol import (
     CLEAN,
     R1,

@@ -283,7 +283,7 @@ def _checkpoints(which: str, model: str, server: str | None) -> list[str]:
 def _show_training(by_step: dict[str, dict[str, Any]], folder: Path) -> None:
     """EM of each set by step, also as a log that `holdfast report` draws."""
     from holdfast.base.jsonl import write_jsonl
-    from holdfast.evaluate.state import OVER_TRAINING
+    from holdfast.evaluate.folder import OVER_TRAINING
 
     scores = {
         step: {title: row.get("em") for title, row in [*results["sets"].items(), ("mean of sets", results["macro"])]}

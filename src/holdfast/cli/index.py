@@ -126,7 +126,7 @@ def show(
     [cyan]holdfast index show my-index "Which river flows through Orsa?"[/cyan]
     """
     with train_extra("loading"):
-        from holdfast.agent.env import format_hits
+        from holdfast.agent.observations import format_hits
         from holdfast.agent.tools import PRESETS
         from holdfast.retrieval import open_index
 

@@ -135,7 +135,7 @@ def measure(
 
     with train_extra("loading PyTorch and transformers"):
         import holdfast.evaluate.probes as probes
-        from holdfast.evaluate.state import write_json
+        from holdfast.evaluate.folder import write_json
 
     console = out()
     name, default_folder, model_tag, opened = _source(asked)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.agent.env import allot
+from holdfast.agent.observations import allot
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.searching import search_patiently
 from holdfast.base.errors import DataError

@@ -17,7 +17,7 @@ from holdfast.base.environment import versions
 from holdfast.base.errors import DataError
 from holdfast.data.catalogue import GENERAL, MULTI_HOP
 from holdfast.data.questions import Example
-from holdfast.evaluate.state import FAILED, FORMAT, ROWS, read_results, read_whole_rows
+from holdfast.evaluate.folder import FAILED, FORMAT, ROWS, read_results, read_whole_rows
 
 ONE_HOP, TWO_HOP = "world-1hop", "world-2hop"
 """The sets of the bundled world's questions."""

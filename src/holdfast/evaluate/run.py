@@ -25,11 +25,11 @@ from holdfast.base.scoring import MODES, Mode, exact_match, f1, in_passages, sub
 from holdfast.data.files import unmatched
 from holdfast.data.questions import Example
 from holdfast.evaluate.agents import Attempt, PromptEncoder, converse, run_search_agent
+from holdfast.evaluate.folder import FAILED, EvalFolder, Row
 from holdfast.evaluate.methods import LIMITS, SINGLE_HOP_LIMITS, Method
 from holdfast.evaluate.model import EvaluatedModel, agent_protocol, fitted, refuse_unfit
 from holdfast.evaluate.questions import digest
 from holdfast.evaluate.results import MULTI_HOP_SETS, results_of, set_of
-from holdfast.evaluate.state import FAILED, EvalFolder, Row
 from holdfast.model.policy import rollout_seed
 from holdfast.train.listener import Listener
 

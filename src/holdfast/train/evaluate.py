@@ -22,7 +22,7 @@ CHUNK = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationSums:
     """What an evaluation has found so far, as sums over rollouts."""
 
     questions: int = 0
@@ -67,21 +67,21 @@ class Evaluator:
     def __call__(
         self,
         examples: Sequence[Example],
-        partial: Evaluation | None = None,
-        keep: Callable[[Evaluation], None] | None = None,
-    ) -> Evaluation:
+        partial: EvaluationSums | None = None,
+        keep: Callable[[EvaluationSums], None] | None = None,
+    ) -> EvaluationSums:
         """Roll out every question `samples` times and once greedily.
 
         Continues `partial`, an evaluation of the same questions that was stopped. `keep` is called after every chunk.
         """
-        evaluation = partial or Evaluation()
+        evaluation = partial or EvaluationSums()
         while evaluation.questions < len(examples):
             evaluation = self._evaluate_chunk(evaluation, examples[evaluation.questions :][:CHUNK])
             if keep is not None:
                 keep(evaluation)
         return evaluation
 
-    def _evaluate_chunk(self, before: Evaluation, examples: Sequence[Example]) -> Evaluation:
+    def _evaluate_chunk(self, before: EvaluationSums, examples: Sequence[Example]) -> EvaluationSums:
         sampled = self._rollouts(self._sampled, examples, self._samples)
         greedy = self._rollouts(self._greedy, examples, 1)
         new: dict[str, float] = {"rollouts": len(sampled) + len(greedy)}
@@ -93,7 +93,7 @@ class Evaluator:
                 new[part + suffix] = sum(t.reward_parts[part] for t in scored)
             if not suffix:
                 new["searches"] = sum(t.searches for t in scored)
-        return Evaluation(
+        return EvaluationSums(
             before.questions + len(examples),
             {name: before.sums.get(name, 0) + value for name, value in new.items()},
             before.samples or samples_of(sampled[:: self._samples], examples),
@@ -118,10 +118,10 @@ class KeptEvaluations:
 
     def run(
         self, name: str, evaluator: Evaluator, questions: Sequence[Example], advance: Callable[[int], None]
-    ) -> Evaluation:
+    ) -> EvaluationSums:
         """The evaluation of this name, as far as it is missing. `advance` gets the number of finished questions."""
 
-        def keep(evaluation: Evaluation) -> None:
+        def keep(evaluation: EvaluationSums) -> None:
             self._keep(name, evaluation)
             advance(evaluation.questions)
 
@@ -133,11 +133,11 @@ class KeptEvaluations:
         """Delete the file, once the results are written."""
         self._path.unlink(missing_ok=True)
 
-    def _keep(self, name: str, evaluation: Evaluation) -> None:
+    def _keep(self, name: str, evaluation: EvaluationSums) -> None:
         self._kept[name] = evaluation
         values = {"settings": self._settings} | {name: asdict(kept) for name, kept in self._kept.items()}
         write_whole(self._path, json.dumps(values, ensure_ascii=False))
 
 
-def _evaluation(values: Mapping[str, Any]) -> Evaluation:
-    return Evaluation(values["questions"], values["sums"], tuple(map(read_sample, values["samples"])))
+def _evaluation(values: Mapping[str, Any]) -> EvaluationSums:
+    return EvaluationSums(values["questions"], values["sums"], tuple(map(read_sample, values["samples"])))

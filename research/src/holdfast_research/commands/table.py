@@ -129,7 +129,7 @@ def _blocks(results: Sequence[dict[str, Any]], published: Sequence[str], against
 
 def _read(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """The results in some folders, at any depth; those of training are passed over."""
-    from holdfast.evaluate.state import RESULTS, SETTINGS, read_results
+    from holdfast.evaluate.folder import RESULTS, SETTINGS, read_results
 
     results = []
     for folder in folders:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.errors import ConfigError
-from holdfast.evaluate.state import write_json
+from holdfast.evaluate.folder import write_json
 from holdfast.recipe import load
 from holdfast_research.jobs import EvaluationJob, Job, TrainingJob, slug
 from holdfast_research.methods import Settings, for_method, words
