@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -137,7 +138,7 @@ def _print(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose: bool) -> N
 
 def _print_differences(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose: bool) -> None:
     """What differs between two runs. Raises `ConfigError` for another number of runs."""
-    from holdfast.diagnose.compare import compare, comparison_json
+    from holdfast.diagnose.compare import compare
 
     if len(runs) != 2:
         count = "one" if len(runs) == 1 else len(runs)
@@ -149,7 +150,7 @@ def _print_differences(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose
         from holdfast.diagnose.finding import as_json, to_text
 
         both = {"runs": [as_json(log, diagnosis) for log, diagnosis in runs]}
-        typer.echo(to_text(comparison_json(comparison) | both), nl=False)
+        typer.echo(to_text(asdict(comparison) | both), nl=False)
     elif form == "markdown":
         from holdfast.diagnose.markdown import comparison_as_markdown
 

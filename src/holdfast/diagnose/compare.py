@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,14 +168,6 @@ def settings_of(log: Log) -> dict[str, str]:
     """Dotted name -> value as text."""
     values = {name: value for name, value in dotted(log.settings).items() if value != {}}
     return {name: value if isinstance(value, str) else json.dumps(value, default=str) for name, value in values.items()}
-
-
-# ---- as JSON
-
-
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """Plain values: docs/reference/diagnose.md explains the keys."""
-    return asdict(comparison)
 
 
 def first_difference(comparison: Comparison, a: str = "A", b: str = "B") -> str:

@@ -19,7 +19,6 @@ from holdfast.base.stored import read_object
 from holdfast.model import models
 from holdfast.model.logprobs import TokenLogprobs, token_logprobs
 from holdfast.model.onednn import use_onednn
-from holdfast.model.sampling import SamplingMask
 from holdfast.model.settings import Model
 from holdfast.model.support import avoid_cudnn_attention, worth_sharing
 from holdfast.model.tokens import decode, encode
@@ -54,27 +53,9 @@ class LanguageModel:
         device: torch.device = next(self.model.parameters()).device
         return device
 
-    def logprobs(
-        self,
-        token_ids: Tensor,
-        loss_mask: Tensor,
-        *,
-        temperature: float = 1.0,
-        entropy: bool = False,
-        sampling_mask: SamplingMask | None = None,
-        mass_of: SamplingMask | None = None,
-    ) -> TokenLogprobs:
-        """`token_logprobs` of this model, in its precision."""
-        return token_logprobs(
-            self.model,
-            token_ids,
-            loss_mask,
-            temperature=temperature,
-            entropy=entropy,
-            sampling_mask=sampling_mask,
-            mass_of=mass_of,
-            autocast_dtype=self.autocast_dtype,
-        )
+    def logprobs(self, token_ids: Tensor, loss_mask: Tensor, **options: Any) -> TokenLogprobs:
+        """`token_logprobs` of this model, in its precision, with the `options` of that."""
+        return token_logprobs(self.model, token_ids, loss_mask, autocast_dtype=self.autocast_dtype, **options)
 
 
 def pick_device(name: str) -> torch.device:

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -104,24 +104,9 @@ class Learner:
         device = self.language_model.device
         return plan_update([len(row) for row in ids], minibatches, self._train.micro_batch_tokens, device)
 
-    def logprobs(
-        self,
-        token_ids: Tensor,
-        loss_mask: Tensor,
-        *,
-        entropy: bool = False,
-        sampling_mask: SamplingMask | None = None,
-        mass_of: SamplingMask | None = None,
-    ) -> TokenLogprobs:
-        """`token_logprobs` under the present weights, at the temperature of the sampler."""
-        return self.language_model.logprobs(
-            token_ids,
-            loss_mask,
-            temperature=self.sampling.temperature,
-            entropy=entropy,
-            sampling_mask=sampling_mask,
-            mass_of=mass_of,
-        )
+    def logprobs(self, token_ids: Tensor, loss_mask: Tensor, **options: Any) -> TokenLogprobs:
+        """`token_logprobs` under the present weights, at the temperature of the sampler, with other `options`."""
+        return self.language_model.logprobs(token_ids, loss_mask, temperature=self.sampling.temperature, **options)
 
     @torch.no_grad()
     def old_pass(

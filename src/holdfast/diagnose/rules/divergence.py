@@ -11,7 +11,7 @@ import numpy as np
 
 from holdfast.base.collapse import reward_range
 from holdfast.base.trailing import Truths, Values, highest, lowest, trailing_mean
-from holdfast.diagnose.log import Log, has
+from holdfast.diagnose.log import has
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling, has_risen
 
@@ -33,11 +33,6 @@ NEAR_BEST_SHARE = 0.1
 """How far below its best the reward still was then, as a share of its range."""
 RUNAWAY_NATS = 0.3
 """Nats per token. Below that the policy is still near its reference."""
-
-
-def has_kl(log: Log) -> bool:
-    """Whether the run measures the KL to a reference."""
-    return has(log, KL)
 
 
 def stays_above(values: Values, level: float | Values) -> Truths:
@@ -76,7 +71,7 @@ KLD001 = Rule(
     title="policy far from its reference",
     kind="symptom",
     needs=((KL,),),
-    applies=has_kl,
+    applies=lambda log: has(log, KL),
     checks=(
         Check(
             series=(KL,),
