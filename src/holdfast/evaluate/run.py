@@ -63,8 +63,7 @@ class Evaluation:
         row: str = "",
     ) -> None:
         self.model, self.method, self.examples, self.retriever = model, method, examples, retriever
-        self.samples, self.scorer, self.row = samples, scorer, row
-        self.bare = bare and method.bare is not None
+        self.samples, self.scorer, self.row, self.bare = samples, scorer, row, bare
         protocol = agent_protocol(method, model.config)
         self.protocol = fitted(protocol, model)
         self._asked_tokens = protocol.max_total_tokens
