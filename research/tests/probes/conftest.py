@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from tests.evaluate.probes.conftest import asked, coin, episode, heard, home, one_thread, own_cache, rolled, trained
 
 from holdfast.evaluate.probes import Subject
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import validate
 from holdfast_research.probes.cases import Case, CaseRollout, Cases, CaseToken, CaseTurn
 
-_FILE = Path(__file__).parents[3] / "tests" / "evaluate" / "probes" / "conftest.py"
-_SPEC = spec_from_file_location("conftest_of_probes", _FILE)
-assert _SPEC is not None and _SPEC.loader is not None
-_fixtures: Any = module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_fixtures)
-own_cache, one_thread, heard = _fixtures.own_cache, _fixtures.one_thread, _fixtures.heard
-coin, episode, rolled, asked = _fixtures.coin, _fixtures.episode, _fixtures.rolled, _fixtures.asked
-home, trained = _fixtures.home, _fixtures.trained
+__all__ = ["asked", "coin", "episode", "heard", "home", "one_thread", "own_cache", "rolled", "trained"]
 
 
 @pytest.fixture

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
 import pytest
+from tests.evaluate.probes.test_probe_cli import digests, written
 
 Probe = Callable[..., str]
 
@@ -20,17 +17,6 @@ def probe(holdfast: Callable[..., str], tmp_path: Path, monkeypatch: pytest.Monk
     """probe("runs/x", "--what", …): what the command prints, on one line, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return lambda *arguments, code=0: holdfast("study-probe", *map(str, arguments), code=code)
-
-
-def written(folder: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
-    ElementTree.parse(folder / f"{name}.svg")
-    return found
-
-
-def digests(folder: Path) -> dict[str, str]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 # ---- what it writes
