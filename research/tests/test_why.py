@@ -88,7 +88,8 @@ def test_what_the_explanations_are_right_on(found: dict[str, Method]) -> None:
     masked, centred = ends["GRPO, sampling mask kept"], ends["score centering"]
     surging = [ends[name] for name, m in found.items() if not m.fell and m.surged == len(m.runs)]
     assert f"end at {masked} and {centred}, arms that never fell and surged on each seed at {min(surging)} to" in SAID
-    assert f"none: test EM {ends['GRPO, untruncated sampler']}, sampled. The others end at {masked}, {centred}" in SAID
+    assert f"none: test EM {ends['GRPO, untruncated sampler']}, sampled. The others end at {masked}, {centred}," in SAID
+    assert max(ends.values()) == ends["SimpleTIR"] and f"{centred}, {ends['SimpleTIR']} and {ends[SAPO]}, plain" in SAID
     greedy = found["GRPO"].mean_of(lambda run: run.greedy_after)
     assert f"to {max(surging)}. Greedily even plain GRPO ends at {greedy:.2f}" in SAID
     last = [summarise(run).last / max(run.means("reward/mean")[1]) for run in of(found["GRPO"])]
