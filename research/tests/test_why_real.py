@@ -124,18 +124,28 @@ def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
     assert falls[old] == (3, 3) and list(arms.values()) == [(0, 3), (0, 3), (0, 3), (1, 3), (2, 3), (3, 3)]
     assert falls["4 batches old"] == (1, 2) and falls["GRPO"] == (1, 3)
     scores = {
-        arm: [em for run in seeds if not math.isnan(em := summarise(run).em_after)] for arm, seeds in runs.items()
+        arm: {run.seed: em for run in seeds if not math.isnan(em := summarise(run).em_after)}
+        for arm, seeds in runs.items()
     }
-    ems = {arm: mean(known) for arm, known in scores.items() if known}
+    both = ("GRPO", old, "4 batches old", *(f"{old}, {arm}" for arm in arms if arm not in ("SAPO", "IPO")))
+    ems = {arm: mean(scores[arm][seed] for seed in (13, 15)) for arm in both}
     assert f"falls on 3 of 3 seeds** ({ems[old]:.2f}), where fresh rollouts end at {ems['GRPO']:.2f}" in SAID
-    said = "LLDS at λ = 1 ({:.2f}), at the paper's 0.2 ({:.2f}) and SAPO at γ = 1 ({:.2f}) fall on 0 of 3"
-    assert said.format(*(ems[f"{old}, {arm}"] for arm in list(arms)[:3])) in SAID
-    assert (
-        f"TIS on 2 of 3 ({ems[f'{old}, TIS']:.2f})" in SAID and f"two seeds falls ({ems['4 batches old']:.2f})" in SAID
-    )
+    (sapo,), (ipo,) = (scores[f"{old}, {arm}"].items() for arm in ("SAPO", "IPO"))
+    said = "LLDS at λ = 1 ({:.2f}), at the paper's 0.2 ({:.2f}) and SAPO at γ = 1 ({:.2f}, seed {}) fall on 0 of 3"
+    assert said.format(*(ems[f"{old}, {arm}"] for arm in list(arms)[:2]), *sapo[::-1]) in SAID
+    assert "IPO falls on 3 of 3 seeds ({:.0f}, seed {}), and".format(*ipo[::-1]) in SAID
+    assert f"2 of 3 ({ems[f'{old}, TIS']:.2f})" in SAID and f"two seeds falls ({ems['4 batches old']:.2f})" in SAID
+    searches = [run.means("rollout/searches")[1] for run in runs[old]]
+    assert f"It searches up to {max(map(max, searches)):.1f} times a question, then at most once" in SAID
+    assert max(means[-1] for means in searches) < 1.05
+    rise = [ends.entropy_last - ends.entropy_first for ends in map(summarise, runs[old])]
+    assert f"entropy rises by {min(rise):.1f} to {max(rise):.1f} nats" in SAID
     (hidden,) = (run for run in runs[f"{old}, score centering"] if run.seed == 15)
     assert not hidden.fell and summarise(hidden).em_after == 0.01
-    assert f"and ends at {ems[f'{old}, score centering']:.2f}: on one seed" in SAID
+    said = f"ends at {ems[f'{old}, score centering']:.2f}: on seed 15 the final weights answer 1 % although the reward"
+    assert said in SAID and f"old, still was {summarise(hidden).last:.2f}" in SAID
+    later = [100 * scores[f"{old}, {arm}"][14] for arm in ("TIS", "score centering")]
+    assert "warm start, TIS answers {:.0f} % and score centering {:.0f} %.".format(*later) in SAID
     slow, cured = (
         sorted(runs[f"{old}{cure}, half the rate"], key=lambda run: run.seed) for cure in ("", ", LLDS action")
     )
@@ -177,12 +187,10 @@ def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
     assert said.format(*(x for finding in told for x in finding)) in SAID and not any(found[3:])
     readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
     tested = {run.seed for run in runs[old] if not math.isnan(summarise(run).em_after)}
-    percent = [
-        100 * mean(summarise(run).em_after for run in runs[arm] if run.seed in tested)
-        for arm in (old, f"{old}, LLDS action", "GRPO")
-    ]
-    said = "ends at {:.0f} % of questions right, LLDS at {:.0f} %, fresh rollouts at {:.0f} %."
-    assert tested == {13, 15} and said.format(*percent) in readme
+    shares = [100 * ems[f"{old}{arm}"] for arm in ("", ", LLDS action")]
+    shares += [100 * ems[arm] for arm in ("GRPO", f"{old}, TIS", f"{old}, score centering")]
+    said = "at {:.0f} % of questions right, LLDS at λ = 1 at {:.0f} %, fresh rollouts at {:.0f} %, TIS at {:.0f} %"
+    assert tested == {13, 15} and f"{said}, score centering at {{:.0f}} %.".format(*shares) in readme
     lost = {arm: max(map(most_lost, seeds)) for arm, seeds in runs.items()}
     said = "at most {:.0f}, {:.0f} and {:.0f} % of its peak under them, {:.0f} % with fresh rollouts"
     assert said.format(*(100 * lost[f"{old}, {arm}"] for arm in list(arms)[:3]), 100 * lost["GRPO"]) in SAID

@@ -31,9 +31,13 @@ ONE_STEP = "GRPO at K = 1"
 """Plain GRPO of `anchor`: one optimizer step per rollout batch, so every ratio is 1."""
 LEFT_OUT = ("GRPO", "GRPO, reliable search")
 """The controls: what every explanation explains, and what takes away the failed searches."""
-WEAKER = ("LLDS, λ = 0.01", "LLDS, λ = 0.1", "LLDS, λ = 0.2", "SAPO, γ = 0.1", "SAPO, τ = 0.6", "SAPO, τ = 0.8")
-"""Beginnings of the names of the arms whose method is here at a larger dose too: that a weak dose does not help says
-little of the explanation, so they are shown and not counted."""
+WEAKER = (
+    *("LLDS, λ = 0.01", "LLDS, λ = 0.1, response gate", "LLDS, λ = 0.2"),
+    *("SAPO, γ = 0.1", "SAPO, τ = 0.6, γ = 1.0", "SAPO, τ = 0.8, γ = 1.0"),
+    *("interleaved SFT", "GiGPO", "Clip-Cov", "variance filter"),
+)
+"""Arms whose method is here at a larger dose too: that a weak dose does not help says little of the explanation, so
+they are shown and not counted."""
 ENOUGH = 2 / 3
 """Of seeds, or of arms, that do what an explanation says: more than chance where half would, and one seed of three may
 be an exception."""
@@ -179,7 +183,7 @@ def surged(method: Method) -> int:
 
 def counted(found: Mapping[str, Method]) -> dict[str, Method]:
     """The arms that count for or against explanations: not the controls, and no weaker doses."""
-    return {name: method for name, method in found.items() if name not in LEFT_OUT and not name.startswith(WEAKER)}
+    return {name: method for name, method in found.items() if name not in (*LEFT_OUT, *WEAKER)}
 
 
 def judged(
@@ -257,7 +261,7 @@ def arms_table(found: Mapping[str, Method]) -> str:
         method = found[name]
         whose = ", ".join(one.word for one in EXPLANATIONS if name.startswith(one.removes))
         shown = re.sub(r"\.0(?!\d)", "", name.replace(" = ", " "))
-        weaker = " (weaker dose)" if name.startswith(WEAKER) else ""
+        weaker = " (weaker dose)" if name in WEAKER else ""
         row = (f"[{shown}]({link(method.experiment)}){weaker}", whose or "–", *cells(method))
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
