@@ -349,6 +349,20 @@ def test_more_numbers_than_memory_holds_are_refused(tmp_path: Path, monkeypatch:
         read_log(path)
 
 
+def test_a_notebook_that_cannot_be_read_costs_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(columns_module, "MOST_NAMES", 50)
+    table = "".join(f"<td>{cell}</td>" for cell in range(60))
+    names = "<td>step</td>" + "".join(f"<td>name{i}</td>" for i in range(59))
+    html = f"<table><tr>{names}</tr><tr>{table}</tr><tr>{table}</tr></table>"
+    cell = {"cell_type": "code", "outputs": [{"data": {"text/html": html}}]}
+    written(tmp_path, json.dumps({"cells": [cell], "nbformat": 4}), "a.ipynb")
+    written(tmp_path, PLAIN, "b.jsonl")
+    assert [len(log.steps) for log in read_logs(tmp_path)] == [2]
+    assert "left out" in caplog.text and "a.ipynb" in caplog.text
+
+
 def test_what_is_no_log_in_a_folder_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     good, bad = '{"step": 1, "reward/mean": 1}\n', '{"step": null, "reward/mean": 1}\n'
     for name, text in (("good", good), ("bad", bad), ("empty", "")):

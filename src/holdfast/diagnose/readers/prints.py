@@ -153,5 +153,4 @@ PRINTS = Reader(
     read=_read,
     lacks="has no line with a step and a reward",
     suffixes=(".log", ".log.gz", ".out", ".txt"),
-    certain=_has_rows,
 )

@@ -212,6 +212,7 @@ class Reader(Generic[AnyStr]):
     suffixes: tuple[str, ...]
     """Suffixes of such files. Other files of a folder are ignored."""
     certain: Callable[[Path], bool] = lambda path: True
-    """Whether a file of a folder is certainly a log, for a reader that recognises almost any file."""
+    """Whether a file of a folder is certainly a log, for a reader that recognises almost any file. Raises `DataError`
+    for one that it cannot read."""
     of_run: Callable[[Path], Path | None] = lambda folder: None
     """For the folder of one run: what to read, a file or the folder itself. None for any other folder."""
