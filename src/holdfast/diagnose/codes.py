@@ -20,6 +20,7 @@ CODES: dict[str, str] = {
     "TOL001": "tools",
     "RWD003": "hacking",
     "GRP001": "groups",
+    "RWD005": "learning",
     "STP001": "updates",
     "OFP001": "staleness",
     "LLD001": "likelihood",

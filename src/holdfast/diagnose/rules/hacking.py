@@ -118,8 +118,8 @@ RWD003 = Rule(
             level="note",
         ),
     ),
-    meaning="One reward function falls and stays low, but the total reward does not show it: another function rises, or "
-    "the others are most of the total.",
+    meaning="One reward function falls and stays low, but the total reward does not show it: another function rises, "
+    "or the others are most of the total.",
     impact="The policy earns an easy reward, such as one for format or length, and gives up what the other function "
     "measures. If that is correctness, this is reward hacking, and the total reward hides it.",
     remedy=advise(
