@@ -33,6 +33,7 @@ CODES: dict[str, str] = {
     "ENT002": "entropy",
     "GRD001": "updates",
     "TRN001": "truncation",
+    "TRN002": "truncation",
     "RWD002": "reward",
     "RWD001": "reward",
     "RWD004": "learning",
