@@ -93,8 +93,8 @@ def is_metric(name: str) -> bool:
     return not name.startswith("_") and name not in AXES
 
 
-def dotted(data: Mapping[Any, Any], prefix: str = "") -> dict[str, object]:
-    """A nested configuration by dotted names.
+def dotted(data: Mapping[Any, Any], prefix: str = "", dot: str = ".") -> dict[str, object]:
+    """A nested configuration by dotted names, or with another mark between them.
 
     >>> dotted({"train": {"lr": 0.1}, "name": "x"})
     {'train.lr': 0.1, 'name': 'x'}
@@ -102,7 +102,7 @@ def dotted(data: Mapping[Any, Any], prefix: str = "") -> dict[str, object]:
     result: dict[str, object] = {}
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
-            result |= dotted(value, f"{prefix}{key}.")
+            result |= dotted(value, f"{prefix}{key}{dot}", dot)
         else:
             result[f"{prefix}{key}"] = value
     return result
@@ -136,12 +136,8 @@ def _have_epochs(rows: Sequence[Row]) -> bool:
 
 def _unnested(row: Row) -> Row:
     """The values of the objects in a row, by `object/name`; those of `metrics` by their names."""
-    result: Row = {}
-    for outer, value in row.items():
-        if isinstance(value, dict):
-            prefix = "" if outer in ("metrics", "logs") else f"{outer}/"
-            result |= {f"{prefix}{name}": inner for name, inner in value.items()}
-    return result
+    inner = dotted({outer: value for outer, value in row.items() if isinstance(value, dict)}, "", "/")
+    return {name.removeprefix("metrics/").removeprefix("logs/"): value for name, value in inner.items()}
 
 
 def _nested(row: Row) -> tuple[Any, Row]:
