@@ -174,6 +174,7 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     ],
     "ENT002": [
         IDENTICAL | {MIXED: always(0.0), "reward__mean": noisy(0.98, 0.005)},  # solved: a note
+        IDENTICAL | {MIXED: always(0.0), "reward__mean": noisy(98.0, 0.5)},
         IDENTICAL
         | {ENTROPY: ramp(20, 0.00014, 5), MIXED: noisy(0.5, 0.02)},  # large groups of such rollouts may differ
     ],
