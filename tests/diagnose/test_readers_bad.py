@@ -99,6 +99,11 @@ def rows_of(*steps: int, name: str = "actor/entropy") -> list[tuple[int, dict[st
         ((1, 2, 900, 3, 4), {1: 0, 2: 1, 3: 3, 4: 4}, "once, from step 900 back to step 3: left out 1 row "),
         ((1, 9, 2, 10, 3, 4), {1: 0, 2: 2, 3: 4, 4: 5}, "once, from step 10 back to step 3: left out 2 rows"),
         ((1, 2, 3, 2, 4), {1: 0, 2: 3, 3: 2, 4: 4}, "Replaced 1 value by later values of the same step."),
+        (
+            (3, 2, 1),
+            {1: 2, 2: 1, 3: 0},
+            "The newest row is the first, so the rows were read from the last to the first.",
+        ),
         ((1, 2, 2, 3), {1: 0, 2: 2, 3: 3}, "Replaced 1 value by later values of the same step."),
         ((1, 2, 1, 2, 1, 2), {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5}, "its numbering was continued from there"),
         ((1, 2, 3, 40, 5, 6), {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5}, "read as the one missing there."),

@@ -22,13 +22,13 @@ _CORE = re.compile(r"loss|reward", re.IGNORECASE)
 _PLACED = re.compile(r"step|iter|ep(?:och|isode)", re.IGNORECASE)
 # Two parts of a pattern that could share characters, as in `\s*:?\s*`, would take quadratic time on a long line.
 _DIGITS = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?)"
-_NUMBER = r"(?!\d+ ?\(\d[\d.]*%)" + _DIGITS + r"(?![\w:]|[.,]\d|%\|)"  # `44 (0.3%)` is a count, `44%|` a bar
+_NUMBER = r"(?!\d+ ?\(\d[\d.]*%)" + _DIGITS + r"(?:%(?!\|))?(?![\w%:]|[.,]\d)"  # `44 (0.3%)` is a count, `44%|` a bar
 _PAIR = re.compile(
-    r"(?<![\w./:@-])((?:(?!INFO|DEBUG|WARN)[A-Za-z]\w* )?[A-Za-z][\w./-]*)(?:\s*[:=]\s*|\s+)(" + _NUMBER + ")(%?)",
+    r"(?<![\w./:@-])((?:(?!INFO|DEBUG|WARN)[A-Za-z]\w* )?[A-Za-z][\w./-]*)(?:\s*[:=]\s*|\s+)(" + _NUMBER + ")",
     re.IGNORECASE,
 )
 _CELL = re.compile(
-    r"([A-Za-z][\w./-]*(?: [A-Za-z(][\w./-]*)*)(?:\s*[:=]\s*|\s+)(" + _DIGITS + r")(%)?(?![\w:]|[.,]\d)[^\d|:=]*",
+    r"([A-Za-z][\w./-]*(?: [A-Za-z(][\w./-]*)*)(?:\s*[:=]\s*|\s+)(" + _DIGITS + r"%?)(?![\w:]|[.,]\d)[^\d|:=]*",
     re.IGNORECASE,
 )
 _PART = re.compile(r"(?:^|[\]:|]\s*)([A-Za-z]+(?: [A-Za-z]+)*) - (?=(?:mean|avg|average|min|max)\b)", re.IGNORECASE)
@@ -84,16 +84,16 @@ def _pairs(line: str) -> Iterator[tuple[str, float]]:
     for cell in cells:
         whole = _CELL.fullmatch(cell.strip()) if len(cells) > 1 else None
         if whole is not None:
-            yield whole[1], _number(whole[2], whole[3])
+            yield whole[1], _number(whole[2])
         else:
-            yield from ((name, _number(text, percent)) for name, text, percent in _PAIR.findall(cell))
+            yield from ((name, _number(text)) for name, text in _PAIR.findall(cell))
 
 
-def _number(text: str, percent: str | None) -> float:
-    """The number of a text that is one by the patterns above, with or without a percent sign."""
+def _number(text: str) -> float:
+    """The number of a text that is one by the patterns above."""
     number = number_in(text)
     assert number is not None
-    return number / 100 if percent else number
+    return number
 
 
 def _step_in(line: str) -> int | None:
