@@ -75,6 +75,8 @@ KINDS = {
     ),
     "epochs.json": json.dumps([{"epoch": i, "reward": r} for i, r in enumerate(REWARDS, 1)]),
     "names.csv": "step,Avg. Reward\n" + lines("{i},{r}"),
+    "long.csv": "step,tag,value,dir_name\n" + lines("{i},train/reward,{r},a\n{i},train/loss,1.0,a"),
+    "shares.csv": "step,reward\n" + "\n".join(f"{i},{100 * r}%" for i, r in enumerate(REWARDS, 1)),
     "completions.jsonl": completions(),
     "table.ipynb": notebook(
         {"data": {"text/html": SHOWN, "text/plain": ["<HTML>"]}}, {"text": "step 1 loss 1 reward 9"}
