@@ -76,6 +76,8 @@ HACKED: dict[str, Change] = {
     "reward__em": absent,
     "rollout__answered_fraction": absent,
 }
+OUTWEIGHED = HACKED | {FORMAT: always(2.0), "reward__mean": then(noisy(2.5, 0.02), ramp(20, 2.0))}
+"""Four fifths of the reward stay when nothing else is left."""
 UNOBSERVED: dict[str, Change] = {"displacement__correct": absent, "ratio__log_product": absent}
 BROKEN = UNOBSERVED | {"reward__mean": step(25, 0.05), "entropy__mean": step(25, 2.5)}
 BROKEN_AT_FIRST = UNOBSERVED | {
@@ -118,7 +120,7 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
         ({"entropy__mean": lambda v: v + 4.8}, (1, 1)),
         ({"entropy__mean": step(30, 7.0)}, (32, 32)),  # from one row to the next, which ENT001 leaves alone
     ],
-    "RWD003": [(HACKED, (24, 40))],
+    "RWD003": [(HACKED, (24, 40)), (OUTWEIGHED, (34, 45))],
     "STP001": [(BROKEN, (26, 29)), (BROKEN_AT_FIRST, (3, 3))],
     "SMP001": [
         ({GAP: noisy(0.3, 0.02)}, (1, 1)),
@@ -172,6 +174,7 @@ TWINS: dict[str, list[dict[str, Change]]] = {
     ],
     "ENT002": [
         IDENTICAL | {MIXED: always(0.0), "reward__mean": noisy(0.98, 0.005)},  # solved: a note
+        IDENTICAL | {MIXED: always(0.0), "reward__mean": noisy(98.0, 0.5)},
         IDENTICAL
         | {ENTROPY: ramp(20, 0.00014, 5), MIXED: noisy(0.5, 0.02)},  # large groups of such rollouts may differ
     ],
@@ -239,6 +242,8 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         HACKED | {"reward__mean": then(noisy(0.7, 0.03), ramp(20, 0.2))},  # the reward shows it
         HACKED | {RIGHT: noisy(0.5, 0.02)},
         HACKED | {FORMAT: noisy(0.2, 0.02)},  # nothing took its place
+        OUTWEIGHED
+        | {FORMAT: always(0.1), "reward__mean": then(noisy(0.6, 0.02), ramp(20, 0.1))},  # the reward shows it
         HACKED | {RIGHT: HACKED[FORMAT], FORMAT: HACKED[RIGHT]},  # form gives way: a note
         {RIGHT: noisy(0.5, 0.12), FORMAT: noisy(0.3, 0.12)},
     ],

@@ -225,3 +225,12 @@ def test_rows_that_span_batches_count_as_they_did() -> None:
     }
     finding = pen001(log_of(series, host="trl", every=10))
     assert finding is not None and finding.step == 100
+
+
+@pytest.mark.parametrize(("deviation", "contrast"), [(3.2e-8, 0.0), (3e-4, 1.0)])
+def test_rounding_is_no_contrast(deviation: float, contrast: float) -> None:
+    """Eight rewards of 0.3 in float32, and one other among a thousand such groups."""
+    series = {"reward/mean": [0.3] * 30, "reward/std": [deviation] * 30, "rollout/mixed_group_fraction": [1.0] * 30}
+    log: Log = log_of(series, host="trl")
+    assert set(table(joined(log), "rollout/mixed_group_fraction").values()) == {contrast}
+    assert [finding.code for finding in diagnose(log).findings] == ([] if contrast else ["GRP001"])

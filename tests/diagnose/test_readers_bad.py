@@ -99,6 +99,11 @@ def rows_of(*steps: int, name: str = "actor/entropy") -> list[tuple[int, dict[st
         ((1, 2, 900, 3, 4), {1: 0, 2: 1, 3: 3, 4: 4}, "once, from step 900 back to step 3: left out 1 row "),
         ((1, 9, 2, 10, 3, 4), {1: 0, 2: 2, 3: 4, 4: 5}, "once, from step 10 back to step 3: left out 2 rows"),
         ((1, 2, 3, 2, 4), {1: 0, 2: 3, 3: 2, 4: 4}, "Replaced 1 value by later values of the same step."),
+        (
+            (3, 2, 1),
+            {1: 2, 2: 1, 3: 0},
+            "The newest row is the first, so the rows were read from the last to the first.",
+        ),
         ((1, 2, 2, 3), {1: 0, 2: 2, 3: 3}, "Replaced 1 value by later values of the same step."),
         ((1, 2, 1, 2, 1, 2), {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5}, "its numbering was continued from there"),
         ((1, 2, 3, 40, 5, 6), {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5}, "read as the one missing there."),
@@ -347,6 +352,20 @@ def test_more_numbers_than_memory_holds_are_refused(tmp_path: Path, monkeypatch:
     path.write_bytes(gzip.compress("".join(row % i for i in range(1001)).encode()))
     with pytest.raises(DataError, match="contains more than 3,000 rows and numbers, the limit for one"):
         read_log(path)
+
+
+def test_a_notebook_that_cannot_be_read_costs_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(columns_module, "MOST_NAMES", 50)
+    table = "".join(f"<td>{cell}</td>" for cell in range(60))
+    names = "<td>step</td>" + "".join(f"<td>name{i}</td>" for i in range(59))
+    html = f"<table><tr>{names}</tr><tr>{table}</tr><tr>{table}</tr></table>"
+    cell = {"cell_type": "code", "outputs": [{"data": {"text/html": html}}]}
+    written(tmp_path, json.dumps({"cells": [cell], "nbformat": 4}), "a.ipynb")
+    written(tmp_path, PLAIN, "b.jsonl")
+    assert [len(log.steps) for log in read_logs(tmp_path)] == [2]
+    assert "left out" in caplog.text and "a.ipynb" in caplog.text
 
 
 def test_what_is_no_log_in_a_folder_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -64,6 +64,9 @@ KINDS = {
     "names.jsonl": rows(),
     "minmax.jsonl": rows(**{"reward/min": 0.0, "reward/max": 1.0}),
     "metrics.jsonl": "\n".join(json.dumps({"step": i, "metrics": {"reward": r}}) for i, r in enumerate(REWARDS, 1)),
+    "nested.jsonl": "\n".join(
+        json.dumps({"step": i, "metrics": {"reward": {"mean": r, "std": 0.1}}}) for i, r in enumerate(REWARDS, 1)
+    ),
     "train.jsonl": "\n".join(
         json.dumps({"step": i, "time": 0.5, "train": {"reward": r, "loss": 1.0}}) for i, r in enumerate(REWARDS, 1)
     ),
@@ -72,6 +75,8 @@ KINDS = {
     ),
     "epochs.json": json.dumps([{"epoch": i, "reward": r} for i, r in enumerate(REWARDS, 1)]),
     "names.csv": "step,Avg. Reward\n" + lines("{i},{r}"),
+    "long.csv": "step,tag,value,dir_name\n" + lines("{i},train/reward,{r},a\n{i},train/loss,1.0,a"),
+    "shares.csv": "step,reward\n" + "\n".join(f"{i},{100 * r}%" for i, r in enumerate(REWARDS, 1)),
     "completions.jsonl": completions(),
     "table.ipynb": notebook(
         {"data": {"text/html": SHOWN, "text/plain": ["<HTML>"]}}, {"text": "step 1 loss 1 reward 9"}
@@ -223,7 +228,7 @@ def test_bars_of_lightning_continue_over_epochs(tmp_path: Path) -> None:
     [
         ("step 3 eval reward 0.5 grad norm 2.0", (3, {"eval_reward": 0.5, "grad_norm": 2.0})),
         ("step 3 format reward 0.5 reward 0.25", (3, {"format_reward": 0.5, "reward": 0.25})),
-        ("step 3 loss 1e-3 time 10:11 speed 3.1it/s share 50%", (3, {"loss": 0.001})),
+        ("step 3 loss 1e-3 time 10:11 speed 3.1it/s share 50%", (3, {"loss": 0.001, "share": 0.5})),
         ("the reward of step 3 is high", None),
         ("loss 0.5 reward 0.25", None),
         ("step 3: saved in 2.5 s, reward model loaded", None),

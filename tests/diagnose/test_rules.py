@@ -27,6 +27,7 @@ from .stock_cases import (
     ramp,
     spike,
     step,
+    then,
 )
 
 MakeLog = Callable[..., Log]
@@ -56,7 +57,7 @@ UNMIXED: dict[str, Change] = {MIXED: absent}
 DEAD = from_row(1, always(0.0), always(-0.07))
 BROKEN: dict[str, Change] = {REWARD: breaks(30, 0.0), MIXED: breaks(30, 0.0)}
 SAME: dict[str, Change] = {MIXED: always(0.15)}
-NOTES = {"ZER001", "OBS001", "RWD004"}
+NOTES = {"ZER001", "OBS001", "RWD004", "RWD005", "TRN002"}
 """Codes that are never findings: test_rules_zeros.py, test_diagnose.py, and below."""
 CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     # code: changes, and the steps between which they must be found
@@ -431,6 +432,34 @@ def test_a_reward_that_comes_back_ends_a_surge_of_entropy(make_log: MakeLog) -> 
 def test_a_kl_that_is_nan_in_every_row_is_a_note(make_log: MakeLog) -> None:
     (note,) = (note for note in diagnose(make_log(kl__reference=[np.nan] * 60)).notes if note.code == "GRD002")
     assert note.step == 3 and note.series == ("kl/reference",)
+
+
+@pytest.mark.parametrize(
+    ("to", "reward", "noted"),
+    [
+        (600.0, noisy(0.5, 0.05), True),
+        (170.0, noisy(0.5, 0.05), False),  # by less than twice
+        (600.0, then(noisy(0.2, 0.05), ramp(10, 0.7)), False),  # it pays
+    ],
+)
+def test_rollouts_that_grow_for_nothing_are_a_note(make_log: MakeLog, to: float, reward: Change, noted: bool) -> None:
+    log = make_log(**{LENGTH: then(noisy(100, 5), ramp(20, to)), REWARD: reward})
+    assert ("TRN002" in {note.code for note in diagnose(log).notes}) == noted
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "noted"),
+    [
+        ("is_right", always(0.0), True),
+        ("is_right", spike(40, 0.1), False),
+        ("overlong_penalty", always(0.0), False),
+    ],
+)
+def test_a_reward_function_that_is_always_0_is_a_note(
+    make_log: MakeLog, name: str, values: Change, noted: bool
+) -> None:
+    functions = {f"rewards__{name}__mean": then(always(0.0), values), "rewards__form__mean": noisy(0.5, 0.1)}
+    assert ("RWD005" in {note.code for note in diagnose(make_log(**functions)).notes}) == noted
 
 
 def test_a_reward_that_never_rose_is_a_note(make_log: MakeLog) -> None:

@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.base.trailing import Values
-from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.log import Log, Series, as_of
 
 REWARD, K = "reward/mean", "optimizer_steps_per_rollout"
+MIXED, DEVIATIONS = "rollout/mixed_group_fraction", {"reward/std", "reward/group_std"}
+_ROUNDING = 1e-6
+"""Standard deviation of equal numbers in float32, as a share of their mean: a few units in the last of 24 bits."""
 _OTHER = ("eval/", "train_", "total_flos")
 """Beginnings of what is logged outside of training steps: evaluations, and the summary at the end."""
 _STATES = ("lr", "epoch", "num_tokens")
@@ -30,6 +33,7 @@ def joined(log: Log) -> Log:
     """
     if log.host != "trl" or REWARD not in log.series:
         return log
+    log = _without_rounding(log)
     training = {name: part for name, part in log.series.items() if not name.startswith(_OTHER)}
     different = {part.steps.tobytes(): part.steps for part in training.values()}  # nearly all series share their steps
     rows = _merged(list(different.values()))
@@ -46,6 +50,22 @@ def joined(log: Log) -> Log:
             series[name] = replace(part, steps=ends[batches.rows], values=batches.of_series(name, part))
     in_rows = rows[np.minimum(np.searchsorted(rows, log.steps), len(rows) - 1)] == log.steps
     return replace(log, series=series, steps=_merged([ends, log.steps[~in_rows]]))
+
+
+def _without_rounding(log: Log) -> Log:
+    """The log with a deviation of exactly 0, and no mixed group, at steps at which all rewards of a group are equal.
+    Eight rewards of 0.3 have a deviation of 3e-8 in float32, and TRL counts their group as one with different rewards.
+    """
+    series = dict(log.series)
+    for name in DEVIATIONS & series.keys():
+        std = series[name]
+        equal = (std.values > 0) & (std.values <= _ROUNDING * np.abs(as_of(series[REWARD], std.steps)))
+        if equal.any():
+            series[name] = replace(std, values=np.where(equal, 0.0, std.values))
+            if (mixed := series.get(MIXED)) is not None:
+                none = np.isin(mixed.steps, std.steps[equal])
+                series[MIXED] = replace(mixed, values=np.where(none, 0.0, mixed.values))
+    return log if series == log.series else replace(log, series=series)
 
 
 def _merged(parts: list[Steps]) -> Steps:

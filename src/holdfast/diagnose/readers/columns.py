@@ -175,11 +175,14 @@ def _joined(series: dict[str, tuple[list[int], list[float]]], tally: Tally) -> C
 
 
 def number_in(text: str) -> float | None:
-    """The number in a text, including "NaN" and "Infinity"; `Rounded` for 0.000; None if it is not a number.
+    """The number in a text, including "NaN", "Infinity" and "50%"; `Rounded` for 0.000; None if it is not a number.
 
-    >>> number_in(" 0.5"), number_in("-Infinity"), number_in("1_000"), number_in("no")
-    (0.5, -inf, None, None)
+    >>> number_in(" 0.5"), number_in("-Infinity"), number_in("50%"), number_in("1_000"), number_in("no")
+    (0.5, -inf, 0.5, None, None)
     """
+    if text.endswith("%"):
+        share = number_in(text.rstrip("%"))
+        return share and share / 100
     if "_" in text:
         return None
     try:
@@ -218,7 +221,9 @@ def series_of(columns: Columns, tally: Tally) -> tuple[dict[str, Series], Ints]:
     alive = np.zeros(len(steps), bool)
     for rows, _ in arrays.values():
         alive[rows] = True
-    if (np.diff(steps) < 0).any():
+    if (np.diff(steps) <= 0).all() and len(np.unique(steps)) > 2:
+        tally.add("the newest row is the first, so the rows were read from the last to the first")
+    elif (np.diff(steps) < 0).any():
         steps = _in_order(steps, tally)
         steps = _continued(steps, arrays, tally)
         number = np.cumsum(alive) - 1  # a row without a value does not show a resumed run

@@ -1,9 +1,12 @@
-"""A W&B history as CSV: `run.history().to_csv()`, or the export of a chart, with a column for each run."""
+"""A W&B history as CSV: `run.history().to_csv()`, or the export of a chart, with a column for each run; or a row for
+each value, with columns for its name and its run."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from holdfast.diagnose.readers.columns import Columns
@@ -14,6 +17,8 @@ from holdfast.diagnose.readers.text import Tally, lines
 
 _RANGES = ("__MIN", "__MAX")
 _BETWEEN = " - "
+_NAMES, _RUNS, _VALUE = ("tag", "metric", "key", "name"), ("run", "run_id", "run_name", "dir_name"), "value"
+"""Columns of a table with a row for each value: of names, of runs if there are several, and of values."""
 
 Metric = tuple[str, str]
 """The run and the metric of a column."""
@@ -34,15 +39,19 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     _, header = next(rows, (0, []))
     axis = axis_of(header)
     metrics = _metrics(header, tally)
-    columns = {run: Columns(tally, null_is_nan=False) for run, _ in filter(None, metrics)}
+    columns = defaultdict(
+        lambda: Columns(tally, null_is_nan=False),
+        {run: Columns(tally, null_is_nan=False) for run, _ in filter(None, metrics)},
+    )
     if axis is None and len(columns) > 1:
         return []
     step = None if axis is None else header.index(axis)
     numbering = Numbering()
+    by_run = (None if axis is None else _of_value(header)) or partial(_by_run, metrics)
     for place, cells in rows:
         if len(cells) != len(header):
             tally.add("{n rows} with more or fewer cells than the header", place)
-        for run, row in _by_run(metrics, cells).items():
+        for run, row in by_run(cells).items():
             if step is None:
                 numbering.add(row, None)
             columns[run].add(place, 0 if step is None else cells[step] if step < len(cells) else "", row)
@@ -53,6 +62,22 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
         Raw("wandb", host_of([*of_run.names(), axis or ""]), run or file.name, of_run, {})
         for run, of_run in columns.items()
     ]
+
+
+def _of_value(header: Sequence[str]) -> Callable[[Sequence[str]], dict[str, Row]] | None:
+    """What reads a row that holds one value; None if it has a column for each metric."""
+    name, run = (
+        next((header.index(column) for column in known if column in header), None) for known in (_NAMES, _RUNS)
+    )
+    if name is None or _VALUE not in header:
+        return None
+    value = header.index(_VALUE)
+
+    def read(cells: Sequence[str]) -> dict[str, Row]:
+        whole = len(cells) == len(header)
+        return {"" if run is None else cells[run]: {cells[name]: cells[value]}} if whole else {}
+
+    return read
 
 
 def _by_run(metrics: Sequence[Metric | None], cells: Sequence[str]) -> dict[str, Row]:

@@ -198,7 +198,7 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     return [Raw("console", trainer_of(columns.names()), file.name, columns, known)]
 
 
-def has_rows(path: Path, start: str = "") -> bool:
+def has_rows(path: Path, start: str) -> bool:
     """Whether the first row of a console log is a dict, and no line of verl's."""
     tally = Tally(path)
     first = islice(lines(path, tally), SEARCHED)
@@ -211,5 +211,4 @@ DICTS = Reader(
     read=_read,
     lacks="has no row of metrics",
     suffixes=(".log", ".log.gz", ".out", ".txt"),
-    certain=has_rows,
 )

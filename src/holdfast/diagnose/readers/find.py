@@ -198,9 +198,11 @@ def _files(folder: Path) -> Iterator[LogFile]:
         if path.is_file() and path.name.endswith(suffixes) and path.name not in _NO_LOGS:
             try:
                 reader = reader_of(path)
-            except DataError:
+                is_log = reader is not None and reader is not ROLLOUTS and reader.certain(path)
+            except DataError as error:
+                _logger.warning("left out: %s", error)
                 continue
-            if reader is not None and reader is not ROLLOUTS and reader.certain(path):
+            if is_log:
                 yield _file(path)
 
 

@@ -66,9 +66,8 @@ def _plain(cell: str) -> str:
     return " ".join(unescape(_TAG.sub("", cell.partition("</t")[0])).split())
 
 
-def _raws(notebook: Path, name: str) -> Iterator[Raw]:
-    """What is read of each text."""
-    value = bounded_json(whole_text(notebook, Tally(notebook)))
+def _raws(notebook: Path, name: str, value: Any) -> Iterator[Raw]:
+    """What is read of each text in the JSON value of a notebook."""
     for text in filter(str.strip, _texts(value)):
         with spooled(BytesIO(text.encode("utf-8", "replace")), "output") as path:  # readers read a file twice
             start = head(path).lstrip()
@@ -82,11 +81,13 @@ def _raws(notebook: Path, name: str) -> Iterator[Raw]:
 
 def _longest(notebook: Path, name: str, tally: Tally) -> list[Raw]:
     """The longest log of the notebook, of those with a reward if any has one."""
+    text = whole_text(notebook, tally)
     try:
-        found = [raw for raw in _raws(notebook, name) if raw.columns]
+        value = bounded_json(text)
     except ValueError:
         tally.add("the file ends early, or is not JSON")
         return []
+    found = [raw for raw in _raws(notebook, name, value) if raw.columns]
     found.sort(key=lambda raw: (like_a_reward(raw.columns.names()) is not None, len(raw.columns.steps())))
     if (several := sum(len(raw.columns.steps()) > 1 for raw in found)) > 1:
         tally.add(f"the notebook shows {several} logs: the longest was read, of those with a reward if any has one")

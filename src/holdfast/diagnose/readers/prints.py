@@ -22,13 +22,13 @@ _CORE = re.compile(r"loss|reward", re.IGNORECASE)
 _PLACED = re.compile(r"step|iter|ep(?:och|isode)", re.IGNORECASE)
 # Two parts of a pattern that could share characters, as in `\s*:?\s*`, would take quadratic time on a long line.
 _DIGITS = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?)"
-_NUMBER = r"(?!\d+ ?\(\d[\d.]*%)" + _DIGITS + r"(?![\w%:]|[.,]\d)"  # `44 (0.3%)` is a count
+_NUMBER = r"(?!\d+ ?\(\d[\d.]*%)" + _DIGITS + r"(?:%(?!\|))?(?![\w%:]|[.,]\d)"  # `44 (0.3%)` is a count, `44%|` a bar
 _PAIR = re.compile(
     r"(?<![\w./:@-])((?:(?!INFO|DEBUG|WARN)[A-Za-z]\w* )?[A-Za-z][\w./-]*)(?:\s*[:=]\s*|\s+)(" + _NUMBER + ")",
     re.IGNORECASE,
 )
 _CELL = re.compile(
-    r"([A-Za-z][\w./-]*(?: [A-Za-z(][\w./-]*)*)(?:\s*[:=]\s*|\s+)(" + _DIGITS + r")(%)?(?![\w:]|[.,]\d)[^\d|:=]*",
+    r"([A-Za-z][\w./-]*(?: [A-Za-z(][\w./-]*)*)(?:\s*[:=]\s*|\s+)(" + _DIGITS + r"%?)(?![\w:]|[.,]\d)[^\d|:=]*",
     re.IGNORECASE,
 )
 _PART = re.compile(r"(?:^|[\]:|]\s*)([A-Za-z]+(?: [A-Za-z]+)*) - (?=(?:mean|avg|average|min|max)\b)", re.IGNORECASE)
@@ -84,7 +84,7 @@ def _pairs(line: str) -> Iterator[tuple[str, float]]:
     for cell in cells:
         whole = _CELL.fullmatch(cell.strip()) if len(cells) > 1 else None
         if whole is not None:
-            yield whole[1], _number(whole[2]) / (100 if whole[3] else 1)
+            yield whole[1], _number(whole[2])
         else:
             yield from ((name, _number(text)) for name, text in _PAIR.findall(cell))
 
@@ -153,5 +153,4 @@ PRINTS = Reader(
     read=_read,
     lacks="has no line with a step and a reward",
     suffixes=(".log", ".log.gz", ".out", ".txt"),
-    certain=_has_rows,
 )

@@ -93,8 +93,8 @@ def is_metric(name: str) -> bool:
     return not name.startswith("_") and name not in AXES
 
 
-def dotted(data: Mapping[Any, Any], prefix: str = "") -> dict[str, object]:
-    """A nested configuration by dotted names.
+def dotted(data: Mapping[Any, Any], prefix: str = "", dot: str = ".") -> dict[str, object]:
+    """A nested configuration by dotted names, or with another mark between them.
 
     >>> dotted({"train": {"lr": 0.1}, "name": "x"})
     {'train.lr': 0.1, 'name': 'x'}
@@ -102,7 +102,7 @@ def dotted(data: Mapping[Any, Any], prefix: str = "") -> dict[str, object]:
     result: dict[str, object] = {}
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
-            result |= dotted(value, f"{prefix}{key}.")
+            result |= dotted(value, f"{prefix}{key}{dot}", dot)
         else:
             result[f"{prefix}{key}"] = value
     return result
@@ -136,12 +136,8 @@ def _have_epochs(rows: Sequence[Row]) -> bool:
 
 def _unnested(row: Row) -> Row:
     """The values of the objects in a row, by `object/name`; those of `metrics` by their names."""
-    result: Row = {}
-    for outer, value in row.items():
-        if isinstance(value, dict):
-            prefix = "" if outer in ("metrics", "logs") else f"{outer}/"
-            result |= {f"{prefix}{name}": inner for name, inner in value.items()}
-    return result
+    inner = dotted({outer: value for outer, value in row.items() if isinstance(value, dict)}, "", "/")
+    return {name.removeprefix("metrics/").removeprefix("logs/"): value for name, value in inner.items()}
 
 
 def _nested(row: Row) -> tuple[Any, Row]:
@@ -212,6 +208,7 @@ class Reader(Generic[AnyStr]):
     suffixes: tuple[str, ...]
     """Suffixes of such files. Other files of a folder are ignored."""
     certain: Callable[[Path], bool] = lambda path: True
-    """Whether a file of a folder is certainly a log, for a reader that recognises almost any file."""
+    """Whether a file of a folder is certainly a log, for a reader that recognises almost any file. Raises `DataError`
+    for one that it cannot read."""
     of_run: Callable[[Path], Path | None] = lambda folder: None
     """For the folder of one run: what to read, a file or the folder itself. None for any other folder."""

@@ -11,7 +11,7 @@ from holdfast.diagnose.readers.columns import number_in
 from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.names import AXES
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, stepless_frame
-from holdfast.diagnose.readers.text import Tally, head, lines
+from holdfast.diagnose.readers.text import Tally, lines
 
 _BLANKS = re.compile(r" {2,}|\t")
 _AROUND = " *`"
@@ -81,5 +81,4 @@ TABLE = Reader(
     read=_read,
     lacks="has a table without a row of numbers",
     suffixes=(".md", ".txt", ".tsv"),
-    certain=lambda path: _has_header(path, head(path)),
 )

@@ -222,8 +222,8 @@ ENT002 = Rule(
         "Stop here and take the best checkpoint, or raise the [entropy bonus], the [coefficient of the KL] or the "
         "[upper clip]."
     ),
-    limitations="A solved task looks the same and is not a failure. With a mean reward of 0.9 or more, out of 1, it is "
-    "a note. With other rewards the rule cannot tell.",
+    limitations="A solved task looks the same and is not a failure. With a mean reward of 0.9 or more, out of 1, or of "
+    "90 out of 100, it is a note. With other rewards the rule cannot tell.",
 )
 
 

@@ -1,4 +1,4 @@
-"""Reward functions that diverge (RWD003): one falls while another rises, and the total reward holds or rises."""
+"""Reward functions that diverge (RWD003): one falls, and the total reward hides it, because others rise or stay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.base.collapse import curve_of
-from holdfast.base.trailing import Values, highest, last_where, lowest, margin, trailing_mean
+from holdfast.base.trailing import Values, held, highest, last_where, lowest, margin, trailing_mean
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
@@ -18,6 +18,8 @@ REWARD = "reward/mean"
 ROWS = 5
 HOLDS_WITHIN_SHARE = 0.1
 """Share of its range that a reward may lose and still count as holding."""
+HIDDEN_ROWS = 10
+"""Rows after which a total reward that is to fall with a function has fallen, as `RWD001` sees in a mean of ten."""
 RISE_ERRORS = 4.0
 """Standard errors by which another function has risen since then."""
 
@@ -46,7 +48,8 @@ def may_lose(reward: Values) -> Values:
 
 
 def trade_places(rows: Rows, *, form: bool) -> Signal | None:
-    """A function has fallen and the reward has not, and another function has risen since the first was at its best.
+    """A function has fallen and the reward has not: another function has risen since the first was at its best, or
+    others are so much of the reward that it has lost less.
 
     With `form`, only functions that are named after form may be the falling one; without it, only the others.
     """
@@ -57,7 +60,7 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
         return None
     smooth = np.array([trailing_mean(column, ROWS) for column in known.values()])
     noise = np.array([margin(column, ROWS, RISE_ERRORS) for column in known.values()])
-    mean_reward = trailing_mean(reward, ROWS)
+    mean_reward, total = trailing_mean(reward, ROWS), curve_of(reward, rows.steps)
 
     where, down = np.zeros(len(reward), bool), np.zeros(len(reward), bool)
     loser, winner, best = (np.zeros(len(reward), np.int64) for _ in range(3))
@@ -68,10 +71,13 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
         holds = mean_reward - mean_reward[peak] >= -may_lose(reward)
         gains = smooth - smooth[:, peak]  # [functions, rows]: since this function was best
         gains = np.where(gains > noise, gains, 0.0)
-        trades = curve.fallen & holds & gains.any(axis=0) & ~where
-        loser[trades], winner[trades], best[trades] = row, gains.argmax(axis=0)[trades], peak[trades]
+        rises = gains.any(axis=0)
+        hidden = held(curve.fallen & ~holds & ~total.falling, HIDDEN_ROWS)
+        trades = ((curve.fallen & holds & rises) | hidden) & ~where
+        loser[trades], best[trades] = row, peak[trades]
+        winner[trades] = np.where(rises, gains.argmax(axis=0), row)[trades]
         where |= trades
-        down |= curve.falling & holds
+        down |= curve.falling & ~total.falling
 
     def evidence() -> dict[str, Values]:
         named = [np.where((loser == row) | (winner == row), smooth[row], np.nan) for row in range(len(names))]
@@ -81,7 +87,7 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
         plain = np.array([name.removeprefix("rewards/").removesuffix("/mean") for name in names])
         return {
             "falling": plain[loser],
-            "rising": plain[winner],
+            "beside": np.where(winner == loser, "", [f" while {name} rose" for name in plain[winner]]),
             "now": smooth[loser, here],
             "before": smooth[loser, best],
             "reward before": mean_reward[best],
@@ -99,20 +105,21 @@ RWD003 = Rule(
         Check(
             series=(REWARD,),
             signal=partial(trade_places, form=False),
-            message="The reward function {falling} fell from {before:.3g} to {now:.3g} while {rising} rose. The "
-            "total reward hides this: it went from {reward before:.3g} to {reward/mean:.3g}.",
+            message="The reward function {falling} fell from {before:.3g} to {now:.3g}{beside}. The total "
+            "reward hides this: it went from {reward before:.3g} to {reward/mean:.3g}.",
             min_rows=ROWS,
         ),
         Check(
             series=(REWARD,),
             signal=partial(trade_places, form=True),
-            message="The reward function {falling} fell from {before:.3g} to {now:.3g} while {rising} rose. Its name "
-            "suggests that it rewards form, not correctness, so this may be what you want.",
+            message="The reward function {falling} fell from {before:.3g} to {now:.3g}{beside}. Its name suggests "
+            "that it rewards form, not correctness, so this may be what you want.",
             min_rows=ROWS,
             level="note",
         ),
     ),
-    meaning="One reward function falls and stays low while another rises, so the total reward stays the same or rises.",
+    meaning="One reward function falls and stays low, but the total reward does not show it: another function rises, "
+    "or the others are most of the total.",
     impact="The policy earns an easy reward, such as one for format or length, and gives up what the other function "
     "measures. If that is correctness, this is reward hacking, and the total reward hides it.",
     remedy=advise(

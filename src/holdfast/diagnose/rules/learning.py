@@ -1,12 +1,18 @@
-"""Nothing is learned: a learning rate of 0 (LRN001), and a reward that never rose (RWD004)."""
+"""Nothing is learned: a learning rate of 0 (LRN001), a reward that never rose (RWD004), a function that never gave any
+(RWD005)."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 
 from holdfast.base.collapse import TREND_ERRORS, WINDOW, course
 from holdfast.base.trailing import Values, held, rows_since, trailing_mean
-from holdfast.diagnose.log import reward_curve
+from holdfast.diagnose.log import finite, reward_curve
+from holdfast.diagnose.readers.text import listed
+from holdfast.diagnose.rules.groups import CHECK_REWARD, LONG_ROWS
+from holdfast.diagnose.rules.hacking import functions_of, has_functions
 from holdfast.diagnose.rules.penalty import policy_moved
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, is_solved
@@ -112,4 +118,49 @@ RWD004 = Rule(
     ),
     limitations="This is a note, not a finding: it needs 30 rows, and the reward of a row is noisy. The message says "
     "how large a rise would have been visible.",
+)
+
+
+PENALTY = re.compile(r"penal|punish|overlong|repet", re.IGNORECASE)
+"""Names of functions of which 0 is the best."""
+
+
+def never_earned(rows: Rows) -> Signal | None:
+    """A reward function has given every rollout 0 so far. The newest row decides."""
+    known = {name: finite(rows.log.series[name]).values for name in functions_of(rows.log) if not PENALTY.search(name)}
+    zero = [name for name, values in known.items() if len(values) >= LONG_ROWS and not values.any()]
+    if not zero:
+        return None
+    count = len(rows.steps)
+    named = listed([name.removeprefix("rewards/").removesuffix("/mean") for name in zero])
+    return Signal(
+        np.ones(count, bool),
+        lambda: {name: rows.latest(name) for name in zero},
+        lambda: {"named": np.full(count, named)},
+    )
+
+
+RWD005 = Rule(
+    code="RWD005",
+    title="reward function always 0",
+    kind="from the start",
+    needs=((REWARD,),),
+    applies=has_functions,
+    checks=(
+        Check(
+            series=(REWARD,),
+            signal=never_earned,
+            message="Every rollout so far got 0 from {named}, so nothing is learned from that part of the reward.",
+            min_rows=LONG_ROWS,
+            level="note",
+        ),
+    ),
+    suppressed_by=("GRP001",),
+    meaning="One of several reward functions has given 0 to every rollout since the log began, in 20 rows or more.",
+    impact="If it is the one that rewards correctness, the policy learns only what the others reward, such as a "
+    "format.",
+    remedy=CHECK_REWARD,
+    limitations="This is a note, not a finding. The task may be too hard for now, or the function may only penalise: "
+    "of one that is named after a penalty, 0 is taken for the best. The rule needs `rewards/<function>/mean` of two "
+    "functions.",
 )

@@ -285,7 +285,7 @@ LOW_SHARE = 0.5
 more."""
 VISIBLE_SHARE = 0.2
 SOLVED = 0.9
-"""A mean reward between 0 and 1 from which on there is little left to gain."""
+"""A mean reward between 0 and 1 from which on there is little left to gain; of one between 0 and 100, 90."""
 LONG_PREFERRED_ADVANTAGE = 0.03
 """Mean advantage per token. Above this, advantages prefer long rollouts. Correct rollouts then lose likelihood because
 others gain it: a flaw of the reward, not lazy displacement. In recorded displacement collapses it was below 0.01."""
@@ -341,13 +341,14 @@ def shows_no_rise(rows: Rows) -> Truths:
 
 
 def is_solved(rows: Rows) -> Truths:
-    """[N]: where the reward is a share near 1, so that little is left to gain."""
+    """[N]: where the reward is a share near 1, or a percentage near 100, so that little is left to gain."""
 
-    def near_one(reward: Values) -> Truths:
-        is_share = (lowest(reward) >= 0) & (highest(reward) <= 1)
-        return is_share & (trailing_mean(reward, BEST_ROWS) >= SOLVED)
+    def near_top(reward: Values) -> Truths:
+        top = np.where(highest(reward) > 1, 100.0, 1.0)
+        is_share = (lowest(reward) >= 0) & (highest(reward) <= top)
+        return is_share & (trailing_mean(reward, BEST_ROWS) >= SOLVED * top)
 
-    return rows.where("reward/mean", near_one)
+    return rows.where("reward/mean", near_top)
 
 
 def is_down(rows: Rows) -> Truths:

@@ -337,6 +337,7 @@ GRD002 = Rule(
         also={"trl": f"`with_penalties(GRPOTrainer)` does so. {CUDNN}", "unknown": CUDNN},
     ),
     limitations="The rule misses a NaN that the trainer leaves out of its log or writes as 0. A KL that is NaN "
-    "from the first row on is a note. If the reward is infinite, none of these settings helps: look for a division by "
+    "from the first row on is a note: if the loss used it, the loss or the gradient would be NaN too, and that is a "
+    "finding. If the reward is infinite, none of these settings helps: look for a division by "
     "0 in the reward function.",
 )
