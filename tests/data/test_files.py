@@ -199,6 +199,8 @@ GOOD = {"question": "Who?", "golden_answers": ["x"]}
         ({**GOOD, "question": " "}, "question", "is empty"),
         ({**GOOD, "golden_answers": []}, "golden_answers", "is an empty list"),
         ({**GOOD, "golden_answers": ["", " "]}, "golden_answers", "contains only '', ' '"),
+        ({**GOOD, "golden_answers": "['x' 'y']"}, "golden_answers", "looks like a list"),
+        ({"query": "Who?", "gold": "x"}, "golden_answers", "'answer'"),
         ({**GOOD, "golden_answers": ["x", 7]}, "golden_answers[1]", "must be a string, is a number"),
         ({**GOOD, "reward_model": {"ground_truth": {"target": ["y"]}}}, "reward_model.ground_truth.target", "differs"),
         ({"question": "Who?", "reward_model": {"ground_truth": {}}}, "reward_model.ground_truth.target", "missing"),

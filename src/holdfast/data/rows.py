@@ -21,7 +21,7 @@ from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField, clean_text, json_kind
 from holdfast.base.stored import bounded_json
 from holdfast.data.catalogue import Form
-from holdfast.data.fields import answer_names, answers_in, question_name, texts_of
+from holdfast.data.fields import ANSWERS, answer_names, answers_in, question_name, texts_of
 from holdfast.data.questions import Example
 
 PREFIX = "searchR1_"
@@ -184,7 +184,8 @@ def _golds(row: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[str, tuple
         places |= _target(truth, _where("ground_truth"))
     places = places or answers_in(row)
     if not places:
-        raise BadField("golden_answers", f"missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
+        names, has = ", ".join(map(repr, ANSWERS[1:])), ", ".join(map(repr, row)) or "no fields"
+        raise BadField("golden_answers", f"missing, and so are {names}; the row has {has}")
     (name, golds), *others = places.items()
     for other, texts in others:
         if texts != golds:
