@@ -45,8 +45,8 @@ class Skipped:
 _SHOWN = 3
 """Places that are named for a reason, and rows in the refusal of a file."""
 _MOST_REASONS = 5
-_DETAIL = re.compile(r"'[^']*'|\b\d[\d,]*\b")
-"""What differs between rows that are skipped for the same reason: quoted values and numbers."""
+_DETAIL = re.compile(r"'[^']*'|(?<!-)\b\d[\d,]*\b")
+"""What differs between rows that are skipped for the same reason: quoted values and numbers, but not that of UTF-8."""
 
 
 class Skips:
@@ -54,9 +54,10 @@ class Skips:
 
     >>> skips = Skips()
     >>> for line in (3, 8): skips(Skipped(path="a.jsonl", line=line, field="id", reason=f"'{line}' occurred before"))
-    >>> skips(Skipped(path="docs/a.pdf", line=None, field="file", reason=".pdf is not read"))
+    >>> for name, at in ("a.txt", 4), ("b.txt", 9):
+    ...     skips(Skipped(path=name, line=None, field="file", reason=f"is not UTF-8 at byte {at}"))
     >>> skips.sentences()
-    ['skipped 2 rows (lines 3, 8): id: … occurred before', 'skipped 1 file (docs/a.pdf): .pdf is not read']
+    ['skipped 2 rows (lines 3, 8): id: … occurred before', 'skipped 2 files (a.txt, b.txt): is not UTF-8 at byte …']
     """
 
     def __init__(self) -> None:
