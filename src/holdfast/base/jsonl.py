@@ -145,11 +145,16 @@ class Judge:
         )
 
 
-def text_field(row: Mapping[str, Any], field: str) -> str:
-    """A field that must be a string and not empty. Raises `BadField`."""
+def text_field(row: Mapping[str, Any], field: str, *, way: str = "") -> str:
+    """A field that must be a string and not empty. Raises `BadField`; `way` is what to do about a missing one."""
     if field not in row:
-        raise BadField(field, f"missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
+        raise BadField(field, f"missing; the row has {fields_in(row)}{way and f'; {way}'}")
     return clean_text(row[field], field)
+
+
+def fields_in(row: Mapping[str, Any]) -> str:
+    """The names of the fields of an object, for messages."""
+    return ", ".join(map(repr, row)) or "no fields"
 
 
 def clean_text(value: Any, field: str, *, empty: bool = False) -> str:

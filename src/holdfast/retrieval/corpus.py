@@ -123,10 +123,9 @@ def _contents(row: dict[str, Any], fields: Mapping[str, str], quoted: bool) -> s
 
 
 def _text(row: dict[str, Any], name: str, part: str) -> str:
-    if name not in row:
-        way = f"if it has another name, say --field {part}=NAME, in a recipe retrieval.fields.{part}"
-        raise BadField(name, f"missing; the row has {', '.join(map(repr, row)) or 'no fields'}; {way}")
-    return text_field(row, name)
+    return text_field(
+        row, name, way=f"if it has another name, say --field {part}=NAME, in a recipe retrieval.fields.{part}"
+    )
 
 
 def _bounded(text: str, field: str) -> str:
