@@ -62,11 +62,6 @@ def test_a_rollout_without_an_answer_says_why(turns: list[str], changes: dict[st
     assert asked(agent(*turns, prompt="Q: {question}", **changes)).endswith(f"\nanswers   nothing: {reason}\n")
 
 
-def test_a_search_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    assert asked(agent("<search> a </search>", broken=True)).endswith("\nanswers   nothing: no answer for a\n")
-
-
 # ---- the command
 
 
@@ -128,6 +123,16 @@ def test_questions_may_come_from_a_pipe(runs: Any, holdfast: Run) -> None:
     text = holdfast("ask", "old", stdin="One?\n\nTwo?\n").stdout
     assert text == "question  One?\nanswers   Kelan\n\nquestion  Two?\nanswers   Kelan\n"
     assert len(runs) == 1
+
+
+def test_a_search_that_fails_is_said_and_is_the_exit_code(
+    runs: Any, holdfast: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    broken = agent("<search> a </search>", "<answer> Kelan </answer>", broken=True)
+    monkeypatch.setattr("holdfast.evaluate.model.open_agent", lambda *_, **__: broken)
+    text = holdfast("ask", "old", stdin="One?\nTwo?\n", code=2).stdout
+    assert "\nanswers   nothing: no answer for a\n\nquestion  Two?\nanswers   Kelan\n" in text
 
 
 def test_checkpoints(runs: Any, holdfast: Run) -> None:

@@ -199,6 +199,8 @@ GOOD = {"question": "Who?", "golden_answers": ["x"]}
         ({**GOOD, "question": " "}, "question", "is empty"),
         ({**GOOD, "golden_answers": []}, "golden_answers", "is an empty list"),
         ({**GOOD, "golden_answers": ["", " "]}, "golden_answers", "contains only '', ' '"),
+        ({**GOOD, "golden_answers": "['x' 'y']"}, "golden_answers", "looks like a list"),
+        ({"query": "Who?", "gold": "x"}, "golden_answers", "'answer'"),
         ({**GOOD, "golden_answers": ["x", 7]}, "golden_answers[1]", "must be a string, is a number"),
         ({**GOOD, "reward_model": {"ground_truth": {"target": ["y"]}}}, "reward_model.ground_truth.target", "differs"),
         ({"question": "Who?", "reward_model": {"ground_truth": {}}}, "reward_model.ground_truth.target", "missing"),
@@ -272,3 +274,10 @@ def test_a_question_that_no_answer_can_be_right_to_is_a_note(tmp_path, put):
     assert report.bad == 0
     (note,) = report.notes
     assert note.startswith("1 question has no golden answer that scoring can match: x/test/0 ('The The')")
+
+
+@pytest.mark.parametrize(("golds", "noted"), [(["x|y", "z; w|v", "u"], 1), (["x; y", ["z; w", "z"], "u"], 0)])
+def test_several_answers_in_one_text_are_a_note(tmp_path, put, golds, noted):
+    rows = [{"question": f"{gold}?", "golden_answers": gold} for gold in golds]
+    (report,) = check_files([put(tmp_path / "x.jsonl", rows)])
+    assert (report.bad, len(report.notes)) == (0, noted)

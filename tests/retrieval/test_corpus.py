@@ -30,7 +30,7 @@ GOOD = {"id": "a", "contents": '"Orsa"\nA town.', "extra": 1}
 
 
 def test_rows_become_documents_and_numbers_are_ids(tmp_path):
-    documents = kept(put(tmp_path, GOOD, {"id": 7, "contents": "x"}))
+    documents = kept(put(tmp_path, GOOD, {"id": None, "_id": 7, "contents": "x"}))
     assert documents == (Document("a", '"Orsa"\nA town.'), Document("7", "x"))
 
 
@@ -82,7 +82,7 @@ def test_a_table_of_dpr(tmp_path, packed):
 def test_a_table_without_the_columns(tmp_path):
     path = tmp_path / "t.tsv"
     path.write_text("name\tbody\n1\tx\n")
-    with pytest.raises(DataError, match=r"t\.tsv:2: id: missing; the row has 'name', 'body'"):
+    with pytest.raises(DataError, match=r"t\.tsv:2: id: missing; the row has 'name', 'body'; .*--field id="):
         all_of(path)
     assert all_of(path, fields=fields_of(["id=name", "text=body"]))[0] == [Document("1", "\nx")]
     with pytest.raises(ConfigError, match="'body=text' names no field of a passage"):
@@ -90,6 +90,17 @@ def test_a_table_without_the_columns(tmp_path):
     path.write_text("id\ttext\n")
     with pytest.raises(DataError, match="needs a header line and one passage a line"):
         all_of(path)
+
+
+@pytest.mark.parametrize(("name", "is_rows"), [("c.md", False), ("c.txt", False), ("lines.txt", True)])
+def test_one_document_is_no_file_of_passages(tmp_path, name, is_rows):
+    path = tmp_path / name
+    path.write_text(json.dumps({"id": "1", "contents": "x"}) if is_rows else "# Orsa\n\nA town.\n")
+    if is_rows:
+        assert all_of(path)[0] == [Document("1", "x")]
+    else:
+        with pytest.raises(DataError, match="name the folder"):
+            all_of(path)
 
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.tsv"])

@@ -66,6 +66,16 @@ def test_a_server_searches_in_place_of_an_index(
     assert [request["queries"] for request in server.requests] == [["thing 3"]]  # the second came from the cache
 
 
+def test_several_answers_in_one_text_are_said(
+    recipe: Recipe, own_files: dict[str, Any], tmp_path: Path, write_rows: Callable[..., str]
+) -> None:
+    joined = [{"question": f"{i}?", "golden_answers": f"{i}; number {i}"} for i in range(10)]
+    own_files["data.train"] = write_rows(tmp_path / "q.jsonl", joined)
+    notes: list[str] = []
+    load_questions(recipe(own_files), note=notes.append)
+    assert len(notes) == 1 and "data.train" in notes[0] and "as a list" in notes[0]
+
+
 def test_every_tenth_question_is_held_out(recipe: Recipe, own_files: dict[str, Any]) -> None:
     splits = load_questions(recipe(own_files))
     assert [e.index for e in splits.dev] == [0, 10]

@@ -45,8 +45,8 @@ class Skipped:
 _SHOWN = 3
 """Places that are named for a reason, and rows in the refusal of a file."""
 _MOST_REASONS = 5
-_DETAIL = re.compile(r"'[^']*'|\b\d[\d,]*\b")
-"""What differs between rows that are skipped for the same reason: quoted values and numbers."""
+_DETAIL = re.compile(r"'[^']*'|(?<!-)\b\d[\d,]*\b")
+"""What differs between rows that are skipped for the same reason: quoted values and numbers, but not that of UTF-8."""
 
 
 class Skips:
@@ -54,9 +54,10 @@ class Skips:
 
     >>> skips = Skips()
     >>> for line in (3, 8): skips(Skipped(path="a.jsonl", line=line, field="id", reason=f"'{line}' occurred before"))
-    >>> skips(Skipped(path="docs/a.pdf", line=None, field="file", reason=".pdf is not read"))
+    >>> for name, at in ("a.txt", 4), ("b.txt", 9):
+    ...     skips(Skipped(path=name, line=None, field="file", reason=f"is not UTF-8 at byte {at}"))
     >>> skips.sentences()
-    ['skipped 2 rows (lines 3, 8): id: … occurred before', 'skipped 1 file (docs/a.pdf): .pdf is not read']
+    ['skipped 2 rows (lines 3, 8): id: … occurred before', 'skipped 2 files (a.txt, b.txt): is not UTF-8 at byte …']
     """
 
     def __init__(self) -> None:
@@ -144,11 +145,16 @@ class Judge:
         )
 
 
-def text_field(row: Mapping[str, Any], field: str) -> str:
-    """A field that must be a string and not empty. Raises `BadField`."""
+def text_field(row: Mapping[str, Any], field: str, *, way: str = "") -> str:
+    """A field that must be a string and not empty. Raises `BadField`; `way` is what to do about a missing one."""
     if field not in row:
-        raise BadField(field, f"missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
+        raise BadField(field, f"missing; the row has {fields_in(row)}{way and f'; {way}'}")
     return clean_text(row[field], field)
+
+
+def fields_in(row: Mapping[str, Any]) -> str:
+    """The names of the fields of an object, for messages."""
+    return ", ".join(map(repr, row)) or "no fields"
 
 
 def clean_text(value: Any, field: str, *, empty: bool = False) -> str:

@@ -102,17 +102,18 @@ def ask(
             )
         endpoint = None if server is None else find_server(server, model, api_key=key_in(api_key_env))
         agent = open_agent(named, config, folder, greedy=greedy, checkpoint=checkpoint, server=endpoint, given=settings)
-    if question is not None:
-        answer(agent, question, console)
-    elif sys.stdin.isatty() and is_live(console):
+    if question is None and sys.stdin.isatty() and is_live(console):
         _welcome(named, folder, console)
         for typed in _typed_questions():
             answer(agent, typed, console, echo=False)
-    else:
-        for number, line in enumerate(filter(str.strip, sys.stdin)):
-            if number:
-                console.print()
-            answer(agent, line.strip(), console)
+        return
+    failed = False
+    for number, line in enumerate(filter(str.strip, sys.stdin) if question is None else [question]):
+        if number:
+            console.print()
+        failed |= answer(agent, line.strip(), console).error is not None
+    if failed:
+        raise typer.Exit(2)
 
 
 def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = True) -> Trajectory:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import Skipped
 from holdfast.data.catalogue import SETS
-from holdfast.data.files import can_match, iter_examples, unmatched
+from holdfast.data.files import iter_examples, joined, unmatched
 from holdfast.data.questions import Example
 
 _Seen = dict[str, tuple[str, tuple[str, tuple[str, ...]]]]
@@ -49,7 +49,7 @@ def check_files(paths: Iterable[str | os.PathLike[str]]) -> list[FileReport]:
 
 def _check(path: Path, first: _Seen) -> FileReport:
     report = FileReport(str(path))
-    unscorable: list[Example] = []
+    examples: list[Example] = []
     unit = "row" if path.suffix == ".parquet" else "line"
 
     def on_bad(skipped: Skipped) -> None:
@@ -65,12 +65,13 @@ def _check(path: Path, first: _Seen) -> FileReport:
                 where, before = first[example.id]
                 other = "" if before == content else ", with another question or other golden answers"
                 report.add(f"question {row}: {example.id} is also {where}{other}")
-            if not can_match(example):
-                unscorable.append(example)
+            examples.append(replace(example, metadata={}))
     except DataError as error:
         report.add(str(error).partition("\n")[0])
-    if (note := unmatched(unscorable)) is not None:
+    if (note := unmatched(examples)) is not None:
         report.notes.append(f"{note}; training skips them")
+    if (note := joined(examples)) is not None:
+        report.notes.append(note)
     return report
 
 

@@ -13,6 +13,8 @@ Names are read without regard to case: Bamboogle has `Question`, TriviaQA's own 
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -26,6 +28,8 @@ _INSIDE = ("value", "text", "aliases")
 """Fields of an answer that is an object."""
 _ALIASES = ("answer_aliases", "aliases")
 """Fields of a row with further answers, beside `answer`."""
+_SHOWN = 80
+"""Characters of a bad answer that a message shows."""
 
 
 def question_name(row: Mapping[str, Any]) -> str | None:
@@ -62,11 +66,14 @@ def answers_in(row: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def texts_of(value: Any, field: str) -> tuple[str, ...]:
-    """A list of texts, one text, or a list as JSON in the cell of a table; at least one of them must not be empty.
-    Raises `BadField`."""
+    """A list of texts, one text, or a list in the cell of a table, as JSON or as Python writes it; at least one of them
+    must not be empty. Raises `BadField`.
+
+    >>> texts_of("['Mira', 'M. Tolvan']", "answer"), texts_of("[sic]", "answer")
+    (('Mira', 'M. Tolvan'), ('[sic]',))
+    """
     if isinstance(value, str) and value.lstrip().startswith("["):
-        with suppress(ValueError):  # an answer in brackets
-            value = bounded_json(value)
+        value = _listed(value.strip(), field)
     if isinstance(value, str):
         return (clean_text(value, field),)
     if not isinstance(value, list):
@@ -75,6 +82,19 @@ def texts_of(value: Any, field: str) -> tuple[str, ...]:
     if not any(text.strip() for text in texts):
         raise BadField(field, "is an empty list" if not texts else f"contains only {', '.join(map(repr, texts))}")
     return texts
+
+
+def _listed(text: str, field: str) -> Any:
+    """The list in a text that begins with a bracket; the text itself if that is an answer in brackets."""
+    with suppress(ValueError):
+        return bounded_json(text)
+    if re.match(r"""\[\s*['"].*\]$""", text, re.DOTALL) is None:
+        return text
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):  # pandas writes a column of lists so
+        texts = ast.literal_eval(text)
+        if repr(texts) == text:  # numpy's lists have no commas, and would become one text
+            return texts
+    raise BadField(field, f'looks like a list, but is not JSON, such as ["Mira", "M. Tolvan"]: {text[:_SHOWN]}')
 
 
 def _named(row: Mapping[str, Any], name: str) -> str | None:

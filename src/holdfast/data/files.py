@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,8 @@ from holdfast.data.rows import example_of, row_of
 _SPLITS = ("train", "dev", "test", "validation")
 _ROWS = 1024  # written at a time
 _SHOWN = 3
+_MARKS = ("|", ";")
+"""What people put between several answers in one text."""
 
 
 def read_questions(
@@ -69,6 +71,24 @@ def unmatched(examples: Iterable[Example]) -> str | None:
     s = "questions have" if len(lost) > 1 else "question has"
     shown = ", ".join(f"{e.id} ({', '.join(map(repr, e.golden_answers))})" for e in lost[:_SHOWN])
     return f"{len(lost):,} {s} no golden answer that scoring can match: {shown}{', …' * (len(lost) > _SHOWN)}"
+
+
+def joined(examples: Sequence[Example]) -> str | None:
+    """A sentence if most questions have one golden answer that looks like several in one text; else None.
+
+    >>> texts = ("Mira|M. Tolvan", "Orsa|Lake Orsa", "Lomme")
+    >>> joined([Example(source="s", split="dev", index=1, question="?", golden_answers=(text,)) for text in texts])
+    "2 of 3 questions have one golden answer with '|' in it ('Mira|M. Tolvan', …); write several answers as a list"
+    """
+    golds = [example.golden_answers for example in examples]
+    for mark in _MARKS:
+        found = [texts[0] for texts in golds if len(texts) == 1 and mark in texts[0]]
+        if 2 * len(found) > len(golds):
+            return (
+                f"{len(found):,} of {len(golds):,} questions have one golden answer with {mark!r} in it ({found[0]!r}, "
+                "…); write several answers as a list"
+            )
+    return None
 
 
 def read_examples(

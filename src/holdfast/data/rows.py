@@ -18,10 +18,10 @@ from typing import Any
 
 from holdfast.agent.protocol import SEARCH_R1, prompt_text
 from holdfast.base.errors import DataError
-from holdfast.base.jsonl import BadField, clean_text, json_kind
+from holdfast.base.jsonl import BadField, clean_text, fields_in, json_kind
 from holdfast.base.stored import bounded_json
 from holdfast.data.catalogue import Form
-from holdfast.data.fields import answer_names, answers_in, question_name, texts_of
+from holdfast.data.fields import ANSWERS, answer_names, answers_in, question_name, texts_of
 from holdfast.data.questions import Example
 
 PREFIX = "searchR1_"
@@ -166,7 +166,7 @@ def _question(row: Mapping[str, Any], extra: Mapping[str, Any]) -> str:
     for name, value in (*places, (_where("question"), arguments.get("question"))):
         if value is not None:
             return clean_text(value, name).strip()
-    raise BadField("question", f"missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
+    raise BadField("question", f"missing; the row has {fields_in(row)}")
 
 
 def _golds(row: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
@@ -184,7 +184,8 @@ def _golds(row: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[str, tuple
         places |= _target(truth, _where("ground_truth"))
     places = places or answers_in(row)
     if not places:
-        raise BadField("golden_answers", f"missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
+        names = ", ".join(map(repr, ANSWERS[1:]))
+        raise BadField("golden_answers", f"missing, and so are {names}; the row has {fields_in(row)}")
     (name, golds), *others = places.items()
     for other, texts in others:
         if texts != golds:
@@ -195,7 +196,7 @@ def _golds(row: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[str, tuple
 def _target(truth: Any, field: str) -> dict[str, tuple[str, ...]]:
     if isinstance(truth, dict):
         if "target" not in truth:
-            raise BadField(f"{field}.target", f"missing; {field} has {', '.join(map(repr, truth)) or 'no fields'}")
+            raise BadField(f"{field}.target", f"missing; {field} has {fields_in(truth)}")
         return {f"{field}.target": texts_of(truth["target"], f"{field}.target")}
     return {field: texts_of(truth, field)}
 

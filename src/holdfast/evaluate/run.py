@@ -22,7 +22,7 @@ from holdfast.agent.searching import SEARCH, SearchQueue
 from holdfast.base.errors import RolloutError
 from holdfast.base.retries import PATIENCE, Retries
 from holdfast.base.scoring import MODES, Mode, exact_match, f1, in_passages, sub_em
-from holdfast.data.files import unmatched
+from holdfast.data.files import joined, unmatched
 from holdfast.data.questions import Example
 from holdfast.evaluate.agents import Attempt, PromptEncoder, converse, run_search_agent
 from holdfast.evaluate.folder import FAILED, EvalFolder, Row
@@ -114,6 +114,8 @@ class Evaluation:
             )
         if self.scorer == "table" and (note := unmatched(self.examples)) is not None:
             listener.note(f"{note}; every answer to them counts as wrong")
+        if (note := joined(self.examples)) is not None:
+            listener.note(note)
         settings = self.settings() | {"batch": batch if self.model.local else None}
         folder.begin(settings)
         count = self.samples or 1

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.base.errors import ConfigError
-from holdfast.base.jsonl import BadField, Skipped, Skips, clean_text, json_kind, text_field
+from holdfast.base.errors import ConfigError, DataError
+from holdfast.base.jsonl import BadField, Skipped, Skips, clean_text, json_kind, opened, text_field
 from holdfast.base.rows import iter_rows
-from holdfast.retrieval.folders import folder_passages
+from holdfast.retrieval.folders import READERS, folder_passages
 from holdfast.retrieval.types import Document
 
 MOST_CHARACTERS = 1_000_000
@@ -24,6 +25,8 @@ FIELDS = ("id", "title", "text")
 """What a passage is made of. A mapping names the fields of a file that hold them."""
 IDS = ("id", "_id", "docid")
 """The usual names of an id; the first that a row has."""
+_BEGINNING = 4096
+"""Bytes in which the first object of a file begins."""
 
 
 def passages(
@@ -51,6 +54,8 @@ def passages(
     path = Path(path)
     if path.is_dir():
         return folder_passages(path, on_skip=on_skip, replace=replace)
+    if _is_document(path):
+        raise DataError(f"{path} is a document, and no file of passages; name the folder that holds it")
     # Titles of DPR's tables are put in quotes, as in wiki-18.
     parse = _fresh(partial(_document, fields=fields or {}, quoted=".tsv" in path.suffixes))
     return iter_rows(path, parse, what="passage", on_skip=on_skip, replace=replace)
@@ -110,11 +115,17 @@ def _document(row: dict[str, Any], fields: Mapping[str, str], quoted: bool) -> D
 
 def _contents(row: dict[str, Any], fields: Mapping[str, str], quoted: bool) -> str:
     if "text" not in fields and ("contents" in row or "text" not in row):
-        return _bounded(text_field(row, "contents"), "contents")
+        return _bounded(_text(row, "contents", "text"), "contents")
     text_name, title_name = fields.get("text", "text"), fields.get("title", "title")
-    text = text_field(row, text_name)
+    text = _text(row, text_name, "text")
     title = clean_text(row.get(title_name) or "", title_name, empty=True).strip()
     return _bounded(f'"{title}"\n{text}' if quoted and title else f"{title}\n{text}", text_name)
+
+
+def _text(row: dict[str, Any], name: str, part: str) -> str:
+    return text_field(
+        row, name, way=f"if it has another name, say --field {part}=NAME, in a recipe retrieval.fields.{part}"
+    )
 
 
 def _bounded(text: str, field: str) -> str:
@@ -126,13 +137,21 @@ def _bounded(text: str, field: str) -> str:
 
 
 def _id(row: dict[str, Any], fields: Mapping[str, str]) -> str:
-    name = fields.get("id") or next((name for name in IDS if name in row), IDS[0])
+    name = fields.get("id") or next((name for name in IDS if row.get(name) is not None), IDS[0])
     value = row.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)  # row numbers are common ids
     if value is not None and not isinstance(value, str):
         raise BadField(name, f"must be a string, is {json_kind(value)}")
-    return text_field(row, name)
+    return _text(row, name, "id")
+
+
+def _is_document(path: Path) -> bool:
+    """Whether a file is one that a folder may hold. A .txt may hold JSON lines."""
+    if path.suffix.lower() not in READERS:
+        return False
+    with opened(path) as file:
+        return path.suffix.lower() != ".txt" or re.match(rb"\W*\{", file.read(_BEGINNING)) is None
 
 
 def _fresh(parse: Callable[[Any], Document]) -> Callable[[Any, int], Document]:

@@ -25,7 +25,7 @@ from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.jsonl import Skipped, Skips
 from holdfast.data import factbook
-from holdfast.data.files import read_questions
+from holdfast.data.files import joined, read_questions
 from holdfast.data.questions import Example, hold_out
 from holdfast.data.world.bundle import world_of
 from holdfast.model.chat_template import ChatTemplate
@@ -204,7 +204,10 @@ def _questions_of_files(config: Config, note: Note | None) -> Questions:
         if factbook.is_factbook(path):
             return factbook.load_questions(path)
         with skipped_rows(path, f"data.{split}", note) as on_skip:
-            return read_questions(path, split=split, on_skip=on_skip)
+            questions = read_questions(path, split=split, on_skip=on_skip)
+        if told := joined(questions):
+            (note or logger.warning)(f"data.{split} = {path!r}: {told}")
+        return questions
 
     train, dev, test = read(data.train, "train"), read(data.dev, "dev"), read(data.test, "test")
     if data.dev is None:

@@ -129,7 +129,8 @@ def test_the_folder_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.Monke
     run_dir.mkdir()
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     model = warm_start_only(load(None, TINY), run_dir)
-    write_plan(plan("trl", load(None, [*TINY, f"--model.path={model}", "--warm_start.steps=0"])), launched)
+    words = [*TINY, f"--model.path={model}", "--warm_start.steps=0", "--eval.every=3"]
+    write_plan(plan("trl", load(None, words)), launched)
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -147,6 +148,7 @@ def test_the_folder_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.Monke
         assert "'test_holdfast/reward/em': " in last and "'eval_" not in last and "'test_loss': " in last
         whole = json.loads((launched / "runs/tiny/trainer_state.json").read_text())["log_history"]
         assert "test_loss" in whole[-1]
+        assert [row["step"] for row in whole if "eval_reward" in row] == [4], "the last step is evaluated once"
         state = sorted((launched / "runs/tiny").glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))[-1]
         return state.name, json.loads((state / "trainer_state.json").read_text())
 
@@ -155,7 +157,6 @@ def test_the_folder_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.Monke
     logged = [row for row in state["log_history"] if "loss" in row]
     assert [row["step"] for row in logged] == [2, 4], "a line for each rollout batch"
     assert {"holdfast/reward/em", "holdfast/penalty/active_fraction", "rewards/em/mean"} <= set(logged[0])
-    assert [row["step"] for row in state["log_history"] if "eval_reward" in row] == [2, 4]
     assert (launched / "runs/tiny/model.safetensors").is_file()
     shutil.rmtree(launched / "runs/tiny/checkpoint-4")
     name, again = run("--resume")
