@@ -187,8 +187,9 @@ MSK001 = Rule(
 
 SAME_POLICY = (
     "Sample at the training temperature, [without top-p and top-k]. Or compute log-probs over the [tokens that the "
-    "sampler can draw], as prime-rl and slime do. Use the [importance weights of the sampler]. Check that the sampler "
-    "gets the new weights after every update."
+    "sampler can draw], as prime-rl and slime do. Check that the sampler gets the new weights after every update. "
+    "Where rollouts must be older, add a [penalty on lost likelihood]; the [importance weights of the sampler] "
+    "are for small differences."
 )
 
 SAME_POLICY_AT_FIRST = advise(
