@@ -283,7 +283,6 @@ _TABLES: Mapping[str, Callable[[Reading], str]] = {
     "fourth": _set,
     REAL_MODEL: _healthy_set,
     "null_model": _null,
-    "null_model_short": _null,
     "own_recordings": _own,
     "head_to_head": _head_to_head,
     "history": _history,
