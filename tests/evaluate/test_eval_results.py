@@ -75,8 +75,10 @@ def answers(right: str, name: str = "nq") -> list[dict[str, Any]]:
 
 
 def test_the_paired_test(tmp_path: Path) -> None:
-    a = saved(tmp_path / "a", answers("1100000000") + answers("1111", "musique"))
-    b = saved(tmp_path / "b", answers("1011111110") + answers("1110", "musique"), decoding="sampled")
+    here, there = ({"retrieval": {"corpus": at, "k1": 0.9}, "passages": "ab12"} for at in ("c.jsonl", "/data/c.jsonl"))
+    a = saved(tmp_path / "a", answers("1100000000") + answers("1111", "musique"), **here)
+    there["retrieval"]["k1"] = 1.2
+    b = saved(tmp_path / "b", answers("1011111110") + answers("1110", "musique"), decoding="sampled", **there)
     found = compare(a, b)
     nq, musique, macro, micro = found.rows
     assert (nq.only_a, nq.only_b, nq.questions) == (1, 7, 10)
@@ -85,7 +87,7 @@ def test_the_paired_test(tmp_path: Path) -> None:
     assert musique.p == 1.0 and musique.difference == -0.25
     assert macro.difference == pytest.approx((0.6 - 0.25) / 2) and macro.p is None
     assert micro.difference == pytest.approx(5 / 14) and (micro.only_a, micro.only_b) == (2, 7)
-    assert found.notes == ("decoding differs: greedy and sampled",)
+    assert found.notes == ("decoding differs: greedy and sampled", "retrieval.k1 differs: 0.9 and 1.2")
     assert all(one.difference == 0 and one.p == 1.0 for one in compare(a, a).rows if one.p is not None)
 
 

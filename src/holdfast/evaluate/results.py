@@ -6,7 +6,7 @@ Without torch: tables and comparisons need none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ MULTI_HOP_SETS = (*MULTI_HOP, TWO_HOP)
 SCORES = ("em", "f1", "sub_em", "hit")
 """Each in [0, 1], with an interval. `hit` is about questions that searched."""
 RESAMPLES, SEED, LEVEL = 10_000, 0, 0.95
-_PROTOCOL = ("decoding", "samples", "searches", "topk", "retrieval", "scorer", "prompt")
+_PROTOCOL = ("decoding", "samples", "searches", "topk", "scorer", "prompt")
 """Settings that change a score without changing the model."""
 _Draws = dict[str, np.ndarray]
 
@@ -209,12 +209,25 @@ def compare(a: Path, b: Path) -> Comparison:
         name_a=f"{results_a['row']} ({a})",
         name_b=f"{results_b['row']} ({b})",
         rows=tuple(differences),
-        notes=tuple(
-            f"{name} differs: {results_a.get(name)} and {results_b.get(name)}"
-            for name in _PROTOCOL
-            if results_a.get(name) != results_b.get(name)
-        ),
+        notes=tuple(_differing(_asked(results_a), _asked(results_b))),
     )
+
+
+def _asked(results: Mapping[str, Any]) -> dict[str, Any]:
+    """How the questions were asked, by name of the setting. The same passages may lie in two places."""
+    asked = {name: results.get(name) for name in _PROTOCOL}
+    retrieval = results.get("retrieval") or {}
+    asked |= {f"retrieval.{name}": value for name, value in retrieval.items()}
+    if (passages := results.get("passages")) is not None:
+        asked["retrieval.corpus"] = f"passages {passages}"
+    return asked
+
+
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each setting that both have, and that differs."""
+    for name in a:
+        if name in b and a[name] != b[name]:
+            yield f"{name} differs: {a[name]} and {b[name]}"
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
