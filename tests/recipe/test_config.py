@@ -255,6 +255,7 @@ def test_what_is_no_setting(arguments: list[str], said: str) -> None:
             "loss.penalty.name = ['llds']: must be 'none', 'llds', 'sapo', 'nll' or 'custom'",
         ),
         ("[trian]\nsteps = 5", "trian: there is no such setting; did you mean train?"),
+        ("[optimizer]\nlr = 1e-4", "optimizer.lr: there is no such setting; did you mean train.lr?"),
     ],
 )
 def test_a_file_is_read_strictly_and_named(tmp_path: Path, text: str, sentence: str) -> None:

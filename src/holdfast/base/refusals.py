@@ -42,7 +42,9 @@ def explain(errors: Iterable[Any], root: Root, given: Mapping[str, str]) -> list
         if error["type"] == "value_error" and setting(root, name) is None:  # the error is that of a whole section
             sentences += map(_message, same)
         elif error["type"] == "extra_forbidden":
-            sentences.append(_misplaced(dotted, error, root, origin) or f"{dotted}: {unknown(dotted, root)}")
+            misplaced = _misplaced(dotted, error, root, origin)
+            names = _unknown_names(dotted, error["input"], root)
+            sentences += [misplaced] if misplaced else [f"{name}: {unknown(name, root)}" for name in names]
         elif error["type"] == "union_tag_invalid":
             name, written = f"{dotted}.name", error["input"]["name"]
             sentences.append(f"{given.get(name, '')}{name} = {_brief(written)}: {_reason(error)}")
@@ -99,6 +101,14 @@ def _misplaced(dotted: str, error: Any, root: Root, origin: str) -> str | None:
     return (
         f"{origin}{dotted} = {_brief(error['input'])} with {section}.name = {error['loc'][-2]!r}, which does not read "
         f"it. Leave it out, or set {section}.name = {join_or([repr(reader) for reader in readers])}"
+    )
+
+
+def _unknown_names(dotted: str, value: Any, root: Root) -> list[str]:
+    """The unknown setting; of an unknown section that is like no other, the settings in it."""
+    like_a_section = any(name.startswith(f"{near}.") for near in nearest(dotted, root) for name in setting_names(root))
+    return (
+        [f"{dotted}.{key}" for key in value] if isinstance(value, dict) and value and not like_a_section else [dotted]
     )
 
 
