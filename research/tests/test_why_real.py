@@ -165,16 +165,18 @@ def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
     assert said.format(*percent(*cured, *slow, em="em_greedy")) in SAID
     said = "At the paper's 0.2, run on the second seed alone, it ends at {} %, and greedily at {} %."
     assert weaker.seed == 14 and said.format(*percent(weaker), *percent(weaker, em="em_greedy")) in SAID
-    ends = (
-        "with fresh rollouts plain GRPO ends at {}, {} and {} % of questions right, with rollouts eight batches old at"
+    fresh_ends = "With fresh rollouts plain GRPO ends at {}, {} and {} % of questions right."
+    stale_ends = (
+        "With rollouts eight batches old it ends at {}, {} and {} %, and with LLDS at λ = 1 at {}, {} and {} %."
     )
-    ends = (ends + " {}, {} and {} %, and with LLDS at λ = 1 at {}, {} and {} %.").format(
-        *percent(*fresh, *slow, *cured)
-    )
+    ends = f"{fresh_ends} {stale_ends}".format(*percent(*fresh, *slow, *cured))
     assert "ends at {:.2f}, {:.2f} and {:.2f}, the last two".format(*(summarise(run).last for run in slow)) in SAID
     means = (mean(run.results["after"]["em"] for run in arm) for arm in (cured, slow, fresh))
     said = "at half the rate, three seeds, {:.2f} at λ = 1, {:.2f} without, {:.2f} with fresh rollouts."
     assert said.format(*means) in SAID
+    page = (REPOSITORY / "research/docs/real-old.md").read_text(encoding="utf-8")  # made of the kept runs
+    verdict = page.partition("At half the rate fresh rollouts learn and do not fall.")[2].partition("\n")[0]
+    assert "**partly**, 2 of 3" in verdict
     assert not any(run.fell for run in fresh) and "do so on 2 of 3, and fall on none." in SAID
     above = [
         theirs.results["after"]["em"] > plain.results["after"]["em"] for plain, theirs in zip(slow, cured, strict=True)

@@ -107,9 +107,9 @@ def _misplaced(dotted: str, error: Any, root: Root, origin: str) -> str | None:
 def _unknown_names(dotted: str, value: Any, root: Root) -> list[str]:
     """The unknown setting; of an unknown section that is like no other, the settings in it."""
     like_a_section = any(name.startswith(f"{near}.") for near in nearest(dotted, root) for name in setting_names(root))
-    return (
-        [f"{dotted}.{key}" for key in value] if isinstance(value, dict) and value and not like_a_section else [dotted]
-    )
+    if like_a_section or not isinstance(value, dict):
+        return [dotted]
+    return [f"{dotted}.{key}" for key in value] or [dotted]
 
 
 def unknown(dotted: str, root: Root) -> str:

@@ -55,7 +55,7 @@ def passages(
     if path.is_dir():
         return folder_passages(path, on_skip=on_skip, replace=replace)
     if _is_document(path):
-        raise DataError(f"{path} is a document, and no file of passages; name the folder that holds it")
+        raise DataError(f"{path} is one document, not a file of passages; name the folder that holds it")
     # Titles of DPR's tables are put in quotes, as in wiki-18.
     parse = _fresh(partial(_document, fields=fields or {}, quoted=".tsv" in path.suffixes))
     return iter_rows(path, parse, what="passage", on_skip=on_skip, replace=replace)
