@@ -40,7 +40,7 @@ from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import ready
 from holdfast.model.policy import Request
 from holdfast.recipe import validate
-from holdfast.train.learner import make_learner
+from holdfast.train.learner import Learner, make_learner
 from holdfast.train.optimizer import clipped_step
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -263,10 +263,19 @@ def random_batch(rows: int, length: int, vocabulary: int) -> TokenBatch:
     )
 
 
+UPDATES = tuple(
+    (compiled, f"{arm}{', compiled layers' * compiled}", shorter)
+    for compiled in (False, True)
+    for arm, shorter in (("rows of one length", 0), ("a new length in each update", 5))
+)
+"""Whether the layers are compiled, the name, and by how many tokens each update is shorter than the last."""
+
+
 def measure_update(bench: Bench, size: str) -> None:
     """Two optimizer steps of 4,096 tokens each, in one micro-batch each, with LLDS and all statistics.
 
-    Once with rows of the same length in every update, and once with a new length in each, as rollouts have.
+    With rows of the same length in every update, and with a new length in each, as rollouts have; then with compiled
+    layers.
     """
     shape = SHAPES["toy" if bench.toy else size]
     rows, length, steps = (4, 64, 2) if bench.toy else (8, 1024, 2)
@@ -281,8 +290,8 @@ def measure_update(bench: Bench, size: str) -> None:
             },
         }
     )
-    learner = make_learner(config, ready(shape.build(), silent_tokenizer(), config.model, bench.device))
     generator, spent = torch.Generator().manual_seed(0), Counter[str]()
+    learner: Learner | None = None
 
     def clocked_step(*arguments: Any) -> float:
         norm: list[float] = []
@@ -291,6 +300,7 @@ def measure_update(bench: Bench, size: str) -> None:
 
     def update(batch: TokenBatch) -> tuple[float, float, float]:
         """Seconds of an optimizer step, of AdamW and clipping in it, and of its old pass."""
+        assert learner is not None
         spent.clear()
         plan = learner.plan(batch, generator)
         old: list[Any] = []
@@ -299,12 +309,17 @@ def measure_update(bench: Bench, size: str) -> None:
             step_s = seconds_of(bench.device, lambda: learner.step(old[0].minibatches, mean_searches=1.0))
         return step_s / steps, spent["optimizer"] / steps, old_s / steps
 
-    for arm, shorter in (("rows of one length", 0), ("a new length in each update", 5)):
+    for compiled, arm, shorter in UPDATES:
         labels = {"kind": "update", "arm": arm, "size": size, "tokens": rows * length // steps}
         with bench.arm(**labels, parameters=sum(parameters_of(shape))) as row:
             limits = bench.limits()
-            batches = [random_batch(rows, length - n * shorter, shape.vocabulary).to(bench.device) for n in range(4)]
-            measured = [update(batch) for batch in batches][1:]
+            if learner is None or not shorter:  # rows of one length come first
+                learner = None
+                model = config.model.model_copy(update={"compile": compiled})
+                learner = make_learner(config, ready(shape.build(), silent_tokenizer(), model, bench.device))
+            batches = [random_batch(rows, length - n * shorter, shape.vocabulary).to(bench.device) for n in range(6)]
+            row["first_s"] = seconds_of(bench.device, lambda batch=batches[0]: update(batch))
+            measured = [update(batch) for batch in batches][2:]
             step_s, optimizer_s, old_s = (statistics.median(values) for values in zip(*measured, strict=True))
             sampled = int(batches[0].loss_mask.sum()) // steps
             usual, needed = update_flops(shape, [length] * (rows // steps), sampled)
@@ -312,9 +327,10 @@ def measure_update(bench: Bench, size: str) -> None:
             row |= {"step_s": step_s, "optimizer_s": optimizer_s, "old_pass_s": old_s}
             row |= {"tokens_per_s": labels["tokens"] / step_s}
             row |= {"mfu": usual / step_s / peak, "needed_share_of_peak": needed / step_s / peak}
-    with profiled(bench.device) as profile:
-        update(batches[0])
-    print_costs(bench.device, profile)
+        if shorter:
+            with profiled(bench.device) as profile:
+                update(batches[0])
+            print_costs(bench.device, profile)
 
 
 # ---- a whole step, beside TRL

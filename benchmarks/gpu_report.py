@@ -61,6 +61,7 @@ UPDATE: tuple[Column, ...] = (
     ("ms an optimizer step", number("step_s", ".1f", 1e3)),
     ("of it AdamW and clipping", number("optimizer_s", ".1f", 1e3)),
     ("old pass, ms", number("old_pass_s", ".1f", 1e3)),
+    ("first update, s", number("first_s", ".1f")),
     ("tokens/s", number("tokens_per_s")),
     ("MFU", percent("mfu")),
     ("operations needed, share of peak", percent("needed_share_of_peak")),

@@ -56,7 +56,7 @@ def test_rollouts_are_measured_by_every_sampler(tmp_path: Path, monkeypatch: pyt
 
 def test_an_update_is_measured(tmp_path: Path) -> None:
     rows = rows_of("update-0.5b", tmp_path)
-    assert len(rows) == 2
+    assert [row["arm"].endswith("compiled layers") for row in rows] == [False, False, True, True]
     for row in rows:
         assert 0 < row["optimizer_s"] < row["step_s"]
         assert 0 < row["needed_share_of_peak"] < row["mfu"], "the prompts and observations are not projected"

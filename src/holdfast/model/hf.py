@@ -39,6 +39,7 @@ from holdfast.model.support import (
     refuse_unsupported,
     rows_that_fit,
     text_config,
+    uncompiled,
     whole_memory,
     worth_sharing,
 )
@@ -443,7 +444,8 @@ class HFPolicy:
         if training:
             self.model.eval()
         try:
-            with torch.inference_mode(), self._cast.in_place() if self._cast else nullcontext():
+            cast = self._cast.in_place() if self._cast else nullcontext()
+            with uncompiled(self.model), torch.inference_mode(), cast:
                 yield
         finally:
             if training:

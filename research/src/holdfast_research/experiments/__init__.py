@@ -9,7 +9,17 @@ from holdfast.base.errors import ConfigError
 from holdfast_research.values import Experiment
 
 _IN_ORDER = (
-    *("factbook", "real_fall", "real_long", "real_old", "death_spiral", "testbeds", "steps_per_rollout", "anchor"),
+    *(
+        "factbook",
+        "real_fall",
+        "real_long",
+        "real_old",
+        "real_age",
+        "death_spiral",
+        "testbeds",
+        "steps_per_rollout",
+        "anchor",
+    ),
     *("preserving", "coefficient", "per_sample", "first_action", "masking", "second_search", "sapo", "remedies"),
     *("rivals", "mismatch", "long_runs", "factors"),
 )

@@ -14,23 +14,24 @@ from holdfast_research.values import Arm, Claim, Experiment, Figure
 IPO = Arm("IPO", {"loss.methods.ipo.on": True, "loss.clip_low": 1.0, "loss.clip_high": 1e4})
 
 
-def _old(batches: int, cure: Arm | None = None) -> Arm:
-    name = f"{batches} batches old"
+def old(batches: int, cure: Arm | None = None) -> Arm:
+    """Plain GRPO, or `cure`, on rollouts of the weights of so many batches ago."""
+    name = f"{batches} batch{'es' * (batches > 1)} old"
     settings = {**NO_PENALTY, **(cure.settings if cure else {}), "faults.stale_batches": batches}
     return Arm(f"{name}, {cure.name}" if cure else name, settings)
 
 
 FRESH = a.GRPO
-OLD, YOUNGER = _old(8), _old(4)
+OLD, YOUNGER = old(8), old(4)
 
 
 def _slower(arm: Arm) -> Arm:
     return Arm(f"{arm.name}, half the rate", {**arm.settings, "train.lr": 2e-5})
 
 
-PENALTIES = tuple(_old(8, cure) for cure in (a.LLDS_FIXED, PAPERS_COEF, a.SAPO_FIXED))
+PENALTIES = tuple(old(8, cure) for cure in (a.LLDS_FIXED, PAPERS_COEF, a.SAPO_FIXED))
 SLOWER, SLOWER_FRESH, *SLOWER_PENALTIES = map(_slower, (OLD, FRESH, *PENALTIES[:2]))
-CORRECTIONS = tuple(_old(8, cure) for cure in (CENTRED, TIS, IPO))
+CORRECTIONS = tuple(old(8, cure) for cure in (CENTRED, TIS, IPO))
 WHERE = "a pretrained model, real prose, an untruncated sampler with the weights of eight batches ago"
 NAMES = tuple(arm.name for arm in (FRESH, YOUNGER, OLD))
 CURED = tuple(tuple(arm.name for arm in (OLD, *cures)) for cures in (PENALTIES, CORRECTIONS))
