@@ -93,7 +93,7 @@ def test_losses_and_gradients(device, model, autocast, penalty) -> None:
 
 
 def test_compiled_layers_learn_the_same(device, model, tokenizer, monkeypatch) -> None:
-    """Of all lengths, with old log-probs that are those of the first step bit for bit; and rollouts are not compiled."""
+    """Rows of all lengths. Old log-probs are those of the first step bit for bit; rollouts are not compiled."""
     if device.type == "cpu":  # the compiler for CPUs takes half a minute
         monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend="aot_eager"))
     plain, compiled = (

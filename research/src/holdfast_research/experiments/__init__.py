@@ -20,7 +20,18 @@ _IN_ORDER = (
         "steps_per_rollout",
         "anchor",
     ),
-    *("preserving", "coefficient", "per_sample", "first_action", "masking", "second_search", "sapo", "remedies"),
+    *(
+        "steps_per_rollout",
+        "anchor",
+        "preserving",
+        "coefficient",
+        "per_sample",
+        "first_action",
+        "masking",
+        "second_search",
+        "sapo",
+        "remedies",
+    ),
     *("rivals", "mismatch", "long_runs", "factors"),
 )
 _ALL: list[Experiment] = [import_module(f"{__name__}.{module}").EXPERIMENT for module in _IN_ORDER]
