@@ -39,6 +39,7 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import ready
 from holdfast.model.policy import Request
+from holdfast.model.support import decoder_layers
 from holdfast.recipe import validate
 from holdfast.train.learner import Learner, make_learner
 from holdfast.train.optimizer import clipped_step
@@ -315,8 +316,9 @@ def measure_update(bench: Bench, size: str) -> None:
             limits = bench.limits()
             if learner is None or not shorter:  # rows of one length come first
                 learner = None
-                model = config.model.model_copy(update={"compile": compiled})
-                learner = make_learner(config, ready(shape.build(), silent_tokenizer(), model, bench.device))
+                learner = make_learner(config, ready(shape.build(), silent_tokenizer(), config.model, bench.device))
+                for layer in decoder_layers(learner.language_model.model) if compiled and not bench.toy else ():
+                    layer.compile(dynamic=True)
             batches = [random_batch(rows, length - n * shorter, shape.vocabulary).to(bench.device) for n in range(6)]
             row["first_s"] = seconds_of(bench.device, lambda batch=batches[0]: update(batch))
             measured = [update(batch) for batch in batches][2:]

@@ -157,31 +157,41 @@ def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
     starts = [run.results["before"]["em"] for run in kept("factbook")["GRPO"]]  # of the same warm starts
     fresh = sorted(runs["GRPO, half the rate"], key=lambda run: run.seed)
     (weaker,) = runs[f"{old}, LLDS action, 0.2, half the rate"]
-    assert "ends at {}, {} and {} % of the test questions on seeds 13, 14 and 15".format(*percent(*slow)) in SAID
-    assert "from starts of {:.0f}, {:.0f} and {:.0f} %.".format(*(100 * start for start in starts)) in SAID
-    said = "Fresh rollouts end at {}, {} and {} %. LLDS at λ = 1 ends at {}, {} and {} % with stale ones"
-    assert [run.seed for run in fresh] == [13, 14, 15] and said.format(*percent(*fresh, *cured)) in SAID
-    said = "and greedily at {}, {} and {} %, where plain GRPO has {}, {} and {} %."
-    assert said.format(*percent(*cured, *slow, em="em_greedy")) in SAID
+    begun = "from starts of {:.0f}, {:.0f} and {:.0f} %".format(*(100 * start for start in starts))
+    said = (
+        "plain GRPO ends at {}, {} and {} % on seeds 13, 14 and 15, {}; eight batches old at {}, {} and {} %, and LLDS"
+    )
+    assert [run.seed for run in fresh] == [13, 14, 15]
+    assert said.format(*percent(*fresh), begun, *percent(*slow)) in SAID
+    said = "and LLDS at λ = 1 at {}, {} and {} %, greedily at {}, {} and {} % where plain GRPO has {}, {} and {} %."
+    assert said.format(*percent(*cured), *percent(*cured, *slow, em="em_greedy")) in SAID
     said = "At the paper's 0.2, run on the second seed alone, it ends at {} %, and greedily at {} %."
     assert weaker.seed == 14 and said.format(*percent(weaker), *percent(weaker, em="em_greedy")) in SAID
-    fresh_ends = "With fresh rollouts plain GRPO ends at {}, {} and {} % of questions right."
-    stale_ends = (
-        "With rollouts eight batches old it ends at {}, {} and {} %, and with LLDS at λ = 1 at {}, {} and {} %."
+    ends = (
+        "Three other seeds end at {}, {} and {} % with fresh rollouts, at {}, {} and {} % eight batches old, and there "
+        "with LLDS at 1 at {}, {} and {} %."
+    ).format(*percent(*fresh, *slow, *cured))
+    aged = kept("real-age")
+    cost = [
+        100 * (plain.results["after"]["em"] - theirs.results["after"]["em"])
+        for plain, theirs in (*zip(fresh, slow, strict=True), *zip(aged["GRPO"], aged[old], strict=True))
+    ]
+    assert f"on six seeds eight batches cost plain GRPO {min(cost):.0f} to {max(cost):.0f} points, and LLDS" in SAID
+    assert (
+        "The rewards end at {:.2f}, {:.2f} and {:.2f}, the last two".format(*(summarise(run).last for run in slow))
+        in SAID
     )
-    ends = f"{fresh_ends} {stale_ends}".format(*percent(*fresh, *slow, *cured))
-    assert "ends at {:.2f}, {:.2f} and {:.2f}, the last two".format(*(summarise(run).last for run in slow)) in SAID
     means = (mean(run.results["after"]["em"] for run in arm) for arm in (cured, slow, fresh))
-    said = "at half the rate, three seeds, {:.2f} at λ = 1, {:.2f} without, {:.2f} with fresh rollouts."
+    said = "Three other seeds: {2:.2f} fresh, {1:.2f} at eight, {0:.2f} with LLDS at 1."
     assert said.format(*means) in SAID
     page = (REPOSITORY / "research/docs/real-old.md").read_text(encoding="utf-8")  # made of the kept runs
     verdict = page.partition("At half the rate fresh rollouts learn and do not fall.")[2].partition("\n")[0]
     assert "**partly**, 2 of 3" in verdict
-    assert not any(run.fell for run in fresh) and "do so on 2 of 3, and fall on none." in SAID
     above = [
-        theirs.results["after"]["em"] > plain.results["after"]["em"] for plain, theirs in zip(slow, cured, strict=True)
+        theirs.results["after"]["em"] > plain.results["after"]["em"]
+        for plain, theirs in (*zip(slow, cured, strict=True), *zip(aged[old], aged[f"{old}, LLDS action"], strict=True))
     ]
-    assert sum(above) == 2 and "said to end above plain GRPO, does so on 2 of 3 seeds" in SAID
+    assert not any(run.fell for run in fresh) and sum(above) == 5 and "ends above it on five." in SAID
     restore("real-old", tmp_path)
     found = [
         [
@@ -202,12 +212,59 @@ def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
     tested = {run.seed for run in runs[old] if not math.isnan(summarise(run).em_after)}
     shares = [100 * ems[f"{old}{arm}"] for arm in ("", ", LLDS action")]
     shares += [100 * ems[arm] for arm in ("GRPO", f"{old}, TIS", f"{old}, score centering")]
-    said = "it ends at {:.0f} %, LLDS at {:.0f} %, fresh rollouts at {:.0f} %, TIS at {:.0f} %"
-    assert tested == {13, 15} and f"{said}, score centering at {{:.0f}} %.".format(*shares) in readme
+    said = "TIS at {3:.0f} % and score centering at {4:.0f} %, LLDS at {1:.0f} %, on the two seeds that were tested."
+    assert tested == {13, 15} and said.format(*shares) in readme
     lost = {arm: max(map(most_lost, seeds)) for arm, seeds in runs.items()}
     said = "at most {:.0f}, {:.0f} and {:.0f} % of its peak under them, {:.0f} % with fresh rollouts"
     assert said.format(*(100 * lost[f"{old}, {arm}"] for arm in list(arms)[:3]), 100 * lost["GRPO"]) in SAID
     assert f"and {100 * min(map(most_lost, runs[old])):.0f} to {100 * lost[old]:.0f} % under plain GRPO" in SAID
+
+
+def test_how_old_rollouts_may_be(tmp_path: Path) -> None:
+    runs, old = kept("real-age"), "8 batches old"
+    assert {len(seeds) for seeds in runs.values()} == {3} and {len(run.rows) for run in runs["GRPO"]} == {48}
+
+    def cell(arm: str, *, greedy: bool) -> str:
+        ends = [run.results["after"] for run in sorted(runs[arm], key=lambda run: run.seed)]
+        sampled = ", ".join(f"{100 * end['em']:.0f}" for end in ends)
+        return f"{sampled}; greedy {100 * mean(end['em_greedy'] for end in ends):.0f}" if greedy else sampled
+
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    arms = {"fresh": ["GRPO"], "one batch old": ["1 batch old"], "four": ["4 batches old"]}
+    cured = [f"{old}, {cure}" for cure in ("LLDS action, 0.2", "LLDS action", "SAPO")]
+    for name, row in {**arms, "eight": [old, *cured]}.items():
+        for text, greedy in ((SAID, True), (readme, False)):
+            cells = [cell(arm, greedy=greedy) for arm in row] + ["–"] * (4 - len(row))
+            assert f"| {name} | {' | '.join(cells)} |" in text
+    ems = {arm: mean(run.results["after"]["em"] for run in seeds) for arm, seeds in runs.items()}
+    ages = ["GRPO", "1 batch old", "4 batches old", old]
+    said = "{:.2f} fresh, {:.2f} at one batch, {:.2f} at four, {:.2f} at eight; at eight LLDS at 0.2 has {:.2f}, at 1"
+    assert said.format(*(ems[arm] for arm in (*ages, cured[0]))) in SAID
+    assert f"at 1 {ems[cured[1]]:.2f}, SAPO {round(100 * ems[cured[2]]) / 100:.2f}." in SAID
+    cost = [100 * (ems["GRPO"] - ems[arm]) for arm in (*ages[1:], *cured)]
+    assert "{:.0f} points at one batch, {:.0f} at four, {:.0f} at eight.".format(*cost[:3]) in SAID
+    verl = " ".join((REPOSITORY / "docs/guide/verl.md").read_text(encoding="utf-8").split())
+    said = "one batch old cost plain GRPO {:.0f} points of exact match, four batches {:.0f} and eight {:.0f}."
+    assert said.format(*cost[:3]) in verl and f"eight cost {min(cost[3:]):.0f} to {max(cost[3:]):.0f} (" in verl
+    percents = "{:.0f} % with LLDS at 0.2, {:.0f} at 1, {:.0f} with SAPO, where fresh rollouts have {:.0f}."
+    assert percents.format(*(100 * ems[arm] for arm in (*cured, "GRPO"))) in SAID
+    assert [sum(run.fell for run in runs[arm]) for arm in (*ages, *cured)] == [0, 0, 1, 1, 0, 0, 0]
+    last = [summarise(run).last for run in runs[old]]
+    assert f"it ends at {min(last):.2f} to {max(last):.2f}, with answers right on 0 to 57 %." in SAID
+    for arm in cured:
+        assert all(
+            a.results["after"]["em"] > b.results["after"]["em"] for a, b in zip(runs[arm], runs[old], strict=True)
+        )
+    found = {
+        (job.arm, job.seed): {f.code: f.step for f in diagnose(read_log(job.folder)).findings}
+        for job in finished("real-age", tmp_path)
+    }
+    assert not any(codes for (arm, _), codes in found.items() if arm in ages[:2])
+    first = [found[old, seed]["SMP001"] or 0 for seed in (16, 17, 18)]
+    assert f"from batch {min(first)} to {max(first)}, and at {found[ages[2], 18]['SMP001']} on the one" in SAID
+    assert not found[ages[2], 16] and not found[ages[2], 17] and runs[ages[2]][2].fell
+    told = [list(codes) for (arm, _), codes in found.items() if arm in cured]
+    assert sorted(told) == [[]] * 7 + [["SMP001"]] * 2 and "Of the nine with a penalty, `SMP001` on two" in SAID
 
 
 def test_what_diagnose_says_of_the_real_model(tmp_path: Path) -> None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import copy
-from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 from holdfast.agent.batch import TokenBatch
-from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import LanguageModel, load_model, ready
-from holdfast.model.policy import Request
-from holdfast.model.support import compile_layers
 from holdfast.recipe import Config, validate
 from holdfast.train.checkpoint import load_optimizer, save_checkpoint
 from holdfast.train.learner import Learner, make_learner
@@ -90,28 +85,6 @@ def test_losses_and_gradients(device, model, autocast, penalty) -> None:
     assert len(names) >= 3 and expected.keys() == found.keys()
     for name in names:
         assert found[name] == pytest.approx(expected[name], rel=10 * PRECISION[autocast], abs=PRECISION[autocast]), name
-
-
-def test_compiled_layers_learn_the_same(device, model, tokenizer, monkeypatch) -> None:
-    """Rows of all lengths. Old log-probs are those of the first step bit for bit; rollouts are not compiled."""
-    if device.type == "cpu":  # the compiler for CPUs takes half a minute
-        monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend="aot_eager"))
-    plain, compiled = (
-        make_learner(a_recipe(), ready(copy.deepcopy(model), None, a_recipe().model, device)) for _ in "ab"
-    )
-    compile_layers(compiled.language_model.model)
-    for rows, width in ((6, 20), (5, 31), (1, 24), (6, 27)):
-        batch = a_batch(rows, width).to(device)
-        with torch.no_grad():
-            old = compiled.logprobs(batch.token_ids, batch.loss_mask).logprobs
-        assert torch.equal(old, compiled.logprobs(batch.token_ids, batch.loss_mask).logprobs)
-        expected, found = update(plain, batch), update(compiled, batch)
-        for name in ("loss/policy", "loss/penalty", "grad/norm"):
-            assert found[name] == pytest.approx(expected[name], rel=1e-2, abs=1e-4), name
-    graphs = counters["stats"]["unique_graphs"]
-    policy = HFPolicy(compiled.language_model.model, tokenizer)
-    policy.submit([Request(id="a", token_ids=(2, 3, 4), max_new_tokens=8, stop=(), seed=0)])
-    assert graphs and policy.poll() and counters["stats"]["unique_graphs"] == graphs
 
 
 @pytest.mark.parametrize("there", [True, False])

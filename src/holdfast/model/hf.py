@@ -39,7 +39,6 @@ from holdfast.model.support import (
     refuse_unsupported,
     rows_that_fit,
     text_config,
-    uncompiled,
     whole_memory,
     worth_sharing,
 )
@@ -444,8 +443,7 @@ class HFPolicy:
         if training:
             self.model.eval()
         try:
-            cast = self._cast.in_place() if self._cast else nullcontext()
-            with uncompiled(self.model), torch.inference_mode(), cast:
+            with torch.inference_mode(), self._cast.in_place() if self._cast else nullcontext():
                 yield
         finally:
             if training:

@@ -20,7 +20,7 @@ from holdfast.model import models
 from holdfast.model.logprobs import TokenLogprobs, token_logprobs
 from holdfast.model.onednn import use_onednn
 from holdfast.model.settings import Model
-from holdfast.model.support import avoid_cudnn_attention, compile_layers, worth_sharing
+from holdfast.model.support import avoid_cudnn_attention, worth_sharing
 from holdfast.model.tokens import decode, encode
 
 ADAPTERS_FILE = "adapter_config.json"
@@ -139,8 +139,6 @@ def ready(model: Any, tokenizer: Any, config: Model, device: torch.device) -> La
         use_onednn(model, bf16=bf16)
     if device.type == "cuda":
         avoid_cudnn_attention()
-        if config.compile:
-            compile_layers(model)
     return LanguageModel(
         model=_aligned(model.to(device)).eval(),
         tokenizer=tokenizer,

@@ -32,9 +32,6 @@ class Model(Section):
     `amx_bf16`."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-    compile: bool = False
-    """On a GPU, compile the layers for the passes that learn. The first batches wait for the compiler, and a resumed
-    run differs in rounding from one that went on."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model. It can do whatever you can, so read it first."""
     chat_template: str = "auto"

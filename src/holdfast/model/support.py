@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -73,22 +73,6 @@ def avoid_cudnn_attention() -> None:
     mask its gradients can be NaN (github.com/pytorch/pytorch/issues/196678).
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def compile_layers(model: Any) -> None:
-    """Let every layer of the decoder be compiled when it is first passed through; all of them share the code.
-
-    Batches have all lengths, so no size is fixed. Rollouts stay as they are: their attention reads other tensors in
-    every pass, and would be compiled anew.
-    """
-    for layer in decoder_layers(model):
-        layer.compile(dynamic=True)
-
-
-def uncompiled(model: Any) -> AbstractContextManager[Any]:
-    """Within this context layers run as they were before `compile_layers`."""
-    compiled = any(layer._compiled_call_impl is not None for layer in decoder_layers(model))
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 class OtherAttention:

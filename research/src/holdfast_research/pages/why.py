@@ -149,6 +149,7 @@ ELSEWHERE: Mapping[str, str] = {
     "real-fall": "135 M, large step",
     "real-long": "135 M, 150 batches",
     "real-old": "135 M, stale rollouts",
+    "real-age": "135 M, age of rollouts",
 }
 """An experiment on another start -> what it is."""
 
