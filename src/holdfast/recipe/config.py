@@ -116,6 +116,7 @@ def cross_section_errors(config: Config) -> Iterator[str]:
             "penalty compares the policy with the anchor, but this one does not compare policies. Set "
             "loss.penalty.name = 'llds' or 'sapo', or leave train.anchor_every out"
         )
+    yield from _compares_with_sampler(config)
     yield from _no_tool_template(config)
     searches = config.protocol.searches
     if not searches and config.warm_start.steps:
@@ -234,10 +235,33 @@ def _unused(config: Config) -> Iterator[str]:
                 yield f"{dotted} = {as_toml(value)}"
 
 
+def _compares_with_sampler(config: Config) -> Iterator[str]:
+    where, methods = "faults.compare_with_sampler = true", config.loss.methods
+    if not config.faults.compare_with_sampler:
+        return
+    if not config.faults.of_sampler:
+        yield (
+            f"{where} with faults.stale_batches = 0: rollouts come from the weights before the update, so both old "
+            "policies are the same. Set faults.stale_batches to 1 or more, or leave faults.compare_with_sampler out"
+        )
+    if config.sampling.mask_logprobs:
+        yield (
+            f"{where} with sampling.mask_logprobs = true: the sampler's log-probs are over the whole vocabulary, but "
+            "this loss is not. Set sampling.mask_logprobs = false"
+        )
+    for method in (methods.sampler_weights, methods.score_centering):
+        if method.on:
+            yield (
+                f"{where} with {method.table()}.on = true: the ratio then is to the sampler, and has the whole "
+                "correction in it. Leave one of them out"
+            )
+
+
 def inert_penalty(config: Config, penalty: Penalty) -> Iterator[str]:
     """A sentence if the penalty is always zero in this schedule."""
     train = config.train
-    if train.optimizer_steps_per_rollout == 1 and not train.anchor_every and not penalty.acts_without_drift:
+    other = train.anchor_every or config.faults.compare_with_sampler
+    if train.optimizer_steps_per_rollout == 1 and not other and not penalty.acts_without_drift:
         yield (
             f"loss.penalty.name = {config.loss.penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the "
             "first optimizer step of a rollout batch, the policy equals the old policy, so this penalty is always "

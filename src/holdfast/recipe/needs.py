@@ -46,7 +46,7 @@ def _negative_rollouts(config: Config, method: Method) -> Missing | None:
 
 
 def _drift(config: Config, method: Method) -> Missing | None:
-    if config.train.optimizer_steps_per_rollout > 1:
+    if config.train.optimizer_steps_per_rollout > 1 or config.faults.compare_with_sampler:
         return None
     return (
         "train.optimizer_steps_per_rollout",

@@ -71,6 +71,7 @@ class Learner:
         sampling: settings of the sampler. Log-probs are at its temperature; with `mask_logprobs` those of the loss are
             over the tokens that the truncated sampler can draw.
         reference: gives `ref_logprobs`; None for a loss without KL.
+        compare_with_sampler: the old policy of the loss is the sampler.
     """
 
     def __init__(
@@ -80,6 +81,8 @@ class Learner:
         train: Train,
         sampling: Sampling,
         reference: Reference | None = None,
+        *,
+        compare_with_sampler: bool = False,
     ) -> None:
         self.language_model, self.objective = language_model, objective
         self.sampling, self.reference = sampling, reference
@@ -88,6 +91,7 @@ class Learner:
         self.optimizer = adamw(self.parameters, lr=train.lr, weight_decay=train.weight_decay)
         self._train = train
         self._nthr = objective.loss.methods.nthr.on
+        self._compare_with_sampler = compare_with_sampler
         self._reads_sampler = objective.loss.methods.score_centering.on
         if self._nthr:
             output_layer(language_model)
@@ -134,6 +138,8 @@ class Learner:
 
         whole = replace(batch, old_logprobs=of_all("old_logprobs"), old_entropy=of_all("old_entropy"))
         whole = whole if misplaced is None else replace(whole, misplaced=of_all("misplaced"))
+        if self._compare_with_sampler:
+            micros = [replace(micro, old_logprobs=micro.rollout_logprobs) for micro in micros]
         if self._reads_sampler or self.sampling.mask_logprobs:
             micros = [self._sampler_pass(micro, sampler) for micro in micros]
         micros = [self._frozen_passes(micro) for micro in micros]
@@ -289,4 +295,5 @@ class Learner:
 def make_learner(config: Config, language_model: LanguageModel, reference: Reference | None = None) -> Learner:
     """The learner of a recipe, with a fresh optimizer."""
     objective = Objective(config.loss, max_tokens=config.protocol.max_sampled_tokens)
-    return Learner(language_model, objective, config.train, config.sampling, reference)
+    options = {"compare_with_sampler": config.faults.compare_with_sampler}
+    return Learner(language_model, objective, config.train, config.sampling, reference, **options)

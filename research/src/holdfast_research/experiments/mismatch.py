@@ -22,6 +22,12 @@ def _with(arm: Arm, cure: Arm) -> Arm:
 CURES = (a.LLDS_FIXED, a.SAPO_FIXED, TIS)
 OF_FOUR = tuple(_with(FOUR_OLD, cure) for cure in CURES)
 OF_ONE = tuple(_with(ONE_OLD, cure) for cure in CURES)
+TO_SAMPLER = Arm("ratios to the sampler", {"faults.compare_with_sampler": True})
+BYPASS = tuple(
+    _with(old, cure)
+    for old in (ONE_OLD, FOUR_OLD)
+    for cure in (TO_SAMPLER, Arm(f"{TO_SAMPLER.name}, LLDS action", {**a.LLDS_FIXED.settings, **TO_SAMPLER.settings}))
+)
 CENTRED_ONE, CENTRED_FOUR = _with(ONE_OLD, CENTRED), _with(FOUR_OLD, CENTRED)
 TRIED = (a.PLAIN_SAMPLER, EIGHT_BITS, FOUR_OLD, SIXTEEN_OLD)
 NAMES = tuple(arm.name for arm in TRIED)
@@ -29,6 +35,7 @@ AGED = tuple(
     tuple(arm.name for arm in (old, *cured))
     for old, cured in ((ONE_OLD, (*OF_ONE, CENTRED_ONE)), (FOUR_OLD, (*OF_FOUR, CENTRED_FOUR)))
 )
+BYPASSED = tuple(arm.name for arm in (ONE_OLD, *BYPASS))
 WHERE = "an untruncated sampler whose weights are not those that learn"
 
 
@@ -58,7 +65,7 @@ EXPERIMENT = Experiment(
     title="A sampler that differs by age or rounding",
     shows="whether a stale sampler, or one of 8 bits, makes plain GRPO fall without truncation",
     recipe="flaky",
-    arms=(a.GRPO, a.RELIABLE, *TRIED, ONE_OLD, *OF_FOUR, *OF_ONE, CENTRED_ONE, CENTRED_FOUR),
+    arms=(a.GRPO, a.RELIABLE, *TRIED, ONE_OLD, *OF_FOUR, *OF_ONE, CENTRED_ONE, CENTRED_FOUR, *BYPASS),
     minutes=8,
     notes=(
         "Rollouts are sampled from the whole vocabulary, by the weights of some batches ago or by weights rounded to "
@@ -73,6 +80,10 @@ EXPERIMENT = Experiment(
         "the drift towards the old sampler ends these runs, it holds, because it takes that drift out exactly: it "
         "knows the sampler's whole distribution. If the runs end because correct rollouts lose likelihood, it falls "
         "as TIS does, which removes most of the drift, and only the penalties hold.",
+        "Ratios to the sampler are what verl's bypass mode and TRL's AsyncGRPOTrainer have: clip and penalty compare with "
+        "each token's log-prob when it was drawn. Their predictions were written before their runs, with all others "
+        "known: a ratio to the sampler corrects token by token, as TIS does, so it holds at one batch and falls at "
+        "four.",
         "The predictions on score centering did not come true. With rollouts one batch old or four it falls on no "
         "seed, and at four ends highest of that age. TIS at one batch does not fall either. So here it is enough to "
         "take the drift out. On a [real model](real-old.md), with rollouts eight batches old, it is not.",
@@ -104,10 +115,20 @@ EXPERIMENT = Experiment(
             )
             for arm in (CENTRED_ONE, CENTRED_FOUR)
         ),
+        *(
+            _cured(arm, old, "it corrects for the sampler, as TIS does" if arm is BYPASS[0] else WHYS[0])
+            for arm, old in ((BYPASS[0], ONE_OLD), (BYPASS[1], ONE_OLD), (BYPASS[3], FOUR_OLD))
+        ),
+        Claim(
+            where=WHERE,
+            says=f"{BYPASS[2].name} falls: so does TIS at that age.",
+            asks="the reward falls",
+            test=judge.falls(BYPASS[2].name),
+        ),
     ),
     figures=(
         *a.dynamics(NAMES, metrics=("reward/mean", "displacement/correct", "entropy/mean")),
         Figure("sampler/logprob_gap", "Log-prob of the sampler above the learner's, nats per token", NAMES),
-        *a.dynamics(*AGED, metrics=("reward/mean", "entropy/mean")),
+        *a.dynamics(*AGED, BYPASSED, metrics=("reward/mean", "entropy/mean")),
     ),
 )
