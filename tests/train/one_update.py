@@ -82,11 +82,13 @@ def learner_of(
     *,
     reference: Any = None,
     max_tokens: int = 12,
+    compare_with_sampler: bool = False,
     **train: Any,
 ) -> Learner:
     """A learner at temperature 1; `max_tokens` is the constant of `seq-mean-token-sum-norm`."""
     objective = Objective(loss or Loss(), max_tokens=max_tokens)
-    return Learner(language_model, objective, Train(**train), Sampling(), reference)
+    old = {"compare_with_sampler": compare_with_sampler}
+    return Learner(language_model, objective, Train(**train), Sampling(), reference, **old)
 
 
 def run(

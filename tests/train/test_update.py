@@ -94,6 +94,24 @@ def test_the_old_pass_puts_every_log_prob_where_its_row_is(make_model: Callable[
         assert torch.equal(micro.old_logprobs, whole.old_logprobs[rows, : micro.token_ids.shape[1]])
 
 
+def test_the_loss_can_compare_with_the_sampler(make_model: Callable[..., Any]) -> None:
+    """What it compares with are the rollouts' own log-probs; what is logged is the policy before the update."""
+    batch = a_batch()
+    batch = replace(batch, rollout_logprobs=-2.0 * batch.loss_mask)
+    learner = learner_of(LanguageModel(model=make_model(), tokenizer=None), compare_with_sampler=True)
+    own = learner_of(LanguageModel(model=make_model(), tokenizer=None))
+    ((micro,),), whole, _ = learner.old_pass(batch, [[list(range(7))]])
+    assert micro.old_logprobs is not None and whole.old_logprobs is not None
+    assert torch.equal(micro.old_logprobs, batch.rollout_logprobs[:, : micro.token_ids.shape[1]])
+    assert torch.equal(whole.old_logprobs, own.old_pass(batch, [[list(range(7))]]).batch.old_logprobs)
+    change = torch.where(batch.loss_mask, whole.old_logprobs + 2.0, 0.0)
+    metrics = learner.step([[micro]], mean_searches=1.0)
+    assert metrics["ratio/mean"] == pytest.approx(float(change[batch.loss_mask].exp().mean()), rel=1e-5)
+    fell = (change < 0) & (batch.advantages >= 0)
+    assert fell.any() and metrics["penalty/active_fraction"] > 0
+    assert metrics["penalty/noise_floor"] == pytest.approx(float(change.abs().max()), rel=1e-5)
+
+
 @pytest.mark.parametrize(("dtype", "checkpointing"), [(None, False), (torch.bfloat16, True)])
 def test_nothing_has_changed_on_the_first_optimizer_step(
     make_model: Callable[..., Any], dtype: torch.dtype | None, checkpointing: bool

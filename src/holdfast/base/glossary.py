@@ -38,7 +38,8 @@ METRICS: dict[str, str] = {
     "`loss.penalty.normalizer` to the other.",
     "penalty/mean_decrease": "Mean over preserved tokens of max(0, old − new log-prob), in nats.",
     "penalty/noise_floor": "Largest |new − old| log-prob in the first optimizer step, where the policy has not "
-    "changed yet. This is numerical noise.",
+    "changed yet. This is numerical noise; with `faults.compare_with_sampler`, what the policy has changed since the "
+    "rollouts.",
     "penalty/answer_weight": "Weight of answer tokens in the penalty.",
     "likelihood/correct": "Mean log-prob per sampled token, mean over correct rollouts. Under the old policy: the "
     "weights before this step's update, with log-probs recomputed by the trainer over the full "

@@ -80,10 +80,10 @@ EXPERIMENT = Experiment(
         "the drift towards the old sampler ends these runs, it holds, because it takes that drift out exactly: it "
         "knows the sampler's whole distribution. If the runs end because correct rollouts lose likelihood, it falls "
         "as TIS does, which removes most of the drift, and only the penalties hold.",
-        "Ratios to the sampler are what verl's bypass mode and TRL's AsyncGRPOTrainer have: clip and penalty compare with "
-        "each token's log-prob when it was drawn. Their predictions were written before their runs, with all others "
-        "known: a ratio to the sampler corrects token by token, as TIS does, so it holds at one batch and falls at "
-        "four.",
+        "Ratios to the sampler are what verl's bypass mode and TRL's AsyncGRPOTrainer have: clip and penalty compare "
+        "with each token's log-prob when it was drawn. Their predictions were written before their runs, with all "
+        "others known: a ratio to the sampler corrects token by token, as TIS does, so it holds at one batch and falls "
+        "at four.",
         "The predictions on score centering did not come true. With rollouts one batch old or four it falls on no "
         "seed, and at four ends highest of that age. TIS at one batch does not fall either. So here it is enough to "
         "take the drift out. On a [real model](real-old.md), with rollouts eight batches old, it is not.",
