@@ -40,7 +40,8 @@ EXPERIMENT = replace(
         "come from weights so many batches old; evaluation has those that learn.",
         "The ages and penalties of [real-old](real-old.md) at half its rate, on other seeds and another machine. The "
         "predictions were written when three seeds of that were known for fresh rollouts, and for eight batches with "
-        "and without LLDS at 1; of one and four batches at this rate, and of SAPO, nothing was.",
+        "and without LLDS at 1, and one of LLDS at 0.2. Of one and four batches at this rate, and of SAPO, nothing "
+        "was.",
         "All 21 runs were made on an H100 in bf16 within nine minutes, eleven at once, the warm starts and tests "
         "included.",
     ),

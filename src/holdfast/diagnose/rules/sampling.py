@@ -215,8 +215,8 @@ SMP001 = Rule(
                 SAME_POLICY,
                 instead={
                     "holdfast": "Leave out `faults.stale_batches` and `faults.sampler_8_bits`. To study them, use a "
-                    "[penalty on lost likelihood]; [importance weights of the sampler] only delayed a fall. Without "
-                    "these faults, report a bug."
+                    "[penalty on lost likelihood]; [importance weights of the sampler] helped at one batch "
+                    "of age, not at four or eight. Without these faults, report a bug."
                 },
             ),
         ),

@@ -129,7 +129,7 @@ OFP001 = Rule(
     "importance weights that are mostly noise.",
     remedy=advise(
         "Let the sampler run fewer updates ahead of the trainer. Take fewer [optimizer steps per rollout batch], or "
-        "lower the [learning rate]. Correct the rest with [importance weights of the sampler].",
+        "lower the [learning rate]. Where rollouts must be old, add a [penalty on lost likelihood].",
         also={
             "trl": "With AsyncGRPOTrainer, lower `max_staleness`.",
             "verl": "With the fully asynchronous trainer, lower `async_training.staleness_threshold`.",

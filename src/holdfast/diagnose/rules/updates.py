@@ -159,7 +159,8 @@ STP001 = Rule(
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001"),
     meaning="One update changes the policy so much that the reward falls within a few steps. No slow decay comes "
     "before it.",
-    impact="The optimizer overshoots. Likelihood-preserving penalties delay this but do not prevent it.",
+    impact="The optimizer overshoots. Likelihood-preserving penalties delay this, but do not prevent it where the step "
+    "is the cause.",
     remedy=SMALLER_STEPS,
     limitations="If the log has neither displacement nor `ratio/log_product`, the rule uses weaker evidence. Either "
     "an update clips more than 10 % of the tokens, and the reward falls or no earlier update clipped "
