@@ -40,7 +40,7 @@ from holdfast_research.pages.why import (
     turned,
 )
 from holdfast_research.pages.why import surged as entropy_surged
-from holdfast_research.paths import READINGS
+from holdfast_research.paths import READINGS, REPOSITORY
 from holdfast_research.plan import PLAN_FILE, load_plan
 from holdfast_research.series import RunSeries, below_step, between, drop_step, read_run, summarise, surge_step
 from research.tests.why_page import SAID, TEXT, finished, kept, of
@@ -226,6 +226,17 @@ def test_a_sampler_with_other_weights() -> None:
     rows = (*centred.values(), *(runs[f"{age}{cure}"] for cure in ("", ", LLDS action") for age in old[:2]))
     ems = [f"{mean(summarise(run).em_after for run in arm):.2f}" for arm in rows]
     assert "test EM is {} and {}, where plain GRPO has {} and {}, and LLDS {} and {}.".format(*ems) in SAID
+    bypass = [runs[f"{age}, ratios to the sampler{cure}"] for cure in ("", ", LLDS action") for age in old[:2]]
+    assert [len(arm) for arm in bypass] == [3] * 4 and not any(fall_step(run) for arm in bypass for run in arm)
+    ends = [mean(summarise(run).em_after for run in arm) for arm in bypass]
+    said = (
+        "test EM is {:.2f} and {:.2f}. LLDS at 1 on top, which then holds on to weights that old, takes that to {:.2f}"
+    )
+    assert f"{said} and {{:.2f}}.".format(*ends) in SAID
+    cost = [f"{100 * (ends[at] - ends[at + 2]):.0f}" for at in (0, 1)]
+    for name in ("guide/verl.md", "reference/hosts.md"):
+        words = " ".join((REPOSITORY / "docs" / name).read_text(encoding="utf-8").split())
+        assert "LLDS at 1 on top costs {} and {} points".format(*cost) in words
     eight, control = (last_of(runs[arm]) for arm in ("8-bit sampler", "GRPO, untruncated sampler"))
     assert f"the reward ends at {eight:.2f}, not {control:.2f}" in SAID
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from holdfast.diagnose.codes import CODES
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.rules import RULES, updates
 
 from . import stock_cases
 from .stock_cases import (
@@ -374,6 +375,13 @@ def test_it_is_found(make_log: MakeLog, code: str, number: int, seed: int) -> No
 @pytest.mark.parametrize(("code", "number"), [(code, i) for code, twins in TWINS.items() for i in range(len(twins))])
 def test_its_twin_is_left_alone(make_log: MakeLog, code: str, number: int, seed: int) -> None:
     assert code not in codes(make_log(seed=seed, **TWINS[code][number]))
+
+
+@pytest.mark.parametrize("name", updates.TO_SAMPLER)
+def test_ratios_to_the_sampler_sink_with_age(make_log: MakeLog, name: str) -> None:
+    log = make_log(**{PRODUCT: ramp(25, -6.0)})
+    for value, found in ((True, False), ("True", False), (False, True)):
+        assert ("ISD001" in codes(replace(log, settings={name: value}))) == found
 
 
 def test_a_reward_function_that_breaks_is_no_collapse(make_log: MakeLog) -> None:

@@ -36,7 +36,7 @@ AGED = tuple(
     tuple(arm.name for arm in (old, *cured))
     for old, cured in ((ONE_OLD, (*OF_ONE, CENTRED_ONE)), (FOUR_OLD, (*OF_FOUR, CENTRED_FOUR)))
 )
-BYPASSED = tuple(arm.name for arm in (ONE_OLD, *BYPASS, *OLDEST))
+BYPASSED = tuple(arm.name for arm in (ONE_OLD, *BYPASS, OLDEST[0]))
 WHERE = "an untruncated sampler whose weights are not those that learn"
 
 

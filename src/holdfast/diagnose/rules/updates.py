@@ -16,12 +16,15 @@ from holdfast.base.trailing import (
     trailing_lowest,
     trailing_mean,
 )
+from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.breaks import BREAKS
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, SMALLER_STEPS, advise
 from holdfast.diagnose.rules.rule import ROWS_TO_FORGET, Check, Rows, Rule, Signal, did_no_harm, falling
 
 RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/mean", "clip/fraction"
 POSITIVE_RATIO = "ratio/log_product/positive"
+TO_SAMPLER = ("faults.compare_with_sampler", "algorithm.rollout_correction.bypass_mode")
+"""Settings of the local trainer and of verl under which ratios are to the sampler."""
 DISPLACEMENT, LIKELIHOOD = "displacement/correct", "likelihood/correct"
 
 DRIFT_ROWS = 5
@@ -55,6 +58,12 @@ CLIPPED_FRACTION = 0.1
 """Share of the tokens that one update clips. Harder questions clip 3 %, healthy runs with small batches up to 12 %."""
 CLIPPED_TIMES = 2.0
 """Times the largest share before."""
+
+
+def ratios_begin_at_one(log: Log) -> bool:
+    """Whether ratios are to the weights before the update, as far as the log says. Those to the sampler of old rollouts
+    sink with age alone, in runs that hold too."""
+    return not any(log.settings.get(name) in (True, "True", "true") for name in TO_SAMPLER)
 
 
 def drifts(rows: Rows) -> Signal | None:
@@ -173,6 +182,7 @@ ISD001 = Rule(
     code="ISD001",
     title="importance ratios drift",
     needs=((POSITIVE_RATIO,), (RATIO,)),
+    applies=ratios_begin_at_one,
     checks=(
         Check(
             series=(POSITIVE_RATIO,),
@@ -197,7 +207,9 @@ ISD001 = Rule(
     remedy=PRESERVE_LIKELIHOOD,
     limitations="Without `ratio/log_product/positive`, the mean includes incorrect rollouts, which should lose "
     "likelihood. The product is over tokens, so long rollouts drift sooner. While the reward falls, half "
-    "the usual drift is enough for a finding.",
+    "the usual drift is enough for a finding. Ratios to the sampler of old rollouts sink with age alone: where the "
+    "settings in the log have them (verl's bypass mode), the rule reports nothing; TRL's AsyncGRPOTrainer always has "
+    "them, and its log does not say so.",
 )
 
 
