@@ -237,6 +237,11 @@ def test_a_sampler_with_other_weights() -> None:
     for name in ("guide/verl.md", "reference/hosts.md"):
         words = " ".join((REPOSITORY / "docs" / name).read_text(encoding="utf-8").split())
         assert "LLDS at 1 on top costs {} and {} points".format(*cost) in words
+    oldest = [runs[f"16 batches old{cure}"] for cure in ("", ", ratios to the sampler", ", LLDS action")]
+    assert [sum(fall_step(run) is not None for run in arm) for arm in oldest] == [3, 0, 0]
+    plain, to_sampler, penalised = (mean(summarise(run).em_after for run in arm) for arm in oldest)
+    said = f"ends at 0 on 3 of 3 seeds, with such ratios at {to_sampler:.2f}, and with LLDS at 1 instead of them at"
+    assert f"{said} {penalised:.2f}." in SAID and plain == 0
     eight, control = (last_of(runs[arm]) for arm in ("8-bit sampler", "GRPO, untruncated sampler"))
     assert f"the reward ends at {eight:.2f}, not {control:.2f}" in SAID
 
