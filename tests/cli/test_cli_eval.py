@@ -102,7 +102,8 @@ def test_a_model_from_elsewhere_is_evaluated_as_a_recipe_says(
     rows = [json.loads(line) for line in Path("e/questions.jsonl").read_text().splitlines()]
     assert len(rows) == 3 and all(row["calls"] <= 2 for row in rows)
     asked = holdfast("ask", model, "What is 1?", "--recipe", "recipe.toml", "--unset", "protocol.max_turns", "--sample")
-    assert asked.startswith("question What is 1?") and "all 4 turns were used up" in asked
+    begun = tuple(f"question What is 1? {turn}" for turn in ("says", "thinks", "searches", "answers"))  # it is sampled
+    assert asked.startswith(begun) and "all 4 turns were used up" in asked
     assert "my.toml is a recipe" in holdfast("ask", "my.toml", "What is 1?", code=2)
     assert "is made by training" in holdfast("ask", "What is 1?", "--recipe", "quickstart", code=2)
     assert "no recipe 'quickstat'; did you mean quickstart?" in holdfast(

@@ -87,8 +87,14 @@ def learner_of(
 ) -> Learner:
     """A learner at temperature 1; `max_tokens` is the constant of `seq-mean-token-sum-norm`."""
     objective = Objective(loss or Loss(), max_tokens=max_tokens)
-    old = {"compare_with_sampler": compare_with_sampler}
-    return Learner(language_model, objective, Train(**train), Sampling(), reference, **old)
+    return Learner(
+        language_model,
+        objective,
+        Train(**train),
+        Sampling(),
+        reference,
+        compare_with_sampler=compare_with_sampler,
+    )
 
 
 def run(

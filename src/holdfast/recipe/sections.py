@@ -127,7 +127,6 @@ class Faults(Section):
     are newer."""
     sampler_8_bits: bool = False
     """Fault injection: training rollouts come from weights rounded to 8 bits (E4M3), as in an inference engine."""
-
     compare_with_sampler: bool = False
     """Ratios and penalties compare the policy with the sampler that made a rollout, as in verl's bypass mode and in
     TRL's AsyncGRPOTrainer, and not with the weights before the update. For rollouts of other weights than those."""

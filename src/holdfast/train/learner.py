@@ -295,5 +295,5 @@ class Learner:
 def make_learner(config: Config, language_model: LanguageModel, reference: Reference | None = None) -> Learner:
     """The learner of a recipe, with a fresh optimizer."""
     objective = Objective(config.loss, max_tokens=config.protocol.max_sampled_tokens)
-    options = {"compare_with_sampler": config.faults.compare_with_sampler}
-    return Learner(language_model, objective, config.train, config.sampling, reference, **options)
+    to_sampler = config.faults.compare_with_sampler
+    return Learner(language_model, objective, config.train, config.sampling, reference, compare_with_sampler=to_sampler)
