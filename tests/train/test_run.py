@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -35,11 +36,22 @@ def test_the_run_folder(whole: Path, recipe: Recipe) -> None:
         "findings.json",
         "report.html",
         "checkpoints",
+        "answers.jsonl",
         "results.json",
     }
     assert load(whole / "config.toml") == recipe(EVERYTHING)
     assert {p.name for p in (whole / "checkpoints").iterdir()} == {"best", "step-000002", "step-000004"}
     assert all(find_damage(p) is None for p in (whole / "checkpoints").iterdir())
+
+
+def test_the_answers_to_each_question_give_the_scores(whole: Path, recipe: Recipe) -> None:
+    rows = [json.loads(line) for line in (whole / "answers.jsonl").read_text().splitlines()]
+    results = json.loads((whole / "results.json").read_text())
+    assert len(rows) == results["questions"] == len({row["id"] for row in rows})
+    for name, key in (("sampled", "em"), ("greedy", "em_greedy")):
+        assert mean(em for row in rows for em in row[f"em_{name}"]) == pytest.approx(results["after"][key])
+    assert {len(row["sampled"]) for row in rows} == {recipe(EVERYTHING).eval.samples}
+    assert {len(row["greedy"]) for row in rows} == {1}
 
 
 def test_the_metrics(whole: Path) -> None:

@@ -7,6 +7,7 @@ trajectories.jsonl       sampled rollouts, for people and for the report
 displacement.jsonl       displacement of the rollouts of a step by that step
 findings.json            findings of the rules of `holdfast diagnose`
 report.html
+answers.jsonl            the answers to each question of the closing evaluation, and whether they are right
 results.json             the closing evaluation, written last: a run that has it is finished
 checkpoints/step-000040  an exact checkpoint
 checkpoints/best         the policy that was best on dev
@@ -30,6 +31,7 @@ TRAJECTORIES = "trajectories.jsonl"
 DISPLACEMENT = "displacement.jsonl"
 FINDINGS = "findings.json"
 REPORT = "report.html"
+ANSWERS = "answers.jsonl"
 RESULTS = "results.json"
 FINAL_EVALUATION = "final_evaluation.json"
 """State of a final evaluation that is not finished."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ class EvaluationSums:
     """`rollouts` and `failed`; `sampled` and `greedy`, those that count; and the sum over these of each score."""
     samples: tuple[Sample, ...] = ()
     """A few rollouts to read, of the first questions."""
+    answers: tuple[Mapping[str, Any], ...] = ()
+    """One for each finished question: the rows of answers.jsonl."""
 
     @property
     def scores(self) -> dict[str, float]:
@@ -97,12 +99,34 @@ class Evaluator:
             before.questions + len(examples),
             {name: before.sums.get(name, 0) + value for name, value in new.items()},
             before.samples or samples_of(sampled[:: self._samples], examples),
+            (*before.answers, *answers_of(examples, sampled, greedy)),
         )
 
     def _rollouts(self, agent: SearchAgent, examples: Sequence[Example], size: int) -> list[Trajectory]:
         seed = ("eval", self._seed)
         groups, _ = roll_out(agent, examples, size=size, seed=seed, max_failed=self._max_failed)
         return [t for group in score(groups, examples) for t in group.trajectories]
+
+
+def answers_of(
+    examples: Sequence[Example], sampled: Sequence[Trajectory], greedy: Sequence[Trajectory]
+) -> Iterator[dict[str, Any]]:
+    """For each question its answers, `sampled` as often as was asked for and `greedy` once, and their exact match.
+
+    The rollouts are in the order of the questions. The EM of a rollout that failed is null, so that the rows of two
+    policies can be paired.
+    """
+    each = len(sampled) // len(examples)
+    for i, example in enumerate(examples):
+        row: dict[str, Any] = {
+            "id": example.id,
+            "question": example.question,
+            "golden_answers": list(example.golden_answers),
+        }
+        for name, rollouts in (("sampled", sampled[i * each : (i + 1) * each]), ("greedy", greedy[i : i + 1])):
+            row[name] = [t.answer for t in rollouts]
+            row[f"em_{name}"] = [None if t.status.is_failure else t.reward_parts["em"] for t in rollouts]
+        yield row
 
 
 class KeptEvaluations:
@@ -140,4 +164,5 @@ class KeptEvaluations:
 
 
 def _evaluation(values: Mapping[str, Any]) -> EvaluationSums:
-    return EvaluationSums(values["questions"], values["sums"], tuple(map(read_sample, values["samples"])))
+    samples = tuple(map(read_sample, values["samples"]))
+    return EvaluationSums(values["questions"], values["sums"], samples, tuple(values["answers"]))

@@ -14,6 +14,7 @@ from holdfast.agent.agent import SearchAgent
 from holdfast.agent.trajectory import Invalid, Turn
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, GuardStop, ModelError, RolloutError
+from holdfast.base.jsonl import write_jsonl
 from holdfast.data.questions import QuestionOrder, dev_questions
 from holdfast.diagnose.finding import Finding
 from holdfast.recipe import Config, absolute, dump, load_run, setting_values
@@ -201,6 +202,7 @@ class _Run:
             split=split,
             samples=after.samples,
         )
+        write_jsonl(self.run_dir / run_folder.ANSWERS, after.answers)
         write_summary(summary, len(questions))
         kept.delete()
         return summary
