@@ -258,7 +258,7 @@ def test_every_run_that_fell_had_a_cause_that_the_table_names(tmp_path: Path) ->
             sampling, rewards = config.sampling, tuple(run.series("reward/mean")[1])
             truncated = (sampling.top_p < 1 or sampling.top_k > 0) and not sampling.mask_logprobs
             fast = name in ("real-fall", "real-old") and config.train.lr > usual
-            cause = "sampler" if truncated else "age" if config.faults.stale_batches else "rate" if fast else ""
+            cause = "sampler" if truncated else "age" if config.train.staleness else "rate" if fast else ""
             if rewards not in seen:
                 counts[cause, run.fell] += 1
                 also["lost"] += run.fell and truncated and config.faults.search_failure_rate > 0

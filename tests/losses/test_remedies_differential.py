@@ -12,10 +12,13 @@ from holdfast.losses import (
     cispo_loss,
     clip_cov_mask,
     dppo_mask,
+    effective_sample_size,
     gae_advantages,
     ipo_mask,
     off_policy_sequence_mask,
     sampler_weights,
+    second_moment_cut,
+    second_moments,
     value_loss,
 )
 
@@ -94,6 +97,34 @@ def close(x: Tensors, got, rows):
     torch.testing.assert_close(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+def naive_m2po(batch, bound):
+    """M2PO's algorithm 1 as it stands: drop the largest until the mean is at most the bound."""
+    active = [
+        (s.l[k] - s.old[k]) ** 2
+        for s in batch
+        for k in s.tokens()
+        if (s.A > 0 and s.l[k] > s.old[k]) or (s.A < 0 and s.l[k] < s.old[k])
+    ]
+    kept = sorted(active)
+    while kept and math.fsum(kept) / len(kept) > bound:
+        kept.pop()
+    return active, kept
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_m2po_drops_what_the_loop_drops(chunk):
+    for seed in seeds(chunk):
+        batch, rng = random_batch(seed), random.Random(-1 - seed)
+        bound = rng.choice((0.04, 0.3, 1.0, 100.0))
+        x = Tensors(batch, rng)
+        moments = second_moments(x.l, x.old, x.A, x.mask)
+        active, kept = naive_m2po(batch, bound)
+        finite = moments[~moments.isnan()]
+        cut = second_moment_cut(moments, bound)
+        assert len(finite) == len(active) and int((finite < cut).sum()) == len(kept)
+        assert (moments >= cut).any() == (len(kept) < len(active))
+
+
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_losses_and_masks_equal_the_loops(chunk):
     for seed in seeds(chunk):
@@ -137,6 +168,10 @@ def test_weights_and_values_equal_the_loops(chunk):
         close(x, weights, [
             naive_weights(s, level, aggregate, keep, low, high, a) for s, a in zip(batch, actions, strict=True)
         ])  # fmt: skip
+        ratios = [math.exp(min(max(s.old[k] - s.ref[k], -20), 20)) for s in batch for k in s.tokens()]
+        if ratios:
+            share = math.fsum(ratios) ** 2 / math.fsum(r * r for r in ratios) / len(ratios)
+            assert float(effective_sample_size(x.old, x.ref, x.mask)) == pytest.approx(share, rel=TOLERANCE)
         got = gae_advantages(x.floats(rewards, rng), x.old, x.mask, gamma=gamma, lam=lam)
         want = [naive_gae(s, r, gamma, lam) for s, r in zip(batch, rewards, strict=True)]
         for k in range(2):

@@ -12,7 +12,7 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Answer, Group, Trajectory, Turn
 from holdfast.base.errors import ConfigError
 from holdfast.methods.operations import OPERATIONS, Operation, weight_percentiles
-from holdfast.methods.registry import IPO, ClipCov, Method, SamplerWeights, VarianceFilter
+from holdfast.methods.registry import IPO, M2PO, ClipCov, Method, SamplerWeights, VarianceFilter
 from holdfast.recipe import load
 
 
@@ -68,6 +68,29 @@ def test_ipo_leaves_out_what_moved_and_needs_the_sampler_s_tokens() -> None:
     with pytest.raises(ConfigError, match="the truncated sampler draws from fewer tokens than this loss is over"):
         load(overrides=["--loss.methods.ipo.on", "--sampling.top_p", "0.9"])
     load(overrides=["--loss.methods.ipo.on", "--sampling.top_k", "64", "--sampling.mask_logprobs"])
+
+
+def test_m2po_judges_the_micro_batches_of_an_optimizer_step_together() -> None:
+    """Squares 0.01 and 1 in one, 0.09 and 0.25 in the other, whose advantage is negative: the mean of all is 0.34, of
+    all but 1 it is 0.12, and of the two smallest 0.05. What moved against its advantage never counts."""
+    micros, logprobs = [], []
+    for advantage, changes in ((1.0, (0.1, 1.0, -3.0)), (-1.0, (-0.3, -0.5, 3.0, 3.0))):
+        batch = TokenBatch.from_trajectories([group("q", 1.0, tokens=len(changes))], pad_token_id=0)
+        batch.advantages[:] = advantage
+        micros.append(replace(batch, old_logprobs=batch.rollout_logprobs))
+        moved = batch.rollout_logprobs.clone()
+        moved[batch.loss_mask] += torch.tensor(changes)
+        logprobs.append(moved)
+    for bound, kept in (
+        (0.35, [[True, True, True], [True, True, True, True]]),
+        (0.13, [[True, False, True], [True, True, True, True]]),
+        (0.06, [[True, False, True], [True, False, True, True]]),
+    ):
+        m2po = operation(M2PO(bound=bound))
+        judged = m2po.on_step(micros, logprobs)
+        keeps = [m2po.keeps(m, now)[m.loss_mask].tolist() for m, now in zip(judged, logprobs, strict=True)]
+        assert keeps == kept
+        assert [m.learned_mask.sum() for m in judged] == [3, 4], "the divisor of the loss stays"
 
 
 def test_the_percentiles_of_the_sampler_s_weights_are_those_before_their_bounds() -> None:

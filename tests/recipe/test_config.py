@@ -115,11 +115,11 @@ def test_own_questions_drop_those_of_the_recipe_that_is_extended(tmp_path: Path)
 
 
 def test_faults_stay_when_one_file_of_questions_replaces_another(tmp_path: Path) -> None:
-    faults = "[faults]\nstale_batches = 2\n"
+    faults = "[faults]\nsampler_8_bits = true\n"
     own = "[data]\ntrain = 'a.jsonl'\n[retrieval]\ncorpus = 'c.jsonl'\n"
     others = ["--data.train=b.jsonl", "--retrieval.corpus=d.jsonl"]
-    assert load(recipe(tmp_path, own + faults), others).faults.stale_batches == 2
-    assert load(recipe(tmp_path, faults), others).faults.stale_batches == 0, "these were for the bundled world"
+    assert load(recipe(tmp_path, own + faults), others).faults.sampler_8_bits
+    assert not load(recipe(tmp_path, faults), others).faults.sampler_8_bits, "these were for the bundled world"
 
 
 @pytest.mark.parametrize(

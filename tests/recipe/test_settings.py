@@ -20,7 +20,7 @@ GAE = ("--loss.advantage=gae", "--loss.penalty.name=none", "--loss.kl_coef=0", "
 METHODS = "--loss.methods."
 WEIGHTS = f"{METHODS}sampler_weights."
 CENTRED = f"{METHODS}score_centering.on"
-TO_SAMPLER = "--faults.compare_with_sampler"
+TO_SAMPLER = "--loss.old_policy=sampler"
 CONTRADICTIONS = {
     # what is wrong: overrides, the last of which the refusal names
     "heavy answers": ["--loss.penalty.answer_weight=5"],
@@ -71,11 +71,11 @@ CONTRADICTIONS = {
     "nthr of a sampling mask": [f"{METHODS}nthr.on", "--sampling.top_k=8", "--sampling.mask_logprobs"],
     "nothing to centre": [CENTRED, "--sampling.top_k=0"],
     "centring without a bound": [CENTRED, "--sampling.top_p=0.9", "--sampling.top_k=0"],
-    "centring of cut and other weights": [CENTRED, "--sampling.top_k=12", "--faults.stale_batches=1"],
+    "centring of cut and other weights": [CENTRED, "--sampling.top_k=12", "--train.staleness=1"],
     "centring of a sampling mask": [CENTRED, "--sampling.top_k=12", "--sampling.mask_logprobs"],
     "ratios to a sampler that is the same": [TO_SAMPLER],
     "ratios to what another mask is over": [TO_SAMPLER, "--sampling.top_k=12", "--sampling.mask_logprobs"],
-    "a sampler that is corrected twice": [TO_SAMPLER, "--faults.stale_batches=1", f"{WEIGHTS}on"],
+    "a sampler that is corrected twice": [TO_SAMPLER, "--train.staleness=1", f"{WEIGHTS}on"],
     # a critic
     "llds with a critic": [*GAE, "--loss.penalty.name=llds"],
     "a KL twice": [*GAE, "--loss.kl_coef=0.01"],
@@ -117,7 +117,7 @@ def test_contradictions(case: str) -> None:
         ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=none"],
         ["--train.optimizer_steps_per_rollout=2"],
         ["--train.optimizer_steps_per_rollout=1", "--train.anchor_every=3"],
-        ["--train.optimizer_steps_per_rollout=1", TO_SAMPLER, "--faults.stale_batches=1"],
+        ["--train.optimizer_steps_per_rollout=1", TO_SAMPLER, "--train.staleness=1"],
         ["--train.optimizer_steps_per_rollout=1", "--loss.penalty.name=sapo", "--loss.penalty.tau=1.2"],
         ["--train.questions=2", "--train.group_size=5"],  # 10 rollouts for K = 10
         ["--train.group_size=1", "--loss.advantage=reinforce"],

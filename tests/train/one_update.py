@@ -82,19 +82,11 @@ def learner_of(
     *,
     reference: Any = None,
     max_tokens: int = 12,
-    compare_with_sampler: bool = False,
     **train: Any,
 ) -> Learner:
     """A learner at temperature 1; `max_tokens` is the constant of `seq-mean-token-sum-norm`."""
     objective = Objective(loss or Loss(), max_tokens=max_tokens)
-    return Learner(
-        language_model,
-        objective,
-        Train(**train),
-        Sampling(),
-        reference,
-        compare_with_sampler=compare_with_sampler,
-    )
+    return Learner(language_model, objective, Train(**train), Sampling(), reference)
 
 
 def run(

@@ -13,6 +13,7 @@ import torch
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Answer, Group, Search, Status, Trajectory, Turn
 from holdfast.methods.penalties import LLDS, NLL, SAPO, NoPenalty
+from holdfast.methods.registry import M2PO, Methods
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.logprobs import TokenLogprobs, token_logprobs
 from holdfast.recipe import Loss
@@ -98,7 +99,7 @@ def test_the_loss_can_compare_with_the_sampler(make_model: Callable[..., Any]) -
     """What it compares with are the rollouts' own log-probs; what is logged is the policy before the update."""
     batch = a_batch()
     batch = replace(batch, rollout_logprobs=-2.0 * batch.loss_mask)
-    learner = learner_of(LanguageModel(model=make_model(), tokenizer=None), compare_with_sampler=True)
+    learner = learner_of(LanguageModel(model=make_model(), tokenizer=None), Loss(old_policy="sampler"))
     own = learner_of(LanguageModel(model=make_model(), tokenizer=None))
     ((micro,),), whole, _ = learner.old_pass(batch, [[list(range(7))]])
     assert micro.old_logprobs is not None and whole.old_logprobs is not None
@@ -156,6 +157,7 @@ LOSSES = {
     "dr grpo": Loss(penalty=NoPenalty(), reduction="seq-mean-token-sum-norm"),
     "sums": Loss(penalty=LLDS(threshold=0.001), reduction="token-sum"),
     "gspo, entropy, k2": Loss(ratio="sequence", entropy_coef=0.01, kl_coef=0.1, kl_estimator="k2"),
+    "m2po": Loss(penalty=NoPenalty(), old_policy="sampler", methods=Methods(m2po=M2PO(on=True, bound=1e-3))),
     "clip higher, dual clip": Loss(clip_low=0.001, clip_high=0.002, dual_clip=1.001),
 }
 
@@ -172,6 +174,7 @@ def test_micro_batches_do_not_matter(make_model: Callable[..., Any], name: str) 
             [[[2, 0], [3, 1]], [[6], [5, 4]]],
         )
     )
+    assert name != "m2po" or 0 < whole[0]["loss/dropped_fraction"] < 1
     for metrics, weights in (apart, mixed):
         for key, value in whole[1].items():
             torch.testing.assert_close(weights[key], value, atol=1e-11, rtol=1e-9, msg=key)

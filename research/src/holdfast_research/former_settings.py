@@ -34,6 +34,7 @@ FORMER: Mapping[str, str] = {
     "loss.negative_weight": "loss.methods.negative_weight.weight",
     "loss.off_policy_threshold": "loss.methods.off_policy_mask.threshold",
     "train.resample": "loss.methods.dynamic_sampling.rounds",
+    "faults.stale_batches": "train.staleness",
 }
 """Former name -> present name."""
 SWITCHED_OFF: Mapping[str, Any] = {
@@ -43,6 +44,7 @@ SWITCHED_OFF: Mapping[str, Any] = {
     "train.per_sample_questions": 4,
 }
 """Former name -> the value without the method, which has a switch now, or is a probe."""
+TO_SAMPLER = "faults.compare_with_sampler"
 WEIGHTS = "loss.sampler_weights."
 """Begins the former names of `loss.methods.sampler_weights`; `level = "none"` was without weights."""
 
@@ -55,7 +57,9 @@ def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in former.items():
         if name in SWITCHED_OFF and value == SWITCHED_OFF[name]:
             continue
-        if not name.startswith(WEIGHTS):
+        if name == TO_SAMPLER:
+            assign(present, "loss.old_policy", "sampler" if value else "recomputed")
+        elif not name.startswith(WEIGHTS):
             assign(present, FORMER.get(name, name), value)
         elif weighted:
             assign(present, f"loss.methods.{name.removeprefix('loss.')}", value)

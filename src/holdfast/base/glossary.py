@@ -38,8 +38,8 @@ METRICS: dict[str, str] = {
     "`loss.penalty.normalizer` to the other.",
     "penalty/mean_decrease": "Mean over preserved tokens of max(0, old − new log-prob), in nats.",
     "penalty/noise_floor": "Largest |new − old| log-prob in the first optimizer step, where the policy has not "
-    "changed yet. This is numerical noise; with `faults.compare_with_sampler`, what the policy has changed since the "
-    "rollouts.",
+    "changed yet. This is numerical noise; with `loss.old_policy` at `sampler`, what the policy has changed since "
+    "the rollouts.",
     "penalty/answer_weight": "Weight of answer tokens in the penalty.",
     "likelihood/correct": "Mean log-prob per sampled token, mean over correct rollouts. Under the old policy: the "
     "weights before this step's update, with log-probs recomputed by the trainer over the full "
@@ -156,6 +156,8 @@ METRICS: dict[str, str] = {
     "sampler/mismatch_kl": "KL between sampler and trainer per token, in nats, from prime-rl.",
     "sampler/importance_ratio": "Trainer's probability / sampler's probability, mean over rollouts or over tokens, as "
     "the trainer is set (TRL's default: rollouts). Truncated as in the loss. Near 1 if both are the same policy.",
+    "sampler/ess": "Effective sample size of the rollouts' tokens, as a share: (Σ w)² / (n Σ w²) with w = old policy / "
+    "sampler, both over the whole vocabulary. 1: they agree. Stale rollouts lower it.",
     "sampler/mask_mass": "Mean probability of the tokens inside top-p/top-k (1: no truncation).",
     "sampler/mask_in_loss": "1 if the log-probs in the loss are over the tokens inside top-p/top-k. Absent otherwise.",
     "advantage/token_mean": "Mean advantage over sampled tokens. Below 0: incorrect rollouts are longer.",

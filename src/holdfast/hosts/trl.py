@@ -194,9 +194,9 @@ _SEPARATE = Noted("a warm start is a separate stage before training")
 _TINY = Noted("it sets the size of the tiny model, which is not made here")
 
 OTHERS: Mapping[str, Noted | Refused] = {
-    "faults.stale_batches": _OTHER_WEIGHTS,
     "faults.sampler_8_bits": _OTHER_WEIGHTS,
-    "faults.compare_with_sampler": _OTHER_WEIGHTS,
+    "loss.old_policy": Noted("TRL's GRPOTrainer recomputes the old policy; AsyncGRPOTrainer compares with the sampler"),
+    "train.staleness": _OTHER_WEIGHTS,
     "train.minibatches": Noted("TRL draws the rollouts of each optimizer step at random"),
     "world.model": _TINY,
     "world.scripts": _SEPARATE,

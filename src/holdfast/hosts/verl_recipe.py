@@ -191,6 +191,10 @@ _UNMEASURED = Noted("displacement is not measured in verl")
 
 OTHERS: Mapping[str, Noted | Refused] = {
     "faults": Noted("verl's rollouts have no faults on purpose"),
+    "loss.old_policy": Noted(
+        "verl's synchronous trainer recomputes the old policy, and samples with the weights that it trains"
+    ),
+    "train.staleness": Noted("verl's synchronous trainer samples with the weights that it trains"),
     "run.threads": Noted("Ray gives every worker its threads"),
     "retrieval.stem": Noted("the server of the index has its own"),
     "retrieval.fields": Noted("the index of the server has its passages"),

@@ -1,6 +1,8 @@
-"""Masks of the tokens that stay in the policy loss, after methods that leave some out: DPPO, IPO, Clip-Cov, OPSM."""
+"""Masks of the tokens that stay in the policy loss, with methods that drop some: DPPO, IPO, M2PO, Clip-Cov, OPSM."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -92,6 +94,64 @@ def ipo_mask(logprobs: Tensor, sampler_logprobs: Tensor, loss_mask: Tensor, *, e
     logprobs = check_logprobs(logprobs, loss_mask)
     moved = logprobs.exp() - check_paired("sampler_logprobs", sampler_logprobs, logprobs).exp()
     return loss_mask & ~(moved.abs() > eps)
+
+
+@torch.no_grad()
+def second_moments(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, loss_mask: Tensor) -> Tensor:
+    """(log r)² of the tokens that M2PO may drop: those whose ratio moved in the direction of their advantage.
+
+        (l_k − l_old,k)²    where A > 0 and r > 1, or A < 0 and r < 1;  NaN elsewhere
+
+    Args:
+        logprobs: float [..., T], under the policy being updated, in nats. Detached.
+        old_logprobs: float [..., T]: the paper takes those of the sampler.
+        advantages: float [..., 1] or [..., T].
+        loss_mask: bool [..., T].
+
+    Returns:
+        float [..., T], in nats².
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes that cannot work.
+
+    Source: M2PO (arXiv 2510.01161, algorithm 1).
+    """
+    logprobs = check_logprobs(logprobs, loss_mask)
+    advantages = check_per_row("advantages", advantages, logprobs)
+    change = logprobs - check_paired("old_logprobs", old_logprobs, logprobs)
+    return torch.where(loss_mask & (advantages.sign() * change.sign() > 0), change.square(), torch.nan)
+
+
+def second_moment_cut(moments: Tensor, bound: float) -> float:
+    """The least (log r)² that M2PO drops: without the tokens that have it or more, their mean is at most `bound`.
+
+    Args:
+        moments: float, any shape, of all tokens of an optimizer step, from `second_moments`. NaN does not count.
+        bound: τ, in nats².
+
+    Returns:
+        Infinity if nothing is dropped. Equal values are dropped together.
+
+    Raises:
+        ValueError: the bound is not above 0.
+
+    Source: M2PO (arXiv 2510.01161, algorithm 1), with τ = 0.04 for all models. The paper drops the largest value until
+    the mean is at most τ. The released code keeps the tokens and clips their ratios instead: at a value found from the
+    same sum, and never within 0.3 below or 0.5 above 1. AReaL drops tokens whatever the sign of their advantage, by the
+    ratio of the recomputed policy to the sampler.
+
+    The mean of 0.01, 0.02, 0.09 and 1 is 0.28, without the last it is 0.04:
+
+    >>> moments = torch.tensor([0.02, 1.0, torch.nan, 0.09, 0.01], dtype=torch.float64)
+    >>> second_moment_cut(moments, bound=0.041), second_moment_cut(moments, bound=0.3)
+    (1.0, inf)
+    """
+    if not bound > 0:
+        raise ValueError(f"bound={bound} must be above 0: it bounds the mean of squares; the paper has 0.04")
+    ordered = moments[~moments.isnan()].double().sort().values
+    means = ordered.cumsum(0) / torch.arange(1, len(ordered) + 1, device=ordered.device)
+    kept = int((means <= bound).sum())
+    return math.inf if kept == len(ordered) else float(ordered[kept])
 
 
 @torch.no_grad()

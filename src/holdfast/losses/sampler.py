@@ -1,4 +1,4 @@
-"""Weights for rollouts that another distribution than the old policy drew: TIS, IcePop, rejection of sequences."""
+"""Weights for rollouts that another distribution than the old policy drew: TIS, IcePop, rejection; and their worth."""
 
 from __future__ import annotations
 
@@ -102,3 +102,38 @@ def sampler_weights(
     else:
         weights = inside.to(weights.dtype)
     return torch.where(loss_mask, weights, 0.0)
+
+
+@torch.no_grad()
+def effective_sample_size(old_logprobs: Tensor, rollout_logprobs: Tensor, loss_mask: Tensor) -> Tensor:
+    """How many tokens of the old policy those of the sampler are worth, as a share of their number: Kish's effective
+    sample size of the importance weights of single tokens.
+
+        (Σ w)² / (n Σ w²)           w_k = exp(l_old,k − l_rollout,k)
+
+    1 where sampler and old policy agree. It falls with the age of rollouts, and does not see on which side they differ.
+
+    Args:
+        old_logprobs: float [..., T], under the policy frozen for this rollout batch.
+        rollout_logprobs: float [..., T], under the sampler.
+        loss_mask: bool [..., T], True on tokens the model sampled.
+
+    Returns:
+        A float scalar in 0 to 1; NaN without sampled tokens.
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes that cannot work.
+
+    Source: Kish (1965); verl's `rollout_is_eff_sample_size`. VCPO (arXiv 2602.17616) says that it falls before runs
+    with stale rollouts collapse.
+
+    Weights of 1 and 3 are worth 16/20 of two tokens:
+
+    >>> old, mask = torch.tensor([[0.0, 1.0986123]]) - 3.0, torch.ones(1, 2, dtype=torch.bool)
+    >>> round(float(effective_sample_size(old, torch.full((1, 2), -3.0), mask)), 4)
+    0.8
+    """
+    old_logprobs = check_logprobs(old_logprobs, loss_mask, "old_logprobs")
+    log_weights = old_logprobs - check_paired("rollout_logprobs", rollout_logprobs, old_logprobs)
+    weights = log_weights[loss_mask].clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return weights.mean() ** 2 / (weights**2).mean()

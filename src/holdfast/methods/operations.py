@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import stdev
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,10 +19,18 @@ from torch import Tensor
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.metrics import first_action_matches
 from holdfast.agent.trajectory import Group, Invalid
-from holdfast.losses import clip_cov_mask, ipo_mask, off_policy_sequence_mask, sampler_weights
+from holdfast.losses import (
+    clip_cov_mask,
+    ipo_mask,
+    off_policy_sequence_mask,
+    sampler_weights,
+    second_moment_cut,
+    second_moments,
+)
 from holdfast.methods.credit import action_credit
 from holdfast.methods.registry import (
     IPO,
+    M2PO,
     ClipCov,
     DropFirstActions,
     DropVoid,
@@ -67,6 +75,13 @@ class Operation:
     def on_old_policy(self, micro: TokenBatch) -> TokenBatch:
         """A micro-batch without tokens, or with weights: judged by its `old_logprobs`, which are those of the loss."""
         return micro
+
+    judges_steps: ClassVar[bool] = False
+    """Whether `on_step` does something: it costs a forward pass."""
+
+    def on_step(self, mini: Sequence[TokenBatch], logprobs: Sequence[Tensor]) -> list[TokenBatch]:
+        """The micro-batches of an optimizer step, with weights: judged together, by the policy as it is now."""
+        return list(mini)
 
     def keeps(self, micro: TokenBatch, logprobs: Tensor) -> Tensor | None:
         """bool [B, T]: tokens that stay in the policy loss, judged by the policy as it is now; None: all."""
@@ -215,6 +230,28 @@ class _OffPolicyMask(Operation):
         )
 
 
+class _M2PO(Operation):
+    settings: M2PO
+    judges_steps = True
+
+    def on_step(self, mini: Sequence[TokenBatch], logprobs: Sequence[Tensor]) -> list[TokenBatch]:
+        """With weight 0 where a ratio is above the cut of the whole step."""
+        moments = []
+        for micro, now in zip(mini, logprobs, strict=True):
+            assert micro.old_logprobs is not None
+            moments.append(second_moments(now, micro.old_logprobs, micro.advantages, micro.learned_mask))
+        cut = second_moment_cut(torch.cat([of_micro.flatten() for of_micro in moments]), self.settings.bound)
+        return [
+            micro.weighted(torch.where(of_micro >= cut, 0.0, 1.0))
+            for micro, of_micro in zip(mini, moments, strict=True)
+        ]
+
+    def keeps(self, micro: TokenBatch, logprobs: Tensor) -> Tensor:
+        """The tokens to which `on_step` left a weight."""
+        assert micro.policy_weights is not None
+        return micro.policy_weights != 0
+
+
 OPERATIONS: Mapping[type[Method], type[Operation]] = {
     DynamicSampling: _DynamicSampling,
     VarianceFilter: _VarianceFilter,
@@ -226,6 +263,7 @@ OPERATIONS: Mapping[type[Method], type[Operation]] = {
     NegativeWeight: _NegativeWeight,
     OffPolicyMask: _OffPolicyMask,
     IPO: _IPO,
+    M2PO: _M2PO,
 }
 
 

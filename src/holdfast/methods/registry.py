@@ -263,6 +263,22 @@ class IPO(Method):
     needs: ClassVar = frozenset({"sampler", "sampler's tokens"})
 
 
+class M2PO(Method):
+    """Leave the tokens out of the policy loss whose ratio moved furthest in the direction of their advantage, until the
+    mean of (log ratio)² over the rest of these is at most `bound`, in every optimizer step.
+
+    It takes the place of the clip, and its ratio is to the sampler: set `loss.old_policy = "sampler"`,
+    `loss.clip_low = 1` and `loss.clip_high = 1e4` for the paper's loss. It needs one more forward pass an update.
+    """
+
+    bound: float = Field(0.04, gt=0)
+    """Largest mean of (log ratio)², in nats²."""
+
+    name: ClassVar = "m2po"
+    source: ClassVar = "M2PO, [arXiv 2510.01161](https://arxiv.org/abs/2510.01161)"
+    needs: ClassVar = frozenset({"drift"})
+
+
 class ScoreCentering(Method):
     """Subtract from the gradient of every token its expectation under a sampler that differs from the policy.
 
@@ -312,6 +328,7 @@ class Methods(Section):
     nthr: NTHR = NTHR(on=False)
     off_policy_mask: OffPolicyMask = OffPolicyMask(on=False)
     ipo: IPO = IPO(on=False)
+    m2po: M2PO = M2PO(on=False)
     score_centering: ScoreCentering = ScoreCentering(on=False)
     interleaved_sft: InterleavedSFT = InterleavedSFT(on=False)
 

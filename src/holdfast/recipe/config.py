@@ -66,6 +66,11 @@ class Config(Section):
             del parts["protocol"]["tools"]
         return parts
 
+    @property
+    def sampler_differs(self) -> bool:
+        """Whether training rollouts come from other weights than those before the update."""
+        return self.train.staleness > 0 or self.faults.sampler_8_bits
+
     def unused(self) -> set[str]:
         """The sections that a run does not read: that of the bundled world, when it trains on other questions, and
         that of the critic, when it has none."""
@@ -236,13 +241,13 @@ def _unused(config: Config) -> Iterator[str]:
 
 
 def _compares_with_sampler(config: Config) -> Iterator[str]:
-    where, methods = "faults.compare_with_sampler = true", config.loss.methods
-    if not config.faults.compare_with_sampler:
+    where, methods = "loss.old_policy = 'sampler'", config.loss.methods
+    if config.loss.old_policy == "recomputed":
         return
-    if not config.faults.of_sampler:
+    if not config.sampler_differs:
         yield (
-            f"{where} with faults.stale_batches = 0: rollouts come from the weights before the update, so both old "
-            "policies are the same. Set faults.stale_batches to 1 or more, or leave faults.compare_with_sampler out"
+            f"{where} with train.staleness = 0: rollouts come from the weights before the update, so both old policies "
+            "are the same. Set train.staleness to 1 or more, or leave loss.old_policy out"
         )
     if config.sampling.mask_logprobs:
         yield (
@@ -260,7 +265,7 @@ def _compares_with_sampler(config: Config) -> Iterator[str]:
 def inert_penalty(config: Config, penalty: Penalty) -> Iterator[str]:
     """A sentence if the penalty is always zero in this schedule."""
     train = config.train
-    other = train.anchor_every or config.faults.compare_with_sampler
+    other = train.anchor_every or config.loss.old_policy == "sampler"
     if train.optimizer_steps_per_rollout == 1 and not other and not penalty.acts_without_drift:
         yield (
             f"loss.penalty.name = {config.loss.penalty.name!r} with train.optimizer_steps_per_rollout = 1: on the "

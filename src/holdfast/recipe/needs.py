@@ -46,7 +46,7 @@ def _negative_rollouts(config: Config, method: Method) -> Missing | None:
 
 
 def _drift(config: Config, method: Method) -> Missing | None:
-    if config.train.optimizer_steps_per_rollout > 1 or config.faults.compare_with_sampler:
+    if config.train.optimizer_steps_per_rollout > 1 or config.loss.old_policy == "sampler":
         return None
     return (
         "train.optimizer_steps_per_rollout",
@@ -88,13 +88,13 @@ def _samplers_tokens(config: Config, method: Method) -> Missing | None:
 
 
 def _samplers_distribution(config: Config, method: Method) -> Missing | None:
-    if config.faults.of_sampler:
+    if config.sampler_differs:
         if not config.sampling.truncated:
             return None
         setting = "sampling.top_k" if config.sampling.top_k else "sampling.top_p"
         return (
             setting,
-            "the sampler has other weights too (faults.stale_batches, faults.sampler_8_bits), and of such a one only "
+            "the sampler has other weights too (train.staleness, faults.sampler_8_bits), and of such a one only "
             "the whole distribution is known",
             "Set sampling.top_p = 1 and sampling.top_k = 0",
         )
@@ -109,7 +109,7 @@ def _samplers_distribution(config: Config, method: Method) -> Missing | None:
     return (
         "sampling.top_k",
         "the sampler is not truncated, so it draws what the loss expects and there is nothing to take out",
-        "Truncate it, for example with sampling.top_k = 64, or let its weights differ, with faults.stale_batches",
+        "Truncate it, for example with sampling.top_k = 64, or let its weights differ, with train.staleness",
     )
 
 

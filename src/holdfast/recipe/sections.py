@@ -122,19 +122,8 @@ class Faults(Section):
 
     search_failure_rate: float = Field(0.0, ge=0, lt=1)
     """Fault injection: probability that a search of a training rollout returns nothing."""
-    stale_batches: int = Field(0, ge=0)
-    """Fault injection: training rollouts come from the weights of this many batches ago. After a resume the first ones
-    are newer."""
     sampler_8_bits: bool = False
     """Fault injection: training rollouts come from weights rounded to 8 bits (E4M3), as in an inference engine."""
-    compare_with_sampler: bool = False
-    """Ratios and penalties compare the policy with the sampler that made a rollout, as in verl's bypass mode and in
-    TRL's AsyncGRPOTrainer, and not with the weights before the update. For rollouts of other weights than those."""
-
-    @property
-    def of_sampler(self) -> bool:
-        """Whether rollouts come from other weights than those that are trained."""
-        return self.stale_batches > 0 or self.sampler_8_bits
 
 
 class Protocol(Section):
@@ -265,6 +254,10 @@ class Loss(Section):
     surrogate: Literal["clip", "cispo", "dppo"] = "clip"
     """`clip`: the clipped objective of PPO. `cispo` (arXiv 2506.13585): the clipped ratio is a weight, so no token
     loses its gradient. `dppo` (arXiv 2602.04879): leaves out tokens whose probability has changed too much."""
+    old_policy: Literal["recomputed", "sampler"] = "recomputed"
+    """What ratios, clips and penalties compare the policy with. `recomputed`: the weights before the update, as in
+    TRL's GRPOTrainer and in verl. `sampler`: the log-probs that the sampler recorded, as in TRL's AsyncGRPOTrainer and
+    in verl's bypass mode. They differ for stale rollouts (`train.staleness`)."""
     ratio: Literal["token", "action", "sequence"] = "token"
     """Importance ratio per token, per action (model turn), or per sequence (GSPO)."""
     clip_low: float = Field(0.2, ge=0, le=1)
@@ -350,6 +343,10 @@ class Train(Section):
     """K: optimizer steps (mini-batches) per rollout batch. verl: train_batch_size / ppo_mini_batch_size × ppo_epochs.
     TRL: steps_per_generation × num_iterations / gradient_accumulation_steps. With K = 1, LLDS is always 0, and so is
     SAPO with tau up to 1, because the policy first differs from the old policy in the second step."""
+    staleness: int = Field(0, ge=0)
+    """Age of training rollouts: they come from the weights of this many rollout batches ago, as in an asynchronous
+    trainer at its limit. In optimizer steps it is `staleness` × `optimizer_steps_per_rollout`. Evaluation has the
+    weights that learn. After a resume the first rollouts are newer."""
     minibatches: Literal["shuffled", "in-order"] = "shuffled"
     """Rollouts of one optimizer step: drawn at random, or consecutive, so that the rollouts of a question are in the
     same step or the next. The published code of Search-R1, LLDS and SAPO does the latter."""

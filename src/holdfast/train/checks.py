@@ -225,10 +225,10 @@ def config_warnings(config: Config) -> Iterator[str]:
             f"faults.search_failure_rate = {config.faults.search_failure_rate:g}: that share of the searches in "
             "training returns nothing, on purpose. Set it to 0 unless that is what you study"
         )
-    if config.faults.of_sampler:
+    if config.sampler_differs:
         yield (
-            "faults.stale_batches or faults.sampler_8_bits: rollouts in training come from other weights than those "
-            "that learn, on purpose. Leave both out unless that is what you study"
+            "train.staleness or faults.sampler_8_bits: training rollouts come from other weights than those that "
+            "learn, on purpose. Leave both out unless that is what you study"
         )
 
 

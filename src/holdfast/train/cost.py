@@ -89,8 +89,8 @@ def held_bytes(shape: Shape, config: Config) -> int:
     numbers = shape.parameters + (2 + copies) * shape.trained
     if config.loss.advantage == "gae":
         numbers += shape.parameters + 3 * shape.trained
-    if config.faults.of_sampler:  # on a GPU these wait in the host's memory
-        numbers += (config.faults.stale_batches + 1) * shape.parameters
+    if config.sampler_differs:  # on a GPU these wait in the host's memory
+        numbers += (config.train.staleness + 1) * shape.parameters
     return _LIBRARIES + 4 * numbers
 
 

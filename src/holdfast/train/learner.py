@@ -71,7 +71,6 @@ class Learner:
         sampling: settings of the sampler. Log-probs are at its temperature; with `mask_logprobs` those of the loss are
             over the tokens that the truncated sampler can draw.
         reference: gives `ref_logprobs`; None for a loss without KL.
-        compare_with_sampler: the old policy of the loss is the sampler.
     """
 
     def __init__(
@@ -81,8 +80,6 @@ class Learner:
         train: Train,
         sampling: Sampling,
         reference: Reference | None = None,
-        *,
-        compare_with_sampler: bool = False,
     ) -> None:
         self.language_model, self.objective = language_model, objective
         self.sampling, self.reference = sampling, reference
@@ -91,7 +88,6 @@ class Learner:
         self.optimizer = adamw(self.parameters, lr=train.lr, weight_decay=train.weight_decay)
         self._train = train
         self._nthr = objective.loss.methods.nthr.on
-        self._compare_with_sampler = compare_with_sampler
         self._reads_sampler = objective.loss.methods.score_centering.on
         if self._nthr:
             output_layer(language_model)
@@ -138,7 +134,7 @@ class Learner:
 
         whole = replace(batch, old_logprobs=of_all("old_logprobs"), old_entropy=of_all("old_entropy"))
         whole = whole if misplaced is None else replace(whole, misplaced=of_all("misplaced"))
-        if self._compare_with_sampler:
+        if self.objective.loss.old_policy == "sampler":
             micros = [replace(micro, old_logprobs=micro.rollout_logprobs) for micro in micros]
         if self._reads_sampler or self.sampling.mask_logprobs:
             micros = [self._sampler_pass(micro, sampler) for micro in micros]
@@ -221,6 +217,7 @@ class Learner:
         with training_mode(self.language_model):
             for mini in minibatches:
                 self.optimizer.zero_grad(set_to_none=True)
+                mini = self._judged(mini)
                 counts = objective.count(mini)
                 steps.append([])
                 for micro in mini:
@@ -237,6 +234,15 @@ class Learner:
         give_back_memory()
         weight = {} if answer_weight is None else {"penalty/answer_weight": answer_weight}
         return update_metrics(steps, norms) | weight
+
+    @torch.no_grad()
+    def _judged(self, mini: Sequence[TokenBatch]) -> Sequence[TokenBatch]:
+        """The micro-batches of an optimizer step, after the operations that judge them together."""
+        operations = [operation for operation in self.objective.operations if operation.judges_steps]
+        logprobs = [self._current(micro)[1] for micro in mini] if operations else []
+        for operation in operations:
+            mini = operation.on_step(mini, logprobs)
+        return mini
 
     def supervise(self, batch: TokenBatch) -> float:
         """One optimizer step on the mean negative log-prob of the sampled tokens. Returns that mean, in nats."""
@@ -295,5 +301,4 @@ class Learner:
 def make_learner(config: Config, language_model: LanguageModel, reference: Reference | None = None) -> Learner:
     """The learner of a recipe, with a fresh optimizer."""
     objective = Objective(config.loss, max_tokens=config.protocol.max_sampled_tokens)
-    to_sampler = config.faults.compare_with_sampler
-    return Learner(language_model, objective, config.train, config.sampling, reference, compare_with_sampler=to_sampler)
+    return Learner(language_model, objective, config.train, config.sampling, reference)

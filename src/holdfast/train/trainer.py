@@ -33,6 +33,7 @@ from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group, with_tokens
 from holdfast.base.run_folder import step_folder
 from holdfast.data.questions import Example, QuestionOrder
+from holdfast.losses import effective_sample_size
 from holdfast.methods.operations import selected, weight_percentiles
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.support import end_ids
@@ -46,7 +47,7 @@ from holdfast.train.listener import StepResult
 from holdfast.train.loading import make_agent
 from holdfast.train.optimizer import warmed_up
 from holdfast.train.rollouts import roll_out, score, training_batch
-from holdfast.train.sampler_faults import SamplerWeights
+from holdfast.train.stale_sampler import StaleSampler
 
 
 class Trainer:
@@ -65,7 +66,7 @@ class Trainer:
         model = learner.language_model
         tags, ends = agent.protocol.control_tags(model.tokenizer), end_ids(model.model, model.tokenizer)
         self._control = ControlTokens(tags, model.tokenizer, ends)
-        self._sampler = SamplerWeights(config.faults, model.model) if config.faults.of_sampler else None
+        self._sampler = StaleSampler(config, model.model) if config.sampler_differs else None
         self.question_order = QuestionOrder(questions, seed=config.run.seed)
         self.generator = torch.Generator().manual_seed(config.run.seed)
         self.completed_steps = 0
@@ -242,7 +243,8 @@ def _batch_metrics(old_pass: OldPass, groups: Sequence[Group], config: Config) -
     assert batch.old_logprobs is not None
     metrics = advantage_metrics(batch.advantages, mask) | tail_metrics(batch.advantages, groups)
     metrics |= sampler_metrics(micros, groups) | observation_metrics(batch)
-    metrics |= centering_metrics(batch, groups, other_weights=config.faults.of_sampler)
+    metrics["sampler/ess"] = float(effective_sample_size(batch.old_logprobs, batch.rollout_logprobs, mask))
+    metrics |= centering_metrics(batch, groups, other_weights=config.sampler_differs)
     metrics |= negative_metrics(micros, reduction=config.loss.reduction) | _method_metrics(micros, config)
     if batch.misplaced is not None:
         metrics |= control_metrics(batch.misplaced, mask)

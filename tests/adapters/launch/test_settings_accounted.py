@@ -71,7 +71,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "train.group_size": ("10",),
     "train.minibatches": ("in-order",),
     "train.anchor_every": ("2",),
-    "faults.compare_with_sampler": ("true", "--faults.stale_batches=1"),
+    "loss.old_policy": ("sampler", "--train.staleness=1"),
     "train.micro_batch_tokens": ("4096",),
     "sampling.mask_logprobs": ("true", "--sampling.top_k=512"),
     "track.wandb": ("project",),

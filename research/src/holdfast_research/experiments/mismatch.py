@@ -8,9 +8,9 @@ from holdfast_research.methods import NO_PENALTY, UNTRUNCATED
 from holdfast_research.values import Arm, Claim, Experiment, Figure
 
 EIGHT_BITS = Arm("8-bit sampler", {**NO_PENALTY, **UNTRUNCATED, "faults.sampler_8_bits": True})
-FOUR_OLD = Arm("4 batches old", {**NO_PENALTY, **UNTRUNCATED, "faults.stale_batches": 4})
-SIXTEEN_OLD = Arm("16 batches old", {**NO_PENALTY, **UNTRUNCATED, "faults.stale_batches": 16})
-ONE_OLD = Arm("1 batch old", {**NO_PENALTY, **UNTRUNCATED, "faults.stale_batches": 1})
+FOUR_OLD = Arm("4 batches old", {**NO_PENALTY, **UNTRUNCATED, "train.staleness": 4})
+SIXTEEN_OLD = Arm("16 batches old", {**NO_PENALTY, **UNTRUNCATED, "train.staleness": 16})
+ONE_OLD = Arm("1 batch old", {**NO_PENALTY, **UNTRUNCATED, "train.staleness": 1})
 TIS = Arm("TIS", {"loss.methods.sampler_weights.on": True})
 CENTRED = Arm("score centering", {"loss.methods.score_centering.on": True})
 
@@ -22,7 +22,7 @@ def _with(arm: Arm, cure: Arm) -> Arm:
 CURES = (a.LLDS_FIXED, a.SAPO_FIXED, TIS)
 OF_FOUR = tuple(_with(FOUR_OLD, cure) for cure in CURES)
 OF_ONE = tuple(_with(ONE_OLD, cure) for cure in CURES)
-TO_SAMPLER = Arm("ratios to the sampler", {"faults.compare_with_sampler": True})
+TO_SAMPLER = Arm("ratios to the sampler", {"loss.old_policy": "sampler"})
 BYPASS = tuple(
     _with(old, cure)
     for old in (ONE_OLD, FOUR_OLD)

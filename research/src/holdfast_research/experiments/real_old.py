@@ -17,7 +17,7 @@ IPO = Arm("IPO", {"loss.methods.ipo.on": True, "loss.clip_low": 1.0, "loss.clip_
 def old(batches: int, cure: Arm | None = None) -> Arm:
     """Plain GRPO, or `cure`, on rollouts of the weights of so many batches ago."""
     name = f"{batches} batch{'es' * (batches > 1)} old"
-    settings = {**NO_PENALTY, **(cure.settings if cure else {}), "faults.stale_batches": batches}
+    settings = {**NO_PENALTY, **(cure.settings if cure else {}), "train.staleness": batches}
     return Arm(f"{name}, {cure.name}" if cure else name, settings)
 
 

@@ -89,7 +89,7 @@ def _methods_of(plan: Plan, out: Path) -> Iterator[tuple[str, Method]]:
     runs, start = finished(plan.jobs(out)), load(plan.recipe).start_parts()
     for arm, seeds in runs.items():
         job = jobs[arm]
-        if job.config.start_parts() == start and not job.config.faults.of_sampler:
+        if job.config.start_parts() == start and not job.config.sampler_differs:
             name = _name(plan.experiment.name, job)
             yield config_hash(job), Method(name, plan.experiment.name, {run.seed: run for run in seeds})
 

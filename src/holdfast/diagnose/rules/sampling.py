@@ -214,7 +214,7 @@ SMP001 = Rule(
             remedy=advise(  # holdfast's log has the mass of the mask, so truncation is not the cause
                 SAME_POLICY,
                 instead={
-                    "holdfast": "Leave out `faults.stale_batches` and `faults.sampler_8_bits`. To study them, use a "
+                    "holdfast": "Leave out `train.staleness` and `faults.sampler_8_bits`. To study them, use a "
                     "[penalty on lost likelihood]; [importance weights of the sampler] helped at one batch "
                     "of age, not at four or eight. Without these faults, report a bug."
                 },

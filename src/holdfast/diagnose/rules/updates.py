@@ -23,7 +23,7 @@ from holdfast.diagnose.rules.rule import ROWS_TO_FORGET, Check, Rows, Rule, Sign
 
 RATIO, LENGTH, REWARD, CLIPPED = "ratio/log_product", "rollout/length", "reward/mean", "clip/fraction"
 POSITIVE_RATIO = "ratio/log_product/positive"
-TO_SAMPLER = ("faults.compare_with_sampler", "algorithm.rollout_correction.bypass_mode")
+TO_SAMPLER = {"loss.old_policy": "sampler", "algorithm.rollout_correction.bypass_mode": "true"}
 """Settings of the local trainer and of verl under which ratios are to the sampler."""
 DISPLACEMENT, LIKELIHOOD = "displacement/correct", "likelihood/correct"
 
@@ -63,7 +63,7 @@ CLIPPED_TIMES = 2.0
 def ratios_begin_at_one(log: Log) -> bool:
     """Whether ratios are to the weights before the update, as far as the log says. Those to the sampler of old rollouts
     sink with age alone, in runs that hold too."""
-    return not any(log.settings.get(name) in (True, "True", "true") for name in TO_SAMPLER)
+    return not any(str(log.settings.get(name)).lower() == value for name, value in TO_SAMPLER.items())
 
 
 def drifts(rows: Rows) -> Signal | None:

@@ -11,14 +11,14 @@ from tests.train.one_update import a_batch, learner_of
 from tests.train.whole_runs import a_trainer
 
 from holdfast.model.language_model import LanguageModel
-from holdfast.recipe import Config, Faults, Loss
+from holdfast.recipe import Config, Loss, Train
 from holdfast.train.objective import centering_term
-from holdfast.train.sampler_faults import SamplerWeights, to_8_bits
+from holdfast.train.stale_sampler import StaleSampler, to_8_bits
 
 
 def test_rollouts_come_from_the_weights_of_batches_ago() -> None:
     model = torch.nn.Linear(3, 2)
-    sampler, seen = SamplerWeights(Faults(stale_batches=2), model), []
+    sampler, seen = StaleSampler(Config(train=Train(staleness=2)), model), []
     for step in range(5):
         with torch.no_grad():
             model.weight.fill_(float(step))
@@ -82,9 +82,10 @@ def test_score_centering_expects_over_everything_that_other_weights_could_draw(l
 
 
 def test_a_step_with_old_rollouts_measures_the_drift_and_takes_it_out(recipe: Callable[..., Config]) -> None:
-    changes = {"faults.stale_batches": 1, "loss.penalty.name": "none", "loss.methods.score_centering.on": True}
+    changes = {"train.staleness": 1, "loss.penalty.name": "none", "loss.methods.score_centering.on": True}
     trainer = a_trainer(recipe(changes | {"train.optimizer_steps_per_rollout": 2}))
     first, second = trainer.step().metrics, trainer.step().metrics
     assert first["centering/drift"] < 1e-4 < second["centering/drift"]
     assert first["loss/score_centering"] == pytest.approx(first["advantage/token_mean"], abs=0.02)
     assert second["sampler/logprob_gap"] != pytest.approx(0.0, abs=1e-5)
+    assert second["sampler/ess"] < first["sampler/ess"] == pytest.approx(1.0, abs=1e-6)

@@ -1,7 +1,7 @@
-"""Faults of the sampler, on purpose: rollouts by other weights than those that are trained.
+"""Rollouts by other weights than those that are trained.
 
-Rollouts in training come from the weights of some batches ago, as those of a trainer that does not wait for them; or
-from weights rounded to 8 bits, as those of an inference engine. Evaluation has the weights as they are.
+Training rollouts come from the weights of some batches ago, as in a trainer that does not wait for them; or from
+weights rounded to 8 bits, as in an inference engine. Evaluation has the weights as they are.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.recipe import Faults
+from holdfast.recipe import Config
 from holdfast.train.optimizer import weights_in_place
 
 
-class SamplerWeights:
-    """What rollouts are sampled from, while `faults` ask for other weights than the model's.
+class StaleSampler:
+    """What rollouts are sampled from, where the recipe asks for other weights than the model's.
 
     After a resume the past is empty: rollouts are as old as asked for again once that many batches are done.
     """
 
-    def __init__(self, faults: Faults, model: Any) -> None:
-        self._faults, self._model = faults, model
+    def __init__(self, config: Config, model: Any) -> None:
+        self._8_bits, self._model = config.faults.sampler_8_bits, model
         # In the host's memory: a card that holds the weights of nine batches has no room for a second run.
-        self._past: deque[tuple[int, list[Tensor]]] = deque(maxlen=faults.stale_batches + 1)
+        self._past: deque[tuple[int, list[Tensor]]] = deque(maxlen=config.train.staleness + 1)
         self._on_device: tuple[int, list[Tensor]] | None = None
 
     def in_place(self, step: int) -> AbstractContextManager[None]:
@@ -38,7 +38,7 @@ class SamplerWeights:
         return weights_in_place(parameters, self._sampled(weights))
 
     def _kept(self, weight: Tensor) -> Tensor:
-        rounded = to_8_bits(weight) if self._faults.sampler_8_bits and weight.dim() == 2 else weight
+        rounded = to_8_bits(weight) if self._8_bits and weight.dim() == 2 else weight
         return rounded.to("cpu", copy=True)
 
     def _sampled(self, like: list[Tensor]) -> list[Tensor]:
