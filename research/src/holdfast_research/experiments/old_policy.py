@@ -55,14 +55,14 @@ EXPERIMENT = replace(
     shows="SmolLM2-135M, rollouts eight batches old: ratios to the sampler, half the rate, the papers' coefficients",
     arms=ARMS,
     minutes=60,
-    settings={**REAL_AGE.settings, "eval.start": True, "eval.every": 12, "eval.questions": 200},
+    settings={**REAL_AGE.settings, "eval.start": True, "eval.every": 12, "eval.questions": 100},
     notes=(
         "The setting of [real-age](real-age.md) on other seeds and a CPU: four questions a batch, four optimizer "
         "steps, 48 batches.",
         "Arms of one seed share their warm start, and the test questions are the same for all. So differences are of "
         "pairs of answers.",
-        "The predictions were written before any run of these seeds had ended. Those on M2PO, TIS and decoupled PPO came "
-        "later than the others, but before their runs.",
+        "The predictions were written before any run of these seeds had begun; those on M2PO, TIS and decoupled PPO "
+        "came after the others.",
     ),
     claims=(
         _above(FRESH, OLD, "eight batches are too old, on these seeds too"),
