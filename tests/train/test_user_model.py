@@ -232,6 +232,26 @@ def test_a_folder_that_is_not_whole_is_refused(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("inside", "newest"),
+    [
+        (("checkpoint-9", "checkpoint-10", "checkpoint-best"), "checkpoint-10"),
+        (("checkpoints/step-000040/model", "checkpoints/step-000060/model"), "checkpoints/step-000060/model"),
+    ],
+)
+def test_the_output_folder_of_a_trainer_names_its_newest_checkpoint(
+    tmp_path: Path, inside: tuple[str, ...], newest: str
+) -> None:
+    for name in inside:
+        (tmp_path / "out" / name).mkdir(parents=True)
+        (tmp_path / "out" / name / "config.json").write_text("{}")
+    (tmp_path / "out" / "checkpoint-99").mkdir()  # without a model
+    with pytest.raises(ModelError) as caught:
+        load_model(Model(path="out"), tmp_path / "out", CPU)
+    assert f"The newest one inside is {newest}: give '{tmp_path}/out/{newest}'" in str(caught.value)
+    assert caught.value.hint == f"holdfast eval run {tmp_path}/out/{newest}, or --model.path {tmp_path}/out/{newest}"
+
+
 def test_adapters_of_another_rank_are_refused(
     own: Callable[..., Config], lesson: dict[str, Any], tmp_path: Path
 ) -> None:
