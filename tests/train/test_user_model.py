@@ -232,6 +232,34 @@ def test_a_folder_that_is_not_whole_is_refused(
     assert "\n" not in str(caught.value)
 
 
+def with_template(text: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / "chat_template.jinja").write_text(text)
+
+
+LOOP, END = "{% for i in range(99999) %}", "{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        LOOP * 3 + END * 3,
+        "{{ 'a' * 10 ** 10 }}",
+        "{% set n = namespace(x='aa') %}{% for i in range(40) %}{% set n.x = n.x + n.x %}{% endfor %}{{ n.x }}",
+    ],
+    ids=["endless", "one large text", "doubled forty times"],
+)
+def test_a_chat_template_that_costs_too_much_is_refused(home: Path, tmp_path: Path, template: str) -> None:
+    folder = broken(home, tmp_path / "broken", with_template(template))
+    with pytest.raises(ModelError, match="its chat template takes more than seconds"):
+        load_model(Model(path=str(folder)), folder, CPU)
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0].content }}", LOOP + END, "{{ raise_exception('no') }}"])
+def test_a_chat_template_that_fails_or_takes_a_moment_is_loaded(home: Path, tmp_path: Path, template: str) -> None:
+    folder = broken(home, tmp_path / "whole", with_template(template))
+    assert load_model(Model(path=str(folder)), folder, CPU).tokenizer.chat_template == template
+
+
 @pytest.mark.parametrize(
     ("inside", "newest"),
     [

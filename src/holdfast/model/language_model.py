@@ -19,6 +19,7 @@ from holdfast.base.environment import unreachable
 from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.base.stored import read_object
 from holdfast.model import models
+from holdfast.model.chat_template import is_costly
 from holdfast.model.logprobs import TokenLogprobs, token_logprobs
 from holdfast.model.onednn import use_onednn
 from holdfast.model.settings import Model
@@ -277,6 +278,11 @@ def _load_tokenizer(path: str | Path, config: Model) -> Any:
         tokenizer = loader.from_pretrained(path, trust_remote_code=config.trust_remote_code)
     except Exception as error:  # transformers raises a dozen kinds, all of which mean the same to the user
         raise ModelError(_explain(path, name, "tokenizer", error)) from None
+    if is_costly(tokenizer):
+        raise ModelError(
+            f"{name}: its chat template takes more than seconds or hundreds of megabytes for one word, and every "
+            "prompt would. Take another model, or the template of the original one"
+        )
     word = "search"
     if decode(tokenizer, encode(tokenizer, word)).strip() != word:
         raise ModelError(
