@@ -61,6 +61,10 @@ corpus = "corpus.jsonl"
 [model]
 path = "Qwen/Qwen2.5-3B-Instruct"
 
+[protocol]
+max_turns = 2
+max_turn_tokens = 16
+
 [train]
 questions = 40
 group_size = 8
