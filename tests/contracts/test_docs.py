@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import json
 import re
 import shlex
+import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
 
+import jinja2
 import pytest
 
 from holdfast.base.errors import MissingExtra
@@ -23,6 +30,9 @@ NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SECTIONS = set(Config.model_fields)
+EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.is_file())
+OF_OTHERS = {"trl", "unsloth", "verl"}
+"""Modules of pages that the environment of the tests may lack."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -134,8 +144,9 @@ def test_commands_exist() -> None:
         assert not strange, f"{page}: holdfast {verb} has no {strange}"
         settings = settings_in(rest)
         assert not settings or isinstance(command, SettingsCommand), f"{page}: holdfast {verb} takes no settings"
-        # `eval` puts its settings on top of a run's or of its data's, so alone they need not work.
-        parse_overrides(settings, Config) if verb == "eval" else load(None, settings)
+        # Settings on top of a run's, of those of data or of a recipe need not work alone.
+        on_top = verb == "eval" or any(word.endswith(".toml") for word in rest)
+        parse_overrides(settings, Config) if on_top else load(None, settings)
         for word in rest:
             assert word.partition("/")[0] != "run", f"{page}: {word} is a run folder, which is runs/NAME"
             if word.startswith("recipes/"):
@@ -160,6 +171,62 @@ def test_python_runs(page: Path) -> None:
     for block in blocks(page, "python"):
         if ">>>" not in block:
             exec(compile(block, str(page), "exec"), {"__name__": "page"})
+
+
+def imports_of(code: str) -> Iterator[tuple[str, str | None]]:
+    """(module, name in it) of each import in Python that may lack what stands around it."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from ((name.name, None) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((str(node.module), name.name) for name in node.names)
+
+
+def unresolved(code: str) -> list[str]:
+    """Imports from holdfast that fail, and modules of others that nothing has."""
+    bad = []
+    for module, name in imports_of(code):
+        if module.partition(".")[0] != "holdfast":
+            known = module.partition(".")[0] in OF_OTHERS or find_spec(module.partition(".")[0]) is not None
+        else:
+            imported = find_spec(module) is not None and importlib.import_module(module)
+            known = bool(imported) and (name is None or hasattr(imported, name))
+        if not known:
+            bad.append(f"{module}:{name}")
+    return bad
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "contributing"], ids=lambda p: p.name)
+def test_fragments_of_python_could_run(page: Path) -> None:
+    """Blocks marked `py` need a trainer around them, and indented ones files: they compile, and import what exists."""
+    text = page.read_text(encoding="utf-8")
+    for body in [*blocks(page, "py"), *map(dedent, re.findall(r"^ +```py(?:thon)?\n(.*?)^ +```$", text, re.M | re.S))]:
+        assert unresolved(body) == []
+
+
+READ: dict[str, Callable[[str], object]] = {
+    ".py": unresolved,
+    ".ipynb": lambda text: unresolved(
+        "\n".join("".join(c["source"]) for c in json.loads(text)["cells"] if c["cell_type"] == "code")
+    ),
+    ".toml": lambda text: None,  # in test_recipes.py, and a page trains it
+    ".yaml": lambda text: [target for target in re.findall(r"_target_: (\S+)", text) if not importable(target)],
+    ".sh": lambda text: subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True).stderr,
+    ".jinja": lambda text: jinja2.Environment().parse(text) and None,
+}
+
+
+def importable(path: str) -> bool:
+    """Whether a module has such a class, without the packages that the module imports."""
+    module, _, name = path.rpartition(".")
+    spec = find_spec(module)
+    return spec is not None and f"class {name}(" in Path(str(spec.origin)).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_can_be_read_and_is_named_on_a_page(path: Path) -> None:
+    assert not READ[path.suffix](path.read_text(encoding="utf-8"))
+    assert any(path.name in page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_the_questions_asked_are_in_the_data_of_the_run() -> None:

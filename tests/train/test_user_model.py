@@ -232,6 +232,54 @@ def test_a_folder_that_is_not_whole_is_refused(
     assert "\n" not in str(caught.value)
 
 
+def with_template(text: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / "chat_template.jinja").write_text(text)
+
+
+LOOP, END = "{% for i in range(99999) %}", "{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        LOOP * 3 + END * 3,
+        "{{ 'a' * 10 ** 10 }}",
+        "{% set n = namespace(x='aa') %}{% for i in range(40) %}{% set n.x = n.x + n.x %}{% endfor %}{{ n.x }}",
+    ],
+    ids=["endless", "one large text", "doubled forty times"],
+)
+def test_a_chat_template_that_costs_too_much_is_refused(home: Path, tmp_path: Path, template: str) -> None:
+    folder = broken(home, tmp_path / "broken", with_template(template))
+    with pytest.raises(ModelError, match="its chat template takes more than seconds"):
+        load_model(Model(path=str(folder)), folder, CPU)
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0].content }}", LOOP + END, "{{ raise_exception('no') }}"])
+def test_a_chat_template_that_fails_or_takes_a_moment_is_loaded(home: Path, tmp_path: Path, template: str) -> None:
+    folder = broken(home, tmp_path / "whole", with_template(template))
+    assert load_model(Model(path=str(folder)), folder, CPU).tokenizer.chat_template == template
+
+
+@pytest.mark.parametrize(
+    ("inside", "newest"),
+    [
+        (("checkpoint-9", "checkpoint-10", "checkpoint-best"), "checkpoint-10"),
+        (("checkpoints/step-000040/model", "checkpoints/step-000060/model"), "checkpoints/step-000060/model"),
+    ],
+)
+def test_the_output_folder_of_a_trainer_names_its_newest_checkpoint(
+    tmp_path: Path, inside: tuple[str, ...], newest: str
+) -> None:
+    for name in inside:
+        (tmp_path / "out" / name).mkdir(parents=True)
+        (tmp_path / "out" / name / "config.json").write_text("{}")
+    (tmp_path / "out" / "checkpoint-99").mkdir()  # without a model
+    with pytest.raises(ModelError) as caught:
+        load_model(Model(path="out"), tmp_path / "out", CPU)
+    assert f"The newest one inside is {newest}: give '{tmp_path}/out/{newest}'" in str(caught.value)
+    assert caught.value.hint == f"holdfast eval run {tmp_path}/out/{newest}, or --model.path {tmp_path}/out/{newest}"
+
+
 def test_adapters_of_another_rank_are_refused(
     own: Callable[..., Config], lesson: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -89,7 +89,7 @@ def _imported(path: str) -> Part:
     turn = Turn(tokens=(1,), logprobs=(-0.1,), action=Answer("Lisbon"))
     try:
         value = function(Trajectory(example_id="an example", prompt=(0,), turns=(turn,)), ("Lisbon",))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{path!r} fails on a rollout with one correct answer ({type(error).__name__}: {error})"
         ) from error

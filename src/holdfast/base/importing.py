@@ -40,6 +40,22 @@ def search_in(folder: str) -> None:
         sys.path.append(folder)
 
 
+def place_of(path: str) -> str:
+    """The file or folder whose code an import of `module:name` runs, found without running any of it.
+
+    >>> place_of("no_such_module:name")
+    'no_such_module:name'
+    """
+    search_in(os.getcwd())
+    try:
+        spec = find_spec(path.partition(":")[0].partition(".")[0])  # of the package: to find its modules would run it
+    except ValueError:  # a module that was not imported but made, such as __main__
+        spec = None
+    if spec is None:
+        return path
+    return next(iter(spec.submodule_search_locations or [spec.origin or path]), path)
+
+
 def import_named(path: str) -> Any:
     """Import the object that `path` names. The working directory is searched last.
 
@@ -51,7 +67,7 @@ def import_named(path: str) -> Any:
     search_in(os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # the module's own code runs
+    except (Exception, SystemExit) as error:  # the module's own code runs
         line = _failing_line(error)
         remedy = "Mend that line" if line else "Install it, put it beside the recipe, or set run.code to its folder"
         raise ConfigError(
@@ -63,7 +79,7 @@ def import_named(path: str) -> Any:
     return getattr(module, name)
 
 
-def _failing_line(error: Exception) -> str:
+def _failing_line(error: BaseException) -> str:
     """Where a module fails while it is imported: file and line; empty if no code of it ran."""
     if isinstance(error, SyntaxError):
         return f", in {error.filename}, line {error.lineno}"

@@ -18,7 +18,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -184,7 +184,8 @@ def in_passages(passages: Iterable[str], golds: Sequence[str]) -> float:
 def normalized_golds(golds: Sequence[str]) -> list[str]:
     """The golden answers of which normalisation leaves something, normalised.
 
-    Raises `TypeError` for one text instead of a list (its letters would be the answers), `ValueError` for no answers.
+    Raises `TypeError` for anything but texts in a list, also for one text (its letters would be the answers), and
+    `ValueError` for no answers.
     """
     _check(golds)
     return [answer for gold in golds if (answer := normalize_answer(gold))]
@@ -200,8 +201,19 @@ def _rule(mode: Mode) -> _Rule:
 def _check(golds: Sequence[str]) -> None:
     if isinstance(golds, str):
         raise TypeError(f"golden answers must be a list of strings, not the string {golds!r}; write [{golds!r}]")
-    if not golds:
+    if isinstance(golds, Mapping):  # of which `in` and `for` would take the keys
+        raise TypeError(
+            f"golden answers must be a list of strings, not a dict with the keys {list(golds)}; pass the list in it, "
+            "as golds['target'] of Search-R1's ground_truth"
+        )
+    if golds is None or not len(golds):
         raise ValueError("no golden answers are given, so there is nothing to score against")
+    for gold in golds:
+        if not isinstance(gold, str):
+            raise TypeError(
+                f"a golden answer must be a string, not {gold!r}; pass one flat list of texts, with "
+                "numbers as text and without None"
+            )
 
 
 def _f1(text: str, gold: str, rule: _Rule) -> float:

@@ -14,6 +14,7 @@ import typer
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import TRAJECTORIES, is_run
 from holdfast.base.stored import bounded_json
+from holdfast.cli.code import TrustCode, allow
 from holdfast.cli.recipes import find
 from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, complete_run, find_run, in_runs, newest_run
 from holdfast.cli.terminal import is_live, out, train_extra
@@ -66,6 +67,7 @@ def ask(
         str | None,
         typer.Option(metavar="VARIABLE", help="Environment variable with the API key. Default: OPENAI_API_KEY."),
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Ask an agent a question, and watch it search and answer.
 
@@ -96,6 +98,7 @@ def ask(
         if named == "tiny":
             raise ConfigError(f"the tiny model of {recipe} is made by training; train it first, or name another model")
         config, folder = settings_of(named, settings, [], file)
+        allow(config, None if file else folder, settings, trusted=trust_code)
         if folder is None and checkpoint != "last":
             raise ConfigError(
                 f"--checkpoint {checkpoint} chooses among the checkpoints of a run; leave it out, or give the run"

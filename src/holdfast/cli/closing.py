@@ -13,6 +13,8 @@ from holdfast.base.run_folder import REPORT
 from holdfast.base.scoring import exact_match
 from holdfast.cli.terminal import ABSENT, duration, program
 from holdfast.cli.transcript import show_line, show_observation, show_turn
+from holdfast.recipe import Config
+from holdfast.recipe.code import trusting
 from holdfast.train.summary import Sample, Summary
 
 _SCORES = {
@@ -24,7 +26,7 @@ _SCORES = {
 }
 
 
-def close(summary: Summary, console: Console) -> None:
+def close(summary: Summary, config: Config, console: Console) -> None:
     """Print verdict, scores and sampled rollouts of a run, and the next commands."""
     console.print()
     title = Text(f"{summary.steps} step{'s' * (summary.steps != 1)} in {duration(summary.seconds)}")
@@ -38,7 +40,7 @@ def close(summary: Summary, console: Console) -> None:
         console.print(Text(f"Rollout {number} of {len(summary.samples)}, on {summary.split} questions", style="dim"))
         show_sample(sample, console)
     console.print()
-    _next(summary, console)
+    _next(summary, trusting(config), console)
 
 
 def show_sample(sample: Sample, console: Console) -> None:
@@ -71,7 +73,7 @@ def _scores(summary: Summary) -> Table:
     return table
 
 
-def _next(summary: Summary, console: Console) -> None:
+def _next(summary: Summary, trust: str, console: Console) -> None:
     run = shlex.quote(str(summary.run_dir))
     question = shlex.quote(summary.samples[0].question) if summary.samples else '"your question"'
     console.print(Text.assemble(("The run is in ", "dim"), str(summary.run_dir)))
@@ -79,4 +81,4 @@ def _next(summary: Summary, console: Console) -> None:
         console.print(Text.assemble(("Curves, findings and sampled rollouts: ", "dim"), str(report)))
     console.print(Text("Ask the agent a question:", style="dim"))
     # Never wrapped, because people copy it.
-    console.print(Text(f"  {program()} ask {run} {question}", style="cyan"), soft_wrap=True)
+    console.print(Text(f"  {program()} ask {run} {question}{trust}", style="cyan"), soft_wrap=True)

@@ -144,7 +144,7 @@ class _Stages(Listener):
         self._console = console
         self._progress = Progress(
             SpinnerColumn("dots", style="cyan"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(max(min(console.width - 64, 40), 8)),
             _Numbers(),
             console=console,

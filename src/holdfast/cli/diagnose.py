@@ -12,7 +12,7 @@ from rich.text import Text
 from holdfast.base.errors import ConfigError
 from holdfast.cli.findings import entry, paragraph, show, show_differences
 from holdfast.cli.sources import LogsArgument, NameOption, check_page, given_names, read_sources
-from holdfast.cli.terminal import err, out
+from holdfast.cli.terminal import echo, err, out
 
 if TYPE_CHECKING:
     from holdfast.diagnose.finding import Diagnosis
@@ -123,11 +123,11 @@ def _print(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose: bool) -> N
         from holdfast.diagnose.finding import as_json, to_text
 
         values = [as_json(log, diagnosis) for log, diagnosis in runs]
-        typer.echo(to_text(values[0] if len(values) == 1 else values), nl=False)
+        echo(to_text(values[0] if len(values) == 1 else values))
     elif form == "markdown":
         from holdfast.diagnose.markdown import as_markdown
 
-        typer.echo("\n".join(as_markdown(log, diagnosis) for log, diagnosis in runs), nl=False)
+        echo("\n".join(as_markdown(log, diagnosis) for log, diagnosis in runs))
     else:
         console = out()
         for number, (log, diagnosis) in enumerate(runs):
@@ -150,11 +150,11 @@ def _print_differences(runs: list[tuple[Log, Diagnosis]], form: Form, *, verbose
         from holdfast.diagnose.finding import as_json, to_text
 
         both = {"runs": [as_json(log, diagnosis) for log, diagnosis in runs]}
-        typer.echo(to_text(asdict(comparison) | both), nl=False)
+        echo(to_text(asdict(comparison) | both))
     elif form == "markdown":
         from holdfast.diagnose.markdown import comparison_as_markdown
 
-        typer.echo(comparison_as_markdown(runs, comparison), nl=False)
+        echo(comparison_as_markdown(runs, comparison))
     else:
         show_differences(out(), runs, comparison, verbose=verbose)
 

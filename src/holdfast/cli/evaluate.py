@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from holdfast.base.errors import ConfigError
+from holdfast.cli.code import TrustCode, allow
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.recipes import find
 from holdfast.cli.runs import WHICH_CHECKPOINT, complete_run, in_runs
@@ -115,6 +116,7 @@ def run(
     batch: Annotated[
         int, typer.Option(min=1, metavar="N", help="Answers per batch. A smaller batch needs less memory.")
     ] = 128,
+    trust_code: TrustCode = False,
 ) -> None:
     """Evaluate a model on questions.
 
@@ -167,6 +169,7 @@ def run(
         raise ConfigError(f"--api-key-env {api_key_env} has no effect without --server; leave it out")
     shown = model or (endpoint.model if endpoint else "")
     config, run_dir = settings_of(model, settings, data or [], find(recipe) if recipe else None)
+    allow(config, None if recipe else run_dir, settings, trusted=trust_code)
     data = data or (["world"] if config.data.train == "world" else ["test"])
     every = checkpoint == EVERY
     checkpoints = _checkpoints(checkpoint, shown, server)

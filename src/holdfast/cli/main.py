@@ -40,8 +40,11 @@ class _Group(PluginGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return [*_ORDER, *(name for name in super().list_commands(ctx) if name not in _ORDER)]
 
-    def invoke(self, ctx: Any) -> Any:
+    def main(self, *args: Any, **kwargs: Any) -> Any:
         survive_any_output()
+        return super().main(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except HoldfastError as error:

@@ -17,6 +17,7 @@ import typer
 from holdfast.base.errors import ConfigError, DataError, MissingExtra
 from holdfast.base.run_folder import is_run
 from holdfast.base.stored import read_object
+from holdfast.cli.code import TrustCode, allow
 from holdfast.cli.recipes import read_recipe
 from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, complete_run, find_run
 from holdfast.cli.terminal import out, program, train_extra
@@ -70,6 +71,7 @@ def probe(
         typer.Option("--optimizer-state", help="For per-sample: start from the saved AdamW state."),
     ] = False,
     folder: Out = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Measure a checkpoint or a model on fresh rollouts.
 
@@ -101,7 +103,9 @@ def probe(
             return per_sample(subject, rollouts, seed=seed, compare=penalties, listener=listener)
         return tail_leak(subject, rollouts)
 
-    asked = Asked(target, checkpoint, recipe, ctx.meta["settings"], questions, seed, optimizer_state, folder)
+    asked = Asked(
+        target, checkpoint, recipe, ctx.meta["settings"], questions, seed, optimizer_state, folder, trust_code
+    )
     measure(what, run, asked, penalties, with_reference=updates)
 
 
@@ -117,6 +121,7 @@ class Asked:
     seed: int | None
     optimizer_state: bool
     folder: Path | None
+    trust_code: bool
 
 
 def measure(
@@ -191,12 +196,14 @@ def _source(asked: Asked) -> tuple[str, Path, str, Callable[..., Subject]]:
     from holdfast.evaluate.probes import open_model, open_run
     from holdfast.recipe import Config
     from holdfast.recipe.settings import parse_overrides
+    from holdfast.train.loading import load_recipe
 
     target, settings = asked.target, asked.settings
     if "model.path" in parse_overrides(settings, Config):
         raise ConfigError(f"--model.path: the probe uses the model of {target}; leave --model.path out")
     if asked.recipe is None:
         run = find_run(target, "; to probe a model, give the recipe of its questions with --recipe")
+        allow(load_recipe(run, settings), run, settings, trusted=asked.trust_code)
         opened = partial(open_run, run, asked.checkpoint or "last", settings, optimizer_state=asked.optimizer_state)
         return str(run), run / "probes", "", opened
     if is_run(Path(target)) or is_run(ROOT / target):

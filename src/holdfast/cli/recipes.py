@@ -10,6 +10,7 @@ import typer
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import CONFIG, is_run
+from holdfast.cli.code import announce
 from holdfast.cli.command import SettingsCommand, completes_value
 from holdfast.cli.terminal import HELP_OPTIONS, out, program
 
@@ -89,7 +90,7 @@ def show(
     if recipe is not None and is_run(Path(recipe)):
         config = load(Path(recipe) / CONFIG, settings)
     else:
-        config, _ = read_recipe(recipe, settings)
+        config, _ = _read(recipe, settings)  # runs no code
     console = out()
     for line in annotated(config).rstrip("\n").split("\n"):  # `splitlines` would also break a line inside a string
         style = "dim" if line.startswith("#") else "bold" if line.startswith("[") else ""
@@ -118,7 +119,16 @@ def find(recipe: str) -> Path:
 
 
 def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
-    """(the config, whether the user chose the run's name). By default a run has the name of its recipe."""
+    """(the config, whether the user chose the run's name), after a line for each piece of code that it names.
+
+    By default a run has the name of its recipe.
+    """
+    config, named = _read(recipe, settings)
+    announce(config)
+    return config, named
+
+
+def _read(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
     from holdfast.recipe import Config, load
     from holdfast.recipe.settings import parse_overrides, read_toml
 

@@ -15,7 +15,7 @@ from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.files import is_locked
 from holdfast.base.run_folder import CONFIG, FINDINGS, KEPT, METRICS, RESULTS, is_finished, is_run, recipe_name
 from holdfast.cli.runs import ROOT
-from holdfast.cli.terminal import ABSENT, err, out, program
+from holdfast.cli.terminal import ABSENT, echo, err, out, program
 
 _TAIL = 1 << 18
 """Bytes at the end of metrics.jsonl that are read for the last steps. A step has a few thousand."""
@@ -65,7 +65,7 @@ def runs(
             err().print(f"left out: {error}")
     listed.sort(key=lambda run: run.when, reverse=True)
     if as_json:
-        typer.echo(json.dumps([asdict(run) for run in listed], indent=1, default=datetime.isoformat))
+        echo(json.dumps([asdict(run) for run in listed], indent=1, default=datetime.isoformat) + "\n")
         return
     lines = [("run", "recipe", "state", "steps", "reward", "written", "verdict"), *map(_cells, listed)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -1,17 +1,24 @@
-"""Consoles, durations, and a status line while heavy packages load. Importing it loads no torch."""
+"""The one console that prints what others wrote, durations, and a status line while heavy packages load.
+
+Importing it loads no torch.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
-from rich.console import Console
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from holdfast.base.errors import HoldfastError, MissingExtra
@@ -23,14 +30,44 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 """Context settings of every command."""
 
 
+# C0 but for tabs and newlines, DEL, C1, and what turns the direction of a line around (UAX #9).
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    r"""A text whose control characters a terminal shows instead of obeying them.
+
+    The escapes are those of JSON and TOML, in whose strings they mean the same character.
+
+    >>> printable("a\x1b[2Jb\u202e\n")
+    'a\\u001b[2Jb\\u202e\n'
+    """
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class SafeConsole(Console):
+    """A console on which texts from logs, models, passages and file names move no cursor and set no title."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As of `Console`, which passes everything through here: a table's cells too, but colours only later."""
+        for segment in super().render(renderable, options):
+            plain = segment.control is None and _CONTROL.search(segment.text) is not None
+            yield Segment(printable(segment.text), segment.style) if plain else segment
+
+
 def out() -> Console:
     """Standard output. Numbers and paths are not coloured, and `[brackets]` are not markup."""
-    return Console(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
+    return SafeConsole(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
 
 
 def err() -> Console:
     """Standard error."""
-    return Console(stderr=True, highlight=False, markup=False, soft_wrap=not sys.stderr.isatty())
+    return SafeConsole(stderr=True, highlight=False, markup=False, soft_wrap=not sys.stderr.isatty())
+
+
+def echo(text: str) -> None:
+    """Print JSON or Markdown to standard output as it is, but `printable`."""
+    typer.echo(printable(text), nl=False)
 
 
 def is_live(console: Console) -> bool:
@@ -38,8 +75,23 @@ def is_live(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and sys.stdout.isatty() and "CI" not in os.environ
 
 
+class _SafeFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def survive_any_output() -> None:
-    """Show a question mark for a character that the terminal cannot show, instead of failing."""
+    """Print nothing where an output is closed (`>&-`), a question mark for what the terminal cannot show, and warnings
+    as on a `SafeConsole`."""
+    if logging.lastResort is not None:  # which prints the warnings of a program that sets up no logging
+        logging.lastResort.setFormatter(_SafeFormatter())
+    for handle in range(3):
+        try:
+            os.fstat(handle)
+        except OSError:  # the next file opened would take its place, and be printed into
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

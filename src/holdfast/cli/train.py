@@ -20,10 +20,12 @@ import typer
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError
 from holdfast.cli import runs
+from holdfast.cli.code import TrustCode, allow
 from holdfast.cli.recipes import DEFAULT, RecipeArgument, read_recipe
 from holdfast.cli.terminal import err, is_live, out, print_error, program, train_extra
 
 if TYPE_CHECKING:
+    from holdfast.recipe import Config
     from holdfast.train.checks import Prepared
     from holdfast.train.listener import Listener
 
@@ -70,7 +72,8 @@ def train(
     trainer = load_trainer("run")
     config, run_dir = runs.claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
     claimed = replace(prepared, config=config)
-    _close(on_console(run_dir, lambda listener: trainer.train_prepared(claimed, run_dir, listener=listener)))
+    summary = on_console(run_dir, config, lambda listener: trainer.train_prepared(claimed, run_dir, listener=listener))
+    _close(summary, config)
 
 
 def resume(
@@ -81,13 +84,15 @@ def resume(
             metavar="RUN", help="A run folder, or the name of a run in runs/.", autocompletion=runs.complete_run
         ),
     ],
+    trust_code: TrustCode = False,
 ) -> None:
     """Continue a run from its newest checkpoint.
 
     The run continues with its own recipe, as if it had never stopped. With the
     same number of CPU threads, its metrics are the same too. To make a finished
     run longer, first raise train.steps in the config.toml of its folder. Settings
-    that are paths, and retrieval.url, say where something is now.
+    that are paths, and retrieval.url, say where something is now. If the recipe
+    names code, such as tools of your own, give --trust-code.
 
     [cyan]holdfast resume runs/quickstart[/cyan]
 
@@ -95,7 +100,7 @@ def resume(
 
     Exit codes: as for [cyan]holdfast train[/cyan].
     """
-    from holdfast.recipe import Config
+    from holdfast.recipe import Config, load_run
     from holdfast.recipe.paths import PATHS
     from holdfast.recipe.settings import parse_overrides
 
@@ -108,9 +113,12 @@ def resume(
         )
     if (run_dir / run_folder.KEPT).is_file():
         raise ConfigError(f"{run_dir} is a run of rejection sampling; repeat the command that started it to continue")
+    config = load_run(run_dir, ctx.args)
+    allow(config, run_dir, ctx.args, trusted=trust_code)
     trainer = load_trainer("run")
     resumed = partial(trainer.resume, run_dir, moved=ctx.args)
-    _close(on_console(run_dir, lambda listener: resumed(listener=listener), fresh=False))
+    summary = on_console(run_dir, config, lambda listener: resumed(listener=listener), fresh=False)
+    _close(summary, config)
 
 
 def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Overwrite = False) -> None:
@@ -129,7 +137,9 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
     trainer = load_trainer("start")
     config, run_dir = runs.claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
     claimed = replace(prepared, config=config)
-    model = on_console(run_dir, lambda listener: trainer.warm_start_prepared(claimed, run_dir, listener=listener))
+    model = on_console(
+        run_dir, config, lambda listener: trainer.warm_start_prepared(claimed, run_dir, listener=listener)
+    )
     command = f"{program()} train {quote(recipe) + ' ' if recipe else ''}{from_model(config, model)}"
     out().print(f"\nThe model is in {model}. Train from it with:\n  {command}")
 
@@ -140,13 +150,15 @@ def load_trainer(module: str) -> Any:
         return import_module(f"holdfast.train.{module}")
 
 
-def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = True) -> T:
+def on_console(run_dir: Path, config: Config, work: Callable[[Listener], T], *, fresh: bool = True) -> T:
     """Run `work(listener)` and show it. However it ends, the terminal is restored and the user reads how to continue.
 
     A `fresh` folder is removed when the run never started.
     """
     from holdfast.cli.console import open_console
+    from holdfast.recipe.code import trusting
 
+    resuming = f"{program()} resume {quote(str(run_dir))}{trusting(config)}"
     # A `kill` becomes an exception, so that a live display gives the cursor back.
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     previous_hook, sys.unraisablehook = sys.unraisablehook, _stop_again
@@ -154,9 +166,9 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
         with open_console(out(), run_dir) as console:
             return work(console)
     except KeyboardInterrupt:
-        _explain_stop(run_dir, 130, fresh=fresh)
+        _explain_stop(run_dir, 130, resuming, fresh=fresh)
     except SystemExit:
-        _explain_stop(run_dir, 143, fresh=fresh)
+        _explain_stop(run_dir, 143, resuming, fresh=fresh)
     except GuardStop as stop:
         err().print(str(stop), soft_wrap=True)
         raise typer.Exit(STOPPED) from None
@@ -167,7 +179,7 @@ def on_console(run_dir: Path, work: Callable[[Listener], T], *, fresh: bool = Tr
         if fresh:
             runs.discard_if_bare(run_dir)
         if resumable and (step := run_folder.newest_step(run_dir)) is not None:
-            err().print(f"Step {step} is saved. To continue from there:\n  {_resuming(run_dir)}", soft_wrap=True)
+            err().print(f"Step {step} is saved. To continue from there:\n  {resuming}", soft_wrap=True)
         raise typer.Exit(2) from None
     finally:
         sys.unraisablehook = previous_hook
@@ -193,13 +205,13 @@ def _stop_again(ignored: sys.UnraisableHookArgs) -> None:
         Timer(0.01, os.kill, (os.getpid(), number)).start()
 
 
-def _close(summary: Any) -> None:
+def _close(summary: Any, config: Config) -> None:
     from holdfast.cli.closing import close
 
-    close(summary, out())
+    close(summary, config, out())
 
 
-def _explain_stop(run_dir: Path, code: int, *, fresh: bool) -> NoReturn:
+def _explain_stop(run_dir: Path, code: int, resuming: str, *, fresh: bool) -> NoReturn:
     # The process is about to end: a second Ctrl-C must neither cut off the explanation nor print a traceback after it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -207,12 +219,8 @@ def _explain_stop(run_dir: Path, code: int, *, fresh: bool) -> NoReturn:
         message = "Stopped before the first step, so nothing was saved."
     elif (step := run_folder.newest_step(run_dir)) is None:
         message = "Stopped before the first step was saved. To begin again at step 1:"
-        message += f"\n  {_resuming(run_dir)}"
+        message += f"\n  {resuming}"
     else:
-        message = f"Stopped. Step {step} is saved. To continue from there:\n  {_resuming(run_dir)}"
+        message = f"Stopped. Step {step} is saved. To continue from there:\n  {resuming}"
     err().print(message, soft_wrap=True)  # a command to copy is never broken
     raise typer.Exit(code)
-
-
-def _resuming(run_dir: Path) -> str:
-    return f"{program()} resume {quote(str(run_dir))}"

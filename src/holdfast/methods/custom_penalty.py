@@ -84,7 +84,7 @@ def try_out(penalty: Penalty) -> None:
             answer_mask=action_ids == 2,
             answer_weight=1.0 if weight is None else float(weight),
         )
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{class_name} fails on a batch of two rollouts ({type(error).__name__}: {error})") from error
     for method, tensor, dtype in (("preserved", preserved, torch.bool), ("per_token", value, logprobs.dtype)):
         if not isinstance(tensor, torch.Tensor) or tensor.shape != loss_mask.shape or tensor.dtype != dtype:

@@ -6,6 +6,9 @@ Every rendering goes through `ChatTemplate.render`, so prompts, demonstrations a
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,6 +34,8 @@ _CLOCK = (
     + " }}{%- endmacro %}\n"
 )
 """Before a template that asks for the date: transformers passes no function on. Its newline is in no text."""
+_ONE_WORD = [{"role": "user", "content": "Hello"}]
+_CPU_SECONDS, _MORE_BYTES, _OUT_OF_MEMORY = 2, 2**28, 3
 _GIVEN = {"messages", "tools", "add_generation_prompt"}
 """What a template reads and no recipe sets."""
 
@@ -106,6 +111,41 @@ class ChatTemplate:
                 f"{self} drops the user's message; it must write the content of every message of `messages`"
             )
         return encode(tokenizer, text)  # the template writes its own BOS
+
+
+def is_costly(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizer's template needs too much time or memory for a conversation of one word.
+
+    Jinja's sandbox bounds neither, so a copy of this process renders it first, whose limits are the system's. False
+    where there is no such copy (Windows).
+    """
+    if not tokenizer.chat_template or not hasattr(os, "fork"):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, for none of which the copy waits
+        child = os.fork()
+    if child == 0:
+        code = 0
+        try:
+            _limit_this_process()
+            tokenizer.apply_chat_template(_ONE_WORD, tokenize=False, add_generation_prompt=True)
+        except MemoryError:
+            code = _OUT_OF_MEMORY
+        except BaseException:  # what fails is refused where it is needed
+            code = 0
+        finally:
+            os._exit(code)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return ended in (_OUT_OF_MEMORY, -signal.SIGXCPU, -signal.SIGKILL)
+
+
+def _limit_this_process() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS + 1))
+    if (pages := Path("/proc/self/statm")).exists():
+        used = int(pages.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + _MORE_BYTES,) * 2)
 
 
 def plain_prompt(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:

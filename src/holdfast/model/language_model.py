@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from holdfast.base.environment import unreachable
 from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.base.stored import read_object
 from holdfast.model import models
+from holdfast.model.chat_template import is_costly
 from holdfast.model.logprobs import TokenLogprobs, token_logprobs
 from holdfast.model.onednn import use_onednn
 from holdfast.model.settings import Model
@@ -203,9 +206,15 @@ def _find(path: str | Path) -> str | Path:
     """Where to load a model from. Raises `ModelError` for a folder that holds no model, and as `_hub_id`."""
     folder, model = Path(path), str(path)
     if folder.is_dir():
-        if not (folder / "config.json").is_file() and not has_adapters(folder):
-            raise ModelError(f"model.path = {model!r} is a folder without config.json: no model was saved there")
-        return path
+        if _has_model(folder):
+            return path
+        nothing = f"model.path = {model!r} is a folder without config.json: no model was saved there"
+        if (inside := _newest_inside(folder)) is None:
+            raise ModelError(nothing)
+        raise ModelError(
+            f"{nothing}. The newest one inside is {inside.relative_to(folder)}: give {str(inside)!r}",
+            hint=f"holdfast eval run {quote(str(inside))}, or --model.path {quote(str(inside))}",
+        )
     if folder.suffix.lower() == ".gguf" and folder.is_file():
         raise ModelError(
             f"model.path = {model!r} is a GGUF file, a quantized model for llama.cpp, and training needs a folder of "
@@ -213,6 +222,17 @@ def _find(path: str | Path) -> str | Path:
             "docs/guide/quickstart.md has the lines"
         )
     return _hub_id(model, "config.json")
+
+
+def _has_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file() or has_adapters(folder)
+
+
+def _newest_inside(folder: Path) -> Path | None:
+    """The checkpoint with the highest step in the output folder of a trainer: of TRL's `checkpoint-10`, or of a run."""
+    inside = [*folder.glob("checkpoint-*"), *folder.glob("checkpoints/step-*/model")]
+    saved = [(int(step[0]), path) for path in inside if (step := re.findall(r"-(\d+)", str(path.relative_to(folder))))]
+    return max(((step, path) for step, path in saved if _has_model(path)), default=(0, None))[1]
 
 
 def _hub_id(model: str, file: str) -> str | Path:
@@ -258,6 +278,11 @@ def _load_tokenizer(path: str | Path, config: Model) -> Any:
         tokenizer = loader.from_pretrained(path, trust_remote_code=config.trust_remote_code)
     except Exception as error:  # transformers raises a dozen kinds, all of which mean the same to the user
         raise ModelError(_explain(path, name, "tokenizer", error)) from None
+    if is_costly(tokenizer):
+        raise ModelError(
+            f"{name}: its chat template takes more than seconds or hundreds of megabytes for one word, and every "
+            "prompt would. Take another model, or the template of the original one"
+        )
     word = "search"
     if decode(tokenizer, encode(tokenizer, word)).strip() != word:
         raise ModelError(

@@ -24,6 +24,7 @@ from holdfast.base.section import field_values, setting_values
 from holdfast.data.factbook import is_factbook
 from holdfast.methods.registry import Methods
 from holdfast.recipe import settings
+from holdfast.recipe.code import code_of
 from holdfast.recipe.config import Config
 from holdfast.recipe.paths import in_folder
 from holdfast.recipe.settings import UNSET
@@ -54,7 +55,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     for name, value in chosen.items():
         settings.assign(data, name, value)
     config = validate(data, where="" if path is None else str(path), overridden=tuple(values))
-    if config.run.code is not None:
+    if config.run.code is not None and code_of(config):
         search_in(config.run.code)
     return config
 

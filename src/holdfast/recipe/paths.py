@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.base.errors import ConfigError
 from holdfast.base.section import setting_values
 from holdfast.data.factbook import is_factbook
+from holdfast.recipe.code import import_paths
 from holdfast.recipe.config import Config
 
 PATHS: Mapping[str, tuple[str, ...]] = {
@@ -33,12 +34,6 @@ PATHS: Mapping[str, tuple[str, ...]] = {
 `model.path` that is no folder and does not begin with `.` or `/`."""
 
 QUESTIONS = ("data.train", "data.dev", "data.test")
-CODE = ("loss.penalty.path", "reward.custom", "protocol.tools")
-"""Settings that name modules in the folder `run.code`: by import paths, which have a colon."""
-
-
-def _names_code(values: Mapping[str, Any]) -> bool:
-    return any(":" in str(values.get(name)) for name in CODE)
 
 
 def is_path(name: str, value: Any, folder: Path | None = None) -> bool:
@@ -53,7 +48,7 @@ def in_folder(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     if folder == Path():
         return dict(values)
     placed = {name: str(folder / value) if is_path(name, value, folder) else value for name, value in values.items()}
-    return {"run.code": str(folder), **placed} if _names_code(values) else placed
+    return {"run.code": str(folder), **placed} if import_paths(values) else placed
 
 
 def with_values(config: Config, values: Mapping[str, Any]) -> Config:
@@ -70,7 +65,7 @@ def with_values(config: Config, values: Mapping[str, Any]) -> Config:
 def absolute(config: Config) -> Config:
     """The config as a run keeps it: its paths lead to the same files from any folder."""
     values = setting_values(config)
-    if _names_code(values):
+    if import_paths(values):
         values["run.code"] = values["run.code"] or "."
     paths = {name: os.path.abspath(value) for name, value in values.items() if is_path(name, value)}
     return with_values(config, paths)

@@ -11,6 +11,7 @@ from holdfast.diagnose.finding import Finding, write_findings
 from holdfast.diagnose.monitor import Monitor, metrics_rows, raise_alerts
 from holdfast.recipe import Config
 from holdfast.recipe import Guard as GuardSettings
+from holdfast.recipe.code import trusting
 from holdfast.train.listener import Listener, StepResult
 from holdfast.train.start_cache import from_model
 from holdfast.train.tracking import MetricsFile
@@ -71,5 +72,5 @@ def why_stopped(finding: Finding, step: int, run_dir: Path, config: Config) -> s
     return (
         f"stopped by guard.codes after step {step}: {finding.code}. {finding.summary} The run is saved in "
         f"{checkpoint}. {change} A new run from its model: {from_model(config, checkpoint / 'model')}. To continue it "
-        f"as before: holdfast resume {run_dir}"
+        f"as before: holdfast resume {run_dir}{trusting(config)}"
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.base.errors import ConfigError
+from holdfast.cli.code import TrustCode
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.probe import Asked, Checkpoint, Out, Questions, Recipe, Seed, Target, measure
 from holdfast.cli.terminal import out
@@ -55,6 +56,7 @@ def study_probe(
         int | None, typer.Option(min=1, metavar="N", help="For cases: number of questions to show. Default: 3.")
     ] = None,
     folder: Out = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Redo a figure of a paper for a checkpoint or a model.
 
@@ -104,7 +106,9 @@ def study_probe(
             case What.CASES:
                 return probes.cases(subject, rollouts, top=top or 3, listener=listener)
 
-    asked = Asked(target, checkpoint, recipe, ctx.meta["settings"], questions, seed, optimizer_state, folder)
+    asked = Asked(
+        target, checkpoint, recipe, ctx.meta["settings"], questions, seed, optimizer_state, folder, trust_code
+    )
     result, title, path = measure(what.value, run, asked, penalties, with_reference=updates)
     if what is What.CASES:
         from holdfast_research.probes import Cases, case_pages

@@ -1,4 +1,5 @@
-"""docs/reference/gallery.md: recorded runs, what `holdfast diagnose` prints about each, and a chart.
+"""docs/reference/gallery.md: recorded runs, what `holdfast diagnose` prints about each, and a chart. The first of them
+also stands in docs/guide/diagnose.md.
 
     python -m holdfast_research.pages.gallery
 
@@ -8,9 +9,6 @@ rules.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +17,17 @@ import matplotlib
 
 matplotlib.use("svg")
 
+from typer.testing import CliRunner
+
+from holdfast.cli.main import app
 from holdfast.diagnose.readers import read_log
 from holdfast_research.pages.diagnose_figures import FIGURES, draw, style
+from holdfast_research.pages.filling import filled
 from holdfast_research.paths import REPOSITORY
 from holdfast_research.recordings.library import FOLDER, folder_of, read_manifest, unpack
 
 PAGE = REPOSITORY / "docs" / "reference" / "gallery.md"
+GUIDE = REPOSITORY / "docs" / "guide" / "diagnose.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,11 @@ class Shown:
     stock: bool = False
     """Whether the observer's series are left out, as in a run that did not use it."""
 
+    @property
+    def figure(self) -> Path:
+        """The chart."""
+        return FIGURES / f"gallery-{self.name}.svg"
+
 
 PRACTICE = folder_of("practice")
 RUNS = (
@@ -51,42 +59,50 @@ RUNS = (
 """In the order of the page."""
 
 
-def section(shown: Shown, folder: Path) -> str:
-    """The part of the page about one run; draws its chart. The log is unpacked into `folder`."""
-    recording = next(row for row in read_manifest(shown.folder) if row.name == shown.name)
-    log_file = unpack(recording, folder, shown.folder, stock=shown.stock)
-    figure = FIGURES / f"gallery-{shown.name}.svg"
-    draw(read_log(log_file), shown.series, figure)
+def section(shown: Shown) -> str:
+    """The part of the page about one run."""
     return f"""
 ## {shown.title}
 
-![{shown.title}](../figures/{figure.name})
+![{shown.title}](../figures/{shown.figure.name})
 
-```
-{printed(log_file)}
-```
+{output(shown)}
 """
 
 
-def printed(log_file: Path) -> str:
-    """What the command prints about a log."""
-    command = [sys.executable, "-m", "holdfast", "diagnose", str(log_file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "80"})
-    if done.returncode > 1:
-        raise RuntimeError(done.stderr)
-    return done.stdout.strip()
+def output(shown: Shown) -> str:
+    """What the command prints about a run, as a block of code."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = CliRunner().invoke(app, ["diagnose", str(log_of(shown, Path(folder)))], env={"COLUMNS": "80"})
+    if done.exit_code > 1:
+        raise RuntimeError(done.output)
+    return f"```\n{done.stdout.strip()}\n```"
+
+
+def log_of(shown: Shown, folder: Path) -> Path:
+    """The log of a run, unpacked into `folder`."""
+    recording = next(row for row in read_manifest(shown.folder) if row.name == shown.name)
+    return unpack(recording, folder, shown.folder, stock=shown.stock)
+
+
+def pages() -> dict[Path, str]:
+    """The pages as they should be: the gallery below its introduction, and what the guide shows of it."""
+    introduction = PAGE.read_text(encoding="utf-8").partition("\n## ")[0]  # which is written by hand
+    return {
+        PAGE: "".join([introduction, *map(section, RUNS)]),
+        GUIDE: filled(GUIDE.read_text(encoding="utf-8"), {"gallery": output(RUNS[0])}),
+    }
 
 
 def main() -> None:
     """The command line."""
     style()
-    introduction = PAGE.read_text(encoding="utf-8").partition("\n## ")[0]  # which is written by hand
-    parts = [introduction]
     for shown in RUNS:
         with tempfile.TemporaryDirectory() as folder:
-            parts.append(section(shown, Path(folder)))
-    PAGE.write_text("".join(parts), encoding="utf-8")
-    print(f"Wrote {PAGE}")
+            draw(read_log(log_of(shown, Path(folder))), shown.series, shown.figure)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+        print(f"Wrote {path}")
 
 
 if __name__ == "__main__":
