@@ -356,6 +356,7 @@ def test_a_token_from_the_environment(
 
 def test_without_the_extra_it_says_what_to_install(index_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "holdfast.retrieval.server.connections", raising=False)
     with pytest.raises(MissingExtra, match=r"uvicorn is not installed. Run: pip install 'holdfast-rl\[server\]'"):
         serve(index_folder, port=0)
 
