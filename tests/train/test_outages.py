@@ -213,8 +213,10 @@ class Server(BaseHTTPRequestHandler):
     """Finds a passage for each query, until it is told to send something else."""
 
     sends: bytes | None = None
+    path_asked = ""
 
     def do_POST(self) -> None:
+        Server.path_asked = self.path
         queries = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"]
         found = json.dumps({"result": [["place 3\nIt is a lake."]] * len(queries)}).encode()
         self.send_response(200)
@@ -239,9 +241,10 @@ def test_a_run_that_meets_a_broken_server_saves_and_says_so(
     """What else a server may send is in tests/retrieval/test_client.py."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_TOKEN", "hush-hush")
+    monkeypatch.setenv("MY_KEY", "hush-hush-2")
     monkeypatch.setattr(retries, "_LONGEST_PAUSE", 0.001)
     monkeypatch.setattr(loading, "PATIENCE", 0.0)
-    changes = {"retrieval.corpus": "world", "retrieval.url": bad_server}
+    changes = {"retrieval.corpus": "world", "retrieval.url": f"{bad_server}?key=$MY_KEY"}
     changes |= {"retrieval.cache_size": 0, "run.name": "r", "run.max_failed_fraction": 0.01, "eval.start": False}
     (tmp_path / "r.toml").write_text(dump(own(base, changes | {"checkpoint.every": 0})))
     one_step = Trainer.step
@@ -255,8 +258,14 @@ def test_a_run_that_meets_a_broken_server_saves_and_says_so(
     assert done.exit_code == 2 and isinstance(done.exception, SystemExit), done.output
     assert "Step 1 is saved. To continue from there:\n  holdfast resume runs/r" in done.output
     assert (tmp_path / "runs" / "r" / "checkpoints" / "step-000001").is_dir()
-    assert "hush-hush" not in done.output
-    for command in (["ask", "runs/r", "What is place 3?"], ["eval", "run", "runs/r", "--data", "test"]):
+    assert "hush-hush" not in done.output and Server.path_asked == "/retrieve?key=hush-hush-2"
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()}
+    assert b"?key=$MY_KEY" in kept["config.toml"] and not any(b"hush" in data for data in kept.values())
+    for command in (
+        ["ask", "runs/r", "What is place 3?"],
+        ["eval", "run", "runs/r", "--data", "test"],
+        ["resume", "runs/r"],
+    ):
         done = CliRunner().invoke(app, command)
         assert done.exception is None or isinstance(done.exception, SystemExit), done.output
         assert "hush-hush" not in done.output
