@@ -262,6 +262,19 @@ def test_a_stopped_build_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "corpus.jsonl"]
 
 
+@pytest.mark.parametrize(("size", "chunk"), [(1000, 1000), (60_000, 100), (200_000, 2500)])
+def test_a_full_disk_is_given_as_the_reason(
+    write_corpus: Write, tmp_path: Path, small_disk: Any, size: int, chunk: int
+) -> None:
+    """Whichever file it meets."""
+    corpus = write_corpus(2500)
+    with small_disk(size), pytest.raises(DataError, match="index cannot be written: the file size limit is reached"):
+        build_bm25(corpus, tmp_path / "index", chunk=chunk)
+    with small_disk(100), pytest.raises(DataError, match="copy cannot be written: the file size limit is reached"):
+        BM25Retriever.build([Document(str(i), f"w{i}") for i in range(100)]).save(tmp_path / "copy")
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+
+
 # ---- text without blanks between words. Passages and questions were written for this test; the n-th passage answers
 # the n-th question.
 

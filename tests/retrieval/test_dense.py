@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -241,6 +242,12 @@ def test_sq8_keeps_the_order_of_clustered_vectors_and_faiss_reads_it(tmp_path: P
     whole.add(vectors.astype(np.float32))
     plain = faiss.read_index(str(tmp_path / "sq8.faiss"))
     assert (plain.search(queries, 3)[1] == whole.search(queries, 3)[1]).all()
+
+
+def test_a_full_disk_is_an_error_of_the_disk(tmp_path: Path, small_disk: Any) -> None:
+    pytest.importorskip("faiss")
+    with small_disk(1000), pytest.raises(OSError, match=rf"\[Errno {errno.EFBIG}\]"):
+        write_sq8(np.ones((100, 32), np.float16), tmp_path / "sq8.faiss", Progress())
 
 
 def test_an_sq8_index(write_corpus: Write, encoder: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ passages that have its words, wherever they begin.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -191,7 +192,9 @@ def _counted(
     """Passes the passages on. Their counts go into one file per chunk, their lengths to the end of `lengths`."""
     while part := list(islice(documents, chunk)):
         texts = [vocabulary.learn(document.contents) for document in part]
-        np.save(_file(scratch, len(lengths)), count_words(texts, len(lengths)))
+        counts = io.BytesIO()  # of a file `np.save` would not say why it failed
+        np.save(counts, count_words(texts, len(lengths)))
+        _file(scratch, len(lengths)).write_bytes(counts.getbuffer())
         lengths.extend(map(len, texts))
         yield from part
 

@@ -181,4 +181,5 @@ def write_sq8(vectors: NDArray[np.float16], path: Path, progress: Progress) -> N
     for first in range(0, count, SQ8_CHUNK_ROWS):
         index.add(vectors[first : first + SQ8_CHUNK_ROWS].astype(np.float32))
         progress.advance(min(first + SQ8_CHUNK_ROWS, count))
-    faiss.write_index(index, str(path))
+    with open(path, "wb") as file:  # faiss itself would raise a `RuntimeError` where the disk is full
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
