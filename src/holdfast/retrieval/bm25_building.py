@@ -40,8 +40,6 @@ _CHUNK = 50_000
 _PAIRS_AT_ONCE = 1 << 23
 """(word, passage) pairs sorted at a time: 8 million, about half a GB."""
 
-BIGRAMS = "bigrams"
-"""How the manifest of an index says that it has them."""
 _HANGUL = "\uac00-\ud7a3"
 _SHORT = 3
 """Syllables of a Korean word that may be a noun of one with a particle: `강에서`, "in the river"."""
@@ -219,8 +217,7 @@ def write_words(
 
 def bm25_settings(count: int, digest: str, stem: bool, k1: float, b: float) -> dict[str, Any]:
     """The manifest of an index of `count` passages."""
-    settings = {"kind": "bm25", "documents": count, "corpus_sha256": digest, "stem": stem, "k1": k1, "b": b}
-    return settings | {"without_blanks": BIGRAMS}
+    return {"kind": "bm25", "documents": count, "corpus_sha256": digest, "stem": stem, "k1": k1, "b": b}
 
 
 def _idf(frequencies: NDArray[np.int64], count: int) -> NDArray[np.float32]:

@@ -11,7 +11,6 @@ nearby. `HOLDFAST_TOKEN` is read: a server that was started with it requires it.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 from collections.abc import Sequence
@@ -69,7 +68,9 @@ class AsyncHTTPRetriever:
 
     async def _answer(self, body: bytes) -> Answer:
         """The first attempt's answer that needs no retry, or else the last attempt's."""
-        for failures in itertools.count(1):
+        failures = 0
+        while True:
+            failures += 1
             try:
                 answer = await self._attempt(body)
                 self._retries.answered()
@@ -85,7 +86,6 @@ class AsyncHTTPRetriever:
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
-        raise AssertionError("unreachable")
 
     async def _attempt(self, body: bytes) -> Answer:
         request_id = uuid4().hex

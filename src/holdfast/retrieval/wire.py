@@ -53,17 +53,14 @@ def retrieve_url(address: str) -> str:
 
 def filled(url: str) -> tuple[str, list[str]]:
     """(A `retrieve_url` with the values of its variables, these values). Raises `ConfigError` for one without value."""
-    values: list[str] = []
-
-    def value_of(variable: re.Match[str]) -> str:
-        value = secret_in(variable[1])
-        if value is None:
-            raise ConfigError(f"{variable[1]}, which the address of the retriever names, is not set; export it")
-        values.append(value)
-        return f"={quote(value, safe='')}"
-
     base, mark, query = url.partition("?")
-    return f"{base}{mark}{_VARIABLE.sub(value_of, query)}", values
+    values: dict[str, str] = {}
+    for name in _VARIABLE.findall(query):
+        if (value := secret_in(name)) is None:
+            raise ConfigError(f"{name}, which the address of the retriever names, is not set; export it")
+        values[name] = value
+    query = _VARIABLE.sub(lambda variable: f"={quote(values[variable[1]], safe='')}", query)
+    return f"{base}{mark}{query}", list(values.values())
 
 
 def environment_token() -> str | None:

@@ -67,23 +67,21 @@ class RetrieveRequest(BaseModel):
         return data
 
 
-_TOP_N = AliasChoices("top_n", "topk", "top_k", "k")
+class _Search(BaseModel):
+    top_n: Count = Field(10, ge=1, le=MOST_HITS, validation_alias=AliasChoices("top_n", "topk", "top_k", "k"))
+    return_score: bool = False
 
 
-class SearchRequest(BaseModel):
+class SearchRequest(_Search):
     """Body of `/search`."""
 
     query: str
-    top_n: Count = Field(10, ge=1, le=MOST_HITS, validation_alias=_TOP_N)
-    return_score: bool = False
 
 
-class BatchSearchRequest(BaseModel):
+class BatchSearchRequest(_Search):
     """Body of `/batch_search`."""
 
     query: list[str]
-    top_n: Count = Field(10, ge=1, le=MOST_HITS, validation_alias=_TOP_N)
-    return_score: bool = False
 
 
 # Passages are written from the lines that the index stores; nothing is parsed. Bodies come in parts, one passage at a
