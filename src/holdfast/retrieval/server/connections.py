@@ -20,6 +20,7 @@ _RECEIVE = 60.0  # seconds from the beginning of a request to its end
 _IDLE = 75  # seconds between requests, also for reading an answer: longer than clients keep a connection
 _DRAIN = 60  # seconds after a stop for what was read
 _LAST = 1.0  # seconds after a stop for what is on its way
+_EVERY = 0.25  # seconds between two looks for connections whose time is over
 _QUEUE = 2048  # connections that wait to be accepted
 
 
@@ -37,24 +38,22 @@ def most_connections() -> int:
 class Connection(HttpToolsProtocol):
     """A connection that is dropped when a request on it takes too long to arrive, or an answer too long to be read.
 
-    Above `most_connections`, the one that has waited longest for a request gives way: whoever sends one at once is
-    served, however many others are silent.
+    Above `most_connections`, the one whose time is over first gives way: whoever sends at once is served, however many
+    others are silent.
     """
 
-    waits_since = math.inf
-    """The loop's time; infinite while a request is answered."""
+    until = math.inf
+    """The loop's time at which it is dropped; infinite while a request is answered."""
     is_last = False
     """Whether the next answer is the last one."""
-    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
         super().connection_made(transport)
         self._wait(_RECEIVE)
         if len(self.connections) > most_connections():
-            longest: Any = min(self.connections, key=lambda connection: connection.waits_since)  # type: ignore[union-attr]
-            longest.waits_since = math.inf
-            longest.transport.abort()
+            first: Any = min(self.connections, key=lambda connection: connection.until)  # type: ignore[union-attr]
+            first.drop()
 
     def on_message_begin(self) -> None:
         """Wait for the rest of a request."""
@@ -70,17 +69,12 @@ class Connection(HttpToolsProtocol):
         """Wait for nothing, until the answer is sent."""
         super().on_message_complete()
         if not self.cycle.response_complete:  # as after a body that was too long
-            self._wait(None)
+            self.until = math.inf
 
     def on_response_complete(self) -> None:
         """Wait until the answer is read and the next request begins."""
         super().on_response_complete()
         self._wait(_IDLE)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
-        self._wait(None)
-        super().connection_lost(exc)
 
     def shutdown(self) -> None:
         """Answer one more request, if it is there or on its way."""
@@ -90,11 +84,13 @@ class Connection(HttpToolsProtocol):
         else:
             super().shutdown()
 
-    def _wait(self, seconds: float | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
-        self.waits_since = math.inf if seconds is None else self.loop.time()
+    def drop(self) -> None:
+        """Close it, whatever is not sent."""
+        self.until = math.inf
+        self.transport.abort()
+
+    def _wait(self, seconds: float) -> None:
+        self.until = self.loop.time() + seconds
 
 
 class Server(uvicorn.Server):
@@ -119,6 +115,7 @@ class Server(uvicorn.Server):
         """Begin to accept connections."""
         await super().startup(sockets)
         self._listener.listen(_QUEUE)
+        self._drop_late()
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -137,6 +134,14 @@ class Server(uvicorn.Server):
             await loop.connect_accepted_socket(self._last_connection, waiting)
         await asyncio.sleep(0.05)  # until those are set up that the loop accepted
         await super().shutdown(sockets)
+
+    def _drop_late(self) -> None:
+        """Drop the connections whose time is over, now and again."""
+        loop = asyncio.get_running_loop()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection) and connection.until < loop.time():
+                connection.drop()
+        loop.call_later(_EVERY, self._drop_late)
 
     def _last_connection(self) -> Connection:
         connection = Connection(self.config, self.server_state, self.lifespan.state)
