@@ -173,7 +173,7 @@ def test_a_wait_is_bounded(header: str, least: float, most: float) -> None:
     "said", [SECRET, SECRET.replace("/", "\\/"), "sk-a/b+\\u003cc\\u003E", "sk-a%2Fb%2B%3Cc%3e", "x\n" * 99 + SECRET]
 )
 def test_a_key_that_the_server_repeats_is_not_shown(said: str) -> None:
-    answer = Answer("http://h", 401, f"\x1b[31mwrong key {said}!".encode(), secret=SECRET)
+    answer = Answer("http://h", 401, f"\x1b[31mwrong key {said}!".encode(), secrets=[SECRET])
     assert answer.quoted() == "?[31mwrong key ***!" or said.startswith("x")
     assert SECRET not in answer.quoted(said, most=10**6) + repr(answer)
 

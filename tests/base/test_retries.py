@@ -51,7 +51,7 @@ def test_patience_ends_for_all_calls_and_begins_anew_with_an_answer(
     retries = Retries(1, backoff=1.0, patience=60.0)
     wait_for(retries, waited)
     assert sum(waited[1:]) == pytest.approx(60.0), "after the retry"
-    assert wait_for(retries, waited) == 2, "the next call has its retry alone"
+    assert wait_for(retries, waited) == 1, "the next call is given up at once"
     assert caplog.messages == ["nobody is there; it is tried for another 60 seconds"]
     waited.append(600.0)
     retries.answered()

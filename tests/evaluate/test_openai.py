@@ -153,7 +153,7 @@ def test_the_text_that_stopped_a_turn_is_there(answer: dict[str, Any], text: str
 )
 def test_half_answers_are_told_from_answers(body: bytes, said: str, words: Any) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
-        parse_completion(Answer("http://h", 200, body, secret="hush"), request(words))
+        parse_completion(Answer("http://h", 200, body, secrets=["hush"]), request(words))
 
 
 def test_what_passes_is_tried_again(completion_server: CompletionServer, asked: Callable[..., Completion]) -> None:

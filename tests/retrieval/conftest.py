@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,23 @@ def write_corpus(tmp_path: Path) -> WriteCorpus:
         return path
 
     return write
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A limit of the process, at which a write fails as on a full disk."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def small_disk() -> Callable[[int], AbstractContextManager[None]]:
+    return files_of_at_most
 
 
 class Interrupted(BaseException):

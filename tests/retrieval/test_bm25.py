@@ -262,6 +262,19 @@ def test_a_stopped_build_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "corpus.jsonl"]
 
 
+@pytest.mark.parametrize(("size", "chunk"), [(1000, 1000), (60_000, 100), (200_000, 2500)])
+def test_a_full_disk_is_given_as_the_reason(
+    write_corpus: Write, tmp_path: Path, small_disk: Any, size: int, chunk: int
+) -> None:
+    """Whichever file it meets."""
+    corpus = write_corpus(2500)
+    with small_disk(size), pytest.raises(DataError, match="index cannot be written: the file size limit is reached"):
+        build_bm25(corpus, tmp_path / "index", chunk=chunk)
+    with small_disk(100), pytest.raises(DataError, match="copy cannot be written: the file size limit is reached"):
+        BM25Retriever.build([Document(str(i), f"w{i}") for i in range(100)]).save(tmp_path / "copy")
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+
+
 # ---- text without blanks between words. Passages and questions were written for this test; the n-th passage answers
 # the n-th question.
 
@@ -277,6 +290,29 @@ UNSPACED = {
         "ทะเลสาบอยู่ที่ไหน สะพานแดงเชื่อมอะไร หนังสือเขียนมืออยู่ที่ไหน ใครดูแลประภาคาร เก็บใบชาเมื่อไร",
     ),
 }
+
+
+KOREAN = (
+    "거울호는 골짜기 북쪽 끝에 있다. 호수는 겨울마다 언다.| 붉은다리는 1920년에 세워졌다. 다리가 두 시장을 잇는다.| "
+    "옛 도서관에는 필사본 삼천 권이 있다.| 등대는 어부들이 번갈아 지킨다. 밤에는 항구를 비춘다.| "
+    "차밭에서는 해마다 사월에 첫 잎을 딴다.| 시계탑의 종은 한 시간마다 울린다.| 강은 산에서 시작하여 바다로 흐른다.| "
+    "미라는 티본을 세운 사람이다. 그녀는 의사였다.| 박물관은 월요일에 문을 닫는다. 입장료는 무료이다.| "
+    "성은 언덕 위에 있으며 벽의 높이는 십 미터이다.| 배는 하루에 세 번 섬으로 떠난다.| "
+    "학교에는 학생이 이백 명 있고 교사가 열두 명이다.| 소금은 남쪽 바닷가의 염전에서 만든다.| "
+    "축제는 가을에 열리고 사람들이 춤을 춘다.| 왕은 열두 살에 왕위에 올랐다.| "
+    "빵집의 주인은 오를란이다. 그는 빵을 굽는다.",
+    "거울호가 어느 계절에 어는가?| 붉은다리를 언제 세웠는가?| 도서관의 필사본은 몇 권인가?| 누가 등대를 지키는가?| "
+    "차밭의 첫 잎은 언제 따는가?| 시계탑이 얼마나 자주 종을 울리는가?| 강이 어디로 흐르는가?| 티본은 누가 세웠는가?| "
+    "박물관에 들어가는 입장료가 얼마인가?| 성이 어디에 있는가?| 섬까지 배가 몇 번 가는가?| 학교의 학생은 몇 명인가?| "
+    "소금을 어디에서 만드는가?| 축제를 언제 여는가?| 왕이 몇 살에 왕위를 이었는가?| 빵을 굽는 주인이 누구인가?",
+)
+"""As above. Most words have another particle in the passage, and some nouns have one syllable."""
+
+
+def test_questions_find_korean_words_with_other_particles() -> None:
+    texts, questions = (column.split("| ") for column in KOREAN)
+    index = BM25Retriever.build([Document(str(i), f"\n{text}") for i, text in enumerate(texts)])
+    assert [hits[0].document.id for hits in index.search(questions, 1)] == [str(i) for i in range(16)]
 
 
 @pytest.mark.parametrize("language", UNSPACED)

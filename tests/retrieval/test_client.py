@@ -107,7 +107,7 @@ def test_a_server_that_restarts_is_waited_for(
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 5:
-            client.url = server.url + "/retrieve"
+            client._target = server.url + "/retrieve"
 
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -119,7 +119,7 @@ def test_a_server_that_restarts_is_waited_for(
     assert asyncio.run(client.search(["lake"], 2)) == bm25.search(["lake"], 2)
     assert len(pauses) == 5
 
-    client.url, pauses[:] = gone, [0.0] * 5
+    client._target, pauses[:] = gone, [0.0] * 5
     with pytest.raises(RetrieverUnreachable):
         asyncio.run(client.search(["lake"], 2))
     assert sum(pauses[6:]) == pytest.approx(20), "after the retry"
@@ -202,9 +202,38 @@ def parsed(result: Any, *, queries: int = 1, k: int = 3) -> list[list[Hit]]:
     return parse_answer(Answer(URL, 200, json.dumps({"result": result}).encode()), queries=queries, k=k)
 
 
-def test_an_address_with_a_password_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the address of a retriever"):
-        retrieve_url("http://alice:hush@h:1")
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://alice:hush@h:1",
+        *("http://h/find?api_key=hush", "http://h?hush", "http://h/find?a=$KEY&b=hush", "http://h/find?hush=$KEY=1"),
+        *("http://h/find?a=$KEY&hush", "http://h/find?a=${KEY}hush", "http://h/find?a=$KEY#hush", "http://h#hush"),
+        *("http://h/find?a=$1hush", "http://h/find?a=$KEY?b=hush", "http://h/find?a=hush\n"),
+    ],
+)
+def test_an_address_that_may_hold_a_secret_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="the address of a retriever") as caught:
+        retrieve_url(address)
+    assert "hush" not in str(caught.value)
+
+
+def test_keys_of_an_address_are_names_of_variables(
+    search: Search, retrieve_server: Start, bm25: BM25Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = retrieve_server(bm25)
+    address = f"{server.url}?api_key=$MY_KEY&index=$MY_INDEX"
+    monkeypatch.setenv("MY_INDEX", "towns")
+    with pytest.raises(ConfigError, match="MY_KEY, which the address of the retriever names, is not set"):
+        search(address, ["lake"], 1)
+    monkeypatch.setenv("MY_KEY", "hush+hush&/")
+    search(address, ["lake"], 1)
+    assert server.requests[0]["path"] == "/retrieve?api_key=hush%2Bhush%26%2F&index=towns"
+    server.headers["Location"] = "http://h/retrieve?api_key=hush%2Bhush%26%2F"
+    server.replies += [(302, b"")]
+    with pytest.raises(RetrieverRefused, match=r"a redirect to http://h/retrieve\?api_key=\*\*\*") as caught:
+        search(address, ["lake"], 1)
+    assert "hush" not in str(caught.value)
+    assert HTTPRetriever(address).url == f"{server.url}/retrieve?api_key=$MY_KEY&index=$MY_INDEX"
 
 
 @pytest.mark.parametrize(

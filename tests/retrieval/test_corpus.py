@@ -124,7 +124,7 @@ def test_a_folder_of_texts(tmp_path):
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "x.md").write_text("hidden")
     (tmp_path / "deep" / "lakes.md").write_text("# Lakes #\n\nWet.\n\n## Orsa lake\nCold.\n\n" + "long " * 250)
-    (tmp_path / "notes.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "notes.txt").write_bytes(b"A caf\xe9 by the lake.")
     (tmp_path / "towns.txt").write_text("One.\n\nTwo.")
     (tmp_path / "picture.png").write_bytes(b"x")
     (tmp_path / "title.md").write_text("# Title\n")
@@ -138,7 +138,8 @@ def test_a_folder_of_texts(tmp_path):
         ("towns.txt#1", "towns", 2),
     ]
     assert skipped == [
-        f"{tmp_path}/notes.txt: is not UTF-8 at byte 4",
+        f"{tmp_path}/notes.txt: is not UTF-8 at byte 6; convert it, as by `iconv -f CP1252 -t UTF-8`, or build the "
+        "index with --replace-invalid",
         f"{tmp_path}/picture.png: .png is not read",
         f"{tmp_path}/title.md: has no paragraph",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense import DenseRetriever, ExactSearch, SQ8Search, rescore_exact
-from holdfast.retrieval.dense_building import build_dense, write_sq8
+from holdfast.retrieval.dense_building import build_dense, open_vectors, write_sq8
 from holdfast.retrieval.encoder import Encoder, EncoderSpec, pool, spec_of
 
 Write = Callable[..., Path]
@@ -217,6 +218,42 @@ def test_vectors_of_something_else_are_refused(write_corpus: Write, encoder: Any
         build(corpus, tmp_path / "other", encoder(), vectors=tmp_path / "absent.npy")
 
 
+@pytest.mark.parametrize(
+    ("factory", "kind"), [("HNSW8", "HNSW"), ("IVF4,Flat", "IVF"), ("SQ8", "IxSQ"), ("IDMap2,Flat", "IxM2")]
+)
+def test_an_index_that_is_not_flat_is_refused_by_its_kind(tmp_path: Path, factory: str, kind: str) -> None:
+    faiss = pytest.importorskip("faiss")
+    vectors = np.random.default_rng(0).standard_normal((200, 8)).astype(np.float32)
+    index = faiss.index_factory(8, factory)
+    index.train(vectors)
+    if kind == "IxM2":
+        index.add_with_ids(vectors, np.arange(200))
+    else:
+        index.add(vectors)
+    faiss.write_index(index, str(tmp_path / "x.index"))
+    with pytest.raises(DataError, match=rf"is a faiss index of kind {kind}\..* Needed is .* a flat faiss index"):
+        open_vectors(tmp_path / "x.index", 200, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        ("a.npy", b"hello world\n", "it does not begin as numpy writes it"),
+        ("a.npy", b"", "it does not begin as numpy writes it"),
+        ("a.npy", b"\x93NUMPY\x01\x00", "EOF"),
+        ("a.txt", b"hello world\n", "it has 12 bytes, and each vector of float32 takes 32"),
+        ("a.txt", b"", "it has 0 bytes"),
+        ("INFO.log", b"INFO " * 7, "it has 35 bytes"),
+        ("none.npy", None, "No such file"),
+    ],
+)
+def test_what_is_no_file_of_vectors_is_a_sentence(tmp_path: Path, name: str, data: bytes | None, why: str) -> None:
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=rf"cannot be read as vectors of 8 numbers: .*{why}.*Needed is a \.npy file"):
+        open_vectors(tmp_path / name, 10, 8)
+
+
 # ---- one byte a dimension
 
 
@@ -241,6 +278,12 @@ def test_sq8_keeps_the_order_of_clustered_vectors_and_faiss_reads_it(tmp_path: P
     whole.add(vectors.astype(np.float32))
     plain = faiss.read_index(str(tmp_path / "sq8.faiss"))
     assert (plain.search(queries, 3)[1] == whole.search(queries, 3)[1]).all()
+
+
+def test_a_full_disk_is_an_error_of_the_disk(tmp_path: Path, small_disk: Any) -> None:
+    pytest.importorskip("faiss")
+    with small_disk(1000), pytest.raises(OSError, match=rf"\[Errno {errno.EFBIG}\]"):
+        write_sq8(np.ones((100, 32), np.float16), tmp_path / "sq8.faiss", Progress())
 
 
 def test_an_sq8_index(write_corpus: Write, encoder: Any, tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 from holdfast.agent.agent import lose_searches
 from holdfast.agent.searching import RolloutStats
 from holdfast.base import retries
-from holdfast.base.errors import CheckpointError, RetrievalError, RolloutError
+from holdfast.base.errors import CheckpointError, RetrievalError, RetrieverUnreachable, RolloutError
 from holdfast.cli.main import app
 from holdfast.recipe import Config, dump
 from holdfast.retrieval.cache import CachedRetriever
-from holdfast.train import rollouts, run
+from holdfast.train import loading, run
 from holdfast.train.evaluate import Evaluator
 from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.rollouts import roll_out
@@ -41,12 +41,12 @@ class Broken:
 
     in_process = True
 
-    def __init__(self, inner: Any, fails: Callable[[str], bool]) -> None:
-        self.inner, self.fails = inner, fails
+    def __init__(self, inner: Any, fails: Callable[[str], bool], error: type[RetrievalError] = RetrievalError) -> None:
+        self.inner, self.fails, self.error = inner, fails, error
 
     def search(self, queries: Any, k: int) -> Any:
         if any(map(self.fails, queries)):
-            raise RetrievalError("down")
+            raise self.error("down")
         return self.inner.search(queries, k)
 
 
@@ -77,6 +77,33 @@ def test_an_outage_is_not_a_wrong_answer(trainer: Trainer) -> None:
     trainer.config = trainer.config.model_copy(update={"run": section})
     with pytest.raises(RolloutError, match=r"16 rollouts failed.*run\.max_failed_fraction = 0\.01.*first error: down"):
         trainer.step()
+
+
+def test_a_dead_retriever_is_waited_for_once_a_run(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once a batch. After that a search that fails is given up at once, until there is an answer."""
+    from holdfast.agent import searching
+
+    waited = [0.0]
+    monkeypatch.setattr(searching.time, "sleep", waited.append)
+    monkeypatch.setattr(retries, "monotonic", lambda: sum(waited))
+    alive = trainer.agent.retriever
+    trainer.agent = replace(
+        trainer.agent, retriever=CachedRetriever(Broken(alive, lambda _: True, RetrieverUnreachable), 0)
+    )
+    evaluator = Evaluator(trainer.agent, 1, seed=0, max_failed=1.0)
+    assert trainer.step().metrics["rollout/failed_fraction"] > 0
+    assert 180 < sum(waited) < 190
+    waited[:] = [sum(waited)]
+    assert trainer.step().metrics["rollout/failed_fraction"] > 0
+    assert evaluator(load_questions(trainer.config).dev[:8]).scores["failed_fraction"] > 0
+    assert len(waited) == 1
+    trainer.agent = replace(trainer.agent, retriever=alive)
+    assert trainer.step().metrics["rollout/failed_fraction"] == 0
+    trainer.agent = replace(
+        trainer.agent, retriever=CachedRetriever(Broken(alive, lambda _: True, RetrieverUnreachable), 0)
+    )
+    trainer.step()
+    assert 180 < sum(waited[1:]) < 190
 
 
 def test_bad_luck_is_of_training_alone(trainer: Trainer) -> None:
@@ -186,8 +213,10 @@ class Server(BaseHTTPRequestHandler):
     """Finds a passage for each query, until it is told to send something else."""
 
     sends: bytes | None = None
+    path_asked = ""
 
     def do_POST(self) -> None:
+        Server.path_asked = self.path
         queries = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"]
         found = json.dumps({"result": [["place 3\nIt is a lake."]] * len(queries)}).encode()
         self.send_response(200)
@@ -212,9 +241,10 @@ def test_a_run_that_meets_a_broken_server_saves_and_says_so(
     """What else a server may send is in tests/retrieval/test_client.py."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_TOKEN", "hush-hush")
+    monkeypatch.setenv("MY_KEY", "hush-hush-2")
     monkeypatch.setattr(retries, "_LONGEST_PAUSE", 0.001)
-    monkeypatch.setattr(rollouts, "PATIENCE", 0.0)
-    changes = {"retrieval.corpus": "world", "retrieval.url": bad_server}
+    monkeypatch.setattr(loading, "PATIENCE", 0.0)
+    changes = {"retrieval.corpus": "world", "retrieval.url": f"{bad_server}?key=$MY_KEY"}
     changes |= {"retrieval.cache_size": 0, "run.name": "r", "run.max_failed_fraction": 0.01, "eval.start": False}
     (tmp_path / "r.toml").write_text(dump(own(base, changes | {"checkpoint.every": 0})))
     one_step = Trainer.step
@@ -228,8 +258,14 @@ def test_a_run_that_meets_a_broken_server_saves_and_says_so(
     assert done.exit_code == 2 and isinstance(done.exception, SystemExit), done.output
     assert "Step 1 is saved. To continue from there:\n  holdfast resume runs/r" in done.output
     assert (tmp_path / "runs" / "r" / "checkpoints" / "step-000001").is_dir()
-    assert "hush-hush" not in done.output
-    for command in (["ask", "runs/r", "What is place 3?"], ["eval", "run", "runs/r", "--data", "test"]):
+    assert "hush-hush" not in done.output and Server.path_asked == "/retrieve?key=hush-hush-2"
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()}
+    assert b"?key=$MY_KEY" in kept["config.toml"] and not any(b"hush" in data for data in kept.values())
+    for command in (
+        ["ask", "runs/r", "What is place 3?"],
+        ["eval", "run", "runs/r", "--data", "test"],
+        ["resume", "runs/r"],
+    ):
         done = CliRunner().invoke(app, command)
         assert done.exception is None or isinstance(done.exception, SystemExit), done.output
         assert "hush-hush" not in done.output

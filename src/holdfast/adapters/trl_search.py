@@ -145,6 +145,7 @@ class SearchRollouts:
         self.protocol = replace(protocol, template=ChatTemplate(chat_template))
         self.seed, self.max_failed = seed, max_failed
         self.search_failure_rate = search_failure_rate
+        self._retries = Retries(patience=PATIENCE)
         self._policy: HFPolicy | None = None
         self._last_step: tuple[Any, ...] = ()
         self._calls = 0
@@ -183,7 +184,7 @@ class SearchRollouts:
                 retriever=self.retriever if training else self.eval_retriever,
                 protocol=protocol,
                 tokenizer=tokenizer,
-                retries=Retries(patience=PATIENCE),
+                retries=self._retries,
                 wrap=partial(lose_searches, probability=self.search_failure_rate) if faulty else None,
                 stats=stats,
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.agent.calling import CALL, CallQueue
@@ -58,6 +58,8 @@ class SearchAgent:
     protocol: SearchProtocol
     wrap: Callable[[Agent[Trajectory]], Agent[Trajectory]] | None = None
     """Applied to every rollout: a fault injection such as `lose_searches`."""
+    retries: Retries = field(default_factory=Retries, compare=False, repr=False)
+    """Of searches. An agent has one for all its runs, so a dead retriever is waited for once."""
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -85,7 +87,6 @@ class SearchAgent:
         self,
         tasks: Sequence[Task],
         *,
-        retries: Retries | None = None,
         stats: RolloutStats | None = None,
         on_turn: Callable[[Task, Turn], None] | None = None,
     ) -> list[Trajectory]:
@@ -96,7 +97,7 @@ class SearchAgent:
             retriever=self.retriever,
             protocol=self.protocol,
             tokenizer=self.tokenizer,
-            retries=retries,
+            retries=self.retries,
             wrap=self.wrap,
             stats=stats,
             on_turn=on_turn,

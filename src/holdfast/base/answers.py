@@ -15,7 +15,7 @@ import re
 import ssl
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from itertools import accumulate
@@ -46,8 +46,8 @@ class Answer:
     body: bytes = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
     """By names in lower case."""
-    secret: str | None = field(default=None, repr=False)
-    """The key that the request carried."""
+    secrets: Sequence[str] = field(default=(), repr=False)
+    """The keys that the request carried."""
 
     @property
     def retry_after(self) -> float:
@@ -68,11 +68,11 @@ class Answer:
 
     def quoted(self, text: str | None = None, most: int = _SHOWN) -> str:
         """The beginning of a text that the server sent (of the body, if None is given) for an error sentence: in one
-        line that any terminal can show, without the key of the request."""
+        line that any terminal can show, without the keys of the request."""
         if text is None:
             elsewhere = self.headers.get("location")
             text = f"a redirect to {elsewhere}" if elsewhere else self.body[: 2**16].decode("utf-8", "replace")
-        return shown(without_secret(text[: 2**16], self.secret), most)
+        return shown(without_secrets(text[: 2**16], self.secrets), most)
 
 
 class HTTPClient:
@@ -84,13 +84,16 @@ class HTTPClient:
     Args:
         url: of the server, for whose scheme TLS is set up.
         secret: sent as a bearer token.
+        hidden: what else no error sentence may repeat, such as keys in `url`.
         proxies: whether the proxy variables of the environment are read.
 
     Raises:
         MissingExtra: httpx is not installed.
     """
 
-    def __init__(self, url: str, *, secret: str | None = None, proxies: bool = False) -> None:
+    def __init__(
+        self, url: str, *, secret: str | None = None, hidden: Sequence[str] = (), proxies: bool = False
+    ) -> None:
         try:
             import certifi
             import httpx
@@ -102,7 +105,7 @@ class HTTPClient:
             tls.load_verify_locations(certifi.where())
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
         self._open: Callable[[], Any] = lambda: httpx.AsyncClient(verify=tls, trust_env=proxies, timeout=timeout)
-        self._secret = secret
+        self._secrets = (*hidden, secret) if secret else tuple(hidden)
         self._headers = {"Accept-Encoding": "identity", "Connection": "close"}
         if secret is not None:
             self._headers["Authorization"] = f"Bearer {secret}"
@@ -136,11 +139,11 @@ class HTTPClient:
             raise TimeoutError(f"{where} did not answer within {seconds:g} seconds") from None
         except Exception as error:  # httpx and what is below it raise many kinds, some with text of the server
             reason = str(getattr(error, "strerror", None) or error) or type(error).__name__
-            reason = shown(without_secret(reason, self._secret))
+            reason = shown(without_secrets(reason, self._secrets))
             raise ConnectionError(f"{where} cannot be reached ({reason})") from None
         if response.status_code == 200 and not whole:
             raise ValueError(f"{where} sent more than {most / 2**20:.3g} MiB")
-        return Answer(where, response.status_code, body, response.headers, self._secret)
+        return Answer(where, response.status_code, body, response.headers, self._secrets)
 
 
 async def _read(response: Any, most: int) -> tuple[bytes, bool]:
@@ -204,12 +207,12 @@ def shown(text: str, most: int = _SHOWN) -> str:
     return (text[:most] + " …" if len(text) > most else text) or "an empty answer"
 
 
-def without_secret(text: str, secret: str | None) -> str:
-    """The text with `***` for the secret, which some servers repeat: as it is, or as JSON or a URL escapes it."""
-    if not secret:
-        return text
-    forms = (rf"(?:\\?{re.escape(c)}|\\u{ord(c):04x}|%{ord(c):02x})" for c in secret)
-    return re.sub("".join(forms), "***", text, flags=re.IGNORECASE)
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """The text with `***` for each secret, which some servers repeat: as it is, or as JSON or a URL escapes it."""
+    for secret in secrets:
+        forms = (rf"(?:\\?{re.escape(c)}|\\u{ord(c):04x}|%{ord(c):02x})" for c in secret)
+        text = re.sub("".join(forms), "***", text, flags=re.IGNORECASE)
+    return text
 
 
 def secret_in(variable: str) -> str | None:

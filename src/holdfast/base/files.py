@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
+from time import time
 
 UNWRITABLE = {
     errno.ENOSPC: "the disk is full",
@@ -23,6 +24,10 @@ UNWRITABLE = {
     errno.EEXIST: "a file is where a folder should be",
 }
 """errno -> reason, for failures of the disk or the permissions, which are not bugs."""
+
+
+_NEW = 60.0
+"""Seconds in which an empty folder may be new, and not be locked yet."""
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -67,7 +72,7 @@ def delete_left_partial(parent: Path) -> None:
     """Delete what killed processes have left of a `partial_folder`. A living one has locked it."""
     for partial in parent.glob(f".*.{'[0-9a-f]' * 8}.partial"):
         with suppress(OSError):
-            if any(partial.iterdir()):  # else it may be new, and not be locked yet
+            if any(partial.iterdir()) or partial.stat().st_mtime < time() - _NEW:
                 with locked(partial) as could_be:
                     if could_be:
                         shutil.rmtree(partial)

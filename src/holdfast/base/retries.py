@@ -26,7 +26,7 @@ class Retries:
         backoff: mean seconds before a call's second attempt. The pauses double, and are jittered, so that a hundred
             calls that failed together do not return together.
         patience: seconds for which a server that is away is tried after that: it may be restarting. All calls share
-            them. An answer of the server resets their clock.
+            them. When they are over, a call that fails is given up at once, until the server has answered.
     """
 
     def __init__(self, most: int = 2, *, backoff: float = 0.5, patience: float = 0.0) -> None:
@@ -42,11 +42,12 @@ class Retries:
             asked: seconds that the server asks to wait.
         """
         pause = min(self._backoff * 2.0 ** min(failures - 1, 10), _LONGEST_PAUSE) * _jitter.uniform(0.5, 1.5)
-        if failures <= self._most:
+        now, since = monotonic(), self._away_since
+        is_over = away is not None and since is not None and now >= since + self._patience > since
+        if failures <= self._most and not is_over:
             return max(pause, asked)
         if away is None:
             return None
-        now, since = monotonic(), self._away_since
         if since is None:
             since = self._away_since = now
             if self._patience:

@@ -21,6 +21,7 @@ _TYPES = {"a string": "string", "a number": "number"}
 USEFUL = {
     "data.train": "your questions, JSONL",
     "retrieval.corpus": "your passages, JSONL",
+    "retrieval.url": "a server; keys as ?key=$NAME",
     "model.path": "any causal LM: folder or hub id",
     "model.lora_rank": "LoRA; 0 trains all weights",
     "protocol.max_turns": "turns of a rollout",

@@ -68,6 +68,7 @@ class Evaluation:
         self.protocol = fitted(protocol, model)
         self._asked_tokens = protocol.max_total_tokens
         self._failed_in_a_row = 0
+        self._retries = Retries(patience=PATIENCE)
 
     def settings(self) -> dict[str, Any]:
         """What the answers depend on; results.json repeats these settings."""
@@ -165,7 +166,7 @@ class Evaluation:
         calls = call_queue(self.protocol)
         if self.retriever is None:
             return run_agents(agents, policy=self.model.policy, tools=calls)
-        with closing(SearchQueue(self.retriever, self.protocol.topk, retries=Retries(patience=PATIENCE))) as queue:
+        with closing(SearchQueue(self.retriever, self.protocol.topk, retries=self._retries)) as queue:
             return run_agents(agents, policy=self.model.policy, tools={SEARCH: queue, **calls})
 
     def _agent(self, example: Example, k: int) -> Agent[Attempt]:

@@ -145,8 +145,8 @@ def cross_section_errors(config: Config) -> Iterator[str]:
         )
     if in_world and retrieval.url is not None:
         yield (
-            f"retrieval.url = {retrieval.url!r} with data.train = 'world': only the bundled world's own corpus "
-            "answers its questions. Set data.train to your questions, or leave retrieval.url out"
+            "retrieval.url with data.train = 'world': only the bundled world's own corpus answers its questions. Set "
+            "data.train to your questions, or leave retrieval.url out"
         )
     yield from _mixed_with_the_factbook(config)
     if unused := list(_unused(config)):

@@ -83,7 +83,8 @@ class Retrieval(Section):
     """Index folder of `holdfast index build`, BM25 or dense. It contains the passages. If `corpus` is also set, the
     index must be of that corpus; if the folder does not exist, a BM25 index is built and saved there."""
     url: str | None = None
-    """Address of a `/retrieve` server (Search-R1's protocol), instead of a local index."""
+    """Address of a `/retrieve` server (Search-R1's protocol), instead of a local index. A key in its query is the name
+    of an environment variable: `https://host/retrieve?api_key=$MY_KEY`."""
     fields: dict[str, str] = Field({})
     """Fields of the rows of `corpus` that hold `id`, `title` and `text`, where they have other names: `{ text = "body"
     }`."""

@@ -2,13 +2,15 @@
 
 A word is a run of letters and digits. Where a script puts no blanks between words (Chinese, Japanese, Thai, Lao, Khmer,
 Burmese, Tibetan), every two neighbouring characters are a word, in passages and in queries. A question then finds the
-passages that have its words, wherever they begin.
+passages that have its words, wherever they begin. Korean puts blanks, but particles at the end of its words, so every
+two neighbouring syllables of a word are one too; and so is the first syllable of a short word, which may be a noun.
 
 `build_bm25` is for corpora larger than memory: it counts chunk by chunk, and sorts one range of words at a time.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -38,11 +40,12 @@ _CHUNK = 50_000
 _PAIRS_AT_ONCE = 1 << 23
 """(word, passage) pairs sorted at a time: 8 million, about half a GB."""
 
-BIGRAMS = "bigrams"
-"""How the manifest of an index says that it has them."""
+_HANGUL = "\uac00-\ud7a3"
+_SHORT = 3
+"""Syllables of a Korean word that may be a noun of one with a particle: `강에서`, "in the river"."""
 _WORD = re.compile(r"\w+")
-_UNSPACED = re.compile(f"[{UNSPACED}]")
-_RUN = re.compile(rf"[{UNSPACED}]+|(?:(?![{UNSPACED}])\w)+")
+_PAIRED = re.compile(f"[{UNSPACED}{_HANGUL}]")
+_RUN = re.compile(rf"[{UNSPACED}]+|([{_HANGUL}]+)|[^\W{UNSPACED}{_HANGUL}]+")
 
 
 def words_of(text: str) -> list[str]:
@@ -50,14 +53,19 @@ def words_of(text: str) -> list[str]:
 
     >>> words_of("The lake, 北京的湖 2x")
     ['the', 'lake', '北京', '京的', '的湖', '2x']
+    >>> words_of("서울특별시는 강에서")
+    ['서울', '울특', '특별', '별시', '시는', '강에', '에서', '강']
     """
     text = text.lower()
-    if text.isascii() or not _UNSPACED.search(text):
+    if text.isascii() or not _PAIRED.search(text):
         return _WORD.findall(text)
     words: list[str] = []
-    for run in _RUN.findall(text):
-        if len(run) > 1 and _UNSPACED.match(run):
+    for match in _RUN.finditer(text):
+        run = match[0]
+        if len(run) > 1 and _PAIRED.match(run):
             words += [run[i : i + 2] for i in range(len(run) - 1)]
+            if match[1] and len(run) <= _SHORT:
+                words.append(run[0])
         else:
             words.append(run)
     return words
@@ -191,7 +199,9 @@ def _counted(
     """Passes the passages on. Their counts go into one file per chunk, their lengths to the end of `lengths`."""
     while part := list(islice(documents, chunk)):
         texts = [vocabulary.learn(document.contents) for document in part]
-        np.save(_file(scratch, len(lengths)), count_words(texts, len(lengths)))
+        counts = io.BytesIO()  # of a file `np.save` would not say why it failed
+        np.save(counts, count_words(texts, len(lengths)))
+        _file(scratch, len(lengths)).write_bytes(counts.getbuffer())
         lengths.extend(map(len, texts))
         yield from part
 
@@ -207,8 +217,7 @@ def write_words(
 
 def bm25_settings(count: int, digest: str, stem: bool, k1: float, b: float) -> dict[str, Any]:
     """The manifest of an index of `count` passages."""
-    settings = {"kind": "bm25", "documents": count, "corpus_sha256": digest, "stem": stem, "k1": k1, "b": b}
-    return settings | {"without_blanks": BIGRAMS}
+    return {"kind": "bm25", "documents": count, "corpus_sha256": digest, "stem": stem, "k1": k1, "b": b}
 
 
 def _idf(frequencies: NDArray[np.int64], count: int) -> NDArray[np.float32]:

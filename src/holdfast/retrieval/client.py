@@ -11,7 +11,6 @@ nearby. `HOLDFAST_TOKEN` is read: a server that was started with it requires it.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from holdfast.base.errors import (
 from holdfast.base.retries import Retries
 from holdfast.base.workers import LoopThread
 from holdfast.retrieval.types import Hit
-from holdfast.retrieval.wire import REQUEST_ID, environment_token, parse_answer, request_body, retrieve_url
+from holdfast.retrieval.wire import REQUEST_ID, environment_token, filled, parse_answer, request_body, retrieve_url
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 _CONCURRENT_ATTEMPTS = 64
@@ -37,7 +36,8 @@ class AsyncHTTPRetriever:
     """A retriever behind an address, for `await`. Belongs to the event loop of its first search.
 
     Args:
-        address: such as `http://127.0.0.1:8000`; without a path, `/retrieve` is added.
+        address: such as `http://127.0.0.1:8000`; without a path, `/retrieve` is added. Values of a query are names of
+            environment variables, as in `https://h/find?api_key=$MY_KEY`.
         timeout: seconds for one attempt, from connecting to the last byte.
         retries: attempts after the first.
         backoff: mean seconds before the second attempt; doubles with each further attempt.
@@ -45,7 +45,7 @@ class AsyncHTTPRetriever:
             stays away that long is not waited for again until it has answered.
 
     Raises:
-        ConfigError: the address or `HOLDFAST_TOKEN` is not valid.
+        ConfigError: the address or `HOLDFAST_TOKEN` is not valid, or a variable that the address names is not set.
         MissingExtra: httpx is not installed.
     """
 
@@ -53,7 +53,8 @@ class AsyncHTTPRetriever:
         self, address: str, *, timeout: float = 30.0, retries: int = 2, backoff: float = 0.5, patience: float = 0.0
     ) -> None:
         self.url = retrieve_url(address)
-        self._http = HTTPClient(self.url, secret=environment_token())
+        self._target, values = filled(self.url)
+        self._http = HTTPClient(self.url, secret=environment_token(), hidden=values)
         self._timeout, self._retries = timeout, Retries(retries, backoff=backoff, patience=patience)
         # A search waits for its turn as long as it must; only an attempt that was sent can time out.
         self._turns = asyncio.Semaphore(_CONCURRENT_ATTEMPTS)
@@ -67,7 +68,9 @@ class AsyncHTTPRetriever:
 
     async def _answer(self, body: bytes) -> Answer:
         """The first attempt's answer that needs no retry, or else the last attempt's."""
-        for failures in itertools.count(1):
+        failures = 0
+        while True:
+            failures += 1
             try:
                 answer = await self._attempt(body)
                 self._retries.answered()
@@ -83,7 +86,6 @@ class AsyncHTTPRetriever:
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
-        raise AssertionError("unreachable")
 
     async def _attempt(self, body: bytes) -> Answer:
         request_id = uuid4().hex
@@ -91,7 +93,7 @@ class AsyncHTTPRetriever:
         async with self._turns:
             try:
                 answer = await self._http.exchange(
-                    "POST", self.url, content=body, headers=headers, seconds=self._timeout
+                    "POST", self._target, content=body, headers=headers, seconds=self._timeout
                 )
             except TimeoutError as error:
                 raise RetrieverTimeout(f"{error}; is the retriever overloaded?") from None

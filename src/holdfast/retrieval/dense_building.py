@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +28,10 @@ BLOCK = 4096
 SQ8_CHUNK_ROWS = 4_096
 _TRAINING_ROWS = 65_536
 _FLAT = (b"IxFI", b"IxF2", b"IxFl")
+_INDEX = re.compile(rb"(?:IH|INS|IP|Iv|Iw|Ix)\w+", re.ASCII)
+"""How faiss begins its files."""
+_KINDS = {b"IH": "HNSW", b"Iv": "IVF", b"Iw": "IVF"}
+_NUMPY = b"\x93NUMPY"
 _FLAT_HEAD = 45  # kind 4, dimensions 4, count 8, two dummies 16, trained 1, metric 4, number of floats 8
 _PASSAGES_CHECKED = 4
 _SAME_VECTOR = 0.99  # cosine
@@ -132,17 +137,31 @@ def open_vectors(path: Path, count: int, dimensions: int) -> NDArray[Any]:
     """Precomputed vectors [count, dimensions], memory-mapped.
 
     Reads a flat faiss index such as Search-R1's `e5_Flat.index`, a `.npy` file of float32 or float16, or raw float32
-    as Search-R1's index builder leaves it (`.memmap`). Raises `DataError` for another shape.
+    as Search-R1's index builder leaves it (`.memmap`). Raises `DataError` for another kind of index and another shape.
     """
     try:
-        if path.suffix == ".npy":
+        with open(path, "rb") as file:
+            head = file.read(len(_NUMPY))
+        if head[:4] not in _FLAT and _INDEX.fullmatch(head[:4]):
+            raise ValueError(
+                f"it is a faiss index of kind {_KINDS.get(head[:2], head[:4].decode())}. If that keeps whole vectors, "
+                "numpy.save('vectors.npy', index.reconstruct_n()) makes a file of them, for IVF after "
+                "index.make_direct_map()"
+            )
+        if head == _NUMPY:
             vectors: NDArray[Any] = np.load(path, mmap_mode="r")
+        elif path.suffix == ".npy":
+            raise ValueError("it does not begin as numpy writes it")
         else:
-            with open(path, "rb") as file:
-                offset = _FLAT_HEAD if file.read(4) in _FLAT else 0
+            offset = _FLAT_HEAD if head[:4] in _FLAT else 0
+            if (size := path.stat().st_size - offset) % (4 * dimensions) or size < 4 * dimensions:
+                raise ValueError(f"it has {size} bytes, and each vector of float32 takes {4 * dimensions}")
             vectors = np.memmap(path, np.float32, "r", offset).reshape(-1, dimensions)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as vectors of {dimensions} numbers: {error}") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(
+            f"{path} cannot be read as vectors of {dimensions} numbers: {getattr(error, 'strerror', None) or error}. "
+            "Needed is a .npy file, a flat faiss index or raw float32 (.memmap)"
+        ) from error
     if vectors.shape != (count, dimensions) or vectors.dtype not in (np.float32, np.float16):
         raise DataError(
             f"{path} holds {vectors.dtype} of shape {list(vectors.shape)}; needed are float32 or float16 of "
@@ -181,4 +200,5 @@ def write_sq8(vectors: NDArray[np.float16], path: Path, progress: Progress) -> N
     for first in range(0, count, SQ8_CHUNK_ROWS):
         index.add(vectors[first : first + SQ8_CHUNK_ROWS].astype(np.float32))
         progress.advance(min(first + SQ8_CHUNK_ROWS, count))
-    faiss.write_index(index, str(path))
+    with open(path, "wb") as file:  # faiss itself would raise a `RuntimeError` where the disk is full
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))

@@ -6,15 +6,17 @@ Their title is the path of headings above them. The work is linear in the size o
 
 from __future__ import annotations
 
+import codecs
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
-from typing import Any
 
+from holdfast.base.answers import shown, whole_characters
 from holdfast.base.errors import DataError
+from holdfast.base.files import size_text
 from holdfast.base.jsonl import Judge, Skipped
 from holdfast.base.scoring import UNSPACED
 from holdfast.retrieval.types import Document
@@ -22,6 +24,12 @@ from holdfast.retrieval.types import Document
 WORDS = 100
 """The most words of a passage cut from a file, as in Search-R1's corpus: three fit into 500 tokens. Two characters of a
 text without blanks between words count as one."""
+MOST_BYTES = 2**28
+"""The largest file that is read."""
+_LONGEST_WORD = 1000
+"""Characters. What is longer, such as a picture in base64, is cut like words."""
+_LONGEST_HEADING = 200
+"""Characters. Each passage below repeats them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,48 +49,73 @@ class _Unreadable(Exception):
     """Why a file is not read."""
 
 
+Reader = Callable[[bytes, str], Blocks]
+
+
 def folder_passages(folder: Path, *, on_skip: Callable[[Skipped], None], replace: bool = False) -> Iterator[Document]:
     """Passages of at most `WORDS` words. The id is `path#n`. The title is the path of headings, from one of level 1 or
     the file's name down.
 
-    Names that begin with a dot are left out. A file of another type, and one without a paragraph, is reported as
-    skipped. So is one that is not UTF-8, which `replace` reads with U+FFFD. Raises `DataError` for a folder without
-    files of these types, or when more than half of them cannot be read.
+    Names that begin with a dot are left out. What cannot be read is reported as skipped, with the reason: a file of
+    another type, a link out of the folder, a file without a paragraph, whatever its reader raises. So is one that is
+    not UTF-8, which `replace` reads with U+FFFD where they are few. Raises `DataError` for a folder without files of
+    these types, or when more than half of them cannot be read.
     """
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
+
+    def skipped(path: Path, reason: str) -> Skipped:
+        return Skipped(path=whole_characters(str(path)), line=None, field="file", reason=reason)
+
+    root, files = folder.resolve(), []
+    for path in sorted(folder.rglob("*")):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+            on_skip(skipped(path, "is a link out of the folder"))
+        elif path.is_file():
+            files.append(path)
     if not any(path.suffix.lower() in READERS for path in files):
         raise DataError(
-            f"{folder} contains no {', '.join(READERS)} file; name a folder that does, or a file of passages, such as "
-            "JSON lines"
+            f"{folder} contains no {', '.join(READERS)} file (links out of it are not followed); name a folder that "
+            "does, or a file of passages, such as JSON lines"
         )
     judge = Judge(str(folder), "file", on_skip, "files of text")
     for path in files:
-        name = path.relative_to(folder).as_posix()
-        skipped = partial(Skipped, path=str(path), line=None, field="file")
-        reader = READERS.get(path.suffix.lower())
+        name, part, reader = path.relative_to(folder).as_posix(), 0, READERS.get(path.suffix.lower())
         if reader is None:
-            on_skip(skipped(reason=f"{path.suffix.lower() or 'a name without an ending'} is not read"))
+            on_skip(skipped(path, f"{path.suffix.lower() or 'a name without an ending'} is not read"))
             continue
         try:
-            blocks = list(reader(path.read_bytes(), "replace" if replace else "strict"))
-        except UnicodeDecodeError as error:
-            judge.report(skipped(reason=f"is not UTF-8 at byte {error.start + 1}"))
+            if name != whole_characters(name):
+                raise _Unreadable("has a name that is not UTF-8; rename it")
+            blocks = _blocks(path, reader, replace)
+        except _Unreadable as error:
+            judge.report(skipped(path, str(error)))
             continue
-        except (OSError, _Unreadable) as error:
-            why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-            judge.report(skipped(reason=why))
-            continue
-        part = 0
         for part, (title, passage) in enumerate(cut(iter(blocks), path.stem), start=1):
             yield Document(f"{name}#{part}", f"{title}\n{passage}")
         judge.good += part > 0
         if not part:
-            on_skip(skipped(reason="has no paragraph"))
+            on_skip(skipped(path, "has no paragraph"))
     judge.verdict()
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+def _blocks(path: Path, reader: Reader, replace: bool) -> list[Block]:
+    """The blocks of a file. Raises `_Unreadable` for whatever the file system or the reader raises."""
+    try:
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise _Unreadable(f"has {size_text(size)}; a file may have {size_text(MOST_BYTES)}: split it")
+        return list(reader(path.read_bytes(), "replace" if replace else "strict"))
+    except UnicodeDecodeError as error:
+        raise _Unreadable(
+            f"is not {error.encoding.upper()} at byte {error.start + 1}; convert it, as by `iconv -f CP1252 -t UTF-8`, "
+            "or build the index with --replace-invalid"
+        ) from None
+    except _Unreadable:
+        raise
+    except OSError as error:
+        raise _Unreadable(f"cannot be read: {error.strerror}") from None
+    except Exception as error:  # one file must not end the reading of a folder
+        raise _Unreadable(f"cannot be read ({type(error).__name__}: {shown(str(error))})") from error
 
 
 # ---- passages of blocks
@@ -109,10 +142,10 @@ def cut(blocks: Blocks, name: str) -> Iterator[tuple[str, str]]:
                 yield passage()
             words, size = [], 0
             if not block.level:  # of `orsa-lake` and `Orsa Lake` the one that was written to be read
-                path[-1] = (path[-1][0], text)
+                path[-1] = (path[-1][0], text[:_LONGEST_HEADING])
             elif text:
-                level = 0 if block.level in (_NAME, 1) else block.level
-                path = [*((at, above) for at, above in path if at < level), (level, text)]
+                level = 0 if block.level in (_NAME, 1) else min(block.level, 6)
+                path = [*((at, above) for at, above in path if at < level), (level, text[:_LONGEST_HEADING])]
             continue
         pieces, sizes = _pieces(text)
         if words and size + sum(sizes) > 2 * WORDS:
@@ -129,28 +162,27 @@ def cut(blocks: Blocks, name: str) -> Iterator[tuple[str, str]]:
         yield passage()
 
 
-_PIECE = re.compile(rf"[{UNSPACED}]\s*|[^\s{UNSPACED}]+\s*")
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_PIECE = re.compile(rf"[{UNSPACED}]\s*|[^\s{UNSPACED}]{{1,{_LONGEST_WORD}}}\s*")
 
 
 def _pieces(text: str) -> tuple[list[str], list[int]]:
     """A paragraph in words with what follows them, and their sizes in half words."""
-    if not re.search(f"[{UNSPACED}]", text):
-        words = [f"{word} " for word in text.split(" ")]
-        return words, [2] * len(words)
+    words = text.split(" ")
+    if max(map(len, words)) <= _LONGEST_WORD and (text.isascii() or not _UNSPACED.search(text)):
+        return [f"{word} " for word in words], [2] * len(words)
     pieces = _PIECE.findall(text)
-    return pieces, [1 if re.match(f"[{UNSPACED}]", piece) else 2 for piece in pieces]
+    return pieces, [1 if _UNSPACED.match(piece) else 2 for piece in pieces]
 
 
 def _letters(title: str) -> str:
     return re.sub(r"[\W_]+", "", title.lower())
 
 
-# ---- readers: bytes of a file to blocks
+# ---- readers: bytes of a file to blocks. Each looks at a character a bounded number of times, whatever the file holds.
 
-_FRONT = re.compile(r"\A---\n(.*?\n)---\n", re.S)
-_FRONT_TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.M)
-_HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*\s*$")
-_RULE = re.compile(r"^([!-/:-@\[-`{-~])\1{2,}\s*$")
+_FRONT = re.compile(r"---\n(.*?\n)---\n", re.S)
+_RULE = re.compile(r"([!-/:-@\[-`{-~])\1{2,}\s*$")
 """A line of one repeated sign, which underlines a heading of reStructuredText."""
 
 
@@ -160,29 +192,30 @@ def marked(text: str) -> Blocks:
     text = text.replace("\r\n", "\n")
     if front := _FRONT.match(text):
         text = text[front.end() :]
-        if title := _FRONT_TITLE.search(front[1]):
-            yield Block(title[2], _NAME)
+        titles = (line.removeprefix("title:").strip() for line in front[1].split("\n") if line.startswith("title:"))
+        if title := next(filter(None, titles), ""):
+            yield Block(title[1:-1] if len(title) > 2 and title[0] == title[-1] in "'\"" else title, _NAME)
     paragraph: list[str] = []
     fence = ""
     for line in [*text.split("\n"), ""]:
-        bare = line.lstrip()
+        bare = line.strip()
         if fence:
             fence = "" if bare.startswith(fence) else fence
             paragraph.append(line)
             continue
         if bare.startswith(("```", "~~~")):
             fence = bare[:3]
-        heading = None if fence else _HEADING.match(line)
-        underlined = len(paragraph) == 1 and re.fullmatch(r"(=+|-{2,})\s*", line)
-        if underlined:
+        if len(paragraph) == 1 and line[:1] in ("=", "-") and len(bare) > (line[0] == "-") and not bare.strip(line[0]):
             yield Block(paragraph[0].strip(), 1 if line[0] == "=" else 2)
             paragraph = []
             continue
-        if paragraph and (heading or not bare):
+        level = len(line) - len(line.lstrip("#"))
+        is_heading = 0 < level < 7 and line[level : level + 1].isspace()
+        if paragraph and (is_heading or not bare):
             yield Block("\n".join(paragraph))
             paragraph = []
-        if heading:
-            yield Block(heading[2].strip(), len(heading[1]))
+        if is_heading:
+            yield Block(re.sub(r"(?:^|\s)#+$", "", line[level:].strip()), level)
         elif bare:
             paragraph.append(line)
     if paragraph:  # of a fence that is not closed
@@ -212,70 +245,114 @@ def restructured(text: str) -> Blocks:
             paragraph, above = [], ""
 
 
-_CHARSET = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)", re.I)
+_MARKUP = re.compile(
+    r"<(?:(/?)([a-z][^\s/>]*)(?:[^>=]+|=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'>][^\s>]*)?){0,1000}>?"
+    r"|!--(?:-?>|[\s\S]*?(?:--!?>|\Z))|[!?/][^>]*>?)",
+    re.I,
+)
+"""A tag with its attributes, a comment or a declaration. What does not end is cut instead of read again from the next
+`<`, and every part takes the first way that fits: so the work is linear."""
+_SCRIPTS = {tag: re.compile(rf"</{tag}(?=[\s/>])[^>]*>?", re.I) for tag in ("script", "style")}
+"""Their ends: between is no markup."""
+_BARS = frozenset({"nav", "footer"})
+_UNSEEN = frozenset({"noscript", "template", "svg", "button", "select", *_BARS})
 _INLINE = frozenset([
     *("a", "abbr", "b", "bdi", "bdo", "cite", "code", "data", "del", "dfn", "em", "font", "i", "img", "ins", "kbd"),
     *("mark", "q", "s", "samp", "small", "span", "strong", "sub", "sup", "time", "tt", "u", "var", "wbr"),
+    *(_UNSEEN - _BARS),
 ])  # fmt: skip
-_UNSEEN = frozenset({"script", "style", "noscript", "template", "svg", "nav", "footer", "button", "select"})
-_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_LEVELS = {"title": _NAME, **{f"h{level}": level for level in range(1, 7)}}
 
 
-class _Page(HTMLParser):
-    """Blocks of a page. Every tag that is not inline ends a paragraph."""
+def page(text: str) -> Blocks:
+    """Blocks of HTML. Every tag that is not inline ends a paragraph.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks: list[Block] = []
-        self._text: list[str] = []
-        self._level = 0
-        self._unseen: list[str] = []
+    >>> list(page("<h1>Orsa &amp; lake</h1><nav>Menu</nav>A <b>cold</b> lake.<p>Deep."))
+    [Block(text='Orsa & lake', level=1), Block(text='A cold lake.', level=0), Block(text='Deep.', level=0)]
+    """
+    words: list[str] = []
+    level = place = depth = 0
+    unseen = ""  # the outermost element that is not shown, open `depth` times
+    while place < len(text):
+        mark = _MARKUP.search(text, place)
+        if not depth:
+            words.append(unescape(text[place : mark.start() if mark else len(text)]))
+        if mark is None:
+            break
+        place, tag, closes = mark.end(), (mark[2] or "").lower(), bool(mark[1])
+        opens = not closes and not mark[0].endswith("/>")
+        if tag in _SCRIPTS:
+            if opens:
+                end = _SCRIPTS[tag].search(text, place)
+                place = end.end() if end else len(text)
+        elif depth:
+            depth += (tag == unseen) * (opens - closes)
+        else:
+            if tag and tag not in _INLINE:
+                yield from _block(words, level)
+                words, level = [], 0 if closes else _LEVELS.get(tag, 0)
+            if opens and tag in _UNSEEN:
+                unseen, depth = tag, 1
+    yield from _block(words, level)
 
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag in _UNSEEN:
-            self._unseen.append(tag)
-        elif tag not in _INLINE:
-            self.end_block()
-            self._level = _NAME if tag == "title" else _HEADINGS.get(tag, 0)
 
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self._unseen:
-            while self._unseen.pop() != tag:
-                pass
-        elif tag not in _INLINE:
-            self.end_block()
+def _block(parts: list[str], level: int) -> Blocks:
+    if text := " ".join("".join(parts).split()):
+        yield Block(text, level)
 
-    def handle_data(self, data: str) -> None:
-        if not self._unseen:
-            self._text.append(data)
 
-    def end_block(self) -> None:
-        """What was read since the last block is one."""
-        text = " ".join("".join(self._text).split())
-        if text:
-            self.blocks.append(Block(text, self._level))
-        self._text, self._level = [], 0
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""First bytes of a text -> its encoding. UTF-16's begin UTF-32's."""
+_MOST_BAD = 0.1
+"""Of a file: zero bytes, or characters that would be replaced."""
+_CHARSET = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)", re.I)
+_CHARSETS = re.compile(
+    r"ascii|utf-8|iso8859-\d+|cp\d+|gb\w+|big5\w*|(euc|shift|iso2022)_\w+|koi8-\w|mac-\w+|tis-620|hz"
+)
+"""What a page may name: encodings of text, as Python calls them. Others escape, compress or are slow."""
+
+
+def _decoded(data: bytes, errors: str, encoding: str = "utf-8-sig") -> str:
+    """The text of a file. Raises `UnicodeDecodeError`, and `_Unreadable` for bytes that are no text."""
+    mark = next((mark for mark in _MARKS if data.startswith(mark)), None)
+    if mark is None and data.count(0) > _MOST_BAD * len(data):
+        raise _Unreadable("is no text, or UTF-16 without its mark; save it as UTF-8")
+    encoding = encoding if mark is None else _MARKS[mark]
+    text = data.decode(encoding, errors)
+    if errors == "replace" and (replaced := text.count("\ufffd")) > _MOST_BAD * len(text):
+        raise _Unreadable(
+            f"is not {encoding.removesuffix('-sig').upper()}: of its {len(text)} characters {replaced} would be "
+            "replaced; convert it, as by `iconv -f GB18030 -t UTF-8`"
+        )
+    return text
 
 
 def _markdown(data: bytes, errors: str) -> Blocks:
-    return marked(data.decode("utf-8-sig", errors))
+    return marked(_decoded(data, errors))
 
 
 def _rst(data: bytes, errors: str) -> Blocks:
-    return restructured(data.decode("utf-8-sig", errors))
+    return restructured(_decoded(data, errors))
 
 
 def _html(data: bytes, errors: str) -> Blocks:
-    charset = _CHARSET.search(data, 0, 4096)
+    if not (named := _CHARSET.search(data, 0, 4096)):
+        return page(_decoded(data, errors))
+    charset = named[1].decode()
     try:
-        text = data.decode(charset[1].decode() if charset else "utf-8-sig", errors)
+        encoding = codecs.lookup(charset).name
     except LookupError:
-        raise _Unreadable(f"names the encoding {charset[1].decode() if charset else ''}, which there is not") from None
-    page = _Page()
-    page.feed(text)
-    page.close()
-    page.end_block()
-    return iter(page.blocks)
+        raise _Unreadable(f"names the encoding {charset}, which there is not") from None
+    if encoding.startswith("utf-16"):  # whoever could read the name read bytes
+        encoding = "utf-8"
+    if not _CHARSETS.fullmatch(encoding):
+        raise _Unreadable(f"names the encoding {charset}, in which no page is written")
+    return page(_decoded(data, errors, "utf-8-sig" if encoding == "utf-8" else encoding))
 
 
 def _pdf(data: bytes, errors: str) -> Blocks:
@@ -299,7 +376,7 @@ def _pdf(data: bytes, errors: str) -> Blocks:
     return iter(blocks)
 
 
-READERS: dict[str, Callable[[bytes, str], Blocks]] = {
+READERS: dict[str, Reader] = {
     **dict.fromkeys((".md", ".markdown", ".txt"), _markdown),
     ".rst": _rst,
     **dict.fromkeys((".html", ".htm"), _html),

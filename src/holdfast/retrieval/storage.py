@@ -121,7 +121,8 @@ def _own_checksum(manifest: Mapping[str, Any]) -> int:
 
 def write_array(path: Path, values: NDArray[Any]) -> None:
     """Write an array as raw numbers, of the type that the suffix names: `.f4` for float32, `.i8` for int64, …"""
-    values.astype(path.suffix[1:]).tofile(path)
+    # Not `tofile`, which does not say why it failed.
+    path.write_bytes(np.ascontiguousarray(values, path.suffix[1:]).data)
 
 
 def mapped(path: Path) -> NDArray[Any]:

@@ -14,29 +14,53 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
-from holdfast.base.answers import Answer, address_parts, secret_in, whole_characters
-from holdfast.base.errors import RetrieverGarbled, RetrieverRefused
+from holdfast.base.answers import Answer, address_parts, secret_in, shown, whole_characters
+from holdfast.base.errors import ConfigError, RetrieverGarbled, RetrieverRefused
 from holdfast.retrieval.types import Document, Hit
 
 TOKEN = "HOLDFAST_TOKEN"
 REQUEST_ID = "holdfast-request"
 """The header that says which request an answer belongs to. In lower case, as in ASGI."""
 _MOST_CHARACTERS = 2**16  # of a passage that are kept: no observation shows more, and each may become a token
+_VARIABLE = re.compile(r"=\$([A-Za-z_]\w*)")
+_QUERY = re.compile(rf"[\w.~-]+{_VARIABLE.pattern}(&[\w.~-]+{_VARIABLE.pattern})*", re.ASCII)
 
 
 def retrieve_url(address: str) -> str:
-    """The URL to post to: `/retrieve` is added to an address without a path.
+    """The URL to post to: `/retrieve` is added to an address without a path. Values of its query stay the names of
+    environment variables, because a run writes its address down; `filled` puts them in.
 
-    >>> retrieve_url("http://10.0.0.5:8000")
-    'http://10.0.0.5:8000/retrieve'
+    >>> retrieve_url("http://10.0.0.5:8000"), retrieve_url("https://h/find?api_key=$MY_KEY")
+    ('http://10.0.0.5:8000/retrieve', 'https://h/find?api_key=$MY_KEY')
 
-    Raises `ConfigError` as `address_parts` does.
+    Raises `ConfigError` as `address_parts` does, and for any other query, which it does not repeat.
     """
     parts = address_parts(address, of="a retriever", example="http://127.0.0.1:8000/retrieve", key=TOKEN)
-    return address if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/retrieve"
+    base, mark, query = address.partition("?")
+    if "#" in address or (mark and not _QUERY.fullmatch(query)):
+        raise ConfigError(
+            f"the address of a retriever, {shown(re.sub('[?#].*', '', address))!r}, has a query in it. That may be a "
+            "key, and a run writes its address down. Put each value into an environment variable, and write its name: "
+            "?api_key=$MY_KEY"
+        )
+    return f"{base if parts.path.strip('/') else f'{parts.scheme}://{parts.netloc}/retrieve'}{mark}{query}"
+
+
+def filled(url: str) -> tuple[str, list[str]]:
+    """(A `retrieve_url` with the values of its variables, these values). Raises `ConfigError` for one without value."""
+    base, mark, query = url.partition("?")
+    values: dict[str, str] = {}
+    for name in _VARIABLE.findall(query):
+        if (value := secret_in(name)) is None:
+            raise ConfigError(f"{name}, which the address of the retriever names, is not set; export it")
+        values[name] = value
+    query = _VARIABLE.sub(lambda variable: f"={quote(values[variable[1]], safe='')}", query)
+    return f"{base}{mark}{query}", list(values.values())
 
 
 def environment_token() -> str | None:

@@ -24,6 +24,7 @@ from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.jsonl import Skipped, Skips
+from holdfast.base.retries import PATIENCE, Retries
 from holdfast.data import factbook
 from holdfast.data.files import joined, read_questions
 from holdfast.data.questions import Example, hold_out
@@ -150,7 +151,8 @@ def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = 
     config = load_recipe(run_dir)
     folder = model_folder(Path(run_dir), checkpoint)
     language_model = load_model(config.model, folder, pick_device(config.run.device))
-    return make_agent(config, language_model, load_retriever(config)).evaluated(greedy=greedy)
+    agent = make_agent(config, language_model, load_retriever(config)).evaluated(greedy=greedy)
+    return replace(agent, retries=Retries())  # who asks does not wait for a server as a run does
 
 
 def make_agent(config: Config, language_model: LanguageModel, retriever: Retriever) -> SearchAgent:
@@ -175,6 +177,7 @@ def make_agent(config: Config, language_model: LanguageModel, retriever: Retriev
         retriever=retriever,
         protocol=protocol,
         wrap=partial(lose_searches, probability=failure_rate) if failure_rate else None,
+        retries=Retries(patience=PATIENCE),
     )
 
 

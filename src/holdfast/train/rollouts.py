@@ -13,7 +13,6 @@ from holdfast.agent.rewards import EM, score_trajectory
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group
 from holdfast.base.errors import RolloutError
-from holdfast.base.retries import PATIENCE, Retries
 from holdfast.data.questions import Example
 from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.model.policy import rollout_seed
@@ -41,7 +40,7 @@ def roll_out(
         for k in range(size)
     ]
     stats = RolloutStats()
-    trajectories = agent.run(tasks, retries=Retries(patience=PATIENCE), stats=stats)
+    trajectories = agent.run(tasks, stats=stats)
     failed = [t for t in trajectories if t.status.is_failure]
     if len(failed) > max_failed * len(trajectories):
         raise RolloutError(

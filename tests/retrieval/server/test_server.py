@@ -25,7 +25,7 @@ from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
-from holdfast.retrieval.server import serve
+from holdfast.retrieval.server import formats, serve
 from holdfast.retrieval.server.app import Limits
 
 from ...waiting import wait_for
@@ -135,6 +135,24 @@ def test_an_answer_of_long_passages_is_limited(served: Any, index: Any) -> None:
     assert answer.status_code == 413 and f"the answer is longer than {length - 1} bytes" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/retrieve", {"queries": ["lake"] * 1000}),
+        ("/retrieve", {"queries": ["lake"] * 1000, "return_scores": True}),
+        ("/batch_search", {"query": ["lake"] * 1000}),
+    ],
+)
+def test_an_answer_is_measured_while_it_is_built(
+    served: Any, index: Any, monkeypatch: pytest.MonkeyPatch, path: str, body: Any
+) -> None:
+    read: list[int] = []
+    as_json = formats.as_json
+    monkeypatch.setattr(formats, "as_json", lambda documents, row: (read.append(row), as_json(documents, row))[1])
+    assert post(served, index, path, body, limits=Limits(answer=1000)).status_code == 413
+    assert 10 < len(read) < 30  # of 3000 passages
+
+
 @pytest.mark.parametrize("token", [None, "secret"])
 def test_the_id_of_a_request_is_sent_back(served: Any, index: Any, token: str | None) -> None:
     async def talk(client: Any) -> list[str | None]:
@@ -163,10 +181,38 @@ def test_one_bad_query_fails_alone(served: Any, index: Any) -> None:
 @pytest.mark.parametrize("query", ["", "  ", "?!", "漢字", "\ud800", 'quote " and \\ and \x00'])
 def test_any_text_is_a_query(served: Any, index: Any, query: str) -> None:
     answer = post(served, index, "/retrieve", {"queries": [query, "lake"]})
-    if query == "\ud800":  # half a character, which no UTF-8 can hold
-        assert answer.status_code == 422
-    else:
-        assert [len(hits) for hits in answer.json()["result"]] == [0, 3]
+    assert [len(hits) for hits in answer.json()["result"]] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        (r"lake \ud800", True),
+        (r"\uDC00lake\ud83d", True),
+        (r"\ud83d\ude00 lake", True),
+        (r"\\ud800lake", False),  # a backslash, and a word
+        (r"\\\ud800lake", True),
+        (r"l\u0061ke\ud800\n", True),
+    ],
+)
+def test_half_a_character_costs_no_query(served: Any, index: Any, query: str, found: bool) -> None:
+    answer = post(served, index, "/retrieve", f'{{"queries": ["{query}", "lake"]}}'.encode())
+    assert [bool(hits) for hits in answer.json()["result"]] == [found, True]
+
+
+@pytest.mark.parametrize("name", ["topk", "top_k", "k", "top_n"])
+@pytest.mark.parametrize("path", ["/retrieve", "/search"])
+def test_the_number_of_passages_by_any_of_its_names(served: Any, index: Any, path: str, name: str) -> None:
+    answer = post(served, index, path, {"query": "lake", name: 1}).json()
+    assert len(answer["result"][0] if path == "/retrieve" else answer) == 1
+    refusal = post(served, index, path, {"query": "lake", name: -1})
+    assert refusal.status_code == 422 and "greater than or equal to" in refusal.text
+
+
+def test_an_unknown_path_names_the_paths(served: Any, index: Any) -> None:
+    answer = post(served, index, "/retreive", {"query": "lake"})
+    assert answer.status_code == 404
+    assert answer.json()["detail"].startswith("there is no /retreive; the paths are POST /retrieve, ")
 
 
 def test_the_token_is_asked_for_where_something_is_to_be_had(served: Any, index: Any) -> None:
@@ -310,6 +356,7 @@ def test_a_token_from_the_environment(
 
 def test_without_the_extra_it_says_what_to_install(index_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "holdfast.retrieval.server.connections", raising=False)
     with pytest.raises(MissingExtra, match=r"uvicorn is not installed. Run: pip install 'holdfast-rl\[server\]'"):
         serve(index_folder, port=0)
 

@@ -41,9 +41,8 @@ def serve(
         ConfigError: the address is not available.
     """
     try:
-        import uvicorn
-
         from holdfast.retrieval.server.app import make_app
+        from holdfast.retrieval.server.connections import Server
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "fastapi", "server") from error
     listener = _bind(host, port)  # before the index, which may take a while to open
@@ -54,25 +53,15 @@ def serve(
         # Who has the token may call by any name. Where other machines can call, names are not known.
         local = host if token is None and ip_address(listener.getsockname()[0]).is_loopback else None
         app = make_app(retriever, topk=topk, token=token, local=local, batching=batching, cache=cache)
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            backlog=2048,
-            timeout_keep_alive=75,  # longer than clients keep a connection they do not use
-            timeout_graceful_shutdown=60,  # seconds for accepted requests after a signal
-        )
 
-        class Server(uvicorn.Server):
-            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-                await super().startup(sockets)
-                name, bound = listener.getsockname()[:2]
-                on_ready(f"http://{f'[{name}]' if ':' in name else name}:{bound}")
+        def announce() -> None:
+            name, bound = listener.getsockname()[:2]
+            on_ready(f"http://{f'[{name}]' if ':' in name else name}:{bound}")
 
         # uvicorn shuts down on these, and then raises them again for the handlers that were set before.
         handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            Server(config).run(sockets=[listener])
+            Server(app, listener, announce).run(sockets=[listener])
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from urllib.parse import urlsplit
 from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from holdfast import __version__
-from holdfast.base.answers import MOST_BYTES
+from holdfast.base.answers import MOST_BYTES, shown
 from holdfast.retrieval.server import formats
 from holdfast.retrieval.server.batching import Batcher, Batching, Overloaded, QueryCache
 from holdfast.retrieval.server.metrics import Metrics
@@ -151,6 +153,11 @@ def make_app(
         """For Prometheus."""
         return Response(metrics.text(), media_type=metrics.content_type)
 
+    @app.exception_handler(404)
+    async def nothing_here(request: Request, _: Exception) -> Response:
+        paths = "POST /retrieve, /search and /batch_search, and GET /health, /ready, /metrics and /docs"
+        return JSONResponse({"detail": f"there is no {shown(request.url.path)}; the paths are {paths}"}, 404)
+
     paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
     app.add_middleware(_Middleware, metrics=metrics, token=token, local=local, paths=paths)
     return app
@@ -220,10 +227,18 @@ async def _read(request: Request, kind: type[Body], most: int) -> Body:
     except ClientDisconnect:
         raise HTTPException(400, "the body broke off") from None
     try:
-        return kind.model_validate_json(bytes(body))
+        return kind.model_validate_json(_ESCAPES.sub(_whole, body) if b"\\u" in body else body)
     except ValidationError as error:
         problems = [{"field": ".".join(map(str, e["loc"])), "problem": e["msg"]} for e in error.errors()[:5]]
         raise HTTPException(422, problems) from None
+
+
+_ESCAPES = re.compile(rb"\\(?:u(d[89ab][\da-f]{2}\\ud[c-f][\da-f]{2})|u(d[89a-f][\da-f]{2})|.)", re.I | re.S)
+
+
+def _whole(escape: re.Match[bytes]) -> bytes:
+    """An escape of a JSON text, `?` for half of a surrogate pair: it must not cost the other queries their answers."""
+    return b"?" if escape[2] else escape[0]
 
 
 def _body_schema(kind: type[BaseModel]) -> dict[str, Any]:
@@ -231,10 +246,13 @@ def _body_schema(kind: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": kind.model_json_schema()}}}}
 
 
-def _answer(body: bytes, most: int) -> Response:
-    if len(body) > most:
-        raise HTTPException(413, f"the answer is longer than {most} bytes; ask for fewer passages at once")
-    return _json(body)
+def _answer(parts: formats.Parts, most: int) -> Response:
+    body = bytearray()
+    for part in parts:
+        body += part
+        if len(body) > most:
+            raise HTTPException(413, f"the answer is longer than {most} bytes; ask for fewer passages at once")
+    return _json(bytes(body))
 
 
 def _json(body: bytes, status: int = 200) -> Response:
