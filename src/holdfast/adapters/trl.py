@@ -26,9 +26,9 @@ from holdfast.adapters.trl_async import NAME, OLDEST, AsyncMixin
 from holdfast.adapters.trl_mask import MaskMixin
 from holdfast.adapters.trl_nthr import NthrMixin
 from holdfast.adapters.trl_penalty import PenaltyMixin, Settings
+from holdfast.adapters.trl_watch import warn
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.host import between
-from holdfast.hosts.trl import TRL as HOST
+from holdfast.base.tested import TESTED, between, newer_than_tested
 from holdfast.methods.custom_penalty import try_out
 from holdfast.methods.penalties import LLDS, NLL, PENALTIES, SAPO, Penalty
 
@@ -68,15 +68,20 @@ def with_penalties(
         A class to use in place of the given one: same arguments, same checkpoints.
 
     Raises:
-        ConfigError: the class or the penalty is of another kind, or the installed TRL is too old. When the trainer is
+        ConfigError: the class or the penalty is of another kind, or the installed TRL is too old (a newer one than the
+            tests know is a warning). When the trainer is
             constructed: a schedule under which the penalty is always zero, an unknown loss type, or a sampler whose
             mask cannot be recomputed.
     """
     from trl import GRPOTrainer
 
     installed = version("trl")
-    if not HOST.works_with(installed):
-        raise ConfigError(f"trl {installed} is installed, but this adapter needs {HOST.versions_text}: {_INSTALL}")
+    if not TESTED["trl"].works_with(installed):
+        raise ConfigError(
+            f"trl {installed} is installed, but this adapter needs {TESTED['trl'].oldest} or newer: {_INSTALL}"
+        )
+    if newer := newer_than_tested("trl", installed):
+        warn(newer)
     is_async = isinstance(trainer_class, type) and any(base.__name__ == NAME for base in trainer_class.__mro__)
     if not is_async and not (isinstance(trainer_class, type) and issubclass(trainer_class, GRPOTrainer)):
         given = f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r})"

@@ -328,8 +328,6 @@ def _differences(recipe: Any) -> Iterator[str]:
 TRL = Host(
     id="trl",
     title="TRL",
-    versions=((1, 15), (2, 0)),
-    versions_text="1.15 or newer, below 2",
     series=SERIES,
     more=(
         Name("sample/staleness_mean", "rollout/staleness"),

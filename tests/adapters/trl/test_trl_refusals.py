@@ -93,11 +93,19 @@ def test_what_with_penalties_refuses(trainer_class: Any, penalty: Any, settings:
         with_penalties(trainer_class, penalty, **settings)
 
 
-@pytest.mark.parametrize("installed", ["1.14.0", "2.0.0"])
-def test_another_trl(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
-    monkeypatch.setattr(adapter, "version", lambda name: installed)
-    with pytest.raises(ConfigError, match=rf"trl {installed} is installed, but .* pip install 'holdfast-rl\[trl\]'"):
+def test_an_older_trl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "version", lambda name: "1.14.0")
+    with pytest.raises(ConfigError, match=r"trl 1.14.0 is installed, but .* pip install 'holdfast-rl\[trl\]'"):
         with_penalties(trl.GRPOTrainer, LLDS())
+
+
+@pytest.mark.parametrize("installed", ["1.16.3", "1.17.0", "2.0.0"])
+def test_a_newer_trl_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, installed: str) -> None:
+    monkeypatch.setattr(adapter, "version", lambda name: installed)
+    with_penalties(trl.GRPOTrainer, LLDS())
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (installed != "1.16.3")
+    assert all(f"trl {installed} is newer than 1.16, the newest" in text for text in told)
 
 
 def em(number: list[int], **_: Any) -> list[float]:
