@@ -80,6 +80,7 @@ def test_a_version_that_is_newer_than_tested_is_noted(
     text = holdfast("doctor", host).stdout
     (package,) = (name for name in versions if name in TESTED and between(versions[name], TESTED[name].untested))
     assert f"ok       note: {package} {versions[package]} is newer than {TESTED[package].newest}, " in text
+    assert ("they may be corrected twice" in text) is (host == "trl")
 
 
 def test_trl_is_told_about_the_schedule_and_the_sampler(holdfast: Run, installed: Callable[..., None]) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.adapters.trl_mask import Trainer, loss_mask, warning
+from holdfast.adapters.trl_mask import Trainer, corrects_itself, loss_mask, warning
 from holdfast.adapters.trl_observe import Observer, action_ids_of, per_token_advantages
 from holdfast.adapters.trl_watch import RewardWatch, replaced_loss, warn
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import ConfigError
+from holdfast.hosts.trl import TWICE
 from holdfast.losses import reduce_loss
 from holdfast.methods.penalties import Penalty
 
@@ -64,10 +65,12 @@ class PenaltyMixin(Trainer):
         """Of the host's forward pass for that loss."""
 
     def _truncation(self) -> str | None:
-        """A warning of a sampler that is truncated while the loss is not."""
+        """A warning of a sampler that is truncated while the loss is not, or that may be corrected for twice."""
+        corrected = corrects_itself(self.args)
         if self.holdfast_settings.mask_logprobs:
-            return None
-        return warning(self.args, "Pass with_penalties(..., mask_logprobs=True), with top_k=512 or less")
+            return TWICE if corrected else None
+        remedy = "Pass with_penalties(..., mask_logprobs=True), with top_k=512 or less"
+        return warning(self.args, f"{TWICE}, and top_k=512 or less" if corrected else remedy)
 
     # ---- a rollout batch
 

@@ -138,7 +138,9 @@ def trl() -> Iterator[Line]:
 
     [cyan]holdfast doctor trl[/cyan]
     """
-    _supported("trl", _INSTALL_TRL)
+    from holdfast.hosts.trl import CORRECTS, TWICE
+
+    installed = _supported("trl", _INSTALL_TRL)
     yield from _versions("trl", "transformers")
     yield True, _TRL_SCHEDULE
     yield (
@@ -146,6 +148,8 @@ def trl() -> Iterator[Line]:
         "if top_p, top_k or min_p truncates the sampler: set top_k=512 or less, and pass with_penalties(..., "
         "mask_logprobs=True), or the loss will move probability to tokens that are never sampled",
     )
+    if between(installed, CORRECTS):
+        yield True, f"note: {TWICE}"
 
 
 @_command("verl")

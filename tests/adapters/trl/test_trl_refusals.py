@@ -19,8 +19,9 @@ from torch import Tensor
 from transformers import Trainer
 
 import holdfast.adapters.trl as adapter
-from holdfast.adapters import trl_unsloth, trl_watch
+from holdfast.adapters import trl_mask, trl_unsloth, trl_watch
 from holdfast.adapters.trl import LLDS, SAPO, with_penalties
+from holdfast.adapters.trl_penalty import PenaltyMixin
 from holdfast.adapters.trl_watch import RewardWatch
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.methods.penalties import Penalty
@@ -52,6 +53,25 @@ def test_a_truncated_sampler_in_unsloth(
     args.use_vllm = vllm
     told = trl_unsloth._UnslothMixin._truncation(SimpleNamespace(args=args))
     assert (told is not None) is warned and "mask_logprobs" not in (told or "")
+
+
+@pytest.mark.parametrize(("installed", "vllm", "twice"), [
+    ("1.17.0", True, True),
+    ("1.17.0", False, False),
+    ("1.16.2", True, False),
+])  # fmt: skip
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_trl_that_corrects_for_truncation_itself(
+    installed: str, vllm: bool, twice: bool, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mask would do it again, so it is advised with TRL's correction off, and with it on it is told."""
+    monkeypatch.setattr(trl_mask, "version", lambda _: installed)
+    args = trl.GRPOConfig(use_cpu=True, bf16=False, top_p=0.9, **{CHECKPOINTING: False})
+    args.use_vllm = vllm
+    settings = SimpleNamespace(mask_logprobs=masked)
+    told = PenaltyMixin._truncation(SimpleNamespace(args=args, holdfast_settings=settings))
+    assert (told is None) is (masked and not twice)
+    assert ("vllm_importance_sampling_correction=False" in (told or "")) is twice
 
 
 @pytest.mark.parametrize("penalty", [LLDS(), SAPO()])
