@@ -3,7 +3,8 @@
     from holdfast.adapters.trl import LLDS, with_penalties
 
     Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0))
-    trainer = Trainer(model, reward_funcs, args=GRPOConfig(..., steps_per_generation=8), train_dataset=questions)
+    args = GRPOConfig(..., steps_per_generation=8, gradient_accumulation_steps=2)  # 8 / 2 = 4 optimizer steps a batch
+    trainer = Trainer(model, reward_funcs, args=args, train_dataset=questions)
 
 With `with_penalties(GRPOTrainer)` and nothing else, loss and gradient stay as they are, bit for bit, and the log
 gains `holdfast/...`: the likelihood of correct and incorrect rollouts, displacement, the importance ratio.
@@ -68,10 +69,9 @@ def with_penalties(
         A class to use in place of the given one: same arguments, same checkpoints.
 
     Raises:
-        ConfigError: the class or the penalty is of another kind, or the installed TRL is too old (a newer one than the
-            tests know is a warning). When the trainer is
-            constructed: a schedule under which the penalty is always zero, an unknown loss type, or a sampler whose
-            mask cannot be recomputed.
+        ConfigError: the class or the penalty is of another kind, or the installed TRL is too old; a newer one than was
+            tested is a warning. When the trainer is constructed: a schedule without an optimizer step, or with a
+            penalty that is always zero, an unknown loss type, or a sampler whose mask cannot be recomputed.
     """
     from trl import GRPOTrainer
 

@@ -135,7 +135,7 @@ def check_mask(args: Any) -> None:
         raise ConfigError(
             f"mask_logprobs=True with beta={args.beta:g}: with one optimizer step per rollout batch, TRL computes "
             "the reference's log-probs first, and the mask would come from the wrong model. Set "
-            f"steps_per_generation={2 * args.gradient_accumulation_steps} or more, or beta=0"
+            f"num_iterations=2, steps_per_generation={2 * args.gradient_accumulation_steps} or more, or beta=0"
         )
 
 

@@ -36,8 +36,9 @@ _INSTALL_PRIME_RL = "Install it as its README says, and holdfast in the same env
 _INSTALL_UNSLOTH = "Run: pip install -U unsloth unsloth_zoo"
 _TRL_SCHEDULE = (
     "optimizer steps per rollout = num_iterations × steps_per_generation / gradient_accumulation_steps. TRL's "
-    "default is 1, but a penalty needs 2 or more: on the first step the policy equals the old one. Set "
-    "GRPOConfig(steps_per_generation=2 * gradient_accumulation_steps) or more"
+    "default is 1, but a penalty needs 2 or more: on the first step the policy equals the old one. To split a rollout "
+    "batch into 4 steps, set steps_per_generation to what gradient_accumulation_steps was, and that to a quarter. "
+    "num_iterations=2 uses every rollout twice instead"
 )
 _DECLARE = (
     "install it again (pip install -e . in a clone), or set VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl for every "
