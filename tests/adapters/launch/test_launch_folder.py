@@ -28,7 +28,7 @@ from holdfast.model.models import MODELS, ORIGIN
 from holdfast.recipe import Config, load
 from holdfast.retrieval.corpus import corpus_hash
 
-from .conftest import SMALL, run_with_fakes
+from .conftest import SMALL, WATCH, run_with_fakes
 
 MakeRecipe = Callable[..., Config]
 Rows = list[dict[str, object]]
@@ -213,6 +213,7 @@ def test_the_command_of_verl_says_the_options_of_the_plan(small: str, tmp_path: 
     changes = ("--run.name", name, "--run.dir", runs, "--track.wandb", "p")
     typed("verl", small, "--out", "it's here", *changes, "--gpus", "2")
     folder = tmp_path / "it's here"
+    assert f"exec python3 {' '.join(WATCH)} -m verl." in (folder / "run.sh").read_text()
     words = run_with_fakes(folder, "python3", "trainer.nnodes=3")
     assert words[:2] == ["-m", "verl.trainer.main_ppo"]
     assert words[-3] == "trainer.nnodes=3", "what is appended comes last, and so wins"
