@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast.adapters.launch.view import in_host as translated
 from holdfast.adapters.launch.view import launch_of
 from holdfast.base.glossary import METRICS
+from holdfast.base.tested import TESTED
 from holdfast.diagnose.codes import CODES
 from holdfast.diagnose.diagnose import logged_by
 from holdfast.diagnose.rules import RULES
@@ -139,12 +140,22 @@ def glossary() -> str:
     return "".join(["| series | meaning |\n|---|---|\n", *rows])
 
 
+# ---- hosts.md
+
+
+def tested() -> str:
+    """The oldest and the newest version of each package with which its adapter was tested."""
+    rows = [f"| `{package}` | {versions.oldest} | {versions.newest} |\n" for package, versions in TESTED.items()]
+    return "".join(["| package | oldest | newest |\n|---|---|---|\n", *rows])
+
+
 # ---- all of them
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "codes.md": {"table": decidable, "codes": lambda: "\n".join(map(section, CODES))},
     "methods.md": {"methods": methods},
     "metrics.md": {"glossary": glossary},
+    "hosts.md": {"tested": tested},
 }
 """Page -> its parts."""
 

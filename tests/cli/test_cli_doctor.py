@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.base.tested import TESTED, between
 from holdfast.cli import doctor
 
 Run = Callable[..., Any]
@@ -22,7 +23,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """installed(verl="0.9.1"): these hosts and versions, and no others."""
 
     def pretend(*, plugin: bool = True, **versions: str) -> None:
-        monkeypatch.setattr(doctor, "_version", versions.get)
+        monkeypatch.setattr(doctor, "installed_version", versions.get)
         monkeypatch.setattr(
             doctor, "entry_points", lambda group: [PLUGIN] if plugin and group == "verl.plugins" else []
         )
@@ -50,8 +51,8 @@ def test_a_host_that_is_not_there(holdfast: Run, installed: Callable[..., None],
     ("host", "versions", "named"),
     [
         ("trl", {"trl": "1.14.0"}, "1.15"),
-        ("trl", {"trl": "2.0.0"}, "below 2"),
-        ("verl", {"verl": "0.11.0"}, "0.8, 0.9 or 0.10"),
+        ("verl", {"verl": "0.7.1"}, "0.8 or newer. Run: pip install 'verl==0.9.*'"),
+        ("prime-rl", {"prime-rl": "0.7.0"}, "0.8"),
         ("verl", {"verl": "0.9.1", "vllm": "0.17.1"}, "vllm>=0.18"),
         ("unsloth", {"unsloth": "2026.10.9", "unsloth_zoo": "2026.9.1", "trl": "1.16.0"}, "2026.10"),
         ("unsloth", {"unsloth": "2026.10.9", "unsloth_zoo": "2026.10.9", "trl": "0.24.0"}, "1.15"),
@@ -64,11 +65,29 @@ def test_a_version_that_is_not_supported(
     assert any(named in line for line in holdfast("doctor", host, code=1).stdout.splitlines() if "PROBLEM" in line)
 
 
+@pytest.mark.parametrize(
+    ("host", "versions"),
+    [
+        ("trl", {"trl": "1.18.2"}),
+        ("unsloth", {"unsloth": "2026.12.1", "unsloth_zoo": "2026.12.1", "trl": "1.16.0"}),
+        ("slime", {"miles": "0.4.0"}),
+    ],
+)
+def test_a_version_that_is_newer_than_tested_is_noted(
+    holdfast: Run, installed: Callable[..., None], host: str, versions: dict[str, str]
+) -> None:
+    installed(**versions)
+    text = holdfast("doctor", host).stdout
+    (package,) = (name for name in versions if name in TESTED and between(versions[name], TESTED[name].untested))
+    assert f"ok       note: {package} {versions[package]} is newer than {TESTED[package].newest}, " in text
+    assert ("they may be corrected twice" in text) is (host == "trl")
+
+
 def test_trl_is_told_about_the_schedule_and_the_sampler(holdfast: Run, installed: Callable[..., None]) -> None:
     installed(trl="1.16.0", transformers="5.20.0")
     text = holdfast("doctor", "trl").stdout
     assert "ok       trl 1.16.0, transformers 5.20.0" in text
-    assert "GRPOConfig(steps_per_generation=2 * gradient_accumulation_steps)" in text
+    assert "set steps_per_generation to what gradient_accumulation_steps was, and that to a quarter" in text
     assert "top_k=512 or less, and pass with_penalties(..., mask_logprobs=True)" in text
 
 

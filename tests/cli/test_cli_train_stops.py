@@ -115,6 +115,12 @@ def test_what_stops_the_next_resume_too_is_not_followed_by_one(
     assert holdfast("resume", "night", code=2).stderr == f"error: {error}\n"
 
 
+def test_code_of_the_users_that_ends_the_process_is_an_error(trainer: Any, holdfast: Run) -> None:
+    trainer.script = then_raise(SystemExit("no key"), make_checkpoint(40))
+    stderr = holdfast("train", code=2).stderr
+    assert stderr.startswith("error: code that this recipe names ended the run: sys.exit('no key'), in ")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_stop_while_python_tidies_up_is_not_lost(
     trainer: Any, holdfast: Run, number: signal.Signals, code: int, capfd: pytest.CaptureFixture[str]

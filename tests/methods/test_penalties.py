@@ -126,6 +126,7 @@ def test_it_is_imported_and_made_once(write: Write) -> None:
     ("source", "said"),
     [
         ("raise OSError('no disk')", "cannot be imported (OSError: no disk)"),
+        ("raise SystemExit(3)", "cannot be imported (SystemExit: 3)"),
         ("def hinge(): ...", "has no Hinge; did you mean hinge?"),
         ("Hinge = 3", "is not a penalty: derive the class from holdfast.penalties.Penalty"),
         ("class Hinge: ...", "is not a penalty"),

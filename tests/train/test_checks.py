@@ -146,6 +146,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         f"{OWN} --train.questions=19",
         "train.questions = 19, but there are only 18 training questions",
     ),
+    "a batch of more questions than the world has": (
+        "--world.people=60 --world.train_questions=40 --train.questions=41",
+        "train.questions = 41, but there are only",
+    ),
     "one question": (f"{OWN} --data.train=one.jsonl", "too few to keep some"),
     "a corpus of nothing": (f"{OWN} --retrieval.corpus=empty.jsonl", "is empty"),
     "no index": (f"{OWN} --retrieval.corpus=world --retrieval.index=gone", "retrieval.index = 'gone'"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.base.errors import CheckpointError
@@ -69,6 +71,30 @@ def test_the_optimizer_comes_back_exactly(tmp_path: Path, language_model: Langua
         assert set(fresh.state[p]) == {"step", "exp_avg", "exp_avg_sq"}
         for key, value in optimizer.state[p].items():
             assert torch.equal(fresh.state[p][key], value) and fresh.state[p][key].dtype == value.dtype
+
+
+def test_an_optimizer_without_all_of_its_moments_is_damaged(tmp_path: Path, language_model: LanguageModel) -> None:
+    """Also where its checksum is right, and where an earlier version has not counted them."""
+    folder, fresh = save(tmp_path, 1, language_model), torch.optim.AdamW(language_model.model.parameters())
+    path = folder / "optimizer.safetensors"
+    moments = {name: value.clone() for name, value in load_file(path).items()}
+    for kept, promised, whole in (
+        (len(moments), {"tensors": str(len(moments))}, True),
+        (len(moments) - 1, {"tensors": str(len(moments))}, False),
+        (0, {"tensors": str(len(moments))}, False),
+        (0, {}, False),
+        (len(moments), {}, True),
+    ):
+        save_file(dict(list(moments.items())[:kept]), path, metadata=promised or None)
+        with nullcontext() if whole else pytest.raises(CheckpointError, match=r"optimizer\.safetensors lacks moments"):
+            load_optimizer(folder, fresh)
+
+
+def test_an_optimizer_that_has_taken_no_step_has_no_moments(tmp_path: Path, language_model: LanguageModel) -> None:
+    optimizer = torch.optim.AdamW(language_model.model.parameters())
+    save_checkpoint(tmp_path / "c", language_model, optimizer=optimizer, state={"step": 1})
+    load_optimizer(tmp_path / "c", optimizer)
+    assert not optimizer.state
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, True), (True, None)])

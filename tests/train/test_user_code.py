@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.base.errors import ConfigError
+from holdfast.base.errors import ConfigError, Terminated
 from holdfast.recipe import Config
 from holdfast.train.run import resume, train
 
@@ -25,11 +26,25 @@ from .whole_runs import a_start, comparable
 Recipe = Callable[..., Config]
 
 REWARDS = """
+import os, signal, sys, time
+
 def brevity(trajectory, golden_answers):
     return 1.0 / (1 + len(trajectory.turns))
 
 def broken(trajectory, golden_answers):
     return 1.0 if trajectory.example_id == "an example" else None
+
+def leaves(trajectory, golden_answers):
+    return 1.0 if trajectory.example_id == "an example" else sys.exit("no key for the judge")
+
+def raises(trajectory, golden_answers):
+    return 1.0 if trajectory.example_id == "an example" else {}["judge"]
+
+def killed(trajectory, golden_answers):
+    if trajectory.example_id != "an example":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+    return 1.0
 """
 
 
@@ -75,6 +90,30 @@ def test_a_run_with_both_resumes_and_is_the_same(recipe: Recipe, tmp_path: Path)
 def test_a_part_that_stops_returning_numbers_is_named(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="reward part 'user_code_for_train:broken' must return a finite number"):
         train(recipe({"reward.custom": {"user_code_for_train:broken": 1.0}}), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("leaves", r"SystemExit: no key for the judge\), in .*user_code_for_train\.py, line \d+"),
+        ("raises", "KeyError: "),
+    ],
+)
+def test_a_part_that_raises_is_named(recipe: Recipe, tmp_path: Path, name: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=rf"reward part 'user_code_for_train:{name}' fails on a rollout .*{says}"):
+        train(recipe({"reward.custom": {f"user_code_for_train:{name}": 1.0}}), tmp_path / "run")
+
+
+def test_a_kill_while_a_part_computes_stays_a_kill(recipe: Recipe, tmp_path: Path) -> None:
+    def terminate(*_: object) -> None:
+        raise Terminated(143)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        with pytest.raises(Terminated):
+            train(recipe({"reward.custom": {"user_code_for_train:killed": 1.0}}), tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # ---- python files that a model brings are not run

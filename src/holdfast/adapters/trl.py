@@ -3,7 +3,8 @@
     from holdfast.adapters.trl import LLDS, with_penalties
 
     Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0))
-    trainer = Trainer(model, reward_funcs, args=GRPOConfig(..., steps_per_generation=8), train_dataset=questions)
+    args = GRPOConfig(..., steps_per_generation=8, gradient_accumulation_steps=2)  # 8 / 2 = 4 optimizer steps a batch
+    trainer = Trainer(model, reward_funcs, args=args, train_dataset=questions)
 
 With `with_penalties(GRPOTrainer)` and nothing else, loss and gradient stay as they are, bit for bit, and the log
 gains `holdfast/...`: the likelihood of correct and incorrect rollouts, displacement, the importance ratio.
@@ -26,9 +27,9 @@ from holdfast.adapters.trl_async import NAME, OLDEST, AsyncMixin
 from holdfast.adapters.trl_mask import MaskMixin
 from holdfast.adapters.trl_nthr import NthrMixin
 from holdfast.adapters.trl_penalty import PenaltyMixin, Settings
+from holdfast.adapters.trl_watch import warn
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.host import between
-from holdfast.hosts.trl import TRL as HOST
+from holdfast.base.tested import TESTED, between, newer_than_tested
 from holdfast.methods.custom_penalty import try_out
 from holdfast.methods.penalties import LLDS, NLL, PENALTIES, SAPO, Penalty
 
@@ -68,15 +69,19 @@ def with_penalties(
         A class to use in place of the given one: same arguments, same checkpoints.
 
     Raises:
-        ConfigError: the class or the penalty is of another kind, or the installed TRL is too old. When the trainer is
-            constructed: a schedule under which the penalty is always zero, an unknown loss type, or a sampler whose
-            mask cannot be recomputed.
+        ConfigError: the class or the penalty is of another kind, or the installed TRL is too old; a newer one than was
+            tested is a warning. When the trainer is constructed: a schedule without an optimizer step, or with a
+            penalty that is always zero, an unknown loss type, or a sampler whose mask cannot be recomputed.
     """
     from trl import GRPOTrainer
 
     installed = version("trl")
-    if not HOST.works_with(installed):
-        raise ConfigError(f"trl {installed} is installed, but this adapter needs {HOST.versions_text}: {_INSTALL}")
+    if not TESTED["trl"].works_with(installed):
+        raise ConfigError(
+            f"trl {installed} is installed, but this adapter needs {TESTED['trl'].oldest} or newer: {_INSTALL}"
+        )
+    if newer := newer_than_tested("trl", installed):
+        warn(newer)
     is_async = isinstance(trainer_class, type) and any(base.__name__ == NAME for base in trainer_class.__mro__)
     if not is_async and not (isinstance(trainer_class, type) and issubclass(trainer_class, GRPOTrainer)):
         given = f"with_penalties({getattr(trainer_class, '__name__', trainer_class)!r})"

@@ -1,6 +1,6 @@
 """TRL's AsyncGRPOTrainer: the methods that `with_penalties` adds to it.
 
-    from trl.experimental.async_grpo import AsyncGRPOTrainer
+    from trl import AsyncGRPOTrainer  # from TRL 1.18 on; before, trl.experimental.async_grpo has it
 
     Trainer = with_penalties(AsyncGRPOTrainer, LLDS(coef=1.0, threshold=0.01))
 
@@ -15,11 +15,16 @@ that was not sampled is an observation, and separates actions.
 By what TRL divides its loss is read off the loss itself (`token_weight`). So `coef` means the same in versions that
 divide by the tokens of a micro-batch (1.16) and in those that divide by the tokens of the accumulation window (#7249).
 
+The trainer is known by the name of its class, wherever TRL keeps it, and nothing of its modules is imported. What is
+read of its batches and its log is checked at the first step, because another version may have other names.
+
 Source: trl 1.16, `experimental/async_grpo`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -28,10 +33,16 @@ from torch import Tensor
 from holdfast.adapters.host_losses import measure
 from holdfast.adapters.trl_mask import Trainer
 from holdfast.adapters.trl_penalty import Settings, no_logprobs
+from holdfast.adapters.trl_watch import warn
+from holdfast.base.errors import ConfigError
+from holdfast.base.tested import TESTED
+from holdfast.hosts.trl import ASYNC_LOGGED
 from holdfast.methods.penalties import LLDS
 
 _LARGEST = "ratio/max"
 NAME, OLDEST = "AsyncGRPOTrainer", (1, 16)
+BATCH = ("advantages", "attention_mask", "old_log_probs", "position_ids", "segment_id", "token_index")
+"""What is read of a batch."""
 
 
 def unpacked(inputs: dict[str, Any], logprobs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -77,15 +88,29 @@ def token_weight(slope: Tensor, change: Tensor, mask: Tensor) -> Tensor:
     return -slope.flatten()[nearest] / change.flatten()[nearest].exp()
 
 
+def _lacks(names: Iterable[str], what: str) -> str:
+    """A sentence on names that this TRL does not have."""
+    tested = TESTED["trl"]
+    return (
+        f"{NAME} of trl {version('trl')} has no {', '.join(names)} in its {what}. The newest that holdfast was tested "
+        f"with is {tested.newest}: pip install 'trl<{tested.untested}'"
+    )
+
+
 class AsyncMixin(Trainer):
     """The methods that `with_penalties` adds; each calls `super()`."""
 
     holdfast_settings: Settings
+    _log_was_checked = False
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """TRL's loss plus the penalty; in evaluation TRL's alone."""
         if not self.model.training:
             return super().compute_loss(model, inputs, *args, **kwargs)
+        missing = [name for name in BATCH if name not in inputs]
+        missing += ["_metrics['train']"] * ("train" not in getattr(self, "_metrics", ()))
+        if missing:
+            raise ConfigError(_lacks(missing, "batches or metrics, so a penalty cannot be computed or logged"))
         outputs: list[Any] = []
         penalty, term = self.holdfast_settings.penalty, None
         watched = inputs["advantages"].detach().requires_grad_(penalty is not None)
@@ -120,6 +145,15 @@ class AsyncMixin(Trainer):
         sums |= {name: (mean.value * mean.count, mean.count) for name, mean in measured.items()}
         self._log_sums(sums, largest)
         return loss
+
+    def log(self, *args: Any, **kwargs: Any) -> None:
+        """TRL's. Warns, once, of names that are not in the log of a step."""
+        if self.model.training and self.accelerator.is_main_process and not self._log_was_checked:
+            self._log_was_checked = True
+            logged = getattr(self, "_metrics", {}).get("train", ())
+            if missing := [name for name in ASYNC_LOGGED if name not in logged]:
+                warn(_lacks(missing, "log, so rules of `holdfast diagnose` that read them say nothing"))
+        super().log(*args, **kwargs)
 
     @torch.no_grad()
     def _log_sums(self, sums: dict[str, tuple[Tensor, Tensor]], largest: Tensor) -> None:

@@ -3,7 +3,8 @@
 `with_penalties(..., mask_logprobs=True)`. The pass that takes the old log-probs finds, at each sampled token, the ids
 inside top-k, top-p and min-p; reference and current log-probs are then normalised over the same ids. This is the Keep
 Sampling Mask of DeepSeek-V3.2 (arXiv 2512.02556, section 3.1), with a mask recomputed from the trainer's logits: TRL
-does not pass on what vLLM could report.
+1.16 does not pass on what vLLM could report. Since 1.17 its importance weights are corrected for the truncation, by its
+release notes, and the mask would do that again (`corrects_itself`).
 
 How it works. TRL asks the model for log-probs with `fused_lm_head=True`, which never holds logits. During a pass of the
 loss that call goes to the model's own forward, whose output layer then sees the sampled tokens alone. So a pass holds
@@ -16,12 +17,15 @@ import functools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from holdfast.base.errors import ConfigError
+from holdfast.base.tested import between
+from holdfast.hosts.trl import CORRECTS
 from holdfast.losses._tensors import upcast
 from holdfast.model.logprobs import project_only
 from holdfast.model.sampling import SamplingMask, drawable_ids, truncate
@@ -131,7 +135,7 @@ def check_mask(args: Any) -> None:
         raise ConfigError(
             f"mask_logprobs=True with beta={args.beta:g}: with one optimizer step per rollout batch, TRL computes "
             "the reference's log-probs first, and the mask would come from the wrong model. Set "
-            f"steps_per_generation={2 * args.gradient_accumulation_steps} or more, or beta=0"
+            f"num_iterations=2, steps_per_generation={2 * args.gradient_accumulation_steps} or more, or beta=0"
         )
 
 
@@ -152,6 +156,13 @@ def warning(args: Any, remedy: str) -> str | None:
         "log-probs of the loss are over the whole vocabulary. This mismatch alone can make a run collapse. "
         f"{remedy}, or set top_p=1.0, top_k=0 and min_p=None"
     )
+
+
+def corrects_itself(args: Any) -> bool:
+    """Whether TRL's importance weights are unbiased under top-k, top-p and min-p: with vLLM since 1.17, by its release
+    notes."""
+    weighted = args.use_vllm and args.vllm_importance_sampling_correction
+    return bool(weighted and between(version("trl"), CORRECTS))
 
 
 class MaskMixin(Trainer):

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.adapters.trl_mask import Trainer, loss_mask, warning
+from holdfast.adapters.trl_mask import Trainer, corrects_itself, loss_mask, warning
 from holdfast.adapters.trl_observe import Observer, action_ids_of, per_token_advantages
-from holdfast.adapters.trl_watch import RewardWatch, replaced_loss, warn
+from holdfast.adapters.trl_schedule import Schedule, checked_schedule
+from holdfast.adapters.trl_watch import RewardWatch, replaced_loss, say, warn
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import ConfigError
+from holdfast.hosts.trl import TWICE
 from holdfast.losses import reduce_loss
 from holdfast.methods.penalties import Penalty
 
@@ -49,9 +51,11 @@ class PenaltyMixin(Trainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         penalty = self.holdfast_settings.penalty
         if kwargs.get("args") is not None:
-            check_config(kwargs["args"], penalty)  # before a model is loaded
+            check_config(kwargs["args"], kwargs.get("train_dataset"), penalty)  # before a model is loaded
         super().__init__(*args, **kwargs)
-        check_config(self.args, penalty)
+        schedule = check_config(self.args, self.train_dataset, penalty)
+        if self.accelerator.is_main_process:
+            say(schedule.sentences(penalty))
         if leak := self._truncation():
             warn(leak)
         self._observer = self._observer_class(self, every=self.holdfast_settings.displacement_every)
@@ -64,10 +68,12 @@ class PenaltyMixin(Trainer):
         """Of the host's forward pass for that loss."""
 
     def _truncation(self) -> str | None:
-        """A warning of a sampler that is truncated while the loss is not."""
+        """A warning of a sampler that is truncated while the loss is not, or that may be corrected for twice."""
+        corrected = corrects_itself(self.args)
         if self.holdfast_settings.mask_logprobs:
-            return None
-        return warning(self.args, "Pass with_penalties(..., mask_logprobs=True), with top_k=512 or less")
+            return TWICE if corrected else None
+        remedy = "Pass with_penalties(..., mask_logprobs=True), with top_k=512 or less"
+        return warning(self.args, f"{TWICE}, and top_k=512 or less" if corrected else remedy)
 
     # ---- a rollout batch
 
@@ -245,22 +251,12 @@ def no_logprobs(trainer: str) -> ConfigError:
     )
 
 
-def check_config(args: Any, penalty: Penalty | None) -> None:
-    """Raise `ConfigError` for a `GRPOConfig` under which the penalty would have no effect, or another one."""
-    if penalty is None:
-        return
-    if args.loss_type not in _MODES:
+def check_config(args: Any, dataset: Any, penalty: Penalty | None) -> Schedule:
+    """The schedule of a `GRPOConfig`. Raises `ConfigError` for one under which nothing would be trained, or the penalty
+    would have no effect, or another one."""
+    if penalty is not None and args.loss_type not in _MODES:
         raise ConfigError(
             f"loss_type={args.loss_type!r}: holdfast does not know its denominator, so coef would mean something "
             f"else. Use one of {', '.join(_MODES)}"
         )
-    micro_batches = args.steps_per_generation * args.num_iterations
-    window = args.gradient_accumulation_steps
-    if not penalty.acts_without_drift and micro_batches <= window:
-        raise ConfigError(
-            f"{type(penalty).__name__} compares the policy with the one that sampled the rollouts, but with "
-            f"steps_per_generation={args.steps_per_generation}, gradient_accumulation_steps={window} and "
-            f"num_iterations={args.num_iterations} TRL takes one optimizer step per rollout batch. Before that step "
-            f"the two are equal, so the penalty would always be zero. Set steps_per_generation={window * 2} or more "
-            f"(the published runs take ten optimizer steps per rollout batch: steps_per_generation={window * 10})"
-        )
+    return checked_schedule(args, dataset, penalty)

@@ -16,7 +16,6 @@ Source: unsloth 2026.10.9 and unsloth_zoo 2026.10.9, `rl_replacements.py` of bot
 from __future__ import annotations
 
 import os
-from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,12 +26,9 @@ from holdfast.adapters.trl_mask import Truncation, warning
 from holdfast.adapters.trl_observe import Observer, has_images
 from holdfast.adapters.trl_penalty import PenaltyMixin
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.host import between
+from holdfast.base.tested import TESTED, installed_version
 
 _LOSS = "UnslothEfficientGRPO"
-_OLDEST = (2026, 10)
-"""Of unsloth_zoo. Earlier ones divide the loss of `dapo` by another number."""
-
 _SUPPORT = "UNSLOTH_GRPO_TRUNCATED_SUPPORT"
 """The variable with which Unsloth takes log-probs over the tokens that vLLM could draw. Unset, it does so by itself
 where vLLM's log-probs weight the loss, or says why not."""
@@ -44,15 +40,13 @@ def unsloth_mixin(trainer_class: type) -> type[PenaltyMixin]:
     """What `with_penalties` adds to a class of Unsloth.
 
     Raises:
-        ConfigError: this Unsloth computes its loss in another way, or divides it by another number.
+        ConfigError: this Unsloth computes its loss in another way, or is older: those divide the loss of `dapo` by
+            another number.
     """
-    try:
-        installed = version("unsloth_zoo")
-    except PackageNotFoundError:
-        installed = "0.0"
+    installed = str(installed_version("unsloth_zoo"))
     for base in trainer_class.__mro__:
         namespace: dict[str, Any] = getattr(vars(base).get("compute_loss"), "__globals__", {})
-        if hasattr(namespace.get(_LOSS), "apply") and between(installed, _OLDEST):
+        if hasattr(namespace.get(_LOSS), "apply") and TESTED["unsloth_zoo"].works_with(installed):
             return type("UnslothMixin", (_UnslothMixin,), {"_namespace": namespace})
     raise ConfigError(
         f"with_penalties({trainer_class.__name__}): the loss of unsloth_zoo {installed} cannot be extended; 2026.10 or "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 import torch
@@ -26,6 +27,11 @@ def warn(text: str) -> None:
 
     with tqdm.external_write_mode():
         _logger.warning("holdfast: %s", text)
+
+
+def say(text: str) -> None:
+    """Print what is neither asked for nor a warning."""
+    print(f"holdfast: {text}", file=sys.stderr)
 
 
 def replaced_loss(trainer: Any, penalty: Any) -> ConfigError:

@@ -1,4 +1,4 @@
-"""verl 0.8 to 0.10: policy losses with a likelihood-preserving penalty, registered with verl.
+"""verl 0.8 and 0.9: policy losses with a likelihood-preserving penalty, registered with verl.
 
     pip install 'holdfast-rl[verl]'          # verl 0.9 imports this module by itself: entry point group `verl.plugins`
     export VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl    # verl 0.8 has no plugins; for every process
@@ -46,7 +46,7 @@ from holdfast.adapters.host_losses import WINDOW, CountedMean, PreservedShare, m
 from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
 from holdfast.adapters.verl_term import Answers, Log, base_name, refuse_split_actions
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.verl import VERL
+from holdfast.base.tested import TESTED, newer_than_tested
 from holdfast.hosts.verl_recipe import ANSWER_SPAN
 from holdfast.methods.penalties import LLDS, Penalty
 
@@ -187,10 +187,11 @@ class _Loss:
 
 def _register() -> None:
     version = verl.__version__
-    if not VERL.works_with(version):
+    tested = TESTED["verl"]
+    if not tested.works_with(version):
         sentence = (
-            f"verl {version} is installed, but holdfast.adapters.verl needs {VERL.versions_text}. Run: pip install "
-            "'verl==0.9.*'"
+            f"verl {version} is installed, but holdfast.adapters.verl needs {tested.oldest} or newer. Run: pip install "
+            f"'verl=={tested.newest}.*'"
         )
         print(f"holdfast: no losses registered: {sentence}", file=sys.stderr)  # verl hides what a plugin raises
         raise ConfigError(sentence)
@@ -200,6 +201,8 @@ def _register() -> None:
         core_algos.register_policy_loss(name)(_Loss(name))
     _wrap_ppo_loss()
     print(f"holdfast: policy losses registered with verl {version}: {', '.join(LOSSES)}", file=sys.stderr)
+    if newer := newer_than_tested("verl", version):
+        print(f"holdfast: {newer}", file=sys.stderr)
 
 
 _register()

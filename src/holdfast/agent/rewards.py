@@ -17,7 +17,7 @@ from functools import cache
 
 from holdfast.agent.trajectory import Answer, Invalid, Trajectory, Turn
 from holdfast.base.errors import ConfigError
-from holdfast.base.importing import import_named
+from holdfast.base.importing import import_named, running
 from holdfast.base.scoring import exact_match, f1, in_passages
 from holdfast.base.section import LARGEST
 
@@ -87,15 +87,19 @@ def _imported(path: str) -> Part:
     """The function at an import path, tried on a rollout with one correct answer."""
     function: Part = import_named(path)
     turn = Turn(tokens=(1,), logprobs=(-0.1,), action=Answer("Lisbon"))
-    try:
+    with running(f"{path!r} fails on a rollout with one correct answer"):
         value = function(Trajectory(example_id="an example", prompt=(0,), turns=(turn,)), ("Lisbon",))
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"{path!r} fails on a rollout with one correct answer ({type(error).__name__}: {error})"
-        ) from error
     if not _is_number(value):
         raise ConfigError(f"{path!r} must return {_NUMBER} for a rollout; it returned {value!r}")
     return function
+
+
+def _value(name: str, trajectory: Trajectory, golds: Sequence[str]) -> float:
+    """The value of a part. Raises `ConfigError` for whatever a function of the user's raises."""
+    if name in PARTS:
+        return PARTS[name](trajectory, golds)
+    with running(f"reward part {name!r} fails on a rollout of {trajectory.example_id}"):
+        return part(name)(trajectory, golds)
 
 
 # Of a weight, a part or a reward: advantages square rewards, in float32.
@@ -127,7 +131,7 @@ def score_trajectory(trajectory: Trajectory, golds: Sequence[str], weights: Mapp
     if trajectory.status.is_failure:
         return replace(trajectory, reward=None, reward_parts={})
     names = [name for name in {**PARTS, **weights} if name in _ALWAYS or weights.get(name)]
-    parts = {name: part(name)(trajectory, golds) for name in names}
+    parts = {name: _value(name, trajectory, golds) for name in names}
     for name, value in parts.items():
         if not _is_number(value):
             raise ConfigError(f"reward part {name!r} must return {_NUMBER}; it returned {value!r}")

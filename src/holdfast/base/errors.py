@@ -82,6 +82,10 @@ class MissingExtra(HoldfastError, ImportError):
         super().__init__(f"{package} is not installed. Run: pip install 'holdfast-rl[{extra}]'")
 
 
+class Terminated(SystemExit):
+    """SIGTERM, as an exception. Other `SystemExit`s come from code of the user's."""
+
+
 def raise_all(title: str, problems: Iterable[str], *, where: str = "") -> None:
     """Raise one `ConfigError` for all problems, if there are any: under `title` when there are several.
 

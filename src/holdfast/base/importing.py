@@ -8,10 +8,13 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from holdfast.base.errors import ConfigError
+from holdfast.base.errors import ConfigError, Terminated
 
 TRAIN_PACKAGES = {
     "torch": "torch",
@@ -22,6 +25,7 @@ TRAIN_PACKAGES = {
 }
 """Modules of the [train] extra, as they are imported -> what they are installed as."""
 
+_PACKAGE = str(Path(__file__).parents[1])
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
@@ -68,7 +72,7 @@ def import_named(path: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # the module's own code runs
-        line = _failing_line(error)
+        line = failing_line(error)
         remedy = "Mend that line" if line else "Install it, put it beside the recipe, or set run.code to its folder"
         raise ConfigError(
             f"{path!r}: the module {module_name} cannot be imported ({type(error).__name__}: {error}){line}. {remedy}"
@@ -79,12 +83,26 @@ def import_named(path: str) -> Any:
     return getattr(module, name)
 
 
-def _failing_line(error: BaseException) -> str:
-    """Where a module fails while it is imported: file and line; empty if no code of it ran."""
+@contextmanager
+def running(what: str) -> Iterator[None]:
+    """Run code of the user's: whatever it raises, `SystemExit` included, becomes a `ConfigError` that begins with
+    `what`, such as "reward part 'a:b' fails". A signal stays what it is."""
+    try:
+        yield
+    except Terminated:
+        raise
+    except (Exception, SystemExit) as error:
+        line = failing_line(error)
+        raise ConfigError(f"{what} ({type(error).__name__}: {error}){line}{line and '. Mend that line'}") from error
+
+
+def failing_line(error: BaseException) -> str:
+    """Where code of the user's fails: file and line; empty if none of it ran."""
     if isinstance(error, SyntaxError):
         return f", in {error.filename}, line {error.lineno}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    return "".join(f", in {frame.filename}, line {frame.lineno}" for frame in frames[1:2])  # the first is ours
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if not f.filename.startswith(_PACKAGE) and "importlib" not in f.filename]
+    return "".join(f", in {frame.filename}, line {frame.lineno}" for frame in theirs[:1])
 
 
 def missing_train_package() -> str | None:

@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from functools import wraps
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
@@ -15,10 +15,10 @@ import typer
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.stored import read_toml
+from holdfast.base.tested import TESTED, between, installed_version, newer_than_tested
 from holdfast.cli.terminal import HELP_OPTIONS, out
 
 if TYPE_CHECKING:
-    from holdfast.hosts.host import Host
     from holdfast.methods.penalties import Penalty
 
 P = ParamSpec("P")
@@ -36,8 +36,9 @@ _INSTALL_PRIME_RL = "Install it as its README says, and holdfast in the same env
 _INSTALL_UNSLOTH = "Run: pip install -U unsloth unsloth_zoo"
 _TRL_SCHEDULE = (
     "optimizer steps per rollout = num_iterations × steps_per_generation / gradient_accumulation_steps. TRL's "
-    "default is 1, but a penalty needs 2 or more: on the first step the policy equals the old one. Set "
-    "GRPOConfig(steps_per_generation=2 * gradient_accumulation_steps) or more"
+    "default is 1, but a penalty needs 2 or more: on the first step the policy equals the old one. To split a rollout "
+    "batch into 4 steps, set steps_per_generation to what gradient_accumulation_steps was, and that to a quarter. "
+    "num_iterations=2 uses every rollout twice instead"
 )
 _DECLARE = (
     "install it again (pip install -e . in a clone), or set VERL_USE_EXTERNAL_MODULES=holdfast.adapters.verl for every "
@@ -80,7 +81,7 @@ def doctor(ctx: typer.Context) -> None:
     if ctx.invoked_subcommand is not None:
         return
     for host, (what, command) in _HOSTS.items():
-        installed = _version(host)
+        installed = installed_version(host)
         state = f"{installed} is installed: run `holdfast doctor {command}`" if installed else "not installed"
         out().print(f"{what}: {state}")
     out().print("The local trainer (`holdfast train`) needs no check.")
@@ -113,21 +114,23 @@ def _command(name: str) -> Callable[[Callable[P, Iterator[Line]]], Callable[P, I
     return register
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _supported(package: str, host: Host, install: str, upgrade: str | None = None) -> str:
-    """The version of a host. Raises `ConfigError` where it is not installed, or another one is needed."""
-    if (installed := _version(package)) is None:
+def _supported(package: str, install: str, upgrade: str | None = None) -> str:
+    """The version of a host. Raises `ConfigError` where it is not installed, or older than holdfast needs."""
+    if (installed := installed_version(package)) is None:
         raise ConfigError(f"{package} is not installed in this environment. {install}")
-    if not host.works_with(installed):
-        needed = f"{package} {installed} is installed, but holdfast needs {host.versions_text}"
+    if not TESTED[package].works_with(installed):
+        needed = f"{package} {installed} is installed, but holdfast needs {TESTED[package].oldest} or newer"
         raise ConfigError(f"{needed}. {upgrade or install}")
     return installed
+
+
+def _versions(*packages: str) -> Iterator[Line]:
+    """What is installed of these, and what of it is newer than all versions that were tested."""
+    installed = {name: found for name in packages if (found := installed_version(name))}
+    yield True, ", ".join(f"{name} {found}" for name, found in installed.items())
+    for name in filter(TESTED.__contains__, installed):
+        if newer := newer_than_tested(name, installed[name]):
+            yield True, f"note: {newer}"
 
 
 @_command("trl")
@@ -136,15 +139,18 @@ def trl() -> Iterator[Line]:
 
     [cyan]holdfast doctor trl[/cyan]
     """
-    from holdfast.hosts.trl import TRL
+    from holdfast.hosts.trl import CORRECTS, TWICE
 
-    yield True, f"trl {_supported('trl', TRL, _INSTALL_TRL)}, transformers {_version('transformers')}"
+    installed = _supported("trl", _INSTALL_TRL)
+    yield from _versions("trl", "transformers")
     yield True, _TRL_SCHEDULE
     yield (
         True,
         "if top_p, top_k or min_p truncates the sampler: set top_k=512 or less, and pass with_penalties(..., "
         "mask_logprobs=True), or the loss will move probability to tokens that are never sampled",
     )
+    if between(installed, CORRECTS):
+        yield True, f"note: {TWICE}"
 
 
 @_command("verl")
@@ -164,12 +170,10 @@ def verl(
 
     [cyan]holdfast doctor verl --config-name fully_async_ppo_trainer async_training.require_batches=4[/cyan]
     """
-    from holdfast.hosts.host import between
-    from holdfast.hosts.verl import VERL
-
-    installed = _supported("verl", VERL, "Run: pip install 'holdfast-rl[verl]'", "Run: pip install 'verl==0.9.*'")
-    yield True, f"verl {installed}, transformers {_version('transformers')}"
-    vllm = _version("vllm")
+    upgrade = f"Run: pip install 'verl=={TESTED['verl'].newest}.*'"
+    installed = _supported("verl", "Run: pip install 'holdfast-rl[verl]'", upgrade)
+    yield from _versions("verl", "transformers")
+    vllm = installed_version("vllm")
     if vllm is None:
         yield True, "vllm is not installed here, but the machines that generate rollouts need it"
     elif between(vllm, (0, 18)):
@@ -220,19 +224,13 @@ def unsloth() -> Iterator[Line]:
 
     [cyan]holdfast doctor unsloth[/cyan]
     """
-    from holdfast.hosts.host import between
-    from holdfast.hosts.trl import TRL
-
-    packages = {name: _version(name) for name in ("unsloth", "unsloth_zoo", "trl")}
-    if absent := [name for name, installed in packages.items() if installed is None]:
+    if absent := [name for name in ("unsloth", "unsloth_zoo", "trl") if installed_version(name) is None]:
         raise ConfigError(
             f"{' and '.join(absent)} not installed in this environment. Run: pip install unsloth unsloth_zoo"
         )
-    zoo = packages["unsloth_zoo"]
-    if not between(str(zoo), (2026, 10)):
-        raise ConfigError(f"unsloth_zoo {zoo} is installed, but 2026.10 or newer is needed. {_INSTALL_UNSLOTH}")
-    _supported("trl", TRL, _INSTALL_TRL)
-    yield True, ", ".join(f"{name} {version}" for name, version in packages.items())
+    _supported("unsloth_zoo", _INSTALL_UNSLOTH)
+    _supported("trl", _INSTALL_TRL)
+    yield from _versions("unsloth", "unsloth_zoo", "trl")
     yield True, "`import unsloth` must come before every import of trl; with_penalties refuses the other order"
     yield True, _TRL_SCHEDULE
     yield (
@@ -251,9 +249,8 @@ def prime_rl(
 
     [cyan]holdfast doctor prime-rl rl.toml[/cyan]
     """
-    from holdfast.hosts.prime_rl import PRIME_RL
-
-    yield True, f"prime-rl {_supported('prime-rl', PRIME_RL, _INSTALL_PRIME_RL)}"
+    _supported("prime-rl", _INSTALL_PRIME_RL)
+    yield from _versions("prime-rl")
     try:
         from holdfast.adapters import prime_rl
 
@@ -318,12 +315,11 @@ def slime(
 
     [cyan]holdfast doctor slime --num-steps-per-rollout 10 --custom-config-path holdfast.yaml[/cyan]
     """
-    packages = {name: found for name in ("slime", "miles") if (found := _version(name))}
-    if not packages:
+    if not any(map(installed_version, ("slime", "miles"))):
         raise ConfigError(
             "neither slime nor miles is installed in this environment. Run this in the container of your run"
         )
-    yield True, ", ".join(f"{name} {version}" for name, version in packages.items())
+    yield from _versions("slime", "miles")
     if options:
         yield from _slime_run(_slime_options(options))
     else:

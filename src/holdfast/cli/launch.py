@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.base.tested import installed_version, newer_than_tested
 from holdfast.cli.recipes import complete_recipe, read_recipe
 from holdfast.cli.terminal import out
 
@@ -90,3 +91,5 @@ def _remarks(plan: Plan, console: Console) -> None:
         console.print("\nDifferences from the local trainer:", soft_wrap=True)
     for note in plan.notes:
         console.print(f"  {note}", soft_wrap=True)
+    if newer := newer_than_tested(plan.host, installed_version(plan.host)):
+        console.print(f"\nNote: {newer}", soft_wrap=True)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from holdfast.base import run_folder
-from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError
+from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError, Terminated
+from holdfast.base.importing import failing_line
 from holdfast.cli import runs
 from holdfast.cli.code import TrustCode, allow
 from holdfast.cli.recipes import DEFAULT, RecipeArgument, read_recipe
@@ -160,19 +161,20 @@ def on_console(run_dir: Path, config: Config, work: Callable[[Listener], T], *, 
 
     resuming = f"{program()} resume {quote(str(run_dir))}{trusting(config)}"
     # A `kill` becomes an exception, so that a live display gives the cursor back.
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    previous = signal.signal(signal.SIGTERM, _terminate)
     previous_hook, sys.unraisablehook = sys.unraisablehook, _stop_again
     try:
         with open_console(out(), run_dir) as console:
             return work(console)
     except KeyboardInterrupt:
         _explain_stop(run_dir, 130, resuming, fresh=fresh)
-    except SystemExit:
+    except Terminated:
         _explain_stop(run_dir, 143, resuming, fresh=fresh)
     except GuardStop as stop:
         err().print(str(stop), soft_wrap=True)
         raise typer.Exit(STOPPED) from None
-    except HoldfastError as error:
+    except (HoldfastError, SystemExit) as stop:
+        error = stop if isinstance(stop, HoldfastError) else _exit_of_user_code(stop)
         # `resume` would fail on a recipe or a checkpoint that cannot be used.
         resumable = not isinstance(error, ConfigError | CheckpointError) and error.hint is None
         print_error(error)
@@ -196,9 +198,21 @@ def _prepare(recipe: str | None, settings: list[str], *, stage: str | None = Non
         return prepare(config, stage=stage), named
 
 
+def _terminate(*_: object) -> NoReturn:
+    raise Terminated(143)
+
+
+def _exit_of_user_code(stop: SystemExit) -> ConfigError:
+    """The error for a `sys.exit` that is not ours."""
+    return ConfigError(
+        f"code that this recipe names ended the run: sys.exit({stop.code!r}){failing_line(stop)}. Let it return, or "
+        "raise another exception"
+    )
+
+
 def _stop_again(ignored: sys.UnraisableHookArgs) -> None:
     """Send a signal again that came during Python's clean-up, which only prints exceptions and drops them."""
-    numbers = {SystemExit: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}
+    numbers = {Terminated: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}
     if (number := numbers.get(ignored.exc_type)) is None:
         sys.__unraisablehook__(ignored)
     else:

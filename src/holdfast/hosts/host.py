@@ -25,19 +25,6 @@ class Logged(Protocol):
         """[N]; may hold NaN."""
 
 
-def between(installed: str, first: tuple[int, int], below: tuple[int, int] = (9999, 0)) -> bool:
-    """Whether a version is from `first` on and below `below`; False for one that is not numbers.
-
-    >>> between("1.15.0", (1, 15), (2, 0)), between("1.9", (1, 15), (2, 0)), between("main", (1, 15), (2, 0))
-    (True, False, False)
-    """
-    try:
-        major, minor = (int(part) for part in installed.split(".")[:2])
-    except ValueError:
-        return False
-    return first <= (major, minor) < below
-
-
 # ---- series
 
 CHANGES: Mapping[str, Callable[[Values], Values]] = {"x": lambda x: x, "1 − x": lambda x: 1 - x}
@@ -208,10 +195,6 @@ class Host:
     id: str
     title: str = ""
     """How messages name it, if not by its id."""
-    versions: tuple[tuple[int, int], tuple[int, int]] | None = None
-    """The versions that holdfast works with: from, below."""
-    versions_text: str = ""
-    """The same in words: "1.15 or newer, below 2"."""
 
     # ---- its log
 
@@ -256,10 +239,6 @@ class Host:
     """The setting with the steps between two checkpoints."""
     launch: Launch | None = None
     """None: no recipe can be translated for it."""
-
-    def works_with(self, installed: str) -> bool:
-        """Whether holdfast works with an installed version."""
-        return self.versions is None or between(installed, *self.versions)
 
     @property
     def known_as(self) -> str:

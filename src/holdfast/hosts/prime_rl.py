@@ -29,8 +29,6 @@ def _doubtful(series: Mapping[str, Logged], settings: Mapping[str, object]) -> d
 
 PRIME_RL = Host(
     id="prime-rl",
-    versions=((0, 8), (1, 0)),
-    versions_text="0.8 or newer, below 1",
     series=(
         Name(f"{_EFFECTIVE}/reward/mean", "reward/mean"),
         Name(f"{_EFFECTIVE}/reward/min", "reward/min"),

@@ -47,6 +47,8 @@ SERIES = (
 
 GROUP_STD = Name("reward_std", "reward/group_std")
 """TRL before 0.27 logs the mean of the groups' standard deviations; later versions log that of the rollout batch."""
+ASYNC_LOGGED = ("clip_ratio/region_mean", "entropy", "reward", "sample/staleness_mean")
+"""What AsyncGRPOTrainer (1.16) has for its log by the end of a step, and rules read."""
 
 
 def _doubtful(series: Mapping[str, Logged], settings: Mapping[str, object]) -> dict[str, str]:
@@ -83,6 +85,13 @@ def _by_version(series: Mapping[str, Logged]) -> tuple[Name, ...]:
     both = np.isfinite(a) & np.isfinite(b)
     return (GROUP_STD,) if (np.abs(a[both] - b[both]) > 1e-3 * np.abs(b[both])).any() else ()
 
+
+CORRECTS = (1, 17)
+"""The first version whose importance weights are unbiased under top-k, top-p and min-p, by its release notes."""
+TWICE = (
+    "TRL 1.17 and newer correct vLLM's importance weights for top_k, top_p and min_p by themselves. With "
+    "mask_logprobs=True they may be corrected twice: set vllm_importance_sampling_correction=False with it"
+)
 
 _LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
 _ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/guide/trl.md)"
@@ -328,8 +337,6 @@ def _differences(recipe: Any) -> Iterator[str]:
 TRL = Host(
     id="trl",
     title="TRL",
-    versions=((1, 15), (2, 0)),
-    versions_text="1.15 or newer, below 2",
     series=SERIES,
     more=(
         Name("sample/staleness_mean", "rollout/staleness"),

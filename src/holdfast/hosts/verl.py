@@ -41,8 +41,6 @@ def _doubtful(series: Mapping[str, Logged], settings: Mapping[str, object]) -> d
 
 VERL = Host(
     id="verl",
-    versions=((0, 8), (0, 11)),
-    versions_text="0.8, 0.9 or 0.10",
     series=(
         Name("critic/score/mean", "reward/mean"),
         Name("critic/score/min", "reward/min"),

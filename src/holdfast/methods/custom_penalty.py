@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from holdfast.base.errors import ConfigError
-from holdfast.base.importing import import_named, is_import_path
+from holdfast.base.importing import import_named, is_import_path, running
 from holdfast.methods.penalty import NAME, Penalty, PenaltySection
 
 
@@ -71,7 +71,7 @@ def try_out(penalty: Penalty) -> None:
     logprobs = (old + torch.tensor([0.5, -0.5]).repeat(2, 3)).requires_grad_()
     advantages = torch.tensor([[1.0], [-1.0]])
     action_ids = torch.tensor([[0, 1, 1, 0, 2, 2], [0, 1, 1, 1, 0, 0]])
-    try:
+    with running(f"{class_name} fails on a batch of two rollouts"):
         weight = penalty.weight_at(1.0)
         preserved = penalty.preserved(advantages, loss_mask, advantages > 0)
         value = penalty.per_token(
@@ -84,8 +84,6 @@ def try_out(penalty: Penalty) -> None:
             answer_mask=action_ids == 2,
             answer_weight=1.0 if weight is None else float(weight),
         )
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{class_name} fails on a batch of two rollouts ({type(error).__name__}: {error})") from error
     for method, tensor, dtype in (("preserved", preserved, torch.bool), ("per_token", value, logprobs.dtype)):
         if not isinstance(tensor, torch.Tensor) or tensor.shape != loss_mask.shape or tensor.dtype != dtype:
             raise ConfigError(

@@ -41,6 +41,8 @@ _OPTIMIZER = "optimizer.safetensors"
 _ANCHOR = "anchor.safetensors"
 _CRITIC = "critic.safetensors"
 CRITIC_OPTIMIZER = "critic_optimizer.safetensors"
+_COUNT = "tensors"
+"""What the file of an optimizer says of itself. It has none after a run without an optimizer step."""
 _ANOTHER = "take another checkpoint, or a whole copy of this one"
 
 
@@ -62,14 +64,14 @@ def save_checkpoint(
     with _whole(folder) as partial:
         save_model(partial / "model", language_model)
         if optimizer is not None:
-            save_file(_optimizer_tensors(optimizer), partial / _OPTIMIZER)
+            _save_optimizer(partial / _OPTIMIZER, optimizer)
         if anchor:
             save_file({str(i): w.to("cpu", copy=True).contiguous() for i, w in enumerate(anchor)}, partial / _ANCHOR)
         if critic is not None:
             weights, critic_optimizer = critic
             copies = {name: w.detach().to("cpu", copy=True).contiguous() for name, w in weights.items()}
             save_file(copies, partial / _CRITIC)
-            save_file(_optimizer_tensors(critic_optimizer), partial / CRITIC_OPTIMIZER)
+            _save_optimizer(partial / CRITIC_OPTIMIZER, critic_optimizer)
         (partial / "state.json").write_text(json.dumps(state))
 
 
@@ -221,9 +223,12 @@ def has_optimizer(folder: Path) -> bool:
 def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, file: str = _OPTIMIZER) -> None:
     """Restore what `save_checkpoint` wrote, for the same parameters. Raises `CheckpointError` for anything else."""
     saved: dict[str, dict[str, torch.Tensor]] = {}
-    for key, value in _load(folder / file).items():
+    tensors, promised = _load(folder / file)
+    for key, value in tensors.items():
         name, _, part = key.rpartition("/")
         saved.setdefault(name, {})[part] = value
+    if len(tensors) != int(promised.get(_COUNT, len(tensors) or -1)):  # those of an earlier version promise nothing
+        raise CheckpointError(f"{folder / file} lacks moments of the optimizer, so it is damaged; {_ANOTHER}")
     for parameter, name in _parameter_names(optimizer).items():
         moments = saved.get(name, {})
         for part, value in moments.items():
@@ -238,7 +243,7 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, file: str = _
 
 def load_anchor(folder: Path) -> list[torch.Tensor]:
     """The anchor's weights as `save_checkpoint` got them, on the CPU; empty if there was none."""
-    saved = _load(folder / _ANCHOR) if (folder / _ANCHOR).is_file() else {}
+    saved = _load(folder / _ANCHOR)[0] if (folder / _ANCHOR).is_file() else {}
     return [saved[str(i)] for i in range(len(saved))]
 
 
@@ -255,7 +260,7 @@ def load_critic(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
             f"{folder} has no critic ({_CRITIC}), so it is not of a run with loss.advantage = 'gae', which this recipe "
             "has. Restore [loss] of the recipe, or start a new run"
         )
-    saved = _load(folder / _CRITIC)
+    saved, _ = _load(folder / _CRITIC)
     shapes, expected = ({name: list(w.shape) for name, w in of.items()} for of in (saved, weights))
     if shapes != expected:
         name = next(n for n in sorted({*shapes, *expected}) if shapes.get(n) != expected.get(n))
@@ -269,24 +274,28 @@ def load_critic(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
             weight.copy_(saved[name])
 
 
-def _load(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file by name, on the CPU. Raises `CheckpointError` where it cannot be read."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+def _load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The tensors of a file by name, on the CPU, and what it says of itself. Raises `CheckpointError` where it cannot
+    be read."""
+    from safetensors import SafetensorError, safe_open
 
     try:
-        return load_file(path)
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); {_ANOTHER}") from None
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    return {
+def _save_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
+    from safetensors.torch import save_file
+
+    tensors = {
         # On the CPU: the moments are twice the size of the weights, and a GPU may have no room for a copy.
         f"{name}/{part}": value.detach().to("cpu", copy=True).contiguous()
         for parameter, name in _parameter_names(optimizer).items()
         for part, value in optimizer.state.get(parameter, {}).items()
     }
+    save_file(tensors, path, metadata={_COUNT: str(len(tensors))})
 
 
 def _parameter_names(optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, str]:

@@ -69,7 +69,7 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
 
         read_template(template)
     questions = load_questions(config, note=notes.append)
-    if config.data.train != "world" and stage is None:
+    if stage is None:
         _check_batch(config, questions)
     skeleton = None
     if config.model.path != "tiny":

@@ -219,7 +219,7 @@ NEVER = "\n[orchestrator]\nmax_off_policy_steps = 0"
 def test_the_doctor_reads_a_configuration(
     host: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: str, fine: bool, sentences: list[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "_version", {"prime-rl": "0.9.0"}.get)
+    monkeypatch.setattr(doctor, "installed_version", {"prime-rl": "0.9.0"}.get)
     (tmp_path / "rl.toml").write_text(config)
     lines = list(doctor.checked(doctor.prime_rl(tmp_path / "rl.toml")))
     assert all(passed for passed, _ in lines) is fine

@@ -71,8 +71,12 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str,
     return rows
 
 
+WATCH = ["-m", "holdfast.adapters.verl_watch", "python3"]
+
+
 def run_with_fakes(folder: Path, program: str, *arguments: str, **environment: str) -> list[str]:
-    """Run `run.sh` with a stand-in for the program it starts, and return the words that got there."""
+    """Run `run.sh` with a stand-in for the program it starts, and return the words that got there: those of verl's own
+    command, without what watches it."""
     bin_ = folder / "bin"
     bin_.mkdir(exist_ok=True)
     fake = bin_ / program
@@ -84,4 +88,5 @@ def run_with_fakes(folder: Path, program: str, *arguments: str, **environment: s
         [folder / "run.sh", *arguments], env={**inherited, "PATH": path, **environment}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.split("\0")[:-1]
+    words = done.stdout.split("\0")[:-1]
+    return words[len(WATCH) :] if words[: len(WATCH)] == WATCH else words

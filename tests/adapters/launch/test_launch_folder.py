@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from holdfast.adapters.launch import Machines, plan
 from holdfast.base.errors import MissingExtra
+from holdfast.cli import launch
 from holdfast.cli.main import app
 from holdfast.cli.recipes import bundled
 from holdfast.data import factbook
@@ -27,7 +28,7 @@ from holdfast.model.models import MODELS, ORIGIN
 from holdfast.recipe import Config, load
 from holdfast.retrieval.corpus import corpus_hash
 
-from .conftest import SMALL, run_with_fakes
+from .conftest import SMALL, WATCH, run_with_fakes
 
 MakeRecipe = Callable[..., Config]
 Rows = list[dict[str, object]]
@@ -74,6 +75,14 @@ def test_the_folder_is_named_after_run_and_host_and_not_reused(host: str, small:
     assert f"{folder} is not empty; add --overwrite" in typed(host, small, code=2).replace("\n", " ")
     typed(host, small, "--overwrite", "--train.lr=5e-6")
     assert "5e-06" in "".join(path.read_text() for path in folder.iterdir() if path.suffix in (".sh", ".py"))
+
+
+@pytest.mark.parametrize(("installed", "noted"), [("1.99.0", True), ("1.16.1", False), (None, False)])
+def test_a_trainer_that_is_newer_than_tested_is_noted(
+    small: str, monkeypatch: pytest.MonkeyPatch, installed: str | None, noted: bool
+) -> None:
+    monkeypatch.setattr(launch, "installed_version", {"trl": installed}.get)
+    assert ("Note: trl 1.99.0 is newer than 1.16, the newest" in typed("trl", small)) is noted
 
 
 def test_a_file_in_the_way(small: str, tmp_path: Path) -> None:
@@ -204,6 +213,7 @@ def test_the_command_of_verl_says_the_options_of_the_plan(small: str, tmp_path: 
     changes = ("--run.name", name, "--run.dir", runs, "--track.wandb", "p")
     typed("verl", small, "--out", "it's here", *changes, "--gpus", "2")
     folder = tmp_path / "it's here"
+    assert f"exec python3 {' '.join(WATCH)} -m verl." in (folder / "run.sh").read_text()
     words = run_with_fakes(folder, "python3", "trainer.nnodes=3")
     assert words[:2] == ["-m", "verl.trainer.main_ppo"]
     assert words[-3] == "trainer.nnodes=3", "what is appended comes last, and so wins"

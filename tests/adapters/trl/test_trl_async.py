@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import logging
 import queue
+import sys
 import warnings
 from collections import defaultdict
 from pathlib import Path
@@ -17,18 +20,24 @@ import torch
 pytest.importorskip("trl")
 
 
+import trl
 from datasets import Dataset
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # `trl.experimental` is experimental, we know
-    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
-    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-
+from holdfast.adapters import trl_async
 from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties
 from holdfast.base.errors import ConfigError
+from holdfast.hosts.trl import ASYNC_LOGGED, TRL
 
 from ..by_hand import by_hand
 from .conftest import CHECKPOINTING
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # `trl.experimental` is experimental, we know
+    # TRL has it itself since 1.18. Its module names the rest, wherever that is.
+    home = trl if hasattr(trl, "AsyncGRPOTrainer") else importlib.import_module("trl.experimental.async_grpo")
+AsyncGRPOConfig, AsyncGRPOTrainer = home.AsyncGRPOConfig, home.AsyncGRPOTrainer
+async_grpo_trainer: Any = sys.modules[AsyncGRPOTrainer.__module__]
+packing: Any = sys.modules[async_grpo_trainer.TreeRow.__module__]
 
 PENALTIES = [
     *(LLDS(coef=0.7, gate=gate, threshold=0.05) for gate in ("action", "response", "token")),
@@ -138,7 +147,8 @@ def test_a_loss_without_log_probs_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="without passing on the log-probs"):
         bare(with_penalties(Kernel, LLDS())).compute_loss(
-            lambda **_: SimpleNamespace(loss=torch.ones(())), {"input_ids": None, "advantages": torch.ones(1)}
+            lambda **_: SimpleNamespace(loss=torch.ones(())),
+            dict.fromkeys((*trl_async.BATCH, "input_ids"), torch.ones(1)),
         )
 
 
@@ -178,11 +188,42 @@ def test_what_it_cannot_honour_is_refused(arguments: dict[str, Any], says: str) 
         with_penalties(AsyncGRPOTrainer, **arguments)
 
 
+@pytest.mark.parametrize("module", ["trl.experimental.async_grpo.async_grpo_trainer", "trl.trainer.async_grpo_trainer"])
+def test_it_is_known_wherever_trl_has_it(module: str) -> None:
+    """Up to 1.17, and since 1.18."""
+    stand_in = type("AsyncGRPOTrainer", (), {"__module__": module, "compute_loss": lambda *_: None})
+    for host in (stand_in, type("Mine", (stand_in,), {})):
+        made = with_penalties(host, LLDS())
+        assert issubclass(made, trl_async.AsyncMixin) and made.__name__ == f"{host.__name__}WithLLDS"
+
+
+@pytest.mark.parametrize("name", trl_async.BATCH)
+def test_a_batch_without_a_key_that_is_read_is_refused_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trl_async, "version", lambda _: "1.18.2")
+    inputs = dict.fromkeys({*trl_async.BATCH, "input_ids"} - {name}, torch.ones(1, 1))
+    says = rf"AsyncGRPOTrainer of trl 1\.18\.2 has no {name} in its batches or metrics.*pip install 'trl<1\.17'"
+    with pytest.raises(ConfigError, match=says):
+        bare(with_penalties(AsyncGRPOTrainer, LLDS())).compute_loss(None, inputs)
+
+
+def test_metrics_that_are_kept_elsewhere_are_named_too() -> None:
+    trainer = bare(with_penalties(AsyncGRPOTrainer, LLDS()))
+    trainer._metrics = {"training": []}
+    with pytest.raises(ConfigError, match=r"has no token_index, _metrics\['train'\] in its"):
+        trainer.compute_loss(None, dict.fromkeys(set(trl_async.BATCH) - {"token_index"}, torch.ones(1, 1)))
+
+
+def test_what_is_looked_for_in_the_log_is_what_diagnose_reads() -> None:
+    assert set(ASYNC_LOGGED) <= {name.host for name in (*TRL.series, *TRL.more)}
+
+
 # ---- a whole training, with stand-ins for vLLM and for the kernel of the GPU
 
 
 class Sampler:
     """Fills the queue with what TRL's worker would: the model's own log-probs, if `SAMPLES` were its rollouts."""
+
+    metrics = ("reward",)
 
     def __init__(self, model: Any) -> None:
         self.rollout_buffer: queue.Queue[Any] = queue.Queue()
@@ -196,14 +237,14 @@ class Sampler:
                 made["completion_mask"]
             )
             self.rollout_buffer.put(
-                RolloutSample(
+                async_grpo_trainer.RolloutSample(
                     prompt=[],
                     completion=[],
                     **{k: made[k] for k in ("input_ids", "completion_mask", "advantage")},
                     old_log_probs=own.numpy(),
                     model_version=0,
                     group_id=made["group_id"],
-                    metrics={},
+                    metrics=dict.fromkeys(self.metrics, 0.5),
                 )
             )
 
@@ -228,8 +269,18 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *_: Any, soft
     return torch.cat(out)
 
 
-def test_a_training(tmp_path: Path, tiny_model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the first step every ratio is 1: log-probs, unpacked, are those of the rollouts passed one by one."""
+@pytest.mark.parametrize("logged", [("reward",), ("rewards/mean",)])
+def test_a_training(
+    tmp_path: Path,
+    tiny_model: Any,
+    tokenizer: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    logged: tuple[str, ...],
+) -> None:
+    """At the first step every ratio is 1: log-probs, unpacked, are those of the rollouts passed one by one. A name
+    that diagnose reads and the log lacks is told, once."""
+    monkeypatch.setattr(Sampler, "metrics", logged)
     monkeypatch.setattr(packing, "_flash_attn", lambda: SimpleNamespace(flash_attn_varlen_func=varlen_attention))
     monkeypatch.setattr(packing, "get_target_dtype", lambda query, module: None)
     monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None)
@@ -249,7 +300,10 @@ def test_a_training(tmp_path: Path, tiny_model: Any, tokenizer: Any, monkeypatch
         rollout_worker=sampler,
         weight_transfer=sampler,
     )  # fmt: skip
-    trainer.train()
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        trainer.train()
+    told = [record.getMessage() for record in caplog.records if "in its log" in record.getMessage()]
+    assert len(told) == ("reward" not in logged) and all(" has no reward in its log" in text for text in told)
     first, second, third = [row for row in trainer.state.log_history if "holdfast/ratio/max" in row]
     assert first["holdfast/ratio/max"] == pytest.approx(1.0, abs=1e-4)
     assert first["holdfast/penalty/active_fraction"] == 0.0 == first["holdfast/loss/penalty"]

@@ -19,8 +19,9 @@ from torch import Tensor
 from transformers import Trainer
 
 import holdfast.adapters.trl as adapter
-from holdfast.adapters import trl_unsloth, trl_watch
+from holdfast.adapters import trl_mask, trl_unsloth, trl_watch
 from holdfast.adapters.trl import LLDS, SAPO, with_penalties
+from holdfast.adapters.trl_penalty import PenaltyMixin
 from holdfast.adapters.trl_watch import RewardWatch
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.methods.penalties import Penalty
@@ -54,14 +55,33 @@ def test_a_truncated_sampler_in_unsloth(
     assert (told is not None) is warned and "mask_logprobs" not in (told or "")
 
 
+@pytest.mark.parametrize(("installed", "vllm", "twice"), [
+    ("1.17.0", True, True),
+    ("1.17.0", False, False),
+    ("1.16.2", True, False),
+])  # fmt: skip
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_trl_that_corrects_for_truncation_itself(
+    installed: str, vllm: bool, twice: bool, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mask would do it again, so it is advised with TRL's correction off, and with it on it is told."""
+    monkeypatch.setattr(trl_mask, "version", lambda _: installed)
+    args = trl.GRPOConfig(use_cpu=True, bf16=False, top_p=0.9, **{CHECKPOINTING: False})
+    args.use_vllm = vllm
+    settings = SimpleNamespace(mask_logprobs=masked)
+    told = PenaltyMixin._truncation(SimpleNamespace(args=args, holdfast_settings=settings))
+    assert (told is None) is (masked and not twice)
+    assert ("vllm_importance_sampling_correction=False" in (told or "")) is twice
+
+
 @pytest.mark.parametrize("penalty", [LLDS(), SAPO()])
 def test_the_default_schedule_makes_a_penalty_inert(tmp_path: Path, penalty: Any) -> None:
     """TRL's default: one optimizer step per rollout batch. It is refused before a model is loaded, which can take
     minutes."""
     args = trl.GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, gradient_accumulation_steps=2)
-    with pytest.raises(ConfigError, match=r"Set steps_per_generation=4 or more .*steps_per_generation=20") as told:
+    says = "steps_per_generation=2, gradient_accumulation_steps=2 and num_iterations=1 .*num_iterations=2 keeps it too"
+    with pytest.raises(ConfigError, match=says):
         with_penalties(trl.GRPOTrainer, penalty)(model="no/such-model", reward_funcs=[], args=args)
-    assert "steps_per_generation=2, gradient_accumulation_steps=2 and num_iterations=1" in str(told.value)
 
 
 def test_an_unknown_loss_type(make_trainer: Any) -> None:
@@ -93,11 +113,19 @@ def test_what_with_penalties_refuses(trainer_class: Any, penalty: Any, settings:
         with_penalties(trainer_class, penalty, **settings)
 
 
-@pytest.mark.parametrize("installed", ["1.14.0", "2.0.0"])
-def test_another_trl(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
-    monkeypatch.setattr(adapter, "version", lambda name: installed)
-    with pytest.raises(ConfigError, match=rf"trl {installed} is installed, but .* pip install 'holdfast-rl\[trl\]'"):
+def test_an_older_trl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "version", lambda name: "1.14.0")
+    with pytest.raises(ConfigError, match=r"trl 1.14.0 is installed, but .* pip install 'holdfast-rl\[trl\]'"):
         with_penalties(trl.GRPOTrainer, LLDS())
+
+
+@pytest.mark.parametrize("installed", ["1.16.3", "1.17.0", "2.0.0"])
+def test_a_newer_trl_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, installed: str) -> None:
+    monkeypatch.setattr(adapter, "version", lambda name: installed)
+    with_penalties(trl.GRPOTrainer, LLDS())
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (installed != "1.16.3")
+    assert all(f"trl {installed} is newer than 1.16, the newest" in text for text in told)
 
 
 def em(number: list[int], **_: Any) -> list[float]:

@@ -325,13 +325,19 @@ def test_without_the_plugin_verl_knows_none(tmp_path: Path) -> None:
 
 
 def test_another_version_is_refused_aloud(tmp_path: Path) -> None:
-    code = "import verl, sys\nverl.__version__ = '0.11.0'\nimport holdfast.adapters.verl"
+    code = "import verl, sys\nverl.__version__ = '0.7.1'\nimport holdfast.adapters.verl"
     done = run_python(code, tmp_path, VERL_USE_EXTERNAL_PLUGINS="none")
     assert (
-        "holdfast: no losses registered: verl 0.11.0 is installed, but holdfast.adapters.verl needs 0.8, 0.9 or 0.10"
+        "holdfast: no losses registered: verl 0.7.1 is installed, but holdfast.adapters.verl needs 0.8 or newer"
         in done.stderr
     )
     assert "ConfigError" in done.stderr and done.returncode != 0
+
+
+def test_a_newer_version_is_told(tmp_path: Path) -> None:
+    code = "import verl\nverl.__version__ = '0.11.0'\nimport holdfast.adapters.verl"
+    done = run_python(code, tmp_path, VERL_USE_EXTERNAL_PLUGINS="none")
+    assert "holdfast: verl 0.11.0 is newer than 0.9, the newest that" in done.stderr and done.returncode == 0
 
 
 def test_the_loss_of_an_engine_that_is_imported_already_is_ours_too(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """`holdfast launch verl`, run: verl's trainer with Ray, vLLM and a served index.
 
-Four starts of verl, each of four minutes and more on two cores, with 7 GB of memory.
+Five starts of verl, each of four minutes and more on two cores, with 7 GB of memory.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from holdfast.adapters.verl_watch import family
 
 from ...waiting import wait_for
 
@@ -128,6 +132,18 @@ def test_a_killed_run_goes_on_from_its_checkpoint(lab: Any) -> None:
     assert list(after) == list(range(last + 1, 5)) and saved.read_text() == "4"
     for data in (*before.values(), *after.values()):
         assert f"{ACTOR}likelihood/negative" in data and f"{ACTOR}penalty/active_fraction" not in data
+
+
+def test_a_run_whose_engine_is_killed_ends_and_says_so(lab: Any) -> None:
+    """verl itself would wait for its rollouts for ever."""
+    run = lab.start("killed", "--train.steps=40", "--checkpoint.every=1", "--checkpoint.keep=1")
+    saved = run.folder / "runs/small" / SAVED
+    wait_for(lambda: int(saved.read_text() or 0) >= 1, minutes=25, process=run.process, log=run.console)
+    engines = [process for process, title in family(run.process.pid).items() if title.startswith("VLLM::EngineCore")]
+    assert engines
+    os.kill(engines[0].pid, signal.SIGKILL)
+    assert run.process.wait(10 * 60) == 1
+    assert "holdfast: VLLM::EngineCore" in run.console.read_text(errors="replace")[-2000:]
 
 
 def test_a_thousand_rollouts_with_a_retriever_that_is_gone_for_a_minute_lose_none(lab: Any) -> None:

@@ -1,0 +1,51 @@
+"""One table says with which versions of the trainers holdfast was tested; whatever names a version follows it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from holdfast.base.tested import TESTED
+
+
+def requirements(root: Path, package: str) -> list[str]:
+    """What the extras of pyproject.toml say of the versions of a package."""
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    lines = [line.partition(";")[0] for extra in extras.values() for line in extra]
+    return [line.removeprefix(package) for line in lines if re.match(rf"{package}\b(?!-)", line)]
+
+
+@pytest.mark.parametrize("package", ["trl", "verl"])
+def test_an_extra_installs_what_was_tested(root: Path, package: str) -> None:
+    tested = TESTED[package]
+    for said in requirements(root, package):
+        oldest, below = said.split(",")
+        assert below == f"<{tested.untested}"
+        assert oldest in (f">={tested.oldest}", f">={tested.newest}"), "all of them, or the newest for CI"
+    assert f">={tested.oldest},<{tested.untested}" in requirements(root, package)
+
+
+def test_the_constraints_have_the_newest_that_was_tested(root: Path) -> None:
+    files = [root / "constraints.txt", *sorted((root / "constraints").glob("*.txt"))]
+    pinned = [
+        (path.stem, name, number)
+        for path in files
+        for name, number in re.findall(r"^([\w-]+)==(.+)$", path.read_text(), re.M)
+        if name in TESTED
+    ]
+    assert {(file, name) for file, name, _ in pinned} == {
+        ("constraints", "trl"), ("trl", "trl"), ("vllm", "trl"), ("verl", "verl")
+    }  # fmt: skip
+    for file, name, number in pinned:
+        assert number.startswith(f"{TESTED[name].newest}."), (file, name)
+    (said,) = re.findall(r"with prime-rl ([\d.]+) ", (root / "constraints" / "prime-rl.txt").read_text())
+    assert said.startswith(f"{TESTED['prime-rl'].newest}.")
+
+
+def test_the_targets_of_the_makefile_check_what_the_table_has(root: Path) -> None:
+    """A host with an environment of its own is in the table; vLLM comes with both."""
+    (hosts,) = re.findall(r"^HOSTS  := (.+)$", (root / "Makefile").read_text(), re.M)
+    assert set(hosts.split()) - {"vllm"} <= set(TESTED)
