@@ -184,7 +184,7 @@ def limits_of(device: torch.device, *, toy: bool) -> dict[str, Any]:
 
 def silent_tokenizer() -> Any:
     """A tokenizer of made-up words that knows no token that ends a text. Models have more ids than it knows."""
-    from holdfast.data.world.model import build_tokenizer
+    from holdfast.tasks.world.model import build_tokenizer
 
     tokenizer = copy.deepcopy(build_tokenizer([" ".join(rollout.words())], rollout.words()))
     tokenizer.eos_token = None

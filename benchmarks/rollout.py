@@ -174,7 +174,7 @@ def load(options: argparse.Namespace) -> tuple[Any, Any]:
             options.model, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
         )
     else:
-        from holdfast.data.world.model import build_model, build_tokenizer
+        from holdfast.tasks.world.model import build_model, build_tokenizer
 
         tokenizer = build_tokenizer([" ".join(words())], words())
         model = build_model(tokenizer, hidden=options.hidden, layers=options.layers)

@@ -11,11 +11,11 @@ from unittest import mock
 import torch
 
 from holdfast.agent.protocol import SearchProtocol
-from holdfast.data.questions import Example
 from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import ready
 from holdfast.model.policy import Completion, Request
 from holdfast.recipe import validate
+from holdfast.tasks.questions import Example
 from holdfast.train.loading import load_protocol
 from holdfast.train.trainer import make_trainer
 from measuring import seconds_now

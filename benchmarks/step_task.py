@@ -88,7 +88,7 @@ class Task:
         `end_token` nobody knows that it means anything."""
         from transformers import AutoTokenizer
 
-        from holdfast.data.world.model import build_tokenizer
+        from holdfast.tasks.world.model import build_tokenizer
 
         tokenizer = (
             AutoTokenizer.from_pretrained(self.pretrained)
@@ -104,7 +104,7 @@ class Task:
         import torch
         from transformers import AutoModelForCausalLM
 
-        from holdfast.data.world.model import build_model
+        from holdfast.tasks.world.model import build_model
 
         model = (
             AutoModelForCausalLM.from_pretrained(self.pretrained, dtype=torch.float32)

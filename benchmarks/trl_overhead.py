@@ -49,7 +49,7 @@ class Task:
 
     def __init__(self, shape: Shape, seed: int) -> None:
         from holdfast.adapters.trl_search import columns
-        from holdfast.data.world.model import build_tokenizer
+        from holdfast.tasks.world.model import build_tokenizer
 
         self.shape, self.model = shape, model_of(shape, seed)
         trajectories = [t for group in rollouts(shape, random.Random(seed)) for t in group.trajectories]

@@ -30,11 +30,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from holdfast.base.jsonl import write_jsonl
-from holdfast.data import factbook
-from holdfast.data.world.bundle import world_of
 from holdfast.recipe import load
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
+from holdfast.tasks import factbook
+from holdfast.tasks.world.bundle import world_of
 from wide_heads import main as widen
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/engines/verl"))

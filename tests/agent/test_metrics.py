@@ -23,9 +23,9 @@ from holdfast.agent.metrics import (
 )
 from holdfast.agent.protocol import CLEAN, parse_action
 from holdfast.agent.trajectory import Action, Answer, Group, Invalid, Search, Status, Trajectory, Turn
-from holdfast.data.world.model import build_tokenizer
 from holdfast.model.sampling import SamplingMask
 from holdfast.model.tokens import decode, encode
+from holdfast.tasks.world.model import build_tokenizer
 
 
 def turn(action: Action, said: int, heard: int = 0, **more: object) -> Turn:

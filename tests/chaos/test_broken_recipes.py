@@ -1,5 +1,5 @@
 """Recipes and settings that are broken at random: every refusal is a sentence, and in time. Broken rows, requests and
-answers of servers are in tests/data and tests/retrieval, logs in tests/diagnose. Seeds are those of `test_chaos.py`."""
+answers of servers are in tests/tasks and tests/retrieval, logs in tests/diagnose. Seeds are of `test_chaos.py`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.data.files import read_examples
+from holdfast.tasks.files import read_examples
 
 Data = Callable[..., Any]
 

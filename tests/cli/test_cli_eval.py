@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.data.world.model import build_tokenizer
+from holdfast.tasks.world.model import build_tokenizer
 
 from .conftest import printed as holdfast
 

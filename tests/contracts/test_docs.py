@@ -230,8 +230,8 @@ def test_an_example_can_be_read_and_is_named_on_a_page(path: Path) -> None:
 
 
 def test_the_questions_asked_are_in_the_data_of_the_run() -> None:
-    from holdfast.data import factbook
-    from holdfast.data.world.bundle import world_of
+    from holdfast.tasks import factbook
+    from holdfast.tasks.world.bundle import world_of
 
     world = world_of(load(ROOT / "src/holdfast/recipe/bundled" / "quickstart.toml").world)
     known = {question.example.question for question in world.questions["test"]}

@@ -21,7 +21,7 @@ def loaded_by(statement: str) -> set[str]:
 
 LIGHT = """
 holdfast holdfast.recipe holdfast.methods.penalties holdfast.adapters.launch.plan holdfast.adapters.launch.verl_files
-holdfast.hosts holdfast.data.questions holdfast.base.scoring holdfast.evaluate.methods holdfast.evaluate.results
+holdfast.hosts holdfast.tasks.questions holdfast.base.scoring holdfast.evaluate.methods holdfast.evaluate.results
 holdfast.agent.trajectory holdfast.agent.rewards holdfast.agent.observations holdfast.retrieval.types
 holdfast.retrieval.cache holdfast.retrieval.client holdfast.diagnose holdfast.train.tracking holdfast.cli.main
 holdfast_research.experiments holdfast_research.page

@@ -17,7 +17,7 @@ FLOORS = (
     "losses base",
     "retrieval hosts model",
     "agent diagnose",
-    "methods data",
+    "methods tasks",
     "recipe",
     "train adapters",
     "evaluate",

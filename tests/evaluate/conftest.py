@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.data.questions import Example
 from holdfast.evaluate.model import EvaluatedModel
 from holdfast.evaluate.openai import WordTokenizer
 from holdfast.model.policy import Completion, Request
 from holdfast.model.tokens import decode
 from holdfast.recipe import load
 from holdfast.retrieval.types import Document
+from holdfast.tasks.questions import Example
 from holdfast.train.listener import Listener
 
 from ..agent import conftest as agent

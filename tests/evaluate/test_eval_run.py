@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import ConfigError, DataError, RolloutError
-from holdfast.data.questions import Example
-from holdfast.data.world.model import build_tokenizer
 from holdfast.evaluate.folder import read_results, read_whole_rows
 from holdfast.evaluate.methods import METHODS
 from holdfast.evaluate.model import EvaluatedModel
@@ -22,6 +20,8 @@ from holdfast.evaluate.results import set_of
 from holdfast.evaluate.run import Evaluation
 from holdfast.model.hf import HFPolicy
 from holdfast.recipe import load
+from holdfast.tasks.questions import Example
+from holdfast.tasks.world.model import build_tokenizer
 
 from .conftest import ScriptedPolicy, Shelf, Told, evaluated_model, example
 

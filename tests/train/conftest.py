@@ -14,10 +14,10 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from holdfast.data.world.model import build_tokenizer
 from holdfast.diagnose.finding import Finding
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config, validate
+from holdfast.tasks.world.model import build_tokenizer
 from holdfast.train.listener import Listener, StepResult
 from holdfast.train.run import train
 from holdfast.train.start import warm_start_only

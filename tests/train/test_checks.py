@@ -16,11 +16,11 @@ import torch
 
 from holdfast.agent.protocol import render_prompt
 from holdfast.base.errors import ConfigError, HoldfastError
-from holdfast.data.questions import Example
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config, load
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.corpus import passages
+from holdfast.tasks.questions import Example
 from holdfast.train import checks, run, start
 from holdfast.train.checks import (
     config_warnings,

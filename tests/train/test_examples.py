@@ -12,9 +12,9 @@ from types import ModuleType
 import pytest
 
 from holdfast.agent.trajectory import Trajectory
-from holdfast.data.world.bundle import world_of
 from holdfast.methods.penalties import LLDS
 from holdfast.recipe import load
+from holdfast.tasks.world.bundle import world_of
 from holdfast.train.loading import load_protocol
 from holdfast.train.start import warm_start_only
 

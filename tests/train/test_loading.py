@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import ConfigError, DataError
-from holdfast.data.world.bundle import world_of
 from holdfast.recipe import Config
 from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
+from holdfast.tasks.world.bundle import world_of
 from holdfast.train import loading
 from holdfast.train.loading import load_questions, load_retriever, load_retrievers
 

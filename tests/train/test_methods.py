@@ -19,7 +19,6 @@ from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Answer, Group, Search, Trajectory, Turn
 from holdfast.base.errors import ModelError
 from holdfast.base.run_folder import step_folder
-from holdfast.data.questions import QuestionOrder
 from holdfast.evaluate.probes import arms_of, open_run
 from holdfast.losses import llds_penalty, nthr_weights, token_influence
 from holdfast.methods.nthr import check_logits, output_layer, rows_for_nthr
@@ -27,6 +26,7 @@ from holdfast.methods.penalties import LLDS
 from holdfast.methods.registry import NTHR, Methods, NegativeWeight, SamplerWeights
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Loss
+from holdfast.tasks.questions import QuestionOrder
 from holdfast.train.listener import Listener
 from holdfast.train.objective import Objective
 from holdfast.train.rollouts import training_batch

@@ -16,9 +16,9 @@ import pytest
 from holdfast.base.errors import CheckpointError, MissingExtra
 from holdfast.base.files import is_locked
 from holdfast.base.run_folder import FINAL_EVALUATION, list_checkpoints, step_folder
-from holdfast.data.factbook import load_questions
 from holdfast.model import models
 from holdfast.recipe import BUNDLED, dump, load
+from holdfast.tasks.factbook import load_questions
 from holdfast.train import checks, evaluate, run
 from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast.agent.trajectory import Answer, Search, Trajectory, Turn
-from holdfast.data.questions import Example
+from holdfast.tasks.questions import Example
 from holdfast.train.summary import samples_of, verdict_of
 
 BEFORE = {"em": 0.2, "em_greedy": 0.4}

@@ -20,13 +20,13 @@ from holdfast.base.errors import CheckpointError, DataError
 from holdfast.base.jsonl import write_jsonl
 from holdfast.base.run_folder import MODEL
 from holdfast.base.scoring import sub_em
-from holdfast.data.questions import Example, QuestionOrder
-from holdfast.data.world.bundle import interchangeable_tokens, world_of
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.tokens import encode, foreign
 from holdfast.recipe import Config, absolute, dump, load_run
 from holdfast.recipe.validation import check_training
 from holdfast.retrieval.types import Hit, Retriever
+from holdfast.tasks.questions import Example, QuestionOrder
+from holdfast.tasks.world.bundle import interchangeable_tokens, world_of
 from holdfast.train.checkpoint import save_whole_model
 from holdfast.train.listener import Listener
 from holdfast.train.loading import Questions, load_protocol, load_questions, load_retrievers, make_agent

@@ -19,10 +19,10 @@ from typing import Annotated
 import typer
 
 from holdfast.base.scoring import in_passages
-from holdfast.data.files import iter_examples
-from holdfast.data.questions import Example
 from holdfast.retrieval import open_index
 from holdfast.retrieval.types import Hit, Retriever
+from holdfast.tasks.files import iter_examples
+from holdfast.tasks.questions import Example
 
 DEPTHS = (1, 2, 3, 10)
 """Passages that are looked at."""

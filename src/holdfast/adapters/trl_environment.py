@@ -28,9 +28,9 @@ from holdfast.agent.rewards import EM
 from holdfast.agent.tools import NATIVE, ToolProtocol, final_answer
 from holdfast.agent.trajectory import Action, Answer, Call, Invalid, Read, Search, Status, ToolResult, Trajectory, Turn
 from holdfast.base.errors import ConfigError, RetrievalError
-from holdfast.data.questions import Example
 from holdfast.model.tokens import spelled_apart
 from holdfast.retrieval.types import Hit, Retriever
+from holdfast.tasks.questions import Example
 
 __all__ = ["environment_rewards", "search_environment", "tool_dataset"]
 

@@ -35,11 +35,11 @@ from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import ConfigError, DataError, MissingExtra, RolloutError
 from holdfast.base.retries import PATIENCE, Retries
-from holdfast.data.questions import Example
 from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.policy import Completion, Policy, Request, StopReason, rollout_seed
 from holdfast.model.tokens import decode
 from holdfast.retrieval.types import Retriever
+from holdfast.tasks.questions import Example
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from holdfast.base.errors import ConfigError
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.recipes import read_recipe
 from holdfast.cli.terminal import HELP_OPTIONS, err, out
-from holdfast.data.catalogue import Form
+from holdfast.tasks.catalogue import Form
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
@@ -31,8 +31,8 @@ def list_sets() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.data.catalogue import HUB, SETS, TEST_SIZE
-    from holdfast.data.prepare import sample_questions
+    from holdfast.tasks.catalogue import HUB, SETS, TEST_SIZE
+    from holdfast.tasks.prepare import sample_questions
 
     console = out()
     if not console.is_terminal:
@@ -103,8 +103,8 @@ def prepare(
     [cyan]holdfast data prepare factbook --out data/factbook[/cyan]
         questions over the CIA World Factbook, and its passages
     """
-    from holdfast.data.catalogue import FACTBOOK_SET, SAMPLE
-    from holdfast.data.prepare import prepare as write
+    from holdfast.tasks.catalogue import FACTBOOK_SET, SAMPLE
+    from holdfast.tasks.prepare import prepare as write
 
     if what in (SAMPLE, FACTBOOK_SET) and origin is not None:
         raise ConfigError(f"--from {origin} with {what}: {what} needs no download; leave out --from")
@@ -133,8 +133,8 @@ def demonstrate(
 
     Then set warm_start.data = "demonstrations.jsonl" and warm_start.steps.
     """
-    from holdfast.data.demonstrations import demonstrate as ask
-    from holdfast.data.demonstrations import write_demonstrations
+    from holdfast.tasks.demonstrations import demonstrate as ask
+    from holdfast.tasks.demonstrations import write_demonstrations
     from holdfast.train.loading import load_protocol, load_questions, load_retrievers
 
     config, _ = read_recipe(recipe, ctx.meta["settings"])
@@ -159,7 +159,7 @@ def validate(paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help
 
     Exit codes: 0 all rows are valid, 1 some are not, 2 a file cannot be read.
     """
-    from holdfast.data.check import check_files, size_lines
+    from holdfast.tasks.check import check_files, size_lines
 
     reports = check_files(paths)
     console = out()
@@ -207,7 +207,7 @@ def convert(
         a spreadsheet with the columns question and answer, for verl
     """
     from holdfast.base.jsonl import Skips
-    from holdfast.data.files import file_type_of, iter_examples, write_examples
+    from holdfast.tasks.files import file_type_of, iter_examples, write_examples
 
     skips = Skips()
     target_form = form or ("jsonl" if file_type_of(target_file) == "jsonl" else "searchr1")

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.base.errors import ConfigError, DataError
-from holdfast.data.prepare import open_questions
-from holdfast.data.questions import Example
-from holdfast.data.world.bundle import world_of
 from holdfast.evaluate.results import set_of
 from holdfast.recipe import Config, require
+from holdfast.tasks.prepare import open_questions
+from holdfast.tasks.questions import Example
+from holdfast.tasks.world.bundle import world_of
 from holdfast.train import loading
 
 WORLD = {"world": "test", "world-dev": "dev", "world-train": "train"}

@@ -15,9 +15,9 @@ import numpy as np
 
 from holdfast.base.environment import versions
 from holdfast.base.errors import DataError
-from holdfast.data.catalogue import GENERAL, MULTI_HOP
-from holdfast.data.questions import Example
 from holdfast.evaluate.folder import FAILED, FORMAT, ROWS, read_results, read_whole_rows
+from holdfast.tasks.catalogue import GENERAL, MULTI_HOP
+from holdfast.tasks.questions import Example
 
 ONE_HOP, TWO_HOP = "world-1hop", "world-2hop"
 """The sets of the bundled world's questions."""

@@ -22,8 +22,6 @@ from holdfast.agent.searching import SEARCH, SearchQueue
 from holdfast.base.errors import RolloutError
 from holdfast.base.retries import PATIENCE, Retries
 from holdfast.base.scoring import MODES, Mode, exact_match, f1, in_passages, sub_em
-from holdfast.data.files import joined, unmatched
-from holdfast.data.questions import Example
 from holdfast.evaluate.agents import Attempt, PromptEncoder, converse, run_search_agent
 from holdfast.evaluate.folder import FAILED, EvalFolder, Row
 from holdfast.evaluate.methods import LIMITS, SINGLE_HOP_LIMITS, Method
@@ -31,6 +29,8 @@ from holdfast.evaluate.model import EvaluatedModel, agent_protocol, fitted, refu
 from holdfast.evaluate.questions import digest
 from holdfast.evaluate.results import MULTI_HOP_SETS, results_of, set_of
 from holdfast.model.policy import rollout_seed
+from holdfast.tasks.files import joined, unmatched
+from holdfast.tasks.questions import Example
 from holdfast.train.listener import Listener
 
 _OUTAGE = 8

@@ -7,8 +7,6 @@ from typing import Any
 
 from holdfast.base import section
 from holdfast.base.section import Section, as_toml, setting_values
-from holdfast.data.factbook import is_factbook
-from holdfast.data.world.settings import World
 from holdfast.methods.penalties import WITHOUT_OLD_POLICY, Penalty
 from holdfast.model.settings import Model, Sampling
 from holdfast.recipe.needs import unmet_needs
@@ -28,6 +26,8 @@ from holdfast.recipe.sections import (
     Train,
     WarmStart,
 )
+from holdfast.tasks.factbook import is_factbook
+from holdfast.tasks.world.settings import World
 
 
 class Config(Section):

@@ -21,13 +21,13 @@ from holdfast.base.importing import search_in
 from holdfast.base.refusals import explain
 from holdfast.base.run_folder import CONFIG, is_run
 from holdfast.base.section import field_values, setting_values
-from holdfast.data.factbook import is_factbook
 from holdfast.methods.registry import Methods
 from holdfast.recipe import settings
 from holdfast.recipe.code import code_of
 from holdfast.recipe.config import Config
 from holdfast.recipe.paths import in_folder
 from holdfast.recipe.settings import UNSET
+from holdfast.tasks.factbook import is_factbook
 
 BUNDLED = Path(__file__).parent / "bundled"
 """The folder of the bundled recipes."""

@@ -14,9 +14,9 @@ from typing import Any
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.section import setting_values
-from holdfast.data.factbook import is_factbook
 from holdfast.recipe.code import import_paths
 from holdfast.recipe.config import Config
+from holdfast.tasks.factbook import is_factbook
 
 PATHS: Mapping[str, tuple[str, ...]] = {
     "run.code": (),

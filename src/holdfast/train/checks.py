@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import ConfigError, MissingExtra, ModelError
 from holdfast.base.importing import missing_train_package
-from holdfast.data.factbook import FACTBOOK
-from holdfast.data.questions import Example
 from holdfast.recipe import Config, require
 from holdfast.recipe.paths import QUESTIONS, passages_of
 from holdfast.recipe.validation import check_training
+from holdfast.tasks.factbook import FACTBOOK
+from holdfast.tasks.questions import Example
 from holdfast.train.loading import Questions, Retrievers, load_protocol, load_questions, load_retrievers, skipped_rows
 
 if TYPE_CHECKING:

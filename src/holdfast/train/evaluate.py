@@ -13,7 +13,7 @@ from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import CheckpointError
 from holdfast.base.files import write_whole
 from holdfast.base.stored import read_object
-from holdfast.data.questions import Example
+from holdfast.tasks.questions import Example
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.summary import Sample, read_sample, samples_of
 

@@ -10,8 +10,8 @@ from holdfast.base.progress import Progress
 
 if TYPE_CHECKING:
     from holdfast.agent.trajectory import Group
-    from holdfast.data.questions import Example
     from holdfast.diagnose.finding import Finding
+    from holdfast.tasks.questions import Example
 
 
 @dataclass(frozen=True, slots=True)

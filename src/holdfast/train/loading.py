@@ -25,10 +25,6 @@ from holdfast.agent.tools import PRESETS, ToolProtocol
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.jsonl import Skipped, Skips
 from holdfast.base.retries import PATIENCE, Retries
-from holdfast.data import factbook
-from holdfast.data.files import joined, read_questions
-from holdfast.data.questions import Example, hold_out
-from holdfast.data.world.bundle import world_of
 from holdfast.model.chat_template import ChatTemplate
 from holdfast.recipe import Config, load_run, require
 from holdfast.recipe.paths import QUESTIONS, passages_of
@@ -39,6 +35,10 @@ from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.corpus import corpus_hash, files_seen, passages
 from holdfast.retrieval.storage import MANIFEST, open_manifest, read_manifest
 from holdfast.retrieval.types import Document, NoPassages, Retriever
+from holdfast.tasks import factbook
+from holdfast.tasks.files import joined, read_questions
+from holdfast.tasks.questions import Example, hold_out
+from holdfast.tasks.world.bundle import world_of
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import SearchAgent

@@ -13,9 +13,9 @@ from holdfast.agent.rewards import EM, score_trajectory
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group
 from holdfast.base.errors import RolloutError
-from holdfast.data.questions import Example
 from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.model.policy import rollout_seed
+from holdfast.tasks.questions import Example
 from holdfast.train.objective import Objective
 
 

@@ -15,9 +15,9 @@ from holdfast.agent.trajectory import Invalid, Turn
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, GuardStop, ModelError, RolloutError
 from holdfast.base.jsonl import write_jsonl
-from holdfast.data.questions import QuestionOrder, dev_questions
 from holdfast.diagnose.finding import Finding
 from holdfast.recipe import Config, absolute, dump, load_run, setting_values
+from holdfast.tasks.questions import QuestionOrder, dev_questions
 from holdfast.train.checkpoint import read_state
 from holdfast.train.checks import Prepared, prepare
 from holdfast.train.evaluate import Evaluator, KeptEvaluations

@@ -13,15 +13,15 @@ from holdfast import __version__
 from holdfast.agent.protocol import render_prompt
 from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, ConfigError
-from holdfast.data import factbook
-from holdfast.data.factbook import FACTBOOK
-from holdfast.data.factbook.demonstrations import demonstrations_of
-from holdfast.data.world.bundle import filler_of, interchangeable_tokens, scripted_rollouts, world_of, world_tokenizer
-from holdfast.data.world.model import build_model
-from holdfast.data.world.scripted import ScriptedRollout
 from holdfast.model.language_model import LanguageModel, load_model, pick_device, ready, unread_code
 from holdfast.recipe import Config, absolute, dump
 from holdfast.retrieval.types import Retriever
+from holdfast.tasks import factbook
+from holdfast.tasks.factbook import FACTBOOK
+from holdfast.tasks.factbook.demonstrations import demonstrations_of
+from holdfast.tasks.world.bundle import filler_of, interchangeable_tokens, scripted_rollouts, world_of, world_tokenizer
+from holdfast.tasks.world.model import build_model
+from holdfast.tasks.world.scripted import ScriptedRollout
 from holdfast.train.checkpoint import find_damage, save_checkpoint, save_whole_model
 from holdfast.train.checks import Prepared, prepare, validate_model_and_prompts
 from holdfast.train.cost import cost_of

@@ -11,12 +11,12 @@ from typing import Any
 from holdfast import __version__
 from holdfast.base.environment import cache_dir
 from holdfast.base.errors import DataError
-from holdfast.data import factbook
-from holdfast.data.factbook import FACTBOOK
 from holdfast.model.models import stored
 from holdfast.recipe import BUNDLED, Config
 from holdfast.recipe.paths import is_path
 from holdfast.retrieval.storage import MANIFEST
+from holdfast.tasks import factbook
+from holdfast.tasks.factbook import FACTBOOK
 
 SHIPPED = BUNDLED / "starts"
 """A folder for each start that comes with holdfast: a checkpoint, whose state says what made it."""

@@ -16,7 +16,7 @@ from holdfast.base.errors import DataError
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import RESULTS
 from holdfast.base.stored import read_object
-from holdfast.data.questions import Example
+from holdfast.tasks.questions import Example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

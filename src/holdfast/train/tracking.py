@@ -19,8 +19,8 @@ from typing import Any, TextIO
 from holdfast.agent.trajectory import Call, Read, Search, Trajectory, Turn
 from holdfast.base.jsonl import own_rows, write_jsonl
 from holdfast.base.run_folder import DISPLACEMENT, METRICS, TRAJECTORIES
-from holdfast.data.questions import Example
 from holdfast.recipe import Track
+from holdfast.tasks.questions import Example
 from holdfast.train.listener import Listener, Listeners, StepResult, TurnChange
 
 

@@ -32,13 +32,13 @@ from holdfast.agent.metrics import (
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Group, with_tokens
 from holdfast.base.run_folder import step_folder
-from holdfast.data.questions import Example, QuestionOrder
 from holdfast.losses import effective_sample_size
 from holdfast.methods.operations import selected, weight_percentiles
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.support import end_ids
 from holdfast.recipe import Config
 from holdfast.retrieval.types import Retriever
+from holdfast.tasks.questions import Example, QuestionOrder
 from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.critic import Critic
 from holdfast.train.displacement import measure_displacement

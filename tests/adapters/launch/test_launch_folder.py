@@ -19,14 +19,14 @@ from holdfast.base.errors import MissingExtra
 from holdfast.cli import launch
 from holdfast.cli.main import app
 from holdfast.cli.recipes import bundled
-from holdfast.data import factbook
-from holdfast.data.factbook.book import read_book
-from holdfast.data.questions import Example
 from holdfast.loading import load_questions, read_passages
 from holdfast.methods.penalties import SAPO
 from holdfast.model.models import MODELS, ORIGIN
 from holdfast.recipe import Config, load
 from holdfast.retrieval.corpus import corpus_hash
+from holdfast.tasks import factbook
+from holdfast.tasks.factbook.book import read_book
+from holdfast.tasks.questions import Example
 
 from .conftest import SMALL, WATCH, run_with_fakes
 

@@ -11,9 +11,9 @@ import pytest
 from holdfast.adapters.launch import Machines, plan, verl_files
 from holdfast.adapters.launch.view import launch_of
 from holdfast.base.errors import ConfigError
-from holdfast.data.questions import Example
 from holdfast.hosts.host import Noted, Refused
 from holdfast.recipe import Config, setting_names, setting_values
+from holdfast.tasks.questions import Example
 
 from .conftest import CUSTOM
 

@@ -20,10 +20,10 @@ from holdfast.adapters.trl import with_penalties
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
 from holdfast.agent.protocol import CLEAN
 from holdfast.base.errors import RetrievalError
-from holdfast.data.questions import Example
-from holdfast.data.world.model import build_model, build_tokenizer
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document, Hit
+from holdfast.tasks.questions import Example
+from holdfast.tasks.world.model import build_model, build_tokenizer
 
 TEXTS = [
     "<search> lake </search>\n\n",

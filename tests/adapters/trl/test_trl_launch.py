@@ -182,9 +182,9 @@ def test_a_script_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     script: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     from holdfast.cli.recipes import find
-    from holdfast.data.world.bundle import world_of
-    from holdfast.data.world.model import build_model, build_tokenizer
     from holdfast.recipe import load
+    from holdfast.tasks.world.bundle import world_of
+    from holdfast.tasks.world.model import build_model, build_tokenizer
 
     world = world_of(load(find("collapse")).world)
     tokenizer = build_tokenizer([document.contents for document in world.documents()][:200])

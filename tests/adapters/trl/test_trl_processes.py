@@ -22,7 +22,7 @@ def main(folder: str) -> None:
     from datasets import Dataset
 
     from holdfast.adapters.trl import LLDS, with_penalties
-    from holdfast.data.world.model import build_model, build_tokenizer
+    from holdfast.tasks.world.model import build_model, build_tokenizer
 
     rank = int(os.environ["RANK"])
     tokenizer = build_tokenizer(["What is the lake?"] * 3)

@@ -127,8 +127,8 @@ class Lab:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Made once: three minutes. The model searches and answers, and is often wrong."""
     from holdfast.base.jsonl import write_jsonl
-    from holdfast.data.world.bundle import world_of
     from holdfast.recipe import load
+    from holdfast.tasks.world.bundle import world_of
 
     folder = tmp_path_factory.mktemp("verl")
     settings = [f"--world.{name}={value}" for name, value in WORLD.items()]

@@ -18,10 +18,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.agent.protocol import CLEAN, render_prompt
-from holdfast.data.questions import Example
-from holdfast.data.world.model import build_model, build_tokenizer
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
+from holdfast.tasks.questions import Example
+from holdfast.tasks.world.model import build_model, build_tokenizer
 
 from ...waiting import wait_for
 from .on_cpu import VARIABLES, free_port, prepare

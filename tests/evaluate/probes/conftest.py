@@ -14,11 +14,11 @@ import transformers
 from torch import Tensor
 
 from holdfast.agent.trajectory import Action, Answer, Group, Search, Status, Trajectory, Turn
-from holdfast.data.questions import Example
-from holdfast.data.world.model import build_tokenizer
 from holdfast.evaluate.probes import Rollouts, Subject
 from holdfast.model.logprobs import TokenLogprobs
 from holdfast.recipe import load, validate
+from holdfast.tasks.questions import Example
+from holdfast.tasks.world.model import build_tokenizer
 from holdfast.train.listener import Listener
 from holdfast.train.run import train
 

@@ -24,22 +24,22 @@ from typing import Any
 from holdfast.agent.protocol import SearchProtocol, render_prompt
 from holdfast.base.scoring import exact_match, normalize_answer
 from holdfast.cli.recipes import find
-from holdfast.data.questions import Example
-from holdfast.data.world.bundle import (
+from holdfast.model.language_model import LanguageModel, pick_device, ready
+from holdfast.model.tokens import encode
+from holdfast.recipe import Config, load
+from holdfast.recipe.sections import WarmStart
+from holdfast.retrieval.types import Hit, Retriever
+from holdfast.tasks.questions import Example
+from holdfast.tasks.world.bundle import (
     filler_of,
     interchangeable_tokens,
     scripted_rollouts,
     world_of,
     world_tokenizer,
 )
-from holdfast.data.world.facts import ATTRIBUTES, RELATIONS, World, WorldQuestion
-from holdfast.data.world.model import build_model
-from holdfast.data.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
-from holdfast.model.language_model import LanguageModel, pick_device, ready
-from holdfast.model.tokens import encode
-from holdfast.recipe import Config, load
-from holdfast.recipe.sections import WarmStart
-from holdfast.retrieval.types import Hit, Retriever
+from holdfast.tasks.world.facts import ATTRIBUTES, RELATIONS, World, WorldQuestion
+from holdfast.tasks.world.model import build_model
+from holdfast.tasks.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
 from holdfast.train.evaluate import Evaluator
 from holdfast.train.loading import Retrievers, load_protocol, load_questions, load_retrievers, make_agent
 from holdfast.train.start import starting_policy

@@ -19,11 +19,11 @@ from transformers import PreTrainedTokenizerBase
 
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.scoring import f1
-from holdfast.data.questions import Example
 from holdfast.evaluate.probes.report import ALL, CORRECT, INCORRECT, columns, panels
 from holdfast.evaluate.probes.subject import Rollouts, Subject
 from holdfast.losses import token_influence
 from holdfast.model.tokens import char_lengths, common_prefix
+from holdfast.tasks.questions import Example
 from holdfast.train.listener import Listener
 from holdfast_research.probes.influence import GroupStep, group_steps, learnable
 

@@ -13,14 +13,14 @@ from typing import Any
 
 from holdfast.adapters.launch.view import Machines, Recipe, launch_of
 from holdfast.base.errors import ConfigError, DataError, raise_all
-from holdfast.data import factbook
-from holdfast.data.files import read_questions
-from holdfast.data.questions import Example, hold_out
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import Noted, Option, Refused
 from holdfast.recipe import Config, absolute, require
 from holdfast.recipe.paths import QUESTIONS
 from holdfast.recipe.validation import code_errors
+from holdfast.tasks import factbook
+from holdfast.tasks.files import read_questions
+from holdfast.tasks.questions import Example, hold_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 from holdfast.adapters.launch.plan import filled, train_and_dev
 from holdfast.adapters.launch.view import Recipe
-from holdfast.data.factbook import is_factbook
-from holdfast.data.prepare import write_factbook
 from holdfast.hosts.host import Option
 from holdfast.methods.penalties import LLDS, NLL, SAPO, Penalty
 from holdfast.recipe import Config, dump
 from holdfast.recipe.paths import with_values
+from holdfast.tasks.factbook import is_factbook
+from holdfast.tasks.prepare import write_factbook
 
 
 def written(recipe: Recipe, options: Sequence[Option]) -> dict[str, Any]:

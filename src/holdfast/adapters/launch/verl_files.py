@@ -17,10 +17,10 @@ from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
 from holdfast.base.rows import import_pyarrow
-from holdfast.data.questions import MOST_HELD_OUT, Example, dev_questions
 from holdfast.hosts.host import Here, Option, Reference
 from holdfast.hosts.verl_recipe import AGENT, AGENT_LOOPS
 from holdfast.recipe import Config, dump
+from holdfast.tasks.questions import MOST_HELD_OUT, Example, dev_questions
 
 _PLAIN = re.compile(r"(?a)(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][\w./-]*")  # texts that Hydra reads without quotes
 

@@ -13,10 +13,10 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import CheckpointError, ConfigError, RolloutError
 from holdfast.base.run_folder import CONFIG, MODEL, list_checkpoints
-from holdfast.data.questions import Example, QuestionOrder
 from holdfast.model.language_model import LanguageModel, load_model, pick_device, take_weights
 from holdfast.recipe import Config
 from holdfast.recipe.validation import check_training
+from holdfast.tasks.questions import Example, QuestionOrder
 from holdfast.train.checkpoint import checkpoint_of, has_optimizer, load_anchor, load_optimizer
 from holdfast.train.learner import Learner, Reference, make_learner
 from holdfast.train.listener import Listener

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.data import catalogue
-from holdfast.data.catalogue import SETS, QASet
+from holdfast.tasks import catalogue
+from holdfast.tasks.catalogue import SETS, QASet
 
 Row = dict[str, Any]
 

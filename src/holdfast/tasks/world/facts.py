@@ -16,8 +16,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.data.questions import Example
 from holdfast.retrieval.types import Document
+from holdfast.tasks.questions import Example
 
 RELATIONS: tuple[tuple[str, str], ...] = (
     ("mentor", "teacher"),

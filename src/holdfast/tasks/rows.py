@@ -6,7 +6,7 @@
     skyrl     its search example's: reward_spec in place of reward_model, env_class
 
 A row is read by its fields, whatever its form: the forms differ in where a value is, not in what it means. Rows as the
-sets publish them are read too (`data/fields.py`).
+sets publish them are read too (`tasks/fields.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from holdfast.agent.protocol import SEARCH_R1, prompt_text
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField, clean_text, fields_in, json_kind
 from holdfast.base.stored import bounded_json
-from holdfast.data.catalogue import Form
-from holdfast.data.fields import ANSWERS, answer_names, answers_in, question_name, texts_of
-from holdfast.data.questions import Example
+from holdfast.tasks.catalogue import Form
+from holdfast.tasks.fields import ANSWERS, answer_names, answers_in, question_name, texts_of
+from holdfast.tasks.questions import Example
 
 PREFIX = "searchR1_"
 """verl and SkyRL prefix the name of the set with it, and choose the reward by it."""

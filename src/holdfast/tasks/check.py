@@ -10,9 +10,9 @@ from pathlib import Path
 
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import Skipped
-from holdfast.data.catalogue import SETS
-from holdfast.data.files import iter_examples, joined, unmatched
-from holdfast.data.questions import Example
+from holdfast.tasks.catalogue import SETS
+from holdfast.tasks.files import iter_examples, joined, unmatched
+from holdfast.tasks.questions import Example
 
 _Seen = dict[str, tuple[str, tuple[str, tuple[str, ...]]]]
 """id -> where it was first, and its question and golden answers."""

@@ -14,9 +14,9 @@ import pytest
 
 from holdfast.base.errors import DataError
 from holdfast.base.scoring import MODES, normalize_answer
-from holdfast.data.catalogue import GENERAL, MULTI_HOP, SETS, TEST_SIZE
-from holdfast.data.files import read_examples
-from holdfast.data.prepare import Folder, Hub, open_questions, origin_of, plan, prepare, sample_file, sample_questions
+from holdfast.tasks.catalogue import GENERAL, MULTI_HOP, SETS, TEST_SIZE
+from holdfast.tasks.files import read_examples
+from holdfast.tasks.prepare import Folder, Hub, open_questions, origin_of, plan, prepare, sample_file, sample_questions
 
 
 def test_the_seven_and_their_published_sizes():

@@ -9,7 +9,9 @@ from pathlib import Path
 from holdfast.agent.protocol import CLEAN, parse_action
 from holdfast.agent.trajectory import Answer, Search
 from holdfast.base.scoring import in_passages
-from holdfast.data.demonstrations import (
+from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.retrieval.types import Document
+from holdfast.tasks.demonstrations import (
     CUT_OFF,
     NOT_FOUND,
     YES_OR_NO,
@@ -17,9 +19,7 @@ from holdfast.data.demonstrations import (
     demonstrate,
     write_demonstrations,
 )
-from holdfast.data.questions import Example
-from holdfast.retrieval.bm25 import BM25Retriever
-from holdfast.retrieval.types import Document
+from holdfast.tasks.questions import Example
 from holdfast.train.warm_start import read_demonstrations
 
 PASSAGES = (

@@ -14,9 +14,9 @@ from holdfast.base.files import replacing
 from holdfast.base.jsonl import BadField, Skipped, write_jsonl
 from holdfast.base.rows import import_pyarrow, iter_rows, read_rows
 from holdfast.base.scoring import normalize_answer
-from holdfast.data.catalogue import Form
-from holdfast.data.questions import Example
-from holdfast.data.rows import example_of, row_of
+from holdfast.tasks.catalogue import Form
+from holdfast.tasks.questions import Example
+from holdfast.tasks.rows import example_of, row_of
 
 _SPLITS = ("train", "dev", "test", "validation")
 _ROWS = 1024  # written at a time
@@ -32,7 +32,7 @@ def read_questions(
     split: str = "train",
     on_skip: Callable[[Skipped], None] | None = None,
 ) -> tuple[Example, ...]:
-    """The questions of a file to train on, of any kind and form (`holdfast.base.rows`, `holdfast.data.rows`).
+    """The questions of a file to train on, of any kind and form (`holdfast.base.rows`, `holdfast.tasks.rows`).
 
     `source` defaults to the file's name without its ending; the names of source, split and index in a row do not count.
     A row is skipped, counted and reported (to `on_skip`, else in one logged warning) when it has no question or no

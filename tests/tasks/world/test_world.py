@@ -16,10 +16,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.agent.protocol import CLEAN
 from holdfast.base.scoring import exact_match
-from holdfast.data.world.bundle import interchangeable_tokens
-from holdfast.data.world.facts import ATTRIBUTES, INTERCHANGEABLE, RELATIONS, SPLITS, World, build_world, golden_answers
-from holdfast.data.world.model import build_model
 from holdfast.model.tokens import decode, encode
+from holdfast.tasks.world.bundle import interchangeable_tokens
+from holdfast.tasks.world.facts import (
+    ATTRIBUTES,
+    INTERCHANGEABLE,
+    RELATIONS,
+    SPLITS,
+    World,
+    build_world,
+    golden_answers,
+)
+from holdfast.tasks.world.model import build_model
 from holdfast.train.warm_start import encode_demonstration
 
 

@@ -1,7 +1,7 @@
 """Where a row of a question set has its question and its golden answers, under the names that sets are published with.
 
     golden_answers                     FlashRAG's collection, and ours
-    reward_model.ground_truth.target   Search-R1's and verl's (`data/rows.py`)
+    reward_model.ground_truth.target   Search-R1's and verl's (`tasks/rows.py`)
     answer                             NQ-open (a list), HotpotQA, 2WikiMultiHopQA, Bamboogle (a text)
     answer + answer_aliases            MuSiQue; `aliases` too
     answer.value + answer.aliases      TriviaQA

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from holdfast.data.world.facts import ATTRIBUTES, INTERCHANGEABLE, RELATIONS
+from holdfast.tasks.world.facts import ATTRIBUTES, INTERCHANGEABLE, RELATIONS
 
 _SUCCESSORS = 10
 """Words that may follow a word of filler."""

@@ -20,8 +20,8 @@ from holdfast.agent.searching import search_patiently
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import write_jsonl
 from holdfast.base.scoring import normalize_answer
-from holdfast.data.questions import Example
 from holdfast.retrieval.types import Hit, Retriever
+from holdfast.tasks.questions import Example
 
 Turns = list[tuple[str, Sequence[Hit]]]
 """(text of a turn, passages of its search) pairs; the last has none."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 
 from holdfast.base.errors import DataError
-from holdfast.data.factbook.book import read_book
-from holdfast.data.factbook.passages import passages_of
-from holdfast.data.factbook.questions import questions_of
-from holdfast.data.questions import Example
 from holdfast.retrieval.types import Document
+from holdfast.tasks.factbook.book import read_book
+from holdfast.tasks.factbook.passages import passages_of
+from holdfast.tasks.factbook.questions import questions_of
+from holdfast.tasks.questions import Example
 
 FACTBOOK = "factbook:"
 """Prefix of the names of the passages, questions and demonstrations that are made here."""

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.base.errors import CheckpointError
 from holdfast.base.jsonl import Skipped
-from holdfast.data.files import iter_examples, read_questions
-from holdfast.data.questions import Example, QuestionOrder, hold_out
+from holdfast.tasks.files import iter_examples, read_questions
+from holdfast.tasks.questions import Example, QuestionOrder, hold_out
 
 
 def put(tmp_path, *rows, name="nq.jsonl"):

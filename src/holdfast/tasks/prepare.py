@@ -12,12 +12,12 @@ from typing import Any
 from holdfast.base.environment import unreachable
 from holdfast.base.errors import DataError, MissingExtra
 from holdfast.base.jsonl import write_jsonl
-from holdfast.data import factbook
-from holdfast.data.catalogue import FACTBOOK_SET, HUB, SAMPLE, SETS, SEVEN, Form, QASet, set_named
-from holdfast.data.factbook import FACTBOOK
-from holdfast.data.files import iter_examples, read_examples, write_examples
-from holdfast.data.questions import Example
-from holdfast.data.rows import light
+from holdfast.tasks import factbook
+from holdfast.tasks.catalogue import FACTBOOK_SET, HUB, SAMPLE, SETS, SEVEN, Form, QASet, set_named
+from holdfast.tasks.factbook import FACTBOOK
+from holdfast.tasks.files import iter_examples, read_examples, write_examples
+from holdfast.tasks.questions import Example
+from holdfast.tasks.rows import light
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 
@@ -254,7 +254,7 @@ def sample_questions() -> tuple[Example, ...]:
 
 def sample_file(name: str) -> Path:
     """`questions.jsonl` or `corpus.jsonl` of the sample."""
-    return Path(str(package_files("holdfast.data"))) / "sample" / name
+    return Path(str(package_files("holdfast.tasks"))) / "sample" / name
 
 
 def _all(parts: Sequence[Part], origin: Origin) -> Iterator[Example]:

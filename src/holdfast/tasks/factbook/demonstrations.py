@@ -13,9 +13,9 @@ from typing import Any
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.searching import search_patiently
 from holdfast.base.errors import DataError
-from holdfast.data.demonstrations import FIRST_THOUGHTS, LAST_THOUGHTS, turn_text
-from holdfast.data.questions import Example
 from holdfast.retrieval.types import Retriever
+from holdfast.tasks.demonstrations import FIRST_THOUGHTS, LAST_THOUGHTS, turn_text
+from holdfast.tasks.questions import Example
 
 STOP_EARLY = 0.25
 """Probability, before each search after the first, to answer with what the last one found."""

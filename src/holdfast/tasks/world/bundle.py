@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.agent.protocol import SearchProtocol
-from holdfast.data.world.facts import INTERCHANGEABLE, World, build_world
-from holdfast.data.world.language import Filler, build_filler
-from holdfast.data.world.model import build_tokenizer, vocabulary_texts
-from holdfast.data.world.scripted import ScriptedRollout, run_scripts
-from holdfast.data.world.settings import Scripts
-from holdfast.data.world.settings import World as WorldConfig
 from holdfast.retrieval.types import Retriever
+from holdfast.tasks.world.facts import INTERCHANGEABLE, World, build_world
+from holdfast.tasks.world.language import Filler, build_filler
+from holdfast.tasks.world.model import build_tokenizer, vocabulary_texts
+from holdfast.tasks.world.scripted import ScriptedRollout, run_scripts
+from holdfast.tasks.world.settings import Scripts
+from holdfast.tasks.world.settings import World as WorldConfig
 
 
 @functools.lru_cache(maxsize=1)

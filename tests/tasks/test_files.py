@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField
-from holdfast.data.catalogue import FORMS
-from holdfast.data.check import check_files, size_lines
-from holdfast.data.files import iter_examples, place_of, read_examples, write_examples
-from holdfast.data.questions import Example
-from holdfast.data.rows import example_of, light, row_of
+from holdfast.tasks.catalogue import FORMS
+from holdfast.tasks.check import check_files, size_lines
+from holdfast.tasks.files import iter_examples, place_of, read_examples, write_examples
+from holdfast.tasks.questions import Example
+from holdfast.tasks.rows import example_of, light, row_of
 
 
 def made(n: int = 5, source: str = "nq", split: str = "test") -> list[Example]:

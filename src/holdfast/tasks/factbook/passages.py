@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.data.factbook.book import Country
 from holdfast.retrieval.types import Document
+from holdfast.tasks.factbook.book import Country
 
 TOPICS = {
     "capital": "government",

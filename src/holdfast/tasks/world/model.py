@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.data.world.facts import ATTRIBUTES, RELATIONS, World
+from holdfast.tasks.world.facts import ATTRIBUTES, RELATIONS, World
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from holdfast.base.scoring import normalize_answer
-from holdfast.data.factbook.book import Country, Fact
-from holdfast.data.factbook.passages import TOPICS, passage_id, passages_of
-from holdfast.data.questions import Example
+from holdfast.tasks.factbook.book import Country, Fact
+from holdfast.tasks.factbook.passages import TOPICS, passage_id, passages_of
+from holdfast.tasks.questions import Example
 
 SIZES = {"train": 2400, "dev": 200, "test": 400}
 SHARES = {1: 0.35, 2: 0.4, 3: 0.25}

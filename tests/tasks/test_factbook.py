@@ -12,14 +12,14 @@ from holdfast.agent.protocol import CLEAN, parse_action
 from holdfast.agent.trajectory import Answer, Search
 from holdfast.base.errors import DataError, MissingExtra
 from holdfast.base.scoring import normalize_answer
-from holdfast.data import factbook
-from holdfast.data.factbook import book
-from holdfast.data.factbook.book import Country
-from holdfast.data.factbook.demonstrations import demonstrations_of
-from holdfast.data.questions import Example
 from holdfast.recipe import BUNDLED, load
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
+from holdfast.tasks import factbook
+from holdfast.tasks.factbook import book
+from holdfast.tasks.factbook.book import Country
+from holdfast.tasks.factbook.demonstrations import demonstrations_of
+from holdfast.tasks.questions import Example
 from holdfast.train import start_cache as starts
 
 SPLITS = ("train", "dev", "test")

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.agent.protocol import CLEAN
-from holdfast.data.world.bundle import scripted_rollouts, world_tokenizer
-from holdfast.data.world.facts import World, build_world
-from holdfast.data.world.language import build_filler
-from holdfast.data.world.settings import Scripts
 from holdfast.retrieval.bm25 import BM25Retriever
+from holdfast.tasks.world.bundle import scripted_rollouts, world_tokenizer
+from holdfast.tasks.world.facts import World, build_world
+from holdfast.tasks.world.language import build_filler
+from holdfast.tasks.world.settings import Scripts
 
 
 @pytest.fixture(scope="session")
