@@ -34,7 +34,7 @@ API = {
     "batch": ("Batches", ["agent.batch"]),
     "config": ("Recipes", [f"recipe.{n}" for n in ("load", "validate", "dump", "setting_names", "setting_values")]),
     "loading": ("Loading", ["train.loading"]),
-    "data": ("Questions", ["data.questions"]),
+    "tasks": ("Tasks", ["tasks.questions"]),
     "scoring": ("Scoring", ["base.scoring", "agent.rewards"]),
     "rollout": ("Rollouts", ["agent.protocol", "agent.observations", "agent.agent", "model.policy"]),
     "retrieval": ("Retrieval", ["retrieval", "retrieval.types", "retrieval.bm25", "retrieval.client"]),
