@@ -44,11 +44,12 @@ def search_environment(
     Raises `ConfigError` for functions that a model cannot be told of, or whose names TRL keeps for itself.
     """
     tools = protocol.by_name
-    if hidden := [name for name in tools if name.startswith("_") or name == "reset"]:
+    if hidden := [name for name in tools if name.startswith("_") or name in ("reset", "get_reward")]:
         raise ConfigError(f"TRL does not offer a tool of the name {hidden[0]!r} to the model; rename the function")
 
     class Environment:
-        """The tools of one rollout. TRL offers every public method but `reset` to the model."""
+        """The tools of one rollout. TRL offers every public method to the model but `reset` and `get_reward`, which it
+        calls itself."""
 
         _tools = tools
 

@@ -12,7 +12,7 @@ import inspect
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from functools import cache
 from threading import Thread, Timer
 from typing import Any
 
+from holdfast.agent.schema import allows, kind_of
 from holdfast.agent.trajectory import Action, Call, Invalid, Read, Search, ToolResult
 from holdfast.base.errors import ConfigError
 from holdfast.base.importing import import_named, is_import_path
@@ -59,16 +60,36 @@ class Tool:
     @property
     def parameters(self) -> dict[str, Any]:
         """Schema of each parameter, by name."""
-        properties: dict[str, Any] = self.schema["function"]["parameters"]["properties"]
+        properties: dict[str, Any] = self.takes.get("properties", {})
         return properties
+
+    @property
+    def takes(self) -> dict[str, Any]:
+        """Schema of all arguments together, an object."""
+        schema: dict[str, Any] = self.schema["function"]["parameters"]
+        return schema
 
     def called(self, arguments: Any) -> Action:
         """What a call does; `arguments` is what the model wrote. `Invalid` for arguments that the schema does not
         allow."""
-        if not _is_of(arguments, self.schema["function"]["parameters"]):
-            taken = ", ".join(f"{name} ({_kind(schema)})" for name, schema in self.parameters.items())
+        try:
+            fits = isinstance(arguments, dict) and self._has(arguments) and allows(arguments, self.takes)
+        except RecursionError:
+            fits = False
+        if not fits:
+            taken = ", ".join(f"{name} ({kind_of(schema, self.takes)})" for name, schema in self.parameters.items())
             return Invalid(f"{self.name} takes {taken or 'no arguments'}")
-        return self.act(arguments)
+        whole = {name for name, schema in self.parameters.items() if kind_of(schema, self.takes) == "integer"}
+        return self.act({k: int(v) if k in whole and isinstance(v, float) else v for k, v in arguments.items()})
+
+    def _has(self, arguments: dict[str, Any]) -> bool:
+        """Whether it has parameters of these names: one that it does not have is the model's mistake, even though JSON
+        schema lets it pass."""
+        return (
+            "properties" not in self.takes
+            or bool(self.takes.get("additionalProperties"))
+            or set(arguments) <= set(self.parameters)
+        )
 
 
 def _with_text(name: str, description: str, parameter: str, about: str, action: Callable[[str], Action]) -> Tool:
@@ -162,46 +183,6 @@ def tool_named(name: str) -> Tool:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-
-# ---- the arguments of a call
-
-_KINDS: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
-
-
-def _is_of(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether a value is what a schema of `get_json_schema` describes."""
-    if "anyOf" in schema:
-        return any(_is_of(value, one) for one in schema["anyOf"])
-    if value is None and schema.get("nullable"):
-        return True
-    if "enum" in schema and value not in schema["enum"]:
-        return False
-    kinds = schema.get("type", ())
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    of_kind = [_KINDS[kind] for kind in kinds if kind in _KINDS]
-    if of_kind and not any(isinstance(value, k) and (bool in k or not isinstance(value, bool)) for k in of_kind):
-        return False
-    if isinstance(value, list) and isinstance(items := schema.get("items"), dict):
-        return all(_is_of(item, items) for item in value)
-    if isinstance(value, dict) and "properties" in schema:
-        properties = schema["properties"]
-        required = set(schema.get("required", ())) <= set(value)
-        return required and all(name in properties and _is_of(item, properties[name]) for name, item in value.items())
-    return True
-
-
-def _kind(schema: Mapping[str, Any]) -> str:
-    kind = schema.get("type", "any value")
-    return kind if isinstance(kind, str) else " or ".join(kind)
 
 
 # ---- a call of a function

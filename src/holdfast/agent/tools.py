@@ -110,7 +110,7 @@ class CallFormat:
             return Invalid("more than one call")
         json_start, named = _after_blanks(message, start + len(self.opening)), ""
         if self.separator:
-            found = re.compile(rf"(\w+){_with_id(self.separator)}").match(message, json_start)
+            found = re.compile(rf"([\w.-]+){_with_id(self.separator)}").match(message, json_start)
             if found is None:
                 return Invalid("the call names no tool")
             json_start, named = found.end(), found[1]

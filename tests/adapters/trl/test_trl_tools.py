@@ -27,7 +27,7 @@ from holdfast.agent.calling import tool_named
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.tools import NATIVE
 from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status
-from holdfast.base.errors import RetrievalError
+from holdfast.base.errors import ConfigError, RetrievalError
 from holdfast.evaluate.openai import WordTokenizer
 from holdfast.model.tokens import encode
 from holdfast.retrieval.bm25 import BM25Retriever
@@ -234,6 +234,21 @@ def test_an_outage_is_no_wrong_answer() -> None:
     environment.reset()
     assert rollout_of([], environment).status is Status.TRUNCATED
     assert not hasattr(environment, "read")
+
+
+def get_reward(x: str) -> str:
+    """Be taken for a reward.
+
+    Args:
+        x: Anything.
+    """
+    return x
+
+
+def test_a_tool_whose_name_trl_keeps_for_itself_is_refused() -> None:
+    protocol = replace(NATIVE, tools=(f"{__name__}:get_reward",))
+    with pytest.raises(ConfigError, match="'get_reward' to the model; rename the function"):
+        search_environment(None, WORDS, protocol)
 
 
 def test_trl_runs_the_environment(make_trainer: Any, speaker: Callable[[str], Any]) -> None:
