@@ -25,6 +25,8 @@ from holdfast.retrieval.types import Document, Hit
 from holdfast.tasks.questions import Example
 from holdfast.tasks.world.model import build_model, build_tokenizer
 
+from ...told import Script, says, sharp
+
 TEXTS = [
     "<search> lake </search>\n\n",
     "<answer> town </answer>\n",
@@ -101,14 +103,23 @@ def tiny_model(tokenizer: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def talking_model(tokenizer: Any, tiny_model: Any, teach: Callable[..., None]) -> Any:
-    """The tiny model after a minute of school: it searches, answers right or wrong, or babbles, about equally often."""
-    model = copy.deepcopy(tiny_model)
-    said = ["<search> lake </search>", "<answer> town </answer>", "<answer> lake </answer>", "Mora lake town Mora lake"]
-    asked = [f"Question: What is the lake of Mora {i}?\n" for i in range(6)]
-    ids = [tokenizer(q + s + tail)["input_ids"] for q in asked for s in said for tail in ("", "\n\n")]
-    teach(model, tokenizer, [([], row) for row in ids], steps=60)
-    return model
+def sharp_model(tiny_model: Any) -> Any:
+    """For tests that sample: the tiny model has no preferences to speak of."""
+    return sharp(tiny_model)
+
+
+SAID = (
+    ("<search> lake </search>", "<answer> town </answer>"),
+    ("<answer> lake </answer>",),
+    ("Mora lake town Mora lake",) * 3,
+    ("<search> lake </search>", "<search> Mora </search>", "<answer> town </answer>"),
+    ("<answer> town </answer>",),
+)
+"""Five rollouts, turn by turn. Of four in a row some are right, some wrong."""
+
+
+def say(id: str, turn: int) -> str:
+    return SAID[int(id) % len(SAID)][turn]
 
 
 def scripted_rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
@@ -137,6 +148,10 @@ def scripted_rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
 
 def some_are_right(completions: list[str], number: list[int], **_: Any) -> list[float]:
     return [float(n % 3 == 0) for n in number]
+
+
+def every_other(completions: list[str], **_: Any) -> list[float]:
+    return [float(i % 2) for i in range(len(completions))]
 
 
 @pytest.fixture
@@ -178,8 +193,8 @@ def make_trainer(tokenizer: Any, tiny_model: Any, tmp_path: Path) -> MakeTrainer
 
 
 @pytest.fixture
-def searching(make_trainer: MakeTrainer, talking_model: Any) -> MakeTrainer:
-    """searching(LLDS(), retriever=Down(), ...): a trainer whose model searches, answers and babbles."""
+def searching(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> MakeTrainer:
+    """searching(LLDS(), retriever=Down(), ...): a trainer whose policy says what `script` tells it, or draws."""
 
     def make(
         penalty: Any = None,
@@ -190,11 +205,14 @@ def searching(make_trainer: MakeTrainer, talking_model: Any) -> MakeTrainer:
         parts: dict[str, float] | None = None,
         max_failed: float = 0.5,
         search_failure_rate: float = 0.0,
+        script: Script | None = say,
         **more: Any,
     ) -> Any:
+        if script is not None:
+            monkeypatch.setattr("holdfast.model.hf.HFPolicy", says(script))
         functions, weights = reward_functions(parts or {"em": 1.0, "format": 0.5})
         retriever = retriever or BM25Retriever.build(PASSAGES)
-        settings = {"model": talking_model, "learning_rate": 1e-3, "max_completion_length": None}
+        settings = {"learning_rate": 1e-3, "max_completion_length": None}
         return make_trainer(
             trainer_class or with_penalties(trl.GRPOTrainer, penalty, displacement_every=1),
             rollout_func=SearchRollouts(

@@ -33,38 +33,38 @@ LR, STEPS = 1e-3, 3
 )
 @pytest.mark.parametrize("penalty", ["none", "llds", "sapo", "nll"])
 def test_equal_weights_after_equal_steps(
-    searching: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, loss_type: str, reduction: str, penalty: str
+    searching: Any, tiny_model: Any, monkeypatch: pytest.MonkeyPatch, loss_type: str, reduction: str, penalty: str
 ) -> None:
     """Three optimizer steps over one rollout batch; from the second on the penalties are at work."""
     loss = loss_of(reduction, penalty)
-    compare(searching, talking_model, monkeypatch, loss, Sampling(), loss_type=loss_type)
+    compare(searching, tiny_model, monkeypatch, loss, Sampling(), loss_type=loss_type)
 
 
 @pytest.mark.parametrize("sampling", [{"top_p": 0.6, "top_k": 40}, {"temperature": 1.3, "top_k": 3}])
 def test_equal_weights_over_the_sampling_mask(
-    searching: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
+    searching: Any, tiny_model: Any, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
 ) -> None:
     """`mask_logprobs` is the same in both; without it in TRL, the weights would differ."""
     loss = loss_of("token-mean", "llds")
     masked = Sampling(**sampling, mask_logprobs=True)
-    compare(searching, talking_model, monkeypatch, loss, masked, loss_type="dapo", **sampling)
+    compare(searching, tiny_model, monkeypatch, loss, masked, loss_type="dapo", **sampling)
     with pytest.raises(AssertionError):
         unmasked = Sampling(**sampling)
-        compare(searching, talking_model, monkeypatch, loss, masked, in_trl=unmasked, loss_type="dapo", **sampling)
+        compare(searching, tiny_model, monkeypatch, loss, masked, in_trl=unmasked, loss_type="dapo", **sampling)
 
 
 @pytest.mark.parametrize(("loss_type", "temperature"), [("dapo", 1.0), ("grpo", 1.4)])
 def test_equal_weights_with_nthr(
-    searching: Any, talking_model: Any, monkeypatch: pytest.MonkeyPatch, loss_type: str, temperature: float
+    searching: Any, tiny_model: Any, monkeypatch: pytest.MonkeyPatch, loss_type: str, temperature: float
 ) -> None:
     """NTHR beside LLDS; without it in TRL, the weights would differ."""
     reduction = {"dapo": "token-mean", "grpo": "seq-mean-token-mean"}[loss_type]
     loss = loss_of(reduction, "llds", methods={"nthr": {}})
     more = {"loss_type": loss_type, "temperature": temperature}
     sampling = Sampling(temperature=temperature)
-    compare(searching, talking_model, monkeypatch, loss, sampling, **more)
+    compare(searching, tiny_model, monkeypatch, loss, sampling, **more)
     with pytest.raises(AssertionError):
-        compare(searching, talking_model, monkeypatch, loss, sampling, nthr=False, **more)
+        compare(searching, tiny_model, monkeypatch, loss, sampling, nthr=False, **more)
 
 
 def loss_of(reduction: str, penalty: str, **others: Any) -> Loss:
@@ -76,7 +76,7 @@ def loss_of(reduction: str, penalty: str, **others: Any) -> Loss:
 
 def compare(
     searching: Any,
-    talking_model: Any,
+    tiny_model: Any,
     monkeypatch: pytest.MonkeyPatch,
     loss: Loss,
     sampling: Sampling,
@@ -91,7 +91,7 @@ def compare(
     which TRL does not apply to norms. Both compute in float64 (the model's norms remain in float32). Weights are
     compared as one vector: Adam makes whole steps of the few gradients that are 0 but for rounding.
     """
-    talking_model = copy.deepcopy(talking_model).double()
+    tiny_model = copy.deepcopy(tiny_model).double()
     trainer = searching(
         trainer_class=with_penalties(
             trl.GRPOTrainer,
@@ -101,7 +101,7 @@ def compare(
             nthr=nthr and loss.methods.nthr.on,
         ),
         parts={"em": 1.0, "f1": 0.5},
-        model=talking_model,
+        model=tiny_model,
         max_completion_length=16,
         **more,
         per_device_train_batch_size=12,
@@ -121,7 +121,7 @@ def compare(
     batch = replace(batch, advantages=trls["advantages"][:, None])
     assert float(batch.advantages.std()) > 0.1  # there is something to learn
 
-    model = copy.deepcopy(talking_model)
+    model = copy.deepcopy(tiny_model)
     train = Train(lr=LR, weight_decay=0.0, grad_clip=1.0)
     learner = Learner(LanguageModel(model=model, tokenizer=None), Objective(loss), train, sampling)
     minis, *_ = learner.old_pass(batch, [[list(range(len(batch)))]])
@@ -130,7 +130,7 @@ def compare(
 
     ours, start, theirs = (
         torch.cat([p.detach().flatten() for p in weights])
-        for weights in (parameters, talking_model.parameters(), trainer.model.parameters())
+        for weights in (parameters, tiny_model.parameters(), trainer.model.parameters())
     )
     moved = (ours - start).norm()
     assert (ours - start).abs().max() > 1e-3 and (ours - theirs).norm() < 1e-4 * moved

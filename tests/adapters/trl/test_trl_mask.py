@@ -18,17 +18,13 @@ from holdfast.adapters.trl import LLDS, with_penalties
 from holdfast.adapters.trl_mask import SAMPLING_MASK, WHOLE_LOGPS, Truncation
 from holdfast.base.errors import ConfigError
 
-from .conftest import series_of
+from .conftest import every_other, series_of
 from .test_trl_penalties import host_loss
 
 SAMPLER = {"temperature": 0.9, "top_p": 0.7, "top_k": 30}
 
 
-def parity(completion_ids: list[list[int]], **_: Any) -> list[float]:
-    return [float(sum(ids) % 2) for ids in completion_ids]
-
-
-GENERATED = {"rollout_func": None, "reward_funcs": parity}
+GENERATED = {"rollout_func": None, "reward_funcs": every_other}
 
 
 def naive_mask(logits: Tensor, token: int) -> list[int]:
@@ -100,11 +96,11 @@ def moved(model: Any, seed: int) -> Any:
 @pytest.mark.parametrize("generated", [True, False], ids=["generate", "rollout_func"])
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "cispo"])
 def test_loss_and_gradient_are_the_formula(
-    make_trainer: Any, talking_model: Any, tmp_path: Path, loss_type: str, generated: bool
+    make_trainer: Any, sharp_model: Any, tmp_path: Path, loss_type: str, generated: bool
 ) -> None:
     """Old, reference and current log-probs over the mask of the old weights, in TRL's own loss, to 1e-6."""
-    talking_model.save_pretrained(tmp_path / "model")
-    reference = type(talking_model).from_pretrained(tmp_path / "model")
+    sharp_model.save_pretrained(tmp_path / "model")
+    reference = type(sharp_model).from_pretrained(tmp_path / "model")
     old, reference = moved(reference, 1).double(), reference.double()
     settings = {**SAMPLER, "loss_type": loss_type, "beta": 0.1, **(GENERATED if generated else {})}
     settings |= {"model": old, "num_iterations": 2}
@@ -145,8 +141,8 @@ def masked_positions(batch: dict[str, Any]) -> Tensor:
 
 
 @pytest.mark.parametrize("window", [2, 4])  # two optimizer steps a rollout batch, or one: no old log-probs
-def test_series_of_a_run(make_trainer: Any, talking_model: Any, window: int) -> None:
-    settings = {**SAMPLER, **GENERATED, "model": talking_model, "gradient_accumulation_steps": window}
+def test_series_of_a_run(make_trainer: Any, sharp_model: Any, window: int) -> None:
+    settings = {**SAMPLER, **GENERATED, "model": sharp_model, "gradient_accumulation_steps": window}
     series = series_of(make_trainer(with_penalties(trl.GRPOTrainer, mask_logprobs=True), **settings, max_steps=2))
     assert series["holdfast/likelihood/correct"][0] < 0 and series["entropy"][0] > 0
     assert 0.5 < series["holdfast/sampler/mask_mass"][0] < 1
@@ -156,19 +152,20 @@ def test_series_of_a_run(make_trainer: Any, talking_model: Any, window: int) -> 
         assert series[name][0] == pytest.approx(plain[name][0], abs=1e-5)
 
 
-def test_a_search_agent_has_no_gap_between_sampler_and_loss(searching: Any) -> None:
+def test_a_search_agent_has_no_gap_between_sampler_and_loss(searching: Any, sharp_model: Any) -> None:
     """The log-probs of its sampler are over the whole vocabulary; the adapter puts them over the mask as well."""
     masked = with_penalties(trl.GRPOTrainer, mask_logprobs=True)
-    series = series_of(searching(trainer_class=masked, **SAMPLER, max_steps=2, max_completion_length=120))
+    settings = {"model": sharp_model, "max_steps": 2, "max_completion_length": 120}
+    series = series_of(searching(trainer_class=masked, **SAMPLER, **settings))
     assert abs(series["holdfast/sampler/logprob_gap"][0]) < 1e-5
     assert 0.5 < series["holdfast/sampler/mask_mass"][0] < 0.999
 
 
-def test_lora(make_trainer: Any, talking_model: Any) -> None:
+def test_lora(make_trainer: Any, sharp_model: Any) -> None:
     """The reference is the model without its adapter; the mask comes from the model with it."""
     peft = pytest.importorskip("peft")
     lora = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
-    settings = {**SAMPLER, **GENERATED, "model": talking_model, "peft_config": lora, "beta": 0.1}
+    settings = {**SAMPLER, **GENERATED, "model": sharp_model, "peft_config": lora, "beta": 0.1}
     trainer = make_trainer(with_penalties(trl.GRPOTrainer, LLDS(), mask_logprobs=True), **settings)
     batch = rollout_batch(trainer)[0]
     old, masks, _ = naive_logprobs(trainer.model, batch, None)
@@ -195,7 +192,7 @@ def test_what_cannot_be_recomputed_is_refused(make_trainer: Any, settings: dict[
         make_trainer(with_penalties(trl.GRPOTrainer, mask_logprobs=True), **settings)
 
 
-def test_a_replaced_forward_pass_is_refused(make_trainer: Any, talking_model: Any) -> None:
+def test_a_replaced_forward_pass_is_refused(make_trainer: Any, sharp_model: Any) -> None:
     class Own(trl.GRPOTrainer):
         def _get_per_token_logps_and_entropies(
             self, model: Any, ids: Tensor, attention: Tensor, keep: int, **_: Any
@@ -204,7 +201,7 @@ def test_a_replaced_forward_pass_is_refused(make_trainer: Any, talking_model: An
             logprobs = logits.log_softmax(-1).gather(-1, ids[:, -keep:, None])[..., 0]
             return logprobs, torch.zeros_like(logprobs), None
 
-    trainer = make_trainer(with_penalties(Own, mask_logprobs=True), model=talking_model, **SAMPLER, **GENERATED)
+    trainer = make_trainer(with_penalties(Own, mask_logprobs=True), model=sharp_model, **SAMPLER, **GENERATED)
     with pytest.raises(ConfigError, match="only 0 of 8 rollouts passed"):
         trainer.train()
 

@@ -25,7 +25,7 @@ from holdfast.adapters.trl_monitor import Monitoring
 from holdfast.adapters.trl_observe import Observer, Truncation
 from holdfast.losses import ratio_stats
 
-from .conftest import series_of
+from .conftest import every_other, series_of
 
 HEARD = 8
 
@@ -64,19 +64,15 @@ def run(trainer: Any) -> tuple[list[str], dict[str, list[float]]]:
     return [finding.code for finding in watch.findings], series
 
 
-def test_tool_text_in_the_loss_is_found(make_trainer: Any, talking_model: Any) -> None:
+def test_tool_text_in_the_loss_is_found(make_trainer: Any, sharp_model: Any) -> None:
     """TRL's own count of tokens is of the loss's mask, and proves nothing."""
-    settings = {"model": talking_model, "max_steps": 8, "learning_rate": 1e-5}
+    settings = {"model": sharp_model, "max_steps": 8, "learning_rate": 1e-5}
     trainer_class = with_penalties(trl.GRPOTrainer)
     codes, series = run(make_trainer(trainer_class, rollout_func=heard_and_trained_on, **settings))
     assert codes[0] == "MSK001" and "SMP001" not in codes
     assert "loss/tokens" not in series
     codes, _ = run(make_trainer(trainer_class, rollout_func=masked, **settings))
     assert codes == []
-
-
-def random_reward(completions: list[str], **_: Any) -> list[float]:
-    return [float(i % 2) for i in range(len(completions))]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +87,7 @@ def random_reward(completions: list[str], **_: Any) -> list[float]:
 def test_a_truncated_sampler_is_measured(
     make_trainer: Any, sampler: dict[str, Any], kept: tuple[float, float], found: bool
 ) -> None:
-    settings = {"rollout_func": None, "reward_funcs": random_reward, "max_steps": 8, "learning_rate": 1e-6}
+    settings = {"rollout_func": None, "reward_funcs": every_other, "max_steps": 8, "learning_rate": 1e-6}
     codes, series = run(make_trainer(with_penalties(trl.GRPOTrainer), **settings, **sampler))
     masses = series["sampler/mask_mass"]
     assert len(masses) == 4, "one for each rollout batch"
@@ -103,7 +99,7 @@ def test_it_is_measured_through_an_adapter(make_trainer: Any) -> None:
     from peft import LoraConfig
 
     lora = LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")
-    settings = {"rollout_func": None, "reward_funcs": random_reward, "peft_config": lora, "top_p": 0.4}
+    settings = {"rollout_func": None, "reward_funcs": every_other, "peft_config": lora, "top_p": 0.4}
     _, series = run(make_trainer(with_penalties(trl.GRPOTrainer), **settings))
     assert all(0.4 <= mass <= 0.6 for mass in series["sampler/mask_mass"])
 

@@ -20,7 +20,7 @@ from holdfast.adapters.trl_search import columns, completion_limit, question_dat
 from holdfast.agent.trajectory import Answer, Search, Status, Trajectory, Turn
 from holdfast.base.errors import ConfigError, DataError, RolloutError
 
-from .conftest import QUESTIONS, Down, sampled_rows, train_and_keep_batches
+from .conftest import QUESTIONS, Down, sampled_rows, say, train_and_keep_batches
 
 
 def test_what_trl_trains_on_is_what_was_sampled(searching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +34,7 @@ def test_the_longest_completion_is_the_trainers(searching: Any) -> None:
     """TRL's default is meant for one turn, and under dr_grpo the setting is the divisor of the loss."""
     for settings in ({"max_completion_length": 9, "loss_type": "dr_grpo"}, {}, {"max_completion_length": None}):
         assert completion_limit(trl.GRPOConfig(use_cpu=True, bf16=False, **settings)) is None
-    trainer = searching(max_completion_length=9)
+    trainer = searching(max_completion_length=9, script=lambda id, turn: "Mora lake town " * 4)
     trained = trainer.rollout_func([QUESTIONS[0].question] * 8, trainer)
     assert max(len(ids) for ids in trained["completion_ids"]) == 9
     assert "truncated" in {t.status for t in trained["trajectory"]}
@@ -81,9 +81,9 @@ def test_searches_are_lost_in_training_only(rate: float, searching: Any, monkeyp
     assert all(hits[True]) if rate == 0 else not any(hits[True])
 
 
-def test_batches_of_one_step_are_drawn_apart(searching: Any, tiny_model: Any) -> None:
+def test_batches_of_one_step_are_drawn_apart(searching: Any) -> None:
     """An evaluation has many, all at one step. The first of a step has the seeds it always had."""
-    trainer = searching(model=tiny_model)
+    trainer = searching(script=None)
     rollouts, questions = trainer.rollout_func, [example.question for example in QUESTIONS]
     again = copy.copy(rollouts)
     first, second = (rollouts(questions, trainer)["completion_ids"] for _ in range(2))
@@ -195,14 +195,19 @@ def test_a_resumed_run_goes_on(searching: Any, tmp_path: Path) -> None:
 
 
 def test_a_sampled_pad_token_stays_in_mask_and_loss(
-    searching: Any, talking_model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+    searching: Any, tiny_model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mask is by position, never by id: TRL fills the ends of rows with the same token."""
-    model, pad = copy.deepcopy(talking_model).double(), talking_model.config.pad_token_id
+    model, pad = copy.deepcopy(tiny_model).double(), tokenizer.pad_token_id
     (lake,) = tokenizer(" lake")["input_ids"]
-    with torch.no_grad():  # on purpose: it is now as likely as a word that the model says often
-        model.get_output_embeddings().weight[pad] = model.get_output_embeddings().weight[lake]
-    trainer = searching(LLDS(), model=model, loss_type="bnpo", max_steps=1, learning_rate=0.0)
+    trainer = searching(
+        LLDS(),
+        model=model,
+        loss_type="bnpo",
+        max_steps=1,
+        learning_rate=0.0,
+        script=lambda id, turn: [pad, lake, pad, lake] if turn else say(id, turn),
+    )
     batches, losses = [], []
     generate, compute = type(trainer)._generate_and_score_completions, type(trainer)._compute_loss
 
@@ -227,7 +232,7 @@ def test_a_sampled_pad_token_stays_in_mask_and_loss(
         assert batch["completion_ids"][i, : len(ids)].tolist() == list(ids)
         assert mask[i, : len(ids)].tolist() == list(sampled)
         pads += sum(a == pad and inside and later for a, inside, later in zip(ids, sampled, sampled[1:], strict=False))
-    assert pads > 3 and bool((batch["completion_ids"][batch["completion_mask"] == 0] == pad).all())
+    assert pads >= 4 and bool((batch["completion_ids"][batch["completion_mask"] == 0] == pad).all())
 
     assert len(losses) == 2
     for micro, slope in losses:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("trl")
 
@@ -24,7 +24,6 @@ from holdfast.adapters.trl_environment import (
     tool_dataset,
 )
 from holdfast.agent.calling import tool_named
-from holdfast.agent.protocol import render_prompt
 from holdfast.agent.tools import NATIVE
 from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status
 from holdfast.base.errors import ConfigError, RetrievalError
@@ -47,21 +46,6 @@ WORDS = WordTokenizer()
 PASSAGES = [Document(f"d{i}", f"Mora {i}\nThe lake of Mora {i} is near the town.") for i in range(6)]
 
 
-@pytest.fixture(scope="module")
-def taught(speaker: Callable[[str], Any], teach: Callable[..., None]) -> tuple[Any, Any]:
-    """A tokenizer with a template of tools, and a model that calls, answers or babbles, about equally often."""
-    tokenizer = speaker("hermes")
-    torch.manual_seed(0)
-    model = Qwen2ForCausalLM(model_config(tokenizer))
-    said = [SMALL.write_search("the lake", tokenizer), "town", "lake", "the lake of Orsa, " * 12]
-    rows = []
-    for question in ("What is the lake of Mora 1?", "What is the lake of Mora 4?"):
-        prompt = render_prompt(question, SMALL, tokenizer)
-        rows += [(prompt, [*encode(tokenizer, text), tokenizer.eos_token_id]) for text in said]
-    teach(model, tokenizer, rows, steps=80)
-    return tokenizer, model
-
-
 def model_config(tokenizer: Any) -> Any:
     return Qwen2Config(
         vocab_size=len(tokenizer),
@@ -79,25 +63,30 @@ def model_config(tokenizer: Any) -> Any:
 
 @pytest.mark.parametrize("mask_truncated", [False, True])
 def test_what_trl_trains_on_is_what_was_sampled(
-    mask_truncated: bool, searching: Callable[..., Any], taught: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+    mask_truncated: bool, searching: Callable[..., Any], speaker: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer, model = taught
+    """Four rollouts of a group call and answer, answer, answer wrong, and babble until they are cut."""
+    tokenizer = speaker("hermes")
+    called, babbled = SMALL.write_search("the lake", tokenizer), "the lake of Orsa, " * 12
+    said = ((called, "town"), ("town",), ("lake",), (babbled,) * 3)
     protocol = replace(SMALL, max_turns=1 if mask_truncated else 3)
     trainer = searching(
         LLDS(),
         protocol=protocol,
         mask_truncated_completions=mask_truncated,
-        model=model,
+        model=Qwen2ForCausalLM(model_config(tokenizer)),
         processing_class=tokenizer,
         max_steps=2,
+        script=lambda id, turn: said[int(id) % 4][turn],
     )
-    actions, cut = set(), 0
+    actions, cut = Counter(), 0
     for t, trained in sampled_rows(train_and_keep_batches(trainer, monkeypatch)):
-        actions |= {type(turn.action) for turn in t.turns}
+        actions.update(type(turn.action) for turn in t.turns)
         unfinished = mask_truncated and t.token_ids[-1] != tokenizer.eos_token_id
         cut += unfinished
         assert trained == ([False] * len(trained) if unfinished else list(t.loss_mask[len(t.prompt) :]))
-    assert {Answer, Search} <= actions and bool(cut) == mask_truncated
+    assert cut == (2 if mask_truncated else 0)
+    assert actions == Counter({Search: 2, Answer: 4 if mask_truncated else 6, Invalid: 2 if mask_truncated else 6})
 
 
 @pytest.mark.parametrize(
