@@ -188,9 +188,10 @@ ANYWHERE: Mapping[str, Refused] = {
 # ---- the host
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Host:
-    """A trainer. A fact about it stands here once; launch, remedies, readers, doctor and the pages read it."""
+    """A trainer. A fact about it stands here once; launch, remedies, readers, doctor and the pages read it. Equal to
+    itself only."""
 
     id: str
     title: str = ""

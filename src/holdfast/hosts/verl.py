@@ -70,7 +70,10 @@ VERL = Host(
         Name("training/rollout_probs_diff_mean", "sampler/prob_abs_gap"),
         Name("timing_s/gen", "time/rollout_s"),
     ),
-    more=(Name("rollout_corr/rollout_is_mean", "sampler/importance_ratio"),),
+    more=(
+        Name("rollout_corr/rollout_is_mean", "sampler/importance_ratio"),
+        Name("critic/rewards/mean", "reward/mean", differs="minus the KL penalty, if that is in the reward"),
+    ),
     older={
         "actor/entropy_loss": "actor/entropy",
         "actor/reward_kl_penalty": "actor/kl_loss",
@@ -78,14 +81,17 @@ VERL = Host(
         "episode/tool_call_count/mean": "tool_call_counts/mean",  # of verl-agent
     },
     left_alone={
-        "critic/rewards/mean": "minus the KL penalty, if that is in the reward",
         "critic/returns/mean": "without a critic verl logs the advantages here",
         "critic/vpred_mean": "values while the critic is updated; ours are from before",
         "actor/pg_loss": "includes the penalty if our loss function is used",
         "actor/ppo_kl": "per token; ours is a sum over a rollout",
         "timing_s/step": "includes evaluation",
     },
-    held_out=(r"val-(?:core|aux)/(.+)/(?:acc|reward|score)/mean(?:@|_at_)\d+", r"val/test_score/(.+)"),
+    held_out=(
+        r"val-(?:core|aux)/(.+)/(?:acc|reward|score)/mean(?:@|_at_)\d+",
+        r"val/test_score/(.+)",
+        r"val[-_](?:core|aux)_(.+)_(?:acc|reward|score)_mean(?:_at)?[@_]\d+",  # in an export without slashes
+    ),
     spans=(
         Span("timing_s/gen", "generation", waits_with="fully_async/"),
         # Of the rollout that took longest, so it is part of the wall time, unlike the means over rollouts.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 
 from holdfast.base.errors import DataError
 from holdfast.base.files import is_pipe
-from holdfast.diagnose.log import REWARDS, Log, Series
+from holdfast.diagnose.log import REWARDS, Log, Series, finite
 from holdfast.diagnose.readers.columns import series_of
 from holdfast.diagnose.readers.find import READABLE, find_logs
 from holdfast.diagnose.readers.names import (
@@ -30,6 +30,7 @@ from holdfast.diagnose.readers.reader import LogFile, Raw
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS
 from holdfast.diagnose.readers.same_run import deduplicate_runs, joined_parts, with_unique_names
 from holdfast.diagnose.readers.services import is_address, read_service
+from holdfast.diagnose.readers.spelling import spelled
 from holdfast.diagnose.readers.text import Tally, clean, listed, spooled
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import CHANGES, Name
@@ -114,7 +115,7 @@ def _read(file: LogFile, given: Mapping[str, str]) -> tuple[Log, ...]:
 
 
 def _named(
-    targets: Mapping[str, Name], given: Mapping[str, str], run: str, doubtful: Mapping[str, str]
+    host: str, targets: Mapping[str, Name], given: Mapping[str, str], run: str, doubtful: Mapping[str, str]
 ) -> dict[str, Name]:
     """The translation with the names that the user gave, and with names that everybody understands for what it lacks.
 
@@ -129,14 +130,33 @@ def _named(
         ours = COMMON.get(ours, ours)
         result = {other: Name(other, other) if target.ours == ours else target for other, target in result.items()}
         result[name] = Name(name, ours)
-    kept = [name for name, target in result.items() if target.ours == clean(name) and name not in doubtful]
+    kept = [name for name in _untold(host, result) if result[name].ours == clean(name) and name not in doubtful]
     found = by_common_names(kept, (target.ours for target in result.values()))
     return {name: Name(name, found[name]) if name in found else target for name, target in result.items()}
+
+
+def _untold(host: str, names: Iterable[str]) -> list[str]:
+    """The names of which the host's tables do not say that they mean something else than they look like."""
+    return [name for name in names if name.removeprefix("train/") not in HOSTS[host].left_alone]
+
+
+def _guessed(host: str, targets: dict[str, Name], series: Mapping[str, Series]) -> list[str]:
+    """Takes the series for the reward that is called like one, rather one that moves; a sentence that says so."""
+    able = _untold(host, targets)
+    moving = [name for name in able if len(np.unique(finite(series[name]).values)) > 1]
+    name = like_a_reward(moving) or like_a_reward(able)
+    if name is None:
+        return []
+    targets[name] = Name(name, "reward/mean")
+    return [f"{clean(name)} is taken for the reward. If another series is, name it: `--name reward=SERIES`."]
 
 
 def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
     of_run = raw.columns.tally
     series, steps = series_of(raw.columns, of_run)
+    spelling = spelled(raw.host, series)
+    series = {spelling.get(name, name): part for name, part in series.items()}
+    given = {ours: spelling.get(name, name) for ours, name in given.items()}
     unclear = ambiguous_names(raw.host, series, raw.settings)
     reasons = {why: [name for name in unclear if unclear[name] == why] for why in unclear.values()}
     notes = [
@@ -145,10 +165,9 @@ def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
     ]
     result: dict[str, Series] = {}
     targets = translation(raw.host, series, doubtful=unclear, instead=by_version(raw.host, series))
-    targets = _named(targets, given, raw.name, unclear)
-    if not any(target.ours in REWARDS for target in targets.values()) and (name := like_a_reward(targets)):
-        targets[name] = Name(name, "reward/mean")
-        notes.append(f"{clean(name)} is taken for the reward. If another series is, name it: `--name reward=SERIES`.")
+    targets = _named(raw.host, targets, given, raw.name, unclear)
+    if not any(target.ours in REWARDS for target in targets.values()):
+        notes += _guessed(raw.host, targets, series)
     for name, target in targets.items():
         values = CHANGES[target.change](series[name].values)
         if target.differs:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from holdfast.diagnose.readers.axes import axis_of
 from holdfast.diagnose.readers.columns import Columns
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.numbering import Numbering
-from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, axis_of, is_metric
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, is_metric
 from holdfast.diagnose.readers.text import Tally, lines
 
 _RANGES = ("__MIN", "__MAX")

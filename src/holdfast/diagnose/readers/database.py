@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from itertools import chain, count, islice
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -19,7 +19,7 @@ from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.columns import Point, columns_of
 from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.names import host_of
-from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, dotted, history_frame
+from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, dotted
 from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import LONGEST, Tally
 
@@ -117,10 +117,7 @@ def _trackio(database: Connection, file: LogFile, key: str, whole: Tally) -> Ite
     configs = _configs(database, key, whole)
     for run, rows in _rows_by_run(database, key, "step, metrics", whole).items():
         tally = Tally(file.path, "row")
-        metrics = _metrics(rows, tally)
-        first = list(islice(metrics, _FIRST))
-        known = history_frame({name for _, row in first for name in row})
-        for frame, columns in read_rows(chain(first, metrics), tally, known):
+        for frame, columns in read_rows(_metrics(rows, tally), tally):
             yield Raw("trackio", frame.host, str(names.get(run, run)), columns, _config(configs.get(run, "{}"), tally))
 
 

@@ -199,11 +199,11 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
 
 
 def has_rows(path: Path, start: str) -> bool:
-    """Whether the first row of a console log is a dict, and no line of verl's."""
+    """Whether the first row of a console log is a dict, and no line of verl's. The summary at the end is no log."""
     tally = Tally(path)
     first = islice(lines(path, tally), SEARCHED)
     before_verl = takewhile(lambda numbered: not STEP.search(numbered[1]), first)
-    return next(Dicts(tally).rows(before_verl), None) is not None
+    return any("train_runtime" not in row for _, row in Dicts(tally).rows(before_verl))
 
 
 DICTS = Reader(

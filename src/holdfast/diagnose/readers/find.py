@@ -48,10 +48,10 @@ STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFL
 
 READERS: tuple[Reader[str], ...] = (
     *(NOTEBOOK, STATE, ARRAY, COLUMNS, LINES, CSV),
-    *(TABLE, DICTS, SUMMARY, PRINTS, CONSOLE),
+    *(TABLE, DICTS, PRINTS, SUMMARY, CONSOLE),
 )
-"""Every kind of text that is read. The first reader that recognises a file reads it. Any text can be a console log, so
-that reader comes last."""
+"""Every kind of text that is read. The first reader that recognises a file reads it. What W&B prints at the end counts
+where nothing else has rows, and any text can be a console log, so that reader comes last."""
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _NO_LOGS = ("debug.log", "debug-internal.log")  # W&B's logs about itself

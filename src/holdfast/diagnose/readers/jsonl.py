@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import objects
 from holdfast.base.stored import bounded, bounded_json, read_toml
+from holdfast.diagnose.readers.axes import axis_of
 from holdfast.diagnose.readers.columns import Columns
 from holdfast.diagnose.readers.names import AXES
 from holdfast.diagnose.readers.numbering import Numbering
@@ -23,7 +24,6 @@ from holdfast.diagnose.readers.reader import (
     Raw,
     Reader,
     Row,
-    axis_of,
     dotted,
     frame_of,
     of_completions,

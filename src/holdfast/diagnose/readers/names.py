@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from holdfast.base.glossary import METRICS
 from holdfast.diagnose.log import Series
+from holdfast.diagnose.readers.spelling import respelled_host
 from holdfast.diagnose.readers.text import clean
 from holdfast.hosts import HOSTS, UNKNOWN
 from holdfast.hosts.host import Host, Name
@@ -78,7 +79,8 @@ def by_common_names(names: Iterable[str], taken: Iterable[str]) -> dict[str, str
     return result
 
 
-_REWARD = {"reward", "rewards", "score", "scores", "return", "returns"}
+_REWARD = ("reward", "rewards", "score", "scores", "return", "returns")
+"""Words for a reward, the surest first: returns are often normalised advantages."""
 _OF_ANOTHER = {"std", "min", "max", "var", "loss", "model", "time", "count", "weight", "coef", "eval", "val", "test"}
 
 
@@ -89,12 +91,24 @@ def like_a_reward(names: Iterable[str]) -> str | None:
     'env_reward'
     """
     words = {name: common(name).split("_") for name in names}
-    able = [name for name, parts in words.items() if _REWARD & {*parts} and not _OF_ANOTHER & {*parts}]
-    return min(able, key=lambda name: (len(words[name]), name), default=None)
+    ranks = {name: min(map(_REWARD.index, {*_REWARD}.intersection(parts)), default=-1) for name, parts in words.items()}
+    able = [name for name, parts in words.items() if ranks[name] >= 0 and not _OF_ANOTHER & {*parts}]
+    return min(able, key=lambda name: (ranks[name] // 2, len(words[name]), name), default=None)
 
 
 def host_of(names: Iterable[str]) -> str:
-    """The host that logs most of these names; "unknown" if none of them is known."""
+    """The host that logs most of these names, in its spelling or in another; "unknown" if none of them is known."""
+    names = list(names)
+    host = exact_host_of(names)
+    if other := respelled_host(names):
+        known = {row.host for row in (*HOSTS[host].series, *HOSTS[host].more)}
+        if other[1] > len(known.intersection(name.removeprefix("train/") for name in names)):
+            return other[0].id
+    return host
+
+
+def exact_host_of(names: Iterable[str]) -> str:
+    """The host that logs most of these names in its own spelling."""
     names = list(names)
     for host in HOSTS.values():
         if host.marks and any(name.startswith(host.marks) for name in names):
@@ -188,7 +202,8 @@ def _rank(host: Host, name: Name) -> int:
         return 0
     if name.ours == name.host:
         return 1
-    return 3 if name.host.startswith("val-aux/") or name.host.endswith(tuple(host.older)) else 2
+    second = (*host.older, *(row.host for row in host.more))
+    return 3 if name.host.startswith("val-aux/") or name.host.endswith(second) else 2
 
 
 def ambiguous_names(host: str, series: Mapping[str, Series], settings: Mapping[str, object]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.diagnose.readers.columns import LAST_STEP, number_in, whole
-from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of
+from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, exact_host_of
 from holdfast.diagnose.readers.text import Tally
 
 Steps = NDArray[np.int64]
@@ -55,7 +55,7 @@ def is_row(value: Mapping[str, Any]) -> bool:
     """Whether a dict is a row of metrics, and not a configuration or a sample that was printed."""
     core = CORE & value.keys()
     if len(core) < 2 and not any(name in value for name in _MARKS):
-        return len(value) > 1 and host_of(value) not in ("unknown", "trl", "holdfast") and is_numeric(value)
+        return len(value) > 1 and exact_host_of(value) not in ("unknown", "trl", "holdfast") and is_numeric(value)
     return all(type(value[name]) is float or _is_number(value[name]) for name in core)
 
 

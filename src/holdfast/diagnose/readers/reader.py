@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, AnyStr, Generic
 
 from holdfast.diagnose.log import Format
+from holdfast.diagnose.readers.axes import axis_in, counter_in, is_evaluation, phase_in
 from holdfast.diagnose.readers.columns import MOST_NAMES, Columns, whole
-from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of, trainer_of
+from holdfast.diagnose.readers.names import AXES, SWIFT_STEP, host_of, like_a_reward, trainer_of
 from holdfast.diagnose.readers.numbering import is_numeric, is_row, step_in
 from holdfast.diagnose.readers.text import Tally
 
@@ -33,6 +34,12 @@ class Frame:
 
 def frame_of(rows: Sequence[Row]) -> Frame | None:
     """The frame of a file, from its first rows; None if none of them has a step and they are not rows of a trainer."""
+    frame = _frame_of(rows)
+    phase = phase_in(rows)
+    return frame if frame is None or phase is None else replace(frame, split=_by_phase(frame.split, phase))
+
+
+def _frame_of(rows: Sequence[Row]) -> Frame | None:
     names = {name for row in rows for name in row}
     if rows and all(map(_is_nested, rows)):
         inner = {name for row in rows for name in _unnested(row)}
@@ -41,14 +48,31 @@ def frame_of(rows: Sequence[Row]) -> Frame | None:
         return Frame("verl", "verl", _data, null_is_nan=True)
     if SWIFT_STEP in names:
         return Frame("trl", "trl", _stepless, null_is_nan=True, numbered=True)
-    if "step" not in names or names & {"_step", "_timestamp", "_runtime"}:
-        by_epoch = Frame("jsonl", host_of(names), _stepless, null_is_nan=True, numbered=True)
-        stepless = stepless_frame(names) if any(map(is_row, rows)) else by_epoch if _have_epochs(rows) else None
-        return history_frame(names) or stepless
-    host = host_of(names)
-    if host in ("trl", "verl"):
-        return Frame("trl" if host == "trl" else "verl", host, _flat, null_is_nan=True)
-    return Frame("holdfast" if host == "holdfast" else "jsonl", host, _ours, null_is_nan=False)
+    axis = axis_in(rows)
+    if axis == "step" and not names & {"_step", "_timestamp", "_runtime"}:
+        host = host_of(names)
+        if host in ("trl", "verl"):
+            return Frame("trl" if host == "trl" else "verl", host, _flat, null_is_nan=True)
+        return Frame("holdfast" if host == "holdfast" else "jsonl", host, _ours, null_is_nan=False)
+    if axis is not None:
+        return history_frame(names, axis)
+    if any(map(is_row, rows)):
+        return stepless_frame(names)
+    if _have_epochs(rows):
+        return Frame("jsonl", host_of(names), _stepless, null_is_nan=True, numbered=True)
+    counter = counter_in(rows) if like_a_reward(names) else None
+    return None if counter is None else history_frame(names, counter)
+
+
+def _by_phase(split: Split, phase: str) -> Split:
+    """What splits rows, with the metrics of an evaluation's rows below `eval/`."""
+
+    def of_phase(row: Row) -> tuple[Any, Row]:
+        evaluated = is_evaluation(row.pop(phase, None))
+        step, metrics = split(row)
+        return step, {f"eval/{name.removeprefix('eval_')}": metrics[name] for name in metrics} if evaluated else metrics
+
+    return of_phase
 
 
 PROMPTS = ("prompt", "question", "task_id", "prompt_id", "question_id", "example_id", "problem", "input")
@@ -62,29 +86,21 @@ def of_completions(rows: Sequence[Row]) -> bool:
     return bool(rows) and not any(_OF_COMPLETION.isdisjoint(row) or _SCORES.isdisjoint(row) for row in rows)
 
 
-def history_frame(names: Iterable[str]) -> Frame | None:
-    """The frame of a W&B history with these columns; None if none is a step. An empty cell was not logged."""
-    names = set(names)
-    axis = axis_of(names)
-    if axis is None:
-        return None
+def history_frame(names: Iterable[str], axis: str) -> Frame:
+    """The frame of a history with these columns, of which one has the steps. An empty cell was not logged."""
 
     def split(row: Row) -> tuple[Any, Row]:
         step = row.get(axis)
-        return step, {name: value for name, value in row.items() if is_metric(name) and value is not None}
+        return step, {
+            name: value for name, value in row.items() if is_metric(name) and name != axis and value is not None
+        }
 
-    return Frame("wandb", host_of(names), split, null_is_nan=False)
+    return Frame("wandb" if axis in AXES else "jsonl", host_of(names), split, null_is_nan=False)
 
 
 def stepless_frame(names: Iterable[str]) -> Frame:
     """The frame of rows that are numbered, such as those of a console."""
     return Frame("trl", trainer_of(names), _stepless, null_is_nan=True, numbered=True)
-
-
-def axis_of(names: Iterable[str]) -> str | None:
-    """The best of these columns for steps; None if none is one."""
-    known = set(names)
-    return next((name for name in AXES if name in known), None)
 
 
 @lru_cache(MOST_NAMES)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from holdfast.diagnose.readers.axes import axis_of
 from holdfast.diagnose.readers.columns import number_in
-from holdfast.diagnose.readers.console import COLOUR
+from holdfast.diagnose.readers.console import COLOUR, has_step
 from holdfast.diagnose.readers.jsonl import read_rows
-from holdfast.diagnose.readers.names import AXES
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, history_frame, stepless_frame
 from holdfast.diagnose.readers.text import Tally, lines
 
@@ -28,13 +28,14 @@ def _read(file: LogFile, tally: Tally) -> list[Raw]:
     if not row:
         return []
     tally.add("the log has only W&B's summary: the last value of every series")
-    frame = history_frame(row) if {*AXES} & {*row} else stepless_frame(row)
+    axis = axis_of(row)
+    frame = stepless_frame(row) if axis is None else history_frame(row, axis)
     read = read_rows([(place, row)], tally, frame)
     return [Raw("console", framed.host, file.name, columns, {}) for framed, columns in read]
 
 
 def _has_summary(path: Path, start: str) -> bool:
-    return ("wandb" in start and _HISTORY in start) or _SUMMARY in start
+    return any(_HISTORY in line or _SUMMARY in line for _, line in lines(path, Tally(path))) and not has_step(path)
 
 
 SUMMARY = Reader(
