@@ -60,7 +60,7 @@ accuracy: dev
 	$(RESEARCH).pages.diagnosis_page
 
 # The tests of numbers once more, with torch's kernels for the oldest CPUs: rounding differs from those of this machine.
-NUMBERS := tests/losses tests/agent tests/model tests/evaluate/probes research/tests/probes tests/methods \
+NUMBERS := tests/losses tests/agent tests/model research/tests/probes tests/methods \
 	tests/train/test_update.py tests/train/test_logprobs.py tests/train/test_methods.py tests/train/test_papers.py \
 	tests/train/test_warm_start.py tests/train/test_resuming.py::test_a_stopped_run_goes_on_as_if_it_never_had_been \
 	tests/adapters/trl/test_trl_equals_local.py tests/adapters/trl/test_trl_mask.py tests/adapters/trl/test_trl_penalties.py

@@ -40,7 +40,6 @@ API = {
     "retrieval": ("Retrieval", ["retrieval", "retrieval.types", "retrieval.bm25", "retrieval.client"]),
     "diagnostics": ("Diagnostics", [f"diagnose.{n}" for n in ("readers", "log", "diagnose", "finding", "report")]),
     "collapse": ("Collapse", ["base.collapse"]),
-    "probes": ("Probes", ["evaluate.probes"]),
     "trl": ("TRL", ["adapters.trl", "adapters.trl_search", "adapters.trl_monitor"]),
     "hosts": ("verl, slime, prime-rl", ["adapters.verl", "adapters.slime", "adapters.prime_rl"]),
     "launch": ("Launch", ["adapters.launch"]),

@@ -13,7 +13,6 @@ import torch
 
 from holdfast.agent.trajectory import Group
 from holdfast.base.errors import CheckpointError
-from holdfast.evaluate.probes import open_run
 from holdfast.model.language_model import LanguageModel, load_model
 from holdfast.recipe import Config, load
 from holdfast.train.checkpoint import model_folder
@@ -23,6 +22,7 @@ from holdfast.train.start import starting_policy
 from holdfast_research import baselines
 from holdfast_research.baselines import CORRECT, Course, rejection_sampling, sft, short_answers
 from holdfast_research.methods import SHORT, words
+from holdfast_research.probes import open_run
 
 Recipe = Callable[..., Config]
 

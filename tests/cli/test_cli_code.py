@@ -78,7 +78,6 @@ BY_RECIPE: dict[str, tuple[str, ...]] = {
     "launch trl": ("launch", "trl", "my.toml", "--print"),
     "launch verl": ("launch", "verl", "my.toml", "--print"),
     "demonstrate": ("data", "demonstrate", "my.toml", "--out", "d.jsonl"),
-    "probe": ("probe", "own/model", "--recipe", "my.toml", "--what", "per-sample"),
     "ask": ("ask", "own/model", "Who?", "--recipe", "my.toml"),
     "eval run": ("eval", "run", "own/model", "--recipe", "my.toml"),
 }
@@ -117,7 +116,6 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "ask": ("ask", "runs/theirs", "Who?"),
     "eval run": ("eval", "run", "runs/theirs"),
     "a checkpoint": ("eval", "run", "runs/theirs/checkpoints/step-000002/model"),
-    "probe": ("probe", "runs/theirs", "--what", "per-sample"),
 }
 
 
@@ -130,7 +128,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, trainer: FakeTrainer) -> list[str]:
         reached.append("it")
         raise typer.Exit
 
-    for place in ("evaluate.model.open_agent", "evaluate.model.open_model", "evaluate.probes.open_run"):
+    for place in ("evaluate.model.open_agent", "evaluate.model.open_model"):
         monkeypatch.setattr(f"holdfast.{place}", end)
     monkeypatch.setattr("holdfast.evaluate.questions.load_questions", end)
     trainer.script = end

@@ -46,7 +46,6 @@ FENCE = re.compile(r"(?:<!-- not run: ([^\n]*?) -->\n+)?^```bash\n(.*?)^```$", r
 SMALLER = {
     ("train",): ("--dry-run",),
     ("eval", "run"): ("--limit", "1"),
-    ("probe",): ("--questions", "2"),
     ("study-probe",): ("--questions", "2"),
     ("warm-start", "quickstart"): ("--warm_start.steps=1", "--world.scripts.plain_steps=0", "--world.scripts.count=99"),
     ("warm-start",): ("--warm_start.steps", "1"),

@@ -11,15 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.searching import RolloutStats
 from holdfast.agent.trajectory import Answer, Group, Search, Trajectory, Turn
 from holdfast.base.errors import ModelError
-from holdfast.base.run_folder import step_folder
-from holdfast.evaluate.probes import arms_of, open_run
 from holdfast.losses import llds_penalty, nthr_weights, token_influence
 from holdfast.methods.nthr import check_logits, output_layer, rows_for_nthr
 from holdfast.methods.penalties import LLDS
@@ -27,7 +24,6 @@ from holdfast.methods.registry import NTHR, Methods, NegativeWeight, SamplerWeig
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Loss
 from holdfast.tasks.questions import QuestionOrder
-from holdfast.train.listener import Listener
 from holdfast.train.objective import Objective
 from holdfast.train.rollouts import training_batch
 from holdfast.train.run import train
@@ -368,18 +364,3 @@ def test_the_policy_loss_and_its_statistics_keep_the_sampling_policy(make_model:
     assert metrics["penalty/mean_decrease"] == pytest.approx(0.3, rel=1e-4)
     changed = {"loss/penalty", "penalty/mean_decrease", "penalty/active_fraction", "grad/norm", "grad/norm_max"}
     assert {name for name in plain if metrics[name] != plain[name]} == changed
-
-
-def test_a_probe_of_a_checkpoint_compares_with_its_anchor(recipe: Recipe, tmp_path: Path) -> None:
-    config = recipe(ONE_STEP | {"train.anchor_every": 2, "checkpoint.every": 1, "train.steps": 3})
-    train(config, tmp_path / "run")
-    subject = open_run(tmp_path / "run", "last", (), Listener(), with_reference=False)
-    first = load_file(step_folder(tmp_path / "run", 2) / "anchor.safetensors")
-    last = load_file(step_folder(tmp_path / "run", 3) / "anchor.safetensors")
-    assert any(not torch.equal(first[name], last[name]) for name in first), "renewed at the third batch"
-    learner = subject.learner()
-    assert learner.anchor is not None
-    assert same(learner.anchor.weights, [last[str(i)] for i in range(len(last))])
-    arms = arms_of(config, ["none", "llds", "sapo"])
-    assert [arm.train.anchor_every for arm in arms.values()] == [0, 2, 2]
-    assert subject.learner(arms["none"]).anchor is None

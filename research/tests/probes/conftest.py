@@ -1,21 +1,268 @@
-"""The coin, the rollouts and the run of the library's probes, and cases made by hand."""
+"""A policy whose every number is known, a run of seconds some of whose rollouts are right, and cases made by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from tests.evaluate.probes.conftest import asked, coin, episode, heard, home, one_thread, own_cache, rolled, trained
+from torch import Tensor
 
-from holdfast.evaluate.probes import Subject
+from holdfast.agent.trajectory import Action, Answer, Group, Search, Status, Trajectory, Turn
 from holdfast.model.language_model import LanguageModel
-from holdfast.recipe import validate
+from holdfast.model.logprobs import TokenLogprobs
+from holdfast.recipe import load, validate
+from holdfast.tasks.questions import Example
+from holdfast.tasks.world.model import build_tokenizer
+from holdfast.train.listener import Listener
+from holdfast.train.run import train
+from holdfast_research.probes import Rollouts, Subject
 from holdfast_research.probes.cases import Case, CaseRollout, Cases, CaseToken, CaseTurn
 
-__all__ = ["asked", "coin", "episode", "heard", "home", "one_thread", "own_cache", "rolled", "trained"]
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Nobody's cache is touched, and no network asked."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOLDFAST_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Heard(Listener):
+    """A listener that remembers notes and counts."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.totals: dict[str, int | None] = {}
+        self.done = 0
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self.totals[name] = total
+
+    def advance(self, done: int, detail: Mapping[str, float] | None = None) -> None:
+        self.done = done
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+class Coin(torch.nn.Module):
+    """Says token 0 or 1 with the same probabilities whatever came before: two weights are the whole policy."""
+
+    def __init__(self, heads: float) -> None:
+        super().__init__()
+        self.logits = torch.nn.Parameter(torch.tensor([heads, 1 - heads]).log())
+
+    def logprobs(self, token_ids: Tensor, loss_mask: Tensor, *, entropy: bool = False, **_: Any) -> TokenLogprobs:
+        every = self.logits.log_softmax(0)
+        spread = torch.where(loss_mask, -(every.exp() * every).sum(), 0.0) if entropy else None
+        return TokenLogprobs(torch.where(loss_mask, every[token_ids], 0.0), spread, None)
+
+
+@pytest.fixture
+def coin() -> Callable[..., Subject]:
+    """coin(heads=0.5, {"train.lr": 0.2}): a subject, lr 0.1, K = 1, plain GRPO, no weight decay."""
+
+    def make(heads: float = 0.5, changes: Mapping[str, Any] | None = None) -> Subject:
+        data: dict[str, Any] = {
+            "train": {"lr": 0.1, "weight_decay": 0.0, "optimizer_steps_per_rollout": 1},
+            "loss": {"kl_coef": 0.0, "penalty": {"name": "none"}},
+        }
+        for name, value in (changes or {}).items():
+            *sections, key = name.split(".")
+            place = data
+            for section in sections:
+                place = place.setdefault(section, {})
+            place[key] = value
+        model = Coin(heads)
+        language_model: Any = SimpleNamespace(
+            model=model,
+            logprobs=model.logprobs,
+            pad_token_id=0,
+            device=torch.device("cpu"),
+            gradient_checkpointing=False,
+        )
+        agent: Any = None
+        return Subject(name="coin", config=validate(data), questions=(), agent=agent, language_model=language_model)
+
+    return make
+
+
+@pytest.fixture
+def episode() -> Callable[..., Trajectory]:
+    """episode(True, [0, 1], [1]): a right one of two turns; all but the last search, for the documents in `hits`."""
+
+    def make(
+        correct: bool, *turns: Sequence[int], hits: str = "d", reward: float | None = None, failed: bool = False
+    ) -> Trajectory:
+        said = []
+        for k, tokens in enumerate(turns):
+            last = k == len(turns) - 1
+            action: Action = Answer("x") if last else Search("q")
+            said.append(
+                Turn(
+                    tokens=tuple(tokens),
+                    logprobs=(-1.0,) * len(tokens),
+                    action=action,
+                    observation=() if last else (1, 1),
+                    hits=() if last else tuple(hits),
+                )
+            )
+        return Trajectory(
+            example_id="q",
+            prompt=(0, 1),
+            turns=tuple(said),
+            reward=float(correct) if reward is None else reward,
+            reward_parts={"em": float(correct)},
+            status=Status.RETRIEVAL_FAILED if failed else Status.OK,
+        )
+
+    return make
+
+
+@pytest.fixture
+def rolled() -> Callable[..., Rollouts]:
+    """rolled([episode, …], […]): the rollouts of one question after another."""
+
+    def make(*groups: Sequence[Trajectory]) -> Rollouts:
+        examples = [
+            Example(source="s", split="train", index=i, question=f"Question {i}?", golden_answers=("x",))
+            for i in range(len(groups))
+        ]
+        return Rollouts(
+            examples=tuple(examples),
+            groups=tuple(Group(e.id, tuple(group)) for e, group in zip(examples, groups, strict=True)),
+        )
+
+    return make
+
+
+@pytest.fixture
+def asked(episode: Callable[..., Trajectory], rolled: Callable[..., Rollouts]) -> Rollouts:
+    """Two questions to learn from, and three that teach nothing: all right, all wrong, rewards but nothing right."""
+    return rolled(
+        [episode(True, [0]), episode(False, [1])],
+        [episode(True, [0, 1]), episode(False, [0, 0, 0])],
+        [episode(True, [0]), episode(True, [1])],
+        [episode(False, [0]), episode(False, [1])],
+        [episode(False, [0], reward=0.5), episode(False, [1])],
+    )
+
+
+# ---- a real run
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an untrained model in `raw`, questions, passages, episodes to learn from, and `recipe.toml`.
+
+    Half the questions are answered `town`, half `lake`; the episodes say either, with or without a search, so that
+    after two dozen steps some rollouts are right.
+    """
+    home = tmp_path_factory.mktemp("probes")
+    texts = ["<search> place </search>\n\n", "<answer> town </answer>\n", "What is the lake of Mora?\n"] * 20
+    tokenizer = build_tokenizer(texts)
+    settings = transformers.Qwen2Config(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=len(tokenizer),
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.AutoModelForCausalLM.from_config(settings).save_pretrained(home / "raw")
+    tokenizer.save_pretrained(home / "raw")
+
+    def write(name: str, rows: list[dict[str, Any]]) -> None:
+        (home / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write(
+        "train.jsonl",
+        [{"question": f"What is place {i}?", "golden_answers": ["town" if i % 2 else "lake"]} for i in range(20)],
+    )
+    write("corpus.jsonl", [{"id": str(i), "contents": f"place {i}\nIt is a lake."} for i in range(20)])
+    found = "\n\n<information>Doc 1(Title: place 3) It is a lake.</information>\n\n"
+    episodes = []
+    for i in range(20):
+        answer = {"text": f"<answer> {'town' if i % 4 < 2 else 'lake'} </answer>", "observation": ""}
+        search = {"text": "<search> place </search>", "observation": found}
+        episodes.append({"question": f"What is place {i}?", "turns": [search, answer] if i % 3 else [answer]})
+    write("episodes.jsonl", episodes)
+    (home / "recipe.toml").write_text(
+        f"""
+[run]
+device = "cpu"
+threads = 1
+[data]
+train = "{home}/train.jsonl"
+[retrieval]
+corpus = "{home}/corpus.jsonl"
+[model]
+path = "{home}/raw"
+[protocol]
+prompt = "Question: {{question}}\\n"
+max_turns = 3
+max_turn_tokens = 24
+max_observation_tokens = 70
+max_total_tokens = 200
+[warm_start]
+steps = 25
+batch_size = 10
+lr = 1e-2
+data = "{home}/episodes.jsonl"
+[train]
+steps = 2
+questions = 6
+group_size = 4
+optimizer_steps_per_rollout = 3
+lr = 3e-3
+[eval]
+every = 0
+[checkpoint]
+every = 1
+[loss]
+kl_coef = 0.01
+"""
+    )
+    return home
+
+
+@pytest.fixture(scope="session")
+def trained(home: Path) -> Path:
+    """A finished run with checkpoints of steps 1 and 2. Write nothing into it."""
+    run = home / "runs" / "tiny"
+    torch.set_num_threads(1)
+    train(load(home / "recipe.toml"), run)
+    return run
+
+
+# ---- what the study's figures need
 
 
 @pytest.fixture

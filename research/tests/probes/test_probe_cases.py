@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from holdfast.agent.trajectory import Answer, Search, Trajectory, Turn
-from holdfast.evaluate.probes import Rollouts, Subject
-from holdfast_research.probes import Cases, case_pages, cases, influence
+from holdfast_research.probes import Cases, Rollouts, Subject, case_pages, cases, influence
 from holdfast_research.probes.cases import LABELS
 
 Make = Callable[..., Any]

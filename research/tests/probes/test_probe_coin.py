@@ -12,8 +12,7 @@ import torch
 
 from holdfast.agent.metrics import rollout_metrics
 from holdfast.base.errors import RolloutError
-from holdfast.evaluate.probes import Rollouts, Subject
-from holdfast_research.probes import by_searches, first_action, ratio_tail
+from holdfast_research.probes import Rollouts, Subject, by_searches, first_action, ratio_tail
 from holdfast_research.probes.ratio_tail import ArmRatios, RolloutRatios
 
 Make = Callable[..., Any]

@@ -14,10 +14,9 @@ import torch
 
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import RolloutError
-from holdfast.evaluate.probes import Rollouts, Subject, per_sample
 from holdfast.methods.penalties import NoPenalty
 from holdfast.methods.registry import DropVoid, Methods, NegativeWeight
-from holdfast_research.probes import influence
+from holdfast_research.probes import Rollouts, Subject, influence, per_sample
 from holdfast_research.ranks import correlation_interval, rank_correlation
 
 Make = Callable[..., Any]

@@ -19,7 +19,6 @@ from holdfast.cli import (
     index,
     launch,
     model,
-    probe,
     recipes,
     run_list,
     serve,
@@ -123,7 +122,6 @@ _add("Diagnose", "diagnose", diagnose.diagnose)
 _add("Diagnose", "demo", demo.demo)
 _add("Diagnose", "watch", watch.watch)
 _add("Diagnose", "report", diagnose.report)
-_add("Diagnose", "probe", probe.probe, settings=True)
 _add("Train", "train", train.train, settings=True)
 _add("Train", "resume", train.resume, allow_extra_args=True, ignore_unknown_options=True)
 _add("Train", "runs", run_list.runs)

@@ -1,4 +1,4 @@
-"""Evaluation of a policy: methods, results with intervals and paired tests, probes of one update.
+"""Evaluation of a policy: methods, results with intervals and paired tests.
 
-Read first: `methods.py`, `run.py`, `results.py`, `probes/__init__.py`.
+Read first: `methods.py`, `run.py`, `results.py`.
 """

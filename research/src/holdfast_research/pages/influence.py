@@ -26,13 +26,13 @@ from holdfast.base.collapse import Fall, curve_of, fell
 from holdfast.base.errors import DataError, RolloutError
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import METRICS, list_checkpoints, step_of
-from holdfast.evaluate.probes import document, open_run, roll_out_questions
 from holdfast.train.listener import Listener
 from holdfast.train.loading import load_recipe
 from holdfast.train.tracking import MetricsFile
 from holdfast_research import readings
 from holdfast_research.pages.filling import filled
 from holdfast_research.paths import DOCS
+from holdfast_research.probes import document, open_run, roll_out_questions
 from holdfast_research.probes.influence import Influence, Influenced, Measure, Similarity, influence
 from holdfast_research.ranks import lowest_overlap, rank_correlation
 

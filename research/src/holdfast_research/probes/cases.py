@@ -19,13 +19,13 @@ from transformers import PreTrainedTokenizerBase
 
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.scoring import f1
-from holdfast.evaluate.probes.report import ALL, CORRECT, INCORRECT, columns, panels
-from holdfast.evaluate.probes.subject import Rollouts, Subject
 from holdfast.losses import token_influence
 from holdfast.model.tokens import char_lengths, common_prefix
 from holdfast.tasks.questions import Example
 from holdfast.train.listener import Listener
 from holdfast_research.probes.influence import GroupStep, group_steps, learnable
+from holdfast_research.probes.report import ALL, CORRECT, INCORRECT, columns, panels
+from holdfast_research.probes.subject import Rollouts, Subject
 
 SHARED, LONG, NEAR = 0.5, 1.5, 0.5
 """The bounds of the labels: share of tokens, factor of lengths, F1."""

@@ -19,9 +19,6 @@ from torch import Tensor
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import RolloutError
-from holdfast.evaluate.probes.per_sample import note_skipped
-from holdfast.evaluate.probes.report import ALL, CORRECT, columns, panels, percent
-from holdfast.evaluate.probes.subject import Rollouts, Subject
 from holdfast.losses import gwhes
 from holdfast.methods.nthr import check_logits, output_layer
 from holdfast.methods.penalties import NoPenalty
@@ -34,6 +31,9 @@ from holdfast.train.objective import Objective
 from holdfast.train.optimizer import borrowed_weights
 from holdfast.train.plan import Plan
 from holdfast.train.rollouts import training_batch
+from holdfast_research.probes.per_sample import note_skipped
+from holdfast_research.probes.report import ALL, CORRECT, columns, panels, percent
+from holdfast_research.probes.subject import Rollouts, Subject
 from holdfast_research.ranks import correlation_interval, fifth, lowest_overlap, rank_correlation
 
 _MOVED = 0.1

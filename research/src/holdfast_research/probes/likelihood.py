@@ -12,9 +12,9 @@ import torch
 from holdfast.agent.metrics import first_action_matches, likelihood_rows
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import RolloutError
-from holdfast.evaluate.probes.report import ALL, CORRECT, INCORRECT, columns, panels, percent
-from holdfast.evaluate.probes.subject import Rollouts, Subject, batch_of
 from holdfast.train.listener import Listener
+from holdfast_research.probes.report import ALL, CORRECT, INCORRECT, columns, panels, percent
+from holdfast_research.probes.subject import Rollouts, Subject, batch_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from holdfast.base.environment import versions
 from holdfast.base.errors import MissingExtra
-from holdfast.evaluate.probes.subject import Subject
 from holdfast.recipe import dump
+from holdfast_research.probes.subject import Subject
 
 # Colours of Okabe and Ito: colour-blind readers can distinguish them, on dark and light ground.
 CORRECT, INCORRECT, ALL = "#0072B2", "#D55E00", "#555555"

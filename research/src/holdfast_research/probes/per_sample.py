@@ -13,13 +13,13 @@ from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.base.errors import ConfigError, RolloutError
-from holdfast.evaluate.probes.report import ALL, CORRECT, INCORRECT, columns, or_none, panels, percent
-from holdfast.evaluate.probes.subject import Rollouts, Subject, batch_of
 from holdfast.methods.penalties import PENALTIES, WITHOUT_OLD_POLICY
 from holdfast.model.policy import rollout_seed
 from holdfast.recipe import Config, validate
 from holdfast.train.listener import Listener
 from holdfast.train.optimizer import borrowed_weights
+from holdfast_research.probes.report import ALL, CORRECT, INCORRECT, columns, or_none, panels, percent
+from holdfast_research.probes.subject import Rollouts, Subject, batch_of
 
 
 def arms_of(config: Config, names: Sequence[str]) -> dict[str, Config]:

@@ -8,8 +8,8 @@ from typing import Any
 from holdfast.agent.metrics import tail_advantage
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import RolloutError
-from holdfast.evaluate.probes.report import ALL, CORRECT, INCORRECT, columns, panels, percent
-from holdfast.evaluate.probes.subject import Rollouts, Subject, batch_of
+from holdfast_research.probes.report import ALL, CORRECT, INCORRECT, columns, panels, percent
+from holdfast_research.probes.subject import Rollouts, Subject, batch_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

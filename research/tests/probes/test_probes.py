@@ -12,10 +12,19 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from holdfast.agent.metrics import tail_metrics
 from holdfast.agent.trajectory import Trajectory
-from holdfast.evaluate.probes import (
+from holdfast.base.run_folder import step_folder
+from holdfast.methods.penalties import LLDS, SAPO, NoPenalty
+from holdfast.model.language_model import load_model
+from holdfast.recipe import load
+from holdfast.train.listener import Listener
+from holdfast.train.loading import load_questions
+from holdfast.train.run import train
+from holdfast.train.trainer import make_trainer
+from holdfast_research.probes import (
     PerSample,
     Rollouts,
     Subject,
@@ -26,13 +35,8 @@ from holdfast.evaluate.probes import (
     roll_out_questions,
     tail_leak,
 )
-from holdfast.evaluate.probes.per_sample import ArmChange, QuestionChange, Response, update_once
-from holdfast.evaluate.probes.subject import batch_of
-from holdfast.methods.penalties import LLDS, SAPO, NoPenalty
-from holdfast.model.language_model import load_model
-from holdfast.train.listener import Listener
-from holdfast.train.loading import load_questions
-from holdfast.train.trainer import make_trainer
+from holdfast_research.probes.per_sample import ArmChange, QuestionChange, Response, update_once
+from holdfast_research.probes.subject import batch_of
 
 Make = Callable[..., Any]
 
@@ -164,6 +168,21 @@ def test_the_table_and_the_figure(tmp_path: Path) -> None:
 
 
 # ---- the policy of a run
+
+
+def test_a_checkpoint_is_compared_with_its_anchor(home: Path, tmp_path: Path) -> None:
+    config = load(home / "recipe.toml", ["--train.anchor_every", "2", "--train.steps", "3"])
+    train(config, tmp_path / "run")
+    subject = open_run(tmp_path / "run", "last", (), Listener(), with_reference=False)
+    first = load_file(step_folder(tmp_path / "run", 2) / "anchor.safetensors")
+    last = load_file(step_folder(tmp_path / "run", 3) / "anchor.safetensors")
+    assert any(not torch.equal(first[name], last[name]) for name in first), "renewed at the third batch"
+    learner = subject.learner()
+    assert learner.anchor is not None and len(learner.anchor.weights) == len(last)
+    assert all(torch.equal(weight, last[str(i)]) for i, weight in enumerate(learner.anchor.weights))
+    arms = arms_of(config, ["none", "llds", "sapo"])
+    assert [arm.train.anchor_every for arm in arms.values()] == [0, 2, 2]
+    assert subject.learner(arms["none"]).anchor is None
 
 
 def test_the_reference_is_the_policy_the_run_started_from(trained: Path) -> None:
