@@ -5,6 +5,7 @@ one's own.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from holdfast.diagnose.finding import Finding
+from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config, validate
 from holdfast.tasks.world.model import build_tokenizer
@@ -22,6 +24,7 @@ from holdfast.train.listener import Listener, StepResult
 from holdfast.train.run import train
 from holdfast.train.start import warm_start_only
 
+from ..told import says
 from .whole_runs import EVERYTHING
 
 TEXTS = [
@@ -145,6 +148,28 @@ def make_model(tokenizer: PreTrainedTokenizerFast, random_model: Callable[..., A
 
     options = {"max_position_embeddings": 512, "initializer_range": 0.2}
     return lambda family="Qwen2", **settings: random_model(family, tokenizer, **(options | settings))
+
+
+SAID = (
+    ("<search> place teacher </search>", "<answer> town </answer>"),
+    ("lake", "<answer> lake </answer>"),
+    ("<search> lake </search>", "<answer> lake </answer>"),
+    ("<answer> town </answer>",),
+)
+"""Four rollouts in a row, turn by turn: half of them search, half say `town`, and one has a turn of another form."""
+
+
+@pytest.fixture
+def told_what_to_say(monkeypatch: pytest.MonkeyPatch) -> type[HFPolicy]:
+    """Rollouts say what `SAID` has, and draw nothing. Returns the class of their policies."""
+
+    def say(id: str, turn: int) -> str:
+        numbers = map(int, re.findall(r"\d+", id))  # of the question and of its rollout; `ask` gives none
+        return SAID[sum(numbers) % len(SAID)][turn]
+
+    policy = says(say)
+    monkeypatch.setattr("holdfast.model.hf.HFPolicy", policy)
+    return policy
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ def prepared(trainer: Trainer) -> tuple[Any, Any]:
     return trainer.learner.old_pass(batch, plan), plan
 
 
+@pytest.mark.usefixtures("told_what_to_say")
 @pytest.mark.parametrize(
     "settings",
     [{}, {"critic.whiten": False, "critic.gamma": 0.97, "critic.lam": 0.9, "train.group_size": 2}],
@@ -92,6 +93,7 @@ def test_advantages_of_a_step_come_from_its_rewards_and_values(recipe: Recipe, s
             assert torch.equal(micro.advantages, result.batch.advantages[rows, : micro.loss_mask.shape[1]])
 
 
+@pytest.mark.usefixtures("told_what_to_say")
 def test_values_move_towards_returns(recipe: Recipe) -> None:
     trainer = a_trainer(recipe(PPO | {"reward.kl": 0.0, "critic.clip": 0.0, "train.questions": 24}))
     critic = trainer.critic
@@ -105,6 +107,7 @@ def test_values_move_towards_returns(recipe: Recipe) -> None:
     assert all(row["critic/clip_fraction"] == 0 for row in rows)
 
 
+@pytest.mark.usefixtures("told_what_to_say")
 def test_tokens_beyond_the_clip_are_counted(recipe: Recipe) -> None:
     """From the second optimizer step on, after values have moved by more than the clip."""
     steps = {"train.questions": 24, "train.optimizer_steps_per_rollout": 6}
@@ -138,9 +141,10 @@ def test_values_of_a_model_do_not_depend_on_the_shape_of_the_batch(
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.usefixtures("told_what_to_say")
 def test_recomputed_activations_and_micro_batches_change_nothing(recipe: Recipe) -> None:
     rows = []
-    for recomputed, tokens in ((False, 16384), (True, 500)):
+    for recomputed, tokens in ((False, 16384), (True, 250)):
         start, config = a_start(recipe(PPO)), recipe(PPO | {"reward.kl": 0.0, "train.micro_batch_tokens": tokens})
         if recomputed:
             model = start.model

@@ -4,6 +4,7 @@ examples/custom_loop.py, in seconds and without a search."""
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from holdfast.tasks.world.bundle import world_of
 from holdfast.train.loading import load_protocol
 from holdfast.train.start import warm_start_only
 
+from ..told import says
 from .whole_runs import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -56,14 +58,17 @@ def test_it_trains(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def even(trajectory: Trajectory, golds: object) -> Trajectory:
-        """So tiny a model is never right: an even number of tokens is."""
-        right = float(len(trajectory.token_ids) % 2 == 0)
+    """All say the same, and every other one is right: an update on more wrong ones than right ones displaces these."""
+    numbers = itertools.count()
+
+    def every_other(trajectory: Trajectory, golds: object) -> Trajectory:
+        right = float(next(numbers) % 2)
         return replace(trajectory, reward=right, reward_parts={"em": right})
 
     config = recipe({"protocol.max_turns": 5})
     model = warm_start_only(config, tmp_path / "run")
-    monkeypatch.setattr(example, "score_trajectory", even)
+    monkeypatch.setattr(example, "HFPolicy", says(lambda id, turn: "<answer> town </answer>"))
+    monkeypatch.setattr(example, "score_trajectory", every_other)
     monkeypatch.setattr(example, "LEARNING_RATE", 1e-2)
     capsys.readouterr()
     rewards = list(example.train(str(model), steps=3, questions=6, world=world_of(config.world)))
@@ -72,7 +77,7 @@ def test_it_trains(
     assert len(rewards) == 3 and all(0 < reward < 1 for reward in rewards)
     fell = [re.findall(r"first mini-batch (\S+), last (\S+)", line)[0] for line in lines]
     assert all(first == "0.00" for first, _ in fell), "old log-probs on other shapes than the update's"
-    assert all(float(last) > 0.02 for _, last in fell), "the penalty has nothing to do"
+    assert any(float(last) > 0.02 for _, last in fell), "the penalty has nothing to do"
 
 
 def test_the_loop_of_ones_own_learns(capsys: pytest.CaptureFixture[str]) -> None:
