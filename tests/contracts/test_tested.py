@@ -45,7 +45,8 @@ def test_the_constraints_have_the_newest_that_was_tested(root: Path) -> None:
     assert said.startswith(f"{TESTED['prime-rl'].newest}.")
 
 
-def test_the_targets_of_the_makefile_check_what_the_table_has(root: Path) -> None:
+def test_the_hosts_of_the_contracts_are_in_the_table(root: Path) -> None:
     """A host with an environment of its own is in the table; vLLM comes with both."""
-    (hosts,) = re.findall(r"^HOSTS  := (.+)$", (root / "Makefile").read_text(), re.M)
-    assert set(hosts.split()) - {"vllm"} <= set(TESTED)
+    hosts = re.findall(r'^    "([\w-]+)": Host\(', (root / "tools" / "contracts.py").read_text(), re.M)
+    assert set(hosts) >= {"trl", "verl", "vllm"}
+    assert set(hosts) - {"vllm"} <= set(TESTED)
