@@ -5,7 +5,6 @@ one's own.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -24,7 +23,7 @@ from holdfast.train.listener import Listener, StepResult
 from holdfast.train.run import train
 from holdfast.train.start import warm_start_only
 
-from ..told import says
+from ..told import by_number, says
 from .whole_runs import EVERYTHING
 
 TEXTS = [
@@ -162,12 +161,7 @@ SAID = (
 @pytest.fixture
 def told_what_to_say(monkeypatch: pytest.MonkeyPatch) -> type[HFPolicy]:
     """Rollouts say what `SAID` has, and draw nothing. Returns the class of their policies."""
-
-    def say(id: str, turn: int) -> str:
-        numbers = map(int, re.findall(r"\d+", id))  # of the question and of its rollout; `ask` gives none
-        return SAID[sum(numbers) % len(SAID)][turn]
-
-    policy = says(say)
+    policy = says(by_number(SAID))
     monkeypatch.setattr("holdfast.model.hf.HFPolicy", policy)
     return policy
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tests.told import by_number, says
 from torch import Tensor
 
 from holdfast.agent.trajectory import Action, Answer, Group, Search, Status, Trajectory, Turn
@@ -175,8 +176,7 @@ def asked(episode: Callable[..., Trajectory], rolled: Callable[..., Rollouts]) -
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an untrained model in `raw`, questions, passages, episodes to learn from, and `recipe.toml`.
 
-    Half the questions are answered `town`, half `lake`; the episodes say either, with or without a search, so that
-    after two dozen steps some rollouts are right.
+    Half the questions are answered `town`, half `lake`; the episodes say either, with or without a search.
     """
     home = tmp_path_factory.mktemp("probes")
     texts = ["<search> place </search>\n\n", "<answer> town </answer>\n", "What is the lake of Mora?\n"] * 20
@@ -253,13 +253,31 @@ kl_coef = 0.01
     return home
 
 
+SAID = (
+    ("<search> place </search>", "<answer> town </answer>"),
+    ("<answer> lake </answer>",),
+    ("<search> lake </search>", "<search> place </search>", "<answer> lake </answer>"),
+    ("<answer> town </answer>",),
+)
+"""What the rollouts of a question say: half of them are right, and half search."""
+
+
 @pytest.fixture(scope="session")
-def trained(home: Path) -> Path:
-    """A finished run with checkpoints of steps 1 and 2. Write nothing into it."""
+def finished_run(home: Path) -> Path:
+    """The folder of a run whose rollouts said that, with checkpoints of steps 1 and 2. Write nothing into it."""
     run = home / "runs" / "tiny"
     torch.set_num_threads(1)
-    train(load(home / "recipe.toml"), run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.model.hf.HFPolicy", says(by_number(SAID)))
+        train(load(home / "recipe.toml"), run)
     return run
+
+
+@pytest.fixture
+def trained(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, for a test whose own rollouts say it too."""
+    monkeypatch.setattr("holdfast.model.hf.HFPolicy", says(by_number(SAID)))
+    return finished_run
 
 
 # ---- what the study's figures need

@@ -199,8 +199,8 @@ def test_the_reference_is_the_policy_the_run_started_from(trained: Path) -> None
     assert open_run(trained, "1", [], Listener(), with_reference=False).reference is None
 
 
-def test_rollouts_do_not_depend_on_how_many_others_there_are(trained: Path, heard: Any) -> None:
-    subject = open_run(trained, "2", [], Listener(), with_reference=False)
+def test_rollouts_do_not_depend_on_how_many_others_there_are(finished_run: Path, heard: Any) -> None:
+    subject = open_run(finished_run, "2", [], Listener(), with_reference=False)
     few, many = (roll_out_questions(subject, n, 0, heard) for n in (3, 15))
     assert [[t.token_ids for t in g.trajectories] for g in few.groups] == [
         [t.token_ids for t in g.trajectories] for g in many.groups[:3]

@@ -219,7 +219,7 @@ def test_a_policy_that_is_never_right(probe: Probe, home: Path, what: str) -> No
 
 
 @pytest.fixture
-def coded(tmp_path: Path, trained: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+def coded(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """coded("my.toml"): the recipe with a part of the reward in a file, which leaves a mark when it is imported."""
     monkeypatch.syspath_prepend(tmp_path)
     code = "from pathlib import Path\nPath('it ran').touch()\ndef brevity(trajectory, golden_answers): return 1.0\n"
