@@ -56,9 +56,11 @@ def test_a_warm_start_alone(recipe: Recipe, tmp_path: Path) -> None:
     assert comparable(tmp_path / "next") == comparable(tmp_path / "direct")
 
 
-def test_the_tiny_model_learns_from_a_file_too(whole: Path, recipe: Recipe, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("told_what_to_say")
+def test_the_tiny_model_learns_from_a_file_too(recipe: Recipe, tmp_path: Path) -> None:
     """The sampled episodes of a run are such a file."""
-    own = {"warm_start.data": str(whole / "trajectories.jsonl"), "warm_start.steps": 3, "train.steps": 1}
+    train(recipe({"train.steps": 1}), tmp_path / "run")
+    own = {"warm_start.data": str(tmp_path / "run" / "trajectories.jsonl"), "warm_start.steps": 3, "train.steps": 1}
     scripted = warm_start_only(recipe({"warm_start.steps": 3}), tmp_path / "scripted")
     learned = warm_start_only(recipe(own), tmp_path / "learned")
     assert (scripted / "tokenizer.json").read_bytes() == (learned / "tokenizer.json").read_bytes()

@@ -77,7 +77,11 @@ def test_it_trains_is_saved_goes_on_and_answers(
     assert {(row["reward/em"], row["rollout/searches"]) for row in rows} == {(0.5, 0.5)}
     assert all("displacement/correct" in row and "likelihood/correct/action_1" in row for row in rows)
     assert all(row["penalty/noise_floor"] == 0 for row in rows)
-    assert any(row["grad/norm"] > 0 for row in rows) and rows[-1]["loss/kl"] > 0
+    assert all(row["grad/norm"] > 0 for row in rows) and rows[-1]["loss/kl"] > 0
+    assert any(row["penalty/active_fraction"] > 0 for row in rows)
+    said = [json.loads(line) for line in (tmp_path / "run" / "trajectories.jsonl").read_text().splitlines()]
+    queries = {turn["query"] for row in said for turn in row["turns"] if "query" in turn}
+    assert queries == {"place teacher", "lake"}
 
     # Stopped and continued it is the same run.
     told.step = lambda result: (_ for _ in ()).throw(Killed) if result.step == 2 else None
