@@ -161,8 +161,9 @@ def columns_of(points: Iterable[Point], tally: Tally) -> Columns:
 
 def _joined(series: dict[str, tuple[list[int], list[float]]], tally: Tally) -> Columns:
     """Series as columns, with a row for each step."""
-    if not any(any(steps) for steps, _ in series.values()) and any(len(steps) > 1 for steps, _ in series.values()):
-        tally.add("no value has a step: the values of each series were numbered")
+    several = any(len(steps) > 1 for steps, _ in series.values())
+    if several and len({step for steps, _ in series.values() for step in steps}) == 1:
+        tally.add("the step never moves: the values of each series were numbered")
         series = {name: (list(range(1, len(values) + 1)), values) for name, (_, values) in series.items()}
     result = Columns(tally, null_is_nan=False)
     every = np.unique([step for steps, _ in series.values() for step in steps]).astype(np.int64)

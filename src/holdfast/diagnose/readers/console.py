@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
 from holdfast.diagnose.readers.columns import MOST_NAMES, number_in
 from holdfast.diagnose.readers.jsonl import read_rows
-from holdfast.diagnose.readers.reader import Frame, LogFile, Raw, Reader, Row
+from holdfast.diagnose.readers.reader import Frame, Raw, Reader, Row
+from holdfast.diagnose.readers.runs import Lines, read_runs
 from holdfast.diagnose.readers.settings import setting
-from holdfast.diagnose.readers.text import Tally, lines
+from holdfast.diagnose.readers.text import COLOUR, Tally, lines, without_process
 
 STEP = re.compile(r"(?<![\w./@-])step:(\d{1,15}) - (?=[^\s:]+:)")
 FRAME = Frame("verl", "verl", lambda row: (row.pop("step"), row), null_is_nan=True)
 
-COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WORDS = {"True": 1.0, "False": 0.0}
 _SETTING = re.compile(r"'([^'\s]+)': ?")
 _MOST_SETTINGS = 10_000
@@ -46,17 +46,17 @@ def unwrapped(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 
 class Console:
-    """Reads a file once. `settings` then has the configuration that verl printed."""
+    """Reads lines once. `settings` then has the configuration that verl printed."""
 
-    def __init__(self, path: Path, tally: Tally) -> None:
-        self.path, self.tally = path, tally
+    def __init__(self, numbered: Iterable[tuple[int, str]], tally: Tally) -> None:
+        self.numbered, self.tally = numbered, tally
         self.settings: dict[str, object] = {}
         self._above: list[tuple[int, str]] = []  # (column, name) of the dicts that the last setting is in
         self._looking = True
 
     def rows(self) -> Iterator[tuple[int, Row]]:
         """`{"step": …, name: number}` by line."""
-        for number, line in unwrapped(lines(self.path, self.tally)):
+        for number, line in unwrapped(self.numbered):
             if "step:" in line and (row := self._row(line, number)) is not None:
                 self._looking = False
                 yield number, row
@@ -102,17 +102,6 @@ class Console:
                 self._above.append((match.start(), match[1]))
 
 
-def without_process(line: str) -> str:
-    """A line without the process that Ray prints before it.
-
-    >>> without_process("(TaskRunner pid=123, ip=10.0.0.1) {'a': 1}"), without_process("  (see below) b")
-    ("{'a': 1}", '  (see below) b')
-    """
-    process, closed, rest = line.lstrip().partition(")")
-    is_process = process.startswith("(") and "pid=" in process and "(" not in process[1:]
-    return rest.removeprefix(" ") if closed and is_process else line
-
-
 def _last_mark(line: str) -> re.Match[str] | None:
     """The last `step:12 - ` of a line: an earlier one may belong to a progress bar."""
     mark, at = None, len(line)
@@ -129,10 +118,10 @@ def _value(text: str) -> float | None:
     return _WORDS[text] if text in _WORDS else number_in(text)
 
 
-def _read(file: LogFile, tally: Tally) -> list[Raw]:
-    console = Console(file.path, tally)
+def _read(lines_for: Callable[[Tally], Lines], name: str, tally: Tally) -> Raw | None:
+    console = Console(lines_for(tally), tally)
     read = read_rows(console.rows(), tally, FRAME)
-    return [Raw("verl", "verl", file.name, columns, console.settings) for _, columns in read]
+    return next((Raw("verl", "verl", name, columns, console.settings) for _, columns in read), None)
 
 
 def has_step(path: Path) -> bool:
@@ -142,7 +131,7 @@ def has_step(path: Path) -> bool:
 
 CONSOLE = Reader(
     recognises=lambda path, start: True,
-    read=_read,
+    read=lambda file, tally: read_runs(file, tally, _read),
     lacks="has neither rows with a step nor lines like `step:1 - name:0.5 - …` or `step 1 loss 0.3 reward 0.5`",
     suffixes=(".log", ".log.gz", ".out", ".txt"),
     certain=has_step,

@@ -6,14 +6,14 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 from holdfast.diagnose.readers.columns import Columns
-from holdfast.diagnose.readers.console import COLOUR, SEARCHED, STEP, without_process
+from holdfast.diagnose.readers.console import SEARCHED, STEP
 from holdfast.diagnose.readers.names import trainer_of
 from holdfast.diagnose.readers.numbering import (
     CORE,
@@ -24,8 +24,9 @@ from holdfast.diagnose.readers.numbering import (
     logging_steps_in,
     step_in,
 )
-from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row
-from holdfast.diagnose.readers.text import Tally, lines
+from holdfast.diagnose.readers.reader import Raw, Reader, Row
+from holdfast.diagnose.readers.runs import Lines, read_runs
+from holdfast.diagnose.readers.text import COLOUR, Tally, lines, without_process
 
 FLAT = re.compile(r"\{\s*['\"][^{}]*\}")
 """A dict without another in it."""
@@ -186,16 +187,16 @@ def _carefully(text: str) -> Any:
     return None
 
 
-def _read(file: LogFile, tally: Tally) -> list[Raw]:
+def _read_lines(lines_for: Callable[[Tally], Lines], name: str, tally: Tally) -> Raw | None:
     dicts = Dicts(tally)
     columns = Columns(tally, null_is_nan=True)
-    for place, row in dicts.rows(lines(file.path, tally)):
+    for place, row in dicts.rows(lines_for(tally)):
         columns.add(place, 0, row)
     if not columns:
-        return []
+        return None
     columns.renumber(dicts.numbering.steps(dicts.logging_steps, tally))
     known = {"logging_steps": dicts.logging_steps} if dicts.logging_steps else {}
-    return [Raw("console", trainer_of(columns.names()), file.name, columns, known)]
+    return Raw("console", trainer_of(columns.names()), name, columns, known)
 
 
 def has_rows(path: Path, start: str) -> bool:
@@ -208,7 +209,7 @@ def has_rows(path: Path, start: str) -> bool:
 
 DICTS = Reader(
     recognises=has_rows,
-    read=_read,
+    read=lambda file, tally: read_runs(file, tally, _read_lines),
     lacks="has no row of metrics",
     suffixes=(".log", ".log.gz", ".out", ".txt"),
 )

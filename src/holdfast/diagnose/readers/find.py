@@ -23,7 +23,7 @@ from holdfast.diagnose.readers.event_file import TENSORBOARD
 from holdfast.diagnose.readers.jsonl import ARRAY, COLUMNS, LINES, STATE, STATE_FILE
 from holdfast.diagnose.readers.mlflow_files import MLFLOW
 from holdfast.diagnose.readers.notebook import NOTEBOOK
-from holdfast.diagnose.readers.prints import PRINTS
+from holdfast.diagnose.readers.prints import COUNTED, PRINTS
 from holdfast.diagnose.readers.reader import LogFile, Reader
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS, has_rollouts
 from holdfast.diagnose.readers.swanlab_file import SWANLAB
@@ -48,7 +48,7 @@ STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFL
 
 READERS: tuple[Reader[str], ...] = (
     *(NOTEBOOK, STATE, ARRAY, COLUMNS, LINES, CSV),
-    *(TABLE, DICTS, PRINTS, SUMMARY, CONSOLE),
+    *(TABLE, DICTS, PRINTS, COUNTED, SUMMARY, CONSOLE),
 )
 """Every kind of text that is read. The first reader that recognises a file reads it. What W&B prints at the end counts
 where nothing else has rows, and any text can be a console log, so that reader comes last."""

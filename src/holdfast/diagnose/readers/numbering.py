@@ -85,6 +85,7 @@ class Numbering:
         """[R]: the step of every row. Rows of an evaluation and of a summary have the step of the row before them."""
         table = np.array(self._rows, np.float64).reshape(-1, 6)
         seen, exact, trained = table[:, 0].astype(np.int64), table[:, 1] > 0, table[:, 2] > 0
+        exact &= len(seen) < 2 or bool((seen[exact] != seen[exact][:1]).any())  # a step that never moves is none
         if exact.all():
             return seen
         result = np.zeros(len(seen), np.int64)

@@ -93,6 +93,21 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 
+COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""What a terminal takes for a colour or a move of its cursor."""
+
+
+def without_process(line: str) -> str:
+    """A line without the process that Ray prints before it.
+
+    >>> without_process("(TaskRunner pid=123, ip=10.0.0.1) {'a': 1}"), without_process("  (see below) b")
+    ("{'a': 1}", '  (see below) b')
+    """
+    process, closed, rest = line.lstrip().partition(")")
+    is_process = process.startswith("(") and "pid=" in process and "(" not in process[1:]
+    return rest.removeprefix(" ") if closed and is_process else line
+
+
 BLOCK = 1 << 17
 """Bytes read at a time."""
 HEAD = 1 << 15

@@ -19,11 +19,10 @@ from holdfast.base.rows import iter_rows
 from holdfast.base.run_folder import TRAJECTORIES
 from holdfast.base.stored import read_json
 from holdfast.diagnose.readers.columns import Columns, number_in
-from holdfast.diagnose.readers.console import COLOUR
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.rollouts.forms import FIELDS, PANELS, Form, form_of, rollouts_of
 from holdfast.diagnose.readers.rollouts.record import SampledRollout
-from holdfast.diagnose.readers.text import Tally, head, lines
+from holdfast.diagnose.readers.text import COLOUR, Tally, head, lines
 
 MOST_ROLLOUTS = 10_000
 _MOST_CHARACTERS = 120_000_000
