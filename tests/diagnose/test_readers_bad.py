@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from holdfast.base import opening
 from holdfast.base.errors import DataError
 from holdfast.diagnose.readers import columns as columns_module
 from holdfast.diagnose.readers import read_log, read_logs
@@ -190,19 +191,19 @@ def test_bytes_that_are_no_text_spoil_their_line_only(tmp_path: Path) -> None:
 
 
 def test_lines_longer_than_memory_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_module, "LONGEST", 1000)
-    monkeypatch.setattr(text_module, "BLOCK", 300)
+    monkeypatch.setattr(opening, "LONGEST", 1000)
+    monkeypatch.setattr(opening, "BLOCK", 300)
     long = json.dumps({"step": 3, "data": {"x": "y" * 5000}}) + "\n"
     log = read_log(written(tmp_path, PLAIN + long + verl((4, {"actor/entropy": 1.0})) + "z" * 3000))
     assert entropy(log) == {1: 0.5, 2: 0.25, 4: 1.0}
-    assert log.notes[0] == "Skipped 2 lines of more than 1,000 characters (the first: line 3)."
+    assert log.notes[0] == "Skipped 2 lines of more than 1,000 bytes (the first: line 3)."
 
 
 @pytest.mark.parametrize("block", [7, 1000])
 @pytest.mark.parametrize("name", KINDS)
 def test_where_a_block_ends_does_not_matter(monkeypatch: pytest.MonkeyPatch, name: str, block: int) -> None:
     plain = read_log(LOGS / name)
-    monkeypatch.setattr(text_module, "BLOCK", block)
+    monkeypatch.setattr(opening, "BLOCK", block)
     log = read_log(LOGS / name)
     assert set(log.series) == set(plain.series) and log.notes == plain.notes and log.settings == plain.settings
     for series, part in plain.series.items():
@@ -226,7 +227,7 @@ def test_a_state_that_breaks_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", [7, 1 << 17])
 def test_a_state_in_one_line_with_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(text_module, "BLOCK", block)
+    monkeypatch.setattr(opening, "BLOCK", block)
     state = {"log_history": [{"step": 1, "reward": math.nan}, 10**30, {"step": 2, "reward": 1.0}], "max_steps": 9}
     log = read_log(written(tmp_path, json.dumps(state), "other.json"))
     assert np.array_equal(log.series["reward/mean"].values, [math.nan, 1.0], equal_nan=True)
@@ -308,7 +309,8 @@ def test_a_pipe_that_dies_is_read_to_there(tmp_path: Path) -> None:
                 raise OSError("broken pipe")
             return block
 
-    with text_module.spooled(Dying(PLAIN.encode()), "log") as path:
+    dying = Dying(PLAIN.encode())
+    with opening.spooled(iter(lambda: dying.read(100), None), "log") as path:
         assert path.read_bytes() == PLAIN.encode()
     assert not path.exists()
 

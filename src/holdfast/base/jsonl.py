@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from holdfast.base.errors import DataError
-from holdfast.base.files import replacing
+from holdfast.base.files import replacing, size_text
+from holdfast.base.opening import LONGEST, lines
 from holdfast.base.stored import bounded_json
-
-_BOM = b"\xef\xbb\xbf"
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +40,8 @@ class Skipped:
 _SHOWN = 3
 """Places that are named for a reason, and rows in the refusal of a file."""
 _MOST_REASONS = 5
+_MOST_BAD = 100_000
+"""Rows at the beginning of a file of which one must be usable, or the rest is not read."""
 _DETAIL = re.compile(r"'[^']*'|(?<!-)\b\d[\d,]*\b")
 """What differs between rows that are skipped for the same reason: quoted values and numbers, but not that of UTF-8."""
 
@@ -124,12 +121,18 @@ class Judge:
         """Count and report a bad row."""
         self.report(Skipped(path=self._path, line=line, field=bad.field, reason=bad.reason))
 
+    def skip_long(self, line: int) -> None:
+        """Count and report a line of more than `LONGEST` bytes."""
+        self.skip(line, BadField("row", f"has more than {size_text(LONGEST)}"))
+
     def report(self, skip: Skipped) -> None:
-        """Count and report what cannot be used."""
+        """Count and report what cannot be used. Raises `DataError` after many without one that can."""
         self._bad += 1
         if len(self._first) < _SHOWN:
             self._first.append(skip)
         self._on_skip(skip)
+        if self._bad == _MOST_BAD and not self.good:
+            self.verdict()
 
     def verdict(self) -> None:
         """Raises `DataError` when no row can be used, or more than half of them cannot."""
@@ -140,8 +143,9 @@ class Judge:
             return
         first = "\n  ".join(map(str, self._first))
         count = "none" if not self.good else f"only {self.good}"
+        rows = f"the first {total:,}" if self._bad == _MOST_BAD and not self.good else total
         raise DataError(
-            f"{self._path}: {count} of {total} rows can be used as a {self._what}. The first that cannot:\n  {first}"
+            f"{self._path}: {count} of {rows} rows can be used as a {self._what}. The first that cannot:\n  {first}"
         )
 
 
@@ -214,44 +218,17 @@ def own_rows(path: Path, problem: str | None, **needs: type) -> Iterator[dict[st
     """
     if not path.exists():
         return
-    with opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                row = json_object(line)
-            except BadField:
-                row = {}
-            if all(isinstance(row.get(name), kind) for name, kind in needs.items()):
-                yield row
-            elif problem is not None:
-                raise DataError(f"{path}:{number} {problem}")
-
-
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(line number from 1, bytes with the line end) of every line that is not blank. Raises `DataError`."""
-    with opened(path) as file:
-        for line, raw in enumerate(file, start=1):
-            if line == 1:
-                if raw.startswith(_UTF16):
-                    raise DataError(f"{path} is UTF-16; save it as UTF-8")
-                raw = raw.removeprefix(_BOM)
-            if raw.strip():
-                yield line, raw
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file, unpacked if it ends in .gz. Raises `DataError` for what cannot be read, also while it is read."""
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; name a file in it")
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-            yield file  # type: ignore[misc]
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist") from None
-    except (OSError, EOFError, zlib.error) as error:  # gzip raises all three for a damaged file
-        raise DataError(f"{path} cannot be read: {error}") from error
+    for number, line in lines(path, on_long=lambda _: None):
+        if line and not line.endswith(b"\n"):
+            return
+        try:
+            row = json_object(line)
+        except BadField:
+            row = {}
+        if all(isinstance(row.get(name), kind) for name, kind in needs.items()):
+            yield row
+        elif problem is not None:
+            raise DataError(f"{path}:{number} {problem}")
 
 
 def json_object(text: str | bytes, errors: str = "strict") -> dict[str, Any]:

@@ -5,27 +5,31 @@ A bad row is skipped and reported with file, line and field; a bad file is an er
 
 from __future__ import annotations
 
+import codecs
 import csv
-import io
 import json
 import logging
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.base.errors import DataError, MissingExtra
-from holdfast.base.jsonl import BadField, Judge, Skipped, json_kind, lines, objects, opened
+from holdfast.base.errors import DataError
+from holdfast.base.jsonl import BadField, Judge, Skipped, json_kind, objects
+from holdfast.base.opening import LONGEST, beginning, blocks, lines
+from holdfast.base.parquet import count_parquet_rows, parquet_rows
 from holdfast.base.stored import bounded
 
 T = TypeVar("T")
 _log = logging.getLogger("holdfast")
-_PART = 1 << 18
-_MOST_ELEMENT = 1 << 26
-"""Characters of one element of an array, and of one row of a table."""
-_BATCH = 1024
-"""Rows of parquet in memory at a time; contexts of HotpotQA make a row 6 kB."""
+_MOST_ROW = 1 << 21
+"""Bytes of a row of a table that has several lines. A passage has one million characters at most."""
+_OPENS = re.compile(rb'(?<!")(?:"")*"(?!")')
+"""What opens or closes a cell: one quote, or an odd number, of which two are a quote in the cell."""
+_QUOTE = "opens a quote that no later line closes at the end of a cell; delete it, or write it twice inside quotes"
 _ARRAY = re.compile(r"\s*\[")
 _WRAPPED = re.compile(r'\s*\{\s*(?:"[^"]*"\s*:\s*(?:"[^"]*"|[\d.]+)\s*,\s*)*"[dD]ata"\s*:\s*\[')
 """The beginning of an object with the array inside, as the files of TriviaQA and SQuAD have it."""
@@ -77,13 +81,13 @@ def iter_rows(
     errors = "replace" if replace else "strict"
     match kind:
         case "parquet":
-            rows = _parquet(path)
+            rows = parquet_rows(path)
         case "table":
             rows = _table(path, judge, errors)
         case "array":
             rows = _array(path, judge, errors)
         case _:
-            rows = objects(lines(path), judge.skip, errors)
+            rows = objects(lines(path, judge.skip_long), judge.skip, errors)
     for number, fields in rows:
         try:
             row = parse(fields, number)
@@ -102,9 +106,8 @@ def kind_of(path: Path) -> str:
         return "parquet" if suffix == ".parquet" else "table"
     if suffix in (".xlsx", ".xls", ".ods"):
         raise DataError(f"{path} is a spreadsheet; save it as CSV, in UTF-8")
-    with opened(path) as file:
-        beginning = file.read(_BEGINNING).decode("utf-8-sig", "replace")
-    return "array" if _array_start(beginning, suffix) else "lines"
+    start = beginning(path, _BEGINNING).decode("utf-8", "replace")
+    return "array" if _array_start(start, suffix) else "lines"
 
 
 def count_rows(path: str | os.PathLike[str]) -> int:
@@ -112,11 +115,10 @@ def count_rows(path: str | os.PathLike[str]) -> int:
     path = Path(path)
     kind = kind_of(path)
     if kind == "parquet":
-        with _parquet_file(path) as file:
-            return int(file.metadata.num_rows)
+        return count_parquet_rows(path)
     if kind == "array":
         return sum(1 for _ in _array(path, Judge(str(path), "row", lambda _: None), "replace"))
-    return sum(1 for _ in lines(path))
+    return sum(1 for _, line in lines(path, on_long=lambda _: None) if line.strip())
 
 
 # ---- the kinds
@@ -131,57 +133,52 @@ def _array_start(beginning: str, suffix: str) -> int | None:
 def _array(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of an array, in memory that does not grow with the file."""
     decoder, number = json.JSONDecoder(), 0
-    with opened(path) as binary, io.TextIOWrapper(binary, "utf-8-sig", errors) as file:
-        try:
-            text = file.read(_PART)
-            at = _array_start(text, path.suffix) or 0
-            while True:
-                at = _GAP.match(text, at).end()  # type: ignore[union-attr]
-                if text.startswith("]", at):
-                    return
-                try:
-                    value, end = decoder.raw_decode(text, at)
-                except ValueError as error:
-                    more = file.read(max(_PART, len(text) - at)) if len(text) - at < _MOST_ELEMENT else ""
-                    if more:
-                        text, at = text[at:] + more, 0
-                        continue
+    parts = codecs.iterdecode(blocks(path), "utf-8", errors)
+    text = ""
+    try:
+        while len(text) < _BEGINNING and (part := next(parts, "")):
+            text += part
+        at = _array_start(text, path.suffix) or 0
+        while True:
+            at = _GAP.match(text, at).end()  # type: ignore[union-attr]
+            if text.startswith("]", at):
+                return
+            try:
+                value, end = decoder.raw_decode(text, at)
+            except ValueError as error:
+                more = _more(parts, len(text) - at)
+                if not more:
                     raise BadField("row", f"is not JSON ({error}); nothing after it is read") from None
-                number, at = number + 1, end
-                if isinstance(value, dict):
-                    yield number, bounded(value)
-                else:
-                    judge.skip(number, BadField("row", f"must be a JSON object, is {json_kind(value)}"))
-        except BadField as bad:
-            judge.skip(number + 1, bad)
-        except (ValueError, RecursionError) as error:  # not UTF-8, or nested too deeply
-            judge.skip(number + 1, BadField("row", f"cannot be read ({error}); nothing after it is read"))
+                text, at = text[at:] + more, 0
+                continue
+            number, at = number + 1, end
+            if isinstance(value, dict):
+                yield number, bounded(value)
+            else:
+                judge.skip(number, BadField("row", f"must be a JSON object, is {json_kind(value)}"))
+    except BadField as bad:
+        judge.skip(number + 1, bad)
+    except DataError:
+        raise
+    except (ValueError, RecursionError) as error:  # not UTF-8, or nested too deeply
+        judge.skip(number + 1, BadField("row", f"cannot be read ({error}); nothing after it is read"))
+
+
+def _more(parts: Iterator[str], size: int) -> str:
+    """As many characters again as an element that is not whole has, so that the work is linear; none at its limit."""
+    more: list[str] = []
+    left = max(size, 1) if size < LONGEST else 0
+    while left > 0 and (part := next(parts, "")):
+        more.append(part)
+        left -= len(part)
+    return "".join(more)
 
 
 def _table(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Rows of a table by the names of its header, in lower case. Cells are quoted as in spreadsheets, and in .csv may
     have several lines. Empty cells are left out."""
-    is_csv = ".csv" in path.suffixes
     names: list[str] = []
-    delimiter, numbered = "\t", lines(path)
-    for number, raw in numbered:
-        while is_csv and raw.count(b'"') % 2 and len(raw) < _MOST_ELEMENT:
-            following = next(numbered, None)
-            if following is None:
-                break
-            raw += following[1]
-        try:
-            text = raw.decode("utf-8", errors).rstrip("\r\n")
-            if not names and is_csv:
-                delimiter = max(",;\t", key=text.count)
-            csv.field_size_limit(_MOST_ELEMENT)
-            cells = next(csv.reader([text], delimiter=delimiter))
-        except UnicodeDecodeError as error:
-            judge.skip(number, BadField("row", f"is not UTF-8 at byte {error.start + 1} of the line"))
-            continue
-        except csv.Error as error:
-            judge.skip(number, BadField("row", f"is not a row of a table ({error})"))
-            continue
+    for number, cells in _cells(path, judge, errors):
         if not names:
             names = [cell.strip().lower() for cell in cells]
         elif len(cells) != len(names):
@@ -190,33 +187,73 @@ def _table(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, dict[st
             yield number, row
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    number = 0
-    with _parquet_file(path) as file:
+def _cells(path: Path, judge: Judge, errors: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of the rows of a table that are not empty."""
+    is_csv = ".csv" in path.suffixes
+    numbered = lines(path, judge.skip_long)
+    first = next((line for line in numbered if line[1].strip()), (1, b""))
+    delimiter = max(",;\t", key=lambda mark: first[1].count(mark.encode())) if is_csv else "\t"
+    text = _Text(chain([first], numbered), _MOST_ROW if is_csv else 0)
+    csv.field_size_limit(_MOST_ROW + LONGEST)
+    reader = csv.reader(text, delimiter=delimiter, strict=is_csv)
+    while True:
+        text.begin()
         try:
-            for batch in file.iter_batches(batch_size=_BATCH):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-        except (import_pyarrow()[0].ArrowException, UnicodeDecodeError, OSError) as error:
-            raise DataError(f"{path} cannot be read as parquet: {error}") from error
+            cells = next(reader, None)
+            if cells is None:
+                return
+            if errors == "strict":
+                b"".join(line for _, line in text.taken).decode()
+        except UnicodeDecodeError as error:
+            judge.skip(text.taken[0][0], BadField("row", f"is not UTF-8 at byte {error.start + 1} of the line"))
+            continue
+        except csv.Error as error:
+            if len(text.taken) > 1 or text.wants_more:
+                judge.skip(text.resume_after_quote(), BadField("row", _QUOTE))
+                continue
+            try:
+                cells = next(csv.reader([text.taken[0][1].decode("utf-8", errors)], delimiter=delimiter))
+            except (csv.Error, UnicodeDecodeError):
+                judge.skip(text.taken[0][0], BadField("row", f"is not a row of a table ({error})"))
+                continue
+        if cells:
+            yield text.taken[0][0], cells
 
 
-def _parquet_file(path: Path) -> Any:
-    pyarrow, parquet = import_pyarrow()
-    if not path.is_file():
-        raise DataError(f"{path} does not exist" if not path.exists() else f"{path} is a folder; name a file in it")
-    try:
-        return parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as parquet: {error}") from error
+class _Text:
+    """Lines for the csv module, which takes one for a row, and more while a quote is open."""
 
+    def __init__(self, numbered: Iterator[tuple[int, bytes]], most: int) -> None:
+        self._numbered, self._most = numbered, most
+        self._again = deque[tuple[int, bytes]]()
+        self.begin()
 
-def import_pyarrow() -> tuple[Any, Any]:
-    """The modules `pyarrow` and `pyarrow.parquet`. Raises `MissingExtra`."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError:
-        raise MissingExtra("pyarrow", "data") from None
-    return pyarrow, parquet
+    def begin(self) -> None:
+        """Begin the next row."""
+        self.taken = list[tuple[int, bytes]]()
+        """Its lines so far."""
+        self.wants_more = False
+        """Whether it would take more lines than there are, or more bytes than `most`."""
+        self._size = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        following = None
+        if not self.taken or self._size <= self._most:
+            following = self._again.popleft() if self._again else next(self._numbered, None)
+        if following is None:
+            self.wants_more = bool(self.taken)
+            raise StopIteration
+        self.taken.append(following)
+        self._size += len(following[1])
+        return following[1].decode("utf-8", "replace")
+
+    def resume_after_quote(self) -> int:
+        """The line of the quote that is open in a row of several lines. The lines after it become rows again, which is
+        linear: only the last of them can open another, because it has the quote that was taken for the end of this."""
+        looked_at = self.taken if self.wants_more else self.taken[:-1]
+        place = max((k for k, (_, line) in enumerate(looked_at) if _OPENS.search(line)), default=0)
+        self._again.extendleft(reversed(self.taken[place + 1 :]))
+        return self.taken[place][0]

@@ -18,16 +18,22 @@ _MOST_TOML = 2**20
 _DEEPEST = 64
 """Levels of lists and tables. Ours have ten at most, and code that walks through thousands runs out of stack."""
 
+_MOST_BRACKETS = 1_000_000
+"""Lists and objects of a text. An empty one takes three bytes in it, and 64 in memory."""
+
 
 def bounded_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises `ValueError`, also where it is nested too deeply."""
+    """The value of a JSON text. Raises `ValueError`, also where it is nested too deeply or has too many parts."""
+    opening = ("[", "{") if isinstance(text, str) else (b"[", b"{")
+    brackets = sum(map(text.count, opening))  # type: ignore[arg-type]
+    if brackets > _MOST_BRACKETS:
+        raise ValueError(f"it has more than {_MOST_BRACKETS:,} lists and objects")
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    opening = ("[", "{") if isinstance(text, str) else (b"[", b"{")
     # Most texts have too few brackets to be deep, and need no walk.
-    return value if sum(map(text.count, opening)) <= _DEEPEST else bounded(value)  # type: ignore[arg-type]
+    return value if brackets <= _DEEPEST else bounded(value)
 
 
 def read_json(path: Path, error: type[HoldfastError], remedy: str, *, most: int = MOST_BYTES) -> Any:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import ConfigError, DataError
-from holdfast.base.jsonl import BadField, Skipped, Skips, clean_text, json_kind, opened, text_field
+from holdfast.base.jsonl import BadField, Skipped, Skips, clean_text, json_kind, text_field
+from holdfast.base.opening import beginning
 from holdfast.base.rows import iter_rows
 from holdfast.retrieval.folders import READERS, folder_passages
 from holdfast.retrieval.types import Document
@@ -150,8 +151,8 @@ def _is_document(path: Path) -> bool:
     """Whether a file is one that a folder may hold. A .txt may hold JSON lines."""
     if path.suffix.lower() not in READERS:
         return False
-    with opened(path) as file:
-        return path.suffix.lower() != ".txt" or re.match(rb"\W*\{", file.read(_BEGINNING)) is None
+    start = beginning(path, _BEGINNING)[:_BEGINNING]
+    return path.suffix.lower() != ".txt" or re.match(rb"\W*\{", start) is None
 
 
 def _fresh(parse: Callable[[Any], Document]) -> Callable[[Any, int], Document]:

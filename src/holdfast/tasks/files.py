@@ -12,7 +12,8 @@ from typing import Any, Literal
 from holdfast.base.errors import DataError
 from holdfast.base.files import replacing
 from holdfast.base.jsonl import BadField, Skipped, write_jsonl
-from holdfast.base.rows import import_pyarrow, iter_rows, read_rows
+from holdfast.base.parquet import import_pyarrow
+from holdfast.base.rows import iter_rows, read_rows
 from holdfast.base.scoring import normalize_answer
 from holdfast.tasks.catalogue import Form
 from holdfast.tasks.questions import Example

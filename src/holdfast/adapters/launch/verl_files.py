@@ -16,7 +16,7 @@ from holdfast.adapters.launch.view import Recipe
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
-from holdfast.base.rows import import_pyarrow
+from holdfast.base.parquet import import_pyarrow
 from holdfast.hosts.host import Here, Option, Reference
 from holdfast.hosts.verl_recipe import AGENT, AGENT_LOOPS
 from holdfast.recipe import Config, dump

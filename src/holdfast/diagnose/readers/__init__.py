@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from holdfast.base.errors import DataError
 from holdfast.base.files import is_pipe
+from holdfast.base.opening import BLOCK, piped, spooled
 from holdfast.diagnose.log import REWARDS, Log, Series, finite
 from holdfast.diagnose.readers.columns import series_of
 from holdfast.diagnose.readers.find import READABLE, find_logs
@@ -31,7 +31,7 @@ from holdfast.diagnose.readers.rollouts.files import ROLLOUTS
 from holdfast.diagnose.readers.same_run import deduplicate_runs, joined_parts, with_unique_names
 from holdfast.diagnose.readers.services import is_address, read_service
 from holdfast.diagnose.readers.spelling import spelled
-from holdfast.diagnose.readers.text import Tally, clean, listed, spooled
+from holdfast.diagnose.readers.text import Tally, clean, listed
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import CHANGES, Name
 
@@ -61,16 +61,15 @@ def read_logs(path: str | Path, names: Mapping[str, str] | None = None) -> tuple
     if is_address(path):
         return _at_service(str(path), given)
     if str(path) == "-":
-        return _from_pipe(sys.stdin.buffer, "standard input", given)
+        return _from_pipe(iter(lambda: sys.stdin.buffer.read(BLOCK), b""), "standard input", given)
     if is_pipe(path):
-        with Path(path).open("rb") as pipe:
-            return _from_pipe(pipe, str(path), given)
+        return _from_pipe(piped(Path(path)), str(path), given)
     return _logs_at(Path(path), given)
 
 
-def _from_pipe(pipe: IO[bytes], name: str, given: Mapping[str, str]) -> tuple[Log, ...]:
+def _from_pipe(parts: Iterable[bytes], name: str, given: Mapping[str, str]) -> tuple[Log, ...]:
     """The logs in a pipe, which is copied to a file because readers read twice."""
-    with spooled(pipe, "stdin") as path:
+    with spooled(parts, "stdin", name) as path:
         try:
             return _logs_at(path, given)
         except DataError as error:

@@ -7,8 +7,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from holdfast.base.opening import LONGEST, opened
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
-from holdfast.diagnose.readers.text import LONGEST, Tally, opened
+from holdfast.diagnose.readers.text import Tally
 
 _BLOCK = 1 << 15
 _HEADER = struct.Struct("<IHB")  # checksum, length, type

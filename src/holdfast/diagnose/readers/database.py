@@ -15,13 +15,14 @@ from urllib.parse import quote
 
 from holdfast.base.errors import DataError
 from holdfast.base.jsonl import BadField, json_object
+from holdfast.base.opening import LONGEST, opened
 from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.columns import Point, columns_of
 from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, dotted
 from holdfast.diagnose.readers.settings import setting
-from holdfast.diagnose.readers.text import LONGEST, Tally
+from holdfast.diagnose.readers.text import Tally
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -48,7 +49,7 @@ def _connect(path: Path, tally: Tally) -> Connection:
     would otherwise create files next to it. Raises `DataError` if it cannot be read."""
     import sqlite3
 
-    with path.open("rb") as file:
+    with opened(path) as file:
         waits = file.read(_WAL + 1)[_WAL:] == b"\2"
     log = path.with_name(path.name + "-wal")
     quiet = waits and not (log.is_file() and log.stat().st_size)

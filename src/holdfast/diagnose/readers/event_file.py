@@ -12,11 +12,12 @@ from functools import lru_cache
 from itertools import count, islice
 from pathlib import Path
 
+from holdfast.base.opening import opened
 from holdfast.diagnose.readers.binary import UNREADABLE, fields, signed
 from holdfast.diagnose.readers.columns import Point, columns_of
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
-from holdfast.diagnose.readers.text import Tally, opened
+from holdfast.diagnose.readers.text import Tally
 
 _MARK = "tfevents"
 _FLOAT = struct.Struct("<f")

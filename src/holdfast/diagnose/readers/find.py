@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import DataError
+from holdfast.base.opening import opened
 from holdfast.base.run_folder import CONFIG, METRICS
 from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.console import CONSOLE
@@ -28,7 +29,7 @@ from holdfast.diagnose.readers.reader import LogFile, Reader
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS, has_rollouts
 from holdfast.diagnose.readers.swanlab_file import SWANLAB
 from holdfast.diagnose.readers.tables import TABLE
-from holdfast.diagnose.readers.text import head, is_binary, opened
+from holdfast.diagnose.readers.text import head, is_binary
 from holdfast.diagnose.readers.wandb_file import WANDB
 from holdfast.diagnose.readers.wandb_summary import SUMMARY
 

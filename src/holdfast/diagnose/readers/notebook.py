@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html import unescape
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from holdfast.base.opening import spooled
 from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.console import CONSOLE
 from holdfast.diagnose.readers.dicts import DICTS
@@ -19,7 +19,7 @@ from holdfast.diagnose.readers.names import like_a_reward
 from holdfast.diagnose.readers.prints import PRINTS
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader
 from holdfast.diagnose.readers.tables import TABLE
-from holdfast.diagnose.readers.text import Tally, head, spooled, whole_text
+from holdfast.diagnose.readers.text import Tally, head, whole_text
 
 _INSIDE = (TABLE, DICTS, PRINTS, CONSOLE)
 _BEGINS = re.compile(r'\{\s*"(?:cells|metadata|nbformat|nbformat_minor)"\s*:')
@@ -69,7 +69,7 @@ def _plain(cell: str) -> str:
 def _raws(notebook: Path, name: str, value: Any) -> Iterator[Raw]:
     """What is read of each text in the JSON value of a notebook."""
     for text in filter(str.strip, _texts(value)):
-        with spooled(BytesIO(text.encode("utf-8", "replace")), "output") as path:  # readers read a file twice
+        with spooled([text.encode("utf-8", "replace")], "output") as path:  # readers read a file twice
             start = head(path).lstrip()
             reader = next(
                 (reader for reader in _INSIDE if reader.recognises(path, start) and reader.certain(path)), None

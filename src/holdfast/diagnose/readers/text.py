@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import re
-import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import IO
 
+from holdfast.base import opening
 from holdfast.base.errors import DataError
-from holdfast.base.files import UNWRITABLE
 
 _LONGEST_EXAMPLE = 60
 _MOST_LISTED = 8
@@ -108,77 +104,20 @@ def without_process(line: str) -> str:
     return rest.removeprefix(" ") if closed and is_process else line
 
 
-BLOCK = 1 << 17
-"""Bytes read at a time."""
 HEAD = 1 << 15
 """Characters from which the kind of a file is recognised."""
-LONGEST = 1 << 24
-"""Characters of the longest line or record that is read. A step of a log has a few kilobytes."""
 LARGEST = 1 << 30
 """Characters of the largest file that is read as a whole."""
 
-_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-_GZIP = b"\x1f\x8b"
+_DAMAGED = "the compressed file is damaged or was cut off; the part before that was read"
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """A file to be read as bytes. Raises `DataError` for one that cannot be opened or read."""
-    try:
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path} is not a regular file, and a log is read twice: save it as a file first")
-        with path.open("rb") as file:
-            yield file
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist") from None
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"{path} cannot be read: {reason}. Check its permissions, or copy it again") from None
-
-
 def blocks(path: Path, tally: Tally) -> Iterator[str]:
-    """The text of a file: UTF-8, UTF-16 with a byte order mark, or gzip of either. Invalid bytes become U+FFFD. A
-    compressed file that ends early is noted. Raises `DataError` for a file that cannot be opened or read."""
-    with opened(path) as stored:
-        is_packed = stored.read(2) == _GZIP
-        stored.seek(0)
-        file = gzip.GzipFile(fileobj=stored) if is_packed else stored
-        block = file.read(4)
-        encoding = next((name for mark, name in _MARKS if block.startswith(mark)), "utf-8")
-        decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-        while block:
-            yield decoder.decode(block)
-            try:
-                block = file.read(BLOCK)
-            except (EOFError, zlib.error, gzip.BadGzipFile):
-                tally.add("the compressed file is damaged or was cut off; the part before that was read")
-                break
-        yield decoder.decode(b"", final=True)
+    """The text of a file (`base/opening.py`). Invalid bytes become U+FFFD. A compressed file that ends early is noted.
 
-
-@contextmanager
-def spooled(stream: IO[bytes], name: str) -> Iterator[Path]:
-    """A temporary file `name` with all of a stream that can be read once only. What came before the stream failed is
-    kept. Raises `DataError` if the file cannot be written."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / name
-        try:
-            with path.open("wb") as file:
-                for block in _until_it_fails(stream):
-                    file.write(block)
-        except OSError as error:
-            raise DataError(
-                f"{name} cannot be stored in {folder}: {UNWRITABLE.get(error.errno or 0, error.strerror)}",
-                hint="set TMPDIR to a folder with more space",
-            ) from None
-        yield path
-
-
-def _until_it_fails(stream: IO[bytes]) -> Iterator[bytes]:
-    with suppress(OSError):
-        while block := stream.read(BLOCK):
-            yield block
+    Raises `DataError` for a file that cannot be opened or read."""
+    return codecs.iterdecode(opening.blocks(path, lambda: tally.add(_DAMAGED)), "utf-8", "replace")
 
 
 def head(path: Path) -> str:
@@ -197,23 +136,10 @@ def is_binary(text: str) -> bool:
 
 
 def lines(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
-    """(number from 1, line without its end). A line over `LONGEST` becomes ""."""
-    number, size = 1, 0
-    parts: list[str] = []  # joined once: a line of many blocks would be copied for each
-    for block in blocks(path, tally):
-        for place, part in enumerate(block.split("\n")):
-            if place:
-                yield number, "".join(parts)
-                number, size, parts = number + 1, 0, []
-            if size > LONGEST:
-                continue
-            parts.append(part)
-            size += len(part)
-            if size > LONGEST:
-                tally.add(f"skipped {{n lines}} of more than {LONGEST:,} characters", number)
-                parts.clear()
-    if rest := "".join(parts):
-        yield number, rest
+    """(number from 1, line without its end). A line over `opening.LONGEST` becomes ""."""
+    long = f"skipped {{n lines}} of more than {opening.LONGEST:,} bytes"
+    for number, line in opening.lines(path, partial(tally.add, long), lambda: tally.add(_DAMAGED)):
+        yield number, line.decode("utf-8", "replace").removesuffix("\n")
 
 
 def whole_text(path: Path, tally: Tally) -> str:

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.base.errors import DataError
 from holdfast.base.jsonl import objects
+from holdfast.base.opening import lines
 from holdfast.base.run_folder import DISPLACEMENT
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log
@@ -56,15 +58,10 @@ def read_changes(folder: Path) -> tuple[SampleChanges, ...]:
 
 
 def _rows_of(path: Path) -> Iterator[SampleChanges]:
-    if not path.is_file():  # a pipe would be waited for
-        return
-    try:
-        with path.open("rb") as file:
-            for _, row in objects(enumerate(file, 1), on_bad=lambda line, bad: None):
-                with suppress(*_UNREADABLE):
-                    yield _changes(row)
-    except OSError:
-        return
+    with suppress(DataError):
+        for _, row in objects(lines(path, on_long=lambda line: None), on_bad=lambda line, bad: None):
+            with suppress(*_UNREADABLE):
+                yield _changes(row)
 
 
 def _changes(row: Mapping[str, Any]) -> SampleChanges:

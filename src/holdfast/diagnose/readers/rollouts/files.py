@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.base.errors import DataError, HoldfastError, MissingExtra
 from holdfast.base.jsonl import BadField, Skipped, Skips, objects
+from holdfast.base.opening import beginning
 from holdfast.base.rows import iter_rows
 from holdfast.base.run_folder import TRAJECTORIES
 from holdfast.base.stored import read_json
@@ -240,8 +241,7 @@ def _form_in(path: Path, given: Mapping[str, str]) -> Form | None:
     found = next((form for _, row in rows if (form := form_of(row, given)) is not None), None)
     if found is not None or path.suffix == ".jsonl":
         return found
-    with path.open("rb") as file:
-        return PANELS if _HEAD_LINE.encode() in file.read(1 << 20) else None
+    return PANELS if _HEAD_LINE.encode() in beginning(path, 1 << 20) else None
 
 
 # ---- the tables of completions that TRL prints
