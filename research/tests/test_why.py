@@ -210,7 +210,7 @@ def test_a_sampler_with_other_weights() -> None:
         leads = []
         for job in load_plan(Path(folder)).jobs(Path(folder)):
             if job.arm in (*old, "8-bit sampler") and job.folder.exists():
-                codes = {f.code: f.step for f in diagnose(read_log(job.folder)).findings}
+                codes = {f.code: f.certain for f in diagnose(read_log(job.folder)).findings}
                 fallen = fall_step(next(run for run in runs[job.arm] if run.seed == job.seed))
                 assert ("SMP001" in codes) is (fallen is not None)
                 leads += [fallen - (codes["SMP001"] or 0)] if fallen is not None else []

@@ -29,7 +29,7 @@ def test_other_worlds_and_the_real_model() -> None:
         first: dict[bool, list[str]] = {True: [], False: []}
         for job in (job for job in load_plan(Path(folder)).jobs(Path(folder)) if job.folder.exists()):
             said = diagnose(read_log(job.folder))
-            every = sorted((f.step, f.code) for f in (*said.findings, *said.notes) if f.step is not None)
+            every = sorted((f.certain, f.code) for f in (*said.findings, *said.notes) if f.certain is not None)
             run = next(run for run in kept("testbeds")[job.arm] if run.seed == job.seed)
             first[surged(run)].append(every[0][1] if every else "")
     assert f"in {first[True].count('SMP001')} of the {len(first[True])} runs that surge" in SAID
@@ -200,7 +200,7 @@ def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
     restore("real-old", tmp_path)
     found = [
         [
-            (f.code, f.step)
+            (f.code, f.certain)
             for f in diagnose(read_log(tmp_path / "runs" / f"8-batches-old-{cure}half-the-rate-s{run.seed}")).findings
         ]
         for cure, arm in (("", slow), ("llds-action-", cured))
@@ -288,7 +288,7 @@ def test_how_old_rollouts_may_be(tmp_path: Path) -> None:
         pairs = zip(runs[arm], runs[old], strict=True)
         assert all(theirs.results["after"]["em"] > plain.results["after"]["em"] for theirs, plain in pairs)
     found = {
-        (job.arm, job.seed): {f.code: f.step or 0 for f in diagnose(read_log(job.folder)).findings}
+        (job.arm, job.seed): {f.code: f.certain or 0 for f in diagnose(read_log(job.folder)).findings}
         for job in finished("real-age", tmp_path)
     }
     wrong = [found[run] for run in halved]
@@ -305,7 +305,7 @@ def test_what_diagnose_says_of_the_real_model(tmp_path: Path) -> None:
     for name in ("real-old", "factbook", "real-long"):
         for job in finished(name, tmp_path):
             cure = "penalty" if "LLDS" in job.arm or "SAPO" in job.arm else "stale"
-            codes = {f.code: f.step or 0 for f in diagnose(read_log(job.folder)).findings}
+            codes = {f.code: f.certain or 0 for f in diagnose(read_log(job.folder)).findings}
             found[cure if "old" in job.arm else "fresh"].append(codes)
     sampler, moved = (
         [min(steps) for codes in found["stale"] if (steps := [codes[code] for code in wanted if code in codes])]

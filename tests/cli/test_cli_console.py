@@ -66,7 +66,13 @@ def drawn(table: LiveTable, screen: Screen) -> str:
 
 
 FINDING = Finding(
-    code="LLD002", step=2, summary="Correct rollouts are being made unlikely.", evidence={}, series=(), remedy="Stop."
+    code="LLD002",
+    step=2,
+    certain=2,
+    summary="Correct rollouts are being made unlikely.",
+    evidence={},
+    series=(),
+    remedy="Stop.",
 )
 
 

@@ -102,7 +102,11 @@ def test_too_few_rows_are_told_of(holdfast: Holdfast, tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
     log.write_text('{"step": 1, "reward/mean": 0.5}\n')
     said = " ".join(holdfast("diagnose", str(log)).stdout.split())
-    assert "too short to judge" in said and "could not be checked" not in said
+    assert (
+        "Cannot tell. The only reward is 0.5" in said
+        and "10 rows or more" in said
+        and "could not be checked" not in said
+    )
     assert "did not fall" not in said and "No findings" not in said
 
 

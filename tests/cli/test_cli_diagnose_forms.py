@@ -136,7 +136,13 @@ def test_names_cannot_break_the_markdown() -> None:
 
     log = Log(format="jsonl", host="unknown", name=NASTY, series={}, notes=(NASTY,))
     finding = Finding(
-        code="RWD001", step=3, summary=NASTY, evidence={NASTY: 1.0}, series=(), remedy=f"Set `{NASTY}` or {NASTY}"
+        code="RWD001",
+        step=3,
+        certain=3,
+        summary=NASTY,
+        evidence={NASTY: 1.0},
+        series=(),
+        remedy=f"Set `{NASTY}` or {NASTY}",
     )
     diagnosis = replace(diagnose(log), findings=(finding,), notes=(finding,), cannot_tell=())
     html = rendered(as_markdown(log, diagnosis))

@@ -153,9 +153,11 @@ def test_the_monitor_says_the_same_as_the_file() -> None:
     monitor, found = Monitor(host="trl"), []
     for i in range(rows):
         row = {"grad/norm": norm[i]} | ({} if reward[i] is NONE else {"reward/mean": reward[i]})
-        found += [(f.code, f.step) for f in monitor.observe(i + 1, row)]
-    assert found == [(f.code, f.step) for f in diagnose(log).findings]
+        found += [(f.code, f.certain) for f in monitor.observe(i + 1, row)]
+    diagnosis = diagnose(log)
+    assert found == [(f.code, f.certain) for f in (*diagnosis.notes, *diagnosis.findings)]
     assert [code for code, _ in found] == ["GRD002", "RWD001"] and found[0][1] == 11 and found[1][1] % 4 == 0
+    assert diagnosis.notes[0].summary.endswith("It was over at step 13."), "the weights did not become NaN"
 
 
 def test_a_first_reward_at_step_0_says_nothing_about_the_rows_of_a_batch() -> None:
@@ -201,14 +203,14 @@ def test_a_warm_up_whose_first_learning_rate_is_0_is_no_inert_penalty() -> None:
 
 def test_with_one_step_per_batch_it_is_told_after_three_batches() -> None:
     finding = pen001(trl_log(1, [0.0] * 6, moved=[False] * 6))
-    assert finding is not None and finding.step == 3
+    assert finding is not None and finding.certain == 3
     assert "`steps_per_generation`" in finding.remedy
 
 
 def test_with_several_steps_it_takes_ten_batches_and_the_schedule_is_not_blamed() -> None:
     k = 2
     finding = pen001(trl_log(k, [0.0] * 20 * k))
-    assert finding is not None and finding.step == 10 * k, "the last row of the tenth batch"
+    assert finding is not None and finding.certain == 10 * k, "the last row of the tenth batch"
     assert "in 10 rollout batches in which the policy changed" in finding.summary
     assert "steps_per_generation" not in finding.remedy and "threshold (`threshold`) of LLDS" in finding.remedy
     assert pen001(trl_log(k, [0.0] * (10 * k - 1))) is None
@@ -224,7 +226,7 @@ def test_rows_that_span_batches_count_as_they_did() -> None:
         "ratio/max": [1.1] * 12,
     }
     finding = pen001(log_of(series, host="trl", every=10))
-    assert finding is not None and finding.step == 100
+    assert finding is not None and finding.certain == 100
 
 
 @pytest.mark.parametrize(("deviation", "contrast"), [(3.2e-8, 0.0), (3e-4, 1.0)])

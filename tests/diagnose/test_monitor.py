@@ -25,7 +25,7 @@ def test_a_step_seen_before_begins_anew() -> None:
     assert monitor.log().series["reward/mean"].values.tolist() == [1.0, 2.0, 3.0]
     assert monitor.observe(5, {"grad/norm": 0.4}) == ()
     again = monitor.observe(6, {"grad/norm": math.inf})
-    assert [(f.code, f.step) for f in again] == [("GRD002", 6)], "what is found again is told again"
+    assert [(f.code, f.certain) for f in again] == [("GRD002", 6)], "what is found again is told again"
 
 
 def test_metrics_of_one_step_may_come_in_parts() -> None:
@@ -44,14 +44,14 @@ def test_a_replay_finds_what_was_found_step_by_step() -> None:
     assert found_live and list(again.replay(rows)) == found_live
     assert again.observe(41, rows[-1][1]) == ()
     of_file = [{"step": 1, "time": 1e9, "grad/norm": 0.5}, {"step": 2, "time": 1e9, "dropped": ["grad/norm"]}]
-    assert [(f.code, f.step) for f in Monitor().replay(metrics_rows(of_file))] == [("GRD002", 2)]
+    assert [(f.code, f.certain) for f in Monitor().replay(metrics_rows(of_file))] == [("GRD002", 2)]
 
 
 def test_what_begins_again_is_found_again() -> None:
     failing = [0.0, 0.9, *[0.0] * 6, 0.9]
     monitor = Monitor()
     found = [monitor.observe(step, {"retrieval/error_fraction": share}) for step, share in enumerate(failing, 1)]
-    assert [finding.step for new in found for finding in new] == [2, 9]
+    assert [finding.certain for new in found for finding in new] == [2, 9]
 
 
 def test_a_note_does_not_hide_the_finding_that_it_becomes() -> None:
@@ -76,7 +76,13 @@ def test_a_long_log_is_not_judged_at_every_step(monkeypatch: pytest.MonkeyPatch)
 
 
 FINDING = Finding(
-    code="STP001", step=12, summary="The step is too large.", evidence={}, series=(), remedy="Divide `lr` by five."
+    code="STP001",
+    step=12,
+    certain=12,
+    summary="The step is too large.",
+    evidence={},
+    series=(),
+    remedy="Divide `lr` by five.",
 )
 
 

@@ -41,7 +41,7 @@ COLLAPSE = [0.2 + 0.01 * k for k in range(40)] + [0.6 - 0.05 * k for k in range(
 def test_the_share_after_a_fall_for_good_and_of_the_time_where_it_is_logged() -> None:
     """Steps after the collapse take three times as long, so more of the time was wasted than of the steps."""
     facts = diagnose(log_of(reward__mean=COLLAPSE)).facts
-    assert 45 < facts[FELL] < 60
+    assert 40 < facts[FELL] < 60
     assert facts[SHARE] == pytest.approx((100 - facts[FELL]) / 100)
     assert TIME_SHARE not in facts and "fell for good" in told(facts) and "of its time" not in told(facts)
     times = [10.0] * 60 + [30.0] * 40
@@ -154,4 +154,4 @@ def test_contrasts_that_are_rare_all_along_are_not_lost_at_a_step() -> None:
     facts = diagnose(rare).facts
     assert [f.code for f in diagnose(rare).findings] == ["GRP001"] and NO_CONTRAST not in facts
     never = log_of(reward__mean=[0.0] * 60, rollout__mixed_group_fraction=[0.0] * 60)
-    assert NO_CONTRAST in diagnose(never).facts
+    assert NO_CONTRAST not in diagnose(never).facts, "nothing was lost at a step"

@@ -37,7 +37,7 @@ SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3, 4
 
 def codes(log: Log) -> dict[str, int]:
     """Code -> step."""
-    return {finding.code: finding.step for finding in diagnose(log).findings}
+    return {finding.code: finding.certain for finding in diagnose(log).findings}
 
 
 REWARD, CORRECT, LIKELY = "reward__mean", "displacement__correct", "likelihood__correct"
@@ -440,7 +440,7 @@ def test_a_reward_that_comes_back_ends_a_surge_of_entropy(make_log: MakeLog) -> 
 
 def test_a_kl_that_is_nan_in_every_row_is_a_note(make_log: MakeLog) -> None:
     (note,) = (note for note in diagnose(make_log(kl__reference=[np.nan] * 60)).notes if note.code == "GRD002")
-    assert note.step == 3 and note.series == ("kl/reference",)
+    assert note.certain == 3 and note.series == ("kl/reference",)
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ class Heard(Listener):
         self.new: list[tuple[str, int]] = []
 
     def finding(self, finding: Finding) -> None:
-        self.new.append((finding.code, finding.step))
+        self.new.append((finding.code, finding.certain))
 
 
 @pytest.mark.parametrize(
@@ -249,13 +249,13 @@ def test_guard_and_watch_and_diagnose_name_the_same_step(case: int, make_log: Ma
         row = {name: float(one.values[-1]) for name, one in part.series.items() if one.steps[-1] == step}
         heard.new, told.new = [], []
         follower.take((part,))
-        new = [(finding.code, finding.step) for finding in monitor.observe(step, row)]
+        new = [(finding.code, finding.certain) for finding in monitor.observe(step, row)]
         if log.host == "holdfast":
             guard.step(StepResult(step=step, metrics=row))
             assert told.new == new
         assert heard.new == new and all(begun == step for _, begun in new)
         ever |= set(new)
-        assert {(finding.code, finding.step) for finding in diagnose(part).findings} <= ever
+        assert {(finding.code, finding.certain) for finding in diagnose(part).findings} <= ever
 
 
 @pytest.mark.parametrize("seed", [*range(40), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(40, 150))])

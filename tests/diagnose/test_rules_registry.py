@@ -60,7 +60,7 @@ def test_a_rule_is_found_suppressed_asked_for_explained_and_documented(
     monkeypatch.setitem(CODES, CODE, FAMILY)
     monkeypatch.setitem(rules.RULES, CODE, rules.load_rule(CODE))  # as at import
     (finding,) = diagnose(make_log(rollout__searches=SEARCHES)).findings
-    assert (finding.code, finding.step, finding.evidence) == (CODE, 22, {"rollout/searches": 12.0})
+    assert (finding.code, finding.certain, finding.evidence) == (CODE, 22, {"rollout/searches": 12.0})
     assert (finding.summary, finding.remedy) == ("A rollout has 12 searches.", "Lower `protocol.max_turns`.")
     log = make_log(rollout__searches=SEARCHES, retrieval__empty_fraction=[0.0] * 15 + [1.0] * 45)
     assert [finding.code for finding in diagnose(log).findings] == ["RET002"]

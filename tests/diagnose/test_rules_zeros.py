@@ -31,7 +31,7 @@ def noted(log: Log) -> dict[str, str]:
 
 
 def found(log: Log) -> dict[str, int]:
-    return {finding.code: finding.step for finding in diagnose(log).findings}
+    return {finding.code: finding.certain for finding in diagnose(log).findings}
 
 
 # ---- zeros that are normal
@@ -135,7 +135,7 @@ def test_twenty_rows_are_a_finding_and_ask_for_the_reward_function_only_if_all_a
     for reward, first in ((0.0, True), (0.3, False)):
         log = trl({"reward/mean": [reward] * 20, "rollout/mixed_group_fraction": [0.0] * 20})
         (finding,) = diagnose(log).findings
-        assert (finding.code, finding.step) == ("GRP001", 20)
+        assert (finding.code, finding.certain) == ("GRP001", 20)
         assert finding.remedy.startswith("First check the reward:") is first
 
 
@@ -158,20 +158,20 @@ def emptied(series: dict[str, Any], settings: Any = None) -> Any:
 def test_bounds_that_no_weight_meets_are_told_at_the_first_batch() -> None:
     gone = {"loss/excluded_fraction": [1.0] * 4, "grad/norm": [0.0] * 4, "rollout/mixed_group_fraction": [0.5] * 4}
     (finding,) = emptied(gone | WEIGHTS, GEO_RS).findings
-    assert (finding.code, finding.step) == ("GRD003", 1)
+    assert (finding.code, finding.certain) == ("GRD003", 1)
     assert finding.evidence == {
         "loss/excluded_fraction": 1.0, "sampler/weight_p05": 0.82, "sampler/weight_p95": 0.9,
     }  # fmt: skip
     assert "between 0.82 and 0.9, outside the bounds of loss.methods.sampler_weights, 0.99 to 1.01." in finding.summary
     assert "`loss.methods.sampler_weights.low`" in finding.remedy
     (finding,) = emptied({"loss/mean_weight": [0.0] * 4} | WEIGHTS).findings
-    assert (finding.code, finding.step, finding.evidence["loss/mean_weight"]) == ("GRD003", 1, 0.0)
+    assert (finding.code, finding.certain, finding.evidence["loss/mean_weight"]) == ("GRD003", 1, 0.0)
 
 
 def test_a_batch_of_void_rollouts_is_a_note_once_others_have_tokens() -> None:
     void = {"loss/excluded_fraction": [0.2, 1.0, 1.0, 1.0]}
     (finding,) = emptied(void, {"loss.methods.drop_void.on": True}).findings
-    assert (finding.code, finding.step, finding.evidence) == ("GRD003", 2, {"loss/excluded_fraction": 1.0})
+    assert (finding.code, finding.certain, finding.evidence) == ("GRD003", 2, {"loss/excluded_fraction": 1.0})
     assert "invalid turn" in finding.summary and "loss.methods.drop_void" in finding.summary
     diagnosis = emptied({"loss/excluded_fraction": [0.2, 1.0, 0.9, 0.8]}, {"loss.methods.drop_void.on": True})
     assert diagnosis.findings == () and [note.code for note in diagnosis.notes] == ["GRD003"]

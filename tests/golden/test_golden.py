@@ -55,7 +55,7 @@ def said(log: Log, diagnosis: Diagnosis) -> str:
     course = diagnosis.course
     assert (course.fall is not None) is (down and not waited), log.name
     text = headline(log, diagnosis)
-    assert (" It fell: " in text) is (course.fall is not None), log.name
+    assert (" fell near step " in text) is (course.fall is not None), log.name
     assert (" It was back" in text) is (course.back_step is not None), log.name
     assert course.half is None or course.fall is not None, log.name
     alarm = any(finding.code == "RWD001" for finding in (*diagnosis.findings, *diagnosis.notes))

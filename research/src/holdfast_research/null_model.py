@@ -337,7 +337,7 @@ def judge(cell: tuple[int, int, int, Reward]) -> Verdict:
     """(rows, completions, seed, reward) -> what the rules find in that run."""
     run = drawn(*cell)
     findings = diagnose(log_of(run)).findings
-    return Verdict(run=run, codes=tuple(f.code for f in findings), steps=tuple(f.step for f in findings))
+    return Verdict(run=run, codes=tuple(f.code for f in findings), steps=tuple(f.certain for f in findings))
 
 
 def verdicts(rows: Sequence[int], completions: Sequence[int], runs: int, jobs: int = 1) -> Iterator[Verdict]:

@@ -39,6 +39,7 @@ from holdfast.base.trailing import (
     Truths,
     Values,
     binary_noise,
+    break_in,
     delayed,
     drawn_count,
     first,
@@ -133,6 +134,10 @@ class Fall:
     """The running mean at `step`."""
     lost: float
     """Share of the range."""
+    rows: int
+    """Rows in the running mean."""
+    began: int
+    """The step at which the reward went down, between the peak and `step`: where two levels fit the rows best."""
     measure: Literal["peak", "range"]
     """What `lost` is a share of: the range where a reward up to `step` is below 0, else the peak, which is the same."""
 
@@ -152,6 +157,10 @@ class Curve:
 
     longest: tuple[Smoothed, ...]
     """Over each of `LONGEST_WINDOWS` for which the log is long enough."""
+
+    def of(self, window: int) -> Smoothed:
+        """The running mean of so many rows."""
+        return next(mean for mean in (self.short, self.long, *self.longest) if mean.window == window)
 
     @property
     def dropped(self) -> Truths:
@@ -245,6 +254,8 @@ class Curve:
             peak=float(smoothed.means[peak]),
             level=float(smoothed.means[row]),
             lost=float(smoothed.lost[row]),
+            rows=smoothed.window,
+            began=int(self.steps[break_in(self.rewards, peak, row % len(self.rewards))]),
             measure="range" if self.rewards[: row % len(self.rewards) + 1].min() < 0 else "peak",
         )
 

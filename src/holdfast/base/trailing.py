@@ -297,6 +297,22 @@ def most_since(values: Values, restart: Truths) -> Values:
     return np.where(best > 0, values[order[best - 1]], 0.0)
 
 
+def break_in(values: Values, start: int, end: int) -> int:
+    """The row, after `start` and not after `end`, from which on values have another level: the two levels that fit the
+    rows from `start` to `end` best, by least squares.
+
+    >>> break_in(np.array([5.0, 5.0, 5.2, 1.0, 0.8]), 0, 4), break_in(np.array([1.0, 2.0]), 1, 1)
+    (3, 1)
+    """
+    part = values[start : end + 1]
+    if len(part) < 2:
+        return end
+    sums, counts = np.cumsum(part), np.arange(1, len(part))
+    rest = len(part) - counts
+    apart = (sums[:-1] / counts - (sums[-1] - sums[:-1]) / rest) ** 2 * counts * rest
+    return start + 1 + int(apart.argmax())
+
+
 def first(condition: Truths) -> int | None:
     """Index of the first row where it is true."""
     return int(np.argmax(condition)) if condition.any() else None

@@ -89,8 +89,11 @@ def diagnose(
     in full. What followed from it is named; --verbose prints all of it.
     A note is worth knowing but needs no action.
 
+    Begins with a verdict: learns, flat, fell, broken, or cannot tell. Of a run
+    that does not learn it says why, the likeliest reason first.
+
     Exit codes: 0 no findings, 1 findings (see --fail-on), 2 the log cannot be
-    read.
+    read. What explains a flat run is a finding there.
     """
     if explain is not None:
         _explain(explain)

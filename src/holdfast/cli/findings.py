@@ -1,4 +1,4 @@
-"""A diagnosis on the screen: findings, notes, and what could not be checked, in paragraphs of 80 columns."""
+"""A diagnosis on the screen: verdict, findings, notes, and what could not be checked, in paragraphs of 80 columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.cli.terminal import program
 
 if TYPE_CHECKING:
     from holdfast.diagnose.compare import Comparison
-    from holdfast.diagnose.finding import Diagnosis, Finding
+    from holdfast.diagnose.finding import Diagnosis, Finding, Verdict
     from holdfast.diagnose.log import Log
     from holdfast.diagnose.texts import TextFinding
 
@@ -22,15 +22,16 @@ _SCREEN = 24
 _PROMPT = 1
 """Rows of the prompt that follows."""
 _TITLE = 8
+_MOST_REASONS = 3
 _MOST_READING_NOTES = 2
 """Notes on reading that are shown without --verbose, if there is room."""
 
 
 def show(console: Console, log: Log, diagnosis: Diagnosis, *, verbose: bool) -> None:
-    """Print a diagnosis: the course of the reward, findings, notes, and what could not be checked.
+    """Print a diagnosis: the verdict, findings, notes, and what could not be checked.
 
-    Without `verbose` it fits a screen. The finding to act on is printed in full. What followed from it, and notes, are
-    named with their steps.
+    Without `verbose` it fits a screen. The finding to act on is printed in full, unless the verdict says it already:
+    why the run does not learn. What followed from it, and notes, are named with their steps.
     """
     for line in _everything(console, log, diagnosis) if verbose else _screen(console, log, diagnosis):
         console.print(line, soft_wrap=True)
@@ -40,18 +41,21 @@ def _screen(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
     """As much as fits. Notes on reading go first, then all that can be read elsewhere."""
     room = max(_SCREEN, console.height if console.is_terminal else 0) - _PROMPT
     findings = diagnosis.findings
+    full, title = ((), "found") if diagnosis.verdict.reasons else (findings[:1], "then")
     for reading_notes in (_MOST_READING_NOTES, 0):
-        lines = _head(console, log, diagnosis, reading_notes) + _findings(console, findings[:1])
-        named = _named(console, "then", findings[1:]) + _named(console, "note", diagnosis.notes)
+        lines = _head(console, log, diagnosis, reading_notes) + _findings(console, full)
+        named = _named(console, title, findings[len(full) :]) + _named(console, "note", diagnosis.notes)
         named += [line for one in diagnosis.texts for line in _entry(console, "rollouts", _seen(one))]
-        lines += ([Text()] if findings and named else []) + named + _last(diagnosis, is_whole=len(findings) <= 1)
+        lines += ([Text()] if findings and named else []) + named + _last(diagnosis, is_whole=findings == full)
         if len(lines) <= room:
             return lines
     head, last = _head(console, log, diagnosis, 0), _last(diagnosis, is_whole=False)
     last = (
-        _named(console, "then", findings[1:], brief=True) + _named(console, "note", diagnosis.notes, brief=True) + last
+        _named(console, title, findings[len(full) :], brief=True)
+        + _named(console, "note", diagnosis.notes, brief=True)
+        + last
     )
-    body = _findings(console, findings[:1], brief=True)
+    body = _findings(console, full, brief=True)
     most = max(room - len(head) - len(last), 1)
     if len(body) > most:  # a long remedy
         body = [*body[: most - 1], body[most - 1] + " …"]
@@ -70,7 +74,7 @@ def _everything(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
 
 
 def _head(console: Console, log: Log, diagnosis: Diagnosis, reading_notes: int) -> list[Text]:
-    """The name of the run, the course of the reward, and what the reader of the log noticed."""
+    """The name of the run, the verdict, the course of the reward, and what the reader of the log noticed."""
     from holdfast.diagnose.finding import headline
     from holdfast.diagnose.outlook import told
 
@@ -79,12 +83,26 @@ def _head(console: Console, log: Log, diagnosis: Diagnosis, reading_notes: int) 
         f"; {left}{' more' * (reading_notes > 0)} note{'s' * (left > 1)} on reading it: --verbose" if left > 0 else ""
     )
     lines = [Text.assemble((log.name, "bold"), f"  ({kind(log)}{hidden})")]
-    lines += _paragraph(console, headline(log, diagnosis))
+    said = Text(headline(log, diagnosis))
+    said.stylize("bold", 0, len(diagnosis.verdict.word) + 1)
+    lines += _wrapped(console, said, first=Text(), rest=Text()) + _why(console, diagnosis.verdict)
     if end := told(diagnosis.facts):
         lines += _paragraph(console, end)
     for note in log.notes[:reading_notes]:
         lines += _paragraph(console, f"note: {note}", style="dim")
     return lines
+
+
+def _why(console: Console, verdict: Verdict) -> list[Text]:
+    """Why a run does not learn, what to change first, and what to log where that cannot be told."""
+    from holdfast.diagnose.verdict import NOT_LEARNING
+
+    if verdict.word not in NOT_LEARNING:
+        return []
+    shown = [f"{reason.code}: {reason.summary}" for reason in verdict.reasons[:_MOST_REASONS]]
+    lines = [line for said in shown for line in _entry(console, "why", said)]
+    lines += _entry(console, "change", verdict.change) if verdict.reasons else []
+    return lines + (_entry(console, "log", verdict.log) if verdict.log else [])
 
 
 def kind(log: Log) -> str:
@@ -100,7 +118,7 @@ def _findings(console: Console, findings: Sequence[Finding], *, brief: bool = Fa
 
 def _finding(console: Console, finding: Finding, printed: dict[str, str], *, brief: bool) -> list[Text]:
     """`printed`: each remedy -> the code under which it was printed already."""
-    from holdfast.diagnose.finding import lead_of
+    from holdfast.diagnose.finding import when_of
 
     head = Text.assemble((finding.code, "bold red"), f"  step {finding.step}  ", (_title_of(finding), "bold"))
     evidence = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
@@ -108,8 +126,8 @@ def _finding(console: Console, finding: Finding, printed: dict[str, str], *, bri
     if brief and len(shown) > 1:
         shown = [shown[0] + " …"]
     lines = [head, *_paragraph(console, finding.summary, indent=2), *shown]
-    if lead := lead_of(finding.lead):
-        lines += _entry(console, "when", lead)
+    if when := when_of(finding):
+        lines += _entry(console, "when", when)
     before = printed.setdefault(finding.remedy, finding.code)
     change = finding.remedy if before == finding.code else f"as for {before}, above"
     return lines + _entry(console, "change", change)
@@ -156,13 +174,15 @@ def _last(diagnosis: Diagnosis, *, is_whole: bool) -> list[Text]:
     if not count and too_short(diagnosis):
         return []
     said = f"{count} finding{'s' * (count > 1)}." if count else "No findings."
+    if not count and diagnosis.verdict.word == "flat":
+        said = "No finding says why it is flat."
     if not count and "peak reward" not in diagnosis.facts:
         said = "No findings, but without a reward little can be checked."
     if unchecked and not too_short(diagnosis):
         said += f" {unchecked} code{'s' * (unchecked > 1)} could not be checked, for lack of series."
     more = [] if is_whole and not unchecked and not diagnosis.notes else ["--verbose"]
     if not count:
-        color = "green" if "peak reward" in diagnosis.facts else "yellow"
+        color = "green" if diagnosis.verdict.word == "learns" else "yellow"
         return [Text.assemble((said, f"bold {color}"), f" More: {more[0]}" if more else "")]
     more.append(f"{program()} diagnose --explain {diagnosis.findings[0].code}")
     return [Text(), Text(said, "bold"), Text(f"To read more: {', or '.join(more)}", "bold")]

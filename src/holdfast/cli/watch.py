@@ -171,7 +171,7 @@ class Follower:
         self._rows, self._several, self._live = rows, several, live
         self._step: int | None = None
         self._name = ""
-        self._known: set[tuple[str, int]] = set()  # code and step
+        self._known: set[tuple[str, int]] = set()  # code, and the step from which on it is certain
         self.has_findings = False
         """Whether there was a finding."""
 
@@ -197,8 +197,8 @@ class Follower:
         if self._live is not None and new:
             self._live.show(log, diagnosis)
         for finding in diagnosis.findings:
-            if (finding.code, finding.step) not in self._known:
-                self._known.add((finding.code, finding.step))
+            if not finding.by_verdict and (finding.code, finding.certain) not in self._known:
+                self._known.add((finding.code, finding.certain))
                 self.has_findings = True
                 self._listener.finding(finding)
                 self._on_finding(finding, log)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.base.collapse import WINDOW, Course, Curve, course
 from holdfast.diagnose.batches import joined
-from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
+from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding, Word
 from holdfast.diagnose.log import Log, has, reward_curve
 from holdfast.diagnose.outlook import outlook
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.remedies import NOTHING
 from holdfast.diagnose.rules.rule import KINDS, Hit, Rule, without_suppressed
+from holdfast.diagnose.verdict import FLAT, NOT_LEARNING, verdict_of, word_of
 from holdfast.hosts import HOSTS
 
 
@@ -26,14 +28,18 @@ def diagnose(log: Log) -> Diagnosis:
     batches = joined(log)
     curve = reward_curve(batches)
     went = Course() if curve is None else course(curve)
-    reported = as_findings(log, hits_of(log, batches), None if went.half is None else went.half.step)
+    hits = without_suppressed(hits_of(log, batches), RULES)
+    word = word_of(batches, curve, went, hits)
+    reported = as_findings(log, hits, None if went.half is None else went.half.step, word=word)
+    facts = facts_of(log, curve, went)
     return Diagnosis(
+        verdict=verdict_of(batches, curve, went, reported, facts, word=word),
         findings=tuple(finding for finding in reported if finding.level == "finding"),
         notes=tuple(finding for finding in reported if finding.level == "note"),
         cannot_tell=cannot_tell(log),
         what_to_log=what_to_log(log),
         course=went,
-        facts=facts_of(log, curve, went) | outlook(batches, reported),
+        facts=facts | outlook(batches, reported),
     )
 
 
@@ -42,12 +48,18 @@ def hits_of(log: Log, batches: Log) -> dict[str, Hit]:
     return {code: hit for code, rule in RULES.items() if (hit := rule.find(rule.rows(log, batches))) is not None}
 
 
-def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tuple[Finding, ...]:
-    """Findings and notes of some hits, in the order of `causes_first`. Leads count to `half_step`."""
-    remaining = without_suppressed(hits, RULES)
+def as_findings(
+    log: Log, hits: Mapping[str, Hit], half_step: int | None = None, *, word: Word | None = None
+) -> tuple[Finding, ...]:
+    """Findings and notes of the hits that remain, in the order of `causes_first`. Leads count to `half_step`.
+
+    Reasons why a run does not learn are findings if `word` says that it does not, and so is `RWD004`, which says it.
+    """
+    explained = word in NOT_LEARNING and any(hit.level == "reason" for hit in hits.values())
     findings: list[Finding] = []
-    for code in causes_first(log, remaining):
-        hit, rule = remaining[code], RULES[code]
+    for code in _verdict_first(log, causes_first(log, hits), hits) if explained else causes_first(log, hits):
+        hit, rule = hits[code], RULES[code]
+        by_verdict = explained and (hit.level == "reason" or code == FLAT)
         before = [finding for finding in findings if finding.level == "finding"]
         chosen = hit.remedy or rule.remedy
         if rule.remedy_in is not None and hit.remedy is not NOTHING:  # which has passed
@@ -55,16 +67,27 @@ def as_findings(log: Log, hits: Mapping[str, Hit], half_step: int | None) -> tup
         findings.append(
             Finding(
                 code=code,
-                step=hit.step,
+                step=hit.onset,
+                certain=hit.step,
                 lead=None if half_step is None else half_step - hit.step,
                 summary=hit.summary,
                 evidence=hit.evidence,
                 series=hit.series,
                 remedy=chosen.get(log.host, chosen["unknown"]),
-                level=hit.level,
+                level="finding" if by_verdict or hit.level == "finding" else "note",
+                by_verdict=by_verdict,
             )
         )
     return tuple(findings)
+
+
+def _verdict_first(log: Log, codes: Sequence[str], hits: Mapping[str, Hit]) -> list[str]:
+    """The codes with `RWD004` before the reasons that have held since the log began: it says what they explain. What
+    began later may be the cause, and comes before it."""
+    rows = _rows_of(log)
+    begun = {code for code in codes if hits[code].level == "reason" and _row(rows, hits[code].onset) < CLOSE_ROWS}
+    rest = [code for code in codes if code not in begun and code != FLAT]
+    return [*rest, *(code for code in (FLAT,) if code in hits), *(code for code in codes if code in begun)]
 
 
 CLOSE_ROWS = 5
@@ -86,10 +109,17 @@ def causes_first(log: Log, hits: Mapping[str, Hit]) -> list[str]:
 
 def _is_caused_by(log: Log, hits: Mapping[str, Hit], code: str, other: str) -> bool:
     """Whether `other`, which shows later, is more of a cause than `code`, and shows soon enough."""
-    rows = log.series["reward/mean"].steps if "reward/mean" in log.series else log.steps
-    begun, later = (np.searchsorted(rows, hits[one].step) for one in (code, other))
+    begun, later = (_row(_rows_of(log), hits[one].step) for one in (code, other))
     kinds = [KINDS.index(hits[one].kind or RULES[one].kind) for one in (code, other)]
     return bool(kinds[1] < kinds[0] and later - begun <= CLOSE_ROWS)
+
+
+def _rows_of(log: Log) -> NDArray[np.int64]:
+    return log.series["reward/mean"].steps if "reward/mean" in log.series else log.steps
+
+
+def _row(rows: NDArray[np.int64], step: int) -> int:
+    return int(np.searchsorted(rows, step))
 
 
 def cannot_tell(log: Log) -> tuple[CannotTell, ...]:
@@ -115,7 +145,9 @@ def facts_of(log: Log, curve: Curve | None, went: Course) -> dict[str, float]:
         facts |= {"first step": float(log.steps[0]), "last step": float(log.steps[-1])}
     if curve is not None:
         brief = len(curve.rewards) < 2 * WINDOW  # the first five rows and the last would share some
-        means = curve.rewards if brief else curve.short.means[WINDOW - 1 :]
+        window = WINDOW if went.fall is None else went.fall.rows
+        means = curve.rewards if brief else curve.of(window).means[window - 1 :]
+        facts["rows in a mean"] = float(window)
         facts["rewards"] = float(len(curve.rewards))
         facts["first reward"] = float(means[0])
         facts["peak reward"] = float(means.max())

@@ -9,13 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.base.collapse import LONG_WINDOW, REMAINDER, TREND_ERRORS, WINDOW, Course
+from holdfast.base.collapse import WINDOW, Course
 from holdfast.base.files import write_whole
-from holdfast.base.glossary import METRICS
 from holdfast.base.run_folder import FINDINGS
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.readers.names import CUMULATIVE
-from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.texts import TextFinding
 
 Level = Literal["finding", "note"]
@@ -29,9 +26,11 @@ class Finding:
     code: str
     """Stable, such as `LLD003`; docs/reference/codes.md has a section on each."""
     step: int
-    """The first step at which the log shows it. A monitor reports it at this step."""
+    """The step at which it began, as far as the log shows it."""
+    certain: int
+    """The step from which on the log shows it beyond doubt. A monitor reports it at this step."""
     lead: int | None = None
-    """Steps from `step` until the reward had lost half (negative: that was earlier); None if it never did."""
+    """Steps from `certain` until the reward had lost half (negative: that was earlier); None if it never did."""
     summary: str
     """What happened, with its numbers."""
     evidence: Mapping[str, float]
@@ -41,6 +40,36 @@ class Finding:
     remedy: str
     """What to change, in settings of the host."""
     level: Level = "finding"
+    by_verdict: bool = False
+    """Whether it is a finding because the reward does not rise. The newest row decides that, so no guard acts on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a run does not learn."""
+
+    code: str
+    summary: str
+    remedy: str
+
+
+Word = Literal["learns", "flat", "fell", "broken", "cannot tell"]
+"""`broken`: nothing can be learned from what the log shows. `cannot tell`: too few rows, or no reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of a run."""
+
+    word: Word
+    text: str
+    """What the reward did, in a sentence or two."""
+    reasons: tuple[Reason, ...] = ()
+    """Why a run that is flat or broken does not learn, the likeliest first."""
+    change: str = ""
+    """The one thing to change first, in settings of the host; empty where nothing has to."""
+    log: str = ""
+    """What to log, where the log cannot tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +88,8 @@ class Diagnosis:
     """Everything that the rules find in a log."""
 
     findings: tuple[Finding, ...]
-    """Problems, ordered by step."""
+    """Problems, in the order in which they became certain; causes first."""
+    verdict: Verdict = Verdict(word="cannot tell", text="The log has no rows.")
     notes: tuple[Finding, ...] = ()
     """What is worth knowing but not a problem, ordered by step: findings of level "note"."""
     cannot_tell: tuple[CannotTell, ...] = ()
@@ -87,6 +117,7 @@ def as_json(log: Log, diagnosis: Diagnosis) -> dict[str, Any]:
         "host": log.host,
         "name": log.name,
         "steps": log.last_step,
+        "verdict": asdict(diagnosis.verdict) | {"reasons": [asdict(one) for one in diagnosis.verdict.reasons]},
         "fall_step": None if course.fall is None else course.fall.step,
         "peak_step": None if course.fall is None else course.fall.peak_step,
         "half_step": None if course.half is None else course.half.step,
@@ -114,64 +145,41 @@ def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
-MORE_ROWS = "The log is too short to judge the reward: a fall shows in 10 rows or more, a slow decay in 20 or more."
-
-
 def headline(log: Log, diagnosis: Diagnosis) -> str:
-    """The course of the reward, in one or two sentences."""
-    facts = diagnosis.facts
-    rows = int(facts.get("rows", 0))
-    if not rows:
-        return "The log has no rows."
-    span = f"{rows} rows, steps {facts['first step']:.0f} to {facts['last step']:.0f}"
+    """The verdict, and the course of the reward in numbers."""
+    facts, verdict = diagnosis.facts, diagnosis.verdict
+    said = f"{verdict.word.capitalize()}. {verdict.text}"
+    unsaid = f" {verdict.log}" if verdict.word == "cannot tell" and verdict.log else ""
+    if "peak reward" not in facts or facts["rewards"] == 1:
+        return f"{said}{unsaid}"
+    shown = "single rows" if facts["rewards"] < 2 * WINDOW else f"means of {facts['rows in a mean']:.0f} rows"
+    numbers = f"Reward {facts['first reward']:.3g} in the first rows, {facts['peak reward']:.3g} at best"
+    return f"{said}{unsaid} {numbers}, {facts['last reward']:.3g} in the last ({shown}; {span_of(facts)})."
+
+
+def span_of(facts: Mapping[str, float]) -> str:
+    """The rows and steps of a log, in words."""
+    rows = int(facts["rows"])
     if rows == 1:
-        span = f"1 row, step {facts['last step']:.0f}"
-    others = [name for name in log.series if name not in METRICS and name not in CUMULATIVE]
-    named = f" If a series is the reward, name it: --name reward=SERIES. There are {listed(others)}." if others else ""
-    if "peak reward" not in facts:
-        return f"No reward in this log ({span}).{named}"
-    if 0 < max(abs(facts[name]) for name in ("first reward", "peak reward", "last reward")) < REMAINDER:
-        return f"The reward is 0 but for rounding, as it is after a normalisation, so it shows nothing ({span}).{named}"
-    if facts["rewards"] == 1:
-        return f"Reward {facts['last reward']:.3g} ({span}). {MORE_ROWS}"
-    shown = "single rows" if facts["rewards"] < 2 * WINDOW else f"means of {WINDOW} rows"
-    course = f"Reward {facts['first reward']:.3g} in the first rows, {facts['peak reward']:.3g} at best"
-    course += f", {facts['last reward']:.3g} in the last ({shown}; {span})."
-    return f"{course} {MORE_ROWS if too_short(diagnosis) else _what_became(diagnosis)}"
-
-
-def _what_became(diagnosis: Diagnosis) -> str:
-    """The verdict on the course of the reward, in a sentence or two."""
-    facts, course = diagnosis.facts, diagnosis.course
-    if (fall := course.fall) is not None:
-        half, back = course.half, course.back_step
-        fell = f"It fell: {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}"
-        fell += "" if half is None else f", half by step {half.step}"
-        return f"{fell}." + ("" if back is None else f" It was back near its peak at step {back}.")
-    if facts["down at the end"]:
-        lost = facts["lost at the end"]
-        return f"It lost {lost:.0%} of its best in the last rows. More rows will show whether it comes back."
-    if course.word == "dropped":
-        return f"It has dropped: {facts['lost at the end']:.0%} below its best at the end."
-    if course.word in ("rose", "declined"):
-        trend = f"by {abs(course.change):.2g} ± {course.error:.2g} over the run"
-        is_trend = abs(course.change) > TREND_ERRORS * course.error
-        return f"It {course.word} {trend}." if is_trend else "It rose: the last ten rows are above the first ten."
-    visible = TREND_ERRORS * course.error
-    if course.word == "flat":
-        return f"It has neither risen nor fallen. A change of {visible:.2g} or more over the run would show."
-    if facts["rewards"] < LONG_WINDOW:
-        return "Too few rows to tell yet whether it rises or falls."
-    return (
-        f"Cannot tell yet: it changed by {course.change:+.2g} ± {course.error:.2g} over the run, which may be noise. A "
-        f"change of {visible:.2g} or more would show."
-    )
+        return f"1 row, step {facts['last step']:.0f}"
+    return f"{rows} rows, steps {facts['first step']:.0f} to {facts['last step']:.0f}"
 
 
 def too_short(diagnosis: Diagnosis) -> bool:
     """Whether the log has too few rows to judge the course of the reward. Rules that need only single rows still
     apply."""
     return diagnosis.facts.get("rows", 0) < WINDOW
+
+
+def when_of(finding: Finding) -> str:
+    """From which step on a finding is certain, if that is later than its step, and its lead, in words.
+
+    >>> code = {"code": "X", "summary": "", "evidence": {}, "series": (), "remedy": ""}
+    >>> when_of(Finding(step=5, certain=9, lead=1, **code)), when_of(Finding(step=9, certain=9, **code))
+    ('certain from step 9 on, 1 step before half of the reward was lost', '')
+    """
+    certain = f"certain from step {finding.certain} on" if finding.certain != finding.step else ""
+    return ", ".join(filter(None, [certain, lead_of(finding.lead)]))
 
 
 def lead_of(lead: int | None) -> str:

@@ -14,6 +14,7 @@ from holdfast.diagnose.finding import Diagnosis, Finding, headline
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.outlook import told
 from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.verdict import NOT_LEARNING
 
 
 def as_markdown(log: Log, diagnosis: Diagnosis) -> str:
@@ -24,6 +25,12 @@ def as_markdown(log: Log, diagnosis: Diagnosis) -> str:
         f"### {code(log.name)}: {count or 'no'} finding{'s' * (count != 1)}",
         plain(f"{headline(log, diagnosis)} {told(diagnosis.facts)}".rstrip()),
     ]
+    verdict = diagnosis.verdict
+    if verdict.reasons:
+        parts.append("\n".join(f"{k}. {one.code}: {plain(one.summary)}" for k, one in enumerate(verdict.reasons, 1)))
+        parts.append(f"Change first: {marked(verdict.change)}")
+    if verdict.log and verdict.word in NOT_LEARNING:
+        parts.append(marked(verdict.log))
     if diagnosis.findings:
         rows = ([f.code, str(f.step), _what(f), marked(f.remedy)] for f in diagnosis.findings)
         parts.append(table(["code", "step", "what", "change"], rows))

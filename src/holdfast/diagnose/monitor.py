@@ -16,6 +16,8 @@ from holdfast.diagnose.batches import joined
 from holdfast.diagnose.diagnose import as_findings, diagnose, hits_of
 from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.rules.rule import without_suppressed
 
 _logger = logging.getLogger("holdfast")
 
@@ -41,7 +43,7 @@ class Monitor:
         self._host, self._name, self._settings = host, name, dict(settings or {})
         self._columns: dict[str, _Column] = {}
         self._steps = _Column()
-        self._reported: set[tuple[str, int]] = set()  # code and step
+        self._reported: set[tuple[str, int]] = set()  # code, and the step from which on it is certain
         self._pending = 0  # rows that were not judged yet
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> tuple[Finding, ...]:
@@ -70,9 +72,9 @@ class Monitor:
     def _judge(self) -> tuple[Finding, ...]:
         self._pending = 0
         log = self.log()
-        findings = as_findings(log, hits_of(log, joined(log)), None)
-        new = tuple(f for f in findings if f.level == "finding" and (f.code, f.step) not in self._reported)
-        self._reported |= {(finding.code, finding.step) for finding in new}
+        findings = as_findings(log, without_suppressed(hits_of(log, joined(log)), RULES))
+        new = tuple(f for f in findings if f.level == "finding" and (f.code, f.certain) not in self._reported)
+        self._reported |= {(finding.code, finding.certain) for finding in new}
         return new
 
     def log(self) -> Log:

@@ -96,9 +96,11 @@ def rate_is_zero_since(log: Log) -> int | None:
 
 
 def contrast_is_lost(log: Log, step: int | None) -> bool:
-    """Whether hardly any group has had different rewards since a step; not where contrasts are rare all along."""
-    if step is None or not has(log, MIXED):
-        return step is not None
+    """Whether hardly any group has had different rewards since a step; not where contrasts were rare all along."""
+    if step is None or (log.steps < step).mean() < WORTH_SAYING:
+        return False
+    if not has(log, MIXED):
+        return True
     mixed = finite(log.series[MIXED])
     return bool(mixed.values[mixed.steps >= step].mean() <= MIXED_NOW)
 

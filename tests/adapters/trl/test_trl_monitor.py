@@ -69,8 +69,8 @@ def test_it_finds_what_the_file_shows(recording: Recording, tmp_path: Path) -> N
     rows = json.loads(path.read_text(encoding="utf-8"))["log_history"]
     callback = Monitoring()
     feed(callback, rows, tmp_path)
-    offline = [(finding.code, finding.step) for finding in diagnose(read_log(path)).findings]
-    live = [(finding.code, finding.step) for finding in callback.findings]
+    offline = [(finding.code, finding.certain) for finding in diagnose(read_log(path)).findings]
+    live = [(finding.code, finding.certain) for finding in callback.findings]
     assert sorted(live) == sorted(offline)  # a file lists causes first
 
 

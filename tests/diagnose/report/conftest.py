@@ -10,7 +10,7 @@ import pytest
 from tests.browser import Browser, find_browser
 
 from holdfast.base.collapse import Course, Fall
-from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
+from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding, Verdict
 from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
 
@@ -36,7 +36,7 @@ def make_log() -> Callable[..., Log]:
 def make_finding() -> Callable[..., Finding]:
     def make(code: str, step: int, *series: str, **more: Any) -> Finding:
         texts = {"summary": f"What {code} says.", "evidence": {}, "remedy": f"What {code} asks for."}
-        return Finding(**{"code": code, "step": step, "series": series} | texts | more)
+        return Finding(**{"code": code, "step": step, "certain": step, "series": series} | texts | more)
 
     return make
 
@@ -73,14 +73,17 @@ def collapse(make_log: Callable[..., Log], make_finding: Callable[..., Finding])
         make_finding("RWD001", 41, "reward/mean", lead=4),
     )
     diagnosis = Diagnosis(
+        verdict=Verdict(word="fell", text="The reward fell near step 40."),
         findings=found,
         cannot_tell=(CannotTell(code="SMP001", missing=("sampler/logprob_gap",), remedy="Log it."),),
         course=Course(
-            *2 * [Fall(peak_step=24, step=45, peak=0.8, level=0.4, lost=0.5, measure="peak")], word="collapsed"
+            *2 * [Fall(peak_step=24, step=45, peak=0.8, level=0.4, lost=0.5, rows=5, began=40, measure="peak")],
+            word="collapsed",
         ),
         facts={
             "rows": 60,
             "rewards": 60,
+            "rows in a mean": 5,
             "first step": 1,
             "last step": 60,
             "first reward": 0.3,

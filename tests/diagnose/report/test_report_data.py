@@ -224,7 +224,7 @@ def test_samples_are_sorted_over_their_share() -> None:
 def halved_at(step: int | None, back_step: int | None = None) -> Course:
     if step is None:
         return Course()
-    fall = Fall(peak_step=1, step=step, peak=1.0, level=0.5, lost=0.5, measure="peak")
+    fall = Fall(peak_step=1, step=step, peak=1.0, level=0.5, lost=0.5, rows=5, began=step, measure="peak")
     return Course(fall, fall, back_step)
 
 

@@ -60,7 +60,7 @@ def test_several_runs(collapse: ReportedRun, make_log: Callable[..., Log], tmp_p
     runs = [replace(collapse, log=replace(collapse.log, settings={"train": {"lr": 6e-4}, "run": {"seed": 1}}))]
     page = page_of(write_report(tmp_path / "r.html", [*runs, reported(other, diagnose(other))]))
     assert "2 runs" in page and "LLD002 at 24</a>; <a" in page and "What the codes mean" in page
-    assert "cannot tell yet" in page and "collapsed at 45" in page
+    assert ">cannot tell<" in page and ">fell at 40<" in page
     assert "Settings that differ (1)" in page and "train.lr" in page and "run.seed" not in page
     data = data_of(page_of(write_report(tmp_path / "r.html", [collapse] * 2)))
     assert [run["name"] for run in data["runs"]] == ["collapse (1)", "collapse (2)"]
@@ -68,9 +68,9 @@ def test_several_runs(collapse: ReportedRun, make_log: Callable[..., Log], tmp_p
 
 def test_a_verdict_says_where_a_run_recovered(make_log: Callable[..., Log]) -> None:
     fell = make_log({"reward/mean": [0.8] * 20 + [0.0] * 8})
-    assert verdict(reported(fell, diagnose(fell))) == (24, "collapsed at 24")
+    assert verdict(reported(fell, diagnose(fell))) == (21, "fell at 21")
     recovered = make_log({"reward/mean": [0.8] * 20 + [0.0] * 8 + [0.8] * 30})
-    assert verdict(reported(recovered, diagnose(recovered))) == (24, "fell at 24, back at 37")
+    assert verdict(reported(recovered, diagnose(recovered))) == (21, "fell at 21, back at 37")
 
 
 def test_hostile_texts_stay_texts(collapse: ReportedRun, make_finding: Callable[..., Finding], tmp_path: Path) -> None:

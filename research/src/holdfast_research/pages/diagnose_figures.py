@@ -50,7 +50,7 @@ SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
 def draw(log: Log, names: tuple[str, ...], path: Path, code: str | None = None) -> None:
     """One panel for the reward and one for each series, above each other. Marks a finding: the first, or a code's."""
     diagnosis = diagnose(log)
-    step = next((finding.step for finding in diagnosis.findings if code in (None, finding.code)), None)
+    step = next((finding.certain for finding in diagnosis.findings if code in (None, finding.code)), None)
     panels = ("reward/mean", *names)
     figure, axes = plt.subplots(len(panels), 1, sharex=True, figsize=(6.4, 0.5 + 1.05 * len(panels)), squeeze=False)
     for axis, name in zip(axes[:, 0], panels, strict=True):

@@ -85,7 +85,7 @@ def judge(
     `diagnosis` is given where the log was diagnosed already.
     """
     diagnosis = diagnosis or diagnose(log)
-    findings = [(f.code, int(f.step)) for f in diagnosis.findings]
+    findings = [(f.code, int(f.certain)) for f in diagnosis.findings]
     begins, every = recording.start * recording.every, recording.every
     known = frozenset[str]().union(*(RIGHT.get(cause, frozenset()) for cause in recording.also))
     later = [f for f in findings if recording.healthy or f[1] > begins]

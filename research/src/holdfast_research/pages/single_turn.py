@@ -134,7 +134,7 @@ def view(recording: Recording, name: str, log: Log) -> View:
         right=case.right,
         early=case.early,
         findings=case.findings,
-        notes=tuple((note.code, int(note.step)) for note in diagnosis.notes),
+        notes=tuple((note.code, int(note.certain)) for note in diagnosis.notes),
     )
 
 

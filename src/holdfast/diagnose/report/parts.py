@@ -9,12 +9,13 @@ from urllib.parse import urlencode
 
 from holdfast.base.collapse import WINDOW
 from holdfast.diagnose.compare import compare, differing_settings, first_difference, settings_of
-from holdfast.diagnose.finding import Diagnosis, Finding, headline, lead_of, too_short
+from holdfast.diagnose.finding import Diagnosis, Finding, headline, too_short, when_of
 from holdfast.diagnose.outlook import told
 from holdfast.diagnose.report.data import window_of
 from holdfast.diagnose.report.samples import ReportedRun
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.texts import KINDS
+from holdfast.diagnose.verdict import NOT_LEARNING
 
 _MOST_SETTINGS = 600
 _OPEN_SETTINGS = 12
@@ -53,9 +54,17 @@ def findings(run: ReportedRun, data: Mapping[str, Any]) -> str:
 
 
 def course(run: ReportedRun) -> str:
-    """The course of the reward, and what the end of the run was worth, in a few sentences."""
+    """The verdict with its reasons, the course of the reward, and what the end of the run was worth."""
+    verdict = run.diagnosis.verdict
     said = f"{headline(run.log, run.diagnosis)} {told(run.diagnosis.facts)}".rstrip()
-    return f'<p class="headline">{text(said)}</p>'
+    word = verdict.word.capitalize()
+    parts = [f'<p class="headline"><b>{word}</b>{text(said.removeprefix(word))}</p>']
+    if verdict.reasons:
+        why = "".join(f"<li><b>{text(one.code)}</b> {text(one.summary)}</li>" for one in verdict.reasons)
+        parts.append(f"<ol>{why}</ol><p><b>Change first:</b> {_marked(verdict.change)}</p>")
+    if verdict.log and verdict.word in NOT_LEARNING:
+        parts.append(f"<p>{_marked(verdict.log)}</p>")
+    return "".join(parts)
 
 
 def _finding(
@@ -68,8 +77,8 @@ def _finding(
     """An item of the list; `code_of` has the remedies so far, and the code each was first given for."""
     chart = next((chart_of[name] for name in finding.series if name in chart_of), "reward")
     evidence = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
-    lead = lead_of(finding.lead)
-    seen = "; ".join(part for part in (lead[:1].upper() + lead[1:], evidence) if part)
+    when = when_of(finding)
+    seen = "; ".join(part for part in (when[:1].upper() + when[1:], evidence) if part)
     link = link_of(finding, rollouts, None, last_step)
     shown = [f'<a href="#chart-{escape(chart)}">Its chart</a>']
     shown += [f'<a href="{escape(link[0])}">{text(link[1])}</a>'] if link else []
@@ -86,12 +95,13 @@ def _finding(
 def _nothing(diagnosis: Diagnosis) -> str:
     if too_short(diagnosis):
         return '<li class="none"><div class="code">–</div><div>The log is too short to judge.</div></li>'
-    sentences = "The rules find no problem in this log."
+    flat = diagnosis.verdict.word == "flat"
+    sentences = "No rule says why the run is flat." if flat else "The rules find no problem in this log."
     if count := len(diagnosis.cannot_tell):
         sentences += (
             f" {count} of the codes could not be checked because the log lacks series: see the end of the page."
         )
-    return f'<li class="none"><div class="code">✓</div><div>{sentences}</div></li>'
+    return f'<li class="none"><div class="code">{"–" if flat else "✓"}</div><div>{sentences}</div></li>'
 
 
 def remarks(runs: Sequence[ReportedRun]) -> str:
@@ -153,16 +163,13 @@ def comparison(runs: Sequence[ReportedRun], rollouts: Sequence[Mapping[str, Any]
 
 
 def verdict(run: ReportedRun) -> tuple[int | None, str]:
-    """(step, words): what became of the reward (`holdfast.base.collapse.course`), as the headline says; the step of the
-    fall, None if it did not fall."""
-    course = run.diagnosis.course
-    if "peak reward" not in run.diagnosis.facts or too_short(run.diagnosis):
-        return None, "–"
+    """(step, words): the verdict; and the step at which the reward fell, None if it did not fall."""
+    course, word = run.diagnosis.course, run.diagnosis.verdict.word
     if course.fall is None:
-        return None, "cannot tell yet" if course.word == "unclear" else course.word
-    if course.back_step is None:
-        return course.fall.step, f"{course.word} at {course.fall.step:,}"
-    return course.fall.step, f"fell at {course.fall.step:,}, back at {course.back_step:,}"
+        return None, word
+    back = "" if course.back_step is None else f", back at {course.back_step:,}"
+    fell = f"fell at {course.fall.began:,}{back}"
+    return course.fall.began, fell if word == "fell" else f"{word}, {fell}"
 
 
 def _code_at(finding: Finding, i: int, run: ReportedRun, rollouts: Sequence[Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import Truths, Values, highest, lowest, trailing_mean
+from holdfast.base.trailing import Truths, Values, break_in, highest, lowest, trailing_mean
 from holdfast.diagnose.log import has
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling, has_risen
@@ -51,6 +51,7 @@ def leaves_start(rows: Rows) -> Signal:
         lambda: {KL: smooth},
         lambda: {"first": smooth - trailing_mean(rise, ROWS)},
         normal=risen | ~stays_above(rise, RISE_NATS / 2),
+        began=lambda row: break_in(kl, 0, row),
     )
 
 

@@ -13,6 +13,7 @@ from holdfast.base.collapse import curve_of
 from holdfast.base.trailing import (
     Truths,
     Values,
+    break_in,
     held,
     highest,
     last_where,
@@ -76,9 +77,10 @@ def surges(rows: Rows) -> Signal | None:
     risen &= (smooth > mean_at_first(entropy, ROWS)) | falling(rows)
     steps_up = np.diff(entropy, prepend=entropy[:1])
     rest = trailing_mean(entropy, 2) - low - most_since(steps_up, smooth <= low)
+    lowest_at = last_where(smooth <= low)
     # NaN, if the length is not known, excludes nothing.
     length = trailing_mean(rows.latest(LENGTH), ROWS)
-    grown = length / np.maximum(length[last_where(smooth <= low)], 1e-9)
+    grown = length / np.maximum(length[lowest_at], 1e-9)
     longer = (grown > LENGTH_TIMES) & (grown > smooth / np.maximum(low, 1e-9))
     below_half = (smooth < (1 + SURGE_TIMES) / 2 * low) | (rise < SURGE_NATS / 2)
     recovered = has_recovered(rows, risen, below_half)
@@ -90,7 +92,13 @@ def surges(rows: Rows) -> Signal | None:
         kept = np.where(np.abs(np.log(np.maximum(grown, 1e-9))) < math.log(LENGTH_TIMES), LENGTH_KEPT, "")
         return {"times": times, "kept": np.where(np.isnan(grown) | without_room(rows), "", kept)}
 
-    return Signal(where, lambda: {ENTROPY: smooth, "lowest so far": low}, words, normal=below_half | recovered)
+    return Signal(
+        where,
+        lambda: {ENTROPY: smooth, "lowest so far": low},
+        words,
+        normal=below_half | recovered,
+        began=lambda row: break_in(entropy, int(lowest_at[row]), row),
+    )
 
 
 def has_recovered(rows: Rows, risen: Truths, over: Truths) -> Truths:
@@ -121,7 +129,12 @@ def runs_out(rows: Rows, *, solved: bool) -> Signal:
     rest = without_highest(entropy)
     back = (rest > 2 * EXHAUSTED_TOKEN_NATS) & ~(trailing_mean(rows.latest(LENGTH), ROWS) * rest < 2 * EXHAUSTED_NATS)
     back |= differ | (is_solved(rows) != solved)
-    return Signal(where & ~back, lambda: {ENTROPY: smooth, "highest so far": start}, normal=back)
+    return Signal(
+        where & ~back,
+        lambda: {ENTROPY: smooth, "highest so far": start},
+        normal=back,
+        began=lambda row: break_in(entropy, int(smooth[: row + 1].argmax()), row),
+    )
 
 
 def least_nats(mixed: Values) -> Values:

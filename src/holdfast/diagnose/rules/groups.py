@@ -31,6 +31,7 @@ from holdfast.diagnose.rules.rule import (
     Rule,
     Signal,
     falling,
+    from_start,
     has_risen,
     is_down,
     is_low,
@@ -116,7 +117,7 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
     else:
         never = np.full(len(never), never[-1])
     evidence = dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: reward}
-    return Signal(never, lambda: evidence, lambda: {"equal": 1 - smooth}, normal=smooth > MIXED_EVER)
+    return Signal(never, lambda: evidence, lambda: {"equal": 1 - smooth}, smooth > MIXED_EVER, from_start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,7 @@ def becomes_constant(rows: Rows) -> Signal:
         lambda: {REWARD: reward, "before": seen.level},
         lambda: {"since": rows.steps[seen.stretch.begins]},
         normal=~seen.stretch.flat & (trailing_mean(reward, BROKEN_ROWS) >= half),
+        began=lambda row: int(seen.stretch.begins[row]),
     )
 
 
@@ -262,6 +264,7 @@ def loses_contrast(rows: Rows, *, learned: bool) -> Signal:
             "are": np.select([correct, incorrect], ["are all correct", "are all incorrect"], "have the same reward"),
         },
         normal=smooth > MIXED_EVER,
+        began=lambda row: int(seen.begins[row]),
     )
 
 
@@ -281,6 +284,7 @@ def seldom_differ(rows: Rows, *, teaches: bool) -> Signal:
         lambda: {MIXED: smooth, REWARD: reward},
         lambda: {"equal": 1 - smooth},
         normal=smooth > MIXED_EVER,
+        began=from_start,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.base.collapse import curve_of
-from holdfast.base.trailing import Values, held, highest, last_where, lowest, margin, trailing_mean
+from holdfast.base.trailing import Values, break_in, held, highest, last_where, lowest, margin, trailing_mean
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
@@ -93,7 +93,10 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
             "reward before": mean_reward[best],
         }
 
-    return Signal(where, evidence, words, normal=~down)
+    def began(row: int) -> int:
+        return break_in(known[names[loser[row]]], int(best[row]), row)
+
+    return Signal(where, evidence, words, normal=~down, began=began)
 
 
 RWD003 = Rule(

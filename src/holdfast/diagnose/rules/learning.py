@@ -15,7 +15,7 @@ from holdfast.diagnose.rules.groups import CHECK_REWARD, LONG_ROWS
 from holdfast.diagnose.rules.hacking import functions_of, has_functions
 from holdfast.diagnose.rules.penalty import policy_moved
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, is_solved
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start, is_solved
 from holdfast.diagnose.rules.zeros import kl_grows
 
 RATE, REWARD, CLIPPED = "lr", "reward/mean", "clip/fraction"
@@ -47,6 +47,7 @@ def is_zero(rows: Rows) -> Signal | None:
             )
         },
         normal=~zero | moves,
+        began=lambda row: int(since[row]),
     )
 
 
@@ -90,6 +91,7 @@ def never_rose(rows: Rows) -> Signal | None:
         np.arange(count) == count - 1,
         lambda: {REWARD: trailing_mean(curve.rewards, WINDOW)},
         lambda: {"change": every(went.change), "error": every(went.error), "visible": every(TREND_ERRORS * went.error)},
+        began=from_start,
     )
 
 
@@ -137,6 +139,7 @@ def never_earned(rows: Rows) -> Signal | None:
         np.ones(count, bool),
         lambda: {name: rows.latest(name) for name in zero},
         lambda: {"named": np.full(count, named)},
+        began=from_start,
     )
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.trailing import Values, held, highest, trailing_mean
+from holdfast.base.trailing import Values, break_in, held, highest, trailing_mean
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
@@ -86,6 +86,7 @@ def grows(rows: Rows, *, grown: float, times: float) -> Signal:
         held(high, ROWS),
         lambda: {rows.names[0]: gap, "usual": usual},
         normal=gap < grown,
+        began=lambda row: break_in(gap, 0, row),
     )
 
 

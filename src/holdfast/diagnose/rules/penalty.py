@@ -10,7 +10,7 @@ import numpy as np
 from holdfast.base.trailing import Values
 from holdfast.diagnose.log import Log, finite
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 ACTIVE, PRESERVED, TERM = "penalty/active_fraction", "penalty/preserved_fraction", "loss/penalty"
 K = "optimizer_steps_per_rollout"
@@ -61,6 +61,7 @@ def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
             "batches": batches,
             "that": np.where(by_moves, " in which the policy changed", ""),
         },
+        began=from_start,
     )
 
 

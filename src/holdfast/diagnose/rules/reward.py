@@ -60,6 +60,7 @@ def falls(rows: Rows, *, at_once: bool) -> Signal:
             "since": rows.steps[row],
         },
         normal=curve.back,
+        began=lambda at: int(np.searchsorted(curve.steps, curve.fall_at(at).began)),
     )
 
 

@@ -28,7 +28,7 @@ from holdfast.base.trailing import (
     trailing_mean,
     trend,
 )
-from holdfast.diagnose.finding import Finding, Level
+from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import REWARDS, Log, Series, as_of, finite, has, reward_curve
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy
 
@@ -63,6 +63,11 @@ class Rows:
         return self.latest(name, lambda values: condition(values).astype(float)) > 0
 
 
+def from_start(row: int) -> int:
+    """`Signal.began` of what has been so since the first row."""
+    return 0
+
+
 def rows_of(log: Log, names: tuple[str, ...], *, raw: bool = False) -> Rows:
     """The steps at which all of the series are logged and finite; with `raw`, finite or not. The log must have all."""
     series = [log.series[name] if raw else finite(log.series[name]) for name in names]
@@ -88,6 +93,9 @@ class Signal:
     """[N]: the rows at which the series are back to normal. A finding begins, holds, and is over after some such rows
     (`Check.rows_normal`) in which the reward is not down: what passed and left the reward down stays a finding. One
     that is over at the end of the log is a note. None for what does not pass, such as a NaN."""
+    began: Callable[[int], int] | None = None
+    """The row at which what is found began, from the row at which it is certain; it looks at no later row. None where
+    both are the same, or `Check.rows_running` says how many rows it takes."""
 
 
 Kind = Literal["logged cause", "likely cause", "symptom", "from the start"]
@@ -96,13 +104,17 @@ what a run shows whatever the cause. What is so from the start explains nothing 
 KINDS: tuple[Kind, ...] = ("logged cause", "likely cause", "symptom", "from the start")
 """In the order in which they are reported, where they begin within a few rows of each other."""
 
+HitLevel = Literal["finding", "reason", "note"]
+"""A reason explains why a run does not learn: a finding where the reward does not rise, a note elsewhere. The newest
+row decides (`diagnose.verdict`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
     """What a rule found."""
 
     step: int
-    """The first step at which the log showed it."""
+    """The first step at which it was certain."""
     summary: str
     """What happened, in one sentence with its numbers."""
     evidence: Mapping[str, float]
@@ -111,12 +123,19 @@ class Hit:
     """The series to look at."""
     remedy: Remedy | None = None
     """What to change, if this evidence needs another remedy than the rule's."""
-    level: Level = "finding"
+    level: HitLevel = "finding"
     kind: Kind | None = None
     """The kind of this evidence, if it is another than the rule's."""
     spans: tuple[Span, ...] = ()
-    """(first step, step of the return) of each time it was found and held; None where it still holds. Of a check of
-    level "note" there are none."""
+    """(first step, step of the return) of each time it was found and held; None where it still holds. Only a check of
+    level "finding" has any."""
+    began: int | None = None
+    """The step at which it began; None if that is `step`."""
+
+    @property
+    def onset(self) -> int:
+        """The step at which it began."""
+        return self.step if self.began is None else self.began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +162,7 @@ class Check:
     """Replaces the remedy of the rule."""
     raw: bool = False
     """Whether values that are not finite make rows too."""
-    level: Level = "finding"
+    level: HitLevel = "finding"
     """The level of what it finds."""
     kind: Kind | None = None
     """Replaces the kind of the rule."""
@@ -181,7 +200,10 @@ class Check:
         begun = rows.log.until(step)
         shown = [*self.series, *(name for name in known if name not in self.series and name in begun.series)]
         look_at = tuple(name for name in self.look_at or shown if has(begun, name)) or self.series
-        return Hit(step, self.message.format_map(numbers), known, look_at, self.remedy, self.level, self.kind)
+        row = max(at - self.rows_running + 1, 0)
+        began = int(rows.steps[row if signal.began is None else signal.began(row)])
+        summary = self.message.format_map(numbers)
+        return Hit(step, summary, known, look_at, self.remedy, self.level, self.kind, began=began)
 
 
 def _begin(log: Log, names: tuple[str, ...]) -> int | None:
@@ -232,17 +254,22 @@ class Rule:
         return log if self.every_row else batches
 
     def find(self, log: Log) -> Hit | None:
-        """What was found last, which is a note once it is over; None if nothing was. A check of level "note" counts as
-        long as no other has found anything. What several checks find at the same time is one finding, which begins with
-        the first of them and holds until all are over."""
+        """What was found last, which is a note once it is over; None if nothing was. What several checks find at the
+        same time is one finding, which begins with the first of them and holds until all are over. A reason counts
+        where no finding holds, and a check of level "note" as long as no other has found anything."""
         if not self.applies(log):
             return None
-        for level in ("finding", "note"):
-            checks = (check for check in self.checks if check.level == level)
-            found = [times for check in checks if (times := check.find(log)) is not None]
-            if found:
-                break
-        else:
+        hit = self._find(log, "finding")
+        if hit is None or hit.level == "note":  # which has passed
+            reason = self._find(log, "reason")
+            hit = reason if hit is None or (reason is not None and reason.level == "reason") else hit
+        return hit or self._find(log, "note")
+
+    def _find(self, log: Log, level: HitLevel) -> Hit | None:
+        """What the checks of one level find."""
+        checks = (check for check in self.checks if check.level == level)
+        found = [times for check in checks if (times := check.find(log)) is not None]
+        if not found:
             return None
         all_times = merged(span for times, _ in found for span in times)
         step, back = all_times[-1]

@@ -7,10 +7,21 @@ from functools import partial
 import numpy as np
 
 from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import Truths, Values, delayed, held, highest, last_where, lowest, margin, trailing_mean
+from holdfast.base.trailing import (
+    Truths,
+    Values,
+    break_in,
+    delayed,
+    held,
+    highest,
+    last_where,
+    lowest,
+    margin,
+    trailing_mean,
+)
 from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 CALLS, TURNS, FAILED, REWARD = "rollout/searches", "rollout/turns", "rollout/failed_call_fraction", "reward/mean"
 LENGTH = "rollout/length"
@@ -86,6 +97,7 @@ def stops(rows: Rows, *, pays: bool) -> Signal | None:
         lambda: {rows.names[0]: trailing_mean(column, ROWS), REWARD: reward},
         lambda: {"before": trailing_mean(column, USUAL_ROWS)[best], "then": rows.steps[best]},
         normal=(now >= 3 * LEFT_SHARE * most) | (better != pays),
+        began=lambda row: break_in(use, int(best[row]), row),
     )
 
 
@@ -107,6 +119,7 @@ def fails_more(rows: Rows) -> Signal:
         lambda: {FAILED: trailing_mean(share, min(FAILED_SHARES))},
         lambda: {"before": low},
         normal=(_logits(now) - _logits(low) < FAILED_LOGITS / 2) & was_called(rows),
+        began=lambda row: break_in(share, int(now[: row + 1].argmin()), row),
     )
 
 
@@ -145,6 +158,7 @@ def always_fails(rows: Rows) -> Signal:
         since & (np.arange(len(share)) >= ALWAYS_ROWS - 1),
         lambda: {FAILED: trailing_mean(share, ROWS)},
         normal=(trailing_mean(share, ROWS) < ALWAYS_FAILED / 2) & was_called(rows),
+        began=from_start,
     )
 
 

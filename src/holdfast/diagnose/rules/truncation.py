@@ -10,6 +10,7 @@ from holdfast.base.collapse import DROPPED_SHARE, FEWEST_FLAT, curve_of
 from holdfast.base.trailing import (
     Truths,
     Values,
+    break_in,
     delayed,
     held,
     highest,
@@ -20,9 +21,21 @@ from holdfast.base.trailing import (
     rows_since,
     trailing_mean,
 )
+from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.hacking import FORM, functions_of
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import ADVANTAGE, Check, Rows, Rule, Signal, has_risen, is_down, is_low
+from holdfast.diagnose.rules.rule import (
+    ADVANTAGE,
+    Check,
+    Rows,
+    Rule,
+    Signal,
+    from_start,
+    has_risen,
+    is_down,
+    is_low,
+    rows_of,
+)
 
 TRUNCATED, LENGTH = "rollout/truncated_fraction", "rollout/length"
 REWARD, MIXED = "reward/mean", "rollout/mixed_group_fraction"
@@ -51,9 +64,18 @@ costs them little. The highest possible reward is 1, or the highest mean so far 
 def more_is_earned(rows: Rows) -> Truths:
     """[N]: where the reward has risen. Where its functions are logged, one that is not named after form has: a format
     can be learned in a text that is cut."""
-    functions = functions_of(rows.log)
-    parts = [name for name in functions if not FORM.search(name)] if len(functions) > 1 else []
-    return np.asarray(np.any([has_risen(rows, name) for name in parts or [REWARD]], axis=0))
+    return np.asarray(np.any([has_risen(rows, name) for name in _of_content(rows.log) or [REWARD]], axis=0))
+
+
+def _of_content(log: Log) -> list[str]:
+    """The reward functions that are not named after form, where there are several functions."""
+    functions = functions_of(log)
+    return [name for name in functions if not FORM.search(name)] if len(functions) > 1 else []
+
+
+def is_earned_by_form(log: Log) -> bool:
+    """Whether the rollouts earn nothing but what functions of form give: none of the others has risen."""
+    return bool(_of_content(log)) and not more_is_earned(rows_of(log, (REWARD,)))[-1]
 
 
 def all_are_truncated(rows: Rows, *, at_first: bool) -> Signal:
@@ -71,6 +93,7 @@ def all_are_truncated(rows: Rows, *, at_first: bool) -> Signal:
         lambda: {TRUNCATED: share},
         lambda: {"since": rows.steps[np.minimum(row - running + 1, row)]},
         normal=risen | (share < MUCH_FRACTION),
+        began=lambda at: int(at - running[at] + 1),
     )
 
 
@@ -91,6 +114,7 @@ def truncation_limits_reward(rows: Rows) -> Signal:
         (np.cumsum(share < MOST_FRACTION) == 0) & limited & ~risen,
         lambda: {TRUNCATED: smooth, REWARD: mean_reward},
         normal=risen | (share < MUCH_FRACTION),
+        began=from_start,
     )
 
 
@@ -152,7 +176,11 @@ def more_are_truncated(rows: Rows, *, costs: bool) -> Signal | None:
     where &= does_not_pay(rows, costs=costs)
     before = last_where(smooth <= low)
     return Signal(
-        where, lambda: {TRUNCATED: smooth}, lambda: {"before": smooth - rise, "then": rows.steps[before]}, is_back
+        where,
+        lambda: {TRUNCATED: smooth},
+        lambda: {"before": smooth - rise, "then": rows.steps[before]},
+        is_back,
+        lambda row: break_in(share, int(before[row]), row),
     )
 
 

@@ -247,10 +247,12 @@ def explodes(rows: Rows) -> Signal | None:
 
 def is_not_finite(rows: Rows) -> Signal:
     """The value is NaN or infinite. A trainer writes NaN as the reward if no rollout of the batch has one, which is not
-    a fault."""
+    a fault. Weights that are NaN make every later value NaN, so finite ones show that the update was skipped."""
     (values,) = rows.columns
-    bad = np.isinf(values) if rows.names == (REWARD,) else ~np.isfinite(values)
-    return Signal(bad, lambda: {rows.names[0]: values})
+    if rows.names == (REWARD,):
+        return Signal(np.isinf(values), lambda: {REWARD: values})
+    bad = ~np.isfinite(values)
+    return Signal(bad, lambda: {rows.names[0]: values}, normal=~bad)
 
 
 def stays_not_finite(rows: Rows, *, at_first: bool) -> Signal:

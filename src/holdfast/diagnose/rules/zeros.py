@@ -80,7 +80,9 @@ def is_cut(rows: Rows) -> Signal | None:
     enough = (total >= np.log((np.arange(len(norm)) + 1) / CHANCE)) & held(zero, 2)
     moves = kl_grows(rows, since)
     where = zero & (share > 0) & (enough | one_row_is_enough(rows, share, groups)) & ~moves
-    return Signal(where, lambda: {NORM: norm, MIXED: share}, normal=~zero | moves)
+    return Signal(
+        where, lambda: {NORM: norm, MIXED: share}, normal=~zero | moves, began=lambda row: int(since[row]) + 1
+    )
 
 
 def differing(rows: Rows) -> Values:

@@ -1,0 +1,203 @@
+"""The verdict on a run: one of five words, why, and the one thing to change first.
+
+It is a pure function of the log and of what the rules found. The newest row decides, so a verdict may change as the run
+continues, where findings keep their steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from holdfast.base.collapse import (
+    FEWEST_FLAT,
+    REMAINDER,
+    TREND_ERRORS,
+    VISIBLE_SHARE,
+    WINDOW,
+    Course,
+    Curve,
+    reward_range,
+)
+from holdfast.base.glossary import METRICS
+from holdfast.diagnose.finding import Finding, Reason, Verdict, Word, span_of
+from holdfast.diagnose.log import Log, has
+from holdfast.diagnose.readers.names import CUMULATIVE
+from holdfast.diagnose.readers.text import listed
+from holdfast.diagnose.rules.groups import CONTRAST, HARDER, MIXED, MIXED_NOW
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rule import Hit
+from holdfast.diagnose.rules.truncation import TRUNCATED, is_earned_by_form
+
+NOT_LEARNING: tuple[Word, ...] = ("flat", "broken")
+FLAT = "RWD004"
+"""The code that says that the reward has not risen."""
+_NOTHING_LEARNED = ("LRN001", "GRD002", "GRD003")
+"""Codes that leave nothing to learn, as GRP001 does where no group has contrast."""
+
+
+def word_of(batches: Log, curve: Curve | None, went: Course, hits: Mapping[str, Hit]) -> Word:
+    """The verdict on a log. `hits` are those that no other suppresses."""
+    if curve is None or len(curve.rewards) < WINDOW or _is_remainder(curve):
+        return "cannot tell"
+    if (went.fall is not None and went.back_step is None) or curve.fallen[-1] or went.word == "declined":
+        return "fell"
+    if went.word == "recovered" and not (_is_best_since(curve, went) and curve.rose[-1]):
+        return "fell"
+    if went.word in ("rose", "recovered") or (went.word == "dropped" and curve.rose[-1]):
+        return "flat" if is_earned_by_form(batches) else "learns"
+    if any(hit.level == "finding" and _leaves_nothing(code, hit) for code, hit in hits.items()):
+        return "broken"
+    if went.word == "flat":
+        return "flat"
+    suggested = went.change > SUGGESTED_ERRORS * went.error or went.word == "dropped"
+    return "cannot tell" if suggested or len(curve.rewards) < FEWEST_FLAT else "flat"
+
+
+SUGGESTED_ERRORS = 2.0
+"""Standard errors of a rise that is too likely to call the reward flat, and too unsure to say that it learns."""
+
+
+def _is_best_since(curve: Curve, went: Course) -> bool:
+    """Whether the reward was highest after it came back: a dip on the way up."""
+    return went.back_step is not None and bool(curve.steps[curve.short.means.argmax()] >= went.back_step)
+
+
+def _leaves_nothing(code: str, hit: Hit) -> bool:
+    return code in _NOTHING_LEARNED or (code == "GRP001" and hit.evidence.get(MIXED, 0.0) <= MIXED_NOW)
+
+
+def _is_remainder(curve: Curve) -> bool:
+    """Whether a trainer has normalised the rewards, and rounding is all that is left of them."""
+    return bool(0 < np.abs(curve.rewards).max() < REMAINDER)
+
+
+def verdict_of(
+    batches: Log,
+    curve: Curve | None,
+    went: Course,
+    reported: Sequence[Finding],
+    facts: Mapping[str, float],
+    *,
+    word: Word,
+) -> Verdict:
+    """The verdict with its reasons. `reported` are the findings and notes at the levels that `word` gives them."""
+    if curve is None or word == "cannot tell":
+        return Verdict(
+            word=word, text=_cannot_tell(batches, curve, went, facts), log=_rewards_to_log(batches, curve, went)
+        )
+    findings = [finding for finding in reported if finding.level == "finding"]
+    text = _course(curve, went, word)
+    if word not in NOT_LEARNING:
+        return Verdict(word=word, text=text, change=findings[0].remedy if findings else "")
+    reasons = [Reason(code=f.code, summary=f.summary, remedy=f.remedy) for f in findings if f.code != FLAT]
+    reasons += _of_curve(batches, curve, went)
+    log = _evidence_to_log(batches)
+    return Verdict(word=word, text=text, reasons=tuple(reasons), change=reasons[0].remedy if reasons else log, log=log)
+
+
+# ---- what the reward did
+
+
+def _course(curve: Curve, went: Course, word: Word) -> str:
+    """What the reward did, in a sentence or two."""
+    fall, visible = went.fall, TREND_ERRORS * went.error
+    if fall is not None:
+        fell = f"{'The reward' if word == 'fell' else 'It rose, though the reward'} fell near step {fall.began}"
+        fell += f": {fall.lost:.0%} of its {fall.measure} (step {fall.peak_step}) was lost by step {fall.step}."
+        return fell + ("" if went.back_step is None else f" It was back near its peak at step {went.back_step}.")
+    if curve.fallen[-1]:
+        return f"The reward lost {curve.short.lost[-1]:.0%} of its best in the last rows. It may still come back."
+    if went.word == "dropped":
+        return f"The reward rose, and is {curve.short.lost[-1]:.0%} below its best at the end."
+    trend = f"{abs(went.change):.2g} ± {went.error:.2g} over the run"
+    if went.word == "declined":
+        return f"The reward declined by {trend}."
+    if went.word == "rose":
+        clear = abs(went.change) > TREND_ERRORS * went.error
+        rose = f"The reward rose by {trend}." if clear else "The last ten rewards are above the first ten."
+        return rose if word == "learns" else f"{rose} But only functions that reward form have risen."
+    if curve.rewards.min() == curve.rewards.max():
+        return f"The reward is {curve.rewards[0]:.3g} in every row."
+    changed = f"it changed by {went.change:+.2g} ± {went.error:.2g} over the run"
+    return f"The reward has not risen: {changed}, and a change of {visible:.2g} or more would show."
+
+
+def _cannot_tell(batches: Log, curve: Curve | None, went: Course, facts: Mapping[str, float]) -> str:
+    if not len(batches.steps):
+        return "The log has no rows."
+    if curve is None:
+        return f"There is no reward in this log ({span_of(facts)})."
+    if _is_remainder(curve):
+        return "The reward is 0 but for rounding, as it is after a normalisation, so it shows nothing."
+    if went.word == "dropped":
+        return (
+            f"The reward is {curve.short.lost[-1]:.0%} below its best at the end. More rows will show whether it falls."
+        )
+    rewards = len(curve.rewards)
+    if rewards >= FEWEST_FLAT:
+        return f"The reward may rise: it changed by {went.change:+.2g} ± {went.error:.2g} over the run."
+    if rewards == 1:
+        return f"The only reward is {curve.rewards[0]:.3g} ({span_of(facts)})."
+    return f"{rewards} rewards are too few to tell whether it rises or falls."
+
+
+def _rewards_to_log(batches: Log, curve: Curve | None, went: Course) -> str:
+    """What the next log needs for a verdict."""
+    if curve is not None and not _is_remainder(curve):
+        if (rewards := len(curve.rewards)) < FEWEST_FLAT:
+            return f"A fall shows in 10 rows or more, a rise or its absence in {FEWEST_FLAT}."
+        rows = math.ceil((TREND_ERRORS * went.error / went.change) ** 2 * rewards) if went.change > 0 else 2 * rewards
+        return f"About {max(rows, rewards + WINDOW):,} rows like these would tell, or larger batches."
+    others = [name for name in batches.series if name not in METRICS and name not in CUMULATIVE]
+    named = f"If a series is the reward, name it: --name reward=SERIES. There are {listed(others)}." if others else ""
+    return named or "Log the mean reward of each batch of rollouts."
+
+
+# ---- why it is flat, by the curve alone
+
+
+def _of_curve(batches: Log, curve: Curve, went: Course) -> list[Reason]:
+    """Reasons that are no fault: nothing is left to gain, or too few rollouts to see it."""
+    level, visible = float(curve.short.means[-1]), TREND_ERRORS * went.error
+    top = 100.0 if 1 < curve.rewards.max() <= 100 else 1.0
+    is_share = curve.rewards.min() >= 0 and curve.rewards.max() <= top
+    reasons = []
+    if is_share and top - level < VISIBLE_SHARE * top:
+        told = f"Little is left to gain: the reward is {level:.3g}, and if it is a share, at most {top:g}."
+        reasons.append(Reason(code=FLAT, summary=told, remedy=HARDER[batches.host]))
+    hoped = VISIBLE_SHARE * float(reward_range(curve.short.means.max(), curve.rewards.min()))
+    if not visible > hoped > 0:
+        return reasons
+    times = (visible / hoped) ** 2
+    told = (
+        f"Too few rollouts: a rise by {hoped:.2g}, a quarter of the range, would not show above the noise. That takes "
+        f"{times:.1f} times as many rollouts a row, or {math.ceil(times * len(curve.rewards)):,} rows like these."
+    )
+    return [*reasons, Reason(code=FLAT, summary=told, remedy=MORE_ROLLOUTS[batches.host])]
+
+
+MORE_ROLLOUTS = advise(
+    "Sample more rollouts a step, by more questions or a larger [group size]. Or compare an evaluation before and "
+    "after, on the same questions."
+)
+
+
+# ---- what the log lacks
+
+_EVIDENCE: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "the share of groups with equal rewards": tuple(CONTRAST),
+    "the share of truncated rollouts": ((TRUNCATED,),),
+    "the learning rate": (("lr",),),
+    "the KL to the reference, or the share of clipped tokens": (("kl/reference",), ("clip/fraction",)),
+    "the norm of the gradient": (("grad/norm",),),
+}
+"""What may say why a reward is flat -> sets of series of which one is enough."""
+
+
+def _evidence_to_log(batches: Log) -> str:
+    """What to log so that the next log can say why; empty if this one has it all."""
+    missing = [told for told, sets in _EVIDENCE.items() if not any(has(batches, *names) for names in sets)]
+    return f"To see why, log {listed(missing)}." if missing else ""
