@@ -188,7 +188,7 @@ def retrieve_server() -> Iterator[Callable[[Retriever | None], RetrieveServer]]:
                 state.requests.append({"path": self.path, **request})
                 state.authorizations.append(self.headers["Authorization"])
                 if state.hold is not None:
-                    state.hold.wait(10)
+                    state.hold.wait(60)
                 if state.replies:
                     status, body = state.replies.pop(0)
                 else:

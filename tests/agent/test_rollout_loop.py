@@ -178,7 +178,7 @@ def test_decoding_goes_on_while_a_search_is_out(run, scripted):
 
     class Slow(Shelf):
         def search(self, queries, k):
-            if not polled.wait(timeout=5):
+            if not polled.wait(timeout=60):
                 raise RetrievalError("the policy stood still")
             return super().search(queries, k)
 

@@ -87,7 +87,7 @@ def test_nothing_outlasts_the_timeout(sender: Sender, start: bytes) -> None:
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"/x did not answer within 0\.3 seconds$"):
         call(sender, seconds=0.3)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_a_reader_of_the_output_that_leaves_early_causes_no_traceback(tmp_path: 
 def _started(arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     """`holdfast` under a shell, which can close its output and limit its files."""
     command = f"{sys.executable} -m holdfast {arguments}"
-    return subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, check=False, **more)
+    return subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, timeout=300, check=False, **more)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

@@ -194,7 +194,7 @@ def test_a_pipe_passes_unchanged_and_ends_with_a_diagnosis(
     words: tuple[str, ...], text: str, code: int, said: bytes
 ) -> None:
     process = start(*words)
-    stdout, stderr = process.communicate(text.encode(), timeout=30)
+    stdout, stderr = process.communicate(text.encode(), timeout=300)
     assert (stdout.decode(), process.returncode) == (text, code) and said in stderr
     assert stderr.count(b"holdfast: RET001 at step 21: ") == (code == 1)
 
@@ -203,7 +203,7 @@ def test_findings_come_before_the_pipe_ends() -> None:
     process = start("-", "--every", "0.1", before=rows(1, 30))
     assert process.stderr is not None
     assert process.stderr.readline().startswith(b"holdfast: RET001 at step 21: ")
-    stdout, stderr = process.communicate(timeout=30)
+    stdout, stderr = process.communicate(timeout=300)
     assert (stdout, process.returncode) == (b"", 1)
     assert b"holdfast: RET001" not in stderr and b"RET001  step 21" in stderr
 
@@ -211,7 +211,7 @@ def test_findings_come_before_the_pipe_ends() -> None:
 def test_ctrl_c_waits_for_the_end_of_the_pipe() -> None:
     process = start("-", "--every", "0.1", before=rows(1, 15))
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(rows(16, 30).encode(), timeout=30)
+    stdout, stderr = process.communicate(rows(16, 30).encode(), timeout=300)
     assert stdout.decode() == rows(16, 30) and b"RET001  step 21" in stderr and process.returncode == 1
 
 
@@ -226,7 +226,7 @@ def test_the_trainer_lives_although_nothing_reads_the_output() -> None:
     process.stdin.close()
     with process.stderr:
         stderr = process.stderr.read()
-    assert process.wait(timeout=30) == 1
+    assert process.wait(timeout=300) == 1
     assert b"RET001  step 21" in stderr and b"Traceback" not in stderr and b"BrokenPipe" not in stderr
 
 
@@ -235,5 +235,5 @@ def test_a_named_pipe_is_followed(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     process = start(str(pipe))
     pipe.write_text(rows(1, 30))
-    stdout, stderr = process.communicate(timeout=30)
+    stdout, stderr = process.communicate(timeout=300)
     assert stdout.decode() == rows(1, 30) and process.returncode == 1 and b"RET001  step 21" in stderr

@@ -168,7 +168,7 @@ def execute(words: list[str], stdin: str | None, line: str) -> str:
         case ["holdfast", *arguments]:
             return succeed(arguments, stdin, line)
         case ["make", *_]:
-            done = REAL_RUN([*words, "-n"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+            done = REAL_RUN([*words, "-n"], cwd=ROOT, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, f"{line}\n{done.stderr}"
             return ""
         case ["pip", "install", *packages]:

@@ -89,7 +89,7 @@ def completion_server() -> Iterator[CompletionServer]:
                 state.headers.append(dict(self.headers))
                 status, answer = state.replies.pop(0) if state.replies else (200, None)
             if state.hold is not None:
-                state.hold.wait(30)
+                state.hold.wait(60)
             if answer is None:
                 assert state.saying is not None
                 answer = json.dumps({"choices": [state.saying(body)]}).encode()

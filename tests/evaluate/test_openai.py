@@ -186,13 +186,13 @@ def test_a_server_that_is_down_ends_the_evaluation(
 def test_a_stop_does_not_wait_for_a_server_that_hangs(completion_server: CompletionServer, words: Any) -> None:
     completion_server.hold = threading.Event()
     completion_server.saying = lambda body: choice("late")
-    policy = policy_of(completion_server, words, concurrency=2)
+    policy = policy_of(completion_server, words, concurrency=2, timeout=60)
     policy.submit([request(words, id=str(i)) for i in range(6)])
     wait_for(lambda: len(completion_server.bodies) == 2, minutes=1)
     started = time.monotonic()
     policy.release([str(i) for i in range(6)])
     policy.close()
-    assert time.monotonic() - started < 5, "closing waits for the calls"
+    assert time.monotonic() - started < 30, "closing waits for the calls"
     completion_server.hold.set()
     assert len(completion_server.bodies) == 2, "what was queued is still sent"
 

@@ -94,7 +94,7 @@ def test_a_slow_server_is_a_timeout_and_not_a_hang(search: Search, retrieve_serv
     started = time.monotonic()
     with pytest.raises(RetrievalError, match=r"did not answer within 0\.05 seconds; is the retriever overloaded"):
         search(server.url, ["lake"], 2, timeout=0.05, retries=1, backoff=0.001)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     server.hold.set()
 
 
@@ -175,7 +175,7 @@ def test_threads_share_a_client_and_leave_none_behind(retrieve_server: Start, bm
     assert found == [bm25.search([query], 2) for query in ["lake", "animal", "town"] * 20]
     client.close()
     client.close()  # twice is once
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)  # the server's own threads end when their connections do
     assert threading.active_count() <= before

@@ -138,8 +138,9 @@ def test_the_agent_of_a_run_answers(whole: Path) -> None:
 # ---- runs in which something is off
 
 
+@pytest.mark.usefixtures("told_what_to_say")
 def test_a_run_without_contrast_is_told_of_and_ends(recipe: Recipe, tmp_path: Path, told: Any) -> None:
-    """All rewards equal: advantages and policy gradient are exactly 0, and somebody should know."""
+    """Nothing is right, so all rewards are equal: advantages and gradients are exactly 0, and somebody should know."""
     config = recipe({"reward": {"em": 1.0}, "train.steps": 6, "train.weight_decay": 0.0})
     train(config, tmp_path / "run", listener=told)
     rows = comparable(tmp_path / "run")

@@ -98,7 +98,7 @@ class Ranks:
     """`accelerator.gather` for two processes that are threads."""
 
     def __init__(self) -> None:
-        self.barrier = threading.Barrier(2, timeout=10)
+        self.barrier = threading.Barrier(2, timeout=120)
         self.values: list[Any] = [None, None]
 
     def of(self, rank: int) -> Any:
@@ -128,7 +128,7 @@ def play_in_two_processes(make: Callable[[], Generation]) -> list[list[int]]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(timeout=300)
         assert not thread.is_alive()
     assert results == [["aaa.", "bbb.", "ccc."], ["aaa.", "bbb."]]
     return [[rows for rows, *_ in generation.calls] for generation in generations]

@@ -318,7 +318,7 @@ def test_from_start_to_stop(index_folder: Path, serve_process: Start) -> None:
     assert all(hits == found[0] for hits in found)
     client.close()
     process.send_signal(signal.SIGTERM)
-    rest, _ = process.communicate(timeout=20)
+    rest, _ = process.communicate(timeout=300)
     assert "Stopped, after answering every request" in rest
     assert process.returncode == 0
 
@@ -339,7 +339,7 @@ def test_what_was_accepted_is_answered(index_folder: Path, serve_process: Start,
         with connection:
             answer = b"".join(iter(lambda own=connection: own.recv(65536), b""))  # until the server closes
             assert answer.startswith(b"HTTP/1.1 200 OK") and b"Orsa" in answer
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == 0
 
 
@@ -364,7 +364,7 @@ def test_without_the_extra_it_says_what_to_install(index_folder: Path, monkeypat
 def test_what_cannot_be_served_is_a_sentence(index_folder: Path, tmp_path: Path) -> None:
     def refusal(*arguments: object, **environment: str) -> str:
         command = [sys.executable, "-m", "holdfast", "serve", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | environment)
         assert done.returncode == 2
         return done.stderr
 
