@@ -16,7 +16,7 @@ PIP    := $(if $(UV),$(UV) pip install -q --python $(BIN)/python,$(BIN)/python -
 	-c constraints.txt
 ARGS   ?=
 
-.PHONY: train test test-all numerics lint sizes setup dev golden chaos gpu accuracy contracts docs site constraints \
+.PHONY: train test quick test-all numerics lint sizes setup dev golden chaos gpu accuracy contracts docs site constraints \
 	dist clean
 
 train: setup
@@ -24,6 +24,13 @@ train: setup
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not long" $(ARGS)
+
+# Less than a minute on two cores: before every commit. The commands of the pages, which take longest, are in `make test`.
+quick: dev
+	$(BIN)/ruff check -q .
+	$(BIN)/ruff format --check -q .
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not slow and not long" \
+		--ignore tests/contracts/test_pages_run.py tests/losses tests/agent tests/diagnose tests/contracts $(ARGS)
 
 # And the tests that are long and rarely fail when the others pass.
 test-all: lint
@@ -72,11 +79,9 @@ lint: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Files and lines of Python, by part.
+# Files of Python and lines of code (neither blank, nor a comment or a docstring), by part.
 sizes:
-	@for part in src/holdfast src/holdfast/*/ tests; do \
-		printf '%-28s %4d files %6d lines\n' "$$part" "$$(find $$part -name '*.py' | wc -l)" \
-			"$$(find $$part -name '*.py' -exec cat {} + | wc -l)"; done
+	@$(PYTHON) tools/code_lines.py src/holdfast src/holdfast/*/ tests research/src research/tests benchmarks
 
 setup: $(VENV)/.setup
 dev: $(VENV)/.dev

@@ -22,7 +22,7 @@ from holdfast.recipe import Config, load, setting_names, validate
 from holdfast.recipe.settings import parse_overrides
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + [
+PAGES = [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md")] + [
     page for folder in ("docs", "research/docs", "skills") for page in sorted((ROOT / folder).rglob("*.md"))
 ]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
@@ -171,6 +171,14 @@ def test_python_runs(page: Path) -> None:
     for block in blocks(page, "python"):
         if ">>>" not in block:
             exec(compile(block, str(page), "exec"), {"__name__": "page"})
+
+
+def test_the_stable_api_exists() -> None:
+    rows = re.findall(r"^\| `(holdfast[.\w]+)`: (.*?) \|", prose(ROOT / "docs" / "reference" / "stable.md"), re.M)
+    assert len(rows) > 8
+    for module, names in rows:
+        there = importlib.import_module(module)
+        assert [name for name in re.findall(r"`(\w+)`", names) if not hasattr(there, name)] == [], module
 
 
 def imports_of(code: str) -> Iterator[tuple[str, str | None]]:
