@@ -183,7 +183,7 @@ def near_in_probability(o: Rollout) -> Tensor:
 
 def near_the_sampler(o: Rollout) -> Tensor:
     """DeepSeek-V3.2's mask, at half a nat per token."""
-    return clipped(o) * (o.a >= 0 or float(o.drop.mean()) <= 0.5)
+    return clipped(o) * (o.a >= 0 or float(o.drop.detach().mean()) <= 0.5)
 
 
 def void(facts: Facts) -> list[Tensor]:

@@ -193,9 +193,10 @@ MASKED = {"sampling.mask_logprobs": True}
 
 
 def gradient(trainer: Trainer) -> torch.Tensor:
-    """Of the loss of a rollout batch, before anything moved."""
+    """Of the loss of a rollout batch, before anything moved. Every other rollout counts as right."""
     learner = trainer.learner
     batch = trainer.make_batch(trainer.roll_out(trainer.question_order.next(4))[0])
+    batch = replace(batch, advantages=(1.0 - 2.0 * (torch.arange(len(batch)) % 2))[:, None])
     old = learner.old_pass(batch, [[list(range(len(batch)))]])
     (micro,) = old.minibatches[0]
     loss, _ = learner.objective(*learner._current(micro), learner.objective.count([micro]))
