@@ -41,6 +41,80 @@ SMALL = _MISTRAL.replace(
     "CALL", "[TOOL_CALLS]{{ f.name }}[CALL_ID]{{ call.id }}[ARGS]{{ f.arguments | tojson }}"
 ).replace("RESULT", "[TOOL_RESULTS]{{ m.tool_call_id }}[TOOL_CONTENT]{{ m.content }}[/TOOL_RESULTS]")
 
+# Parameters as tags. As Qwen3.5's: thoughts are kept in earlier messages, and values are written as Python does.
+XML = """
+{%- if tools %}<|im_start|>system
+{{ tools | tojson }}<|im_end|>{{ '\n' }}{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}<|im_start|>user
+<tool_response>
+{{ m.content }}
+</tool_response><|im_end|>{{ '\n' }}
+{%- else %}<|im_start|>{{ m.role }}{{ '\n' }}
+{%- if m.role == 'assistant' %}<think>
+{{ m.reasoning_content }}
+</think>{{ '\n\n' }}{% endif %}{{ m.content | trim }}
+{%- for call in m.tool_calls %}{{ '\n\n' if m.content }}<tool_call>
+<function={{ call.function.name }}>{{ '\n' }}
+{%- for key, value in call.function.arguments | items %}<parameter={{ key }}>
+{{ value | string if value is string or value is not iterable else value | tojson }}
+</parameter>{{ '\n' }}{% endfor %}</function>
+</tool_call>{% endfor %}<|im_end|>{{ '\n' }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+<think>{{ '\n\n</think>\n\n' if thinking is false else '\n' }}{% endif %}"""
+
+# As GLM's: no token ends a message but that of the next role.
+NEXT_ROLE = """
+{%- if tools %}<|system|>{{ tools | tojson }}{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}<|observation|><tool_response>{{ m.content }}</tool_response>
+{%- elif m.role == 'assistant' %}<|assistant|><think>{{ m.reasoning_content }}</think>{{ m.content }}
+{%- for call in m.tool_calls %}<tool_call>{{ call.function.name }}
+{%- for key, value in call.function.arguments | items %}
+<arg_key>{{ key }}</arg_key>
+<arg_value>{{ value if value is string else value | tojson }}</arg_value>{% endfor %}</tool_call>{% endfor %}
+{%- else %}<|user|>{{ m.content }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}"""
+
+# As MiniMax-M2's: a result after a message without a call is refused.
+INVOKE = """
+{%- if tools %}]~b]system
+{{ tools | tojson }}[e~[{{ '\n' }}{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}{% if not messages[loop.index0 - 1].tool_calls %}{{ raise_exception('no call') }}{% endif -%}
+]~b]tool
+<response>{{ m.content }}</response>
+{%- elif m.role == 'assistant' %}]~b]ai{{ '\n' }}
+{%- if m.reasoning_content %}<think>
+{{ m.reasoning_content }}
+</think>{{ '\n\n' }}{% endif %}{{ m.content }}
+{%- for call in m.tool_calls %}
+<minimax:tool_call>
+<invoke name="{{ call.function.name }}">{{ '\n' }}
+{%- for key, value in call.function.arguments | items %}<parameter name="{{ key }}">
+{{- value if value is string else value | tojson }}</parameter>{{ '\n' }}{% endfor %}</invoke>
+</minimax:tool_call>{% endfor %}
+{%- else %}]~b]user
+{{ m.content }}{% endif %}[e~[{{ '\n' }}{% endfor %}
+{%- if add_generation_prompt %}]~b]ai
+<think>{{ '\n' }}{% endif %}"""
+
+# As DeepSeek-V4's: the call says which of its values are texts.
+DSML = """
+{{- bos_token }}{{ tools | tojson }}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}<｜User｜><tool_result>{{ m.content }}</tool_result>
+{%- elif m.role == 'assistant' %}<｜Assistant｜>{{ '<think>' if thinking }}{{ m.reasoning_content }}</think>
+{{- m.content }}
+{%- for call in m.tool_calls %}{{ '\n\n' }}<｜DSML｜tool_calls>
+<｜DSML｜invoke name="{{ call.function.name }}">{{ '\n' }}
+{%- for key, value in call.function.arguments | items %}{% set text = value is string -%}
+<｜DSML｜parameter name="{{ key }}" string="{{ text | tojson }}">{{ value if text else value | tojson }}
+{%- if true %}</｜DSML｜parameter>{{ '\n' }}{% endif %}{% endfor %}</｜DSML｜invoke>
+</｜DSML｜tool_calls>{% endfor %}<｜end▁of▁sentence｜>
+{%- else %}<｜User｜>{{ m.content }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<｜Assistant｜>{{ '<think>' if thinking else '</think>' }}{% endif %}"""
+
 _BEGUN = HERMES.removesuffix("{% endif %}")
 _FORGETS_THOUGHTS = _BEGUN.replace(
     "{{ m.content }}\n{%- for", "{{ m.content.split('</think>')[-1].lstrip() }}\n{%- for"
@@ -50,17 +124,30 @@ OURS = {
     "llama": LLAMA,
     "nemo": NEMO,
     "mistral-small": SMALL,
+    "xml": XML,
+    "xml-without-thoughts": XML,
+    "next-role": NEXT_ROLE,
+    "invoke": INVOKE,
+    "dsml": DSML,
+    "dsml-thinking": DSML,
     # As Qwen3 without thinking: the model's next message begins with an empty thought, and earlier ones have none.
     "empty-thought": _BEGUN + "{% if not thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
     # As QwQ: the model's next message begins inside a thought, and earlier ones have lost it.
     "opened-thought": _FORGETS_THOUGHTS + "{% if thinking %}<think>\n{% endif %}{% endif %}",
 }
-VARIABLES = {"empty-thought": {"thinking": False}, "opened-thought": {"thinking": True}}
+VARIABLES = {
+    "empty-thought": {"thinking": False},
+    "opened-thought": {"thinking": True},
+    "xml-without-thoughts": {"thinking": False},
+    "dsml-thinking": {"thinking": True},
+}
 OF_TRL = ("qwen2_5", "qwen3", "qwen3_instruct_2507", "llama3_1", "llama3_2")
 
 _MARKS = "INST", "TOOL_CALLS", "CALL_ID", "ARGS", "TOOL_RESULTS", "TOOL_CONTENT"
 _HEADERS = ["</s>", *(f"[{slash}{mark}]" for mark in _MARKS for slash in ("", "/"))]
 _HEADERS += ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin|>", "<|im_start|>", "<|im_end|>"]
+_HEADERS += ["<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "]~b]", "[e~["]
+_HEADERS += ["<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "｜DSML｜"]
 _TEXTS = [
     '<tool_call>\n{"name": "search", "arguments": {"query": "the lake of Orsa"}}\n</tool_call>',
     '{"name": "search", "parameters": {"query": "the lake"}}',
@@ -84,13 +171,13 @@ def template_text(name: str) -> str:
 @pytest.fixture(scope="session")
 def speaker(learn_tokenizer: Callable[..., Any]) -> Callable[[str], Any]:
     """speaker("hermes"): a tokenizer with that template. Its end of sequence is the template's end of a message."""
-    learned = learn_tokenizer(_TEXTS, 433, ["<|pad|>", *_HEADERS], pad_token="<|pad|>", bos_token="<|begin|>")
+    learned = learn_tokenizer(_TEXTS, 443, ["<|pad|>", *_HEADERS], pad_token="<|pad|>", bos_token="<|begin|>")
 
     def make(name: str) -> Any:
         tokenizer = copy.deepcopy(learned)
         tokenizer.chat_template = text = template_text(name)
-        ends = {"<|eot_id|>": "<|eot_id|>", "[INST]": "</s>"}
-        tokenizer.eos_token = next((end for mark, end in ends.items() if mark in text), "<|im_end|>")
+        ends = {"[INST]": "</s>", **dict.fromkeys(["<|eot_id|>", "<|user|>", "[e~[", "<｜end▁of▁sentence｜>"])}
+        tokenizer.eos_token = next((end or mark for mark, end in ends.items() if mark in text), "<|im_end|>")
         return tokenizer
 
     return make

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,14 +14,13 @@ from holdfast.agent.control import ControlTokens
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import NATIVE
-from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status, ToolResult, Trajectory, Turn
+from holdfast.agent.trajectory import Answer, Invalid, Read, Search, Status, Trajectory, Turn
 from holdfast.base.errors import ConfigError
-from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.policy import Completion
 from holdfast.model.tokens import decode, encode
 from holdfast.retrieval.types import Document, Hit
 
-from ..tool_templates import HERMES, OF_TRL, OURS, VARIABLES
+from ..tool_templates import HERMES
 from .conftest import ScriptedPolicy, Shelf
 
 BOTH = replace(NATIVE, tools=("search", "read"))
@@ -71,7 +67,40 @@ LLAMA_CALLS = [  # without an opening
     ("the set {1}", Answer("the set {1}")),
     ('the set {"a": 1}', Answer('the set {"a": 1}')),
 ]
-CALLS = [("hermes", *case) for case in HERMES_CALLS] + [("llama", *case) for case in LLAMA_CALLS]
+
+
+def tagged(**arguments: str) -> str:
+    tags = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+    return f"<tool_call>\n<function=search>\n{tags}</function>\n</tool_call>"
+
+
+X = tagged(query="x")
+XML_CALLS = [  # a tag for each parameter, and a message that begins inside a thought
+    ("hm\n</think>\n\n" + tagged(query="12"), Search("12")),
+    ("</think>I look. " + tagged(query="a </parameter> b\n</function>"), Search("a </parameter> b\n</function>")),
+    ("</think><tool_call><function=search><parameter=query>x</parameter></function></tool_call>\n", Search("x")),
+    ("</think>" + tagged(query="x", topk="9"), Invalid("search takes query (string)")),
+    ("</think>" + tagged(), Invalid("search takes query (string)")),
+    ("</think>" + tagged(query=""), Invalid("empty query")),
+    (
+        "</think>" + X.replace("search", "my-tools.browse"),
+        Invalid("there is no tool 'my-tools.browse'"),
+    ),
+    ("</think>" + X.replace("<function=search>\n", ""), Invalid("the call names no tool")),
+    ("</think>" + X.removesuffix("</tool_call>"), Invalid("the call is not closed")),
+    ("</think>" + X.replace("</parameter>", ""), Invalid("the call is not closed")),
+    (
+        "</think>" + X.replace("</function>", "</function><function=search>"),
+        Invalid("more than one call"),
+    ),
+    ("</think>" + X * 2, Invalid("more than one call")),
+    ("</think>" + X + " and so", Invalid("text after the call")),
+    ("I look. " + tagged(query="x"), Invalid("the call is inside a thought")),
+    ("Orsa", Invalid("the message has no end")),
+    ("no <tool_call> yet </think> Orsa", Answer("Orsa")),
+]
+CASES = {"hermes": HERMES_CALLS, "llama": LLAMA_CALLS, "xml": XML_CALLS}
+CALLS = [(template, *case) for template, cases in CASES.items() for case in cases]
 
 
 @pytest.mark.parametrize(("template", "text", "action"), CALLS, ids=[str(i) for i in range(len(CALLS))])
@@ -81,7 +110,9 @@ def test_what_a_message_does(template: str, text: str, action: Any, speaker: Spe
     assert (span is None) == isinstance(action, Invalid)
     if span is not None:
         inside = text[slice(*span)]
-        assert inside == inside.strip() and (action.text == inside if isinstance(action, Answer) else "{" in inside)
+        assert inside == inside.strip() and (
+            action.text == inside if isinstance(action, Answer) else "search" in inside or "read" in inside
+        )
 
 
 # ---- writing
@@ -177,7 +208,7 @@ def test_a_rollout_searches_reads_and_answers(speaker: Speaker) -> None:
 # ---- what cannot work
 
 NO_RESULTS = HERMES.replace("{{ m.content }}\n</tool_response>", "</tool_response>")
-XML = HERMES.replace("{{ call.function.arguments | tojson }}", "{{ call.function.arguments.values() | join }}")
+NO_JSON = HERMES.replace("{{ call.function.arguments | tojson }}", "{{ call.function.arguments.values() | join }}")
 WITH_ID = HERMES.replace("<tool_response>\n", "<tool_response id={{ m.tool_call_id }}>\n")
 BARE = HERMES.replace('<tool_call>\n{"name": "', "").replace('", "arguments": ', "").replace("}\n</tool_call>", "")
 RENAMES = HERMES.replace("<|im_start|>{{ m.role }}", "<|im_start|>{{ m.role }} {{ loop.index }}")
@@ -196,8 +227,8 @@ PLAIN_END = HERMES.replace("<|im_end|>", "END")
         ),
         (NO_RESULTS, "does not write each call and each result once"),
         (FORGETS, "does not write each call and each result once"),
-        (XML, "does not write a call as one JSON object"),
-        (BARE, "does not write a call as one JSON object"),
+        (NO_JSON, "does not write a call in JSON with a name and arguments, or with a tag for each"),
+        (BARE, "does not write a call in JSON with a name and arguments, or with a tag for each"),
         (WITH_ID, "repeats in a result an id that its call does not have"),
         (RENAMES, "begins the model's earlier messages in another way than its next one"),
         (PLAIN_END, "ends a message with 'END"),
@@ -217,7 +248,7 @@ def test_a_template_that_cannot_do_it_is_refused_in_one_sentence(
 def test_a_template_of_its_own_for_tools_is_found(speaker: Speaker) -> None:
     tokenizer = speaker("hermes")
     tokenizer.chat_template = {"default": "{{ messages[0].content }}", "tool_use": HERMES}
-    assert NATIVE.format(tokenizer).opening == "<tool_call>"
+    assert NATIVE.format(tokenizer).syntax.opening == "<tool_call>"
     assert TOOLS["search"].description in decode(tokenizer, render_prompt("Who?", NATIVE, tokenizer))
 
 
@@ -242,7 +273,7 @@ def test_a_server_that_returns_text_alone_gets_the_same_context(speaker: Speaker
 
 def test_the_end_of_a_message_is_out_of_place_inside_a_call_alone(speaker: Speaker) -> None:
     tokenizer = speaker("hermes")
-    ids, end = encode(tokenizer, f"I look. {call('search', 'x')}"), NATIVE.turn_end(tokenizer)
+    ids, end = encode(tokenizer, f"I look. {call('search', 'x')}"), NATIVE.turn_ends(tokenizer)[0]
     turn = Turn(tokens=(*ids, end), logprobs=(-1.0,) * (len(ids) + 1), action=Invalid(""), text=decode(tokenizer, ids))
     rollout = Trajectory(example_id="q", prompt=(1,), turns=(turn,))
     (row,) = ControlTokens(NATIVE.control_tags(tokenizer), tokenizer, {end}).misplaced([rollout]).rows
@@ -250,181 +281,3 @@ def test_the_end_of_a_message_is_out_of_place_inside_a_call_alone(speaker: Speak
     for place in range(len(ids) + 1):
         begin = len(decode(tokenizer, ids[:place]))
         assert (end in row[place]) is (opened <= begin < closed), decode(tokenizer, ids[:place])
-
-
-# ---- random rollouts with tool calls
-
-
-def note(text: str, times: int = 1) -> str:
-    """Write a note.
-
-    Args:
-        text: The note, "quoted".
-        times: How often.
-    """
-    return text * times
-
-
-PROTOCOL = replace(
-    NATIVE,
-    tools=("search", "read", f"{__name__}:note"),
-    max_turns=9,
-    max_observation_tokens=400,
-    max_total_tokens=10**6,
-)
-WORDS = ["the", "lake", "Orsa", "café", "漢字", 'a "town"', "C:\\n", "a\nb", "{x}", "</tool>", "it's", "🙂", "1.5%"]
-THOUGHT = re.compile(r"<think>.*?</think>\n*|<think>\n\Z", re.DOTALL)
-BEGUN = re.compile(r"<think>\n(\n?</think>\n*)?\Z")
-PLAIN = ["the", "lake", "of", "Orsa", "is", "old"]
-
-
-def some_words(rng: random.Random, pool: list[str] = WORDS) -> str:
-    return " ".join(rng.choices(pool, k=rng.randint(1, 6)))
-
-
-class History:
-    """A rollout beside its messages, as the template takes them."""
-
-    def __init__(self, tokenizer: Any, seed: int, variables: dict[str, Any]) -> None:
-        self.protocol = protocol = replace(PROTOCOL, template=ChatTemplate(variables=variables))
-        self.rng, self.tokenizer, self.form = random.Random(seed), tokenizer, protocol.format(tokenizer)
-        question = some_words(self.rng, PLAIN)
-        self.state = RolloutState(render_prompt(question, protocol, tokenizer), protocol, tokenizer)
-        self.messages = [{"role": "user", "content": protocol.prompt.replace("{question}", question)}]
-        self.variables = variables
-        self.rewrites = "</think>" in self.form.after or self.form.opens_thought
-        self.passages: list[Hit] = []
-        self.found: list[str] = []
-
-    def rendered(self) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                self.messages,
-                tools=PROTOCOL.schemas,
-                add_generation_prompt=True,
-                tokenize=False,
-                **{"date_string": "26 Jul 2024", **self.variables},
-            )
-        )
-
-    def compare(self) -> None:
-        """The context with the template's own text. Where that leaves thoughts out of earlier messages, the rollout
-        keeps them, and all else is equal; so are the ids of what the template has just written."""
-        text = self.rendered()
-        if not self.rewrites:
-            assert self.state.context == encode(self.tokenizer, text)
-            return
-        assert THOUGHT.sub("", decode(self.tokenizer, self.state.context)) == THOUGHT.sub("", text)
-        for turn in self.state.turns[-1:]:
-            written = encode(self.tokenizer, text[text.rindex(self.form.before) :])
-            assert turn.observation == tuple(written[len(written) - len(turn.observation) :])
-
-    def call(self, name: str, argument: str, before: str) -> str:
-        """A call as the template writes it."""
-        parameter = {"search": "query", "read": "id", "note": "text"}[name]
-        function = {"name": name, "arguments": {parameter: argument, **({"times": 2} if name == "note" else {})}}
-        self.id = "".join(self.rng.choices("abcXYZ019", k=9))
-        calls = [{"type": "function", "id": self.id, "function": function}]
-        start = len(BEGUN.sub("", self.rendered()))
-        self.messages += [
-            {"role": "assistant", "content": before, "tool_calls": calls},
-            {"role": "tool", "content": "-", "tool_call_id": self.id},
-        ]
-        text = self.rendered()[start:]
-        self.messages.pop()
-        return text[: text.rindex(self.form.before.partition("holdfast1")[0])]
-
-    def turn(self) -> tuple[str, bool, type]:
-        """(text, whether it ends, what it is), its message appended."""
-        rng, form = self.rng, self.form
-        kind = rng.choice(["search", "search", "read", "note", "spaced", "not json", "no tool", "two", "cut"])
-        thought = rng.choice(["", f"<think>\n{some_words(rng, PLAIN)}\n</think>\n\n"]) if form.opening else ""
-        if form.opens_thought:
-            thought = f"{some_words(rng, PLAIN)}\n</think>\n\n"
-        if kind in ("search", "read", "note"):
-            argument = rng.choice([*self.found, "x9"]) if kind == "read" else some_words(rng)
-            said = some_words(rng, PLAIN) if form.opening and rng.random() < 0.5 else ""
-            if form.opens_thought:  # which the template would drop
-                text = thought + self.call(kind, argument, said)
-            else:
-                text = self.call(kind, argument, thought + said)
-            return text, True, {"search": Search, "read": Read, "note": Call}[kind]
-
-        def inner_of(name: str, arguments: str) -> str:
-            if form.separator:
-                return f"{name}{form.separator}{arguments}"
-            return f'{{ "{form.arguments}":{arguments},  "name":"{name}"}}'
-
-        inner = {
-            "spaced": inner_of("search", f'{{"query" : {json.dumps(some_words(rng))}}}'),
-            "not json": inner_of("search", f'{{"query": {some_words(rng, PLAIN)}}}'),
-            "no tool": inner_of("browse", '{"query": "x"}'),
-            "two": inner_of("search", '{"query": "x"}'),
-            "cut": some_words(rng, PLAIN),
-        }[kind]
-        text = f"{form.opening}{inner}{form.closing}" if kind != "cut" else inner
-        text = thought + text * (2 if kind == "two" else 1)
-        self.messages.append({"role": "assistant", "content": text})
-        return text, kind != "cut", Search if kind == "spaced" else Invalid
-
-    def advance(self) -> None:
-        self.id = "holdfast1"  # of a message without a call
-        text, ends, kind = self.turn()
-        state, before, own = self.state, list(self.state.context), self.id
-        ids = (*encode(self.tokenizer, text), *([self.tokenizer.eos_token_id] if ends else []))
-        completion = Completion(
-            id="a",
-            token_ids=ids,
-            logprobs=(-0.5,) * len(ids),
-            stop_reason="eos" if ends else "length",
-            text=decode(self.tokenizer, ids[:-1] if ends else ids),
-        )
-        action = state.take_turn(completion)
-        if isinstance(action, Call):
-            state.take_result(ToolResult(some_words(self.rng), failed=False, seconds=0.1))
-        elif action is not None:
-            hits = [
-                Hit(Document(f"d{k}", f"{some_words(self.rng)}\n{some_words(self.rng)}"), 0.0)
-                for k in self.rng.sample(range(9), 2)
-            ]
-            state.take_hits(hits if self.rng.random() < 0.8 else [])
-            self.found += state.turns[-1].hits
-        turn = state.turns[-1]
-        assert type(turn.action) is kind, (text, turn.action)
-        assert state.context == [*before, *ids, *turn.observation]
-        self.messages.append({"role": "tool", "name": "search", "tool_call_id": own, "content": turn.observation_text})
-        self.compare()
-
-
-def check(tokenizer: Any, seed: int, variables: dict[str, Any]) -> None:
-    history = History(tokenizer, seed, variables)
-    assert history.state.context == encode(tokenizer, history.rendered())
-    for _ in range(history.rng.randint(1, 6)):
-        history.advance()
-    answer = some_words(history.rng, PLAIN + WORDS[3:6])
-    thought = "hm\n</think>\n" if history.form.opens_thought else ""
-    ids = (*encode(tokenizer, f"{thought}\n{answer} "), tokenizer.eos_token_id)
-    text = decode(tokenizer, ids[:-1])
-    done = Completion(id="a", token_ids=ids, logprobs=(0.0,) * len(ids), stop_reason="eos", text=text)
-    assert history.state.take_turn(done) is None
-    trajectory = history.state.trajectory("q")
-    assert trajectory.answer == answer and trajectory.token_ids == tuple(history.state.context)
-    position = len(trajectory.prompt)
-    for turn in trajectory.turns:  # the mask is by position: on what was sampled, the end of the message included
-        sampled = len(turn.tokens or ())
-        assert all(trajectory.loss_mask[position : position + sampled])
-        assert not any(trajectory.loss_mask[position + sampled : position + len(turn)])
-        assert isinstance(turn.action, Invalid | Answer) == (turn.query_span is None)
-        position += len(turn)
-    inside = [i for i, x in zip(trajectory.token_ids, trajectory.answer_mask, strict=True) if x]
-    assert answer in decode(tokenizer, inside) and decode(tokenizer, inside).strip() == answer
-
-
-@pytest.mark.parametrize("name", [*OURS, *OF_TRL])
-@pytest.mark.parametrize(
-    "seeds", [range(15), pytest.param(range(15, 1000), marks=pytest.mark.long)], ids=["15", "1000"]
-)
-def test_ids_are_those_of_the_templates_own_text(name: str, seeds: range, speaker: Any) -> None:
-    tokenizer = speaker(name)
-    for seed in seeds:
-        check(tokenizer, seed, VARIABLES.get(name, {}))
