@@ -90,3 +90,98 @@ def test_no_two_names_become_one_by_their_spelling() -> None:
 @pytest.mark.parametrize("names", [["actor_grad_norm", "reward", "kl"], ["policy_loss", "vllm_kl", "ppo_clip_ratio"]])
 def test_a_host_whose_names_have_no_marks_is_still_known(names: list[str]) -> None:
     assert host_of(names) == "openrlhf"
+
+
+# ---- tables, objects, and several runs in one file
+
+
+def text_of(names: list[str], rows: list[list[object]], separator: str) -> str:
+    return "\n".join(separator.join(map(str, row)) for row in (names, *rows)) + "\n"
+
+
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_cells_may_stand_between_other_marks_and_have_decimal_commas(
+    tmp_path: Path, separator: str, decimal: str
+) -> None:
+    cells = [f"{reward:.3f}".replace(".", decimal) for reward in REWARDS]
+    quoted = [f'"{cell}"' if separator == decimal else cell for cell in cells]
+    path = tmp_path / "log.csv"
+    path.write_text(text_of(["step", "reward"], [[i, cell] for i, cell in enumerate(quoted)], separator))
+    assert read_log(path).series["reward/mean"].values.tolist() == pytest.approx(REWARDS)
+
+
+def test_thousands_stay_thousands(tmp_path: Path) -> None:
+    path = tmp_path / "log.tsv"
+    path.write_text(text_of(["step", "reward"], [[i, f"1,{100 + i}"] for i in range(12)], "\t"))
+    assert read_log(path).series["reward/mean"].values.tolist() == [1100 + i for i in range(12)]
+
+
+def test_a_chart_by_time_is_numbered_run_by_run(tmp_path: Path) -> None:
+    header = ["Relative Time (Process)", "a - train/reward", "b - train/reward"]
+    path = tmp_path / "chart.csv"
+    path.write_text(text_of(header, [[i * 0.7, r, r / 2] for i, r in enumerate(REWARDS)], ","))
+    a, b = read_logs(path)
+    assert (a.name, b.name) == ("a", "b") and any("Relative Time" in note for note in a.notes)
+    assert a.series["reward/mean"].steps.tolist() == list(range(1, 13))
+    assert b.series["reward/mean"].values.tolist() == pytest.approx([r / 2 for r in REWARDS])
+
+
+@pytest.mark.parametrize("label", ["run_name", "config"])
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_rows_that_name_their_run_are_read_run_by_run(tmp_path: Path, label: str, one_by_one: bool) -> None:
+    rows = [
+        {label: run, "step": i, "reward": sign * r}
+        for i, r in enumerate(REWARDS)
+        for run, sign in (("a", 1), ("b", -1))
+    ]
+    if one_by_one:
+        rows.sort(key=lambda row: str(row[label]))
+    a, b = read_logs(jsonl(tmp_path / "log.jsonl", rows))
+    assert (a.name, b.name) == ("log: a", "log: b")
+    assert a.series["reward/mean"].values.tolist() == REWARDS
+    assert b.series["reward/mean"].values.tolist() == [-r for r in REWARDS]
+
+
+def test_a_text_that_changes_within_a_run_names_no_run(tmp_path: Path) -> None:
+    rows = [{"stage": "warm" if i < 6 else "main", "step": i, "reward": r} for i, r in enumerate(REWARDS)]
+    assert len(read_logs(jsonl(tmp_path / "log.jsonl", rows))) == 1
+
+
+def test_an_object_of_several_runs_is_read_run_by_run(tmp_path: Path) -> None:
+    rows = [{"step": i, "train_reward": r} for i, r in enumerate(REWARDS)]
+    value = {"E1": {"key": "x", "merged": rows}, "E2": {"merged": rows[:6]}, "E3": {"reward": REWARDS, "loss": REWARDS}}
+    for indent in (None, 2):
+        path = tmp_path / "runs.json"
+        path.write_text(json.dumps(value, indent=indent))
+        logs = read_logs(path)
+        assert [(log.name, len(log.steps)) for log in logs] == [("runs: E1", 12), ("runs: E2", 6), ("runs: E3", 12)]
+
+
+def test_lists_of_training_and_of_evaluation_are_one_run(tmp_path: Path) -> None:
+    trained = [{"step": i, "reward": r} for i, r in enumerate(REWARDS)]
+    value = {"train": trained, "eval": [{"step": 3, "reward": 9.0}, {"step": 9, "reward": 9.0}]}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(value))
+    log = read_log(path)
+    assert log.series["reward/mean"].values.tolist() == REWARDS
+    assert log.series["eval/reward"].steps.tolist() == [3, 9]
+
+
+def test_objects_over_several_lines_are_rows(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(json.dumps({"step": i, "reward": r}, indent=1) for i, r in enumerate(REWARDS)))
+    assert read_log(path).series["reward/mean"].values.tolist() == REWARDS
+
+
+def test_numbers_in_objects_and_lists_of_a_row_are_read(tmp_path: Path) -> None:
+    rows = [
+        {"step": i, "loss": 0.5, "reward": {"mean": r, "why": "x"}, "kl": [1.0, 3.0]} for i, r in enumerate(REWARDS)
+    ]
+    log = read_log(jsonl(tmp_path / "log.jsonl", rows))
+    assert log.series["reward/mean"].values.tolist() == REWARDS and set(log.series["kl/reference"].values) == {2.0}
+
+
+def test_the_mean_of_a_log_of_one_thing_is_taken_for_the_reward(tmp_path: Path) -> None:
+    log = read_log(jsonl(tmp_path / "log.jsonl", [{"step": i, "mean": r, "max": 1.0} for i, r in enumerate(REWARDS)]))
+    assert log.series["reward/mean"].values.tolist() == REWARDS and any("taken for" in note for note in log.notes)

@@ -54,7 +54,7 @@ def entropy(log: Any) -> dict[int, float]:
         ('{"step": NaN, "data": {}}\n', "Skipped 1 row: STEP (line 3: nan)."),
         ('{"step": {"x": 1}, "data": {}}\n', "Skipped 1 row: STEP (line 3: {'x': 1})."),
         ('{"step": 3, "data": {"x": "many"}}\n', "Left out 1 value: not a number (line 3: x is a string)."),
-        ('{"step": 3, "data": {"x": {"y": 1}}}\n', "Left out 1 value: not a number (line 3: x is an object)."),
+        ('{"step": 3, "data": {"x": {"y": "z"}}}\n', "Left out 1 value: not a number (line 3: x is an object)."),
         (
             f'{{"step": 3, "data": {{"x": {"9" * 400}}}}}\n',
             "Left out 1 value: not a number (line 3: x is too large a number).",

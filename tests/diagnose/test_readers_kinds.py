@@ -164,7 +164,7 @@ def test_trainer_and_orchestrator_are_one_run(tmp_path: Path) -> None:
 def anonymous(tmp_path: Path) -> Path:
     path = tmp_path / "log.jsonl"
     path.write_text(
-        "\n".join(json.dumps({"step": i, "epoch": 0, "mean": r, "max": 1.0}) for i, r in enumerate(REWARDS))
+        "\n".join(json.dumps({"step": i, "epoch": 0, "quality": r, "max": 1.0}) for i, r in enumerate(REWARDS))
     )
     return path
 
@@ -172,18 +172,18 @@ def anonymous(tmp_path: Path) -> Path:
 def test_a_name_that_the_user_gives(anonymous: Path) -> None:
     log = read_log(anonymous)
     said = headline(log, diagnose(log))
-    assert "--name reward=SERIES" in said and "max" in said and "mean" in said and "epoch" not in said
+    assert "--name reward=SERIES" in said and "max" in said and "quality" in said and "epoch" not in said
     for command in ("diagnose", "report"):
         more = ["--out", str(anonymous.with_suffix(".html"))] if command == "report" else ["--json"]
-        done = CliRunner().invoke(app, [command, str(anonymous), "--name", "reward=mean", *more])
+        done = CliRunner().invoke(app, [command, str(anonymous), "--name", "reward=quality", *more])
         assert "No reward" not in done.output and done.exit_code == 0
     refused = CliRunner().invoke(app, ["diagnose", str(anonymous), "--name", "reward"])
     assert refused.exit_code != 0
 
 
 def test_a_name_that_the_log_lacks(anonymous: Path) -> None:
-    with pytest.raises(DataError, match=r"--name reward=maen.*did you mean 'mean'"):
-        read_logs(anonymous, {"reward": "maen"})
+    with pytest.raises(DataError, match=r"--name reward=qualtiy.*did you mean 'quality'"):
+        read_logs(anonymous, {"reward": "qualtiy"})
 
 
 # ---- lines that a script of one's own prints

@@ -24,6 +24,7 @@ from holdfast.diagnose.readers.names import (
     by_version,
     is_share,
     like_a_reward,
+    mean_alone,
     translation,
 )
 from holdfast.diagnose.readers.reader import LogFile, Raw
@@ -143,7 +144,7 @@ def _guessed(host: str, targets: dict[str, Name], series: Mapping[str, Series]) 
     """Takes the series for the reward that is called like one, rather one that moves; a sentence that says so."""
     able = _untold(host, targets)
     moving = [name for name in able if len(np.unique(finite(series[name]).values)) > 1]
-    name = like_a_reward(moving) or like_a_reward(able)
+    name = like_a_reward(moving) or like_a_reward(able) or mean_alone(able)
     if name is None:
         return []
     targets[name] = Name(name, "reward/mean")

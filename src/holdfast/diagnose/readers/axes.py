@@ -1,4 +1,4 @@
-"""Which column of a log counts its rows, whatever its name, and which rows are of an evaluation."""
+"""What a column of a log says of its rows, whatever its name: their step, that they are of an evaluation, their run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ Row = Mapping[str, Any]
 _WORDS = ("step", "update", "iteration", "iter", "it", "batch", "round", "rollout", "episode", "generation")
 """What scripts call the counter of their updates, the likeliest first. An epoch may have many rows."""
 _OTHERS = re.compile(r"(?:^|[^a-z])(?:time|timestamp|ts|date|elapsed|seconds?|seed|epochs?)(?:$|[^a-z])")
+_NUMBER = re.compile(r"[-+]?[\d.,]|nan|inf", re.IGNORECASE)
 _PARTS = re.compile(r"[^a-z]+")
 _DISTINCT = 0.5
 """Share of the rows in which a counter has a new value. Rows of an evaluation repeat that of training."""
@@ -95,3 +96,41 @@ def phase_in(rows: Sequence[Row]) -> str | None:
     """The column that says which rows are of an evaluation, beside rows that are not; None without one."""
     names = dict.fromkeys(name for row in rows for name, value in row.items() if is_evaluation(value))
     return next((name for name in names if not all(is_evaluation(row.get(name)) for row in rows)), None)
+
+
+# ---- rows of several runs
+
+_RUNS = frozenset({"run", "run_id", "run_name", "experiment", "experiment_name", "exp", "exp_name", "trial", "seed"})
+_LONGEST = 100
+"""Characters of a label."""
+_MANY = 0.2
+"""Share of the mean number of rows that each run must have, for a column of another name to be a label."""
+
+
+def label_in(rows: Sequence[Row], steps: Sequence[int | None]) -> str | None:
+    """The column that tells several runs apart: steps do not fall within each of its values, and come again in others.
+
+    >>> rows = [{"arm": arm, "reward": 0.5} for arm in "ab" for _ in range(3)]
+    >>> label_in(rows, [1, 2, 3, 1, 2, 3]), label_in(rows, [1, 2, 3, 4, 5, 6])
+    ('arm', None)
+    """
+    names = [name for name in rows[0] if all(_is_label(name, row.get(name)) for row in rows)]
+    named = next((name for name in names if name.lower() in _RUNS and isinstance(rows[0][name], str)), None)
+    known = [step for step in steps if step is not None]
+    if named or len(known) < len(steps) or len(set(known)) == len(known):
+        return named
+    return next((name for name in names if _tells_apart([row[name] for row in rows], known)), None)
+
+
+def _is_label(name: str, value: object) -> bool:
+    if name.lower() in _RUNS and isinstance(value, int | str):
+        return True
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST and not (is_evaluation(value) or _NUMBER.match(value))
+
+
+def _tells_apart(labels: Sequence[Any], steps: Sequence[int]) -> bool:
+    of: dict[Any, list[int]] = {}
+    for label, step in zip(labels, steps, strict=True):
+        of.setdefault(label, []).append(step)
+    rise = all(before <= after for run in of.values() for before, after in pairwise(run))
+    return rise and len(of) > 1 and min(map(len, of.values())) >= max(2, _MANY * len(steps) / len(of))

@@ -27,6 +27,10 @@ Arrays = Mapping[str, tuple[Ints, NDArray[np.float64]]]
 Point = tuple[int, str, int, float]
 """A value that was logged by itself: its place in the file, name, step and value."""
 _MOST_RESTARTS = 1000
+_DEEPEST = 8
+"""Objects in objects of a row."""
+_MOST_INNER = 100
+"""Numbers of an object in a row. One with more is a table, or keyed by its data."""
 _ROUNDED = re.compile(r"\s*[-+]?0*\.00+\s*")
 
 
@@ -71,6 +75,8 @@ class Columns:
                 rows, values = self._columns.get(name) or self._begin(name)
                 rows.append(at)
                 values.append(known)
+            elif type(value) in (dict, list):
+                self._add_inner(place, at, name, value)
 
     def put(self, steps: Sequence[int], columns: Mapping[str, tuple[Sequence[int], Sequence[float]]]) -> None:
         """All rows at once: their steps [R]; for each name the numbers of its rows and their values, [N] each. Raises
@@ -116,8 +122,22 @@ class Columns:
         if isinstance(number, int | float):
             with suppress(OverflowError):
                 return float(number)
+        if isinstance(value, dict | list):
+            return None
         self.tally.add("left out {n values}: not a number", place, f"{name} is {_kind(value)}")
         return None
+
+    def _add_inner(self, place: int, at: int, name: str, value: Any) -> None:
+        """The numbers of an object, by `name/key`, and the mean of a list of numbers."""
+        inner = numbers_in(name, value)
+        if len(inner) > _MOST_INNER or len(self._columns) + len(inner) > MOST_NAMES // 2:
+            inner = {}
+        if not inner and value:
+            self.tally.add("left out {n values}: not a number", place, f"{name} is {_kind(value)}")
+        for key, number in inner.items():
+            rows, values = self._columns.get(key) or self._begin(key)
+            rows.append(at)
+            values.append(number)
 
     def _begin(self, name: str) -> tuple[array[int], array[float]]:
         if len(self._columns) == MOST_NAMES:
@@ -128,6 +148,27 @@ class Columns:
         column = array("q"), array("d")
         self._columns[name] = column
         return column
+
+
+def numbers_in(name: str, value: Any) -> dict[str, float]:
+    """The numbers of an object in a row, by `name/key`, and the mean of a list of numbers.
+
+    >>> numbers_in("reward", {"total": 0.5, "why": "x"}), numbers_in("rewards", ["0.5", 1]), numbers_in("x", ["a"])
+    ({'reward/total': 0.5}, {'rewards': 0.75}, {})
+    """
+    if isinstance(value, dict) and name.count("/") < _DEEPEST:
+        every = [numbers_in(f"{name}/{key}", part) for key, part in value.items() if "_type" not in value]
+        return {key: number for inner in every for key, number in inner.items()}
+    if isinstance(value, list):
+        known = [number for item in value if (number := _float(item)) is not None]
+        return {name: sum(known) / len(known)} if known and len(known) == len(value) else {}
+    number = _float(value)
+    return {} if number is None else {name: number}
+
+
+def _float(value: Any) -> float | None:
+    number = number_in(value) if isinstance(value, str) else value
+    return float(number) if isinstance(number, int | float) and abs(number) < LAST_STEP else None
 
 
 # ---- values that were logged one by one

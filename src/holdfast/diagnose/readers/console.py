@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 
 from holdfast.diagnose.readers.columns import MOST_NAMES, number_in
-from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.reader import Frame, Raw, Reader, Row
+from holdfast.diagnose.readers.rows import read_rows
 from holdfast.diagnose.readers.runs import Lines, read_runs
 from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import COLOUR, Tally, lines, without_process

@@ -18,9 +18,9 @@ from holdfast.base.jsonl import BadField, json_object
 from holdfast.base.opening import LONGEST, opened
 from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.columns import Point, columns_of
-from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, dotted
+from holdfast.diagnose.readers.rows import read_rows
 from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import Tally
 

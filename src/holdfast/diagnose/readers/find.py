@@ -21,9 +21,10 @@ from holdfast.diagnose.readers.csv_export import CSV
 from holdfast.diagnose.readers.database import DATABASE
 from holdfast.diagnose.readers.dicts import DICTS
 from holdfast.diagnose.readers.event_file import TENSORBOARD
-from holdfast.diagnose.readers.jsonl import ARRAY, COLUMNS, LINES, STATE, STATE_FILE
+from holdfast.diagnose.readers.jsonl import LINES, STATE, STATE_FILE
 from holdfast.diagnose.readers.mlflow_files import MLFLOW
 from holdfast.diagnose.readers.notebook import NOTEBOOK
+from holdfast.diagnose.readers.objects import ARRAY, COLUMNS, OBJECTS
 from holdfast.diagnose.readers.prints import COUNTED, PRINTS
 from holdfast.diagnose.readers.reader import LogFile, Reader
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS, has_rollouts
@@ -48,7 +49,7 @@ STORES: tuple[Reader[bytes], ...] = (WANDB, SWANLAB, TENSORBOARD, DATABASE, MLFL
 """The trackers' own files."""
 
 READERS: tuple[Reader[str], ...] = (
-    *(NOTEBOOK, STATE, ARRAY, COLUMNS, LINES, CSV),
+    *(NOTEBOOK, STATE, ARRAY, COLUMNS, LINES, OBJECTS, CSV),
     *(TABLE, DICTS, PRINTS, COUNTED, SUMMARY, CONSOLE),
 )
 """Every kind of text that is read. The first reader that recognises a file reads it. What W&B prints at the end counts
@@ -225,5 +226,7 @@ def reader_of(path: Path) -> Reader[Any] | None:
         raise DataError(f"{path} is empty: the run has logged nothing yet, or the file was cut off")
     binary = is_binary(text)
     reader = None if binary else next((reader for reader in READERS if reader.recognises(path, start)), None)
-    may_be_rollouts = reader in (None, ARRAY, LINES) or (path.suffix == ".json" and reader not in (STATE, COLUMNS))
+    may_be_rollouts = reader in (None, ARRAY, LINES, OBJECTS) or (
+        path.suffix == ".json" and reader not in (STATE, COLUMNS)
+    )
     return ROLLOUTS if may_be_rollouts and ROLLOUTS.recognises(path, first) else reader

@@ -96,6 +96,18 @@ def like_a_reward(names: Iterable[str]) -> str | None:
     return min(able, key=lambda name: (ranks[name] // 2, len(words[name]), name), default=None)
 
 
+_OF_ONE = {"mean", "min", "max", "std", "median", "var", "count", "n", "epoch"}
+
+
+def mean_alone(names: Iterable[str]) -> str | None:
+    """The mean of a log that has the statistics of one thing and nothing else.
+
+    >>> mean_alone(["epoch", "mean", "min", "max"]), mean_alone(["mean", "loss"])
+    ('mean', None)
+    """
+    return "mean" if "mean" in (known := {*names}) and known <= _OF_ONE else None
+
+
 def host_of(names: Iterable[str]) -> str:
     """The host that logs most of these names, in its spelling or in another; "unknown" if none of them is known."""
     names = list(names)

@@ -15,9 +15,9 @@ from typing import Any
 from holdfast.base.errors import DataError, MissingExtra
 from holdfast.diagnose.readers.columns import columns_of
 from holdfast.diagnose.readers.database import DATABASE
-from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.names import host_of
 from holdfast.diagnose.readers.reader import LogFile, Raw, dotted
+from holdfast.diagnose.readers.rows import read_rows
 from holdfast.diagnose.readers.settings import setting
 from holdfast.diagnose.readers.text import Tally
 

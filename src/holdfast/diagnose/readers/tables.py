@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
+from holdfast.diagnose.readers.cells import decimal_text, reading
 from holdfast.diagnose.readers.columns import number_in
-from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.names import AXES
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, stepless_frame
+from holdfast.diagnose.readers.rows import read_rows
 from holdfast.diagnose.readers.text import Tally, lines
 
 _BLANKS = re.compile(r" {2,}|\t")
@@ -19,6 +20,8 @@ _AROUND = " *`"
 _RULE = re.compile(r"[\s|:+-]+")
 _NAMES = {"training loss": "loss", "validation loss": "eval_loss", "step": "step", "epoch": "epoch"}
 _EMPTY = ("", "no log")
+_FIRST = 500
+"""Lines that show what a comma in a number means."""
 
 
 def cells_of(line: str, bars: bool) -> list[str]:
@@ -44,6 +47,8 @@ def header_of(line: str) -> list[str] | None:
 def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, Row]]:
     names: list[str] | None = None
     bars = False
+    first = islice(lines(path, Tally(path)), _FIRST)
+    read = reading(cell for _, line in first for cell in cells_of(line, "|" in line))
     for number, line in lines(path, tally):
         header = header_of(line)
         if header is not None:
@@ -53,7 +58,7 @@ def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, Row]]:
         cells = cells_of(line, bars)
         if len(cells) == len(names):
             named = zip(names, cells, strict=True)
-            yield number, {name: cell.replace(",", "") for name, cell in named if cell.lower() not in _EMPTY}
+            yield number, {name: read(cell) for name, cell in named if cell.lower() not in _EMPTY}
         elif number_in(cells[0]) is not None:
             tally.add("skipped {n rows}: more or fewer cells than the header has", number)
 
@@ -61,7 +66,7 @@ def _rows(path: Path, tally: Tally) -> Iterator[tuple[int, Row]]:
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
     names = next(filter(None, (header_of(line) for _, line in lines(file.path, Tally(file.path)))))
     read = read_rows(_rows(file.path, tally), tally, stepless_frame(names))
-    return [Raw("table", frame.host, file.name, columns, {}) for frame, columns in read]
+    return [Raw("table", frame.host, frame.named(file.name), columns, {}) for frame, columns in read]
 
 
 def _has_header(path: Path, start: str) -> bool:
@@ -71,7 +76,7 @@ def _has_header(path: Path, start: str) -> bool:
         names = header_of(line)
         if names is not None:
             cells = cells_of(below, "|" in line)
-            if len(cells) == len(names) and sum(number_in(cell) is not None for cell in cells) > 1:
+            if len(cells) == len(names) and sum(number_in(decimal_text(cell)) is not None for cell in cells) > 1:
                 return True
     return False
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.binary import UNREADABLE, fields, reader_of_records, records, signed
-from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.reader import LogFile, Raw, Row, dotted
+from holdfast.diagnose.readers.rows import read_rows
 from holdfast.diagnose.readers.text import Tally
 
 _HISTORY, _CONFIG, _RUN = 2, 5, 17
@@ -119,7 +119,9 @@ def _settings(message: bytes) -> dict[str, object]:
 def _read(file: LogFile, tally: Tally) -> list[Raw]:
     run = _File(file.path, tally)
     read = read_rows(run.rows(), tally)
-    return [Raw("wandb", frame.host, run.name or file.name, columns, run.settings) for frame, columns in read]
+    return [
+        Raw("wandb", frame.host, frame.named(run.name or file.name), columns, run.settings) for frame, columns in read
+    ]
 
 
 WANDB = reader_of_records(b":W&B", ".wandb", _read, "has no row of a history")

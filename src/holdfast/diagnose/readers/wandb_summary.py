@@ -8,8 +8,8 @@ from pathlib import Path
 from holdfast.diagnose.readers.axes import axis_of
 from holdfast.diagnose.readers.columns import number_in
 from holdfast.diagnose.readers.console import has_step
-from holdfast.diagnose.readers.jsonl import read_rows
 from holdfast.diagnose.readers.reader import LogFile, Raw, Reader, Row, history_frame, stepless_frame
+from holdfast.diagnose.readers.rows import read_rows
 from holdfast.diagnose.readers.text import COLOUR, Tally, lines
 
 _LINE = re.compile(r"(?:.*?wandb:)?\s+(\S+)\s+(\S+)\s*")
