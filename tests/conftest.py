@@ -99,27 +99,6 @@ def random_model() -> Callable[..., Any]:
     return make
 
 
-@pytest.fixture(scope="session")
-def teach() -> Callable[..., None]:
-    """teach(model, tokenizer, [(ids, ids)], steps): what to say after what, whole rows at once."""
-    import torch
-
-    def teach(model: Any, tokenizer: Any, rows: list[tuple[list[int], list[int]]], steps: int) -> None:
-        width = max(len(prompt) + len(said) for prompt, said in rows)
-        tokens, labels = torch.full((2, len(rows), width), tokenizer.pad_token_id)
-        labels[:] = -100
-        for i, (prompt, said) in enumerate(rows):
-            tokens[i, : len(prompt) + len(said)] = torch.tensor([*prompt, *said])
-            labels[i, len(prompt) : len(prompt) + len(said)] = torch.tensor(said)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-        for _ in range(steps):
-            optimizer.zero_grad()
-            model(input_ids=tokens, labels=labels).loss.backward()
-            optimizer.step()
-
-    return teach
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of a test marked `grid(n)` every n-th case stays, and the others are `long`."""
