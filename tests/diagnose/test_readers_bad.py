@@ -16,8 +16,11 @@ import pytest
 from holdfast.base import opening
 from holdfast.base.errors import DataError
 from holdfast.diagnose.readers import columns as columns_module
-from holdfast.diagnose.readers import read_log, read_logs
+from holdfast.diagnose.readers import csv_export, find, read_log, read_logs
 from holdfast.diagnose.readers import text as text_module
+from holdfast.diagnose.readers.event_file import checksum
+from holdfast.diagnose.readers.rollouts import files as rollout_files
+from holdfast.diagnose.readers.rollouts import forms
 
 from .conftest import LOGS
 
@@ -385,3 +388,74 @@ def test_what_is_no_log_in_a_folder_is_left_out_and_told(tmp_path: Path, caplog:
     (tmp_path / "good" / "metrics.jsonl").unlink()
     with pytest.raises(DataError, match="has no row of metrics"):
         read_logs(tmp_path)
+
+
+# ---- folders: one file must not end the reading of the others
+
+
+def event_file(length: int) -> bytes:
+    """A TensorBoard file whose first record says that it has so many bytes."""
+    head = length.to_bytes(8, "little")
+    return head + checksum(head).to_bytes(4, "little") + b"x" * 100
+
+
+@pytest.mark.parametrize("length", [1 << 40, (1 << 63) + 5])
+def test_a_record_longer_than_its_file_is_the_end_of_what_was_written(tmp_path: Path, length: int) -> None:
+    path = written(tmp_path, event_file(length), "events.out.tfevents.1.host")
+    with pytest.raises(DataError, match=r"has no event with a number\. The file ends within a record"):
+        read_log(path)
+
+
+def test_whatever_a_reader_raises_in_a_folder_is_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("good", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text(PLAIN)
+        (tmp_path / f"{name}.csv").write_text("step,reward\n1,0.5\n2,0.5\n")
+    recognise = find.reader_of
+
+    def broken(path: Path, *_: Any) -> Any:
+        if path.suffix == ".csv":
+            raise KeyError("of a bug")
+        return recognise(path)
+
+    monkeypatch.setattr(csv_export, "_rows", broken)
+    assert sorted(log.name for log in read_logs(tmp_path)) == ["good", "other"]  # while they are read
+    monkeypatch.setattr(find, "reader_of", broken)  # while they are looked for
+    assert sorted(log.name for log in read_logs(tmp_path)) == ["good", "other"]
+    for name in ("good.csv", "other.csv"):
+        assert caplog.messages.count(f"left out: {tmp_path / name} cannot be read (KeyError: 'of a bug')") == 2
+
+
+def test_what_runs_of_a_folder_share_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for k in range(9):
+        (tmp_path / f"{k}.jsonl").write_text(PLAIN)
+    looked_at: list[Path] = []
+    monkeypatch.setattr(rollout_files, "_form_in", lambda path, given: looked_at.append(path))
+    beside = rollout_files.rollouts_beside()
+    assert [beside(tmp_path, str(k)).rollouts for k in range(9)] == [()] * 9
+    assert len(looked_at) == 9
+
+
+def test_a_trace_of_many_nodes_takes_work_for_each_once() -> None:
+    looked_at = 0
+
+    class Node(dict[str, Any]):
+        def get(self, name: str, default: Any = None) -> Any:
+            nonlocal looked_at
+            looked_at += name == "parent"
+            return super().get(name, default)
+
+    class Number(int):
+        def __eq__(self, other: object) -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    nodes = [Node(parent=Number(k - 1) if k else None, message={"role": "user", "content": str(k)}) for k in range(500)]
+    (row,) = forms._traces({"nodes": nodes, "rewards": {}})
+    assert [message["content"] for message in row["messages"]] == [str(k) for k in range(500)]
+    assert looked_at < 5 * 500

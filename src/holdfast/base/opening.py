@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, BinaryIO
 
-from holdfast.base.errors import DataError
+from holdfast.base.errors import DataError, HoldfastError
 from holdfast.base.files import UNWRITABLE, size_text
 
 BLOCK = 1 << 17
@@ -67,6 +67,17 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 def _unreadable(path: Path, error: Exception) -> DataError:
     reason = getattr(error, "strerror", None) or error
     return DataError(f"{path} cannot be read: {reason}. Check its permissions, or copy it again")
+
+
+@contextmanager
+def left_out(path: Path) -> Iterator[None]:
+    """Whatever a reader raises for one file of a folder is a `DataError`: it must not end the reading of the others."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise DataError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
 
 
 class Unpacked:

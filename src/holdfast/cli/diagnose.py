@@ -195,8 +195,9 @@ def _runs(sources: list[str] | None, command: str, names: list[str] | None, code
     from holdfast.diagnose.texts import text_findings
 
     runs: list[Run] = []
+    beside = rollouts_beside(given_names(names))
     for log, path in read_sources(sources, command, names):
-        read = Rollouts() if path is None else rollouts_beside(path, log.name, given_names(names))
+        read = Rollouts() if path is None else beside(path, log.name)
         log = replace(log, notes=tuple(dict.fromkeys((*log.notes, *read.notes))))
         runs.append((log, replace(_diagnose(log, codes), texts=text_findings(read.rollouts)), path, read))
     return runs

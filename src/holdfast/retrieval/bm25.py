@@ -38,6 +38,7 @@ from holdfast.retrieval.corpus import corpus_hash
 from holdfast.retrieval.storage import (
     REBUILD,
     StoredDocuments,
+    intact,
     mapped,
     open_manifest,
     write_array,
@@ -255,11 +256,16 @@ class BM25Retriever:
         is not an index, is damaged, belongs to another corpus, or is a dense index.
         """
         folder = Path(folder)
-        manifest = open_manifest(folder, "bm25", expected_hash)
-        vocabulary = read_json(folder / VOCABULARY, DataError, REBUILD, most=manifest["files"][VOCABULARY])
-        documents = StoredDocuments(folder)
-        scores, rows, starts, largest = (mapped(folder / name) for name in (SCORES, ROWS, STARTS, LARGEST))
-        return cls(Postings(scores, rows, starts, largest, len(documents)), vocabulary, documents, manifest)
+        with intact(folder):
+            manifest = open_manifest(folder, "bm25", expected_hash)
+            vocabulary = read_json(folder / VOCABULARY, DataError, REBUILD, most=manifest["files"][VOCABULARY])
+            documents = StoredDocuments(folder)
+            scores, rows, starts, largest = (mapped(folder / name) for name in (SCORES, ROWS, STARTS, LARGEST))
+            words, pairs = (len(vocabulary), len(starts) - 1, len(largest)), (len(scores), len(rows), int(starts[-1]))
+            is_whole = isinstance(vocabulary, dict) and len(documents) == manifest["documents"]
+            if not is_whole or len(set(words)) > 1 or len(set(pairs)) > 1:
+                raise ValueError("its files do not fit each other")
+            return cls(Postings(scores, rows, starts, largest, len(documents)), vocabulary, documents, manifest)
 
 
 def _require_unique_ids(documents: Sequence[Document]) -> None:

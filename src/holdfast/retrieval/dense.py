@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from holdfast.base.errors import DataError, MissingExtra
 from holdfast.retrieval.encoder import Encoder, EncoderSpec
-from holdfast.retrieval.storage import StoredDocuments, open_manifest
+from holdfast.retrieval.storage import StoredDocuments, intact, open_manifest
 from holdfast.retrieval.types import Document, Hit, Ranked, hits_of
 
 VECTORS, SQ8 = "vectors.f2", "sq8.faiss"
@@ -150,15 +150,17 @@ class DenseRetriever:
     ) -> DenseRetriever:
         """Open what `holdfast index build --dense` wrote, as `holdfast.retrieval.open_index` does."""
         folder = Path(folder)
-        manifest = open_manifest(folder, "dense", expected_hash)
-        spec = EncoderSpec(**(manifest["encoder"] | ({"model": model} if model else {})))
+        with intact(folder):
+            manifest = open_manifest(folder, "dense", expected_hash)
+            spec = EncoderSpec(**(manifest["encoder"] | ({"model": model} if model else {})))
         encoder = Encoder(spec, device)
         refuse_other_model(encoder, manifest["probe"], f"the index {folder}")
-        # Copy-on-write: torch warns about read-only memory. Nothing writes to it.
-        vectors = np.asarray(np.memmap(folder / VECTORS, np.float16, "c")).reshape(-1, manifest["dimensions"])
-        is_sq8 = manifest["storage"] == "sq8"
-        search = SQ8Search(folder / SQ8, vectors) if is_sq8 else ExactSearch(vectors, encoder.device)
-        return cls(encoder, search, StoredDocuments(folder), str(manifest["corpus_sha256"]))
+        with intact(folder):
+            # Copy-on-write: torch warns about read-only memory. Nothing writes to it.
+            vectors = np.asarray(np.memmap(folder / VECTORS, np.float16, "c")).reshape(-1, manifest["dimensions"])
+            is_sq8 = manifest["storage"] == "sq8"
+            search = SQ8Search(folder / SQ8, vectors) if is_sq8 else ExactSearch(vectors, encoder.device)
+            return cls(encoder, search, StoredDocuments(folder), str(manifest["corpus_sha256"]))
 
 
 def refuse_other_model(encoder: Encoder, probe: Sequence[float], what: str) -> None:

@@ -9,7 +9,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from os.path import exists
 from pathlib import Path
 from shlex import quote
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.base.environment import cache_dir
-from holdfast.base.errors import DataError
+from holdfast.base.errors import DataError, HoldfastError
 from holdfast.base.files import write_whole
 from holdfast.base.stored import read_object
 from holdfast.retrieval.corpus import CorpusDigest
@@ -59,6 +59,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if manifest.get("checksum", checksum := _own_checksum(manifest)) != checksum:
         raise DataError(f"the index {folder} is damaged: {MANIFEST} does not match its checksum; {REBUILD}")
     return manifest
+
+
+@contextmanager
+def intact(folder: Path) -> Iterator[None]:
+    """Whatever is wrong in the files of an index is a `DataError`: somebody else may have written them, with checksums
+    that fit."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
+        raise DataError(f"the index {folder} is damaged ({type(error).__name__}: {error}); {REBUILD}") from error
 
 
 def open_manifest(folder: Path, kind: str, expected_hash: str | None) -> dict[str, Any]:
@@ -137,7 +149,7 @@ class StoredDocuments(Sequence[Document]):
     """
 
     def __init__(self, folder: Path) -> None:
-        self._offsets = mapped(folder / OFFSETS)
+        self._folder, self._offsets = folder, mapped(folder / OFFSETS)
         with open(folder / DOCUMENTS, "rb") as file:
             self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -155,7 +167,8 @@ class StoredDocuments(Sequence[Document]):
             return tuple(self[i] for i in range(*row.indices(len(self))))
         if not -len(self) <= row < len(self):
             raise IndexError(f"there is no passage {row}; the index has {len(self)}")
-        return Document(**json.loads(self.line(row % len(self))))
+        with intact(self._folder):
+            return Document(**json.loads(self.line(row % len(self))))
 
     def line(self, row: int) -> bytes:
         """A passage as JSON, as it is stored."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from holdfast.base.errors import DataError
 from holdfast.base.files import is_pipe
-from holdfast.base.opening import BLOCK, piped, spooled
+from holdfast.base.opening import BLOCK, left_out, piped, spooled
 from holdfast.diagnose.log import REWARDS, Log, Series, finite
 from holdfast.diagnose.readers.columns import series_of
 from holdfast.diagnose.readers.find import READABLE, find_logs
@@ -90,7 +91,8 @@ def _logs_at(path: Path, given: Mapping[str, str]) -> tuple[Log, ...]:
     has_texts = not {"prompt", "completion", "messages"}.isdisjoint(given)
     for file in [LogFile(ROLLOUTS, path, path.name)] if has_texts else find_logs(path):
         try:
-            read += [(file, log) for log in _read(file, given)]
+            with left_out(file.path) if path.is_dir() else nullcontext():
+                read += [(file, log) for log in _read(file, given)]
         except DataError as error:
             if not file.beside:
                 unread.append(error)

@@ -6,6 +6,7 @@ TFRecord. An event's step and the numbers of its summary are read. Written and c
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -67,6 +68,7 @@ def _length(head: bytes) -> int | None:
 def _records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
     """(number, event) of every sound event that can be a number."""
     with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
         for number in count(1):
             head = file.read(_HEAD)
             if not head:
@@ -75,13 +77,13 @@ def _records(path: Path, tally: Tally) -> Iterator[tuple[int, bytes]]:
             if length is None:
                 tally.add("the length of a record is damaged: only the part of the file before it was read", number)
                 return
+            if len(head) < _HEAD or length + _TAIL > size - file.tell():
+                tally.add("the file ends within a record: it was cut off, or is still being written", number)
+                return
             if length > _LONGEST:
                 file.seek(length + _TAIL, 1)
                 continue
             record = file.read(length + _TAIL)
-            if len(head) < _HEAD or len(record) < length + _TAIL:
-                tally.add("the file ends within a record: it was cut off, or is still being written", number)
-                return
             if _is_sound(record[:-_TAIL], record[-_TAIL:]):
                 yield number, record[:-_TAIL]
             else:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import DataError
-from holdfast.base.opening import opened
+from holdfast.base.opening import left_out, opened
 from holdfast.base.run_folder import CONFIG, METRICS
 from holdfast.base.stored import bounded_json
 from holdfast.diagnose.readers.console import CONSOLE
@@ -115,13 +115,7 @@ def _relative(path: Path, folder: Path) -> str:
 
 def _below(folder: Path, depth: int) -> Iterator[LogFile]:
     """The log of a run's folder; in any other folder, the logs of its files and folders."""
-    try:
-        run = _run_folder(folder)
-    except DataError as error:
-        if depth == _DEPTH:  # the folder that the user named
-            raise
-        _logger.warning("left out: %s", error)
-        return
+    run = _run_folder(folder)
     if run is not None:
         yield run
         if run.path.name == STATE_FILE:
@@ -135,7 +129,11 @@ def _below(folder: Path, depth: int) -> Iterator[LogFile]:
     yield from _files(folder)
     for inner in _entries(folder) if depth else ():
         if inner.is_dir() and not inner.is_symlink():
-            yield from _below(inner, depth - 1)
+            try:
+                with left_out(inner):
+                    yield from _below(inner, depth - 1)
+            except DataError as error:
+                _logger.warning("left out: %s", error)
 
 
 def _run_folder(folder: Path) -> LogFile | None:
@@ -199,13 +197,12 @@ def _files(folder: Path) -> Iterator[LogFile]:
     for path in _entries(folder):
         if path.is_file() and path.name.endswith(suffixes) and path.name not in _NO_LOGS:
             try:
-                reader = reader_of(path)
-                is_log = reader is not None and reader is not ROLLOUTS and reader.certain(path)
+                with left_out(path):
+                    reader = reader_of(path)
+                    if reader is not None and reader is not ROLLOUTS and reader.certain(path):
+                        yield _file(path)
             except DataError as error:
                 _logger.warning("left out: %s", error)
-                continue
-            if is_log:
-                yield _file(path)
 
 
 def _entries(folder: Path) -> list[Path]:

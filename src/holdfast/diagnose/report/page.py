@@ -39,7 +39,7 @@ def reported(
     if path is None:
         return ReportedRun(log=log, diagnosis=diagnosis)
     path = Path(path)
-    read = rollouts_beside(path, log.name) if rollouts is None else rollouts
+    read = rollouts_beside()(path, log.name) if rollouts is None else rollouts
     return ReportedRun(
         log=log,
         diagnosis=diagnosis,

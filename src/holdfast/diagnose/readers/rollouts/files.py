@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import islice
 from os.path import isdir
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from holdfast.base.errors import DataError, HoldfastError, MissingExtra
 from holdfast.base.jsonl import BadField, Skipped, Skips, objects
-from holdfast.base.opening import beginning
+from holdfast.base.opening import beginning, left_out
 from holdfast.base.rows import iter_rows
 from holdfast.base.run_folder import TRAJECTORIES
 from holdfast.base.stored import read_json
@@ -62,7 +63,7 @@ def is_rollouts(path: Path, given: Mapping[str, str] | None = None) -> bool:
     """Whether a file holds rollouts, by its first row."""
     if path.suffix == ".parquet":
         return True
-    with suppress(HoldfastError, OSError, ValueError):
+    with suppress(Exception):  # what cannot be read is said when it is
         return _form_in(path, given or {}) is not None
     return False
 
@@ -72,13 +73,18 @@ def has_rollouts(folder: Path) -> bool:
     return any(map(is_rollouts, _paths(folder)[0]))
 
 
-def rollouts_beside(path: Path, name: str, names: Mapping[str, str] | None = None) -> Rollouts:
-    """The rollouts of a log called `name` that was read from a path: those in the file, in the folder of the run, or
-    in `trajectories.jsonl` beside the file."""
-    folder = run_folder(path, name)
-    if path.is_file() and is_rollouts(path, parts_given(names or {})):
-        return rollouts_at(path, names)
-    return rollouts_at(folder if path.is_dir() else folder / TRAJECTORIES, names)
+def rollouts_beside(names: Mapping[str, str] | None = None) -> Callable[[Path, str], Rollouts]:
+    """What reads the rollouts of a log with this name that was read from a path: those in the file, in the folder of
+    the run, or in `trajectories.jsonl` beside the file. What thousands of logs share is read once."""
+    at, holds = cache(partial(rollouts_at, names=names)), cache(partial(is_rollouts, given=parts_given(names or {})))
+
+    def beside(path: Path, name: str) -> Rollouts:
+        folder = run_folder(path, name)
+        if path.is_file() and holds(path):
+            return at(path)
+        return at(folder if path.is_dir() else folder / TRAJECTORIES)
+
+    return beside
 
 
 def run_folder(path: Path, name: str) -> Path:
@@ -103,12 +109,13 @@ def rollouts_at(path: Path, names: Mapping[str, str] | None = None) -> Rollouts:
     for one in paths:
         rows: list[SampledRollout] = []
         try:
-            for form, rollout in _read(one, one.relative_to(path.parent), given, skips):
-                rows.append(rollout)
-                hosts[form.host] += 1
-                if len(rows) > MOST_ROLLOUTS:
-                    kept.add(rows)
-                    rows = []
+            with left_out(one):
+                for form, rollout in _read(one, one.relative_to(path.parent), given, skips):
+                    rows.append(rollout)
+                    hosts[form.host] += 1
+                    if len(rows) > MOST_ROLLOUTS:
+                        kept.add(rows)
+                        rows = []
         except MissingExtra as error:
             unread.append(f"parquet cannot be read: {error}")
             continue

@@ -68,9 +68,9 @@ def _traces(row: Row) -> Iterator[Row]:
     for trace in row.get("traces") or [row]:
         nodes = trace["nodes"]
         parents = [node.get("parent") for node in nodes]
-        at, path = len(nodes) - 1, []
+        at, path = len(nodes) - 1, dict[int, None]()
         while isinstance(at, int) and 0 <= at < len(nodes) and at not in path:
-            path.append(at)
+            path[at] = None
             at = parents[at]
         own = [nodes[k] for k in reversed(path)]
         sampled = [value for node in own for value in node.get("advantages") or () if isinstance(value, int | float)]
