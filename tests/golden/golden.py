@@ -34,8 +34,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from holdfast.hosts.ours import FORMER
-
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = Path(__file__).parent / "expected"
 WORK = ROOT / "build" / "golden"
@@ -51,8 +49,6 @@ ADDED = ("drift/", "isdd/", "ratio/log_product/", "displacement/action_fraction"
 """Beginnings of metrics that may be younger than the recording. One that the recording has is compared."""
 LATE_ACTION = re.compile(r"/action_[3-9]$")
 """Of the k-th action: whether any rollout has so many is chance, which another CPU draws otherwise."""
-RENAMED = FORMER
-"""Former metric name -> present name. A rename is entered in `FORMER`, and the recording stays."""
 
 SELF_CHECKED = ("resumes", "hosts")
 """Parts with nothing to record: they compare two things that are made now."""
@@ -223,7 +219,7 @@ def metrics_of(run: Path) -> list[Numbers]:
 
 def without_younger(recorded: Numbers, replayed: Numbers) -> Numbers:
     """The replayed runs without the metrics of `ADDED` that the recorded run of the recipe does not have."""
-    known = {recipe: {RENAMED.get(name, name) for row in rows for name in row} for recipe, rows in recorded.items()}
+    known = {recipe: {name for row in rows for name in row} for recipe, rows in recorded.items()}
     return {
         recipe: [{k: v for k, v in row.items() if k in known[recipe] or not k.startswith(ADDED)} for row in rows]
         for recipe, rows in replayed.items()
@@ -259,7 +255,6 @@ def machine() -> dict[str, str]:
 def differences(recorded: Any, replayed: Any, where: str = "") -> Iterator[str]:
     """Every place at which two JSON values differ."""
     if isinstance(recorded, Mapping) and isinstance(replayed, Mapping):
-        recorded = {RENAMED.get(name, name): value for name, value in recorded.items()}
         for name in [*recorded, *(name for name in replayed if name not in recorded)]:
             if name not in recorded or name not in replayed:
                 yield f"{where}/{name} is {'new' if name in replayed else 'missing'}"
@@ -282,7 +277,7 @@ def roughly(recorded: Numbers, replayed: Numbers) -> Iterator[str]:
     for recipe in RECIPES:
         names, rewards = [], []
         for rows in (recorded[recipe], replayed[recipe]):
-            every = {RENAMED.get(name, name) for row in rows for name in row}
+            every = {name for row in rows for name in row}
             names.append({name for name in every if not name.startswith(ADDED) and not LATE_ACTION.search(name)})
             rewards.append(mean(row["reward/mean"] for row in rows if "reward/mean" in row))
         if names[0] != names[1]:

@@ -74,7 +74,7 @@ def test_the_optimizer_comes_back_exactly(tmp_path: Path, language_model: Langua
 
 
 def test_an_optimizer_without_all_of_its_moments_is_damaged(tmp_path: Path, language_model: LanguageModel) -> None:
-    """Also where its checksum is right, and where an earlier version has not counted them."""
+    """Also where its checksum is right."""
     folder, fresh = save(tmp_path, 1, language_model), torch.optim.AdamW(language_model.model.parameters())
     path = folder / "optimizer.safetensors"
     moments = {name: value.clone() for name, value in load_file(path).items()}
@@ -82,8 +82,7 @@ def test_an_optimizer_without_all_of_its_moments_is_damaged(tmp_path: Path, lang
         (len(moments), {"tensors": str(len(moments))}, True),
         (len(moments) - 1, {"tensors": str(len(moments))}, False),
         (0, {"tensors": str(len(moments))}, False),
-        (0, {}, False),
-        (len(moments), {}, True),
+        (len(moments), {}, False),
     ):
         save_file(dict(list(moments.items())[:kept]), path, metadata=promised or None)
         with nullcontext() if whole else pytest.raises(CheckpointError, match=r"optimizer\.safetensors lacks moments"):

@@ -13,7 +13,6 @@ from typing import Any
 from holdfast.base.collapse import WINDOW, Curve, collapsed, curve_of, dropped, fell, plateau
 from holdfast.base.errors import DataError
 from holdfast.base.run_folder import METRICS, RESULTS
-from holdfast.hosts.ours import FORMER
 from holdfast.train.tracking import MetricsFile
 
 RISE = 0.12
@@ -73,11 +72,7 @@ def read_run(folder: Path, arm: str, seed: int) -> RunSeries:
         raise DataError(
             f"{path} cannot be read ({error}), so this run is not finished; continue it with `holdfast resume`"
         ) from None
-    rows = tuple(
-        {FORMER.get(name, name): value for name, value in row.items()}
-        for row in MetricsFile(folder / METRICS).read()
-        if "reward/mean" in row
-    )
+    rows = tuple(row for row in MetricsFile(folder / METRICS).read() if "reward/mean" in row)
     if not rows:
         raise DataError(f"{folder} has no step with a reward: did every search fail? See its {METRICS}")
     return RunSeries(arm=arm, seed=seed, rows=rows, results=results)

@@ -75,7 +75,6 @@ class Evaluation:
         model, method, config = self.model, self.method, self.model.config
         prompting = asdict(LIMITS) if method.conversation else None
         protocol = {name: value for name, value in asdict(self.protocol).items() if name != "template"}
-        unset = set() if config.retrieval.fields else {"fields"}  # as results were before there was this setting
         return {
             "row": self.row,
             "model": model.name,
@@ -89,14 +88,14 @@ class Evaluation:
             "scorer": self.scorer,
             "questions": len(self.examples),
             "questions_digest": digest(self.examples),
-            "retrieval": config.retrieval.model_dump(exclude=unset) if method.searches else None,
+            "retrieval": config.retrieval.model_dump() if method.searches else None,
             "passages": getattr(self.retriever, "corpus_hash", None),
             "tokenizer": model.tokenizer_name,
             "topk": self.protocol.topk,
             "protocol": None if prompting else protocol,
             "limits": prompting,
             "chat_template": config.model.chat_template,
-            **({"chat_template_kwargs": variables} if (variables := config.model.chat_template_kwargs) else {}),
+            "chat_template_kwargs": config.model.chat_template_kwargs,
         }
 
     def run(self, out: Path, listener: Listener, *, batch: int = 128) -> dict[str, Any]:

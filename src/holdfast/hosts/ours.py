@@ -1,23 +1,6 @@
 """holdfast's own trainer."""
 
-from collections.abc import Mapping
-
 from holdfast.hosts.host import Host, Span
-
-FORMER: Mapping[str, str] = {
-    "advantage/cut_mean": "advantage/tail_mean",
-    "displacement/rows": "displacement/rollouts",
-    "grad/skipped": "grad/skipped_steps",
-    "penalty/drop": "penalty/mean_decrease",
-    "penalty/preserved_share": "penalty/preserved_fraction",
-    "retrieval/cache_hit": "retrieval/duplicate_fraction",
-    "rollout/cut_fraction": "rollout/truncated_observation_fraction",
-    "rollout/first_action_match": "rollout/first_action_match_fraction",
-    "rollout/mixed_groups": "rollout/mixed_group_fraction",
-    "sampler/keeps_mask": "sampler/mask_in_loss",
-    "sampler/mass_kept": "sampler/mask_mass",
-}
-"""Former names of holdfast's own metrics -> their names now. Logs of earlier runs, ours or a host's, have them."""
 
 OURS = Host(
     id="holdfast",

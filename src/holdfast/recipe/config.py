@@ -52,18 +52,11 @@ class Config(Section):
     faults: Faults = Faults()
 
     def start_parts(self) -> dict[str, Any]:
-        """The settings that a starting policy depends on, by section."""
+        """The settings that a starting policy depends on, by section; without those at their defaults, so that a start
+        stays known when a setting is added."""
         sections = ("world", "model", "protocol", "retrieval", "warm_start")
-        parts: dict[str, Any] = {name: getattr(self, name).model_dump() for name in sections}
-        if self.warm_start.batches == "by-length":  # as all starts were made before there was this setting
-            del parts["warm_start"]["batches"]
-        del parts["protocol"]["tool_timeout"]
-        if not self.model.chat_template_kwargs:
-            del parts["model"]["chat_template_kwargs"]
-        if not self.retrieval.fields:
-            del parts["retrieval"]["fields"]
-        if self.protocol.tools is None:
-            del parts["protocol"]["tools"]
+        parts: dict[str, Any] = {name: getattr(self, name).model_dump(exclude_defaults=True) for name in sections}
+        parts["protocol"].pop("tool_timeout", None)
         return parts
 
     @property

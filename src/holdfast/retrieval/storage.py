@@ -52,11 +52,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(
             f"{folder} is not an index: it has no {MANIFEST}", hint=f"to build one of the passages in it: {build}"
         )
-    manifest = read_object(folder / MANIFEST, DataError, REBUILD, kind=str, corpus_sha256=str, files=dict)
+    manifest = read_object(
+        folder / MANIFEST, DataError, REBUILD, kind=str, corpus_sha256=str, files=dict, checksums=dict
+    )
     if manifest.get("format") != FORMAT:
         raise DataError(f"the index {folder} was made by another version of holdfast; {REBUILD}")
-    # One that was built before there were checksums has none.
-    if manifest.get("checksum", checksum := _own_checksum(manifest)) != checksum:
+    if manifest.get("checksum") != _own_checksum(manifest):
         raise DataError(f"the index {folder} is damaged: {MANIFEST} does not match its checksum; {REBUILD}")
     return manifest
 
@@ -88,7 +89,7 @@ def open_manifest(folder: Path, kind: str, expected_hash: str | None) -> dict[st
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:
             raise DataError(f"the index {folder} is damaged: {name} is missing or has another size; {REBUILD}")
-    _compare(folder, manifest.get("checksums", {}))
+    _compare(folder, manifest["checksums"])
     return manifest
 
 

@@ -227,7 +227,7 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, file: str = _
     for key, value in tensors.items():
         name, _, part = key.rpartition("/")
         saved.setdefault(name, {})[part] = value
-    if len(tensors) != int(promised.get(_COUNT, len(tensors) or -1)):  # those of an earlier version promise nothing
+    if promised.get(_COUNT) != str(len(tensors)):
         raise CheckpointError(f"{folder / file} lacks moments of the optimizer, so it is damaged; {_ANOTHER}")
     for parameter, name in _parameter_names(optimizer).items():
         moments = saved.get(name, {})

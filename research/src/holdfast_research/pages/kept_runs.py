@@ -23,7 +23,7 @@ import tomli_w
 
 from holdfast.base.run_folder import CONFIG, METRICS, RESULTS
 from holdfast.methods.penalties import PENALTIES
-from holdfast_research.former_settings import renamed
+from holdfast_research.former_names import renamed, with_present_metrics
 from holdfast_research.paths import KEPT_RUNS
 from holdfast_research.plan import PLAN_FILE, load_plan
 from holdfast_research.recordings.library import Files, read_collection, shortened, write_collection
@@ -57,6 +57,7 @@ def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
         if not run.exists():
             run.mkdir(parents=True)
             now = {**files, CONFIG: as_now(files[CONFIG]), RESULTS: results_as_now(files[RESULTS])}
+            now[METRICS] = with_present_metrics(files[METRICS])
             for file, text in now.items():
                 (run / file).write_text(text, encoding="utf-8")
             put.append(run.name)
@@ -67,7 +68,7 @@ def restore(name: str, folder: Path, kept: Path = KEPT) -> list[str]:
 
 def _shown(run: Files) -> tuple[str, Any]:
     """The series of a run, and its scores: a run may be evaluated after it was kept."""
-    return run[METRICS], json.loads(run[RESULTS]).get("after")
+    return with_present_metrics(run[METRICS]), json.loads(run[RESULTS]).get("after")
 
 
 def packed(name: str, kept: Path = KEPT) -> Mapping[str, Files]:

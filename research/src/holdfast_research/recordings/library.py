@@ -24,7 +24,7 @@ from holdfast.base.files import replacing
 from holdfast.diagnose.log import Log
 from holdfast.methods.penalties import PENALTIES
 from holdfast.recipe import Config
-from holdfast_research.former_settings import renamed
+from holdfast_research.former_names import renamed, with_present_metrics
 from holdfast_research.paths import RECORDINGS
 
 FOLDER = RECORDINGS
@@ -139,7 +139,7 @@ def unpack(recording: Recording, into: Path, folder: Path = FOLDER, *, stock: bo
     """
     run = into / recording.name
     run.mkdir(parents=True, exist_ok=True)
-    text = read_collection(folder / PACKED)[recording.name][LOGS[recording.host]]
+    text = with_present_metrics(read_collection(folder / PACKED)[recording.name][LOGS[recording.host]])
     if stock:
         state = json.loads(text)
         state["log_history"] = [

@@ -11,7 +11,7 @@ from holdfast.diagnose.readers.spelling import respelled_host
 from holdfast.diagnose.readers.text import clean
 from holdfast.hosts import HOSTS, UNKNOWN
 from holdfast.hosts.host import Host, Name
-from holdfast.hosts.ours import FORMER, OURS
+from holdfast.hosts.ours import OURS
 from holdfast.hosts.trl import TRL
 from holdfast.hosts.verl import VERL
 
@@ -132,7 +132,7 @@ def exact_host_of(names: Iterable[str]) -> str:
     score = {
         VERL.id: sum(name.startswith(VERL.families) for name in plain),
         TRL.id: of_trl + sum("holdfast/" in name for name in plain),
-        OURS.id: sum(name.startswith(OURS.families) and (name in METRICS or name in FORMER) for name in plain),
+        OURS.id: sum(name.startswith(OURS.families) and name in METRICS for name in plain),
     }
     if score[OURS.id] < len(plain) / 8:  # many trackers' logs have a `reward/mean`
         score[OURS.id] = 0
@@ -191,7 +191,7 @@ def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:
     for prefix in _OBSERVED:
         if plain.startswith(prefix):
             ours = plain.removeprefix(prefix)
-            return Name(name, _present(ours.removesuffix("/mean") if host.agent else ours))
+            return Name(name, clean(ours.removesuffix("/mean") if host.agent else ours))
     for pattern in host.held_out:
         if found := re.fullmatch(pattern, plain):
             return Name(name, f"eval/{clean(found[1])}/score")
@@ -200,12 +200,7 @@ def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:
         return Name(name, f"{clean(plain)}/mean")
     if row:
         return Name(name, row.ours, row.change, row.differs)
-    return Name(name, _present(plain) if host is OURS else clean(name if host.agent else plain))
-
-
-def _present(ours: str) -> str:
-    """The present name of a metric of ours."""
-    return FORMER.get(ours) or clean(ours)
+    return Name(name, clean(name if host.agent else plain))
 
 
 def _rank(host: Host, name: Name) -> int:

@@ -1,10 +1,11 @@
-"""Settings by the names they had when runs were recorded: recordings and kept runs stay as they are.
+"""Settings and metrics by the names they had when runs were recorded: recordings and kept runs stay as they are.
 
 retrieval.drop = 0.2   ->   faults.search_failure_rate = 0.2
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,31 @@ SWITCHED_OFF: Mapping[str, Any] = {
 TO_SAMPLER = "faults.compare_with_sampler"
 WEIGHTS = "loss.sampler_weights."
 """Begins the former names of `loss.methods.sampler_weights`; `level = "none"` was without weights."""
+
+METRICS: Mapping[str, str] = {
+    "advantage/cut_mean": "advantage/tail_mean",
+    "displacement/rows": "displacement/rollouts",
+    "grad/skipped": "grad/skipped_steps",
+    "penalty/drop": "penalty/mean_decrease",
+    "penalty/preserved_share": "penalty/preserved_fraction",
+    "retrieval/cache_hit": "retrieval/duplicate_fraction",
+    "rollout/cut_fraction": "rollout/truncated_observation_fraction",
+    "rollout/first_action_match": "rollout/first_action_match_fraction",
+    "rollout/mixed_groups": "rollout/mixed_group_fraction",
+    "sampler/keeps_mask": "sampler/mask_in_loss",
+    "sampler/mass_kept": "sampler/mask_mass",
+}
+"""Former name of a metric -> present name."""
+_METRIC = re.compile(rf'"((?:eval_)?(?:holdfast/)?)({"|".join(METRICS)})"(?=:)')
+
+
+def with_present_metrics(log: str) -> str:
+    """A log in JSON with the metrics, ours or those that we added to TRL's, by their present names.
+
+    >>> with_present_metrics('{"step": 1, "penalty/drop": 0.5, "reward/mean": 0}')
+    '{"step": 1, "penalty/mean_decrease": 0.5, "reward/mean": 0}'
+    """
+    return _METRIC.sub(lambda found: f'"{found[1]}{METRICS[found[2]]}"', log)
 
 
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
