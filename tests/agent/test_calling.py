@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pytest
 
 from holdfast.agent.agent import Task, run_rollouts
-from holdfast.agent.calling import CallQueue, _late, begin, tool_named
+from holdfast.agent.calling import CallQueue, _late, begin, tools_named
 from holdfast.agent.metrics import rollout_metrics
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.tools import NATIVE, ToolProtocol
@@ -64,7 +64,7 @@ async def slow(seconds: float | None) -> str:
     return "done"
 
 
-TOOL, SLOW = tool_named(f"{__name__}:tool"), tool_named(f"{__name__}:slow")
+(TOOL,), (SLOW,) = tools_named(f"{__name__}:tool"), tools_named(f"{__name__}:slow")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_what_no_model_can_call_is_refused_with_file_and_line(
     (tmp_path / f"{module}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as error:
-        tool_named(f"{module}:f")
+        tools_named(f"{module}:f")
     text = str(error.value)
     assert where in text and why in text and module in text
 

@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from holdfast.agent.calling import tool_named
+from holdfast.agent.calling import tools_named
 from holdfast.agent.rewards import _imported
 from holdfast.cli.main import app
 from holdfast.recipe import dump, load
@@ -59,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lld_class: str) -> I
     Path("c.jsonl").write_text('{"id": "1", "contents": "A\\nA town."}\n')
     yield
     sys.modules.pop("code_of_a_file", None)
-    tool_named.cache_clear()
+    tools_named.cache_clear()
     _imported.cache_clear()
 
 

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any, get_type_hints
 
 from holdfast.adapters.trl_search import dataset_of, reward_functions
+from holdfast.agent import mcp
 from holdfast.agent.calling import begin
 from holdfast.agent.observations import format_hits
 from holdfast.agent.protocol import SearchProtocol, prompt_text
@@ -46,6 +47,12 @@ def search_environment(
     tools = protocol.by_name
     if hidden := [name for name in tools if name.startswith("_") or name in ("reset", "get_reward")]:
         raise ConfigError(f"TRL does not offer a tool of the name {hidden[0]!r} to the model; rename the function")
+
+    if served := [name for name in protocol.tools if name.startswith(mcp.PREFIX)]:
+        raise ConfigError(
+            f"TRL's own loop describes Python functions to the model, not the tools of {served[0]!r}. Train with "
+            "SearchRollouts(retriever, protocol), or name functions that ask the server"
+        )
 
     class Environment:
         """The tools of one rollout. TRL offers every public method to the model but `reset` and `get_reward`, which it

@@ -1,8 +1,8 @@
 """The tools that a model calls: what it is told of them, what a call does, and the functions of the user that answer.
 
-A tool is `search`, `read`, or the import path of a function, `module:function`, whose annotations and docstring are its
-description. It runs in a thread, and whatever it does costs the rollout one turn: of an exception, of a result that is
-no text, and of one that does not come in time the model is told.
+A tool is `search`, `read`, the import path of a function, `module:function`, whose annotations and docstring are its
+description, or one of an MCP server (`agent/mcp.py`). It runs in a thread, and whatever it does costs the rollout one
+turn: of an exception, of a result that is no text, and of one that does not come in time the model is told.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -20,6 +21,7 @@ from functools import cache
 from threading import Thread, Timer
 from typing import Any
 
+from holdfast.agent import mcp
 from holdfast.agent.schema import allows, kind_of
 from holdfast.agent.trajectory import Action, Call, Invalid, Read, Search, ToolResult
 from holdfast.base.errors import ConfigError
@@ -50,7 +52,7 @@ class Tool:
     act: Callable[[dict[str, Any]], Action]
     """What a call with these arguments does."""
     function: Callable[..., Any] | None = None
-    """The user's own function, if it is one."""
+    """The user's own function, or one that asks an MCP server."""
 
     @property
     def description(self) -> str:
@@ -122,14 +124,15 @@ TOOLS = {tool.name: tool for tool in (SEARCH, READ)}
 def problem_of(tools: Sequence[str]) -> str | None:
     """Why an agent cannot have these tools, as far as their names show."""
     shown = as_toml(tools)
-    if unknown := [name for name in tools if name not in TOOLS and not is_import_path(name)]:
+    own = [name for name in tools if not name.startswith(mcp.PREFIX)]
+    if unknown := [name for name in own if name not in TOOLS and not is_import_path(name)]:
         return (
-            f"tools = {shown}, but there is no tool {unknown[0]!r}; there are {' and '.join(TOOLS)}, and functions of "
-            "your own by import path, such as my_tools:calculator"
+            f"tools = {shown}, but there is no tool {unknown[0]!r}; there are {' and '.join(TOOLS)}, functions of "
+            "your own by import path, such as my_tools:calculator, and MCP servers, such as mcp:python my_server.py"
         )
     if not tools:
         return "tools = [], so the agent has none; name one, or set protocol.preset = 'r1'"
-    names = [name.rpartition(":")[2] for name in tools]
+    names = [name.rpartition(":")[2] for name in own]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         return f"tools = {shown} has two tools of one name, {twice[0]}, which a call cannot tell apart; leave one out"
     if "read" in tools and "search" not in tools:
@@ -137,15 +140,42 @@ def problem_of(tools: Sequence[str]) -> str | None:
     return None
 
 
-@cache
-def tool_named(name: str) -> Tool:
-    """The tool of a name in `TOOLS`, or of the function at an import path, which is imported.
+def tools_by_name(names: Iterable[str]) -> dict[str, Tool]:
+    """The tools of these names, by the names that the model calls. Raises `ConfigError` as `tools_named` does, and for
+    two of one name."""
+    tools: dict[str, Tool] = {}
+    for name in names:
+        for tool in tools_named(name):
+            if tool.name in tools:
+                raise ConfigError(
+                    f"{name!r} has a tool of the name {tool.name!r}, as another of protocol.tools has; a call cannot "
+                    "tell them apart. Leave one out"
+                )
+            tools[tool.name] = tool
+    return tools
 
-    Raises `ConfigError` for a module that cannot be imported, and for a function that says too little of itself to be
+
+@cache
+def tools_named(name: str) -> tuple[Tool, ...]:
+    """The tool of a name in `TOOLS`, that of the function at an import path, which is imported, or all tools of an MCP
+    server, which is started.
+
+    Raises `ConfigError` for what cannot be imported or reached, and for a function that says too little of itself to be
     called by a model. The sentence names file and line.
     """
     if name in TOOLS:
-        return TOOLS[name]
+        return (TOOLS[name],)
+    if not name.startswith(mcp.PREFIX):
+        return (_own_tool(name),)
+    server = mcp.server_of(name)
+    tools = [_function_tool(schema, server.function(schema["function"]["name"])) for schema in server.schemas]
+    if unfit := [tool.name for tool in tools if not re.fullmatch(r"[\w.-]+", tool.name)]:
+        raise ConfigError(f"{name!r} has a tool of the name {unfit[0]!r}; names have letters, digits, _, - and .")
+    return tuple(tools)
+
+
+def _own_tool(name: str) -> Tool:
+    """The function at an import path."""
     function = import_named(name)
     if not inspect.isfunction(function):
         raise ConfigError(
@@ -168,17 +198,22 @@ def tool_named(name: str) -> Tool:
             f"{where} does not say enough for a model to call it ({_first_line(error)}). Give each parameter an "
             "annotation, and the function a docstring with a line for each parameter under `Args:`"
         ) from error
-    short = name.rpartition(":")[2]
-    schema["function"]["name"] = short
+    schema["function"]["name"] = name.rpartition(":")[2]
+    return _function_tool(schema, function)
+
+
+def _function_tool(schema: dict[str, Any], function: Callable[..., Any]) -> Tool:
+    """A tool whose calls a function answers."""
+    name = schema["function"]["name"]
 
     def act(arguments: dict[str, Any]) -> Action:
         try:
             written = json.dumps(bounded(arguments), ensure_ascii=False, allow_nan=False)
         except ValueError as error:
-            return Invalid(f"{short}: {error}")
-        return Call(short, written.encode("utf-8", "replace").decode("utf-8"))
+            return Invalid(f"{name}: {error}")
+        return Call(name, written.encode("utf-8", "replace").decode("utf-8"))
 
-    return Tool(short, schema, act, function)
+    return Tool(name, schema, act, function)
 
 
 def _first_line(error: BaseException) -> str:

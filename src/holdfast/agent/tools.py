@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from holdfast.agent.call_syntax import Found, after_blanks
-from holdfast.agent.calling import SEARCH, Tool, problem_of, tool_named
+from holdfast.agent.calling import SEARCH, Tool, problem_of, tools_by_name
 from holdfast.agent.observations import Observation, fit, format_hits
 from holdfast.agent.protocol import (
     CLEAN,
@@ -66,7 +66,7 @@ class ToolProtocol(SearchProtocol):
     """
 
     tools: tuple[str, ...] = ("search",)
-    """See `agent/calling.py`: `search`, `read`, and import paths of functions."""
+    """See `agent/calling.py`: `search`, `read`, import paths of functions, and MCP servers."""
     tool_timeout: float = 30.0
     """Seconds that a call of a function may take."""
 
@@ -82,8 +82,8 @@ class ToolProtocol(SearchProtocol):
 
     @property
     def by_name(self) -> dict[str, Tool]:
-        """The tools by the names that the model calls. Raises `ConfigError` as `tool_named` does."""
-        return {tool.name: tool for tool in map(tool_named, self.tools)}
+        """See `tools_by_name`."""
+        return tools_by_name(self.tools)
 
     @property
     def searches(self) -> bool:

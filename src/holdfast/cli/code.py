@@ -28,11 +28,15 @@ _OF_MODEL = "Python files of the model"
 
 def announce(config: Config) -> None:
     """Print a line for each piece of code that a recipe names, before any of it runs."""
+    from holdfast.agent import mcp
     from holdfast.recipe.code import OF_MODEL, code_of
 
     for setting, named in code_of(config).items():
         for name in named:
-            what = f"{_OF_MODEL} {name}, if it has any" if setting == OF_MODEL else place_of(name)
+            if setting == OF_MODEL:
+                what = f"{_OF_MODEL} {name}, if it has any"
+            else:
+                what = name if name.startswith(mcp.PREFIX) else place_of(name)
             err().print(f"this recipe runs code: {what} ({setting})", soft_wrap=True)
 
 

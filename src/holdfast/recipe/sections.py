@@ -135,10 +135,11 @@ class Protocol(Section):
     calls as the model's chat template writes them (docs/reference/tools.md)."""
     tools: tuple[str, ...] | None = Field(None, strict=False)
     """With `tools`, the tools of the model: `search`; `read`, which returns a passage that was found, whole, by its id;
-    and functions of your own by import path, such as `my_tools:calculator` (docs/guide/own-tools.md). Unset: `search`
-    alone."""
+    functions of your own by import path, such as `my_tools:calculator`; and MCP servers, such as `mcp:uvx their-server`
+    (docs/guide/own-tools.md). Unset: `search` alone."""
     tool_timeout: float = Field(30.0, gt=0)
-    """Seconds that a call of a function of your own may take. The model is then told that it took too long."""
+    """Seconds that a call of a function of your own, or of an MCP server, may take. The model is then told that it took
+    too long."""
     prompt: str | None = None
     """Prompt that contains `{question}`. Unset: the preset's."""
     max_turns: int = Field(4, ge=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.agent.calling import tool_named
+from holdfast.agent.calling import tools_named
 from holdfast.agent.rewards import part
 from holdfast.base.errors import ConfigError, raise_all
 from holdfast.recipe.config import Config, inert_penalty
@@ -52,7 +52,7 @@ def code_errors(config: Config) -> Iterator[str]:
         yield str(error)
     for setting, load, paths in (
         ("reward.custom", part, config.reward.custom),
-        ("protocol.tools", tool_named, config.protocol.tools or ()),
+        ("protocol.tools", tools_named, config.protocol.tools or ()),
     ):
         for path in paths:
             try:

@@ -23,7 +23,7 @@ from holdfast.adapters.trl_environment import (
     search_environment,
     tool_dataset,
 )
-from holdfast.agent.calling import tool_named
+from holdfast.agent.calling import tools_named
 from holdfast.agent.tools import NATIVE
 from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status
 from holdfast.base.errors import ConfigError, RetrievalError
@@ -119,7 +119,7 @@ def repeated(text: str, times: int = 2) -> str:
 def test_functions_are_tools_of_an_environment_without_search() -> None:
     path = f"{__name__}:repeated"
     environment = search_environment(None, WORDS, replace(SMALL, tools=(path,)))()
-    assert get_json_schema(environment.repeated) == tool_named(path).schema and not hasattr(environment, "search")
+    assert get_json_schema(environment.repeated) == tools_named(path)[0].schema and not hasattr(environment, "search")
     results = [environment.repeated(text="<a> "), environment.repeated(text="x", times=0)]
     with pytest.raises(TypeError, match="repeated takes"):
         environment.repeated(text="x", times="3")
