@@ -121,7 +121,7 @@ def rows(first: int, last: int, *, failing: bool = True) -> str:
             {
                 "step": step,
                 "time": 1e9 + step,
-                "reward/mean": 0.0 if fails else 0.5,
+                "reward/mean": 0.0 if fails else 0.4 + 0.01 * step,
                 "retrieval/error_fraction": 0.9 if fails else 0.0,
                 "entropy/mean": 1.0,
             }

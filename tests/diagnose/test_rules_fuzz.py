@@ -255,7 +255,9 @@ def test_guard_and_watch_and_diagnose_name_the_same_step(case: int, make_log: Ma
             assert told.new == new
         assert heard.new == new and all(begun == step for _, begun in new)
         ever |= set(new)
-        assert {(finding.code, finding.certain) for finding in diagnose(part).findings} <= ever
+        assert {
+            (finding.code, finding.certain) for finding in diagnose(part).findings if not finding.by_verdict
+        } <= ever
 
 
 @pytest.mark.parametrize("seed", [*range(40), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(40, 150))])

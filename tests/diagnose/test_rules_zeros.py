@@ -31,7 +31,7 @@ def noted(log: Log) -> dict[str, str]:
 
 
 def found(log: Log) -> dict[str, int]:
-    return {finding.code: finding.certain for finding in diagnose(log).findings}
+    return {finding.code: finding.certain for finding in diagnose(log).findings if not finding.by_verdict}
 
 
 # ---- zeros that are normal

@@ -103,7 +103,7 @@ def findings(fresh: bool, watch: Callable[[Any, Any], None] = lambda log, diagno
             watch(log, diagnosis)
             half = diagnosis.course.half
             found[recording.name + (" (stock)" if stock else "")] = {
-                "findings": " ".join(f"{f.code}@{f.certain}" for f in diagnosis.findings),
+                "findings": " ".join(f"{f.code}@{f.certain}" for f in diagnosis.findings if not f.by_verdict),
                 "cannot tell": " ".join(c.code for c in diagnosis.cannot_tell),
                 "fall": [None, None] if half is None else [half.peak_step, half.step],
             }

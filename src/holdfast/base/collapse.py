@@ -78,6 +78,8 @@ FALLEN_ERRORS, FALLEN_LONG_ERRORS, DROPPED_ERRORS = 5.0, 4.0, 3.0
 TREND_ERRORS = 3.0
 """Standard errors by which the line through all rows shows a rise or a decline. Below half of that nothing suggests
 one."""
+LIKELY_ERRORS = 2.0
+"""Standard errors of a rise that is likely: too few to say that the reward rises, too many to call it flat."""
 FEWEST_FLAT = 30
 """Rows in which a reward should have risen."""
 VISIBLE_SHARE = 0.25
@@ -384,6 +386,17 @@ def _word(curve: Curve, change: float, error: float) -> Word:
         return "unclear"
     height = float(reward_range(curve.short.means.max(), curve.rewards.min()))
     return "flat" if TREND_ERRORS * error <= VISIBLE_SHARE * height or not height else "unclear"
+
+
+def is_flat(curve: Curve, went: Course) -> bool:
+    """Whether a reward that is not down has not risen in 30 rows or more: a rise is not even likely."""
+    if went.word == "flat":
+        return True
+    return (
+        went.word in ("unclear", "recovered")
+        and len(curve.rewards) >= FEWEST_FLAT
+        and went.change <= LIKELY_ERRORS * went.error
+    )
 
 
 def dropped(curve: Curve) -> Fall | None:

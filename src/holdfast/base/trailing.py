@@ -313,6 +313,25 @@ def break_in(values: Values, start: int, end: int) -> int:
     return start + 1 + int(apart.argmax())
 
 
+CLEAR_ERRORS = 3.0
+"""Standard errors between two levels, for a break between them."""
+
+
+def clear_break_in(values: Values, end: int) -> int:
+    """The row of the break between the first row and `end`, if its two levels differ by more than their noise; else 0.
+
+    >>> clear_break_in(np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.1]), 5), clear_break_in(np.array([0.0, 1.0, 0.0, 1.0]), 3)
+    (3, 0)
+    """
+    at, part = break_in(values, 0, end), values[: end + 1]
+    before, after = part[:at], part[at:]
+    if not len(before) or not len(after):
+        return 0
+    within = (float(before.var()) * len(before) + float(after.var()) * len(after)) / len(part)
+    error = math.sqrt(within * (1 / len(before) + 1 / len(after)))
+    return at if abs(float(before.mean() - after.mean())) > CLEAR_ERRORS * error else 0
+
+
 def first(condition: Truths) -> int | None:
     """Index of the first row where it is true."""
     return int(np.argmax(condition)) if condition.any() else None

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from holdfast.base.collapse import WINDOW, Course, Curve, course
 from holdfast.diagnose.batches import joined
-from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding, Word
+from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Log, has, reward_curve
 from holdfast.diagnose.outlook import outlook
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.remedies import NOTHING
 from holdfast.diagnose.rules.rule import KINDS, Hit, Rule, without_suppressed
-from holdfast.diagnose.verdict import FLAT, NOT_LEARNING, verdict_of, word_of
+from holdfast.diagnose.verdict import by_verdict, verdict_of, word_of
 from holdfast.hosts import HOSTS
 
 
@@ -30,7 +29,7 @@ def diagnose(log: Log) -> Diagnosis:
     went = Course() if curve is None else course(curve)
     hits = without_suppressed(hits_of(log, batches), RULES)
     word = word_of(batches, curve, went, hits)
-    reported = as_findings(log, hits, None if went.half is None else went.half.step, word=word)
+    reported = as_findings(log, hits, None if went.half is None else went.half.step, by_verdict(log, hits, went, word))
     facts = facts_of(log, curve, went)
     return Diagnosis(
         verdict=verdict_of(batches, curve, went, reported, facts, word=word),
@@ -49,20 +48,16 @@ def hits_of(log: Log, batches: Log) -> dict[str, Hit]:
 
 
 def as_findings(
-    log: Log, hits: Mapping[str, Hit], half_step: int | None = None, *, word: Word | None = None
+    log: Log, hits: Mapping[str, Hit], half_step: int | None = None, by_verdict: Sequence[str] = ()
 ) -> tuple[Finding, ...]:
-    """Findings and notes of the hits that remain, in the order of `causes_first`. Leads count to `half_step`.
-
-    Reasons why a run does not learn are findings if `word` says that it does not, and so is `RWD004`, which says it.
-    """
-    explained = word in NOT_LEARNING and any(hit.level == "reason" for hit in hits.values())
+    """Findings and notes of the hits that remain, in the order of `causes_first`. Leads count to `half_step`. The codes
+    of `by_verdict` are findings whatever their level, after those that are so anyway."""
     findings: list[Finding] = []
-    for code in _verdict_first(log, causes_first(log, hits), hits) if explained else causes_first(log, hits):
+    for code in [*(code for code in causes_first(log, hits) if code not in by_verdict), *by_verdict]:
         hit, rule = hits[code], RULES[code]
-        by_verdict = explained and (hit.level == "reason" or code == FLAT)
         before = [finding for finding in findings if finding.level == "finding"]
         chosen = hit.remedy or rule.remedy
-        if rule.remedy_in is not None and hit.remedy is not NOTHING:  # which has passed
+        if rule.remedy_in is not None and (hit.remedy is not NOTHING or code in by_verdict):  # which has passed
             chosen = rule.remedy_in(log, hit, before)
         findings.append(
             Finding(
@@ -74,20 +69,11 @@ def as_findings(
                 evidence=hit.evidence,
                 series=hit.series,
                 remedy=chosen.get(log.host, chosen["unknown"]),
-                level="finding" if by_verdict or hit.level == "finding" else "note",
-                by_verdict=by_verdict,
+                level="finding" if code in by_verdict or hit.level == "finding" else "note",
+                by_verdict=code in by_verdict,
             )
         )
     return tuple(findings)
-
-
-def _verdict_first(log: Log, codes: Sequence[str], hits: Mapping[str, Hit]) -> list[str]:
-    """The codes with `RWD004` before the reasons that have held since the log began: it says what they explain. What
-    began later may be the cause, and comes before it."""
-    rows = _rows_of(log)
-    begun = {code for code in codes if hits[code].level == "reason" and _row(rows, hits[code].onset) < CLOSE_ROWS}
-    rest = [code for code in codes if code not in begun and code != FLAT]
-    return [*rest, *(code for code in (FLAT,) if code in hits), *(code for code in codes if code in begun)]
 
 
 CLOSE_ROWS = 5
@@ -109,17 +95,10 @@ def causes_first(log: Log, hits: Mapping[str, Hit]) -> list[str]:
 
 def _is_caused_by(log: Log, hits: Mapping[str, Hit], code: str, other: str) -> bool:
     """Whether `other`, which shows later, is more of a cause than `code`, and shows soon enough."""
-    begun, later = (_row(_rows_of(log), hits[one].step) for one in (code, other))
+    rows = log.series["reward/mean"].steps if "reward/mean" in log.series else log.steps
+    begun, later = (np.searchsorted(rows, hits[one].step) for one in (code, other))
     kinds = [KINDS.index(hits[one].kind or RULES[one].kind) for one in (code, other)]
     return bool(kinds[1] < kinds[0] and later - begun <= CLOSE_ROWS)
-
-
-def _rows_of(log: Log) -> NDArray[np.int64]:
-    return log.series["reward/mean"].steps if "reward/mean" in log.series else log.steps
-
-
-def _row(rows: NDArray[np.int64], step: int) -> int:
-    return int(np.searchsorted(rows, step))
 
 
 def cannot_tell(log: Log) -> tuple[CannotTell, ...]:

@@ -42,7 +42,8 @@ TIME, RATE = "time/step_s", "lr"
 def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
     """Facts about the end of a run, and about its time; what cannot be said is left out. `batches` has one row for each
     rollout batch."""
-    found = {finding.code: finding.step for finding in findings if finding.level == "finding"}
+    findings = [finding for finding in findings if finding.level == "finding" and not finding.by_verdict]
+    found = {finding.code: finding.step for finding in findings}
     if not contrast_is_lost(batches, found.get("GRP001")):
         found.pop("GRP001", None)
     ends = {FELL: found.get("RWD001"), NO_CONTRAST: found.get("GRP001"), NO_RATE: rate_is_zero_since(batches)}
@@ -50,9 +51,8 @@ def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:
     if facts:
         facts |= shares_after(batches, int(min(facts.values())))
     for finding in findings:
-        if finding.code == "RWD001" and finding.level == "finding":
-            first = next(one.step for one in findings if one.level == "finding")
-            facts |= last_good(batches, good_step(finding.evidence, first))
+        if finding.code == "RWD001":
+            facts |= last_good(batches, good_step(finding.evidence, findings[0].step))
     return facts | entropy_floor(batches) | facts_of_seconds(batches)
 
 

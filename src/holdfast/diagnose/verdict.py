@@ -19,6 +19,7 @@ from holdfast.base.collapse import (
     WINDOW,
     Course,
     Curve,
+    is_flat,
     reward_range,
 )
 from holdfast.base.glossary import METRICS
@@ -26,7 +27,7 @@ from holdfast.diagnose.finding import Finding, Reason, Verdict, Word, span_of
 from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
-from holdfast.diagnose.rules.groups import CONTRAST, HARDER, MIXED, MIXED_NOW
+from holdfast.diagnose.rules.groups import CONTRAST, HARDER, MIXED, MIXED_NOW, PAID
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Hit
 from holdfast.diagnose.rules.truncation import TRUNCATED, is_earned_by_form
@@ -44,34 +45,65 @@ def word_of(batches: Log, curve: Curve | None, went: Course, hits: Mapping[str, 
         return "cannot tell"
     if (went.fall is not None and went.back_step is None) or curve.fallen[-1] or went.word == "declined":
         return "fell"
-    if went.word == "recovered" and not (_is_best_since(curve, went) and curve.rose[-1]):
-        return "fell"
-    if went.word in ("rose", "recovered") or (went.word == "dropped" and curve.rose[-1]):
+    found = {code: hit for code, hit in hits.items() if hit.level == "finding"}
+    if went.word == "rose" or (went.word == "dropped" and curve.rose[-1]) or _is_best_since(curve, went):
         return "flat" if is_earned_by_form(batches) else "learns"
-    if any(hit.level == "finding" and _leaves_nothing(code, hit) for code, hit in hits.items()):
+    if any(_leaves_nothing(code, hit) for code, hit in found.items()):
         return "broken"
-    if went.word == "flat":
-        return "flat"
-    suggested = went.change > SUGGESTED_ERRORS * went.error or went.word == "dropped"
-    return "cannot tell" if suggested or len(curve.rewards) < FEWEST_FLAT else "flat"
-
-
-SUGGESTED_ERRORS = 2.0
-"""Standard errors of a rise that is too likely to call the reward flat, and too unsure to say that it learns."""
+    if (
+        went.word == "recovered" and "GRP001" not in found
+    ):  # rewards that are nearly always 0 fall and come back by chance
+        return "fell"
+    return "flat" if is_flat(curve, went) else "cannot tell"
 
 
 def _is_best_since(curve: Curve, went: Course) -> bool:
-    """Whether the reward was highest after it came back: a dip on the way up."""
-    return went.back_step is not None and bool(curve.steps[curve.short.means.argmax()] >= went.back_step)
+    """Whether the reward rose over the run, and was highest after it came back: a dip on the way up."""
+    if went.back_step is None or not curve.rose[-1]:
+        return False
+    return bool(curve.steps[curve.short.means.argmax()] >= went.back_step)
 
 
 def _leaves_nothing(code: str, hit: Hit) -> bool:
-    return code in _NOTHING_LEARNED or (code == "GRP001" and hit.evidence.get(MIXED, 0.0) <= MIXED_NOW)
+    some = max(hit.evidence.get(name, 0.0) for name in (MIXED, PAID))
+    return code in _NOTHING_LEARNED or (code == "GRP001" and some <= MIXED_NOW)
 
 
 def _is_remainder(curve: Curve) -> bool:
     """Whether a trainer has normalised the rewards, and rounding is all that is left of them."""
     return bool(0 < np.abs(curve.rewards).max() < REMAINDER)
+
+
+CLOSE_ROWS = 5
+"""Rows at the start of a log in which what holds has held since it began."""
+
+
+def by_verdict(log: Log, hits: Mapping[str, Hit], went: Course, word: Word) -> tuple[str, ...]:
+    """The codes that are findings because of the verdict, in their order.
+
+    Of a reward that does not rise: the reasons, and `RWD004`, which says it. What began during the run may have caused
+    it and comes first. What has held since the log began comes last, and only where the reward is certainly flat: many
+    sound runs that are too short or noisy look like that. Of a reward that was down for long and came back: `RWD001`.
+    """
+    if word == "fell":
+        return ("RWD001",) if _was_long(log, went) and "RWD001" in hits and hits["RWD001"].level == "note" else ()
+    reasons = [code for code, hit in hits.items() if hit.level == "reason"] if word in NOT_LEARNING else []
+    begun = int(log.steps[min(CLOSE_ROWS, len(log.steps)) - 1]) if len(log.steps) else 0
+    later = [code for code in reasons if hits[code].onset > begun]
+    held = [code for code in reasons if code not in later and went.word != "unclear"]
+    return (*later, *(code for code in (FLAT,) if code in hits and (later or held)), *held)
+
+
+def _was_long(log: Log, went: Course) -> bool:
+    """Whether a reward that came back was down for longer than noise makes it, and for a tenth of the run."""
+    if went.fall is None or went.back_step is None:
+        return False
+    rows = int(np.searchsorted(log.steps, went.back_step) - np.searchsorted(log.steps, went.fall.step))
+    return rows >= max(ROWS_DOWN, DOWN_SHARE * len(log.steps))
+
+
+ROWS_DOWN, DOWN_SHARE = 40, 0.1
+"""Rows, four times those of the longer mean, and share of the run."""
 
 
 def verdict_of(
@@ -191,7 +223,7 @@ _EVIDENCE: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "the share of groups with equal rewards": tuple(CONTRAST),
     "the share of truncated rollouts": ((TRUNCATED,),),
     "the learning rate": (("lr",),),
-    "the KL to the reference, or the share of clipped tokens": (("kl/reference",), ("clip/fraction",)),
+    "the KL to the reference (or the share of clipped tokens)": (("kl/reference",), ("clip/fraction",)),
     "the norm of the gradient": (("grad/norm",),),
 }
 """What may say why a reward is flat -> sets of series of which one is enough."""

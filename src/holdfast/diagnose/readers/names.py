@@ -47,6 +47,9 @@ _CALLED: Mapping[str, tuple[str, ...]] = {
     "clip/fraction": ("clip_fraction", "clip_frac"),
     "rollout/length": ("completion_length", "response_length", "response_len", "completion_len"),
     "lr": ("learning_rate", "lr"),
+    "rollout/searches": ("tool_calls", "num_tool_calls", "searches"),
+    "eval/searches": ("eval_avg_tool_calls", "eval_tool_calls", "eval_searches"),
+    "eval/em": ("eval_em", "eval_exact_match"),
 }
 COMMON: Mapping[str, str] = {name: ours for ours, names in _CALLED.items() for name in names}
 """What people call a series in scripts of their own, as `common` writes it -> ours. The earlier of two names counts."""

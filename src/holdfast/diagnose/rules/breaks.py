@@ -23,10 +23,19 @@ from holdfast.base.trailing import (
     trailing_lowest,
     trailing_mean,
 )
-from holdfast.diagnose.rules.rule import Check, Rows, Signal, is_near_best, long_not_preferred
+from holdfast.diagnose.rules.rule import (
+    ROWS_TO_FORGET,
+    Check,
+    Rows,
+    Signal,
+    has_risen,
+    is_near_best,
+    long_not_preferred,
+)
 from holdfast.diagnose.rules.tools import EMPTY, FAILED_SEARCHES, MAX_EMPTY_FRACTION, MAX_FAILED_FRACTION
 
-REWARD, ENTROPY, LENGTH, CLIPPED, LOSS = "reward/mean", "entropy/mean", "rollout/length", "clip/fraction", "loss"
+REWARD, KL, ENTROPY, LENGTH = "reward/mean", "kl/reference", "entropy/mean", "rollout/length"
+CLIPPED, LOSS = "clip/fraction", "loss"
 
 USUAL_ROWS = 8
 """Rows before a break whose mean is the usual value."""
@@ -149,6 +158,19 @@ def most_times_first(values: Values) -> Values:
     return trailing_highest(np.maximum(times, 1 / times), BREAK_ROWS)
 
 
+LEAP_NATS = 1.0
+"""Nats per token that the policy is away from where it began after a few updates. Language models that learn stay below
+0.3 for their whole run."""
+
+
+def leaps_away(rows: Rows) -> Signal:
+    """The KL is far above that of the first row within the first rows, and stays there."""
+    (kl,) = rows.columns
+    far = (kl - kl[0] > LEAP_NATS) & (np.arange(len(kl)) > 0)
+    where = held(far, BREAK_ROWS) & (np.arange(len(kl)) < FIRST_ROWS + BREAK_ROWS - 1)
+    return Signal(where, lambda: {KL: kl}, lambda: {"first": np.full(len(kl), kl[0])}, normal=has_risen(rows) & ~far)
+
+
 BREAKS = (
     Check(
         series=(REWARD,),
@@ -162,6 +184,14 @@ BREAKS = (
         message="The policy broke within a few rows: the reward fell from {reward before:.3g} to {reward/mean:.3g}, "
         "while entropy went from {entropy before:.2g} to {entropy/mean:.2g} nats.",
         look_at=(REWARD, ENTROPY, CLIPPED),
+    ),
+    Check(
+        series=(KL,),
+        signal=leaps_away,
+        message="The first updates moved the policy far away: the KL to the reference is {kl/reference:.2g} nats per "
+        "token, after {first:.2g} in the first row.",
+        rows_normal=ROWS_TO_FORGET,
+        look_at=(KL, REWARD),
     ),
 )
 """The checks of STP001 that need neither displacement nor ratios."""

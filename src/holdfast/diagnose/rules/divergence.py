@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import Truths, Values, break_in, highest, lowest, trailing_mean
+from holdfast.base.trailing import Truths, Values, break_in, highest, lowest, margin, mean_at_first, trailing_mean
 from holdfast.diagnose.log import has
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling, has_risen
@@ -33,6 +33,10 @@ NEAR_BEST_SHARE = 0.1
 """How far below its best the reward still was then, as a share of its range."""
 RUNAWAY_NATS = 0.3
 """Nats per token. Below that the policy is still near its reference."""
+
+
+LONG_ROWS, DRIFT_ERRORS = 10, 4.0
+"""Rows in the means, and standard errors of their difference, of a drift that explains a reward that does not rise."""
 
 
 def stays_above(values: Values, level: float | Values) -> Truths:
@@ -67,6 +71,20 @@ def runs_away(rows: Rows) -> Signal:
     return Signal(stays_above(kl, level) & down, lambda: {KL: smooth, "then": then, REWARD: mean_reward}, normal=~down)
 
 
+def drifts(rows: Rows) -> Signal:
+    """The KL has risen far beyond its noise since the first rows, and the reward has not."""
+    (kl,) = rows.columns
+    smooth, first, risen = trailing_mean(kl, LONG_ROWS), mean_at_first(kl, LONG_ROWS), has_risen(rows)
+    further = (smooth - first > RUNAWAY_NATS) & (smooth - first > margin(kl, LONG_ROWS, DRIFT_ERRORS))
+    return Signal(
+        further & ~risen,
+        lambda: {KL: smooth},
+        lambda: {"first": first},
+        normal=risen | ~further,
+        began=lambda row: break_in(kl, 0, row),
+    )
+
+
 KLD001 = Rule(
     code="KLD001",
     title="policy far from its reference",
@@ -87,6 +105,15 @@ KLD001 = Rule(
             signal=runs_away,
             message="The KL to the reference grows while the reward falls: {kl/reference:.2g} nats per token, up "
             "from {then:.2g} when the reward was first near its best.",
+        ),
+        Check(
+            series=(KL,),
+            signal=drifts,
+            message="The policy drifts without learning: the KL to the reference is {kl/reference:.2g} nats per token, "
+            "up from {first:.2g} in the first rows, and the reward has not risen.",
+            min_rows=2 * LONG_ROWS,
+            look_at=(KL, REWARD),
+            level="reason",
         ),
     ),
     # These say why the policy leaves, and what to change.

@@ -13,6 +13,7 @@ from holdfast.base.collapse import FEWEST_FLAT, reward_range
 from holdfast.base.trailing import (
     Truths,
     Values,
+    clear_break_in,
     delayed,
     highest,
     last_where,
@@ -36,6 +37,7 @@ from holdfast.diagnose.rules.rule import (
     is_down,
     is_low,
     is_near_best,
+    is_solved,
     shows_no_rise,
 )
 from holdfast.diagnose.rules.truncation import MUCH_FRACTION, more_is_earned
@@ -43,6 +45,7 @@ from holdfast.diagnose.rules.truncation import MUCH_FRACTION, more_is_earned
 Rank = NDArray[np.int64]
 
 REWARD, MIXED = "reward/mean", "rollout/mixed_group_fraction"
+NORM = "grad/norm"
 ENTROPY, LENGTH, TRUNCATED = "entropy/mean", "rollout/length", "rollout/truncated_fraction"
 ANSWERED = "rollout/answered_fraction"
 
@@ -62,6 +65,15 @@ the end of learning were mixed before."""
 FEW_ROLLOUTS_STEPS = 19
 """Steps that a log of TRL has to span. A row may be one group of four: if a twentieth of the rollouts is correct, five
 such rows have no contrast in one run of three, and twenty in one of sixty."""
+
+PAID = "share of rows with a reward"
+ROOM_SHARE = 0.25
+"""Share of the highest possible reward that is left to gain, if much is."""
+HALF = 0.5
+"""Share of the groups with different rewards below which most rollouts teach nothing."""
+BY_PROMPT = (
+    " The mean reward does vary, so it depends on the prompt alone, or each question is always answered or never."
+)
 
 LONG_ROWS = 20
 """Rows that show how few groups have different rewards, or that none has any longer. A row may be one group."""
@@ -117,7 +129,11 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
     else:
         never = np.full(len(never), never[-1])
     evidence = dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: reward}
-    return Signal(never, lambda: evidence, lambda: {"equal": 1 - smooth}, smooth > MIXED_EVER, from_start)
+    differs = highest(np.nan_to_num(reward, nan=-np.inf)) > lowest(np.nan_to_num(reward, nan=np.inf))
+    alone = np.where(differs, BY_PROMPT, "")
+    return Signal(
+        never, lambda: evidence, lambda: {"equal": 1 - smooth, "alone": alone}, smooth > MIXED_EVER, from_start
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +304,54 @@ def seldom_differ(rows: Rows, *, teaches: bool) -> Signal:
     )
 
 
+def equal_in_most(rows: Rows) -> Signal:
+    """In half of the groups or more all rollouts have the same reward by now. The reward has not risen, and is no share
+    that leaves little to gain."""
+    share = CONTRAST[rows.names](*rows.columns)
+    smooth = trailing_mean(share, LONG_ROWS)
+    risen = has_risen(rows)
+    top = np.where(highest(level := rows.latest(REWARD, partial(trailing_mean, window=LONG_ROWS))) > 1, np.inf, 1.0)
+    risen |= (level > (1 - ROOM_SHARE) * top) & rows.where(REWARD, lambda reward: lowest(reward) >= 0)
+    where = (smooth <= HALF) & ~risen & (np.arange(len(share)) >= FEWEST_FLAT - 1)
+    return Signal(
+        where,
+        lambda: dict(zip(rows.names, rows.columns, strict=True)) | {REWARD: rows.latest(REWARD)},
+        lambda: {"equal": 1 - smooth},
+        normal=risen | (smooth > HALF),
+        began=lambda row: clear_break_in(share, row),
+    )
+
+
+def stands_still(rows: Rows, *, zero: bool, measured: bool) -> Signal:
+    """The mean reward is the same in every row, so rewards are equal. With `zero`, only where it is 0; without it, only
+    elsewhere, and not where it is as high as it can be. With `measured`, only where the gradient is exactly 0, which
+    proves it; without it, only where no gradient is logged."""
+    (reward,) = rows.columns
+    same = (np.cumsum(reward != reward[0]) == 0) & (not rows.log.series[REWARD].rounded) & ~is_cut_off(rows)
+    known = np.cumsum(~rows.is_zero(NORM)) == 0 if measured else np.isnan(rows.latest(NORM))
+    enough = np.arange(len(reward)) >= (ROWS if measured else LONG_ROWS) - 1
+    return Signal(
+        same & known & enough & ((reward == 0) == zero) & ~is_solved(rows),
+        lambda: {REWARD: reward, NORM: rows.latest(NORM)},
+        normal=~same,
+        began=from_start,
+    )
+
+
+def is_seldom_paid(rows: Rows) -> Signal:
+    """The mean reward is exactly 0 in most rows, so every rollout of those has reward 0; it has not risen."""
+    (reward,) = rows.columns
+    paid, row = np.cumsum(reward != 0) / (np.arange(len(reward)) + 1), np.arange(len(reward))
+    where = (paid <= MIXED_EVER) & (lowest(reward) >= 0) & (highest(reward) > 0) & (row >= FEWEST_FLAT - 1)
+    return Signal(
+        where & shows_no_rise(rows) & ~falling(rows),
+        lambda: {REWARD: trailing_mean(reward, LONG_ROWS), PAID: paid},
+        lambda: {"unpaid": 1 - paid},
+        normal=paid > MIXED_EVER,
+        began=from_start,
+    )
+
+
 EASIER = advise(
     "Use easier questions, a [denser reward] or a [better policy] to start from, and leave out questions that no "
     "rollout answers. A larger [group size] finds rare successes. Check what the reward returns."
@@ -331,6 +395,46 @@ LATE_CHECKS = (
 )
 """Contrast that is lost late, or that was rare from the start."""
 
+REWARD_CHECKS = (
+    *(
+        Check(
+            series=(REWARD,),
+            signal=partial(stands_still, zero=zero, measured=measured),
+            message=(
+                "Every rollout has had reward 0 since the log began"
+                if zero
+                else "The mean reward has been exactly {reward/mean:.3g} since the log began"
+            )
+            + (", and the gradient is exactly 0." if measured else "."),
+            better=tuple(CONTRAST),
+            remedy=CHECK_REWARD,
+            level="finding" if measured else "reason",
+        )
+        for zero in (True, False)
+        for measured in (True, False)
+    ),
+    Check(
+        series=(REWARD,),
+        signal=is_seldom_paid,
+        message="In {unpaid:.0%} of the rows every rollout has had reward 0, so few rollouts teach anything, and the "
+        "reward has not risen since the log began.",
+        better=tuple(CONTRAST),
+        remedy=EASIER,
+    ),
+    *(
+        Check(
+            series=names,
+            signal=equal_in_most,
+            message="In {equal:.0%} of the groups all rollouts have the same reward, so these teach nothing.",
+            better=tuple(CONTRAST)[:rank],
+            look_at=(*names, REWARD),
+            level="reason",
+        )
+        for rank, names in enumerate(CONTRAST)
+    ),
+)
+"""What the mean reward alone shows; and a lack of contrast that is no fault, but explains a reward that stays flat."""
+
 
 GRP001 = Rule(
     code="GRP001",
@@ -355,7 +459,8 @@ GRP001 = Rule(
                 message=(
                     "Every rollout has had reward 0 since the log began."
                     if zero
-                    else "In {equal:.0%} of the groups all rollouts have the same reward, so their advantages are 0."
+                    else "In {equal:.0%} of the groups all rollouts have the same reward, so their advantages are "
+                    "0.{alone}"
                 )
                 + ("" if sure else " A longer log would show whether this is chance."),
                 better=tuple(CONTRAST)[:rank],
@@ -367,6 +472,7 @@ GRP001 = Rule(
             for zero in (True, False)
         ),
         *LATE_CHECKS,
+        *REWARD_CHECKS,
     ),
     remedy_in=for_contrast,
     kind="logged cause",

@@ -7,18 +7,18 @@ import re
 
 import numpy as np
 
-from holdfast.base.collapse import TREND_ERRORS, WINDOW, course
-from holdfast.base.trailing import Values, held, rows_since, trailing_mean
+from holdfast.base.collapse import FEWEST_FLAT, TREND_ERRORS, WINDOW, course, is_flat
+from holdfast.base.trailing import Values, held, highest, rows_since, trailing_mean
 from holdfast.diagnose.log import finite, reward_curve
 from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules.groups import CHECK_REWARD, LONG_ROWS
 from holdfast.diagnose.rules.hacking import functions_of, has_functions
 from holdfast.diagnose.rules.penalty import policy_moved
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start, is_solved
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start, has_risen
 from holdfast.diagnose.rules.zeros import kl_grows
 
-RATE, REWARD, CLIPPED = "lr", "reward/mean", "clip/fraction"
+RATE, REWARD, CLIPPED, KL = "lr", "reward/mean", "clip/fraction", "kl/reference"
 
 ZERO_ROWS = 5
 """Consecutive rows. A warm-up begins with a row at 0, and a schedule ends with one."""
@@ -51,6 +51,39 @@ def is_zero(rows: Rows) -> Signal | None:
     )
 
 
+FEWEST_UPDATES = FEWEST_FLAT
+STILL_NATS = 1e-4
+"""Nats per token. Language models that learn leave their reference by 0.0005 and more."""
+
+
+def changes_nothing(rows: Rows) -> Signal:
+    """After 30 updates the policy still equals its reference, nothing is clipped, and the reward has not risen."""
+    (kl,) = rows.columns
+    second_half = trailing_half_mean(kl)
+    clipped = rows.latest(CLIPPED, highest)
+    moved = (clipped > 0) | (policy_moved(rows) == 1) | has_risen(rows)
+    still = (np.abs(second_half) < STILL_NATS) & ~moved
+    rate = rows.latest(RATE, highest)
+    told = np.where(np.isnan(rate), "", [f" (learning rate at most {value:.2g})" for value in rate.tolist()])
+    return Signal(
+        still & (np.arange(len(kl)) >= FEWEST_UPDATES - 1),
+        lambda: {KL: second_half, RATE: rate},
+        lambda: {"rate": told},
+        normal=~still,
+        began=from_start,
+    )
+
+
+def trailing_half_mean(values: Values) -> Values:
+    """[N]: the mean of the last half of the values so far.
+
+    >>> trailing_half_mean(np.array([4.0, 2.0, 1.0, 3.0])).tolist()
+    [4.0, 2.0, 1.5, 2.0]
+    """
+    sums, count = np.concatenate([[0.0], np.cumsum(values)]), np.arange(1, len(values) + 1)
+    return np.asarray((sums[count] - sums[count // 2]) / (count - count // 2))
+
+
 LRN001 = Rule(
     code="LRN001",
     title="learning rate is 0",
@@ -61,6 +94,18 @@ LRN001 = Rule(
             series=(RATE,),
             signal=is_zero,
             message="The learning rate has been 0 {since}, so the weights do not change.",
+        ),
+        Check(
+            series=(KL,),
+            signal=changes_nothing,
+            message="The updates change next to nothing{rate}: the KL to the reference is still {kl/reference:.2g} "
+            "nats per token, and no token was clipped.",
+            remedy=advise(
+                "Raise the [learning rate] five times or more. If the KL stays at 0, check that it is measured, and "
+                "that the trained weights are those that sample."
+            ),
+            look_at=(KL, REWARD),
+            level="reason",
         ),
     ),
     meaning="The learning rate is 0 for five rows or more while training goes on.",
@@ -76,11 +121,10 @@ LRN001 = Rule(
 
 
 def never_rose(rows: Rows) -> Signal | None:
-    """So far the reward is flat (`holdfast.base.collapse.course`), and not near 1. The newest row decides."""
+    """So far the reward is flat (`holdfast.base.collapse.is_flat`). The newest row decides."""
     curve = reward_curve(rows.log, REWARD)
     assert curve is not None
-    constant = curve.rewards.min() == curve.rewards.max()  # which GRP001 explains
-    if (went := course(curve)).word != "flat" or constant or is_solved(rows)[-1]:
+    if not is_flat(curve, went := course(curve)):
         return None
     count = len(rows.steps)
 

@@ -13,7 +13,7 @@ from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import REWARDS, Log, has, reward_curve
 from holdfast.diagnose.rules.groups import may_be_broken, same_text
 from holdfast.diagnose.rules.hacking import functions_of, may_lose
-from holdfast.diagnose.rules.remedies import Remedy, advise
+from holdfast.diagnose.rules.remedies import NOTHING, Remedy, advise
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal
 
 ANSWERED, EM, REWARD = "rollout/answered_fraction", "reward/em", "reward/mean"
@@ -92,6 +92,10 @@ def is_paid_for_silence(rows: Rows) -> Signal:
 
 GO_BACK = advise("Go back to a checkpoint from step {step} or before, and lower the [learning rate].")
 GO_BACK_AFTER = advise("Go back to a checkpoint from step {step} or before, and do what {code} advises.")
+CAME_BACK = advise(
+    "It came back by itself. Lower the [learning rate] so that it does not fall again, and keep the checkpoint from "
+    "before it fell."
+)
 COMPARE = advise(
     "Compare the questions, the reward function and the tools before and after this step: what changes at once is "
     "seldom the policy. Read some [rollouts] of both. If none of them changed, go back to a checkpoint from step "
@@ -119,6 +123,8 @@ def good_step(evidence: Mapping[str, float], first_finding: int | None) -> float
 
 def go_back(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
     """Where to go back to, and what to change: what the first finding says."""
+    if hit.remedy is NOTHING:
+        return CAME_BACK
     step, code, remedy = good_step(hit.evidence, before[0].step if before else None), "", hit.remedy or GO_BACK
     if before:
         code, remedy = before[0].code, GO_BACK_AFTER

@@ -24,11 +24,15 @@ from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
 CALLS, TURNS, FAILED, REWARD = "rollout/searches", "rollout/turns", "rollout/failed_call_fraction", "reward/mean"
-LENGTH = "rollout/length"
+LENGTH, EVALUATED = "rollout/length", "eval/searches"
 
 ROWS, LONG_ROWS, USUAL_ROWS = 5, 20, 10
 """Rows in the two means that count as now, and in the mean that counts as an established use. A row of four rollouts
 may have no call by chance, so with few calls only the longer mean can tell."""
+LEAST_CALLS = 0.01
+"""Calls per rollout below which a tool is as good as never called."""
+USED_EVALUATIONS = 3
+"""Evaluations that establish a use."""
 USED_CALLS = 0.3
 """Calls per rollout in ten rows from which on an agent uses its tool."""
 LEFT_SHARE = 0.1
@@ -65,7 +69,7 @@ GONE_SHARE, GONE_ERRORS = 0.3, 3.0
 
 def takes_turns(log: Log) -> bool:
     """Whether rollouts of the run call tools or take turns, as far as the log shows."""
-    return log.host == "holdfast" or has(log, CALLS) or has(log, TURNS)
+    return log.host == "holdfast" or any(has(log, name) for name in (CALLS, TURNS, EVALUATED))
 
 
 def stops(rows: Rows, *, pays: bool) -> Signal | None:
@@ -143,6 +147,24 @@ def results_are_missing(rows: Rows) -> Signal:
     )
 
 
+def is_never_called(rows: Rows) -> Signal:
+    """Hardly any rollout has called the tool since the log began."""
+    (calls,) = rows.columns
+    mean = trailing_mean(calls, LONG_ROWS)
+    never = highest(mean) < LEAST_CALLS
+    enough = np.arange(len(calls)) >= LONG_ROWS - 1
+    return Signal(never & enough, lambda: {CALLS: mean}, normal=~never, began=from_start)
+
+
+def stops_in_evaluations(rows: Rows) -> Signal:
+    """A tenth of the fewest calls in the evaluations before. Each is a mean of many rollouts, so a few are enough."""
+    (calls,) = rows.columns
+    before = delayed(lowest(calls), 1)
+    few = (calls <= LEFT_SHARE * before) & (before >= USED_CALLS)
+    back = calls >= 3 * LEFT_SHARE * highest(calls)
+    return Signal(few, lambda: {EVALUATED: calls}, lambda: {"before": before}, normal=back)
+
+
 def _logits(share: Values) -> Values:
     """Log-odds of a share."""
     share = np.clip(share, LEAST_SHARE, 1 - LEAST_SHARE)
@@ -173,31 +195,51 @@ TOL001 = Rule(
     title="agent stops calling its tool",
     needs=((CALLS,), (TURNS,)),
     applies=takes_turns,
-    checks=tuple(
+    checks=(
+        *(
+            Check(
+                series=(name,),
+                signal=partial(stops, pays=pays),
+                message=message + (" The reward has risen meanwhile." if pays else ""),
+                min_rows=USUAL_ROWS,
+                look_at=(name, REWARD),
+                better=better,
+                level="note" if pays else "finding",
+            )
+            for pays in (False, True)
+            for name, message, better in (
+                (
+                    CALLS,
+                    "The agent has stopped calling its tool: {rollout/searches:.2g} calls per rollout, down from "
+                    "{before:.2g} at step {then}.",
+                    (),
+                ),
+                (
+                    TURNS,
+                    "Rollouts end at once, so the agent has stopped calling its tool: {rollout/turns:.2g} turns, down "
+                    "from {before:.2g} at step {then}.",
+                    ((CALLS,),),
+                ),
+            )
+        ),
         Check(
-            series=(name,),
-            signal=partial(stops, pays=pays),
-            message=message + (" The reward has risen meanwhile." if pays else ""),
-            min_rows=USUAL_ROWS,
-            look_at=(name, REWARD),
-            better=better,
-            level="note" if pays else "finding",
-        )
-        for pays in (False, True)
-        for name, message, better in (
-            (
-                CALLS,
-                "The agent has stopped calling its tool: {rollout/searches:.2g} calls per rollout, down from "
-                "{before:.2g} at step {then}.",
-                (),
+            series=(EVALUATED,),
+            signal=stops_in_evaluations,
+            message="The agent has stopped calling its tool: {eval/searches:.2g} calls per question in the evaluation, "
+            "down from {before:.2g} or more.",
+            min_rows=USED_EVALUATIONS + 1,
+        ),
+        Check(
+            series=(CALLS,),
+            signal=is_never_called,
+            message="The agent hardly ever calls its tool: {rollout/searches:.2g} calls per rollout, as since the log "
+            "began.",
+            remedy=advise(
+                "Read some [rollouts]. If the prompt describes the tool in the form that the parser reads, start from "
+                "a [better policy], or show a call in the prompt. If answers do not need the tool, look elsewhere."
             ),
-            (
-                TURNS,
-                "Rollouts end at once, so the agent has stopped calling its tool: {rollout/turns:.2g} turns, down from "
-                "{before:.2g} at step {then}.",
-                ((CALLS,),),
-            ),
-        )
+            level="reason",
+        ),
     ),
     # A tool that fails is left alone for a reason, and a policy that breaks does not write calls.
     suppressed_by=("RET001", "RET002", "TOL002", "STP001"),

@@ -100,7 +100,7 @@ def all_are_truncated(rows: Rows, *, at_first: bool) -> Signal:
 def many_are_truncated(rows: Rows) -> Signal:
     """Half or more are truncated since the first row."""
     (share,) = rows.columns
-    return Signal(np.cumsum(share < MUCH_FRACTION) == 0, lambda: {TRUNCATED: share})
+    return Signal(np.cumsum(share < MUCH_FRACTION) == 0, lambda: {TRUNCATED: share}, normal=share < MUCH_FRACTION)
 
 
 def truncation_limits_reward(rows: Rows) -> Signal:
@@ -242,7 +242,8 @@ TRN001 = Rule(
             signal=many_are_truncated,
             message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. If they make sense, "
             "they lose their reward because they were cut off, not because they are incorrect.",
-            level="note",
+            rows_normal=REWARD_ROWS,
+            level="reason",
         ),
         Check(
             series=(ADVANTAGE, LENGTH),
@@ -261,7 +262,7 @@ TRN001 = Rule(
                 message="More rollouts run out of turns or tokens: {rollout/truncated_fraction:.0%}, up from "
                 "{before:.0%} at step {then}." + ("" if costs else " The reward has not dropped so far."),
                 min_rows=TRUNCATED_ROWS,
-                level="finding" if costs else "note",
+                level="finding" if costs else "reason",
             )
             for costs in (True, False)
         ),
