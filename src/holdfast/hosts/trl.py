@@ -344,7 +344,12 @@ TRL = Host(
         Name("rollout_correction/kl", "sampler/logprob_gap"),
         Name("rollout_correction/is_weight_mean", "sampler/importance_ratio"),
     ),
-    older={"completion_length": "completions/mean_length", "clip_ratio": "clip_ratio/region_mean"},
+    older={
+        "completion_length": "completions/mean_length",
+        "clip_ratio": "clip_ratio/region_mean",
+        # as tables that people write leave out what stands before a name
+        **{name: f"completions/{name}" for name in ("mean_length", "min_length", "max_length", "clipped_ratio")},
+    },
     left_alone={
         "loss": "the whole loss: with KL, entropy bonus and penalty",
         "rewards/<function>/mean": "a function called `em` or `f1` need not measure that",

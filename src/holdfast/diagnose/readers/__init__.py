@@ -17,12 +17,14 @@ from holdfast.base.files import is_pipe
 from holdfast.base.opening import BLOCK, left_out, piped, spooled
 from holdfast.diagnose.log import REWARDS, Log, Series, finite
 from holdfast.diagnose.readers.columns import series_of
-from holdfast.diagnose.readers.find import READABLE, find_logs
+from holdfast.diagnose.readers.find import READABLE, STORES, find_logs
 from holdfast.diagnose.readers.names import (
     COMMON,
+    COMPLEMENTS,
     ambiguous_names,
     by_common_names,
     by_version,
+    common,
     is_share,
     like_a_reward,
     mean_alone,
@@ -31,13 +33,16 @@ from holdfast.diagnose.readers.names import (
 from holdfast.diagnose.readers.reader import LogFile, Raw
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS
 from holdfast.diagnose.readers.same_run import deduplicate_runs, joined_parts, with_unique_names
+from holdfast.diagnose.readers.seen import what_was_seen
 from holdfast.diagnose.readers.services import is_address, read_service
 from holdfast.diagnose.readers.spelling import spelled
 from holdfast.diagnose.readers.text import Tally, clean, listed
+from holdfast.diagnose.readers.understood import not_understood
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import CHANGES, Name
 
 _logger = logging.getLogger("holdfast")
+_SEE = "docs/reference/logs.md lists what can be read"
 
 
 def read_log(path: str | Path) -> Log:
@@ -134,7 +139,8 @@ def _named(
         result[name] = Name(name, ours)
     kept = [name for name in _untold(host, result) if result[name].ours == clean(name) and name not in doubtful]
     found = by_common_names(kept, (target.ours for target in result.values()))
-    return {name: Name(name, found[name]) if name in found else target for name, target in result.items()}
+    named = {name: Name(name, of, "1 − x" if common(name) in COMPLEMENTS else "x") for name, of in found.items()}
+    return {name: named.get(name, target) for name, target in result.items()}
 
 
 def _untold(host: str, names: Iterable[str]) -> list[str]:
@@ -178,6 +184,11 @@ def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
             notes.append(f"{target.ours} goes up to {np.nanmax(values):g}, so its values were divided by 100.")
             values = values / 100
         result[target.ours] = replace(series[name], values=values)
+    if said := not_understood(raw.host, targets):
+        notes.append(said)
+    if "entropy/mean" in result and _is_no_measurement(result["entropy/mean"]):
+        del result["entropy/mean"]
+        notes.append("The entropy is exactly 0 in every row, so it was not measured.")
     return Log(
         format=raw.format,
         host=raw.host,
@@ -187,6 +198,11 @@ def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
         settings=raw.settings,
         notes=(*of_file.notes(), *(of_run.notes() if of_run is not of_file else ()), *notes),
     )
+
+
+def _is_no_measurement(entropy: Series) -> bool:
+    """Whether an entropy is 0 to the last digit in all rows. The sharpest policy has a little."""
+    return not entropy.rounded and len(entropy) > 1 and not entropy.values.any()
 
 
 def _is_percentage(values: np.ndarray) -> bool:
@@ -201,5 +217,7 @@ def _several(path: str | Path, names: list[str]) -> str:
 
 
 def _nothing(file: LogFile, tally: Tally) -> str:
-    notes = " ".join(note[0].upper() + note[1:] for note in tally.notes())
-    return f"{file.path} {file.reader.lacks}. {notes + ' ' if notes else ''}{READABLE}"
+    is_text = file.path.is_file() and file.reader not in STORES and file.reader is not ROLLOUTS
+    seen = what_was_seen(file.path) if is_text else ""
+    notes = [note[0].upper() + note[1:] for note in tally.notes()]
+    return " ".join(filter(None, (f"{file.path} {file.reader.lacks}.", *notes, seen, _SEE if seen else READABLE)))

@@ -42,20 +42,35 @@ _CALLED: Mapping[str, tuple[str, ...]] = {
     ),
     "reward/std": ("reward_std", "std_reward"),
     "entropy/mean": ("entropy", "policy_entropy"),
-    "kl/reference": ("kl", "kl_ref", "kl_div", "kl_divergence"),
+    "kl/reference": ("kl", "kl_ref", "kl_div", "kl_divergence", "kl_to_reference", "kl_to_ref", "ref_kl"),
     "grad/norm": ("grad_norm", "gradient_norm"),
     "clip/fraction": ("clip_fraction", "clip_frac"),
-    "rollout/length": ("completion_length", "response_length", "response_len", "completion_len"),
+    "rollout/length": (
+        *("completion_length", "response_length", "response_len", "completion_len", "mean_length", "generation_length"),
+        *("gen_length", "gen_len"),
+    ),
+    "rollout/truncated_fraction": (
+        *("clipped_ratio", "truncated_ratio", "truncated_fraction", "truncation_ratio", "truncation_rate"),
+        "completions_clipped_ratio",
+    ),
+    "rollout/turns": ("num_turns", "turns"),
+    "rollout/searches": ("tool_calls", "num_tool_calls", "searches", "num_searches"),
+    "rollout/staleness": ("staleness",),
     "lr": ("learning_rate", "lr"),
     "rollout/searches": ("tool_calls", "num_tool_calls", "searches"),
     "eval/searches": ("eval_avg_tool_calls", "eval_tool_calls", "eval_searches"),
     "eval/em": ("eval_em", "eval_exact_match"),
 }
-COMMON: Mapping[str, str] = {name: ours for ours, names in _CALLED.items() for name in names}
+COMPLEMENTS = dict.fromkeys(
+    ("frac_reward_zero_std", "reward_zero_std_frac", "zero_std_frac", "zero_std_fraction"),
+    "rollout/mixed_group_fraction",
+)
+"""Of these names, 1 − x is ours."""
+COMMON: Mapping[str, str] = COMPLEMENTS | {name: ours for ours, names in _CALLED.items() for name in names}
 """What people call a series in scripts of their own, as `common` writes it -> ours. The earlier of two names counts."""
 
 _AROUND = re.compile(
-    r"^(?:train(?:ing)?[_/]|metrics?[_/]|stats[_/]|batch_|mean_|avg_|average_|actor_|policy_)+"
+    r"^(?:train(?:ing)?[_/]|rollouts?[_/]|metrics?[_/]|stats[_/]|batch_|mean_|avg_|average_|actor_|policy_)+"
     r"|(?:[_/]stats|[_/]mean|[_/]avg|[_/]average)+$"
 )
 
@@ -213,7 +228,8 @@ def _rank(host: Host, name: Name) -> int:
     if name.ours == name.host:
         return 1
     second = (*host.older, *(row.host for row in host.more))
-    return 3 if name.host.startswith("val-aux/") or name.host.endswith(second) else 2
+    plain = name.host.removeprefix("train/").removeprefix("eval_").removeprefix("eval/")
+    return 3 if plain.startswith("val-aux/") or plain in second else 2
 
 
 def ambiguous_names(host: str, series: Mapping[str, Series], settings: Mapping[str, object]) -> dict[str, str]:

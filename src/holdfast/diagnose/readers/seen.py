@@ -1,0 +1,65 @@
+"""What a file without a log shows, in sentences: that the run died, or what stands there instead of rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from holdfast.diagnose.readers.cells import separator_of
+from holdfast.diagnose.readers.columns import number_in
+from holdfast.diagnose.readers.text import COLOUR, Tally, clean, head, lines, listed, without_process
+
+_DEATHS = {
+    "it ran out of memory": r"(?i:out of memory|OutOfMemoryError|oom-?kill|cannot allocate memory)",
+    "its processes lost each other": r"(?i:\bNCCL\b.{0,80}(?:error|timed? ?out)|ncclUnhandled|operation timeout)|"
+    r"ActorDiedError|RayActorError|ActorUnavailableError",
+    "it was killed": r"\bSIG(?:KILL|TERM|SEGV)\b|Segmentation fault|^\s*Killed\s*$|CANCELLED AT|DUE TO TIME LIMIT",
+    "it ended with an error": r"^(?:\w+\.)*\w*(?:Error|Exception)\b(?:$|:)|^Error executing job\b",
+}
+"""What ended a run -> what its log says of that, the surest first."""
+_PATTERNS = {death: re.compile(pattern) for death, pattern in _DEATHS.items()}
+_LONGEST = 1 << 12  # characters of a line that are looked at
+_SHOWN = 160
+_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs"}
+
+
+def what_was_seen(path: Path) -> str:
+    """Sentences on a file of text without rows; "" if nothing tells more than that there are none."""
+    return " ".join(filter(None, (_death(path), _object(head(path)) or _table(head(path)))))
+
+
+def _death(path: Path) -> str:
+    """How the run ended, with the line that says so."""
+    found: dict[str, tuple[int, str]] = {}
+    for number, line in lines(path, Tally(path)):
+        plain = without_process(COLOUR.sub("", line[:_LONGEST]))
+        for death, pattern in _PATTERNS.items():
+            if pattern.search(plain):
+                found[death] = number, plain.strip()
+    for death in filter(found.__contains__, _DEATHS):
+        number, line = found[death]
+        return f"The run died before its first row: {death} (line {number:,}: {clean(line, _SHOWN)})."
+    return ""
+
+
+def _table(text: str) -> str:
+    """The names and the mark between them, of a text that begins as a table."""
+    first, *others = [str(line) for line in text.split("\n", 4) if line.strip()] or [""]
+    separator = separator_of(first)
+    names = [name.strip().strip('"') for name in first.split(separator)]
+    if len(names) < 2 or not others or others[0].count(separator) != len(names) - 1:
+        return ""
+    if any(number_in(name) is not None for name in names) or any(len(name) > 60 for name in names):
+        return ""
+    return f"It is a table with {_NAMES[separator]} between {listed(names)}, of which none counts steps."
+
+
+def _object(text: str) -> str:
+    """The keys of the first object in a text of JSON."""
+    start = text.lstrip("\ufeff \t\r\n[")
+    try:
+        value = json.JSONDecoder().raw_decode(start)[0] if start.startswith("{") else None
+    except (ValueError, RecursionError):
+        return ""
+    return f"Its first object has {listed([*value])}." if isinstance(value, dict) and value else ""
