@@ -134,7 +134,7 @@ def test_labels_say_which_first_finding_is_right(tmp_path: Path) -> None:
 
 def test_a_name_says_which_series_is_the_reward(tmp_path: Path) -> None:
     (tmp_path / "LABELS.txt").write_text("01 | bad=0 kind=flat accept-first=[] | x\n")
-    (tmp_path / "01.jsonl").write_text("".join(json.dumps({"step": i, "mean": 0.5}) + "\n" for i in range(1, 9)))
-    for names, read in ({}, "0 of 1"), ({"01": {"reward": "mean"}}, "1 of 1"):
+    (tmp_path / "01.jsonl").write_text("".join(json.dumps({"step": i, "delight": 0.5}) + "\n" for i in range(1, 9)))
+    for names, read in ({}, "0 of 1"), ({"01": {"reward": "delight"}}, "1 of 1"):
         with logs_of(tmp_path, names) as logs:
             assert public_logs.labelled_counts([judged(log) for log in logs])["logs with a reward read"] == read

@@ -90,7 +90,7 @@ def study_probe(
 ) -> None:
     """Measure a checkpoint or a model on fresh rollouts.
 
-    WHAT is one of these; the last five redo figures of the papers:
+    WHAT is one of these, most of which redo figures of the papers:
 
       per-sample    one update per question: do the correct rollouts of that
                     question become less likely?
