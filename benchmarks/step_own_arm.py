@@ -15,9 +15,10 @@ from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import ready
 from holdfast.model.policy import Completion, Request
 from holdfast.recipe import validate
+from holdfast.tasks.opening import load_protocol, make_agent
 from holdfast.tasks.questions import Example
-from holdfast.train.loading import load_protocol
-from holdfast.train.trainer import make_trainer
+from holdfast.train.learner import make_learner
+from holdfast.train.trainer import Trainer
 from measuring import seconds_now
 from step_task import Script, Task
 
@@ -131,7 +132,8 @@ def start(task: Task) -> Callable[[], dict[str, Any]]:
     retriever = task.retriever()
     policy = ready(task.model(tokenizer), tokenizer, config.model, torch.device(task.device))
     with mock.patch("holdfast.model.hf.HFPolicy", scripted(task)):
-        trainer = make_trainer(config, policy, examples, retriever)
+        agent = make_agent(config, policy, retriever)
+        trainer = Trainer(config, agent, make_learner(config, policy, None), examples, None)
     learner = trainer.learner
 
     def step() -> dict[str, Any]:

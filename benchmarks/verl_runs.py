@@ -92,7 +92,7 @@ def flaky(out: Path) -> Task:
 def of_factbook(model: Path) -> Task:
     """The World Factbook, from a warm-started model."""
     settings = [f"--model.path={model.resolve()}", "--data.test=none"]
-    return Task(recipe="factbook", documents=factbook.load_passages("factbook:corpus"), lost=0.0, settings=settings)
+    return Task(recipe="factbook", documents=factbook.load_passages(), lost=0.0, settings=settings)
 
 
 @contextmanager

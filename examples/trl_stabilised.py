@@ -13,8 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 from holdfast.adapters.trl import LLDS, with_penalties
 from holdfast.adapters.trl_monitor import Monitoring
 from holdfast.adapters.trl_search import SearchRollouts, question_dataset, reward_functions
-from holdfast.cli.recipes import find
-from holdfast.loading import load_protocol, load_questions, load_retrievers
+from holdfast.loading import find_recipe, load_protocol, load_questions, load_retrievers
 from holdfast.recipe import load
 
 Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0))
@@ -23,7 +22,7 @@ OUTPUT = f"runs/{Path(__file__).stem}"
 
 def train(model: str, rollout_batches: int = 60, questions: int = 32, output_dir: str = OUTPUT) -> Trainer:
     """GRPO in groups of 5, ten optimizer steps per rollout batch, sampled at top-p and top-k as published runs do."""
-    recipe = load(find("collapse"))
+    recipe = load(find_recipe("collapse"))
     retriever = load_retrievers(recipe).train  # of the bundled world; yours would come from your own files
     functions, weights = reward_functions({"em": 1.0})
     args = GRPOConfig(

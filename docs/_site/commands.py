@@ -102,7 +102,7 @@ def part(command: Any, context: Any, level: int) -> Iterator[str]:
 def children(command: Any, context: Any) -> Iterator[tuple[Any, Any]]:
     """The commands in a command, each with its context."""
     for name in command.list_commands(context) if hasattr(command, "commands") else ():
-        inner = command.get_command(context, name)
+        _, inner, _ = command.resolve_command(context, [name])  # as a call does, which imports its file
         yield inner, inner.context_class(inner, info_name=name, parent=context)
 
 

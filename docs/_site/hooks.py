@@ -33,7 +33,7 @@ API = {
     "trajectory": ("Trajectories", ["agent.trajectory"]),
     "batch": ("Batches", ["agent.batch"]),
     "config": ("Recipes", [f"recipe.{n}" for n in ("load", "validate", "dump", "setting_names", "setting_values")]),
-    "loading": ("Loading", ["train.loading"]),
+    "loading": ("Loading", ["tasks.opening"]),
     "tasks": ("Tasks", ["tasks.questions"]),
     "scoring": ("Scoring", ["base.scoring", "agent.rewards"]),
     "rollout": ("Rollouts", ["agent.protocol", "agent.observations", "agent.agent", "model.policy"]),

@@ -13,11 +13,12 @@ import torch
 
 from holdfast.agent.trajectory import Group
 from holdfast.base.errors import CheckpointError
+from holdfast.model.checkpoint import model_folder
 from holdfast.model.language_model import LanguageModel, load_model
 from holdfast.recipe import Config, load
-from holdfast.train.checkpoint import model_folder
+from holdfast.tasks.opening import load_questions, load_retrievers
 from holdfast.train.listener import Listener
-from holdfast.train.loading import load_questions, load_retrievers
+from holdfast.train.prepare import prepare
 from holdfast.train.start import starting_policy
 from holdfast_research import baselines
 from holdfast_research.baselines import CORRECT, Course, rejection_sampling, sft, short_answers
@@ -87,7 +88,7 @@ def recipe() -> Recipe:
 
 
 def a_start(config: Config) -> LanguageModel:
-    return starting_policy(config, load_questions(config), load_retrievers(config).train)
+    return starting_policy(prepare(config))
 
 
 @pytest.fixture

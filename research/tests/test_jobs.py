@@ -15,8 +15,8 @@ import pytest
 
 from holdfast import __version__
 from holdfast.base.errors import ConfigError
-from holdfast.cli.recipes import find as find_recipe
 from holdfast.recipe import dump, load
+from holdfast.recipe.loading import find_recipe
 from holdfast_research import jobs as jobs_module
 from holdfast_research.jobs import (
     EvaluationJob,

@@ -17,9 +17,8 @@ import pytest
 import torch
 
 from holdfast.base.errors import DataError
-from holdfast.cli.recipes import find
-from holdfast.cli.recipes import find as find_recipe
 from holdfast.recipe import load
+from holdfast.recipe.loading import find_recipe
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
 from holdfast.train.start import warm_start_only
@@ -254,7 +253,7 @@ def test_the_interval_draws_questions() -> None:
 @pytest.mark.long  # three minutes each
 @pytest.mark.parametrize("recipe", ["quickstart", "flaky"])
 def test_a_start_made_again_arrives_at_the_same_scores(recipe: str, tmp_path: Path) -> None:
-    model = warm_start_only(load(find(recipe), ["--run.threads=1"]), tmp_path / "start")
+    model = warm_start_only(load(find_recipe(recipe), ["--run.threads=1"]), tmp_path / "start")
     assert differences(recipe, measure(recipe, model)) == []
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.glossary import glossary_entry
-from holdfast.cli.recipes import find as find_recipe
 from holdfast.methods.penalties import SAPO, NoPenalty
 from holdfast.recipe import load
+from holdfast.recipe.loading import find_recipe
 from holdfast_research.experiments import EXPERIMENTS, find
 from holdfast_research.experiments.arms import GRPO, LLDS_ACTION, SAPO_ARM
 from holdfast_research.jobs import slug

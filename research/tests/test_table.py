@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import ConfigError, DataError
-from holdfast.cli.recipes import find as find_recipe
 from holdfast.evaluate.folder import RESULTS, SETTINGS
 from holdfast.evaluate.results import GENERAL_SETS, MULTI_HOP_SETS, results_of
 from holdfast.recipe import load
+from holdfast.recipe.loading import find_recipe
 from holdfast_research.jobs import TrainingJob
 from holdfast_research.methods import words as setting_words
 from holdfast_research.tables.make import Plan

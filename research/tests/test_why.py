@@ -15,10 +15,10 @@ import pytest
 from holdfast.base.collapse import course, curve_of
 from holdfast.base.collapse import fell as fall_of
 from holdfast.base.run_folder import CONFIG
-from holdfast.cli.recipes import find as recipe
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.readers import read_log
 from holdfast.recipe import load
+from holdfast.recipe.loading import find_recipe as recipe
 from holdfast_research.experiments import find
 from holdfast_research.judge import MIN_STEPS
 from holdfast_research.pages.arms import Method, methods, surged

@@ -1,7 +1,7 @@
-"""What a recipe names, opened: questions, retriever, protocol, the agent of a run."""
+"""What a recipe names, opened: task set, questions, retriever, protocol, the agent of a run."""
 
-from holdfast.train.loading import (
-    Questions,
+from holdfast.recipe.loading import find_recipe
+from holdfast.tasks.opening import (
     Retrievers,
     check_index,
     load_agent,
@@ -11,13 +11,15 @@ from holdfast.train.loading import (
     load_retriever,
     load_retrievers,
     make_agent,
-    read_passages,
+    open_tasks,
 )
+from holdfast.tasks.task_set import Questions
 
 __all__ = [
     "Questions",
     "Retrievers",
     "check_index",
+    "find_recipe",
     "load_agent",
     "load_protocol",
     "load_questions",
@@ -25,5 +27,5 @@ __all__ = [
     "load_retriever",
     "load_retrievers",
     "make_agent",
-    "read_passages",
+    "open_tasks",
 ]

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from holdfast.base.run_folder import begin
 from holdfast.cli.main import app
 from holdfast.recipe import Config, dump
-from holdfast.train.checks import Prepared
 from holdfast.train.listener import Listener
+from holdfast.train.prepare import Prepared
 from holdfast.train.summary import Sample, Summary
 
 SAMPLES = (

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from holdfast.cli import plugins
-from holdfast.cli.main import app
+from holdfast.cli.main import COMMANDS, app, command_named
 
 from .conftest import printed
 
@@ -34,6 +34,12 @@ def test_help_loads_neither_torch_nor_a_schema() -> None:
     assert not loaded("--help") & {*heavy, *hosts, *ours, "pydantic"}
     assert not loaded("train", "--help") & heavy
     assert not loaded("train", "--dry-run") & (heavy - {"numpy", "Stemmer"})  # it builds the index
+
+
+def test_the_list_of_commands_says_what_their_own_help_says() -> None:
+    for name, entry in COMMANDS.items():
+        said, panel = command_named(name).help.partition("\n\n")[0], command_named(name).rich_help_panel
+        assert (" ".join(said.split()), panel) == (entry.does, entry.panel)
 
 
 def test_an_error_has_its_hint_on_a_line_of_its_own_and_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:

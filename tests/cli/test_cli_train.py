@@ -13,9 +13,9 @@ import pytest
 
 from holdfast.base.errors import ConfigError, RolloutError
 from holdfast.base.files import locked
-from holdfast.cli import recipes
 from holdfast.cli.runs import claim
 from holdfast.recipe import load, validate
+from holdfast.recipe.loading import bundled
 
 from .conftest import then_raise
 
@@ -63,7 +63,7 @@ def test_a_shown_recipe_reads_back_equal(trainer: Any, holdfast: Run) -> None:
     printed = holdfast("recipe", "show", "--train.steps", "7", "--loss.penalty.name=none", "--world.filler_words=20")
     config = validate(tomllib.loads(printed.stdout))
     assert config == load(
-        recipes.bundled()["quickstart"], ["--train.steps=7", "--loss.penalty.name=none", "--world.filler_words=20"]
+        bundled()["quickstart"], ["--train.steps=7", "--loss.penalty.name=none", "--world.filler_words=20"]
     )
     assert printed.stderr == ""
     assert trainer.calls == []
@@ -95,7 +95,7 @@ def test_errors_are_one_sentence_and_exit_code_2(
     trainer: Any, holdfast: Run, arguments: list[str], sentence: str
 ) -> None:
     result = holdfast("train", *arguments, code=2)
-    assert result.stderr.startswith(sentence.format(quickstart=recipes.bundled()["quickstart"]))
+    assert result.stderr.startswith(sentence.format(quickstart=bundled()["quickstart"]))
     assert result.stdout == ""
     assert trainer.calls == []
 
@@ -108,7 +108,7 @@ def test_a_taken_name_gets_a_number(trainer: Any, holdfast: Run) -> None:
         holdfast("train")
         assert trainer.config.run.name == expected  # so that config.toml and W&B say it too
         assert Path("runs", expected, "config.toml").is_file()
-    assert trainer.config.train == load(recipes.bundled()["quickstart"]).train
+    assert trainer.config.train == load(bundled()["quickstart"]).train
 
 
 def test_overwrite_replaces_a_run_and_nothing_else(trainer: Any, holdfast: Run) -> None:

@@ -17,10 +17,10 @@ FLOORS = (
     "losses base",
     "retrieval hosts model",
     "agent diagnose",
-    "methods tasks",
+    "methods",
     "recipe",
-    "train adapters",
-    "evaluate",
+    "tasks",
+    "train evaluate adapters",
     "cli",
 )
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms.split()}

@@ -38,9 +38,10 @@ def site_module(name: str) -> Any:
 
 
 def names_of(command: Any, name: str = "holdfast") -> Iterator[str]:
-    for child, inner in getattr(command, "commands", {}).items():
+    context = command.context_class(command, info_name=name)
+    for child in command.list_commands(context) if hasattr(command, "commands") else ():
         yield f"{name} {child}"
-        yield from names_of(inner, f"{name} {child}")
+        yield from names_of(command.resolve_command(context, [child])[1], f"{name} {child}")
 
 
 def test_every_command_has_a_section() -> None:

@@ -7,6 +7,7 @@ must be in what was printed.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -95,3 +96,23 @@ def test_it_can_be_followed(page: Path, tmp_path: Path) -> None:
         else:
             shutil.copy(ROOT / name, tmp_path / name)
     follow(page.read_text(encoding="utf-8"), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_task_of_ones_own_trains_evaluates_answers_and_is_launched(tmp_path: Path) -> None:
+    """docs/guide/own-tasks.md, with the shipped start of the quickstart as the model, which reads any text."""
+    page = (ROOT / "docs" / "guide" / "own-tasks.md").read_text(encoding="utf-8")
+    code, recipe = (next(text for kind, text, _ in blocks(page) if kind == wanted) for wanted in ("python", "toml"))
+    model = ROOT / "src/holdfast/recipe/bundled/starts/quickstart/model"
+    (tmp_path / "my_tasks.py").write_text(code, encoding="utf-8")
+    (tmp_path / "my.toml").write_text(recipe.replace("Qwen/Qwen2.5-0.5B-Instruct", str(model)), encoding="utf-8")
+    (tmp_path / "src").symlink_to(ROOT / "src")
+    few = "--train.steps 1 --warm_start.steps 1 --protocol.max_turn_tokens 20 --eval.every 0 --run.threads 1"
+    holdfast = ".venv/bin/holdfast"
+    assert "12 passages" in shell(f"{holdfast} train my.toml --dry-run {few}", tmp_path)
+    shell(f"{holdfast} train my.toml {few}", tmp_path)
+    shell(f"{holdfast} eval run my --data test --trust-code --out scores", tmp_path)
+    assert json.loads((tmp_path / "scores" / "results.json").read_text())["sets"]["moons"]["questions"] == 6
+    shell(f"{holdfast} ask my 'Who discovered Rhea?' --trust-code", tmp_path)
+    shell(f"{holdfast} launch trl my.toml --out job --loss.penalty.name none --warm_start.steps 0", tmp_path)
+    assert 'train = "my_tasks:Moons"' in (tmp_path / "job" / "recipe.toml").read_text()

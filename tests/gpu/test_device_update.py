@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from holdfast.agent.batch import TokenBatch
+from holdfast.model.checkpoint import load_optimizer, save_checkpoint
 from holdfast.model.language_model import LanguageModel, load_model, ready
 from holdfast.recipe import Config, validate
-from holdfast.train.checkpoint import load_optimizer, save_checkpoint
 from holdfast.train.learner import Learner, make_learner
 
 PRECISION = {None: 1e-4, torch.bfloat16: 0.1}

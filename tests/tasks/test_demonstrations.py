@@ -11,16 +11,9 @@ from holdfast.agent.trajectory import Answer, Search
 from holdfast.base.scoring import in_passages
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Document
-from holdfast.tasks.demonstrations import (
-    CUT_OFF,
-    NOT_FOUND,
-    YES_OR_NO,
-    Demonstrations,
-    demonstrate,
-    write_demonstrations,
-)
+from holdfast.tasks.demonstrate import CUT_OFF, NOT_FOUND, YES_OR_NO, Demonstrations, demonstrate
+from holdfast.tasks.demonstrations import read_demonstrations, write_demonstrations
 from holdfast.tasks.questions import Example
-from holdfast.train.warm_start import read_demonstrations
 
 PASSAGES = (
     '"Oslo"\nOslo is the capital of Norway.',
@@ -53,7 +46,7 @@ def test_a_question_whose_search_finds_a_golden_answer_is_answered_with_it() -> 
     assert isinstance(search, Search) and isinstance(answer, Answer)
     assert answer.text == "Oslo"
     assert in_passages([hit.document.contents for hit in turns[0][1]], ["Oslo"])
-    assert turns[-1][1] == ()
+    assert turns[-1][1] == ""
 
 
 def test_a_second_search_looks_up_the_title_of_what_the_first_found() -> None:
@@ -105,7 +98,7 @@ def test_queries_vary_with_the_seed_and_repeat_with_it() -> None:
 def test_the_file_is_one_that_a_warm_start_reads(tmp_path: Path) -> None:
     path = tmp_path / "demonstrations.jsonl"
     written = made(CAPITAL, BORN)
-    write_demonstrations(path, written)
+    write_demonstrations(path, written.some())
     rows = read_demonstrations(path, CLEAN)
     assert [question for question, _ in rows] == [question for question, _ in written.rows]
     for (_, read), (_, turns) in zip(rows, written.rows, strict=True):

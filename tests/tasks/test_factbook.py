@@ -19,8 +19,9 @@ from holdfast.tasks import factbook
 from holdfast.tasks.factbook import book
 from holdfast.tasks.factbook.book import Country
 from holdfast.tasks.factbook.demonstrations import demonstrations_of
+from holdfast.tasks.factbook.task_set import FactbookTasks
 from holdfast.tasks.questions import Example
-from holdfast.train import start_cache as starts
+from holdfast.train.start_cache import start_folder
 
 SPLITS = ("train", "dev", "test")
 
@@ -35,12 +36,12 @@ def countries() -> list[Country]:
 
 @pytest.fixture(scope="module")
 def questions(countries: list[Country]) -> dict[str, tuple[Example, ...]]:
-    return {split: factbook.load_questions(f"factbook:{split}") for split in SPLITS}
+    return {split: factbook.load_questions().of(split) for split in SPLITS}
 
 
 @pytest.fixture(scope="module")
 def retriever(countries: list[Country]) -> BM25Retriever:
-    return BM25Retriever.build(factbook.load_passages("factbook:corpus"), stem=True)
+    return BM25Retriever.build(factbook.load_passages(), stem=True)
 
 
 # ---- the package
@@ -67,7 +68,7 @@ def test_no_passage_serves_two_splits(questions: dict[str, tuple[Example, ...]])
 
 
 def test_the_last_passage_has_the_answer_and_no_earlier_one(questions: dict[str, tuple[Example, ...]]) -> None:
-    texts = {p.id: normalize_answer(p.contents) for p in factbook.load_passages("factbook:corpus")}
+    texts = {p.id: normalize_answer(p.contents) for p in factbook.load_passages()}
     for example in (e for split in SPLITS for e in questions[split]):
         *earlier, last = (texts[step["passage"]] for step in example.metadata["steps"])
         golds = [normalize_answer(gold) for gold in example.golden_answers]
@@ -100,15 +101,15 @@ def test_demonstrations_search_for_real_and_some_stop_early(
 def test_a_cached_start_belongs_to_the_code_of_its_demonstrations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = load(BUNDLED / "factbook.toml")
-    before = starts.start_folder(config)
-    assert before == starts.start_folder(config)
+    config, tasks = load(BUNDLED / "factbook.toml"), FactbookTasks()
+    before = start_folder(config, tasks)
+    assert before == start_folder(config, FactbookTasks())
     (tmp_path / "demonstrations.py").write_text("STOP_EARLY = 0.9")
-    monkeypatch.setattr(starts, "_FACTBOOK_CODE", tmp_path)
-    assert starts.start_folder(config) != before
+    monkeypatch.setattr(factbook, "__file__", str(tmp_path / "__init__.py"))
+    assert start_folder(config, tasks) != before
 
 
 def test_demonstrations_need_the_passages_of_the_factbook(questions: dict[str, tuple[Example, ...]]) -> None:
     other = BM25Retriever.build([Document(id="x", contents="Orsa\nA town.")], stem=True)
-    with pytest.raises(DataError, match=r"retrieval\.corpus = 'factbook:corpus'"):
+    with pytest.raises(DataError, match=r"Leave retrieval\.index and retrieval\.url out"):
         demonstrations_of(questions["dev"][:5], other, CLEAN)

@@ -12,8 +12,8 @@ import torch
 from holdfast.base.errors import ConfigError
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config, load
+from holdfast.tasks.opening import load_questions
 from holdfast.train import cost
-from holdfast.train.checks import prepare
 from holdfast.train.cost import (
     Shape,
     checkpoint_bytes,
@@ -26,7 +26,7 @@ from holdfast.train.cost import (
     speed,
     token_bytes,
 )
-from holdfast.train.loading import load_questions
+from holdfast.train.prepare import prepare
 
 from .whole_runs import a_start
 

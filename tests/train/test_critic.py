@@ -17,9 +17,8 @@ from holdfast.base.run_folder import list_checkpoints, step_folder
 from holdfast.losses import gae_advantages, whiten
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import load, validate
-from holdfast.train.checks import prepare
 from holdfast.train.critic import Critic
-from holdfast.train.loading import load_questions, load_retrievers
+from holdfast.train.prepare import prepare
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer, make_trainer
 
@@ -151,7 +150,7 @@ def test_recomputed_activations_and_micro_batches_change_nothing(recipe: Recipe)
             enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
             enable({"use_reentrant": False})
             start = replace(start, gradient_checkpointing=True)
-        trainer = make_trainer(config, start, load_questions(config).train, load_retrievers(config).train)
+        trainer = make_trainer(prepare(config), start)
         critic = trainer.critic
         assert critic is not None
         old_pass, plan = prepared(trainer)

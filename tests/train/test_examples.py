@@ -15,8 +15,8 @@ import pytest
 from holdfast.agent.trajectory import Trajectory
 from holdfast.methods.penalties import LLDS
 from holdfast.recipe import load
+from holdfast.tasks.opening import load_protocol
 from holdfast.tasks.world.bundle import world_of
-from holdfast.train.loading import load_protocol
 from holdfast.train.start import warm_start_only
 
 from ..told import says

@@ -15,9 +15,9 @@ from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25_building import build_bm25
 from holdfast.retrieval.dense_building import build_dense
 from holdfast.retrieval.encoder import spec_of
+from holdfast.tasks import opening as loading
+from holdfast.tasks.opening import load_questions, load_retriever, load_retrievers
 from holdfast.tasks.world.bundle import world_of
-from holdfast.train import loading
-from holdfast.train.loading import load_questions, load_retriever, load_retrievers
 
 Recipe = Callable[..., Config]
 

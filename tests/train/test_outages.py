@@ -22,9 +22,10 @@ from holdfast.base.errors import CheckpointError, RetrievalError, RetrieverUnrea
 from holdfast.cli.main import app
 from holdfast.recipe import Config, dump
 from holdfast.retrieval.cache import CachedRetriever
-from holdfast.train import loading, run
+from holdfast.tasks import opening as loading
+from holdfast.tasks.opening import load_questions, load_retrievers
+from holdfast.train import run
 from holdfast.train.evaluate import Evaluator
-from holdfast.train.loading import load_questions, load_retrievers
 from holdfast.train.rollouts import roll_out
 from holdfast.train.run import resume, train
 from holdfast.train.start import warm_start_only
@@ -245,7 +246,7 @@ def test_a_run_that_meets_a_broken_server_saves_and_says_so(
     monkeypatch.setenv("MY_KEY", "hush-hush-2")
     monkeypatch.setattr(retries, "_LONGEST_PAUSE", 0.001)
     monkeypatch.setattr(loading, "PATIENCE", 0.0)
-    changes = {"retrieval.corpus": "world", "retrieval.url": f"{bad_server}?key=$MY_KEY"}
+    changes = {"retrieval.corpus": None, "retrieval.url": f"{bad_server}?key=$MY_KEY"}
     changes |= {"retrieval.cache_size": 0, "run.name": "r", "run.max_failed_fraction": 0.01, "eval.start": False}
     (tmp_path / "r.toml").write_text(dump(own(base, changes | {"checkpoint.every": 0})))
     one_step = Trainer.step

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Group, Search, Trajectory
-from holdfast.cli.recipes import bundled
 from holdfast.methods.registry import Methods
 from holdfast.recipe import Config, load, setting_values
+from holdfast.recipe.loading import bundled
 from holdfast.train.plan import Plan
 
 from .one_update import double, run

@@ -19,7 +19,9 @@ from holdfast.base.run_folder import FINAL_EVALUATION, list_checkpoints, step_fo
 from holdfast.model import models
 from holdfast.recipe import BUNDLED, dump, load
 from holdfast.tasks.factbook import load_questions
-from holdfast.train import checks, evaluate, run
+from holdfast.tasks.factbook.task_set import FactbookTasks
+from holdfast.tasks.task_set import Questions
+from holdfast.train import evaluate, run
 from holdfast.train.listener import StepResult
 from holdfast.train.run import resume, train
 from holdfast.train.trainer import Trainer
@@ -53,6 +55,10 @@ def test_a_stopped_run_goes_on_as_if_it_never_had_been(whole: Path, recipe: Reci
     assert_same_run(whole, run_dir)
 
 
+def few_of(questions: Questions) -> Questions:
+    return replace(questions, dev=questions.dev[:2], test=questions.test[:2])
+
+
 @pytest.mark.long
 def test_so_does_a_real_model(tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """SmolLM2 on the Factbook, with shared prefixes, a penalty and a warm start from the cache."""
@@ -62,16 +68,11 @@ def test_so_does_a_real_model(tmp_path: Path, told: Any, monkeypatch: pytest.Mon
     if model is None:
         pytest.skip("needs the model: holdfast model get smollm2")
     try:
-        load_questions("factbook:test")
+        load_questions()
     except MissingExtra as error:
         pytest.skip(str(error))
-    load_all = checks.load_questions
-
-    def load_few(*args: Any, **options: Any) -> Any:
-        loaded = load_all(*args, **options)
-        return replace(loaded, dev=loaded.dev[:2], test=loaded.test[:2])
-
-    monkeypatch.setattr(checks, "load_questions", load_few)
+    whole = FactbookTasks.questions
+    monkeypatch.setattr(FactbookTasks, "questions", lambda tasks: few_of(whole(tasks)))
     few = {
         "model.path": model,
         "eval.start": "false",

@@ -14,15 +14,17 @@ import torch
 from holdfast import __version__
 from holdfast.base.errors import ConfigError
 from holdfast.base.glossary import glossary_entry
+from holdfast.model import threads
+from holdfast.model.checkpoint import find_damage
 from holdfast.model.language_model import LanguageModel
+from holdfast.model.threads import fastest_threads
 from holdfast.recipe import load
-from holdfast.train import run, threads
-from holdfast.train.checkpoint import find_damage
+from holdfast.tasks.machine import choose_threads
+from holdfast.tasks.opening import load_agent
+from holdfast.train import run
 from holdfast.train.evaluate import Evaluator
 from holdfast.train.listener import Listener, StepResult
-from holdfast.train.loading import load_agent
 from holdfast.train.run import resume, train
-from holdfast.train.threads import choose_threads, fastest_threads
 
 from .whole_runs import EVERYTHING, Recipe, comparable, weights_of
 

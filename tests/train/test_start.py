@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.recipes import find
+from holdfast.model.checkpoint import find_damage
 from holdfast.recipe import Config, load
-from holdfast.train.checkpoint import find_damage
-from holdfast.train.loading import load_questions, load_retrievers
+from holdfast.recipe.loading import find_recipe
+from holdfast.tasks.opening import open_tasks
+from holdfast.train.prepare import prepare
 from holdfast.train.run import train
 from holdfast.train.start import starting_policy, warm_start_only
 from holdfast.train.start_cache import settings_hash, shipped_start, start_folder
@@ -29,7 +30,7 @@ def test_a_warm_start_is_watched_and_kept(recipe: Recipe, tmp_path: Path, told: 
     train(config, tmp_path / "two")
     # From the cache it is the same policy, and one that is damaged there is made again.
     assert_same_run(tmp_path / "one", tmp_path / "two")
-    weights = start_folder(config) / "model" / "model.safetensors"
+    weights = start_folder(config, open_tasks(config)) / "model" / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-100])
     a_start(config)
@@ -73,11 +74,15 @@ def test_another_start_is_made_where_a_file_that_it_depends_on_has_changed(
     """The cache goes by what files hold, not by their names; and by whether a model's code is run."""
     template, model = tmp_path / "chat.jinja", tmp_path / "mine"
     shutil.copytree(home / "raw", model)
-    folders = [start_folder(own(model)), start_folder(own(model, {"model.trust_remote_code": True}))]
+
+    def folder(config: Config) -> Path:
+        return start_folder(config, open_tasks(config))
+
+    folders = [folder(own(model)), folder(own(model, {"model.trust_remote_code": True}))]
     for text, seed in (("a", 8), ("b", 9)):
         template.write_text(text)
         make_model(seed=seed).save_pretrained(model)
-        folders += [start_folder(recipe({"model.chat_template": str(template)})), start_folder(own(model))]
+        folders += [folder(recipe({"model.chat_template": str(template)})), folder(own(model))]
     assert len(set(folders)) == len(folders)
 
 
@@ -89,7 +94,7 @@ LARGEST = 1_200_000
 
 
 def bundled(name: str, *changes: str) -> Config:
-    return load(find(name), changes)
+    return load(find_recipe(name), changes)
 
 
 def start_of(config: Config) -> Path:
@@ -130,7 +135,7 @@ def test_what_a_start_does_not_depend_on_changes_nothing() -> None:
 def test_a_run_begins_with_it_and_fills_no_cache(told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
     config = bundled("flaky")
-    policy = starting_policy(config, load_questions(config), load_retrievers(config).train, told)
+    policy = starting_policy(prepare(config), told)
     assert any("comes with holdfast" in note for note in told.notes)
     assert sum(p.numel() for p in policy.model.parameters()) > 200_000
-    assert not start_folder(config).exists()
+    assert not start_folder(config, open_tasks(config)).exists()

@@ -14,9 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from holdfast.base.errors import CheckpointError
 from holdfast.base.files import partial_folder
 from holdfast.base.run_folder import list_checkpoints, step_folder
-from holdfast.model.language_model import LanguageModel
-from holdfast.train import checkpoint
-from holdfast.train.checkpoint import (
+from holdfast.model import checkpoint
+from holdfast.model.checkpoint import (
     checkpoint_of,
     find_damage,
     load_optimizer,
@@ -27,6 +26,7 @@ from holdfast.train.checkpoint import (
     recover_interrupted_saves,
     save_checkpoint,
 )
+from holdfast.model.language_model import LanguageModel
 
 
 def trained(language_model: LanguageModel, steps: int = 3) -> torch.optim.Optimizer:

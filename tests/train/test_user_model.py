@@ -20,9 +20,9 @@ from holdfast.base.errors import CheckpointError, ConfigError, ModelError
 from holdfast.base.run_folder import list_checkpoints
 from holdfast.model.language_model import LanguageModel, load_model, take_weights
 from holdfast.recipe import Config, Model
-from holdfast.train.checks import prepare, validate_model_and_prompts
+from holdfast.tasks.opening import load_agent, load_protocol, load_questions
 from holdfast.train.learner import Reference
-from holdfast.train.loading import load_agent, load_protocol, load_questions
+from holdfast.train.prepare import prepare, validate_model_and_prompts
 from holdfast.train.run import resume, train
 from holdfast.train.saving import refuse_other_shape
 from holdfast.train.start import warm_start_only

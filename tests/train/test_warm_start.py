@@ -22,6 +22,7 @@ from holdfast.model.logprobs import token_logprobs
 from holdfast.model.tokens import encode
 from holdfast.recipe.sections import WarmStart
 from holdfast.retrieval.types import Document, Hit
+from holdfast.tasks.demonstrations import read_demonstrations
 from holdfast.train.warm_start import (
     Demonstration,
     augment_by_renaming,
@@ -29,7 +30,6 @@ from holdfast.train.warm_start import (
     encode_demonstration,
     learning_rate,
     pad,
-    read_demonstrations,
     warm_start,
 )
 

@@ -13,7 +13,7 @@ from holdfast.base.run_folder import list_checkpoints
 from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config
 from holdfast.train.listener import Listener
-from holdfast.train.loading import load_questions, load_retrievers
+from holdfast.train.prepare import prepare
 from holdfast.train.start import starting_policy
 from holdfast.train.trainer import Trainer, make_trainer
 
@@ -38,13 +38,13 @@ class Killed(BaseException):
 
 def a_start(config: Config, listener: Listener | None = None) -> LanguageModel:
     """The policy that a run of the recipe starts from."""
-    return starting_policy(config, load_questions(config), load_retrievers(config).train, listener)
+    return starting_policy(prepare(config), listener)
 
 
 def a_trainer(config: Config) -> Trainer:
     """At its first step."""
-    retriever = load_retrievers(config).train
-    return make_trainer(config, a_start(config), load_questions(config).train, retriever)
+    prepared = prepare(config)
+    return make_trainer(prepared, starting_policy(prepared))
 
 
 def comparable(run_dir: Path) -> list[dict[str, Any]]:

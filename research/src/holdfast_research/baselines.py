@@ -20,19 +20,20 @@ from holdfast.base.errors import CheckpointError, DataError
 from holdfast.base.jsonl import write_jsonl
 from holdfast.base.run_folder import MODEL
 from holdfast.base.scoring import sub_em
+from holdfast.model.checkpoint import save_whole_model
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.tokens import encode, foreign
 from holdfast.recipe import Config, absolute, dump, load_run
-from holdfast.recipe.validation import check_training
 from holdfast.retrieval.types import Hit, Retriever
+from holdfast.tasks.machine import set_up_torch
+from holdfast.tasks.opening import load_protocol, make_agent
 from holdfast.tasks.questions import Example, QuestionOrder
+from holdfast.tasks.task_set import Questions
 from holdfast.tasks.world.bundle import interchangeable_tokens, world_of
-from holdfast.train.checkpoint import save_whole_model
 from holdfast.train.listener import Listener
-from holdfast.train.loading import Questions, load_protocol, load_questions, load_retrievers, make_agent
+from holdfast.train.prepare import Prepared, prepare
 from holdfast.train.rollouts import roll_out, score
 from holdfast.train.start import starting_policy
-from holdfast.train.threads import set_up_torch
 from holdfast.train.warm_start import Demonstration, augment_by_renaming, warm_start
 
 CORRECT = "correct.jsonl"
@@ -72,11 +73,11 @@ def sft(config: Config, run_dir: Path, course: Course, *, passages: bool, listen
     warm = config.warm_start.model_copy(update={"steps": 0, "data": None})
     world = config.world.model_copy(update={"scripts": config.world.scripts.model_copy(update={"plain_steps": 0})})
     born = config.model_copy(update={"warm_start": warm, "world": world})
-    check_training(born)
+    prepared = prepare(born)
     config = absolute(config)
     run_folder.begin(run_dir, dump(config))
     with run_folder.writing(run_dir):
-        questions, retriever, policy = _open(born, listener)
+        questions, retriever, policy = _open(prepared, listener)
         most = course.steps * course.batch_size
         examples = short_answers(config, questions.train, retriever if passages else None, policy.tokenizer, most)
         limit = config.protocol.max_total_tokens
@@ -151,7 +152,7 @@ def rejection_sampling(config: Config, run_dir: Path, *, listener: Listener | No
         ConfigError: The recipe cannot be trained.
         CheckpointError: The folder holds rollouts of another recipe.
     """
-    check_training(config)
+    prepared = prepare(config)
     config, listener = absolute(config), listener or Listener()
     if (run_dir / CORRECT).exists():
         _refuse_other(load_run(run_dir), config, run_dir)
@@ -159,7 +160,7 @@ def rejection_sampling(config: Config, run_dir: Path, *, listener: Listener | No
         run_folder.begin(run_dir, dump(config))
         (run_dir / CORRECT).touch()
     with run_folder.writing(run_dir):
-        questions, retriever, policy = _open(config, listener)
+        questions, retriever, policy = _open(prepared, listener)
         agent = make_agent(config, policy, retriever)
         correct = _sample(config, agent, questions.train, run_dir / CORRECT, listener)
         train = config.train
@@ -254,15 +255,16 @@ def _refuse_other(begun: Config, config: Config, run_dir: Path) -> None:
 # ---- shared
 
 
-def _open(config: Config, listener: Listener) -> tuple[Questions, Retriever, LanguageModel]:
+def _open(prepared: Prepared, listener: Listener) -> tuple[Questions, Retriever, LanguageModel]:
+    config = prepared.config
     set_up_torch(config)
-    listener.stage("questions and index")
-    questions, retrievers = load_questions(config, note=listener.note), load_retrievers(config, note=listener.note)
-    if config.model.path != "tiny":
+    for note in prepared.notes:
+        listener.note(note)
+    if not config.model.is_tiny:
         torch.manual_seed(config.warm_start.seed)  # fresh LoRA weights are the same for every run.seed
-    policy = starting_policy(config, questions, retrievers.train, listener)
+    policy = starting_policy(prepared, listener)
     torch.manual_seed(config.run.seed)
-    return questions, retrievers.train, policy
+    return prepared.questions, prepared.retrievers.train, policy
 
 
 def _learn(

@@ -45,6 +45,14 @@ SWITCHED_OFF: Mapping[str, Any] = {
     "train.per_sample_questions": 4,
 }
 """Former name -> the value without the method, which has a switch now, or is a probe."""
+OF_TASK_SET: Mapping[str, tuple[str, ...]] = {
+    "data.train": ("factbook:train",),
+    "data.dev": ("factbook:dev",),
+    "data.test": ("factbook:test",),
+    "retrieval.corpus": ("factbook:corpus", "world"),
+    "warm_start.data": ("factbook:demonstrations",),
+}
+"""Name -> former values that meant a part of the task set, which `data.train` now names whole."""
 TO_SAMPLER = "faults.compare_with_sampler"
 WEIGHTS = "loss.sampler_weights."
 """Begins the former names of `loss.methods.sampler_weights`; `level = "none"` was without weights."""
@@ -82,6 +90,10 @@ def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     weighted = former.get(f"{WEIGHTS}level", "none") != "none"
     for name, value in former.items():
         if name in SWITCHED_OFF and value == SWITCHED_OFF[name]:
+            continue
+        if value in OF_TASK_SET.get(name, ()):
+            if name == "data.train":
+                assign(present, name, "factbook")
             continue
         if name == TO_SAMPLER:
             assign(present, "loss.old_policy", "sampler" if value else "recomputed")

@@ -11,7 +11,7 @@ from statistics import mean
 from typing import Any
 
 from holdfast.base.errors import ConfigError
-from holdfast.cli.recipes import find as find_recipe
+from holdfast.recipe.loading import find_recipe
 from holdfast_research.jobs import TrainingJob, slug
 from holdfast_research.methods import Settings, for_method, refuse_unused, words
 from holdfast_research.series import RunSeries, read_run

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from holdfast.base.environment import versions
 from holdfast.base.run_folder import CHECKSUMS
-from holdfast.cli.recipes import find
 from holdfast.recipe import load
+from holdfast.recipe.loading import find_recipe
 from holdfast.train.start_cache import SHIPPED, settings_hash
 
 SAME = 0.1
@@ -29,11 +29,11 @@ start is another policy, with other scores."""
 def measure(recipe: str, model: Path) -> dict[str, float]:
     """Scores of a model on the test questions of a bundled recipe, sampled untruncated and greedy."""
     from holdfast.model.language_model import load_model, pick_device
+    from holdfast.tasks.machine import set_up_torch
+    from holdfast.tasks.opening import load_questions, load_retrievers, make_agent
     from holdfast.train.evaluate import Evaluator
-    from holdfast.train.loading import load_questions, load_retrievers, make_agent
-    from holdfast.train.threads import set_up_torch
 
-    config = load(find(recipe))
+    config = load(find_recipe(recipe))
     set_up_torch(config)
     language_model = load_model(config.model, model, pick_device(config.run.device))
     agent = make_agent(config, language_model, load_retrievers(config).eval)
@@ -47,7 +47,7 @@ def ship(recipe: str, model: Path, scores: Mapping[str, float]) -> Path:
     files["model/tokenizer.json"] = _compact(files["model/tokenizer.json"])
     state = {
         "recipe": recipe,
-        "settings": settings_hash(load(find(recipe))),
+        "settings": settings_hash(load(find_recipe(recipe))),
         "command": f"holdfast warm-start {recipe}",
         "made_by": _makers(model),
         "scores": {name: round(value, 4) for name, value in scores.items()},

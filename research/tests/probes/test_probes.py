@@ -20,8 +20,9 @@ from holdfast.base.run_folder import step_folder
 from holdfast.methods.penalties import LLDS, SAPO, NoPenalty
 from holdfast.model.language_model import load_model
 from holdfast.recipe import load
+from holdfast.tasks.opening import load_questions
 from holdfast.train.listener import Listener
-from holdfast.train.loading import load_questions
+from holdfast.train.prepare import prepare
 from holdfast.train.run import train
 from holdfast.train.trainer import make_trainer
 from holdfast_research.probes import (
@@ -103,7 +104,7 @@ def test_moments_are_the_runs_own(trained: Path) -> None:
     change = update_once(batch, subject, config, mean_searches=1.0, seed=4, note=pytest.fail)
 
     policy = load_model(config.model, step / "model", torch.device("cpu"))
-    trainer = make_trainer(config, policy, subject.questions, subject.agent.retriever)
+    trainer = make_trainer(prepare(config), policy)
     trainer.restore(step)
     plan = trainer.learner.plan(batch, torch.Generator().manual_seed(4))
     minibatches, batch, _ = trainer.learner.old_pass(batch, plan)

@@ -1,5 +1,5 @@
 """A run folder: the names of its files, and what follows from them. Names need neither torch nor the schema. The files
-of a checkpoint are in `train/checkpoint.py`.
+of a checkpoint are in `model/checkpoint.py`.
 
 config.toml              the recipe the run began with, below a line with its name; locked by the process that trains
 metrics.jsonl            a line for each step

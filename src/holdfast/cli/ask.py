@@ -15,9 +15,9 @@ from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import TRAJECTORIES, is_run
 from holdfast.base.stored import bounded_json
 from holdfast.cli.code import TrustCode, allow
-from holdfast.cli.recipes import find
 from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, complete_run, find_run, in_runs, newest_run
 from holdfast.cli.terminal import is_live, out, train_extra
+from holdfast.recipe.loading import find_recipe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,9 +93,10 @@ def ask(
         from holdfast.evaluate.model import open_agent, settings_of
         from holdfast.evaluate.servers import find_server, key_in
 
-        file, settings = find(recipe) if recipe else None, ctx.meta["settings"]
-        named = asked or settings_of(None, settings, [], file)[0].model.path
-        if named == "tiny":
+        file, settings = find_recipe(recipe) if recipe else None, ctx.meta["settings"]
+        model_of_recipe = settings_of(None, settings, [], file)[0].model
+        named = asked or model_of_recipe.path
+        if not asked and model_of_recipe.is_tiny:
             raise ConfigError(f"the tiny model of {recipe} is made by training; train it first, or name another model")
         config, folder = settings_of(named, settings, [], file)
         allow(config, None if file else folder, settings, trusted=trust_code)

@@ -133,14 +133,15 @@ def demonstrate(
 
     Then set warm_start.data = "demonstrations.jsonl" and warm_start.steps.
     """
-    from holdfast.tasks.demonstrations import demonstrate as ask
+    from holdfast.tasks.demonstrate import demonstrate as ask
     from holdfast.tasks.demonstrations import write_demonstrations
-    from holdfast.train.loading import load_protocol, load_questions, load_retrievers
+    from holdfast.tasks.opening import load_protocol, open_retrievers, open_tasks
 
     config, _ = read_recipe(recipe, ctx.meta["settings"])
-    examples, retriever = load_questions(config).train, load_retrievers(config).train
-    made = ask(examples, retriever, load_protocol(config), seed=config.warm_start.seed, most=most)
-    write_demonstrations(file, made)
+    tasks = open_tasks(config)
+    retriever = open_retrievers(config, tasks).train
+    made = ask(tasks.questions().train, retriever, load_protocol(config), seed=config.warm_start.seed, most=most)
+    write_demonstrations(file, made.some())
     twice = sum(len(turns) > 2 for _, turns in made.rows)
     of = f"of {made.asked:,} questions, {twice:,} of them with a second search"
     out().print(f"{file}: {len(made.rows):,} demonstrations {of}", soft_wrap=True)

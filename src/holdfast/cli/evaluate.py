@@ -10,9 +10,9 @@ import typer
 from holdfast.base.errors import ConfigError
 from holdfast.cli.code import TrustCode, allow
 from holdfast.cli.command import SettingsCommand
-from holdfast.cli.recipes import find
 from holdfast.cli.runs import WHICH_CHECKPOINT, complete_run, in_runs
 from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
+from holdfast.recipe.loading import find_recipe
 
 EVERY = "all"
 """`--checkpoint` for every checkpoint that a run has kept."""
@@ -154,10 +154,10 @@ def run(
         )
     with train_extra("loading PyTorch and transformers"):
         from holdfast.evaluate.model import open_model, retriever_for, run_at, settings_of
-        from holdfast.evaluate.questions import load_questions
+        from holdfast.evaluate.questions import load_questions, usual_questions
         from holdfast.evaluate.run import Evaluation
         from holdfast.evaluate.servers import find_server, key_in
-        from holdfast.train.threads import set_up_torch
+        from holdfast.tasks.machine import set_up_torch
 
     endpoint, model = None, None if model is None else in_runs(model)
     if server is not None:
@@ -168,9 +168,9 @@ def run(
     elif api_key_env is not None:
         raise ConfigError(f"--api-key-env {api_key_env} has no effect without --server; leave it out")
     shown = model or (endpoint.model if endpoint else "")
-    config, run_dir = settings_of(model, settings, data or [], find(recipe) if recipe else None)
+    config, run_dir = settings_of(model, settings, data or [], find_recipe(recipe) if recipe else None)
     allow(config, None if recipe else run_dir, settings, trusted=trust_code)
-    data = data or (["world"] if config.data.train == "world" else ["test"])
+    data = data or [usual_questions(config)]
     every = checkpoint == EVERY
     checkpoints = _checkpoints(checkpoint, shown, server)
     folder = folder or _default_folder(shown, method, data, samples, every=every)

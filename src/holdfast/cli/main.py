@@ -1,43 +1,96 @@
-"""The `holdfast` command. Each subcommand has its own file and imports heavy packages only when it runs."""
+"""The `holdfast` command: the table of its subcommands, each in a file that is imported when the command is called."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_command, get_group
 
 from holdfast import __version__
 from holdfast.base.errors import HoldfastError
 from holdfast.base.files import UNWRITABLE
-from holdfast.cli import (
-    ask,
-    data,
-    demo,
-    diagnose,
-    doctor,
-    evaluate,
-    index,
-    launch,
-    model,
-    recipes,
-    run_list,
-    serve,
-    train,
-    watch,
-)
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.plugins import PluginGroup
 from holdfast.cli.terminal import HELP_OPTIONS, discard_stdout, err, out, print_error, survive_any_output
 
-_ORDER: list[str] = []
-"""The commands as the help lists them; panels come in the order of their first commands."""
+
+class Entry(NamedTuple):
+    """A command, before its file is imported."""
+
+    panel: str
+    place: str
+    """`module:name` in `holdfast.cli`, of a function or of a group of commands."""
+    does: str
+    """The first sentence of its help."""
+    settings: bool = False
+    """Whether it takes every setting of a recipe as an option."""
+    context: dict[str, Any] = {}  # noqa: RUF012
+
+
+_ANY: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+COMMANDS = {
+    "diagnose": Entry("Diagnose", "diagnose:diagnose", "Find out from a log why a run is failing and what to change."),
+    "demo": Entry("Diagnose", "demo:demo", "See a failing run diagnosed, in seconds and without training."),
+    "watch": Entry("Diagnose", "watch:watch", "Follow a run while it trains, and report findings as they come."),
+    "report": Entry("Diagnose", "diagnose:report", "Write a web page with curves, findings and sampled rollouts."),
+    "train": Entry("Train", "train:train", "Train a search agent with reinforcement learning.", settings=True),
+    "resume": Entry("Train", "train:resume", "Continue a run from its newest checkpoint.", context=_ANY),
+    "runs": Entry("Train", "run_list:runs", "List the runs in a folder; the one that wrote last comes first."),
+    "warm-start": Entry(
+        "Train", "train:warm_start", "Run only the warm start of a recipe, and save the model.", settings=True
+    ),
+    "ask": Entry("Train", "ask:ask", "Ask an agent a question, and watch it search and answer.", settings=True),
+    "model": Entry("Train", "model:app", "Get a small pretrained model."),
+    "launch": Entry("Other trainers", "launch:launch", "Translate a recipe into files for TRL or verl.", settings=True),
+    "doctor": Entry("Other trainers", "doctor:app", "Check that holdfast works with the installed TRL or verl."),
+    "data": Entry(
+        "Data and retrieval", "data:app", "List, prepare, check and convert question sets; write demonstrations."
+    ),
+    "index": Entry("Data and retrieval", "index:app", "Build a search index of passages, or search it."),
+    "serve": Entry(
+        "Data and retrieval", "serve:serve", "Serve an index over HTTP to Search-R1, verl, SkyRL or ReCall."
+    ),
+    "eval": Entry("Evaluate", "evaluate:app", "Evaluate a model on questions, or compare two evaluations."),
+    "recipe": Entry("Recipes", "recipes:app", "List the bundled recipes, or explain every setting of one."),
+}
+"""In the order of the help; panels come in the order of their first commands."""
+
+
+def command_named(name: str) -> Any:
+    """A command, its file imported."""
+    entry = COMMANDS[name]
+    module, _, attribute = entry.place.partition(":")
+    value = getattr(import_module(f"holdfast.cli.{module}"), attribute)
+    if isinstance(value, typer.Typer):
+        command: Any = get_group(value)
+    else:
+        alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        kind = SettingsCommand if entry.settings else None
+        alone.command(name, cls=kind, context_settings=HELP_OPTIONS | entry.context)(value)
+        command = get_command(alone)
+    command.name, command.rich_help_panel = name, entry.panel
+    return command
 
 
 class _Group(PluginGroup):
     """Prints a `HoldfastError` as a sentence and exits with code 2. Any other exception keeps its traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*_ORDER, *(name for name in super().list_commands(ctx) if name not in _ORDER)]
+        return [*COMMANDS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """For the list in --help, a line of it, for which no file is imported."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        entry = COMMANDS[cmd_name]
+        return TyperCommand(cmd_name, help=entry.does, rich_help_panel=entry.panel)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command_named(name) if name in COMMANDS else command, rest
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         survive_any_output()
@@ -106,32 +159,3 @@ def main(
 
     [cyan]holdfast COMMAND --help[/cyan] explains a command. Exit code 2 means an error.
     """
-
-
-def _add(panel: str, name: str, command: Any, *, settings: bool = False, **context: Any) -> None:
-    """Register a function, which takes `settings` of a recipe as options or not, or a group of commands."""
-    _ORDER.append(name)
-    if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name, rich_help_panel=panel)
-    else:
-        kind = SettingsCommand if settings else None
-        app.command(name, cls=kind, rich_help_panel=panel, context_settings=HELP_OPTIONS | context)(command)
-
-
-_add("Diagnose", "diagnose", diagnose.diagnose)
-_add("Diagnose", "demo", demo.demo)
-_add("Diagnose", "watch", watch.watch)
-_add("Diagnose", "report", diagnose.report)
-_add("Train", "train", train.train, settings=True)
-_add("Train", "resume", train.resume, allow_extra_args=True, ignore_unknown_options=True)
-_add("Train", "runs", run_list.runs)
-_add("Train", "warm-start", train.warm_start, settings=True)
-_add("Train", "ask", ask.ask, settings=True)
-_add("Train", "model", model.app)
-_add("Other trainers", "launch", launch.launch, settings=True)
-_add("Other trainers", "doctor", doctor.app)
-_add("Data and retrieval", "data", data.app)
-_add("Data and retrieval", "index", index.app)
-_add("Data and retrieval", "serve", serve.serve)
-_add("Evaluate", "eval", evaluate.app)
-_add("Recipes", "recipe", recipes.app)

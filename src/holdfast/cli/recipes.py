@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import CONFIG, is_run
 from holdfast.cli.code import announce
 from holdfast.cli.command import SettingsCommand, completes_value
-from holdfast.cli.terminal import HELP_OPTIONS, out, program
+from holdfast.cli.terminal import HELP_OPTIONS, out
 
 if TYPE_CHECKING:
     from holdfast.recipe import Config
@@ -22,6 +20,8 @@ DEFAULT = "quickstart"
 
 def complete_recipe(ctx: typer.Context, incomplete: str) -> list[str]:
     """For a shell: the bundled recipes and the TOML files in this folder."""
+    from holdfast.recipe.loading import bundled
+
     return [] if completes_value(ctx) else [*bundled(), *map(str, Path().glob("*.toml"))]
 
 
@@ -51,6 +51,8 @@ def recipe() -> None:
 @app.command("list")
 def list_recipes() -> None:
     """Print the names of the bundled recipes, one line each."""
+    from holdfast.recipe.loading import bundled
+
     recipes = bundled()
     width = max(map(len, recipes), default=0)
     console = out()
@@ -97,27 +99,6 @@ def show(
         console.print(Text(line, style=style), soft_wrap=True)
 
 
-def bundled() -> dict[str, Path]:
-    """Name without `.toml` -> file, for each bundled recipe."""
-    from holdfast.recipe import BUNDLED
-
-    return {path.stem: path for path in sorted(BUNDLED.glob("*.toml"))}
-
-
-def find(recipe: str) -> Path:
-    """The TOML file of a recipe, given as a path or as the name of a bundled one. Raises `ConfigError`."""
-    path, known = Path(recipe), bundled()
-    if path.is_file() or (path.exists() and recipe not in known):  # `runs/flaky` does not hide the recipe `flaky`
-        return path
-    if recipe in known:
-        return known[recipe]
-    if path.suffix == ".toml" and path.stem in known and path.parent.name in ("", "recipes"):
-        return known[path.stem]  # `recipes/flaky.toml`, typed outside a checkout
-    near = difflib.get_close_matches(path.stem, known, n=1)
-    remedy = f"did you mean {near[0]}?" if near else f"give the path of a TOML file, or one of {', '.join(known)}"
-    raise ConfigError(f"there is no recipe {recipe!r}; {remedy}", hint=f"{program()} recipe list")
-
-
 def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
     """(the config, whether the user chose the run's name), after a line for each piece of code that it names.
 
@@ -130,9 +111,10 @@ def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
 
 def _read(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
     from holdfast.recipe import Config, load
+    from holdfast.recipe.loading import find_recipe
     from holdfast.recipe.settings import parse_overrides, read_toml
 
-    path = find(recipe or DEFAULT)
+    path = find_recipe(recipe or DEFAULT)
     named = "run.name" in parse_overrides(settings, Config)
     run = read_toml(path).get("run", {})
     if not named and isinstance(run, dict) and "name" not in run:

@@ -27,8 +27,8 @@ from holdfast.cli.terminal import err, is_live, out, print_error, program, train
 
 if TYPE_CHECKING:
     from holdfast.recipe import Config
-    from holdfast.train.checks import Prepared
     from holdfast.train.listener import Listener
+    from holdfast.train.prepare import Prepared
 
 T = TypeVar("T")
 STOPPED = 3
@@ -191,7 +191,7 @@ def on_console(run_dir: Path, config: Config, work: Callable[[Listener], T], *, 
 
 def _prepare(recipe: str | None, settings: list[str], *, stage: str | None = None) -> tuple[Prepared, bool]:
     """The recipe, ready to be trained, and whether it names its run."""
-    from holdfast.train.checks import prepare
+    from holdfast.train.prepare import prepare
 
     config, named = read_recipe(recipe, settings)
     with err().status("Reading questions, passages and the tokenizer") if is_live(out()) else nullcontext():

@@ -20,18 +20,18 @@ from holdfast.base.errors import ConfigError, ModelError
 from holdfast.base.run_folder import MODEL, checkpoints_of, is_run
 from holdfast.evaluate.methods import METHODS, Method
 from holdfast.evaluate.openai import OpenAIPolicy, WordTokenizer
-from holdfast.evaluate.questions import WORLD, is_of_recipe
+from holdfast.evaluate.questions import asks_world, is_of_recipe, usual_questions
 from holdfast.evaluate.servers import Server
 from holdfast.model.chat_template import ChatTemplate
+from holdfast.model.checkpoint import model_folder
 from holdfast.model.hf import HFPolicy
 from holdfast.model.language_model import load_model, load_tokenizer, pick_device
 from holdfast.model.support import positions_of
 from holdfast.recipe import Config, load
 from holdfast.recipe.loading import PASSAGES
 from holdfast.recipe.settings import parse_overrides
-from holdfast.train.checkpoint import model_folder
-from holdfast.train.loading import load_protocol, load_recipe, load_retriever
-from holdfast.train.threads import choose_threads
+from holdfast.tasks.machine import choose_threads
+from holdfast.tasks.opening import load_protocol, load_recipe, load_retriever, open_retriever, open_tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def _recipe(run: Path | None, recipe: Path | None, words: Sequence[str] = ()) ->
 
 def _asks_own_questions(run: Path | None, recipe: Path | None, data: Sequence[str]) -> bool:
     """Whether the questions are the recipe's; without any, those of the world are not meant."""
-    return all(map(is_of_recipe, data)) if data else _recipe(run, recipe).data.train != "world"
+    return all(map(is_of_recipe, data or [usual_questions(_recipe(run, recipe))]))
 
 
 def open_model(
@@ -255,9 +255,9 @@ def retriever_for(
     """
     if not method.searches or (method.conversation is None and not config.protocol.searches):
         return None
-    world_passages = config.data.train == "world"
-    mismatched = [name for name in data if not is_of_recipe(name) and (name in WORLD) != world_passages]
-    if mismatched and world_passages:
+    tasks = open_tasks(config, note)
+    mismatched = [name for name in data if not is_of_recipe(name) and asks_world(name) != tasks.closed]
+    if mismatched and tasks.closed:
         raise ConfigError(
             f"--method {method.name} searches, but no passages are given for --data {mismatched[0]}: those of the "
             "bundled world only answer its own questions. Give --retrieval.url, or --retrieval.corpus with "
@@ -268,7 +268,7 @@ def retriever_for(
             f"--data {mismatched[0]} asks about the bundled world, but the retriever has other passages; evaluate a "
             "run of the world on it, or leave the --retrieval settings out"
         )
-    return load_retriever(config, note=note)
+    return open_retriever(config, tasks, note)
 
 
 def _truncation(config: Config, given: Sequence[str]) -> tuple[float, int]:

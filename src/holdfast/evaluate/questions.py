@@ -10,13 +10,14 @@ from pathlib import Path
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.evaluate.results import set_of
 from holdfast.recipe import Config, require
+from holdfast.recipe.sections import FACTBOOK, WORLD
+from holdfast.tasks.opening import bundled, open_tasks
 from holdfast.tasks.prepare import open_questions
 from holdfast.tasks.questions import Example
-from holdfast.tasks.world.bundle import world_of
-from holdfast.train import loading
 
-WORLD = {"world": "test", "world-dev": "dev", "world-train": "train"}
-"""Names of the bundled world's questions, and the split of each."""
+_SPLITS = {"": "test", "-dev": "dev", "-train": "train"}
+_BUNDLED = {f"{name}{ending}": (name, split) for name in (WORLD, FACTBOOK) for ending, split in _SPLITS.items()}
+"""Name of questions, such as `world-dev` -> the task set of the package, and the split."""
 _OF_RECIPE = ("test", "dev")
 _IN_FOLDER = ("test.jsonl", "test.parquet", "questions.jsonl", "questions.parquet")
 
@@ -24,10 +25,10 @@ _IN_FOLDER = ("test.jsonl", "test.parquet", "questions.jsonl", "questions.parque
 def load_questions(names: Sequence[str], config: Config, *, limit: int | None = None) -> list[Example]:
     """The questions of `names`, in that order; with `limit`, the first ones of each set.
 
-    A name is `world`, `world-dev` or `world-train`; `test` or `dev`, those of the recipe, with what training holds out
-    as `dev`; or, as in `open_questions`, a file (or a folder with one), a set, several sets joined with `+`, `seven`,
-    or `sample`. Raises `ConfigError` for questions that the recipe does not have. Raises `DataError` for what cannot be
-    read, and for two questions with one id.
+    A name is `world`, `world-dev` or `world-train`, or the same of `factbook`; `test` or `dev`, those of the recipe,
+    with what training holds out as `dev`; or, as in `open_questions`, a file (or a folder with one), a set, several
+    sets joined with `+`, `seven`, or `sample`. Raises `ConfigError` for questions that the recipe does not have, and
+    `DataError` for what cannot be read, and for two questions with one id.
     """
     examples = [example for name in names for example in _named(name, config)]
     _refuse_equal_ids(examples)
@@ -40,6 +41,16 @@ def load_questions(names: Sequence[str], config: Config, *, limit: int | None = 
         if counts[set_of(example)] <= limit:
             limited.append(example)
     return limited
+
+
+def asks_world(name: str) -> bool:
+    """Whether a name means questions of the bundled world."""
+    return _BUNDLED.get(name, ("",))[0] == WORLD
+
+
+def usual_questions(config: Config) -> str:
+    """The name of the questions on which a recipe's model is evaluated."""
+    return WORLD if config.data.train == WORLD else "test"
 
 
 def is_of_recipe(name: str) -> bool:
@@ -56,14 +67,15 @@ def digest(examples: Sequence[Example]) -> str:
 
 
 def _named(name: str, config: Config) -> Sequence[Example]:
-    if name in WORLD:
-        return [question.example for question in world_of(config.world).questions[WORLD[name]]]
+    if name in _BUNDLED:
+        of, split = _BUNDLED[name]
+        return bundled(of, config).questions().of(split)
     if is_of_recipe(name):
         path = config.data.test if name == "test" else config.data.dev
         if path is not None:
             require(config, f"data.{name}")
             return open_questions(path)
-        of_run = loading.load_questions(config)
+        of_run = open_tasks(config).questions()
         if questions := of_run.test if name == "test" else of_run.dev:
             return questions
         raise ConfigError(

@@ -20,6 +20,7 @@ from holdfast.agent.protocol import render_prompt
 from holdfast.agent.scheduler import Agent, run_agents
 from holdfast.agent.searching import SEARCH, SearchQueue
 from holdfast.base.errors import RolloutError
+from holdfast.base.progress import Progress
 from holdfast.base.retries import PATIENCE, Retries
 from holdfast.base.scoring import MODES, Mode, exact_match, f1, in_passages, sub_em
 from holdfast.evaluate.agents import Attempt, PromptEncoder, converse, run_search_agent
@@ -31,7 +32,6 @@ from holdfast.evaluate.results import MULTI_HOP_SETS, results_of, set_of
 from holdfast.model.policy import rollout_seed
 from holdfast.tasks.files import joined, unmatched
 from holdfast.tasks.questions import Example
-from holdfast.train.listener import Listener
 
 _OUTAGE = 8
 """So many new failures in a row mean that the server or the retriever is gone."""
@@ -98,7 +98,7 @@ class Evaluation:
             "chat_template_kwargs": config.model.chat_template_kwargs,
         }
 
-    def run(self, out: Path, listener: Listener, *, batch: int = 128) -> dict[str, Any]:
+    def run(self, out: Path, listener: Progress, *, batch: int = 128) -> dict[str, Any]:
         """Answer the questions that are not answered yet, and write everything. Returns the content of results.json.
 
         `batch` counts answers; a question's samples stay together. Raises `RolloutError` when every question of a batch
@@ -229,7 +229,7 @@ def _id(example: Example, k: int) -> str:
     return f"{example.id}#{k}"
 
 
-def _advance(listener: Listener, before: int, missing: int, detail: Mapping[str, float], finished: int) -> None:
+def _advance(listener: Progress, before: int, missing: int, detail: Mapping[str, float], finished: int) -> None:
     """Tell of every eighth of a batch: its answers end in bursts, which say little of the time left."""
     if finished % max(missing // 8, 1) == 0:
         listener.advance(before + min(finished, missing), detail)

@@ -269,7 +269,7 @@ def _problems(recipe: Any) -> Iterator[str]:
         )
     if loss.ratio == "action":
         yield "loss.ratio = 'action': TRL's loss does not know actions. The nearest are 'token' and 'sequence'"
-    if recipe.model.path == "tiny" and not recipe.warm_start.steps:
+    if recipe.model.is_tiny and not recipe.warm_start.steps:
         yield f"model.path = 'tiny': TRL loads a model from a folder or the hub; {_START_FIRST}"
     if loss.advantage == "gae":
         with_it = ", ".join(name for name in recipe.changed if name.startswith("critic.") or name == "reward.kl")

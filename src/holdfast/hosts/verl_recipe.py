@@ -287,15 +287,15 @@ def _problems(recipe: Any) -> Iterator[str]:
                 f"{name} = {recipe.as_toml(value)}: verl's configuration replaces every ${{...}}, for example by a "
                 "variable of the environment, so the text would not get there as it is. Write it without ${"
             )
-    if recipe.data.train == "world":
+    if recipe.tasks.closed:
         yield (
-            "data.train = 'world': the bundled world exists only inside one process, but verl's rollouts need a "
-            "server. Set data.train to your questions and retrieval.url to a server over your passages, or train on "
+            f"data.train = {recipe.data.train!r}: its passages exist only inside one process, but verl's rollouts need "
+            "a server. Set data.train to your questions and retrieval.url to a server over your passages, or train on "
             "it in TRL"
         )
-    elif recipe.retrieval.url is None and recipe.retrieval.corpus == "world" and recipe.protocol.searches:
+    elif recipe.retrieval.url is None and recipe.retrieval.corpus is None and recipe.protocol.searches:
         yield "retrieval.url is not set, but verl's rollouts need a retrieval server; set it to the address of one"
-    if recipe.model.path == "tiny" and not recipe.warm_start.steps:
+    if recipe.model.is_tiny and not recipe.warm_start.steps:
         yield (
             "model.path = 'tiny': verl's rollout servers load a model from a folder or the hub, but the tiny one is "
             "made by holdfast. Set model.path, for example to 'Qwen/Qwen2.5-0.5B-Instruct'"

@@ -17,10 +17,14 @@ _WRITTEN = {
 """What a rendering sets, or what would make something else of its text."""
 
 
+TINY = "tiny"
+"""The `model.path` of a model that the task set makes."""
+
+
 class Model(Section):
     """The model and how it is trained."""
 
-    path: str = "tiny"
+    path: str = TINY
     """A folder, or the hub id of any causal LM that transformers loads. `tiny`: a small model made for the bundled
     world."""
     lora_rank: int = Field(0, ge=0)
@@ -39,8 +43,13 @@ class Model(Section):
     chat_template_kwargs: dict[str, JsonValue] = Field({})
     """Variables of the chat template, such as `{ enable_thinking = false }` for Qwen3. Used in every rendering."""
 
+    @property
+    def is_tiny(self) -> bool:
+        """Whether the task set makes the model, a small one, instead of loading one from a path."""
+        return self.path == TINY
+
     def problems(self) -> Iterator[str]:
-        if self.path == "tiny" and self.lora_rank:
+        if self.is_tiny and self.lora_rank:
             yield (
                 f"model.lora_rank = {self.lora_rank} with model.path = 'tiny': the tiny model is too small for LoRA. "
                 "Set model.lora_rank = 0, or model.path to a model of yours"

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from holdfast.base.importing import is_import_path
 from holdfast.base.section import setting_values
 from holdfast.recipe.config import Config
 
-IMPORTED = ("loss.penalty.path", "reward.custom", "protocol.tools")
+IMPORTED = ("data.train", "loss.penalty.path", "reward.custom", "protocol.tools")
 """Settings with import paths, `module:name`, of modules that may be in the folder `run.code`."""
 OF_MODEL = "model.trust_remote_code"
 """The setting that runs the Python files of a model."""
@@ -47,4 +48,4 @@ def _texts(value: Any) -> Iterable[str]:
 
 
 def _is_foreign(path: str) -> bool:
-    return ":" in path and path.partition(":")[0].partition(".")[0] != "holdfast"
+    return is_import_path(path) and path.partition(":")[0].partition(".")[0] != "holdfast"

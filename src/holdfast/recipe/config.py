@@ -11,6 +11,7 @@ from holdfast.methods.penalties import WITHOUT_OLD_POLICY, Penalty
 from holdfast.model.settings import Model, Sampling
 from holdfast.recipe.needs import unmet_needs
 from holdfast.recipe.sections import (
+    WORLD,
     Checkpoint,
     Critic,
     Data,
@@ -26,8 +27,7 @@ from holdfast.recipe.sections import (
     Train,
     WarmStart,
 )
-from holdfast.tasks.factbook import is_factbook
-from holdfast.tasks.world.settings import World
+from holdfast.recipe.world import World
 
 
 class Config(Section):
@@ -67,7 +67,7 @@ class Config(Section):
     def unused(self) -> set[str]:
         """The sections that a run does not read: that of the bundled world, when it trains on other questions, and
         that of the critic, when it has none."""
-        world = set() if self.data.train == "world" else {"world"}
+        world = set() if self.data.train == WORLD else {"world"}
         return world if self.loss.advantage == "gae" else {*world, "critic"}
 
     def problems(self) -> Iterator[str]:
@@ -88,7 +88,7 @@ MOST_ROLLOUTS = 1_000_000
 
 def cross_section_errors(config: Config) -> Iterator[str]:
     """A sentence for each combination that cannot work: what is set, why it fails, what to do."""
-    train, data, retrieval = config.train, config.data, config.retrieval
+    train = config.train
     if isinstance(config.loss.penalty, Penalty):
         yield from inert_penalty(config, config.loss.penalty)
     if train.optimizer_steps_per_rollout > train.questions * train.group_size:
@@ -116,43 +116,18 @@ def cross_section_errors(config: Config) -> Iterator[str]:
         )
     yield from _compares_with_sampler(config)
     yield from _no_tool_template(config)
-    searches = config.protocol.searches
-    if not searches and config.warm_start.steps:
+    if not config.protocol.searches and config.warm_start.steps:
         yield (
             f"warm_start.steps = {config.warm_start.steps} with protocol.tools = {as_toml(config.protocol.tools)}: "
             "demonstrations search, and this agent cannot. Add 'search' to protocol.tools, or set warm_start.steps = 0"
         )
     yield from unmet_needs(config)
     yield from _critic_errors(config.critic, config.loss, config.reward)
-    in_world = data.train == "world"
-    searches_world = retrieval.corpus == "world" and (in_world or retrieval.index is None)
-    if searches and retrieval.url is None and in_world != searches_world:
-        yield (
-            f"data.train = {data.train!r} with retrieval.corpus = {retrieval.corpus!r}: only the bundled world's own "
-            "corpus answers its questions. Set both to your files, or neither"
-        )
-    elif in_world and retrieval.index is not None and retrieval.url is None:
-        yield (
-            f"retrieval.index = {retrieval.index!r} with retrieval.corpus = 'world': the bundled world is indexed in "
-            "memory, with its training split separate. Leave retrieval.index out"
-        )
-    if in_world and retrieval.url is not None:
-        yield (
-            "retrieval.url with data.train = 'world': only the bundled world's own corpus answers its questions. Set "
-            "data.train to your questions, or leave retrieval.url out"
-        )
-    yield from _mixed_with_the_factbook(config)
     if unused := list(_unused(config)):
         yield (
-            f"{', '.join(unused)} with data.train = {data.train!r}: not used, because only the bundled world has such "
-            f"a setting. Leave {'it' if len(unused) == 1 else 'them'} out"
+            f"{', '.join(unused)} with data.train = {config.data.train!r}: not used, because only the bundled world "
+            f"has such a setting. Leave {'it' if len(unused) == 1 else 'them'} out"
         )
-    for split, path in (("dev", data.dev), ("test", data.test)):
-        if path is not None and in_world:
-            yield (
-                f"data.{split} = {path!r} with data.train = 'world': the bundled world has its own {split} "
-                f"questions. Set data.train and retrieval.corpus to your files too, or leave data.{split} out"
-            )
 
 
 def _critic_errors(critic: Critic, loss: Loss, reward: Reward) -> Iterator[str]:
@@ -190,7 +165,7 @@ def _no_tool_template(config: Config) -> Iterator[str]:
     """A model that cannot have a chat template with tools."""
     if config.protocol.preset != "tools":
         return
-    if config.model.path == "tiny":
+    if config.model.is_tiny:
         yield (
             "protocol.preset = 'tools' with model.path = 'tiny': the tiny model knows the words of its own tags alone. "
             "Set model.path to a model whose chat template has tools, or protocol.preset = 'clean'"
@@ -199,28 +174,6 @@ def _no_tool_template(config: Config) -> Iterator[str]:
         yield (
             "protocol.preset = 'tools' with model.chat_template = 'none': the chat template says how tools are called. "
             "Set model.chat_template = 'auto', or protocol.preset = 'clean'"
-        )
-
-
-def _mixed_with_the_factbook(config: Config) -> Iterator[str]:
-    """Parts of the Factbook with parts that are not. An index or a server may have any passages."""
-    data, corpus, warm_start = config.data, config.retrieval.corpus, config.warm_start
-    paths = {"data.train": data.train}
-    if data.train != "world":
-        passages = None if corpus == "world" else corpus
-        others = {"data.dev": data.dev, "data.test": data.test, "retrieval.corpus": passages}
-        paths |= {name: path for name, path in others.items() if path is not None}
-    if warm_start.steps and warm_start.data is not None and is_factbook(warm_start.data):
-        paths["warm_start.data"] = warm_start.data
-    factbook, own_files = (
-        ", ".join(f"{name} = {path!r}" for name, path in paths.items() if is_factbook(path) == wanted)
-        for wanted in (True, False)
-    )
-    if factbook and own_files:
-        yield (
-            f"{factbook} with {own_files}: only the Factbook's passages answer its questions, and its demonstrations "
-            "search them. Take either the Factbook's parts or your own files for all of them. data.dev and data.test "
-            "may be left out, and `holdfast data demonstrate` writes demonstrations for your passages"
         )
 
 

@@ -7,6 +7,7 @@ whole. An unknown key is an error that names the nearest match. `dump(config)` i
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,33 @@ from holdfast.methods.registry import Methods
 from holdfast.recipe import settings
 from holdfast.recipe.code import code_of
 from holdfast.recipe.config import Config
-from holdfast.recipe.paths import in_folder
+from holdfast.recipe.paths import in_folder, is_path
 from holdfast.recipe.settings import UNSET
-from holdfast.tasks.factbook import is_factbook
 
 BUNDLED = Path(__file__).parent / "bundled"
 """The folder of the bundled recipes."""
 
 PASSAGES = {"retrieval.corpus", "retrieval.index", "retrieval.url"}
 """Ways to the passages. What a file or a command line names of them replaces all that a recipe below it names."""
+
+
+def bundled() -> dict[str, Path]:
+    """Name without `.toml` -> file, for each bundled recipe."""
+    return {path.stem: path for path in sorted(BUNDLED.glob("*.toml"))}
+
+
+def find_recipe(recipe: str) -> Path:
+    """The TOML file of a recipe, given as a path or as the name of a bundled one. Raises `ConfigError`."""
+    path, known = Path(recipe), bundled()
+    if path.is_file() or (path.exists() and recipe not in known):  # `runs/flaky` does not hide the recipe `flaky`
+        return path
+    if recipe in known:
+        return known[recipe]
+    if path.suffix == ".toml" and path.stem in known and path.parent.name in ("", "recipes"):
+        return known[path.stem]  # `recipes/flaky.toml`, typed outside a checkout
+    near = difflib.get_close_matches(path.stem, known, n=1)
+    remedy = f"did you mean {near[0]}?" if near else f"give the path of a TOML file, or one of {', '.join(known)}"
+    raise ConfigError(f"there is no recipe {recipe!r}; {remedy}", hint="holdfast recipe list")
 
 
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -128,13 +147,10 @@ def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
         _drop(data, *(PASSAGES - passages))
     default = setting_values(Config())
     chosen = {name: default.get(name) if value is UNSET else value for name, value in values.items()}
-    train = data.get("data.train", "world")
-    if train == "world" and chosen.get("data.train", "world") != "world":
-        _drop(data, "world.", "faults.")  # the recipe is now for other questions
-    if "data.train" in chosen and is_factbook(str(train)) != is_factbook(str(chosen["data.train"])):
-        _drop(data, "data.dev", "data.test")
-        if is_factbook(str(data.get("warm_start.data"))):
-            _drop(data, "warm_start.data")
+    before = data.get("data.train", default["data.train"])
+    train = chosen.get("data.train", before)
+    if train != before and not (is_path("data.train", train) and is_path("data.train", before)):
+        _drop(data, "world.", "faults.", "data.dev", "data.test")  # the recipe now has another task set
     if chosen.get("loss.advantage", "gae") != "gae":
         _drop(data, "critic.", "reward.kl")  # the recipe has no critic now, whose alone these are
     penalty = data.get("loss.penalty.name", "llds")

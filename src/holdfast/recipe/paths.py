@@ -13,32 +13,36 @@ from shlex import quote
 from typing import Any
 
 from holdfast.base.errors import ConfigError
+from holdfast.base.importing import is_import_path
 from holdfast.base.section import setting_values
+from holdfast.model.settings import TINY
 from holdfast.recipe.code import import_paths
 from holdfast.recipe.config import Config
-from holdfast.tasks.factbook import is_factbook
+from holdfast.recipe.sections import FACTBOOK, WORLD
 
 PATHS: Mapping[str, tuple[str, ...]] = {
     "run.code": (),
-    "data.train": ("world",),
+    "data.train": (WORLD, FACTBOOK),
     "data.dev": (),
     "data.test": (),
-    "retrieval.corpus": ("world", "none"),
+    "retrieval.corpus": (),
     "retrieval.index": (),
-    "model.path": ("tiny",),
+    "model.path": (TINY,),
     "model.chat_template": ("auto", "none"),
     "warm_start.data": (),
     "critic.path": (),
 }
-"""Settings that are paths -> their values that are not. The Factbook's names are no paths either, nor is a hub id: a
-`model.path` that is no folder and does not begin with `.` or `/`."""
+"""Settings that are paths -> their values that are not. An import path is none either, nor is a hub id: a `model.path`
+that is no folder and does not begin with `.` or `/`."""
 
 QUESTIONS = ("data.train", "data.dev", "data.test")
 
 
 def is_path(name: str, value: Any, folder: Path | None = None) -> bool:
     """Whether the value of a setting is a path; one that may be relative to `folder`, by default the current one."""
-    if name not in PATHS or not isinstance(value, str) or not value or value in PATHS[name] or is_factbook(value):
+    if name not in PATHS or not isinstance(value, str) or not value or value in PATHS[name]:
+        return False
+    if name == "data.train" and is_import_path(value):
         return False
     return name != "model.path" or value[0] in "./" or os.path.isdir(Path(folder or "", value))
 
@@ -75,7 +79,9 @@ def passages_of(config: Config) -> tuple[str, ...]:
     """The settings whose files have the passages of a recipe. An index beside a corpus is built if it is missing."""
     if config.retrieval.url is not None:
         return ()
-    return ("retrieval.index",) if config.retrieval.corpus == "world" else ("retrieval.corpus",)
+    if config.retrieval.corpus is not None:
+        return ("retrieval.corpus",)
+    return ("retrieval.index",) if is_path("data.train", config.data.train) else ()  # else it is built from the set's
 
 
 def require(config: Config, *names: str) -> None:

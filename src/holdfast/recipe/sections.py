@@ -61,24 +61,32 @@ class Run(Section):
             )
 
 
+WORLD, FACTBOOK = "world", "factbook"
+"""Names of the task sets of the package, in `data.train`."""
+
+
 class Data(Section):
     """The questions."""
 
-    train: str = "world"
-    """Training questions: `world`, the bundled ones, `factbook:train` (docs/reference/factbook.md), or a JSONL file
-    (`question`, `golden_answers`)."""
+    train: str = WORLD
+    """Training questions: a JSONL file (`question`, `golden_answers`); `world`, the bundled task set; `factbook`
+    (docs/reference/factbook.md); or a task set of your own by import path (docs/guide/own-tasks.md)."""
     dev: str | None = None
-    """Questions to choose the best checkpoint. Unset: those of the world, or a tenth of `train`, at most 1000."""
+    """Questions to choose the best checkpoint. Unset: those of the task set, or a tenth of `train`, at most 1000."""
     test: str | None = None
-    """Questions for one evaluation at the end. Unset: those of the world, or none."""
+    """Questions for one evaluation at the end. Unset: those of the task set, or none."""
+
+    def files(self) -> tuple[tuple[str, str | None], ...]:
+        """(split, path) of each split."""
+        return ("train", self.train), ("dev", self.dev), ("test", self.test)
 
 
 class Retrieval(Section):
     """The passages, and the index or the server that searches them."""
 
-    corpus: str = "world"
-    """Passages: `world`, the bundled ones, `factbook:corpus`, a file of rows (`id`, `contents`), or a folder of
-    documents (docs/guide/retrieval.md)."""
+    corpus: str | None = None
+    """Passages: a file of rows (`id`, `contents`), or a folder of documents (docs/guide/retrieval.md). Unset: those of
+    the task set."""
     index: str | None = None
     """Index folder of `holdfast index build`, BM25 or dense. It contains the passages. If `corpus` is also set, the
     index must be of that corpus; if the folder does not exist, a BM25 index is built and saved there."""
@@ -94,11 +102,6 @@ class Retrieval(Section):
     """Number of queries in the LRU cache."""
 
     def problems(self) -> Iterator[str]:
-        if self.corpus == "none":
-            yield (
-                "retrieval.corpus = 'none' names no passages; to take a corpus out of a recipe, write unset = "
-                "['retrieval.corpus'] at its top, or --unset retrieval.corpus"
-            )
         if unknown := sorted(set(self.fields) - set(PASSAGE_FIELDS)):
             yield f"retrieval.fields has {unknown[0]!r}, but a passage has {', '.join(PASSAGE_FIELDS)}; leave it out"
         if self.url is None:
@@ -110,8 +113,8 @@ class Retrieval(Section):
             retrieve_url(self.url)
         except ConfigError as error:
             yield f"retrieval.url: {error}"
-        for key, value, unset in (("corpus", self.corpus, "world"), ("index", self.index, None)):
-            if value != unset:
+        for key, value in (("corpus", self.corpus), ("index", self.index)):
+            if value is not None:
                 yield (
                     f"retrieval.url and retrieval.{key} = {value!r} are both set, but the server searches its own "
                     "passages. Leave out the one you do not want"
@@ -193,8 +196,8 @@ class WarmStart(Section):
     steps: int = Field(0, ge=0)
     """Supervised steps before reinforcement learning. The result is cached. 0: no warm start."""
     data: str | None = None
-    """JSONL file of demonstrations (`question`, `turns` of `text` and `observation`; docs/guide/quickstart.md), or
-    `factbook:demonstrations`. Unset: the scripts of the bundled world."""
+    """JSONL file of demonstrations (`question`, `turns` of `text` and `observation`; docs/guide/quickstart.md), as
+    `holdfast data demonstrate` writes them. Unset: those of the task set, for your own questions made so."""
     batch_size: int = Field(48, ge=1)
     """Demonstrations per step."""
     batches: Literal["mixed", "by-length"] = "mixed"

@@ -22,24 +22,7 @@ def _training_errors(config: Config, stage: str | None) -> Iterator[str]:
     warm_start = config.warm_start
     if stage == "warm-start" and not (warm_start.steps or config.world.scripts.plain_steps):
         yield "warm_start.steps = 0, so there is no warm start to make; set warm_start.steps"
-    if config.data.train != "world":
-        yield from _world_only_errors(config)
     yield from code_errors(config)
-
-
-def _world_only_errors(config: Config) -> Iterator[str]:
-    """Only the bundled world has a tiny model and scripts."""
-    warm_start = config.warm_start
-    if config.model.path == "tiny":
-        yield (
-            f"model.path = 'tiny' with data.train = {config.data.train!r}: the tiny model knows only the words of "
-            "the bundled world. Set model.path to a model of yours, for example a Qwen2.5 directory"
-        )
-    if warm_start.steps and warm_start.data is None:
-        yield (
-            f"warm_start.steps = {warm_start.steps}, but warm_start.data is not set, and only the bundled world has "
-            "scripts to learn from. Give a JSONL of demonstrations, or set warm_start.steps = 0"
-        )
 
 
 def code_errors(config: Config) -> Iterator[str]:

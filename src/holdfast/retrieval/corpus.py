@@ -55,10 +55,10 @@ def passages(
     path = Path(path)
     if path.is_dir():
         return folder_passages(path, on_skip=on_skip, replace=replace)
-    if _is_document(path):
+    if _isdocument_of(path):
         raise DataError(f"{path} is one document, not a file of passages; name the folder that holds it")
     # Titles of DPR's tables are put in quotes, as in wiki-18.
-    parse = _fresh(partial(_document, fields=fields or {}, quoted=".tsv" in path.suffixes))
+    parse = fresh(partial(document_of, fields=fields or {}, quoted=".tsv" in path.suffixes))
     return iter_rows(path, parse, what="passage", on_skip=on_skip, replace=replace)
 
 
@@ -110,7 +110,8 @@ def corpus_hash(documents: Iterable[Document]) -> str:
     return digest.hexdigest()
 
 
-def _document(row: dict[str, Any], fields: Mapping[str, str], quoted: bool) -> Document:
+def document_of(row: dict[str, Any], fields: Mapping[str, str], quoted: bool) -> Document:
+    """The passage in a row. Raises `BadField`."""
     return Document(id=_id(row, fields), contents=_contents(row, fields, quoted))
 
 
@@ -147,7 +148,7 @@ def _id(row: dict[str, Any], fields: Mapping[str, str]) -> str:
     return _text(row, name, "id")
 
 
-def _is_document(path: Path) -> bool:
+def _isdocument_of(path: Path) -> bool:
     """Whether a file is one that a folder may hold. A .txt may hold JSON lines."""
     if path.suffix.lower() not in READERS:
         return False
@@ -155,7 +156,7 @@ def _is_document(path: Path) -> bool:
     return path.suffix.lower() != ".txt" or re.match(rb"\W*\{", start) is None
 
 
-def _fresh(parse: Callable[[Any], Document]) -> Callable[[Any, int], Document]:
+def fresh(parse: Callable[[Any], Document]) -> Callable[[Any, int], Document]:
     """`parse`, but an id that occurred before is refused.
 
     Only a 64-bit hash of each id is stored. Two of a million ids collide with probability 3e-8.

@@ -1,160 +1,100 @@
-"""Demonstrations of how to search a user's own passages, for the warm start of a model that does not search by itself.
-
-A script asks the question, or its content words. If a passage that comes back has a golden answer, it answers;
-otherwise it searches once more, with the title of the first passage and the words that this passage lacks, and answers
-if that helped. Queries vary on purpose: a policy that has learned from them has something to try.
-"""
+"""Demonstrations as texts: what they are, and the files of them that a warm start reads."""
 
 from __future__ import annotations
 
-import random
-import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from holdfast.agent.observations import allot
-from holdfast.agent.protocol import SearchProtocol
-from holdfast.agent.searching import search_patiently
-from holdfast.base.errors import DataError
-from holdfast.base.jsonl import write_jsonl
-from holdfast.base.scoring import normalize_answer
-from holdfast.retrieval.types import Hit, Retriever
-from holdfast.tasks.questions import Example
+from holdfast.agent.protocol import SearchProtocol, parse_action
+from holdfast.agent.trajectory import Invalid, Search
+from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, text_field, write_jsonl
+from holdfast.base.rows import read_rows
+from holdfast.retrieval.types import Document, Hit
 
-Turns = list[tuple[str, Sequence[Hit]]]
-"""(text of a turn, passages of its search) pairs; the last has none."""
-
-WHOLE_QUESTION = 0.5
-"""Probability that the first query is the question, and not its content words."""
-
-YES_OR_NO = "is yes or no, which any passage may have"
-NOT_FOUND = "is in no passage that was found"
-CUT_OFF = "is behind the end of an observation (protocol.max_observation_tokens)"
-
-_CHARACTERS = 3
-"""Characters of an observation that are read, for each of its most tokens: the rest may be cut off for the model."""
-_TITLE_WORDS = 12
-"""A longer first line is the passage itself, of a corpus without titles."""
-
-FIRST_THOUGHTS = ("I look it up.", "Let me search.", "I need a passage.")
-_NEXT_THOUGHTS = ("That does not say it. I look up {}.", "Not there yet. {} may say it.", "I search on, for {}.")
-LAST_THOUGHTS = ("The passage says it.", "I have read it.", "Found.")
-_FUNCTION_WORD = re.compile(
-    "a|an|and|are|at|be|been|being|by|can|could|did|do|does|during|for|from|had|has|have|he|her|his|how|in|is|it|its|of|"
-    "on|or|she|so|than|that|the|their|them|these|they|this|those|to|was|were|what|when|where|which|while|who|whom|whose|"
-    "why|will|with|would"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Demonstrations:
-    """What a script made of questions."""
-
-    rows: Sequence[tuple[str, Turns]]
-    """(question, turns), in random order."""
-    left_out: Mapping[str, Sequence[str]]
-    """What the answer is, such as `NOT_FOUND` -> the questions that were left out for it."""
-
-    @property
-    def asked(self) -> int:
-        """Questions that the script has asked."""
-        return len(self.rows) + sum(map(len, self.left_out.values()))
-
-
-def demonstrate(
-    examples: Sequence[Example],
-    retriever: Retriever,
-    protocol: SearchProtocol,
-    *,
-    seed: int = 0,
-    most: int | None = None,
-) -> Demonstrations:
-    """Ask the questions in random order, until there are `most` demonstrations.
-
-    Answers are golden answers as they are written. Yes and no are left out: any passage may have these words.
-    """
-    rng = random.Random(f"demonstrations-{seed}")
-    rows: list[tuple[str, Turns]] = []
-    left_out: defaultdict[str, list[str]] = defaultdict(list)
-    for example in rng.sample(examples, len(examples)):
-        turns = _turns(example, retriever, protocol, rng)
-        if isinstance(turns, str):
-            left_out[turns].append(example.question)
-        else:
-            rows.append((example.question, turns))
-        if len(rows) == most:
-            break
-    return Demonstrations(rows, dict(left_out))
-
-
-def write_demonstrations(path: Path, demonstrations: Demonstrations) -> None:
-    """Write the rows that `warm_start.data` reads. Raises `DataError` if there are none."""
-    if not demonstrations.rows:
-        reasons = "; ".join(f"of {len(questions):,} it {why}" for why, questions in demonstrations.left_out.items())
-        raise DataError(
-            f"no search shows the answer to any of these {demonstrations.asked:,} questions, so there is nothing to "
-            f"demonstrate: {reasons}. Check that retrieval.corpus has passages about them, or raise protocol.topk or "
-            "protocol.max_observation_tokens. A search and an answer need protocol.max_turns = 2"
-        )
-    write_jsonl(
-        path,
-        (
-            {
-                "question": question,
-                "turns": [
-                    {"text": text, "observation": [hit.document.contents for hit in hits]} if hits else {"text": text}
-                    for text, hits in turns
-                ],
-            }
-            for question, turns in demonstrations.rows
-        ),
-    )
-
-
-def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng: random.Random) -> Turns | str:
-    """A rollout that ends with an answer, or why there is none."""
-    golds = [gold for gold in example.golden_answers if normalize_answer(gold) not in ("", "yes", "no")]
-    if not golds:
-        return YES_OR_NO
-    reason = NOT_FOUND
-    question = example.question.strip().rstrip("?").rstrip()
-    words = [word for word in re.findall(r"[\w'.-]+", question) if not _FUNCTION_WORD.fullmatch(word.lower())]
-    query = question if rng.random() < WHOLE_QUESTION or not words else " ".join(words)
-    thought, turns = rng.choice(FIRST_THOUGHTS), Turns()
-    for _ in range(min(2, protocol.max_turns - 1)):
-        hits = search_patiently(retriever, query, protocol.topk)
-        turns.append((turn_text(thought, query, protocol.search_tags, protocol), hits))
-        passages = [hit.document.contents for hit in hits]
-        answer = _answer_in(_shown(passages, protocol), golds)
-        if answer is not None:
-            turns.append((turn_text(rng.choice(LAST_THOUGHTS), answer, protocol.answer_tags, protocol), ()))
-            return turns
-        if _answer_in(passages, golds) is not None:
-            reason = CUT_OFF
-        if not hits or len(hits[0].document.title.split()) > _TITLE_WORDS:
-            break
-        title, passage = hits[0].document.title, hits[0].document.contents.lower()
-        query = " ".join([title, *(word for word in words if word.lower() not in passage)])
-        thought = rng.choice(_NEXT_THOUGHTS).format(title)
-    return reason
-
-
-def _shown(passages: Sequence[str], protocol: SearchProtocol) -> list[str]:
-    """The beginnings of passages that an observation surely shows."""
-    room = _CHARACTERS * protocol.max_observation_tokens
-    shares = allot([len(passage) for passage in passages], room)
-    return [passage[:share] for passage, share in zip(passages, shares, strict=True)]
-
-
-def _answer_in(passages: Sequence[str], golds: Sequence[str]) -> str | None:
-    """The first golden answer that is in the passages, as whole words."""
-    text = f" {normalize_answer(' '.join(passages))} "
-    return next((gold for gold in golds if f" {normalize_answer(gold)} " in text), None)
+Observed = str | Sequence[Hit]
+"""An observation as its text, or as the passages that a search found."""
+Turn = tuple[str, Observed]
+"""The text of a turn, and the observation after it."""
+Text = tuple[str, Sequence[Turn]]
+"""A question, and the turns of its rollout."""
 
 
 def turn_text(thought: str, text: str, tags: tuple[str, str], protocol: SearchProtocol) -> str:
     """A turn that thinks, then writes a query or an answer in its tags."""
     (think, thought_end), (opened, closed) = protocol.thought_tags, tags
     return f"{think} {thought} {thought_end}\n{opened} {text} {closed}"
+
+
+def read_demonstrations(
+    path: Path, protocol: SearchProtocol, *, on_skip: Callable[[Skipped], None] | None = None
+) -> list[Text]:
+    """(question, turns) of every row `{"question": str, "turns": [{"text": str, "observation": …}, …]}`.
+
+    The observation of a search is a list of passages, each a text or `{"contents": str}`, title on the first line, as
+    in a corpus; or their text with the tags of the protocol, as in `trajectories.jsonl`, which is such a file. A row
+    whose tags are not the protocol's is bad. For tool calls the tags are those of `clean`, and are translated. Bad rows
+    and bad files are treated as in `read_questions`.
+    """
+
+    return read_rows(path, lambda row, _: text_of(row, protocol), what="demonstration", on_skip=on_skip)
+
+
+def text_of(row: dict[str, Any], protocol: SearchProtocol) -> Text:
+    """One row. Raises `BadField`."""
+    turns = row.get("turns")
+    if not isinstance(turns, list) or not turns:
+        raise BadField("turns", "must be a list of at least one turn")
+    question = text_field(row, "question").strip()
+    parsed = [_turn(turn, f"turns[{i}]", protocol, last=i == len(turns) - 1) for i, turn in enumerate(turns)]
+    if all(isinstance(parse_action(text, protocol), Invalid) for text, _ in parsed):
+        raise BadField("turns", f"none is a search or an answer: {_tags(protocol)}")
+    return question, parsed
+
+
+def _turn(turn: Any, field: str, protocol: SearchProtocol, *, last: bool) -> tuple[str, Observed]:
+    if not isinstance(turn, dict):
+        raise BadField(field, f"must be an object, is {json_kind(turn)}")
+    if "text" not in turn:
+        raise BadField(f"{field}.text", "missing")
+    text, where = clean_text(turn["text"], f"{field}.text"), f"{field}.observation"
+    observation = turn.get("observation", "")
+    if not isinstance(observation, list):
+        observation = clean_text(observation, where, empty=True)
+    if not isinstance(parse_action(text, protocol), Search):
+        if isinstance(observation, list) or not _squeezed(protocol.invalid_note).startswith(_squeezed(observation)):
+            raise BadField(f"{field}.text", f"is not a search, but an observation follows: {_tags(protocol)}")
+        return text, observation
+    if isinstance(observation, list):
+        passages = [passage.get("contents") if isinstance(passage, dict) else passage for passage in observation]
+        texts = [clean_text(contents, f"{where}[{k}]") for k, contents in enumerate(passages)]
+        return text, [Hit(Document("", contents), 0.0) for contents in texts]
+    shown, (opened, closed) = observation.strip(), protocol.information_tags
+    if shown.startswith(opened) and shown.endswith(closed):
+        return text, f"{protocol.separator}{shown}{protocol.separator}"
+    if shown or not last:
+        raise BadField(where, f"must be a list of passages, or their text as {opened} … {closed}")
+    return text, observation
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _tags(protocol: SearchProtocol) -> str:
+    """What a turn has to look like."""
+    (search, search_end), (answer, answer_end) = protocol.search_tags, protocol.answer_tags
+    return f"write {search} query {search_end} or {answer} answer {answer_end} (protocol.preset = {protocol.name!r})"
+
+
+def write_demonstrations(path: Path, rows: Sequence[Text]) -> None:
+    """Write the rows that `warm_start.data` reads."""
+    write_jsonl(path, ({"question": question, "turns": list(map(_row, turns))} for question, turns in rows))
+
+
+def _row(turn: Turn) -> dict[str, Any]:
+    text, observation = turn
+    if not observation:
+        return {"text": text}
+    shown = observation if isinstance(observation, str) else [hit.document.contents for hit in observation]
+    return {"text": text, "observation": shown}

@@ -45,13 +45,18 @@ def read_questions(
     source = source or Path(name).stem
 
     def parse(row: dict[str, Any], line: int) -> Example:
-        example = example_of(row, source=source, split=split, index=line - 1)
-        if not can_match(example):
-            shown = ", ".join(map(repr, example.golden_answers))
-            raise BadField("golden_answers", f"{shown} is empty without punctuation and articles")
+        example = matchable(example_of(row, source=source, split=split, index=line - 1))
         return replace(example, source=source, split=split, index=line - 1)
 
     return tuple(read_rows(path, parse, what="question", on_skip=on_skip))
+
+
+def matchable(example: Example) -> Example:
+    """The example. Raises `BadField` if no answer can score."""
+    if not can_match(example):
+        shown = ", ".join(map(repr, example.golden_answers))
+        raise BadField("golden_answers", f"{shown} is empty without punctuation and articles")
+    return example
 
 
 def can_match(example: Example) -> bool:

@@ -14,7 +14,6 @@ from holdfast.base.errors import DataError, MissingExtra
 from holdfast.base.jsonl import write_jsonl
 from holdfast.tasks import factbook
 from holdfast.tasks.catalogue import FACTBOOK_SET, HUB, SAMPLE, SETS, SEVEN, Form, QASet, set_named
-from holdfast.tasks.factbook import FACTBOOK
 from holdfast.tasks.files import iter_examples, read_examples, write_examples
 from holdfast.tasks.questions import Example
 from holdfast.tasks.rows import light
@@ -211,26 +210,17 @@ def prepare(what: str, folder: Path, *, origin: str | None = None, form: Form = 
 
 def _prepare_factbook(folder: Path, form: Form, ending: str) -> dict[Path, int]:
     folder.mkdir(parents=True, exist_ok=True)
-    corpus = folder / "corpus.jsonl"
-    written = {corpus: write_factbook(f"{FACTBOOK}corpus", corpus)}
+    corpus, questions = folder / "corpus.jsonl", factbook.load_questions()
+    rows = ({"id": passage.id, "contents": passage.contents} for passage in factbook.load_passages())
+    written = {corpus: write_jsonl(corpus, rows)}
     for split in ("train", "dev", "test"):
         path = folder / f"{split}.{ending}"
-        written[path] = write_factbook(f"{FACTBOOK}{split}", path, form)
+        written[path] = write_examples(path, questions.of(split), form)
     return written
 
 
-def write_factbook(name: str, path: Path, form: Form = "jsonl") -> int:
-    """Write the passages of `factbook:corpus`, or the questions of another part; returns how many. Raises `DataError`
-    for a name that there is not."""
-    if name != f"{FACTBOOK}corpus":
-        return write_examples(path, factbook.load_questions(name), form)
-    passages = factbook.load_passages(name)
-    return write_jsonl(path, ({"id": passage.id, "contents": passage.contents} for passage in passages))
-
-
 def open_questions(what: str, *, origin: str | None = None) -> tuple[Example, ...]:
-    """Questions to evaluate on: a file, `sample`, a set's name (its test questions), several with `+`, `seven`, or
-    `factbook:dev` and the like.
+    """Questions to evaluate on: a file, `sample`, a set's name (its test questions), several with `+`, or `seven`.
 
     Raises `DataError` for anything else, and for files that `read_examples` refuses.
     """
@@ -240,8 +230,6 @@ def open_questions(what: str, *, origin: str | None = None) -> tuple[Example, ..
         raise DataError(f"{what} does not exist")
     if what == SAMPLE:
         return sample_questions()
-    if factbook.is_factbook(what):
-        return factbook.load_questions(what)
     names: Sequence[str] = tuple(SETS) if what == SEVEN else what.split("+")
     parts = [Part(set_named(name.strip()), "test") for name in dict.fromkeys(names)]
     return tuple(_all(parts, origin_of(origin)))

@@ -38,9 +38,8 @@ from holdfast.base.files import size_text
 from holdfast.model.onednn import mkl_is_slow, use_onednn
 from holdfast.model.support import CACHE_CPU, SHARING_FROM, keys_of, text_config
 from holdfast.recipe import Config
+from holdfast.tasks.task_set import Questions
 from holdfast.train.evaluate import CHUNK
-from holdfast.train.loading import Questions
-from holdfast.train.start_cache import start_folder
 
 _LIBRARIES = 2**29
 _USABLE = 0.9
@@ -196,8 +195,8 @@ def _time_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.2g} h"
 
 
-def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int = 0) -> str:
-    """A sentence on memory, disk and time on a CPU.
+def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int = 0, made: bool = False) -> str:
+    """A sentence on memory, disk and time on a CPU. `made`: whether the cache has the warm start.
 
     Raises `ConfigError` for a run that needs more memory than there is.
     """
@@ -224,7 +223,6 @@ def cost_of(model: Any, config: Config, questions: Questions, *, lora_rank: int 
     products = speed(shape, bf16=True) if config.model.autocast == "bf16" else plain  # the rest gets no faster
     a_second = 1 / (1 / products + (1 / _EFFICIENCY - 1) / plain)
     step = operations(shape, config) / a_second
-    made = start_folder(config).is_dir()
     more = {
         "the warm start": 0.0 if made else warm_start_operations(shape, config) / a_second,
         "evaluations": evaluation_operations(shape, config, questions) / a_second,

@@ -16,20 +16,20 @@ from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, GuardStop, ModelError, RolloutError
 from holdfast.base.jsonl import write_jsonl
 from holdfast.diagnose.finding import Finding
+from holdfast.model.checkpoint import read_state
 from holdfast.recipe import Config, absolute, dump, load_run, setting_values
+from holdfast.tasks.machine import set_up_torch
+from holdfast.tasks.opening import make_agent
 from holdfast.tasks.questions import QuestionOrder, dev_questions
-from holdfast.train.checkpoint import read_state
-from holdfast.train.checks import Prepared, prepare
 from holdfast.train.evaluate import Evaluator, KeptEvaluations
 from holdfast.train.guard import Guard, why_stopped
 from holdfast.train.listener import Listener, Listeners, StepResult
 from holdfast.train.live_report import LiveReport
-from holdfast.train.loading import make_agent
+from holdfast.train.prepare import Prepared, prepare
 from holdfast.train.saving import Saver, newest_checkpoint
 from holdfast.train.start import starting_policy
 from holdfast.train.start_cache import from_model
 from holdfast.train.summary import Summary, read_summary, verdict_of, write_summary
-from holdfast.train.threads import set_up_torch
 from holdfast.train.tracking import MetricsFile, TrajectoryFiles, open_trackers
 from holdfast.train.trainer import make_trainer
 
@@ -84,7 +84,8 @@ class _Run:
     """A trainer at its first step, with its evaluator and its saver."""
 
     def __init__(self, prepared: Prepared, run_dir: Path, listener: Listener, checkpoint: Path | None = None) -> None:
-        config = self.config = prepared.config
+        self.prepared, config = prepared, prepared.config
+        self.config = config
         self.run_dir, self.listener = run_dir, listener
         started = time.monotonic()
         set_up_torch(config)
@@ -94,9 +95,9 @@ class _Run:
         if checkpoint is not None:  # refused before a warm start, which may take minutes
             state = read_state(checkpoint, step=int, question_order=dict, generator=list, seconds=float, machine=dict)
             QuestionOrder(self.questions.train, seed=config.run.seed).restore(state["question_order"])
-        policy = starting_policy(config, self.questions, self.retrievers.train, listener)
+        policy = starting_policy(prepared, listener)
         trained = config if checkpoint is None else _continued(config)
-        self.trainer = make_trainer(trained, policy, self.questions.train, self.retrievers.train)
+        self.trainer = make_trainer(replace(prepared, config=trained), policy)
         self.evaluator = self._evaluator(self.trainer.agent)
         self.saver = Saver(self.trainer, run_dir, config.checkpoint, started=started)
         self._idle: int | None = 0 if checkpoint is None else None
@@ -186,8 +187,8 @@ class _Run:
         before: dict[str, float] = {}
         if config.eval.start:
             # Loaded again from where it is kept, so that the run need not hold it in memory.
-            start = starting_policy(config, self.questions, self.retrievers.train)
-            evaluator = self._evaluator(make_agent(config, start, self.retrievers.eval))
+            agent = make_agent(config, starting_policy(self.prepared), self.retrievers.eval, self.prepared.protocol)
+            evaluator = self._evaluator(agent)
             before = kept.run(
                 "before", evaluator, questions, lambda done: self.listener.advance(len(questions) + done)
             ).scores

@@ -13,9 +13,9 @@ import torch
 from holdfast.base.errors import CheckpointError
 from holdfast.base.run_folder import METRICS, best_folder, step_folder
 from holdfast.base.stored import read_object
+from holdfast.model.checkpoint import newest_whole, prune, recover_interrupted_saves, save_checkpoint
 from holdfast.model.language_model import ADAPTERS_FILE, take_weights
 from holdfast.recipe import Checkpoint, Config, Model
-from holdfast.train.checkpoint import newest_whole, prune, recover_interrupted_saves, save_checkpoint
 from holdfast.train.tracking import MetricsFile, forget_trajectories_after
 from holdfast.train.trainer import Trainer
 
@@ -121,15 +121,19 @@ def refuse_other_shape(config: Config, saved: Path) -> None:
 
     Checked before the starting policy is built, which may take a warm start.
     """
-    path, tiny = config.model.path, config.world.model
-    if path == "tiny":
+    path, is_tiny, tiny = config.model.path, config.model.is_tiny, config.world.model
+    if is_tiny:
         expected = dict(zip(_SHAPE, (tiny.hidden, tiny.layers, tiny.heads), strict=True))
     else:
         expected = _settings_of(Path(path) / "config.json")
     saved_config = _settings_of(saved / "config.json")
     rank = config.model.lora_rank or _settings_of(Path(path) / ADAPTERS_FILE).get("r", 0)
     compared = [
-        (name if path == "tiny" else f"model.path = {path!r}, whose {key}", expected.get(key), saved_config.get(key))
+        (
+            name if is_tiny else f"model.path = {path!r}, whose {key}",
+            expected.get(key),
+            saved_config.get(key),
+        )
         for key, name in _SHAPE.items()
     ]
     compared.append(("model.lora_rank", rank, _settings_of(saved / ADAPTERS_FILE).get("r", 0)))

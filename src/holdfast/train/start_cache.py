@@ -13,15 +13,11 @@ from holdfast.base.environment import cache_dir
 from holdfast.base.errors import DataError
 from holdfast.model.models import stored
 from holdfast.recipe import BUNDLED, Config
-from holdfast.recipe.paths import is_path
 from holdfast.retrieval.storage import MANIFEST
-from holdfast.tasks import factbook
-from holdfast.tasks.factbook import FACTBOOK
+from holdfast.tasks.task_set import TaskSet
 
 SHIPPED = BUNDLED / "starts"
 """A folder for each start that comes with holdfast: a checkpoint, whose state says what made it."""
-
-_FACTBOOK_CODE = Path(factbook.__file__).parent
 
 
 def has_warm_start(config: Config) -> bool:
@@ -40,7 +36,7 @@ def shipped_start(config: Config) -> Path | None:
 
     It is the same policy on every machine. One made again differs between processors, which round sums differently.
     """
-    if config.model.path != "tiny" or config.data.train != "world" or not has_warm_start(config):
+    if not config.model.is_tiny or not has_warm_start(config):
         return None
     settings = settings_hash(config)
     states = sorted(SHIPPED.glob("*/state.json"))
@@ -52,16 +48,14 @@ def settings_hash(config: Config) -> str:
     return _hash(config.start_parts())
 
 
-def start_folder(config: Config) -> Path:
+def start_folder(config: Config, tasks: TaskSet) -> Path:
     """Where the cache keeps the policy that a recipe's warm start makes. Raises `DataError`.
 
     Its name is a hash of everything the policy depends on, wherever that lies: a run may have been moved. A file of
     demonstrations and a chat template count with their content, an index with its manifest, a model folder with the
     names, sizes and times of its files, and a hub id with its name.
     """
-    parts: dict[str, Any] = {"version": __version__, **config.start_parts()}
-    if is_path("retrieval.corpus", config.retrieval.corpus):
-        del parts["retrieval"]["corpus"]  # demonstrations of own passages are in a file
+    parts: dict[str, Any] = {"version": __version__, **config.start_parts(), "tasks": tasks.fingerprint()}
     if config.retrieval.index and (manifest := Path(config.retrieval.index, MANIFEST)).is_file():
         parts["retrieval"]["index"] = _digest(str(manifest), "retrieval.index")
     if config.warm_start.data is not None:
@@ -81,9 +75,6 @@ def _hash(parts: dict[str, Any]) -> str:
 
 
 def _digest(path: str, setting: str) -> str:
-    if path.startswith(FACTBOOK):  # made by code, which may change within a version
-        code = b"".join(file.read_bytes() for file in sorted(_FACTBOOK_CODE.glob("*.py")))
-        return hashlib.sha256(code).hexdigest()
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:

@@ -34,18 +34,18 @@ from holdfast.agent.trajectory import Group, with_tokens
 from holdfast.base.run_folder import step_folder
 from holdfast.losses import effective_sample_size
 from holdfast.methods.operations import selected, weight_percentiles
+from holdfast.model.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.support import end_ids
 from holdfast.recipe import Config
-from holdfast.retrieval.types import Retriever
+from holdfast.tasks.opening import make_agent
 from holdfast.tasks.questions import Example, QuestionOrder
-from holdfast.train.checkpoint import load_anchor, load_optimizer, read_state, save_checkpoint
 from holdfast.train.critic import Critic
 from holdfast.train.displacement import measure_displacement
 from holdfast.train.learner import Learner, OldPass, Reference, SamplersWeights, make_learner
 from holdfast.train.listener import StepResult
-from holdfast.train.loading import make_agent
 from holdfast.train.optimizer import warmed_up
+from holdfast.train.prepare import Prepared
 from holdfast.train.rollouts import roll_out, score, training_batch
 from holdfast.train.stale_sampler import StaleSampler
 
@@ -227,13 +227,15 @@ class Trainer:
         return state
 
 
-def make_trainer(config: Config, policy: LanguageModel, questions: Sequence[Example], retriever: Retriever) -> Trainer:
+def make_trainer(prepared: Prepared, policy: LanguageModel) -> Trainer:
     """The trainer of a recipe, at its first step. The reference of the KL and the critic are copies of the policy as it
     is now, so a resumed run loads the weights of its checkpoint after this."""
+    config = prepared.config
     reference = Reference(policy) if config.loss.kl_coef > 0 or config.reward.kl > 0 else None
     critic = Critic(policy, config) if config.loss.advantage == "gae" else None
     learner = make_learner(config, policy, reference)
-    return Trainer(config, make_agent(config, policy, retriever), learner, questions, critic)
+    agent = make_agent(config, policy, prepared.retrievers.train, prepared.protocol)
+    return Trainer(config, agent, learner, prepared.questions.train, critic)
 
 
 def _batch_metrics(old_pass: OldPass, groups: Sequence[Group], config: Config) -> dict[str, float]:

@@ -1,30 +1,26 @@
 """Supervised learning on demonstrations, observations masked: reinforcement learning then starts from a policy that can
 search.
 
-A demonstration is a whole rollout: a script of the bundled world, or a row of a JSONL file. It works for any model.
+A demonstration is a whole rollout, of the task set or a row of a JSONL file. It works for any model.
 The loss is the mean over the tokens an agent would have sampled.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from holdfast.agent.protocol import SearchProtocol, parse_action
-from holdfast.agent.trajectory import Invalid, Search
+from holdfast.agent.protocol import SearchProtocol
 from holdfast.base.errors import ModelError
-from holdfast.base.jsonl import BadField, Skipped, clean_text, json_kind, text_field
-from holdfast.base.rows import read_rows
 from holdfast.model.language_model import LanguageModel
 from holdfast.model.support import give_back_memory
 from holdfast.recipe.sections import WarmStart
-from holdfast.retrieval.types import Document, Hit
+from holdfast.tasks.demonstrations import Turn
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode
 from holdfast.train.plan import plan_update
 
@@ -32,11 +28,6 @@ _LARGE = 10_000_000
 """Models of at least so many weights return freed memory after each step, because passes of many lengths fragment the
 heap. With SmolLM2-135M a process held 7.7 GiB without it (60 steps), and 6.3 like this (24 steps), for 3 % more time;
 7.0 when memory was returned every eighth step. A step of the tiny model would take a sixth longer."""
-
-Observed = str | Sequence[Hit]
-"""An observation as its text, or as the passages that a search found."""
-Turns = Sequence[tuple[str, Observed]]
-"""(text of a turn, observation after it) pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +41,7 @@ class Demonstration:
 
 
 def encode_demonstration(
-    prompt: Sequence[int], turns: Turns, protocol: SearchProtocol, tokenizer: Any
+    prompt: Sequence[int], turns: Sequence[Turn], protocol: SearchProtocol, tokenizer: Any
 ) -> Demonstration:
     """A demonstration from its texts. Each turn and each observation is encoded alone, as in a rollout."""
     ids, mask = list(prompt), [False] * len(prompt)
@@ -89,65 +80,6 @@ def augment_by_renaming(
         token_ids = renamed[np.asarray(demonstration.token_ids)]
         disguises.append(Demonstration(token_ids, demonstration.loss_mask))
     return disguises
-
-
-def read_demonstrations(
-    path: Path, protocol: SearchProtocol, *, on_skip: Callable[[Skipped], None] | None = None
-) -> list[tuple[str, Turns]]:
-    """(question, turns) of every row `{"question": str, "turns": [{"text": str, "observation": …}, …]}`.
-
-    The observation of a search is a list of passages, each a text or `{"contents": str}`, title on the first line, as
-    in a corpus; or their text with the tags of the protocol, as in `trajectories.jsonl`, which is such a file. A row
-    whose tags are not the protocol's is bad. For tool calls the tags are those of `clean`, and are translated. Bad rows
-    and bad files are treated as in `read_questions`.
-    """
-
-    def parse(row: dict[str, Any], line: int) -> tuple[str, Turns]:
-        turns = row.get("turns")
-        if not isinstance(turns, list) or not turns:
-            raise BadField("turns", "must be a list of at least one turn")
-        question = text_field(row, "question").strip()
-        parsed = [_turn(turn, f"turns[{i}]", protocol, last=i == len(turns) - 1) for i, turn in enumerate(turns)]
-        if all(isinstance(parse_action(text, protocol), Invalid) for text, _ in parsed):
-            raise BadField("turns", f"none is a search or an answer: {_tags(protocol)}")
-        return question, parsed
-
-    return read_rows(path, parse, what="demonstration", on_skip=on_skip)
-
-
-def _turn(turn: Any, field: str, protocol: SearchProtocol, *, last: bool) -> tuple[str, Observed]:
-    if not isinstance(turn, dict):
-        raise BadField(field, f"must be an object, is {json_kind(turn)}")
-    if "text" not in turn:
-        raise BadField(f"{field}.text", "missing")
-    text, where = clean_text(turn["text"], f"{field}.text"), f"{field}.observation"
-    observation = turn.get("observation", "")
-    if not isinstance(observation, list):
-        observation = clean_text(observation, where, empty=True)
-    if not isinstance(parse_action(text, protocol), Search):
-        if isinstance(observation, list) or not _squeezed(protocol.invalid_note).startswith(_squeezed(observation)):
-            raise BadField(f"{field}.text", f"is not a search, but an observation follows: {_tags(protocol)}")
-        return text, observation
-    if isinstance(observation, list):
-        passages = [passage.get("contents") if isinstance(passage, dict) else passage for passage in observation]
-        texts = [clean_text(contents, f"{where}[{k}]") for k, contents in enumerate(passages)]
-        return text, [Hit(Document("", contents), 0.0) for contents in texts]
-    shown, (opened, closed) = observation.strip(), protocol.information_tags
-    if shown.startswith(opened) and shown.endswith(closed):
-        return text, f"{protocol.separator}{shown}{protocol.separator}"
-    if shown or not last:
-        raise BadField(where, f"must be a list of passages, or their text as {opened} … {closed}")
-    return text, observation
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
-
-
-def _tags(protocol: SearchProtocol) -> str:
-    """What a turn has to look like."""
-    (search, search_end), (answer, answer_end) = protocol.search_tags, protocol.answer_tags
-    return f"write {search} query {search_end} or {answer} answer {answer_end} (protocol.preset = {protocol.name!r})"
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:

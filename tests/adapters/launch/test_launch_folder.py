@@ -15,18 +15,15 @@ import yaml
 from typer.testing import CliRunner
 
 from holdfast.adapters.launch import Machines, plan
-from holdfast.base.errors import MissingExtra
 from holdfast.cli import launch
 from holdfast.cli.main import app
-from holdfast.cli.recipes import bundled
-from holdfast.loading import load_questions, read_passages
 from holdfast.methods.penalties import SAPO
 from holdfast.model.models import MODELS, ORIGIN
 from holdfast.recipe import Config, load
-from holdfast.retrieval.corpus import corpus_hash
+from holdfast.recipe.loading import bundled
 from holdfast.tasks import factbook
-from holdfast.tasks.factbook.book import read_book
 from holdfast.tasks.questions import Example
+from holdfast.tasks.task_set import Questions
 
 from .conftest import SMALL, WATCH, run_with_fakes
 
@@ -162,33 +159,18 @@ def test_the_bundled_world_goes_to_trl_as_it_is(recipe: MakeRecipe, tmp_path: Pa
     assert tomllib.loads(made.files["recipe.toml"])["world"]["seed"] == 5
 
 
-def test_the_factbook_goes_to_trl_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_set_is_made_where_the_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    try:
-        read_book()
-    except MissingExtra as error:
-        pytest.skip(str(error))
+    example = Example(source="factbook", split="train", index=0, question="?", golden_answers=("x",))
+    few = Questions(train=(example,) * 20, dev=(example,), test=(example,))
+    monkeypatch.setattr(factbook, "load_questions", lambda: few)
     typed("trl", "factbook", "--warm_start.steps", "0", "--model.path", "model", "--out", "x")
-    given = load(bundled()["factbook"])
-    monkeypatch.chdir("x")
-    copied = load("recipe.toml")
-    assert (copied.data.train, copied.retrieval.corpus) == ("data/train/factbook.jsonl", "data/corpus/factbook.jsonl")
-    ours, theirs = load_questions(given), load_questions(copied)
-    for split in ("train", "dev", "test"):
-        pairs = zip(getattr(ours, split), getattr(theirs, split), strict=True)
-        assert all((a.id, a.question, a.golden_answers) == (b.id, b.question, b.golden_answers) for a, b in pairs)
-    assert corpus_hash(read_passages("factbook:corpus", pytest.fail)) == corpus_hash(
-        read_passages(copied.retrieval.corpus, pytest.fail)
-    )
-
-
-def test_the_questions_of_the_factbook_go_to_verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    train = [Example(source="factbook", split="train", index=i, question="?", golden_answers=("x",)) for i in range(20)]
-    monkeypatch.setattr(factbook, "load_questions", lambda name: tuple(train))
-    typed("verl", "factbook", "--warm_start.steps=0", "--retrieval.url=http://h/retrieve", "--out", "x")
-    assert '\n  chat_template: "none"\n' in Path("x/agent_loops.yaml").read_text()
-    assert pq.read_table("x/train.parquet").column("id").to_pylist() == [example.id for example in train]
+    assert load("x/recipe.toml").data.train == "factbook" and not Path("x/data").exists()
+    made = plan("trl", load(bundled()["factbook"], ["--warm_start.steps=0", "--model.path=model"]))
+    assert "factbook]" in made.first[0], "the job needs its extra"
+    typed("verl", "factbook", "--warm_start.steps=0", "--retrieval.url=http://h/retrieve", "--out", "y")
+    assert '\n  chat_template: "none"\n' in Path("y/agent_loops.yaml").read_text()
+    assert len(pq.read_table("y/train.parquet")) == 20 and len(pq.read_table("y/test.parquet")) == 1
 
 
 def test_the_command_of_trl(small: str, tmp_path: Path) -> None:

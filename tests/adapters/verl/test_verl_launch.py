@@ -24,8 +24,8 @@ import holdfast.adapters.verl as adapter
 from holdfast.adapters import verl_check
 from holdfast.adapters.launch import Machines, plan, write_plan
 from holdfast.adapters.verl_agent import SearchAgentLoop, golden_answers
-from holdfast.cli.recipes import bundled
 from holdfast.recipe import load
+from holdfast.recipe.loading import bundled
 
 from ..launch.conftest import SMALL as SMALL_RECIPE
 from ..launch.conftest import run_with_fakes

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.agent.protocol import CLEAN
+from holdfast.recipe.world import Scripts
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.tasks.world.bundle import scripted_rollouts, world_tokenizer
 from holdfast.tasks.world.facts import World, build_world
 from holdfast.tasks.world.language import build_filler
-from holdfast.tasks.world.settings import Scripts
 
 
 @pytest.fixture(scope="session")
@@ -29,5 +29,6 @@ def kit(world: World) -> SimpleNamespace:
     train_index = BM25Retriever.build(world.documents("train"))
     filler = build_filler(3, words=60)
     episodes = scripted_rollouts(world, filler, train_index, CLEAN, Scripts(count=300, ramble=0.1), seed=0)
-    tokenizer = world_tokenizer(world, filler, episodes, CLEAN)
+    texts = [(episode.question.example.question, episode.turns) for episode in episodes]
+    tokenizer = world_tokenizer(world, filler, texts, CLEAN)
     return SimpleNamespace(train_index=train_index, filler=filler, episodes=episodes, tokenizer=tokenizer)

@@ -9,13 +9,13 @@ import pytest
 
 from holdfast.agent.protocol import CLEAN, SEARCH_R1, SearchProtocol, parse_action
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search
+from holdfast.recipe.world import Scripts
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.types import Hit
 from holdfast.tasks.world.bundle import scripted_rollouts
 from holdfast.tasks.world.facts import World, WorldQuestion, other_name
 from holdfast.tasks.world.language import Filler, build_filler
 from holdfast.tasks.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
-from holdfast.tasks.world.settings import Scripts
 
 LONG = replace(CLEAN, max_turns=8)  # two hops with two attempts each, a malformed turn, the answer
 

@@ -82,11 +82,11 @@ def _claim(
     """The config and its run folder, RECIPE-BASELINE without a name of the user's. A folder without a model was not
     finished: it is begun again, or continued if it holds one of the files `continues`. Raises `ConfigError`.
     """
-    from holdfast.cli.recipes import find
     from holdfast.recipe import Config, load
+    from holdfast.recipe.loading import find_recipe
     from holdfast.recipe.settings import parse_overrides
 
-    path = find(recipe)
+    path = find_recipe(recipe)
     if "run.name" not in parse_overrides(settings, Config):
         settings = [f"--run.name={path.stem}-{baseline}", *settings]
     config = load(path, settings)

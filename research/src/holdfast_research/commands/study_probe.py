@@ -238,7 +238,7 @@ def _source(asked: Asked) -> tuple[str, Path, str, Callable[..., Subject]]:
     a run, whose checkpoint gives it: `step-000040`, or `best`), and what opens it. Raises `ConfigError`."""
     from holdfast.recipe import Config
     from holdfast.recipe.settings import parse_overrides
-    from holdfast.train.loading import load_recipe
+    from holdfast.tasks.opening import load_recipe
     from holdfast_research.probes import open_model, open_run
 
     target, settings = asked.target, asked.settings

@@ -163,13 +163,17 @@ def _write(blocks: Sequence[Block], form: Form, folder: Path | None) -> None:
 
 
 def _plan(recipe: str, texts: Sequence[str], seeds: int, words: Sequence[str], folder: Path, *, short: bool) -> Plan:
-    from holdfast.cli.recipes import find
+    from holdfast.recipe.loading import find_recipe
     from holdfast_research.methods import SHORT, refuse_unused
     from holdfast_research.tables.make import Plan
     from holdfast_research.tables.rows import rows_of
     from holdfast_research.values import FIRST_SEED
 
-    path, rows, settings = find("quickstart" if recipe == "world" else recipe), rows_of(texts), shared_settings(words)
+    path, rows, settings = (
+        find_recipe("quickstart" if recipe == "world" else recipe),
+        rows_of(texts),
+        shared_settings(words),
+    )
     refuse_unused(settings, [row.settings for row in rows], path)
     return Plan(
         recipe=path,

@@ -26,8 +26,8 @@ from holdfast.base.collapse import Fall, curve_of, fell
 from holdfast.base.errors import DataError, RolloutError
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import METRICS, list_checkpoints, step_of
+from holdfast.tasks.opening import load_recipe
 from holdfast.train.listener import Listener
-from holdfast.train.loading import load_recipe
 from holdfast.train.tracking import MetricsFile
 from holdfast_research import readings
 from holdfast_research.pages.filling import filled

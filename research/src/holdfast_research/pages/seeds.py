@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from holdfast.cli.recipes import find
 from holdfast.recipe import Config
+from holdfast.recipe.loading import find_recipe
 from holdfast.recipe.settings import parse_overrides
 from holdfast_research.jobs import TrainingJob, run_jobs
 from holdfast_research.methods import GSPO, NO_PENALTY, SAPO, UNTRUNCATED, Settings, llds
@@ -58,7 +58,7 @@ def main() -> None:
             folder=options.out / f"{options.recipe}-{_folder_name(arm)}-s{seed}",
             arm=arm,
             seed=seed,
-            recipe=find(options.recipe),
+            recipe=find_recipe(options.recipe),
             settings={**settings, **shared},
         )
         for seed in options.seeds

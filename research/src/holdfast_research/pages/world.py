@@ -23,12 +23,14 @@ from typing import Any
 
 from holdfast.agent.protocol import SearchProtocol, render_prompt
 from holdfast.base.scoring import exact_match, normalize_answer
-from holdfast.cli.recipes import find
 from holdfast.model.language_model import LanguageModel, pick_device, ready
 from holdfast.model.tokens import encode
 from holdfast.recipe import Config, load
+from holdfast.recipe.loading import find_recipe
 from holdfast.recipe.sections import WarmStart
 from holdfast.retrieval.types import Hit, Retriever
+from holdfast.tasks.machine import set_up_torch
+from holdfast.tasks.opening import Retrievers, load_protocol, load_questions, load_retrievers, make_agent
 from holdfast.tasks.questions import Example
 from holdfast.tasks.world.bundle import (
     filler_of,
@@ -41,9 +43,8 @@ from holdfast.tasks.world.facts import ATTRIBUTES, RELATIONS, World, WorldQuesti
 from holdfast.tasks.world.model import build_model
 from holdfast.tasks.world.scripted import PERFECT, ScriptedRollout, run_scripts, stated
 from holdfast.train.evaluate import Evaluator
-from holdfast.train.loading import Retrievers, load_protocol, load_questions, load_retrievers, make_agent
+from holdfast.train.prepare import prepare
 from holdfast.train.start import starting_policy
-from holdfast.train.threads import set_up_torch
 from holdfast.train.warm_start import (
     Demonstration,
     augment_by_renaming,
@@ -116,7 +117,8 @@ def open_bench(config: Config) -> Bench:
     scripts = scripted_rollouts(
         world, filler, retrievers.train, protocol, config.world.scripts, seed=config.warm_start.seed
     )
-    return Bench(config, retrievers, world, scripts, world_tokenizer(world, filler, scripts, protocol))
+    texts = [(script.question.example.question, script.turns) for script in scripts]
+    return Bench(config, retrievers, world, scripts, world_tokenizer(world, filler, texts, protocol))
 
 
 def search(retriever: Retriever, query: str, k: int) -> list[Hit]:
@@ -355,7 +357,7 @@ def measure(config: Config, warm_started: bool) -> list[Measure]:
     measures = [m for part in parts for m in part(bench)]
     measures += closed_book(bench, config.world.seed)
     if warm_started:
-        policy = starting_policy(config, load_questions(config), bench.retrievers.train)
+        policy = starting_policy(prepare(config))
         bench = replace(bench, tokenizer=policy.tokenizer)
         measures += with_passages(bench, policy)
     return measures
@@ -385,7 +387,7 @@ def number(value: float) -> str:
 def main() -> int:
     """The command line; exit code 1 when a number misses its bound."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--recipe", type=Path, default=find("quickstart"))
+    parser.add_argument("--recipe", type=Path, default=find_recipe("quickstart"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the world")
     parser.add_argument(
         "--warm-started",

@@ -22,9 +22,9 @@ from holdfast.base.errors import RolloutError
 from holdfast.losses import gwhes
 from holdfast.methods.nthr import check_logits, output_layer
 from holdfast.methods.penalties import NoPenalty
+from holdfast.model.checkpoint import load_optimizer
 from holdfast.model.logprobs import hidden_states
 from holdfast.recipe import Config, Loss
-from holdfast.train.checkpoint import load_optimizer
 from holdfast.train.learner import make_learner
 from holdfast.train.listener import Listener
 from holdfast.train.objective import Objective

@@ -13,19 +13,19 @@ from holdfast.agent.batch import TokenBatch
 from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import CheckpointError, ConfigError, RolloutError
 from holdfast.base.run_folder import CONFIG, MODEL, list_checkpoints
+from holdfast.model.checkpoint import checkpoint_of, has_optimizer, load_anchor, load_optimizer
 from holdfast.model.language_model import LanguageModel, load_model, pick_device, take_weights
 from holdfast.recipe import Config
-from holdfast.recipe.validation import check_training
+from holdfast.tasks.machine import set_up_torch
+from holdfast.tasks.opening import load_recipe, make_agent
 from holdfast.tasks.questions import Example, QuestionOrder
-from holdfast.train.checkpoint import checkpoint_of, has_optimizer, load_anchor, load_optimizer
 from holdfast.train.learner import Learner, Reference, make_learner
 from holdfast.train.listener import Listener
-from holdfast.train.loading import Questions, Retrievers, load_questions, load_recipe, load_retrievers, make_agent
 from holdfast.train.objective import Objective
+from holdfast.train.prepare import Prepared, prepare
 from holdfast.train.rollouts import roll_out, score, training_batch
 from holdfast.train.saving import refuse_other_shape
 from holdfast.train.start import starting_policy
-from holdfast.train.threads import set_up_torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +114,12 @@ def open_run(
         raise CheckpointError(
             f"--optimizer-state: {saved_step} holds a policy without its optimizer; give --checkpoint last, or a step"
         )
-    questions, retrievers = _open(config, listener)
+    prepared = _open(config, listener)
     reference = None
     if with_reference and config.loss.kl_coef > 0:
         refuse_other_shape(config, folder)
         # The reference is the policy the run started from, so that is built first. Then the weights are loaded into it.
-        language_model = starting_policy(config, questions, retrievers.train, listener)
+        language_model = starting_policy(prepared, listener)
         reference = Reference(language_model)
         take_weights(language_model, config.model, folder)
     else:
@@ -128,8 +128,8 @@ def open_run(
     return Subject(
         name=str(folder),
         config=config,
-        questions=questions.train,
-        agent=make_agent(config, language_model, retrievers.train),
+        questions=prepared.questions.train,
+        agent=make_agent(config, language_model, prepared.retrievers.train, prepared.protocol),
         language_model=language_model,
         reference=reference,
         optimizer_state=saved_step if optimizer_state else None,
@@ -139,23 +139,22 @@ def open_run(
 
 def open_model(config: Config, listener: Listener, *, with_reference: bool) -> Subject:
     """The policy a recipe starts from: `model.path`, warm-started if the recipe says so. It is also the reference."""
-    questions, retrievers = _open(config, listener)
-    language_model = starting_policy(config, questions, retrievers.train, listener)
+    prepared = _open(config, listener)
+    language_model = starting_policy(prepared, listener)
     return Subject(
         name=config.model.path,
         config=config,
-        questions=questions.train,
-        agent=make_agent(config, language_model, retrievers.train),
+        questions=prepared.questions.train,
+        agent=make_agent(config, language_model, prepared.retrievers.train, prepared.protocol),
         language_model=language_model,
         reference=Reference(language_model) if with_reference and config.loss.kl_coef > 0 else None,
     )
 
 
-def _open(config: Config, listener: Listener) -> tuple[Questions, Retrievers]:
-    check_training(config)
+def _open(config: Config, listener: Listener) -> Prepared:
     set_up_torch(config)
     listener.stage("questions and index")
-    return load_questions(config, note=listener.note), load_retrievers(config, note=listener.note)
+    return prepare(config, continued=True)
 
 
 def roll_out_questions(subject: Subject, count: int, seed: int, listener: Listener) -> Rollouts:

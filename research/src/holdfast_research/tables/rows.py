@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.base.errors import ConfigError
-from holdfast.cli.recipes import find
 from holdfast.recipe import load
+from holdfast.recipe.loading import find_recipe
 from holdfast_research.methods import ADAPTIVE_ANSWERS, GSPO, NO_PENALTY, SAPO, Settings, llds, words
 
 GRPO, DEMONSTRATIONS = "Search-R1 GRPO", "SFT on search demonstrations"
@@ -47,7 +47,7 @@ class TrainingRow:
         """The command that trains it; `START` is a placeholder for the model it starts from."""
         verb = ["baseline", self.baseline[0]] if self.baseline else ["warm-start" if self.warm_start else "train"]
         start = ["--model.path", "START"] if self.after else []
-        settings = words(self.settings_on(find(recipe)))
+        settings = words(self.settings_on(find_recipe(recipe)))
         return shlex.join(["holdfast", *verb, recipe, *start, *settings, *self.baseline[1:]])
 
 

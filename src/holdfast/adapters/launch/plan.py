@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -15,12 +15,10 @@ from holdfast.adapters.launch.view import Machines, Recipe, launch_of
 from holdfast.base.errors import ConfigError, DataError, raise_all
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import Noted, Option, Refused
-from holdfast.recipe import Config, absolute, require
-from holdfast.recipe.paths import QUESTIONS
+from holdfast.recipe import Config, absolute
 from holdfast.recipe.validation import code_errors
-from holdfast.tasks import factbook
-from holdfast.tasks.files import read_questions
-from holdfast.tasks.questions import Example, hold_out
+from holdfast.tasks.opening import open_tasks
+from holdfast.tasks.task_set import Questions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +53,8 @@ def plan(host: str, config: Config, machines: Machines | None = None) -> Plan:
     """
     launch = launch_of(host)
     refuse(host, code_errors(config))
-    recipe = Recipe(host, absolute(config), machines or Machines())
+    config = absolute(config)
+    recipe = Recipe(host, config, machines or Machines(), open_tasks(config))
     refuse(HOSTS[host].known_as, (*recipe.fated(Refused), *launch.problems(recipe)))
     options = tuple(launch.options(recipe))
     writer = importlib.import_module(f"holdfast.adapters.launch.{host}_files").written
@@ -111,24 +110,17 @@ def refuse(host: str, problems: Iterable[str]) -> None:
     raise_all(f"this recipe cannot run in {host} as it is", problems)
 
 
-def questions_of(path: str, split: str) -> Sequence[Example]:
-    """The questions of a file, or those of the Factbook that the path names. Raises `DataError`."""
-    return factbook.load_questions(path) if factbook.is_factbook(path) else read_questions(path, split=split)
+def questions_for(recipe: Recipe, host: str) -> Questions:
+    """The questions of the task set.
 
-
-def train_and_dev(config: Config, host: str) -> tuple[Sequence[Example], Sequence[Example]]:
-    """The questions to train on and those to evaluate on while training, held out if the recipe names no dev file.
-
-    Raises `ConfigError` for a missing file, `DataError` for one that cannot be used or has fewer questions than a
-    rollout batch: both hosts leave out a batch that is not full, so they would not train at all.
+    Raises `DataError` for a file that cannot be used, and for fewer questions than a rollout batch: both hosts leave
+    out a batch that is not full, so they would not train at all.
     """
-    data = config.data
-    require(config, *QUESTIONS)
-    train = questions_of(data.train, "train")
-    train, dev = hold_out(train) if data.dev is None else (train, questions_of(data.dev, "dev"))
-    if len(train) < config.train.questions:
+    questions, train = recipe.tasks.questions(), recipe.config.train
+    if len(questions.train) < train.questions:
         raise DataError(
-            f"data.train = {data.train!r} leaves {len(train)} questions to train on, but a rollout batch takes "
-            f"train.questions = {config.train.questions} and {host} skips a batch that is not full; lower it"
+            f"data.train = {recipe.config.data.train!r} leaves {len(questions.train)} questions to train on, but a "
+            f"rollout batch takes train.questions = {train.questions} and {host} skips a batch that is not full; "
+            "lower it"
         )
-    return train, dev
+    return questions

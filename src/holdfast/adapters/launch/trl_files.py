@@ -10,14 +10,12 @@ from shlex import quote
 from textwrap import indent
 from typing import Any
 
-from holdfast.adapters.launch.plan import filled, train_and_dev
+from holdfast.adapters.launch.plan import filled, questions_for
 from holdfast.adapters.launch.view import Recipe
 from holdfast.hosts.host import Option
 from holdfast.methods.penalties import LLDS, NLL, SAPO, Penalty
 from holdfast.recipe import Config, dump
-from holdfast.recipe.paths import with_values
-from holdfast.tasks.factbook import is_factbook
-from holdfast.tasks.prepare import write_factbook
+from holdfast.recipe.paths import is_path, with_values
 
 
 def written(recipe: Recipe, options: Sequence[Option]) -> dict[str, Any]:
@@ -32,16 +30,17 @@ def written(recipe: Recipe, options: Sequence[Option]) -> dict[str, Any]:
             f"\n\n{dump(relocated(config))}",
         },
         "data": {_place(part, path): path for part, path in _sources(config)},
-        "write_data": partial(write_data, config),
+        "write_data": partial(write_data, recipe),
         "schedule": f"{config.train.optimizer_steps_per_rollout} = steps_per_generation "
         f"{cut['steps_per_generation']} × num_iterations 1 / gradient_accumulation_steps "
         f"{cut['gradient_accumulation_steps']}",
-        "first": (f"pip install 'holdfast-rl[{','.join(_extras(config))}]'", "holdfast doctor trl"),
+        "first": (f"pip install 'holdfast-rl[{','.join(_extras(recipe))}]'", "holdfast doctor trl"),
     }
 
 
-def _extras(config: Config) -> Iterator[str]:
-    yield from ("train", "trl")
+def _extras(recipe: Recipe) -> Iterator[str]:
+    config = recipe.config
+    yield from ("train", "trl", *recipe.tasks.extras)
     if config.model.lora_rank:
         yield "peft"
     if config.track.wandb or config.track.tensorboard:
@@ -51,42 +50,30 @@ def _extras(config: Config) -> Iterator[str]:
 # ---- data
 
 
-def write_data(config: Config, folder: Path) -> None:
-    """Copy the question files as they are, and write what is the Factbook's as files. Raises as `train_and_dev`
-    does."""
-    if config.data.train != "world":
-        train_and_dev(config, "TRL")
-    for part, path in _sources(config):
-        target = folder / _place(part, path)
+def write_data(recipe: Recipe, folder: Path) -> None:
+    """Copy the question files as they are. Raises as `questions_for` does."""
+    questions_for(recipe, "TRL")
+    for split, path in _sources(recipe.config):
+        target = folder / _place(split, path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if is_factbook(path):
-            write_factbook(path, target)
-        else:
-            shutil.copyfile(path, target)
+        shutil.copyfile(path, target)
 
 
 def relocated(config: Config) -> Config:
-    """The recipe for the folder: its data are the copies there."""
-    sections = {"corpus": "retrieval"}
-    copies = {f"{sections.get(part, 'data')}.{part}": _place(part, path) for part, path in _sources(config)}
-    return with_values(config, copies)
+    """The recipe for the folder: its questions are the copies there."""
+    return with_values(config, {f"data.{split}": _place(split, path) for split, path in _sources(config)})
 
 
 def _sources(config: Config) -> Iterator[tuple[str, str]]:
-    """The parts of the data that the folder gets, and their paths in the recipe."""
-    if config.data.train == "world":
-        return
-    for split in ("train", "dev", "test"):
-        path = getattr(config.data, split)
-        if path is not None:
+    """The splits that are files, and their paths. Other task sets are made where the job runs."""
+    for split, path in config.data.files():
+        if path is not None and is_path(f"data.{split}", path):
             yield split, path
-    if is_factbook(config.retrieval.corpus):
-        yield "corpus", config.retrieval.corpus
 
 
-def _place(part: str, path: str) -> str:
+def _place(split: str, path: str) -> str:
     """The file name is the name of the data set."""
-    return f"data/{part}/{'factbook.jsonl' if is_factbook(path) else Path(path).name}"
+    return f"data/{split}/{Path(path).name}"
 
 
 # ---- texts

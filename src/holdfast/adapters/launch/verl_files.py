@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from holdfast.adapters.launch.plan import filled, questions_of, train_and_dev
+from holdfast.adapters.launch.plan import filled, questions_for
 from holdfast.adapters.launch.view import Recipe
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
@@ -20,6 +20,7 @@ from holdfast.base.parquet import import_pyarrow
 from holdfast.hosts.host import Here, Option, Reference
 from holdfast.hosts.verl_recipe import AGENT, AGENT_LOOPS
 from holdfast.recipe import Config, dump
+from holdfast.recipe.paths import is_path
 from holdfast.tasks.questions import MOST_HELD_OUT, Example, dev_questions
 
 _PLAIN = re.compile(r"(?a)(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][\w./-]*")  # texts that Hydra reads without quotes
@@ -34,8 +35,8 @@ def written(recipe: Recipe, options: Sequence[Option]) -> dict[str, Any]:
             AGENT_LOOPS: agent_loops(config),
             "recipe.toml": f"# What this folder was made from; run.sh does not read it.\n\n{dump(config)}",
         },
-        "data": parquet_files(config),
-        "write_data": partial(write_splits, config),
+        "data": parquet_files(recipe),
+        "write_data": partial(write_splits, recipe),
         "schedule": f"{train.optimizer_steps_per_rollout} = train_batch_size {train.questions} / ppo_mini_batch_size "
         f"{recipe.verl_mini_batch} × ppo_epochs 1",
         "first": ("pip install 'holdfast-rl[verl]' vllm", "./run.sh --check"),
@@ -81,7 +82,7 @@ def command(recipe: Recipe, options: Sequence[Option]) -> str:
         name=config.run.name,
         machines=recipe.machines,
         several=nodes if nodes > 1 else "",
-        test="" if config.data.test is None else quote(f"trainer.experiment_name={hydra(f'{config.run.name}-test')}"),
+        test=quote(f"trainer.experiment_name={hydra(f'{config.run.name}-test')}") if recipe.tasks.has_test else "",
         code="" if config.run.code is None else quote(config.run.code),
         options="\n".join(body),
     )
@@ -158,29 +159,34 @@ def rows(examples: Iterable[Example], protocol: SearchProtocol) -> list[dict[str
     ]
 
 
-def write_splits(config: Config, folder: Path) -> None:
-    """Write `train.parquet`, `dev.parquet` and, if the recipe names one, `test.parquet`. dev has the questions of
+def write_splits(recipe: Recipe, folder: Path) -> None:
+    """Write `train.parquet`, `dev.parquet` and, if there are test questions, `test.parquet`. dev has the questions of
     evaluations while training.
 
-    Raises as `train_and_dev` does, and `MissingExtra` for pyarrow.
+    Raises as `questions_for` does, and `MissingExtra` for pyarrow.
     """
     pyarrow, parquet = import_pyarrow()
-    train, dev = train_and_dev(config, "verl")
-    splits = {"train": train, "dev": dev_questions(dev, config.eval.questions)}
-    if config.data.test is not None:
-        splits["test"] = questions_of(config.data.test, "test")
+    config, questions = recipe.config, questions_for(recipe, "verl")
+    splits = {"train": questions.train, "dev": dev_questions(questions.dev, config.eval.questions)}
+    if questions.test:
+        splits["test"] = questions.test
     protocol = prompt_protocol(config)
     for split, examples in splits.items():
         parquet.write_table(pyarrow.Table.from_pylist(rows(examples, protocol)), folder / f"{split}.parquet")
 
 
-def parquet_files(config: Config) -> dict[str, str]:
+def parquet_files(recipe: Recipe) -> dict[str, str]:
     """Files that `write_splits` writes -> their source, in words."""
-    data = config.data
+    data, questions = recipe.config.data, recipe.config.eval.questions
+    if not is_path("data.train", data.train):
+        splits = {"train": data.train, "dev": f"{data.train}, {questions} questions at most"}
+        return {f"{split}.parquet": origin for split, origin in splits.items()} | (
+            {"test.parquet": data.train} if recipe.tasks.has_test else {}
+        )
     held_out = f"a tenth of {data.train}, {MOST_HELD_OUT} questions at most"
-    splits: dict[str, str | None] = {
+    origins: dict[str, str | None] = {
         "train": data.train if data.dev else f"{data.train}, without what is held out",
-        "dev": f"{data.dev or held_out}, {config.eval.questions} of them at most",
+        "dev": f"{data.dev or held_out}, {questions} of them at most",
         "test": data.test,
     }
-    return {f"{split}.parquet": origin for split, origin in splits.items() if origin}
+    return {f"{split}.parquet": origin for split, origin in origins.items() if origin}

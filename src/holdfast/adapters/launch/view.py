@@ -25,6 +25,7 @@ from holdfast.methods.penalties import CustomPenalty
 from holdfast.methods.registry import Method
 from holdfast.model.models import stored
 from holdfast.recipe import Config, setting_values
+from holdfast.tasks.task_set import TaskSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class Recipe:
     host: str
     config: Config
     machines: Machines
+    tasks: TaskSet
 
     def __getattr__(self, section: str) -> Any:
         return getattr(self.config, section)
@@ -101,8 +103,9 @@ class Recipe:
         """How TRL divides a rollout batch: K optimizer steps of equal size, in forward passes that hold
         `train.micro_batch_tokens` full-length rows.
 
+        >>> from holdfast.tasks.opening import open_tasks
         >>> config = Config.model_validate({"train": {"questions": 512}})
-        >>> list(Recipe("trl", config, Machines(gpus=8)).trl_cut.values())
+        >>> list(Recipe("trl", config, Machines(gpus=8), open_tasks(config)).trl_cut.values())
         [4, 8, 80]
         """
         train = self.config.train

@@ -14,7 +14,8 @@ from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.searching import search_patiently
 from holdfast.base.errors import DataError
 from holdfast.retrieval.types import Retriever
-from holdfast.tasks.demonstrations import FIRST_THOUGHTS, LAST_THOUGHTS, turn_text
+from holdfast.tasks.demonstrate import FIRST_THOUGHTS, LAST_THOUGHTS
+from holdfast.tasks.demonstrations import Text, turn_text
 from holdfast.tasks.questions import Example
 
 STOP_EARLY = 0.25
@@ -27,13 +28,13 @@ _NEXT_THOUGHTS = ("It is {}. I search on.", "That is {}.", "{}. Next.")
 
 def demonstrations_of(
     examples: Sequence[Example], retriever: Retriever, protocol: SearchProtocol, seed: int = 0
-) -> list[tuple[str, list[tuple[str, str]]]]:
+) -> list[Text]:
     """(question, turns) in random order; a turn is its text and the observation after it.
 
     A question is left out where a search misses its passage. Raises `DataError` if all are: the passages are others.
     """
     rng = random.Random(f"factbook-demonstrations-{seed}")
-    demonstrations = []
+    demonstrations: list[Text] = []
     for example in rng.sample(examples, len(examples)):
         turns = _turns(example.question, example.metadata["steps"], retriever, protocol, rng)
         if turns is not None:
@@ -41,7 +42,7 @@ def demonstrations_of(
     if not demonstrations:
         raise DataError(
             "no search for a demonstration found its passage: the demonstrations of the Factbook need its passages. "
-            "Set retrieval.corpus = 'factbook:corpus'"
+            "Leave retrieval.index and retrieval.url out, or let them lead to these passages"
         )
     return demonstrations
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.agent.protocol import SearchProtocol
+from holdfast.recipe.world import Scripts
+from holdfast.recipe.world import World as WorldConfig
 from holdfast.retrieval.types import Retriever
+from holdfast.tasks.demonstrations import Text
 from holdfast.tasks.world.facts import INTERCHANGEABLE, World, build_world
 from holdfast.tasks.world.language import Filler, build_filler
 from holdfast.tasks.world.model import build_tokenizer, vocabulary_texts
 from holdfast.tasks.world.scripted import ScriptedRollout, run_scripts
-from holdfast.tasks.world.settings import Scripts
-from holdfast.tasks.world.settings import World as WorldConfig
 
 
 @functools.lru_cache(maxsize=1)
@@ -69,13 +70,12 @@ def scripted_rollouts(
 
 
 def world_tokenizer(
-    world: World, filler: Filler | None, scripts: Sequence[ScriptedRollout], protocol: SearchProtocol
+    world: World, filler: Filler | None, demonstrations: Sequence[Text], protocol: SearchProtocol
 ) -> Any:
     """A tokenizer that knows every word of the world, of the filler and of the protocol."""
     samples = [
-        protocol.prompt.replace("{question}", script.question.example.question)
-        + "".join(text + observation for text, observation in script.turns)
-        for script in scripts[:2000]
+        protocol.prompt.replace("{question}", question) + "".join(f"{text}{observation}" for text, observation in turns)
+        for question, turns in demonstrations[:2000]
     ]
     words = (*world.names, *(filler.words if filler else ()))
     return build_tokenizer(vocabulary_texts(world, [*samples, *[protocol.invalid_note] * 2]), words)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from holdfast.agent.protocol import SearchProtocol, parse_action
 from holdfast.agent.trajectory import Answer, Search
+from holdfast.recipe.world import Scripts
 from holdfast.retrieval.types import Hit, Retriever
 from holdfast.tasks.demonstrations import turn_text
 from holdfast.tasks.world.facts import WorldQuestion, other_name
 from holdfast.tasks.world.language import Filler
-from holdfast.tasks.world.settings import Scripts
 
 _SENTENCE = re.compile(r"([A-Z]\w+ [A-Z]\w+) has (\w+) (\w+ \w+)\.")
 

@@ -8,16 +8,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.base.errors import ConfigError, MissingExtra, ModelError
+from holdfast.base.errors import ConfigError, MissingExtra, ModelError, raise_all
 from holdfast.base.importing import missing_train_package
 from holdfast.recipe import Config, require
 from holdfast.recipe.paths import QUESTIONS, passages_of
 from holdfast.recipe.validation import check_training
-from holdfast.tasks.factbook import FACTBOOK
+from holdfast.tasks.opening import Retrievers, load_protocol, no_passages, open_retrievers, open_tasks
+from holdfast.tasks.own_files import skipped_rows
 from holdfast.tasks.questions import Example
-from holdfast.train.loading import Questions, Retrievers, load_protocol, load_questions, load_retrievers, skipped_rows
+from holdfast.tasks.task_set import Questions, TaskSet
 
 if TYPE_CHECKING:
+    import torch
+
     from holdfast.agent.protocol import SearchProtocol
     from holdfast.model.language_model import LanguageModel
     from holdfast.retrieval.types import Document
@@ -34,6 +37,8 @@ class Prepared:
     """A recipe that can be trained, and what it names. A dry run ends with it; a run begins with it."""
 
     config: Config
+    tasks: TaskSet
+    protocol: SearchProtocol
     questions: Questions
     retrievers: Retrievers
     needs: str | None
@@ -41,6 +46,13 @@ class Prepared:
     notes: tuple[str, ...]
     """Sentences: rows that were skipped, the number of passages, how many are too long to be read whole, settings that
     may not be meant, and questions that splits share."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the recipe. Asked for by what needs torch; a dry run does without."""
+        from holdfast.model.language_model import pick_device
+
+        return pick_device(self.config.run.device)
 
 
 def prepare(config: Config, *, stage: str | None = None, continued: bool = False) -> Prepared:
@@ -57,6 +69,8 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
     demonstrations = ("warm_start.data",) if config.warm_start.steps else ()
     require(config, *QUESTIONS, *passages_of(config), *demonstrations, "model.path", "model.chat_template", "run.code")
     check_training(config, stage=stage)
+    tasks = open_tasks(config, notes.append)
+    raise_all("this recipe cannot be trained", _task_errors(config, tasks))
     _check_packages(config)
     if config.run.device == "cuda":
         from holdfast.model.language_model import pick_device
@@ -68,30 +82,49 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
         from holdfast.model.chat_template import read_template
 
         read_template(template)
-    questions = load_questions(config, note=notes.append)
+    questions, protocol = tasks.questions(), load_protocol(config)
     if stage is None:
         _check_batch(config, questions)
     skeleton = None
-    if config.model.path != "tiny":
+    if not config.model.is_tiny:
         from holdfast.model.language_model import load_skeleton
 
         skeleton = load_skeleton(config.model)
-    needs = None if skeleton is None else _needs(config, skeleton, questions)
+    needs = None if skeleton is None else _needs(config, skeleton, tasks, questions, protocol)
     path = config.warm_start.data
-    if config.warm_start.steps and path is not None and not path.startswith(FACTBOOK):
-        from holdfast.train.warm_start import read_demonstrations
+    if config.warm_start.steps and path is not None:
+        from holdfast.tasks.demonstrations import read_demonstrations
 
         with skipped_rows(path, "warm_start.data", lambda _: None) as on_skip:  # noted when they are learned from
-            read_demonstrations(Path(path), load_protocol(config), on_skip=on_skip)
-    retrievers = load_retrievers(config, note=notes.append)
-    passages = () if config.data.train == "world" else retrievers.train.documents
+            read_demonstrations(Path(path), protocol, on_skip=on_skip)
+    retrievers = open_retrievers(config, tasks, notes.append)
+    passages = () if tasks.closed else retrievers.train.documents
     if passages:
-        named = config.retrieval.index if config.retrieval.corpus == "world" else config.retrieval.corpus
+        named = config.retrieval.corpus or config.retrieval.index or config.data.train
         notes.append(f"{named}: {len(passages):,} passages")
         if skeleton is not None:
-            notes += _cut_passages(skeleton, load_protocol(config), passages)
+            notes += _cut_passages(skeleton, protocol, passages)
     notes += (*config_warnings(config), *overlap_warnings(questions))
-    return Prepared(config=config, questions=questions, retrievers=retrievers, needs=needs, notes=tuple(notes))
+    return Prepared(
+        config=config,
+        tasks=tasks,
+        protocol=protocol,
+        questions=questions,
+        retrievers=retrievers,
+        needs=needs,
+        notes=tuple(notes),
+    )
+
+
+def _task_errors(config: Config, tasks: TaskSet) -> Iterator[str]:
+    """What the task set lacks for training."""
+    if config.model.is_tiny and not tasks.has_model:
+        yield (
+            f"model.path = 'tiny' with data.train = {config.data.train!r}: the tiny model knows only the words of "
+            "the bundled world. Set model.path to a model of yours, for example a Qwen2.5 directory"
+        )
+    if (problem := no_passages(config, tasks)) is not None:
+        yield problem
 
 
 def _cut_passages(skeleton: LanguageModel, protocol: SearchProtocol, passages: Sequence[Document]) -> list[str]:
@@ -126,7 +159,7 @@ def _check_packages(config: Config) -> None:
 
 
 def _check_critic(path: str) -> None:
-    from holdfast.train.checkpoint import has_critic
+    from holdfast.model.checkpoint import has_critic
 
     if not has_critic(Path(path)):
         raise ConfigError(
@@ -143,19 +176,27 @@ def _check_batch(config: Config, questions: Questions) -> None:
         )
 
 
-def _needs(config: Config, skeleton: LanguageModel, questions: Questions) -> str | None:
+def _needs(
+    config: Config,
+    skeleton: LanguageModel,
+    tasks: TaskSet,
+    questions: Questions,
+    protocol: SearchProtocol,
+) -> str | None:
     """Check the model, its tokenizer and the prompts. Returns what a run on a CPU needs; None for one on a GPU."""
     from holdfast.model.language_model import has_adapters, pick_device
     from holdfast.model.support import refuse_unsupported
+    from holdfast.tasks.machine import set_up_torch
     from holdfast.train.cost import cost_of
-    from holdfast.train.threads import set_up_torch
+    from holdfast.train.start_cache import start_folder
 
     refuse_unsupported(skeleton.model)
-    validate_prompts(skeleton, questions, load_protocol(config))
+    validate_prompts(skeleton, questions, protocol)
     if has_adapters(config.model.path) or pick_device(config.run.device).type != "cpu":
         return None
     set_up_torch(config)  # the time is that of the run's threads
-    return cost_of(skeleton.model, config, questions, lora_rank=config.model.lora_rank)
+    made = start_folder(config, tasks).is_dir()
+    return cost_of(skeleton.model, config, questions, lora_rank=config.model.lora_rank, made=made)
 
 
 def validate_model_and_prompts(language_model: LanguageModel, questions: Questions, protocol: SearchProtocol) -> None:

@@ -1,4 +1,4 @@
-"""How PyTorch is set up for a run, and how many CPU threads a model is fastest with, here and now.
+"""How many CPU threads a model is fastest with, here and now.
 
 More threads than free cores cost a multiple: each pass waits for the thread that another program holds up. The number
 of free cores is not known in advance, so it is measured.
@@ -12,23 +12,11 @@ from statistics import median
 
 import torch
 
-from holdfast.model.language_model import LanguageModel, pick_device
-from holdfast.recipe import Config
+from holdfast.model.language_model import LanguageModel
 
 _GAIN = 1.15  # speed-up that twice the threads must give; less is not worth a core
 _TOKENS = 64  # a model of 1B parameters reads them in about two seconds
 _ENOUGH_S = 0.3
-
-
-def set_up_torch(config: Config) -> None:
-    """Threads of a run, and the seed of PyTorch's own generator, which draws fresh LoRA weights.
-
-    Raises `ConfigError` for a device that is absent, before anything takes long.
-    """
-    pick_device(config.run.device)
-    if threads := config.run.threads or int(config.model.path == "tiny"):
-        torch.set_num_threads(threads)
-    torch.manual_seed(config.run.seed)
 
 
 def fastest_threads(language_model: LanguageModel) -> dict[int, float]:
@@ -63,17 +51,3 @@ def _median_seconds(one_pass: Callable[[], None]) -> float:
         one_pass()
         seconds.append(time.perf_counter() - started)
     return median(seconds)
-
-
-def choose_threads(language_model: LanguageModel, config: Config) -> str | None:
-    """Let PyTorch use the number that is fastest, if the recipe leaves it open. Returns what was measured, as one line.
-
-    Tiny models need one, and on a GPU the number hardly matters; None for both.
-    """
-    if config.run.threads or config.model.path == "tiny" or language_model.device.type != "cpu":
-        return None
-    tried = ", ".join(f"{threads}: {took:.2g} s" for threads, took in fastest_threads(language_model).items())
-    return (
-        f"CPU threads: {torch.get_num_threads()}, the fastest in a short trial ({tried}). To set another number: "
-        "run.threads"
-    )

@@ -20,15 +20,16 @@ from holdfast.model.language_model import LanguageModel
 from holdfast.recipe import Config, load
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.corpus import passages
+from holdfast.tasks.opening import Questions, load_protocol, load_questions
 from holdfast.tasks.questions import Example
-from holdfast.train import checks, run, start
-from holdfast.train.checks import (
+from holdfast.train import prepare as checks
+from holdfast.train import run, start
+from holdfast.train.prepare import (
     config_warnings,
     overlap_warnings,
     prepare,
     validate_model_and_prompts,
 )
-from holdfast.train.loading import Questions, load_protocol, load_questions
 
 Recipe = Callable[..., Config]
 
@@ -126,7 +127,6 @@ REFUSED: dict[str, tuple[str, str]] = {
         f"{OWN} --world.scripts.plain_steps=5",
         "world.scripts.plain_steps = 5 with data.train = 'q.jsonl': not used",
     ),
-    "no scripts to learn from": (f"{OWN} --warm_start.steps=5", "warm_start.data is not set"),
     # code
     "no such module": (f"{CUSTOM}no_such_module:Hinge", "the module no_such_module cannot be imported"),
     "a class that is always zero": (
@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "one question": (f"{OWN} --data.train=one.jsonl", "too few to keep some"),
     "a corpus of nothing": (f"{OWN} --retrieval.corpus=empty.jsonl", "is empty"),
-    "no index": (f"{OWN} --retrieval.corpus=world --retrieval.index=gone", "retrieval.index = 'gone'"),
+    "no index": (f"{OWN} --retrieval.corpus=none --retrieval.index=gone", "retrieval.index = 'gone'"),
     "an index of another corpus": (f"{OWN} --retrieval.index=other", "was built from another corpus"),
     "an index stemmed otherwise": (f"{OWN} --retrieval.index=index --retrieval.stem=false", "retrieval.stem = false"),
     "a damaged index": (f"{OWN} --retrieval.index=damaged", "is damaged"),
@@ -235,8 +235,8 @@ def test_the_dry_run_and_the_run_refuse_the_same(case: str, tmp_path: Path) -> N
         f"{CUSTOM}holdfast.methods.penalties:NLL --train.optimizer_steps_per_rollout=1",
         OWN,
         f"{OWN} --retrieval.index=index",
-        f"{OWN} --retrieval.corpus=world --retrieval.index=index",
-        f"{OWN} --retrieval.corpus=world --retrieval.url=http://127.0.0.1:9/retrieve",
+        f"{OWN} --retrieval.corpus=none --retrieval.index=index",
+        f"{OWN} --retrieval.corpus=none --retrieval.url=http://127.0.0.1:9/retrieve",
         f"{OWN} --protocol.max_total_tokens=190",
     ],
 )

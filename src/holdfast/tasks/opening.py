@@ -13,8 +13,7 @@ Everything but an agent loads without torch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,12 +21,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.tools import PRESETS, ToolProtocol
-from holdfast.base.errors import ConfigError, DataError
-from holdfast.base.jsonl import Skipped, Skips
+from holdfast.base.errors import ConfigError, DataError, raise_all
+from holdfast.base.importing import is_import_path
 from holdfast.base.retries import PATIENCE, Retries
 from holdfast.model.chat_template import ChatTemplate
 from holdfast.recipe import Config, load_run, require
-from holdfast.recipe.paths import QUESTIONS, passages_of
+from holdfast.recipe.paths import passages_of
+from holdfast.recipe.sections import FACTBOOK, WORLD
 from holdfast.retrieval import open_index
 from holdfast.retrieval.bm25 import BM25Retriever
 from holdfast.retrieval.cache import CachedRetriever
@@ -35,33 +35,22 @@ from holdfast.retrieval.client import HTTPRetriever
 from holdfast.retrieval.corpus import corpus_hash, files_seen, passages
 from holdfast.retrieval.storage import MANIFEST, open_manifest, read_manifest
 from holdfast.retrieval.types import Document, NoPassages, Retriever
-from holdfast.tasks import factbook
-from holdfast.tasks.files import joined, read_questions
-from holdfast.tasks.questions import Example, hold_out
-from holdfast.tasks.world.bundle import world_of
+from holdfast.tasks.factbook.task_set import FactbookTasks
+from holdfast.tasks.own_files import FileTasks, Note, skipped_rows
+from holdfast.tasks.task_set import Questions, TaskSet
+from holdfast.tasks.user import UserTasks
+from holdfast.tasks.world.task_set import WorldTasks
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import SearchAgent
     from holdfast.model.language_model import LanguageModel
 
-logger = logging.getLogger(__name__)
-Note = Callable[[str], None]
-"""Takes a sentence for people."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Questions:
-    """The questions of a recipe."""
-
-    train: tuple[Example, ...]
-    dev: tuple[Example, ...]
-    test: tuple[Example, ...]
-    """Empty if the recipe has none."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrievers:
-    """The retrievers of training and of evaluation: one object, except in the bundled world."""
+    """The retrievers of training and of evaluation: one object, unless training may not find all passages."""
 
     train: CachedRetriever
     """In the bundled world, over the passages of its training split only."""
@@ -69,52 +58,81 @@ class Retrievers:
     """Over all passages."""
 
 
-def load_questions(config: Config, *, note: Note | None = None) -> Questions:
-    """The questions of [data]. Without a dev file, some training questions are held out.
+def open_tasks(config: Config, note: Note | None = None) -> TaskSet:
+    """The task set that `data.train` names. `note` gets the number of skipped rows of a file by reason; by default they
+    are logged.
 
-    `note` gets the number of skipped rows of a file by reason; by default they are logged. Errors name the file and the
-    line.
+    Raises `ConfigError` for settings that do not go with it, and for code that cannot be used.
     """
-    if config.data.train != "world":
-        return _questions_of_files(config, note)
-    splits = world_of(config.world).questions
-    train, dev, test = (tuple(q.example for q in splits[split]) for split in ("train", "dev", "test"))
-    return Questions(train=train, dev=dev, test=test)
+    named = config.data.train
+    tasks: TaskSet
+    if named in (WORLD, FACTBOOK):
+        tasks = bundled(named, config)
+    elif is_import_path(named):
+        tasks = UserTasks(named)
+    else:
+        tasks = FileTasks(config, note or _log.warning)
+    raise_all("these settings cannot work", tasks.refusals(config))
+    return tasks
+
+
+def bundled(name: str, config: Config) -> TaskSet:
+    """A task set of the package, with the settings of a recipe."""
+    return WorldTasks(config.world) if name == WORLD else FactbookTasks()
+
+
+def load_questions(config: Config, *, note: Note | None = None) -> Questions:
+    """The questions of a recipe. `note` as in `open_tasks`."""
+    return open_tasks(config, note).questions()
 
 
 def load_retriever(config: Config, *, note: Note | None = None) -> CachedRetriever:
-    """The retriever of [retrieval], over all passages; without passages for an agent that does not search. `note` as in
-    `load_questions`."""
-    if config.data.train == "world":
-        return _index(config, world_of(config.world).documents())
-    settings = config.retrieval
-    require(config, *passages_of(config))
-    if not config.protocol.searches:
-        return CachedRetriever(NoPassages(), 0)
-    if settings.url is not None:
-        # The rollout loop tries a failed search again by itself.
-        return CachedRetriever(HTTPRetriever(settings.url, retries=0), settings.cache_size)
-    if settings.corpus == "world" and settings.index is not None:  # no corpus is named: the index has its own passages
-        return CachedRetriever(open_index(settings.index, device=_DEVICE), settings.cache_size)
-    with skipped_rows(settings.corpus, "retrieval.corpus", note) as on_skip:
-        return _index(config, read_passages(settings.corpus, on_skip, settings.fields))
-
-
-def read_passages(
-    corpus: str, on_skip: Callable[[Skipped], None], fields: Mapping[str, str] | None = None
-) -> Iterable[Document]:
-    """The passages that `retrieval.corpus` names: of the Factbook, or of a file or folder."""
-    if factbook.is_factbook(corpus):
-        return factbook.load_passages(corpus)
-    return passages(corpus, on_skip=on_skip, fields=fields)
+    """The retriever of a recipe, over all passages; without passages for an agent that does not search. `note` as in
+    `open_tasks`."""
+    return open_retriever(config, open_tasks(config, note), note)
 
 
 def load_retrievers(config: Config, *, note: Note | None = None) -> Retrievers:
-    """The retrievers of training and of evaluation. `note` as in `load_questions`."""
-    everything = load_retriever(config, note=note)
-    if config.data.train != "world":
-        return Retrievers(train=everything, eval=everything)
-    return Retrievers(train=_index(config, world_of(config.world).documents("train")), eval=everything)
+    """The retrievers of training and of evaluation. `note` as in `open_tasks`."""
+    return open_retrievers(config, open_tasks(config, note), note)
+
+
+def open_retrievers(config: Config, tasks: TaskSet, note: Note | None = None) -> Retrievers:
+    """`load_retrievers`, of an open task set."""
+    everything = open_retriever(config, tasks, note)
+    in_training = tasks.training_passages()
+    return Retrievers(train=everything if in_training is None else _index(config, in_training), eval=everything)
+
+
+def open_retriever(config: Config, tasks: TaskSet, note: Note | None = None) -> CachedRetriever:
+    """`load_retriever`, of an open task set."""
+    settings = config.retrieval
+    if not config.protocol.searches:
+        return CachedRetriever(NoPassages(), 0)
+    require(config, *passages_of(config))
+    if settings.url is not None:
+        # The rollout loop tries a failed search again by itself.
+        return CachedRetriever(HTTPRetriever(settings.url, retries=0), settings.cache_size)
+    if tasks.own_passages:
+        return _index(config, tasks.passages())
+    if settings.corpus is not None:
+        with skipped_rows(settings.corpus, "retrieval.corpus", note or _log.warning) as on_skip:
+            return _index(config, passages(settings.corpus, on_skip=on_skip, fields=settings.fields))
+    if settings.index is None:
+        raise ConfigError(str(no_passages(config, tasks)))
+    return CachedRetriever(open_index(settings.index, device=_DEVICE), settings.cache_size)
+
+
+def no_passages(config: Config, tasks: TaskSet) -> str | None:
+    """A sentence if an agent is to search, but nothing names passages."""
+    settings = config.retrieval
+    named = settings.corpus, settings.index, settings.url
+    if not config.protocol.searches or tasks.own_passages or named != (None, None, None):
+        return None
+    return (
+        f"data.train = {config.data.train!r}, but no passages are named to search. Set retrieval.corpus to a file "
+        "or folder of yours, retrieval.index to an index, or retrieval.url to a server"
+    )
 
 
 def load_protocol(config: Config) -> SearchProtocol:
@@ -145,8 +163,8 @@ def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = 
 
     `checkpoint` is `last`, `best` (on dev), a step, its folder's name, or a path. Raises `CheckpointError`.
     """
+    from holdfast.model.checkpoint import model_folder
     from holdfast.model.language_model import load_model, pick_device
-    from holdfast.train.checkpoint import model_folder
 
     config = load_recipe(run_dir)
     folder = model_folder(Path(run_dir), checkpoint)
@@ -155,13 +173,17 @@ def load_agent(run_dir: str | Path, checkpoint: str = "last", *, greedy: bool = 
     return replace(agent, retries=Retries())  # who asks does not wait for a server as a run does
 
 
-def make_agent(config: Config, language_model: LanguageModel, retriever: Retriever) -> SearchAgent:
-    """The agent of a recipe with this model, as in training. Raises `ModelError` for a model that rollouts cannot
-    use."""
+def make_agent(
+    config: Config, language_model: LanguageModel, retriever: Retriever, protocol: SearchProtocol | None = None
+) -> SearchAgent:
+    """The agent of a recipe with this model, as in training; `protocol` is the recipe's, if it is made.
+
+    Raises `ModelError` for a model that rollouts cannot use.
+    """
     from holdfast.agent.agent import SearchAgent, lose_searches
     from holdfast.model.hf import HFPolicy
 
-    protocol, sampling = load_protocol(config), config.sampling
+    protocol, sampling = protocol or load_protocol(config), config.sampling
     policy = HFPolicy(
         language_model.model,
         language_model.tokenizer,
@@ -181,48 +203,6 @@ def make_agent(config: Config, language_model: LanguageModel, retriever: Retriev
     )
 
 
-@contextmanager
-def skipped_rows(path: str, setting: str, note: Note | None) -> Iterator[Callable[[Skipped], None]]:
-    """An `on_skip` for a reader of rows. What was skipped goes to `note` by reason, by default to the log.
-
-    A `DataError` inside gets the name of the setting.
-    """
-    skips = Skips()
-    try:
-        yield skips
-    except DataError as error:
-        raise DataError(f"{setting}: {error}") from error
-    if told := skips.sentences():
-        say = note or logger.warning
-        say(f"{setting} = {path!r}: {'; '.join(told)}")
-
-
-def _questions_of_files(config: Config, note: Note | None) -> Questions:
-    data = config.data
-    require(config, *QUESTIONS)
-
-    def read(path: str | None, split: str) -> tuple[Example, ...]:
-        if path is None:
-            return ()
-        if factbook.is_factbook(path):
-            return factbook.load_questions(path)
-        with skipped_rows(path, f"data.{split}", note) as on_skip:
-            questions = read_questions(path, split=split, on_skip=on_skip)
-        if told := joined(questions):
-            (note or logger.warning)(f"data.{split} = {path!r}: {told}")
-        return questions
-
-    train, dev, test = read(data.train, "train"), read(data.dev, "dev"), read(data.test, "test")
-    if data.dev is None:
-        train, dev = hold_out(train)
-        if not train:
-            raise ConfigError(
-                f"data.train = {data.train!r} has only {len(dev)} question(s), too few to keep some for evaluation; "
-                "add questions or set data.dev"
-            )
-    return Questions(train=train, dev=dev, test=test)
-
-
 _DEVICE = "cpu"
 """Device of a dense index in a run: the model needs the memory of the GPU. `holdfast serve` can use a GPU."""
 
@@ -234,7 +214,7 @@ def check_index(config: Config, folder: Path, *, corpus_sha256: str | None = Non
     """
     stem = config.retrieval.stem
     manifest = open_manifest(folder, read_manifest(folder)["kind"], corpus_sha256)
-    if config.retrieval.corpus != "world" and manifest.get("stem", stem) != stem:
+    if config.retrieval.corpus is not None and manifest.get("stem", stem) != stem:
         raise ConfigError(
             f"retrieval.stem = {str(stem).lower()}, but the index {folder} was built with stem = "
             f"{str(manifest['stem']).lower()}. Change retrieval.stem, or name another folder in retrieval.index for "
@@ -243,8 +223,8 @@ def check_index(config: Config, folder: Path, *, corpus_sha256: str | None = Non
 
 
 def _files_seen(config: Config) -> dict[str, str]:
-    corpus = Path(config.retrieval.corpus)
-    return {"corpus_files": files_seen(corpus, config.retrieval.fields)} if corpus.exists() else {}
+    corpus = config.retrieval.corpus
+    return {} if corpus is None else {"corpus_files": files_seen(Path(corpus), config.retrieval.fields)}
 
 
 def _index(config: Config, documents: Iterable[Document]) -> CachedRetriever:

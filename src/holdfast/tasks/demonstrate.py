@@ -1,0 +1,137 @@
+"""Demonstrations of how to search a user's own passages, for the warm start of a model that does not search by itself.
+
+A script asks the question, or its content words. If a passage that comes back has a golden answer, it answers;
+otherwise it searches once more, with the title of the first passage and the words that this passage lacks, and answers
+if that helped. Queries vary on purpose: a policy that has learned from them has something to try.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.agent.observations import allot
+from holdfast.agent.protocol import SearchProtocol
+from holdfast.agent.searching import search_patiently
+from holdfast.base.errors import DataError
+from holdfast.base.scoring import normalize_answer
+from holdfast.retrieval.types import Retriever
+from holdfast.tasks.demonstrations import Text, Turn, turn_text
+from holdfast.tasks.questions import Example
+
+WHOLE_QUESTION = 0.5
+"""Probability that the first query is the question, and not its content words."""
+
+YES_OR_NO = "is yes or no, which any passage may have"
+NOT_FOUND = "is in no passage that was found"
+CUT_OFF = "is behind the end of an observation (protocol.max_observation_tokens)"
+
+_CHARACTERS = 3
+"""Characters of an observation that are read, for each of its most tokens: the rest may be cut off for the model."""
+_TITLE_WORDS = 12
+"""A longer first line is the passage itself, of a corpus without titles."""
+
+FIRST_THOUGHTS = ("I look it up.", "Let me search.", "I need a passage.")
+_NEXT_THOUGHTS = ("That does not say it. I look up {}.", "Not there yet. {} may say it.", "I search on, for {}.")
+LAST_THOUGHTS = ("The passage says it.", "I have read it.", "Found.")
+_FUNCTION_WORD = re.compile(
+    "a|an|and|are|at|be|been|being|by|can|could|did|do|does|during|for|from|had|has|have|he|her|his|how|in|is|it|its|of|"
+    "on|or|she|so|than|that|the|their|them|these|they|this|those|to|was|were|what|when|where|which|while|who|whom|whose|"
+    "why|will|with|would"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrations:
+    """What a script made of questions."""
+
+    rows: Sequence[Text]
+    """(question, turns), in random order."""
+    left_out: Mapping[str, Sequence[str]]
+    """What the answer is, such as `NOT_FOUND` -> the questions that were left out for it."""
+
+    @property
+    def asked(self) -> int:
+        """Questions that the script has asked."""
+        return len(self.rows) + sum(map(len, self.left_out.values()))
+
+    def some(self) -> Sequence[Text]:
+        """The rows. Raises `DataError` if there are none."""
+        if not self.rows:
+            reasons = "; ".join(f"of {len(questions):,} it {why}" for why, questions in self.left_out.items())
+            raise DataError(
+                f"no search shows the answer to any of these {self.asked:,} questions, so there is nothing to "
+                f"demonstrate: {reasons}. Check that the passages are about them, or raise protocol.topk or "
+                "protocol.max_observation_tokens. A search and an answer need protocol.max_turns = 2"
+            )
+        return self.rows
+
+
+def demonstrate(
+    examples: Sequence[Example],
+    retriever: Retriever,
+    protocol: SearchProtocol,
+    *,
+    seed: int = 0,
+    most: int | None = None,
+) -> Demonstrations:
+    """Ask the questions in random order, until there are `most` demonstrations.
+
+    Answers are golden answers as they are written. Yes and no are left out: any passage may have these words.
+    """
+    rng = random.Random(f"demonstrations-{seed}")
+    rows: list[Text] = []
+    left_out: defaultdict[str, list[str]] = defaultdict(list)
+    for example in rng.sample(examples, len(examples)):
+        turns = _turns(example, retriever, protocol, rng)
+        if isinstance(turns, str):
+            left_out[turns].append(example.question)
+        else:
+            rows.append((example.question, turns))
+        if len(rows) == most:
+            break
+    return Demonstrations(rows, dict(left_out))
+
+
+def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng: random.Random) -> list[Turn] | str:
+    """A rollout that ends with an answer, or why there is none."""
+    golds = [gold for gold in example.golden_answers if normalize_answer(gold) not in ("", "yes", "no")]
+    if not golds:
+        return YES_OR_NO
+    reason = NOT_FOUND
+    question = example.question.strip().rstrip("?").rstrip()
+    words = [word for word in re.findall(r"[\w'.-]+", question) if not _FUNCTION_WORD.fullmatch(word.lower())]
+    query = question if rng.random() < WHOLE_QUESTION or not words else " ".join(words)
+    thought, turns = rng.choice(FIRST_THOUGHTS), list[Turn]()
+    for _ in range(min(2, protocol.max_turns - 1)):
+        hits = search_patiently(retriever, query, protocol.topk)
+        turns.append((turn_text(thought, query, protocol.search_tags, protocol), hits))
+        passages = [hit.document.contents for hit in hits]
+        answer = _answer_in(_shown(passages, protocol), golds)
+        if answer is not None:
+            turns.append((turn_text(rng.choice(LAST_THOUGHTS), answer, protocol.answer_tags, protocol), ""))
+            return turns
+        if _answer_in(passages, golds) is not None:
+            reason = CUT_OFF
+        if not hits or len(hits[0].document.title.split()) > _TITLE_WORDS:
+            break
+        title, passage = hits[0].document.title, hits[0].document.contents.lower()
+        query = " ".join([title, *(word for word in words if word.lower() not in passage)])
+        thought = rng.choice(_NEXT_THOUGHTS).format(title)
+    return reason
+
+
+def _shown(passages: Sequence[str], protocol: SearchProtocol) -> list[str]:
+    """The beginnings of passages that an observation surely shows."""
+    room = _CHARACTERS * protocol.max_observation_tokens
+    shares = allot([len(passage) for passage in passages], room)
+    return [passage[:share] for passage, share in zip(passages, shares, strict=True)]
+
+
+def _answer_in(passages: Sequence[str], golds: Sequence[str]) -> str | None:
+    """The first golden answer that is in the passages, as whole words."""
+    text = f" {normalize_answer(' '.join(passages))} "
+    return next((gold for gold in golds if f" {normalize_answer(gold)} " in text), None)
