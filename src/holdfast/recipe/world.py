@@ -54,11 +54,6 @@ class Scripts(Section):
     ramble: float = Field(0.0, ge=0, le=1)
     """Probability that a script is a long thought and then a guess."""
 
-    def stops_early(self, *, plain: bool) -> float:
-        """`stop_early` of the plain scripts, or of those after them."""
-        early = self.stop_early
-        return early[0 if plain else 1] if isinstance(early, tuple) else early
-
 
 class World(Section):
     """The bundled world."""

@@ -81,7 +81,7 @@ class TaskSet(ABC):
 
     def tiny_model(self, config: Config, demonstrations: Sequence[Text], protocol: SearchProtocol) -> tuple[Any, Any]:
         """(model, tokenizer), untrained, that knows the words of the set. Only where `has_model`."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no model of its own")
 
     def interchangeable(self, tokenizer: Any) -> Sequence[Sequence[int]]:
         """Pools of token ids of the tiny model whose words can be exchanged in a demonstration."""

@@ -54,7 +54,7 @@ def run_scripts(
     pending: dict[int, str] = {}
     for i, question in enumerate(questions):
         rng = random.Random(f"script-{seed}-{i}-{question.example.id}")
-        live[i] = _script(question, rng, scripts, scripts.stops_early(plain=plain), protocol, filler)
+        live[i] = _script(question, rng, scripts, _stops_early(scripts, plain=plain), protocol, filler)
         pending[i] = next(live[i])
     while pending:
         actions = {i: parse_action(text, protocol) for i, text in pending.items()}
@@ -133,6 +133,12 @@ def _script(
         if rng.random() < stop_early:
             break
     yield turn(thought, "answer", entity)
+
+
+def _stops_early(scripts: Scripts, *, plain: bool) -> float:
+    """`stop_early` of the plain scripts, or of those after them."""
+    early = scripts.stop_early
+    return early[0 if plain else 1] if isinstance(early, tuple) else early
 
 
 def stated(text: str) -> list[tuple[str, str, str]]:
