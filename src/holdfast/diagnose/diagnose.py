@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from holdfast.diagnose.outlook import outlook
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.remedies import NOTHING
 from holdfast.diagnose.rules.rule import KINDS, Hit, Rule, without_suppressed
-from holdfast.diagnose.verdict import by_verdict, verdict_of, word_of
+from holdfast.diagnose.verdict import NOT_LEARNING, by_verdict, verdict_of, word_of
 from holdfast.hosts import HOSTS
 
 
@@ -27,8 +28,11 @@ def diagnose(log: Log) -> Diagnosis:
     batches = joined(log)
     curve = reward_curve(batches)
     went = Course() if curve is None else course(curve)
-    hits = without_suppressed(hits_of(log, batches), RULES)
+    found = hits_of(log, batches)
+    hits = without_suppressed(found, RULES)
     word = word_of(batches, curve, went, hits)
+    if word in NOT_LEARNING:
+        hits = hits | revealed(found, hits)
     reported = as_findings(log, hits, None if went.half is None else went.half.step, by_verdict(log, hits, went, word))
     facts = facts_of(log, curve, went)
     return Diagnosis(
@@ -40,6 +44,12 @@ def diagnose(log: Log) -> Diagnosis:
         course=went,
         facts=facts | outlook(batches, reported),
     )
+
+
+def revealed(found: Mapping[str, Hit], hits: Mapping[str, Hit]) -> dict[str, Hit]:
+    """Reasons of a run that does not learn which only what has passed hid. `hits` are those that nothing hides."""
+    lasting = without_suppressed({code: hit for code, hit in found.items() if hit.level != "note"}, RULES)
+    return {code: replace(hit, level="reason") for code, hit in lasting.items() if code not in hits}
 
 
 def hits_of(log: Log, batches: Log) -> dict[str, Hit]:

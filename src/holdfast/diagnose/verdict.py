@@ -28,6 +28,7 @@ from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules.groups import CONTRAST, HARDER, MIXED, MIXED_NOW, PAID
+from holdfast.diagnose.rules.learning import RWD004
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Hit
 from holdfast.diagnose.rules.truncation import TRUNCATED, is_earned_by_form
@@ -126,8 +127,9 @@ def verdict_of(
         return Verdict(word=word, text=text, change=findings[0].remedy if findings else "")
     reasons = [Reason(code=f.code, summary=f.summary, remedy=f.remedy) for f in findings if f.code != FLAT]
     reasons += _of_curve(batches, curve, went)
+    reasons = reasons or [Reason(code=FLAT, summary=_ruled_out(batches), remedy=RWD004.remedy[batches.host])]
     log = _evidence_to_log(batches)
-    return Verdict(word=word, text=text, reasons=tuple(reasons), change=reasons[0].remedy if reasons else log, log=log)
+    return Verdict(word=word, text=text, reasons=tuple(reasons), change=reasons[0].remedy, log=log)
 
 
 # ---- what the reward did
@@ -227,6 +229,21 @@ _EVIDENCE: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "the norm of the gradient": (("grad/norm",),),
 }
 """What may say why a reward is flat -> sets of series of which one is enough."""
+
+
+_RULED_OUT = {
+    "rewards differ within groups": tuple(name for names in CONTRAST for name in names),
+    "few rollouts are cut": (TRUNCATED,),
+    "the policy moves": ("kl/reference",),
+}
+"""What is so where the log has one of the series, and no rule says otherwise."""
+
+
+def _ruled_out(batches: Log) -> str:
+    """What the log says of a reward that is flat for a reason that it does not show."""
+    known = [told for told, names in _RULED_OUT.items() if any(has(batches, name) for name in names)]
+    left = "No rule finds the reason in this log."
+    return f"{left} It shows that {listed(known)}." if known else left
 
 
 def _evidence_to_log(batches: Log) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import Truths, Values, break_in, highest, lowest, margin, mean_at_first, trailing_mean
+from holdfast.base.trailing import Truths, Values, break_in, highest, lowest, mean_at_first, trailing_mean, trend
 from holdfast.diagnose.log import has
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling, has_risen
@@ -35,8 +35,8 @@ RUNAWAY_NATS = 0.3
 """Nats per token. Below that the policy is still near its reference."""
 
 
-LONG_ROWS, DRIFT_ERRORS = 10, 4.0
-"""Rows in the means, and standard errors of their difference, of a drift that explains a reward that does not rise."""
+LONG_ROWS, DRIFT_ERRORS = 10, 3.0
+"""Rows in the means, and standard errors of the trend, of a drift that explains a reward that does not rise."""
 
 
 def stays_above(values: Values, level: float | Values) -> Truths:
@@ -75,7 +75,8 @@ def drifts(rows: Rows) -> Signal:
     """The KL has risen far beyond its noise since the first rows, and the reward has not."""
     (kl,) = rows.columns
     smooth, first, risen = trailing_mean(kl, LONG_ROWS), mean_at_first(kl, LONG_ROWS), has_risen(rows)
-    further = (smooth - first > RUNAWAY_NATS) & (smooth - first > margin(kl, LONG_ROWS, DRIFT_ERRORS))
+    change, error = trend(kl)
+    further = (smooth - first > RUNAWAY_NATS) & (change > RUNAWAY_NATS) & (change > DRIFT_ERRORS * error)
     return Signal(
         further & ~risen,
         lambda: {KL: smooth},

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import re
-from functools import partial
+from functools import lru_cache, partial
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import curve_of
-from holdfast.base.trailing import Values, break_in, held, highest, last_where, lowest, margin, trailing_mean
-from holdfast.diagnose.log import Log
+from holdfast.base.collapse import DROPPED_SHARE, FEWEST_FLAT, LONG_WINDOW, curve_of, reward_range
+from holdfast.base.trailing import (
+    Truths,
+    Values,
+    break_in,
+    held,
+    highest,
+    last_where,
+    lowest,
+    margin,
+    trailing_mean,
+    trend,
+)
+from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, has_risen
 
 REWARD = "reward/mean"
 ROWS = 5
@@ -33,8 +45,44 @@ is a note."""
 
 
 def functions_of(log: Log) -> tuple[str, ...]:
-    """The series of the single reward functions, as TRL logs them."""
-    return tuple(sorted(name for name in log.series if FUNCTION.fullmatch(name)))
+    """The series of the single reward functions, as TRL logs them; or else those that add up to the reward."""
+    named = tuple(sorted(name for name in log.series if FUNCTION.fullmatch(name)))
+    if named or (reward := log.series.get(REWARD)) is None:
+        return named
+    able = ((name, one) for name, one in log.series.items() if name != REWARD and len(one) == len(reward))
+    return _summands(reward, tuple(able))
+
+
+FEWEST_SUMS = 10
+"""Rows in which parts must add up, and all of them."""
+MOST_PARTS = 3
+MOST_CANDIDATES = 30
+SUM_ERROR = 2e-4
+"""Of the sum of rounded parts, as a share of the largest reward."""
+
+
+@lru_cache(maxsize=8)
+def _summands(reward: Series, candidates: tuple[tuple[str, Series], ...]) -> tuple[str, ...]:
+    """The two or three series of which the reward is the sum in every row; empty if there are none."""
+    total = reward.values
+    if len(total) < FEWEST_SUMS or not np.isfinite(total).all() or total.min() == total.max():
+        return ()
+    error = SUM_ERROR * float(np.abs(total).max())
+    able = {
+        name: one.values
+        for name, one in candidates
+        if np.array_equal(one.steps, reward.steps)
+        and np.ptp(one.values) > error
+        and np.abs(one.values - total).max() > error
+    }
+    names = list(able)[:MOST_CANDIDATES]
+    for count in range(2, MOST_PARTS + 1):
+        for parts in combinations(names, count):
+            if abs(sum(able[name][-1] for name in parts) - total[-1]) > error:  # which leaves nearly all out
+                continue
+            if np.abs(np.sum([able[name] for name in parts], axis=0) - total).max() <= error:
+                return parts
+    return ()
 
 
 def has_functions(log: Log) -> bool:
@@ -84,7 +132,7 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
         return {REWARD: mean_reward} | dict(zip(names, named, strict=True))
 
     def words() -> dict[str, NDArray[np.generic]]:
-        plain = np.array([name.removeprefix("rewards/").removesuffix("/mean") for name in names])
+        plain = np.array([_plain(name) for name in names])
         return {
             "falling": plain[loser],
             "beside": np.where(winner == loser, "", [f" while {name} rose" for name in plain[winner]]),
@@ -99,6 +147,41 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
     return Signal(where, evidence, words, normal=~down, began=began)
 
 
+def slips_behind(rows: Rows) -> Signal | None:
+    """A function that is not named after form has declined by a fifth, though the reward has risen by another."""
+    known = {name: column for name in functions_of(rows.log) if not np.isnan(column := rows.latest(name)).any()}
+    names = [name for name in known if not FORM.search(name)]
+    if len(known) < 2 or not names:
+        return None
+    smooth = np.array([trailing_mean(known[name], LONG_WINDOW) for name in names])
+    risen, here = has_risen(rows), np.arange(len(rows.steps))
+    slips = np.array([_declines(known[name], mean) for name, mean in zip(names, smooth, strict=True)])
+    which = slips.argmax(axis=0)
+    return Signal(
+        slips.any(axis=0) & risen,
+        lambda: {REWARD: trailing_mean(rows.columns[0], ROWS)},
+        lambda: {
+            "falling": np.array([_plain(name) for name in names])[which],
+            "now": smooth[which, here],
+            "before": np.array([highest(mean) for mean in smooth])[which, here],
+        },
+        normal=~risen | ~slips.any(axis=0),
+        began=lambda row: break_in(known[names[which[row]]], int(smooth[which[row], : row + 1].argmax()), row),
+    )
+
+
+def _declines(values: Values, smooth: Values) -> Truths:
+    """[N]: where the line through all values so far falls by a fifth of their range, and by far more than noise."""
+    change, error = trend(values)
+    range_so_far = reward_range(highest(smooth), lowest(values))
+    declines = (-change > RISE_ERRORS * error) & (-change >= DROPPED_SHARE * range_so_far)
+    return np.asarray(declines & (np.arange(len(values)) >= FEWEST_FLAT - 1))
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("rewards/").removesuffix("/mean")
+
+
 RWD003 = Rule(
     code="RWD003",
     title="reward functions diverge",
@@ -110,6 +193,13 @@ RWD003 = Rule(
             signal=partial(trade_places, form=False),
             message="The reward function {falling} fell from {before:.3g} to {now:.3g}{beside}. The total "
             "reward hides this: it went from {reward before:.3g} to {reward/mean:.3g}.",
+            min_rows=ROWS,
+        ),
+        Check(
+            series=(REWARD,),
+            signal=slips_behind,
+            message="{falling} fell from {before:.3g} to {now:.3g}, while the total reward rose to {reward/mean:.3g} "
+            "by its other parts.",
             min_rows=ROWS,
         ),
         Check(
@@ -129,7 +219,8 @@ RWD003 = Rule(
         "Give more weight to the part of the reward that fell ([weights of the reward]). Or let the part that rose "
         "count only where the other one does. Read some [rollouts]."
     ),
-    limitations="The rule needs `rewards/<function>/mean` of two or more functions, and does not know which of them "
-    "matters. If the falling function is named after form, such as format or length, that is only a "
-    "note. The rule cannot see a flaw inside one function, such as a grader that can be fooled.",
+    limitations="The rule needs `rewards/<function>/mean` of two or more functions, or two or three series that add up "
+    "to the reward, and does not know which of them matters. If the falling function is named after form, such as "
+    "format or length, that is only a note. The rule cannot see a flaw inside one function, such as a grader that can "
+    "be fooled.",
 )

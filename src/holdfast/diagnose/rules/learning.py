@@ -57,12 +57,13 @@ STILL_NATS = 1e-4
 
 
 def changes_nothing(rows: Rows) -> Signal:
-    """After 30 updates the policy still equals its reference, nothing is clipped, and the reward has not risen."""
+    """After 30 updates the policy still equals its reference, nothing is clipped, and the reward has not risen. A KL
+    that is 0 in every row is not measured."""
     (kl,) = rows.columns
     second_half = trailing_half_mean(kl)
     clipped = rows.latest(CLIPPED, highest)
     moved = (clipped > 0) | (policy_moved(rows) == 1) | has_risen(rows)
-    still = (np.abs(second_half) < STILL_NATS) & ~moved
+    still = (np.abs(second_half) < STILL_NATS) & (np.cumsum(kl != 0) > 0) & ~moved
     rate = rows.latest(RATE, highest)
     told = np.where(np.isnan(rate), "", [f" (learning rate at most {value:.2g})" for value in rate.tolist()])
     return Signal(
@@ -86,7 +87,7 @@ def trailing_half_mean(values: Values) -> Values:
 
 LRN001 = Rule(
     code="LRN001",
-    title="learning rate is 0",
+    title="updates change nothing",
     kind="logged cause",
     needs=((RATE,),),
     checks=(
@@ -101,14 +102,15 @@ LRN001 = Rule(
             message="The updates change next to nothing{rate}: the KL to the reference is still {kl/reference:.2g} "
             "nats per token, and no token was clipped.",
             remedy=advise(
-                "Raise the [learning rate] five times or more. If the KL stays at 0, check that it is measured, and "
-                "that the trained weights are those that sample."
+                "Raise the [learning rate] five times or more. If the KL stays near 0, check that the trained weights "
+                "are those that sample."
             ),
             look_at=(KL, REWARD),
             level="reason",
         ),
     ),
-    meaning="The learning rate is 0 for five rows or more while training goes on.",
+    meaning="The learning rate is 0 for five rows or more while training goes on. Or the policy still equals its "
+    "reference after 30 rows, although the KL is measured.",
     impact="The policy learns nothing. Whatever else the series show is noise, or comes from the data.",
     remedy=advise(
         "Set the [learning rate]. If it was above 0 before, the [schedule] is shorter than the run: give it the number "
@@ -159,11 +161,11 @@ RWD004 = Rule(
     impact="The policy may not learn at all, or so slowly that this log cannot show it. Many sound runs look like this "
     "for a long time.",
     remedy=advise(
-        "Compare evaluations before and after. If they did not rise either, check that some groups have different "
-        "rewards ([group size]), use easier questions, or raise the [learning rate]."
+        "Compare an evaluation before and after, on the same questions. If it did not rise either, raise the [learning "
+        "rate], or use easier questions or a [denser reward]."
     ),
-    limitations="This is a note, not a finding: it needs 30 rows, and the reward of a row is noisy. The message says "
-    "how large a rise would have been visible.",
+    limitations="This is a note where the log does not show why. It needs 30 rows, and the reward of a row is noisy: "
+    "the message says how large a rise would have been visible.",
 )
 
 

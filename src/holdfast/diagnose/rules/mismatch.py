@@ -192,8 +192,8 @@ SMP003 = Rule(
         )
         for name, grown, text, is_kl in UNSYNCED
     ),
-    suppressed_by=("MSK001", "STP001"),
-    suppressed_by_earlier=("SMP001", "LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
+    suppressed_by=("MSK001",),
+    suppressed_by_earlier=("STP001", "SMP001", "LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
     meaning="The difference between sampler and trainer grows with every update since the first.",
     impact="Rollouts come from an old policy, so the reward that is logged is that of the old policy too and stands "
     "still. The importance ratios grow until the updates are noise.",

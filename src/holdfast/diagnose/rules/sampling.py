@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.trailing import Truths, highest, lowest, margin, noise, trailing_mean
+from holdfast.base.trailing import Truths, held, highest, lowest, margin, noise, rows_since, trailing_mean
 from holdfast.diagnose.rules.mismatch import MEASURES, is_broken
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
 
 TRAINED, SAMPLED = "loss/tokens", "rollout/length"
 CORRECT, INCORRECT, ENTROPY = "likelihood/correct", "likelihood/incorrect", "entropy/mean"
@@ -92,9 +92,39 @@ def differs(rows: Rows) -> Signal:
     mass = np.nan_to_num(rows.latest(MASS), nan=1.0)
     explained = TRUNCATION_TIMES * -np.log(np.clip(mass, 1e-6, 1.0))
     beyond = np.where(gap > 0, np.maximum(gap - explained, 0.0), -gap)
-    # If the loss has more tokens than were sampled, the sampler has no log-probs for the others.
-    of_sampled = ~(rows.latest(TRAINED) > TRAINED_TIMES * rows.latest(SAMPLED))
-    return Signal((beyond > GAP_NATS) & of_sampled, lambda: {GAP: gap}, normal=beyond < GAP_NATS / 2)
+    return Signal((beyond > GAP_NATS) & of_sampled(rows), lambda: {GAP: gap}, normal=beyond < GAP_NATS / 2)
+
+
+def becomes_broken(rows: Rows, *, level: float) -> Signal:
+    """The mismatch is far above rounding from a later row on, in two rows or once by far, and was so before the reward
+    fell. What comes later may be the policy: one that breaks samples unlikely tokens, on which engines differ most."""
+    (gap,) = rows.columns
+    size = np.abs(gap)
+    high = size > level
+    since = np.arange(len(size)) - rows_since(~high)
+    first_high = np.minimum(since + 1, np.arange(len(size)))
+    where = (
+        (held(high, 2) | (size > GROSS_TIMES * level)) & (since >= 0) & ~falling(rows)[first_high] & of_sampled(rows)
+    )
+    return Signal(
+        where,
+        lambda: {rows.names[0]: gap},
+        lambda: {"before": gap[np.maximum(since, 0)]},
+        normal=~high,
+        began=lambda row: int(first_high[row]),
+    )
+
+
+GROSS_TIMES = 4.0
+"""Times the level at which one row is enough."""
+GROSS_NATS = 1.0
+"""Nats per token of a signed difference: the sampler gives an average token a third of its probability, or thrice."""
+
+
+def of_sampled(rows: Rows) -> Truths:
+    """[N]: where the loss has no more tokens than were sampled, as far as the log shows: the sampler has no log-probs
+    for others."""
+    return ~(rows.latest(TRAINED) > TRAINED_TIMES * rows.latest(SAMPLED))
 
 
 def unmasked(rows: Rows) -> Truths:
@@ -199,6 +229,13 @@ SAME_POLICY_AT_FIRST = advise(
     instead={"holdfast": OUR_BUG},
 )
 
+SAME_WEIGHTS = advise(
+    "Check that the sampler has the trainer's weights from this step on: ask both for the log-probs of a fixed text. A "
+    "synchronisation that failed, or a resume from another checkpoint, looks like this. A smaller learning rate would "
+    "not help.",
+    instead={"holdfast": OUR_BUG},
+)
+
 SMP001 = Rule(
     code="SMP001",
     title="sampler and trainer disagree",
@@ -228,6 +265,20 @@ SMP001 = Rule(
                 remedy=SAME_POLICY_AT_FIRST,
             )
             for measure in MEASURES
+        ),
+        *(
+            Check(
+                series=(name,),
+                signal=partial(becomes_broken, level=level),
+                message=f"Sampler and trainer disagree: {text}, after {{before:.2g}}.",
+                rows_normal=BACK_ROWS,
+                remedy=SAME_WEIGHTS,
+                kind="logged cause",
+            )
+            for name, level, text in (
+                *((measure.series, measure.broken, measure.text) for measure in MEASURES),
+                (GAP, GROSS_NATS, "their log-probs of sampled tokens differ by {sampler/logprob_gap:.2g} nats"),
+            )
         ),
         Check(
             series=(TAIL, MASS),

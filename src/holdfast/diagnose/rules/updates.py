@@ -84,6 +84,12 @@ def drifts(rows: Rows) -> Signal | None:
     )
 
 
+def never_updates(log: Log) -> bool:
+    """Whether the learning rate is exactly 0 in every row, so that no step can be too large."""
+    rate = log.series.get("lr")
+    return rate is not None and not rate.rounded and len(rate) > 0 and not rate.values.any()
+
+
 def unusual(change: Values) -> Truths:
     """[N]: where the absolute value is far above its mean in the rows before; never in the first rows."""
     size = np.abs(change)
@@ -162,8 +168,10 @@ STP001 = Rule(
         ),
         *BREAKS,
     ),
-    # With TRN001, correct rollouts are the short ones, and lose likelihood because long ones gain it.
-    suppressed_by=("TRN001",),
+    applies=lambda log: not never_updates(log),
+    # With TRN001, correct rollouts are the short ones, and lose likelihood because long ones gain it. With SMP001, the
+    # samples are another policy's.
+    suppressed_by=("TRN001", "SMP001"),
     # In a policy that decays slowly, a jump is the end of that decay.
     suppressed_by_earlier=("LLD001", "LLD002", "LLD003", "ISD001", "ENT001"),
     meaning="One update changes the policy so much that the reward falls within a few steps. No slow decay comes "
