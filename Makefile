@@ -110,6 +110,7 @@ docs: dev
 	$(BIN)/python docs/_site/made.py
 	$(BIN)/python -m holdfast_research.pages.gallery
 	$(BIN)/python -m holdfast_research.pages.terminal
+	$(BIN)/python -m holdfast_research.pages.stale
 
 # The site, with every link checked: build/site/index.html, which works without a server.
 site: dev

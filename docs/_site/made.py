@@ -13,7 +13,7 @@ from holdfast.base.tested import TESTED
 from holdfast.diagnose.codes import CODES
 from holdfast.diagnose.diagnose import logged_by
 from holdfast.diagnose.rules import RULES
-from holdfast.hosts import HOSTS
+from holdfast.hosts import HOSTS, advice
 from holdfast.methods.registry import METHODS, Method, series
 from holdfast.recipe import load
 
@@ -156,6 +156,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "methods.md": {"methods": methods},
     "metrics.md": {"glossary": glossary},
     "hosts.md": {"tested": tested},
+    "advice.md": {"advice": lambda: "\n".join([*advice.table(), ""])},
 }
 """Page -> its parts."""
 

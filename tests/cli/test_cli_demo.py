@@ -46,7 +46,7 @@ def test_the_commands_it_names_work(holdfast: Holdfast) -> None:
     (_, module, names) = re.findall(r"^    (from (\S+) import (.*))$", text, re.M)[0]
     (loss_mode,) = re.findall(r"loss_mode=(\w+)$", text, re.M)
     assert module == "holdfast.adapters.trl" and set(names.split(", ")) == {"LLDS", "with_penalties"}
-    assert "LLDS(coef=1.0)" in text and "+actor_rollout_ref.actor.policy_loss.penalty_coef=1.0\n" in text
+    assert "LLDS(coef=0.2)" in text and "+actor_rollout_ref.actor.policy_loss.penalty_coef=0.2\n" in text
     assert f'"{loss_mode}": VerlLoss(LLDS' in (ROOT / "src/holdfast/adapters/verl_losses.py").read_text()
 
 

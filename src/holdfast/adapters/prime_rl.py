@@ -6,7 +6,7 @@
 
     [trainer.loss.kwargs.penalty]     # [loss.penalty] of a recipe; leave it out to observe
     name = "llds"
-    coef = 1.0
+    coef = 0.2
     threshold = 0.01
 
     [trainer.loss.kwargs.base]        # the [trainer.loss] of before; leave it out for prime-rl's default

@@ -6,7 +6,7 @@
 
 with the settings of a recipe's `[loss.penalty]` in holdfast.yaml; without them the loss only observes:
 
-    holdfast_penalty: {name: llds, coef: 1.0}
+    holdfast_penalty: {name: llds, coef: 0.2}
 
 The policy loss is the host's own, with all its options. The log-probs it computes on the way are kept for the penalty,
 so there is no second pass over the logits. The penalty is reduced as the policy loss is, and divided by the share of

@@ -2,7 +2,7 @@
 
     from holdfast.adapters.trl import LLDS, with_penalties
 
-    Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0))
+    Trainer = with_penalties(GRPOTrainer, LLDS(coef=0.2))
     args = GRPOConfig(..., steps_per_generation=8, gradient_accumulation_steps=2)  # 8 / 2 = 4 optimizer steps a batch
     trainer = Trainer(model, reward_funcs, args=args, train_dataset=questions)
 
@@ -96,7 +96,7 @@ def with_penalties(
         )
     if penalty is not None and not isinstance(penalty, Penalty):
         raise ConfigError(
-            f"with_penalties(..., {penalty!r}): pass a penalty object such as LLDS(coef=1.0), SAPO(coef=1.0) or "
+            f"with_penalties(..., {penalty!r}): pass a penalty object such as LLDS(coef=0.2), SAPO(coef=0.1) or "
             "NLL(coef=0.1); leave it out to observe only"
         )
     if penalty is not None and type(penalty) not in PENALTIES.values():

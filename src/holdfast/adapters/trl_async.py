@@ -2,7 +2,7 @@
 
     from trl import AsyncGRPOTrainer  # from TRL 1.18 on; before, trl.experimental.async_grpo has it
 
-    Trainer = with_penalties(AsyncGRPOTrainer, LLDS(coef=1.0, threshold=0.01))
+    Trainer = with_penalties(AsyncGRPOTrainer, LLDS(coef=0.2, threshold=0.01))
 
 The old policy of a penalty is the sampler: each token's log-prob is vLLM's, under the weights that drew it, which are
 up to `max_staleness` synchronisations and one fetched batch behind. So a penalty acts on every step but the first.

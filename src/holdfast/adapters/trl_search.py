@@ -2,7 +2,7 @@
 
     rollouts = SearchRollouts(retriever, CLEAN)
     functions, weights = reward_functions({"em": 1.0})
-    trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0))(
+    trainer = with_penalties(GRPOTrainer, LLDS(coef=0.2))(
         model,
         functions,
         args=GRPOConfig(reward_weights=weights, steps_per_generation=..., ...),

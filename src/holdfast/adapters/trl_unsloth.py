@@ -3,7 +3,7 @@
     import unsloth  # first
     from trl import GRPOTrainer
 
-    Trainer = with_penalties(GRPOTrainer, LLDS(coef=1.0))
+    Trainer = with_penalties(GRPOTrainer, LLDS(coef=0.2))
 
 `import unsloth` replaces TRL's GRPOTrainer by a generated one, whose `compute_loss` never calls `_compute_loss`. Its
 loss is computed by `UnslothEfficientGRPO.apply`, a global of the generated module. While a loss is computed, an object

@@ -10,7 +10,7 @@ logs as `actor/holdfast/…`. `holdfast_observe`, and any of them with `penalty_
 are, bit for bit. The hyper-parameters are fields of `HoldfastPolicyLossConfig`:
 
     actor_rollout_ref.actor.policy_loss._target_=holdfast.adapters.verl.HoldfastPolicyLossConfig
-    +actor_rollout_ref.actor.policy_loss.penalty_coef=1.0
+    +actor_rollout_ref.actor.policy_loss.penalty_coef=0.2
 
 The old policy of a penalty is the one of verl's `old_log_probs`: the weights at the beginning of the rollout batch; in
 the fully asynchronous trainer those of the last synchronisation; in bypass mode, which both asynchronous trainers have

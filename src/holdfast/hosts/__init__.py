@@ -22,7 +22,7 @@ HOSTS: Mapping[str, Host] = {
 PHRASES = frozenset(OURS.words)
 """What a remedy may call a setting."""
 PENALTY = "penalty on lost likelihood"
-"""The phrase for it, in every host at the one coefficient at which the study's runs did not fall."""
+"""The phrase for it, in every host at the coefficient of `hosts.advice`."""
 
 
 def words(host: str, phrase: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """holdfast's own trainer."""
 
+from holdfast.hosts.advice import COEF
 from holdfast.hosts.host import Host, Span
 
 OURS = Host(
@@ -22,7 +23,7 @@ OURS = Host(
         "upper clip": ("loss.clip_high",),
         "entropy bonus": ("loss.entropy_coef",),
         "coefficient of the KL": ("loss.kl_coef",),
-        "penalty on lost likelihood": ('loss.penalty.name = "llds"', "loss.penalty.coef = 1.0"),
+        "penalty on lost likelihood": ('loss.penalty.name = "llds"', f"loss.penalty.coef = {COEF}"),
         "threshold": ("loss.penalty.threshold",),
         "tau": ("loss.penalty.tau",),
         "preserve more rollouts": ("loss.penalty.preserve",),

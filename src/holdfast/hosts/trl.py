@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.hosts.advice import COEF
 from holdfast.hosts.host import (
     ANYWHERE,
     Code,
@@ -95,7 +96,7 @@ TWICE = (
 
 _LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
 _ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/guide/trl.md)"
-_PENALTY = "with_penalties(GRPOTrainer, LLDS(coef=1.0))"
+_PENALTY = f"with_penalties(GRPOTrainer, LLDS(coef={COEF}))"
 
 # ---- a recipe for it
 

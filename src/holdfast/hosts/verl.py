@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from holdfast.hosts.advice import COEF
 from holdfast.hosts.host import Host, Logged, Name, Span
 from holdfast.hosts.verl_recipe import ACTOR, AGGREGATION, CORRECTION, LAUNCH, LOSS_CONFIG, ROLLOUT
 
@@ -18,7 +19,7 @@ _OBSERVER = f"`{ACTOR}.policy_loss.loss_mode=holdfast_observe`, which leaves the
 _PENALTY = (
     f"{ACTOR}.policy_loss.loss_mode=holdfast_llds",
     f"{ACTOR}.policy_loss._target_={LOSS_CONFIG}",
-    f"+{ACTOR}.policy_loss.penalty_coef=1.0",
+    f"+{ACTOR}.policy_loss.penalty_coef={COEF}",
 )
 _SUMS = ("seq-mean-token-sum", "token-sum")
 

@@ -57,7 +57,6 @@ _CALLED: Mapping[str, tuple[str, ...]] = {
     "rollout/searches": ("tool_calls", "num_tool_calls", "searches", "num_searches"),
     "rollout/staleness": ("staleness",),
     "lr": ("learning_rate", "lr"),
-    "rollout/searches": ("tool_calls", "num_tool_calls", "searches"),
     "eval/searches": ("eval_avg_tool_calls", "eval_tool_calls", "eval_searches"),
     "eval/em": ("eval_em", "eval_exact_match"),
 }
