@@ -178,6 +178,8 @@ def speaker(learn_tokenizer: Callable[..., Any]) -> Callable[[str], Any]:
         tokenizer.chat_template = text = template_text(name)
         ends = {"[INST]": "</s>", **dict.fromkeys(["<|eot_id|>", "<|user|>", "[e~[", "<｜end▁of▁sentence｜>"])}
         tokenizer.eos_token = next((end or mark for mark, end in ends.items() if mark in text), "<|im_end|>")
+        if text == DSML:  # as DeepSeek's: else the end of an empty thought could be one token with what follows
+            tokenizer.add_tokens(["<think>", "</think>"])
         return tokenizer
 
     return make

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ PROTOCOL = replace(
     max_total_tokens=10**6,
 )
 WORDS = ["the", "lake", "Orsa", "café", "漢字", 'a "town"', "C:\\n", "a\nb", "{x}", "</tool>", "it's", "🙂", "1.5%"]
-WORDS += ["12", "null", "</parameter>", "</arg_value>", "<|im_end|>", "<|user|>", "</s>", "]~b]", "<｜User｜>"]
+SPELLED = ["<|im_end|>", "<|user|>", "</s>", "]~b]", "<｜User｜>", "</parameter>", "</arg_value>"]
+WORDS += ["12", "null"]
 PLAIN = ["the", "lake", "of", "Orsa", "is", "old"]
 EMPTY_THOUGHT = re.compile(r"(<think>\s*)?</think>\s*|<think>\s*\Z")
 THOUGHT = re.compile(r"(<think>((?!<think>).)*?)?</think>\s*|<think>\s*\Z", re.DOTALL)
@@ -73,6 +75,7 @@ class History:
         self.messages = [{"role": "user", "content": protocol.prompt.replace("{question}", question)}]
         self.thought = THOUGHT if forgets else EMPTY_THOUGHT
         self.found: list[str] = []
+        self.words = WORDS if seed % 2 else WORDS + SPELLED
         self.over = False
         self.writes_notes = self.has_notes()
 
@@ -90,6 +93,11 @@ class History:
         messages = [*self.messages, *more]
         return self.template.render(self.tokenizer, messages, self.protocol.schemas, answering=answering)
 
+    def control(self, ids: Sequence[int]) -> list[int]:
+        """The special tokens among ids, but for those of thoughts."""
+        special = {i: str(token) for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+        return [i for i in ids if i in special and "think" not in special[i]]
+
     def compare(self) -> None:
         """The context with the template's own text, but for empty thoughts, which some templates leave out of earlier
         messages; and the ids of what the template has just written."""
@@ -97,6 +105,10 @@ class History:
         if self.state.context == encode(self.tokenizer, text):
             return
         context = decode(self.tokenizer, self.state.context)
+        if self.words is WORDS:
+            assert context != without_marks(text)
+        else:  # a text that is encoded in pieces has other ids here and there, but no other control tokens
+            assert self.control(self.state.context) == self.control(encode(self.tokenizer, text))
         assert self.thought.sub("", context) == self.thought.sub("", without_marks(text))
         for turn in self.state.turns[-1:]:
             before = self.form.before.partition("holdfast1")[0]
@@ -119,6 +131,7 @@ class History:
         ends = [decode(self.tokenizer, [end]) for end in self.protocol.turn_ends(self.tokenizer)]
         text = next((text.rstrip().removesuffix(end) for end in ends if text.rstrip().endswith(end)), text)
         self.messages.append(message)
+        text, begun = without_marks(text), without_marks(begun)
         if text.startswith(begun):
             return text[len(begun) :]
         begun = EMPTY_THOUGHT.sub("", begun[-40:])
@@ -134,10 +147,10 @@ class History:
             "why": None,
             "tags": ["a", {"b": 1}],
         }
-        arguments = {parameter: argument, **(others if name == "note" else {})}
+        arguments = {parameter: foreign(argument), **(others if name == "note" else {})}
         self.id = "".join(self.rng.choices("abcXYZ019", k=9))
         calls = [{"type": "function", "id": self.id, "function": {"name": name, "arguments": arguments}}]
-        self.arguments = arguments
+        self.arguments = {**arguments, parameter: argument}
         return self.said(thought, content=content, tool_calls=calls)
 
     def turn(self) -> tuple[str, bool, type]:
@@ -147,7 +160,7 @@ class History:
         thinks = form.opens_thought or (syntax.opening and "</think>" not in form.after and rng.random() < 0.5)
         thought = some_words(rng, PLAIN) if thinks else ""
         if kind in ("search", "read", "note"):
-            argument = rng.choice([*self.found, "x9"]) if kind == "read" else some_words(rng)
+            argument = rng.choice([*self.found, "x9"]) if kind == "read" else some_words(rng, self.words)
             said = some_words(rng, PLAIN) if syntax.opening and rng.random() < 0.5 else ""
             return self.call(kind, argument, thought, said), True, KINDS[kind]
         query = {"query": some_words(rng, PLAIN)}
@@ -177,10 +190,10 @@ class History:
         action = state.take_turn(completion)
         if isinstance(action, Call):
             assert json.loads(action.arguments) == self.arguments
-            state.take_result(ToolResult(some_words(self.rng), failed=False, seconds=0.1))
+            state.take_result(ToolResult(some_words(self.rng, self.words), failed=False, seconds=0.1))
         elif action is not None:
             hits = [
-                Hit(Document(f"d{k}", f"{some_words(self.rng)}\n{some_words(self.rng)}"), 0.0)
+                Hit(Document(f"d{k}", f"{some_words(self.rng)}\n{some_words(self.rng, self.words)}"), 0.0)
                 for k in self.rng.sample(range(9), 2)
             ]
             state.take_hits(hits if self.rng.random() < 0.8 else [])

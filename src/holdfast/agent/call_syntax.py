@@ -19,6 +19,8 @@ from holdfast.agent.trajectory import Invalid
 
 NAME = r"([\w.-]+)"
 """A tool's name."""
+_TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
+"""What may be a token of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class JsonCall(CallSyntax):
     @property
     def tags(self) -> tuple[str, ...]:
         """See `CallSyntax.tags`."""
-        return tuple(filter(None, (self.opening, *re.split(r"\w+", self.separator), self.closing)))
+        return tuple(filter(None, (self.opening, *_TAG.findall(self.separator), self.closing)))
 
     def _read(self, message: str, start: int, tools: Mapping[str, Tool]) -> Found | Invalid | None:
         """Without an opening, a message that begins with a brace is a call, and so is JSON with the key of a name."""
