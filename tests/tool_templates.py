@@ -119,6 +119,52 @@ _BEGUN = HERMES.removesuffix("{% endif %}")
 _FORGETS_THOUGHTS = _BEGUN.replace(
     "{{ m.content }}\n{%- for", "{{ m.content.split('</think>')[-1].lstrip() }}\n{%- for"
 )
+# As Gemma 4's: results are inside the model's turn, and keys and texts have quotes of their own.
+QUOTED = """
+{%- macro value(v) %}{% if v is string %}<|"|>{{ v }}<|"|>{% elif v is mapping %}{{ '{' }}{% for k, x in v | items %}
+{{- k }}:{{ value(x) }}{{ '' if loop.last else ',' }}{% endfor %}{{ '}' }}
+{%- elif v is iterable %}[{% for x in v %}{{ value(x) }}{{ '' if loop.last else ',' }}{% endfor %}]
+{%- else %}{{ v | tojson }}{% endif %}{% endmacro %}
+{%- if tools %}<|turn>system
+{{ tools | tojson }}<turn|>{{ '\n' }}{% endif %}
+{%- for m in messages %}
+{%- set after = messages[loop.index0 - 1].role if loop.index0 else '' %}
+{%- if m.role == 'tool' and messages[loop.index0 - 1].tool_calls %}response:
+{{- messages[loop.index0 - 1].tool_calls[0].function.name }}{value:{{ value(m.content) }}}<tool_response|>
+{%- elif m.role == 'user' %}<|turn>user
+{{ m.content }}<turn|>{{ '\n' }}
+{%- elif m.role == 'assistant' %}{% if after != 'tool' %}<|turn>model{{ '\n' }}{% endif %}
+{%- for call in m.tool_calls %}<|tool_call>call:{{ call.function.name }}{{ value(call.function.arguments) }}
+{{- '<tool_call|><|tool_response>' }}{% endfor %}{{ m.content }}{% if not m.tool_calls %}<turn|>{{ '\n' }}{% endif %}
+{%- endif %}{% endfor %}
+{%- if add_generation_prompt and messages[-1].role != 'tool' %}<|turn>model
+{% endif %}"""
+
+# As gpt-oss's: a turn is several messages, and results name the tool.
+HARMONY = """
+{%- if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}<|start|>functions.{{ messages[loop.index0 - 1].tool_calls[0].function.name -}}
+{{- ' to=assistant' }}<|channel|>commentary<|message|>{{ m.content | tojson }}<|end|>
+{%- elif m.role == 'assistant' %}
+{%- if m.content and m.tool_calls %}<|start|>assistant<|channel|>analysis<|message|>{{ m.content }}<|end|>{% endif %}
+{%- for call in m.tool_calls %}<|start|>assistant to=functions.{{ call.function.name }}<|channel|>commentary json
+{{- '<|message|>' }}{{ call.function.arguments | tojson }}<|call|>{% endfor %}
+{%- if not m.tool_calls %}<|start|>assistant<|channel|>final<|message|>{{ m.content -}}
+{{- '<|return|>' if loop.last and not add_generation_prompt else '<|end|>' }}{% endif %}
+{%- else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<|start|>assistant{% endif %}"""
+
+# As Kimi-K2's: the id of a call has its name, and the result repeats it.
+NAMED_ID = """
+{%- if tools %}<|im_start|>tools{{ tools | tojson }}<|im_end|>{% endif %}
+{%- for m in messages %}<|im_start|>{{ m.name or m.role }}<|im_middle|>
+{%- if m.role == 'tool' %}## Return of {{ m.tool_call_id }}
+{{ m.content }}
+{%- else %}{{ m.content }}{% for call in m.tool_calls %}<|calls|><|call|>{{ call.id }}<|argument|>
+{{- call.function.arguments | tojson }}<|end_call|><|end_calls|>{% endfor %}{% endif %}<|im_end|>{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant<|im_middle|>{% endif %}"""
+
 OURS = {
     "hermes": HERMES,
     "llama": LLAMA,
@@ -129,6 +175,9 @@ OURS = {
     "next-role": NEXT_ROLE,
     "invoke": INVOKE,
     "dsml": DSML,
+    "quoted": QUOTED,
+    "harmony": HARMONY,
+    "named-id": NAMED_ID,
     "dsml-thinking": DSML,
     # As Qwen3 without thinking: the model's next message begins with an empty thought, and earlier ones have none.
     "empty-thought": _BEGUN + "{% if not thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
@@ -148,6 +197,9 @@ _HEADERS = ["</s>", *(f"[{slash}{mark}]" for mark in _MARKS for slash in ("", "/
 _HEADERS += ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin|>", "<|im_start|>", "<|im_end|>"]
 _HEADERS += ["<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "]~b]", "[e~["]
 _HEADERS += ["<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "｜DSML｜"]
+_HEADERS += ["<|turn>", "<turn|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>']
+_HEADERS += ["<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|call|>", "<|return|>", "<|constrain|>"]
+_HEADERS += ["<|im_middle|>", "<|calls|>", "<|argument|>", "<|end_call|>", "<|end_calls|>"]
 _TEXTS = [
     '<tool_call>\n{"name": "search", "arguments": {"query": "the lake of Orsa"}}\n</tool_call>',
     '{"name": "search", "parameters": {"query": "the lake"}}',
@@ -171,12 +223,13 @@ def template_text(name: str) -> str:
 @pytest.fixture(scope="session")
 def speaker(learn_tokenizer: Callable[..., Any]) -> Callable[[str], Any]:
     """speaker("hermes"): a tokenizer with that template. Its end of sequence is the template's end of a message."""
-    learned = learn_tokenizer(_TEXTS, 443, ["<|pad|>", *_HEADERS], pad_token="<|pad|>", bos_token="<|begin|>")
+    learned = learn_tokenizer(_TEXTS, 462, ["<|pad|>", *_HEADERS], pad_token="<|pad|>", bos_token="<|begin|>")
 
     def make(name: str) -> Any:
         tokenizer = copy.deepcopy(learned)
         tokenizer.chat_template = text = template_text(name)
-        ends = {"[INST]": "</s>", **dict.fromkeys(["<|eot_id|>", "<|user|>", "[e~[", "<｜end▁of▁sentence｜>"])}
+        ends = dict.fromkeys(["<|eot_id|>", "<|user|>", "[e~[", "<｜end▁of▁sentence｜>", "<turn|>", "<|return|>"])
+        ends["[INST]"] = "</s>"
         tokenizer.eos_token = next((end or mark for mark, end in ends.items() if mark in text), "<|im_end|>")
         if text == DSML:  # as DeepSeek's: else the end of an empty thought could be one token with what follows
             tokenizer.add_tokens(["<think>", "</think>"])

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent.call_syntax import QuotedCall
 from holdfast.agent.protocol import render_prompt
 from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import NATIVE
@@ -81,7 +82,8 @@ class History:
 
     def has_notes(self) -> bool:
         """Whether the template writes a result after a message without a call as it does after a call."""
-        said = [{"role": "assistant", "content": "x"}, {"role": "tool", "tool_call_id": "holdfast1", "content": "NOTE"}]
+        note = {"role": "tool", "tool_call_id": self.form.own_id, "content": "NOTE"}
+        said = [{"role": "assistant", "content": "x"}, note]
         try:
             text = self.rendered(*said, *said)
         except ConfigError:
@@ -111,7 +113,7 @@ class History:
             assert self.control(self.state.context) == self.control(encode(self.tokenizer, text))
         assert self.thought.sub("", context) == self.thought.sub("", without_marks(text))
         for turn in self.state.turns[-1:]:
-            before = self.form.before.partition("holdfast1")[0]
+            before = self.form.before.partition("holdfast")[0].partition("functions.")[0]
             written = encode(self.tokenizer, text[text.rindex(before) :])
             assert turn.observation == tuple(written[len(written) - len(turn.observation) :])
 
@@ -148,7 +150,7 @@ class History:
             "tags": ["a", {"b": 1}],
         }
         arguments = {parameter: foreign(argument), **(others if name == "note" else {})}
-        self.id = "".join(self.rng.choices("abcXYZ019", k=9))
+        self.id = f"functions.{name}:0" if ":" in self.form.own_id else "".join(self.rng.choices("abcXYZ019", k=9))
         calls = [{"type": "function", "id": self.id, "function": {"name": name, "arguments": arguments}}]
         self.arguments = {**arguments, parameter: argument}
         return self.said(thought, content=content, tool_calls=calls)
@@ -156,14 +158,18 @@ class History:
     def turn(self) -> tuple[str, bool, type]:
         """(text, whether it ends, what it is), its message appended."""
         rng, form, syntax = self.rng, self.form, self.form.syntax
-        kind = rng.choice(["search", "search", "read", "note", "spaced", "not closed", "no tool", "two", "cut"])
-        thinks = form.opens_thought or (syntax.opening and "</think>" not in form.after and rng.random() < 0.5)
-        thought = some_words(rng, PLAIN) if thinks else ""
+        wrong = ["spaced", "not closed", "no tool", "two"] * (not form.header)  # no message of gpt-oss is plain text
+        kind = rng.choice(["search", "search", "read", "note", *wrong, "cut"])
+        plain = form.header or isinstance(syntax, QuotedCall)
+        may_think = syntax.opening and not plain and "</think>" not in form.after
+        thought = some_words(rng, PLAIN) if form.opens_thought or (may_think and rng.random() < 0.5) else ""
         if kind in ("search", "read", "note"):
             argument = rng.choice([*self.found, "x9"]) if kind == "read" else some_words(rng, self.words)
-            said = some_words(rng, PLAIN) if syntax.opening and rng.random() < 0.5 else ""
+            before = syntax.opening and not isinstance(syntax, QuotedCall)  # Gemma 4 writes what is said behind results
+            said = some_words(rng, PLAIN) if before and rng.random() < 0.5 else ""
             return self.call(kind, argument, thought, said), True, KINDS[kind]
         query = {"query": some_words(rng, PLAIN)}
+        self.id = self.id.replace("search", "browse" if kind == "no tool" else "search")
         written = form.write("browse" if kind == "no tool" else "search", query).strip()
         text = {
             "spaced": re.sub(r"([{},])", r"\1 ", written) if "{" in written else written.replace("\n", " \n "),
@@ -175,7 +181,7 @@ class History:
         return text, kind != "cut", Search if kind == "spaced" else Invalid
 
     def advance(self) -> None:
-        self.id, self.arguments = "holdfast1", {}  # of a message without a call
+        self.id, self.arguments = self.form.own_id.replace("holdfasttool", "search"), {}  # of a message without a call
         text, ends, kind = self.turn()
         state, before, own = self.state, list(self.state.context), self.id
         end = self.protocol.turn_ends(self.tokenizer)[0]
@@ -202,9 +208,10 @@ class History:
         assert type(turn.action) is kind, (text, turn.action)
         assert state.context == [*before, *ids, *turn.observation]
         content = foreign(turn.observation_text)
-        self.messages.append({"role": "tool", "name": "search", "tool_call_id": own, "content": content})
+        named = {Call: "note", Read: "read"}.get(type(turn.action), "search")
+        self.messages.append({"role": "tool", "name": named, "tool_call_id": own, "content": content})
         if "tool_calls" not in self.messages[-2] and not self.writes_notes:
-            before, after = self.form.around(turn.text)
+            before, after = self.form.around(turn.text, self.protocol.by_name)
             assert decode(self.tokenizer, turn.observation) in before + turn.observation_text + after
             self.over = True  # there is nothing to compare with
         else:
@@ -222,7 +229,8 @@ def check(tokenizer: Any, seed: int, variables: dict[str, Any], **options: bool)
             history.advance()
     answer = some_words(history.rng, PLAIN + WORDS[3:6])
     thought = "hm\n</think>\n" if history.form.opens_thought else ""
-    ids = (*encode(tokenizer, f"{thought}\n{answer} "), history.protocol.turn_ends(tokenizer)[1])
+    opening = history.form.answer_opening
+    ids = (*encode(tokenizer, f"{opening}{thought}\n{answer} "), history.protocol.turn_ends(tokenizer)[1])
     text = decode(tokenizer, ids[:-1])
     done = Completion(id="a", token_ids=ids, logprobs=(0.0,) * len(ids), stop_reason="eos", text=text)
     assert history.state.take_turn(done) is None

@@ -99,7 +99,39 @@ XML_CALLS = [  # a tag for each parameter, and a message that begins inside a th
     ("Orsa", Invalid("the message has no end")),
     ("no <tool_call> yet </think> Orsa", Answer("Orsa")),
 ]
-CASES = {"hermes": HERMES_CALLS, "llama": LLAMA_CALLS, "xml": XML_CALLS}
+THOUGHT = "<|channel|>analysis<|message|>to=functions.search?<|end|><|start|>assistant"
+HARMONY_CALLS = [  # as gpt-oss samples: a call's header in another order than in the template
+    (
+        THOUGHT + '<|channel|>commentary to=functions.search <|constrain|>json<|message|>{"query": "x"}',
+        Search("x"),
+    ),
+    (' to=functions.search<|channel|>commentary json<|message|>{"query": "x"}', Search("x")),
+    (THOUGHT + "<|channel|>final<|message|>Orsa", Answer("Orsa")),
+    ("<|channel|>final<|message|>to=functions.search", Answer("to=functions.search")),
+    ("<|channel|>final<|message|> ", Invalid("empty answer")),
+    ("<|channel|>analysis<|message|>Orsa", Invalid("neither a call nor an answer")),
+    (THOUGHT + " to=functions.search<|message|>{query}", Invalid("the call is not JSON")),
+    (THOUGHT + " to=functions.browse<|message|>{}", Invalid("there is no tool 'browse'")),
+]
+QUOTED_CALLS = [  # Gemma 4's notation
+    ('<|tool_call>call:search{query:<|"|>a, {b: "c"}<|"|>}<tool_call|>', Search('a, {b: "c"}')),
+    ('<|tool_call>call:search{query:<|"|>x<|"|>}<tool_call|> and so', Invalid("text after the call")),
+    ("<|tool_call>call:search{query:5}<tool_call|>", Invalid("search takes query (string)")),
+    ("<|tool_call>call:search{query:x}<tool_call|>", Invalid("the arguments of the call cannot be read")),
+    ('<|tool_call>call:search{query:<|"|>x}<tool_call|>', Invalid("the call is not closed")),
+    ('<|tool_call>call:search{query:<|"|>x<|"|>}', Invalid("the call is not closed")),
+    ("<|tool_call>search{}<tool_call|>", Invalid("the call names no tool")),
+    ("<|tool_call>" + '<|"|>' * 9_999 + "<tool_call|>", Invalid("the call names no tool")),
+    ("<|tool_call>call:search{" + '<|"|>' * 9_999, Invalid("the call is not closed")),
+    ("<|channel>thought\nhm<channel|>Orsa", Answer("Orsa")),
+]
+CASES = {
+    "hermes": HERMES_CALLS,
+    "llama": LLAMA_CALLS,
+    "xml": XML_CALLS,
+    "harmony": HARMONY_CALLS,
+    "quoted": QUOTED_CALLS,
+}
 CALLS = [(template, *case) for template, cases in CASES.items() for case in cases]
 
 
@@ -156,6 +188,23 @@ def test_a_demonstration_is_written_with_tags_and_learnt_as_calls(speaker: Speak
     note = BOTH.encode_observation(f"\n\n{BOTH.invalid_note}\n\n", tokenizer)
     assert tuple(note) == BOTH.observe(None, tokenizer).token_ids
     assert BOTH.encode_observation("", tokenizer) == []
+
+
+def test_a_thought_of_a_demonstration_is_a_message_of_its_own_where_the_template_has_it_so(speaker: Speaker) -> None:
+    tokenizer = speaker("harmony")
+    written = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+    for turn, said, action in (
+        (
+            "<search> lake </search>",
+            ' to=functions.search<|channel|>commentary json<|message|>{"query": "lake"}',
+            Search,
+        ),
+        ("<answer> Orsa </answer>", "<|channel|>final<|message|>Orsa", Answer),
+    ):
+        ids = BOTH.encode_turn(f"<think> hm </think>\n{turn}", tokenizer)
+        assert decode(tokenizer, ids[:-1]) == written + said and ids == encode(tokenizer, decode(tokenizer, ids))
+        assert isinstance(BOTH.parse(written + said, tokenizer, finished=True)[0], action)
+        assert ids[-1] in BOTH.turn_ends(tokenizer)
 
 
 # ---- a rollout
@@ -243,6 +292,13 @@ def test_a_template_that_cannot_do_it_is_refused_in_one_sentence(
     with pytest.raises(ConfigError, match=r"protocol\.preset = 'tools'") as error:
         render_prompt("Who?", NATIVE, tokenizer)
     assert why in str(error.value) and "model.chat_template" in str(error.value)
+
+
+def test_a_refusal_names_the_family_of_the_template(speaker: Speaker) -> None:
+    tokenizer = speaker("hermes")
+    tokenizer.chat_template = "{% for m in messages %}<start_of_turn>{{ m.content }}{% endfor %}"
+    with pytest.raises(ConfigError, match=r"\(Gemma 3's\) does not tell the model of tools\. Gemma 4's can do it"):
+        render_prompt("Who?", NATIVE, tokenizer)
 
 
 def test_a_template_of_its_own_for_tools_is_found(speaker: Speaker) -> None:

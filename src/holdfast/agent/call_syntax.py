@@ -19,7 +19,7 @@ from holdfast.agent.trajectory import Invalid
 
 NAME = r"([\w.-]+)"
 """A tool's name."""
-_TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
+TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 """What may be a token of its own."""
 
 
@@ -83,7 +83,7 @@ class JsonCall(CallSyntax):
     @property
     def tags(self) -> tuple[str, ...]:
         """See `CallSyntax.tags`."""
-        return tuple(filter(None, (self.opening, *_TAG.findall(self.separator), self.closing)))
+        return tuple(filter(None, (self.opening, *TAG.findall(self.separator), self.closing)))
 
     def _read(self, message: str, start: int, tools: Mapping[str, Tool]) -> Found | Invalid | None:
         """Without an opening, a message that begins with a brace is a call, and so is JSON with the key of a name."""
@@ -168,6 +168,37 @@ class TaggedCall(CallSyntax):
             more = self.before_name and self.before_name.strip() in message[place:]
             return Invalid("more than one call" if more else "the call is not closed")
         return Found(start, closed.end(), head[1], arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotedCall(CallSyntax):
+    """Gemma 4's `<|tool_call>call:search{query:<|"|>the lake<|"|>}<tool_call|>`: JSON without quotes around keys, and
+    with a token for those around texts, in which nothing is escaped."""
+
+    before_name: str
+    quote: str
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """See `CallSyntax.tags`."""
+        return (self.opening, self.quote, self.closing)
+
+    def _read(self, message: str, start: int, tools: Mapping[str, Tool]) -> Found | Invalid | None:
+        place = start + len(self.opening)
+        head = re.compile(rf"\s*{re.escape(self.before_name)}{NAME}(?=\{{)").match(message, place)
+        if head is None:
+            return Invalid("the call names no tool")
+        quote = re.escape(self.quote)
+        quoted = rf"{quote}(?:(?!{quote}).)*{quote}"
+        body = re.compile(rf"((?:{quoted}|(?!{quote}).)*?){re.escape(self.closing)}", re.S).match(message, head.end())
+        if body is None:
+            return Invalid("the call is not closed")
+        plain = [re.sub(r"([{,]\s*)([\w.-]+)(?=\s*:)", r'\1"\2"', part) for part in body[1].split(self.quote)]
+        plain[1::2] = [json.dumps(text) for text in body[1].split(self.quote)[1::2]]
+        try:
+            return Found(start, body.end(), head[1], json.loads("".join(plain)))
+        except (ValueError, RecursionError):
+            return Invalid("the arguments of the call cannot be read")
 
 
 def _loose(text: str) -> str:

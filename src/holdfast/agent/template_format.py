@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.call_syntax import CallSyntax, JsonCall, TaggedCall
+from holdfast.agent.call_syntax import NAME, TAG, CallSyntax, Found, JsonCall, QuotedCall, TaggedCall
+from holdfast.agent.calling import Tool
 from holdfast.base.errors import ConfigError
 from holdfast.model.chat_template import ChatTemplate
 
@@ -24,12 +26,14 @@ _NAME, _KEY = "holdfasttool", "holdfastkey"
 _QUERIES, _RESULTS = ("firstholdfastquery", "secondholdfastquery"), ('first"holdfastresult', 'second"holdfastresult')
 _ANSWER, _ABOUT = "holdfastanswer", "About holdfasttool."
 """Words that no template has. A quote tells whether a template writes results as JSON."""
-_CALL_ID, _ID = "holdfast1", "([a-zA-Z0-9]{9})"
-"""Mistral's templates want nine letters and digits."""
+_IDS = {"holdfast1": "([a-zA-Z0-9]{9})", f"functions.{_NAME}:0": r"(functions\.[\w.-]+:\d+)"}
+"""Ids of a call, and patterns of what a model may write in their place: Mistral's templates want nine letters and
+digits, Kimi-K2's the tool's name and a number."""
 _PARAMETERS = {"type": "object", "properties": {_KEY: {"type": "string", "description": "Key."}}, "required": [_KEY]}
 _SCHEMA = {"type": "function", "function": {"name": _NAME, "description": _ABOUT, "parameters": _PARAMETERS}}
 _USER = {"role": "user", "content": "Who?"}
-_EMPTY_THOUGHT = r"(?:<think>)?\s*</think>\s*"
+_THOUGHT = r"(?:<think>|<\|channel>thought)\s*"
+_EMPTY_THOUGHT = rf"(?:{_THOUGHT})?\s*(?:</think>|<channel\|>)\s*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,12 @@ class CallFormat:
     """
 
     syntax: CallSyntax
+    own_id: str
     call_id: str
     """Pattern of the id that a call has, as its group. It matches nothing where calls have none."""
     before: str
-    """From the end of the model's message to the result. Here and in `after`, `_CALL_ID` stands for the call's id."""
+    """From the end of the model's message to the result. Here and in `after`, `own_id` stands for the call's id, and
+    `_NAME` for the tool's name."""
     after: str
     """From the result to the beginning of the model's next message. It may begin that message, for example with the
     empty thought of Qwen3 without thinking. The template leaves that out of earlier messages; a rollout keeps it."""
@@ -57,16 +63,41 @@ class CallFormat:
     write: Callable[[str, dict[str, Any]], str]
     """A call as the template writes it, of a name and arguments."""
 
-    def around(self, message: str) -> tuple[str, str]:
-        """`before` and `after` of the result of a message, with the id that it gave its call."""
-        own = [_CALL_ID, *re.findall(self.call_id, message)][-1]
-        return self.before.replace(_CALL_ID, own), self.after.replace(_CALL_ID, own)
+    header: str
+    """What begins each message of a turn that may have several, as gpt-oss's does: the last one counts. Mostly
+    empty."""
+    answer_opening: str
+    """What begins a message that answers, after the header."""
+    around_thought: tuple[str, str]
+    """What is before and after a thought, where that is a message of its own: the next one's header included."""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Texts that the model writes and that may be tokens of their own."""
+        parts = (*self.around_thought, self.answer_opening)
+        return (*self.syntax.tags, *(tag for part in parts for tag in TAG.findall(part)))
+
+    def around(self, message: str, tools: Mapping[str, Tool]) -> tuple[str, str]:
+        """`before` and `after` of the result of a message, with the id and the name of its call. Without a call that
+        can be read, they are those of the first tool."""
+        own = [self.own_id, *re.findall(self.call_id, message)][-1]
+        call, name = self.syntax.find(message, tools), next(iter(tools))
+        if isinstance(call, Found) and isinstance(call.name, str) and re.fullmatch(NAME, call.name):
+            name = call.name
+        before, after = (text.replace(self.own_id, own).replace(_NAME, name) for text in (self.before, self.after))
+        return before, after
 
 
 def read_format(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> CallFormat:
     """The format of a template. Raises `ConfigError` for one that it cannot be read from, in a sentence that says
     why."""
-    return Rendering(tokenizer, template).format()
+    first, second = (Rendering(tokenizer, template, call_id) for call_id in _IDS)
+    try:
+        return first.format()
+    except ConfigError:
+        with suppress(ConfigError):
+            return second.format()
+        raise
 
 
 def as_json(text: str) -> str:
@@ -77,10 +108,42 @@ def as_json(text: str) -> str:
 class Rendering:
     """A template's own text of a few conversations, and what it shows: each property is one thing read from it."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> None:
-        self._tokenizer, self._template = tokenizer, template
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, call_id: str) -> None:
+        self._tokenizer, self._template, self._id = tokenizer, template, call_id
         self._special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
-        if template.text(tokenizer, [_SCHEMA]) is None:
+
+    def format(self) -> CallFormat:
+        """The format. Raises `ConfigError`."""
+        self._look()
+        before = _between(self._text, self._query, self._result)
+        if not before.startswith(self._rest_of_call):
+            raise self._refused("writes an earlier call or result in another way than the last")
+        before = before.removeprefix(self._rest_of_call)
+        if not before.startswith(tuple(self._special)):
+            raise self._refused(f"ends a message with {before[:20]!r}, not with a special token, so no turn would end")
+        if _opens_thought(self._prompt) != _opens_thought(self._after):
+            raise self._refused("begins a thought after a result and not at first, or the other way round")
+        syntax, call_id = self._syntax
+        if self._id in before + self._after and _IDS[self._id] not in call_id:
+            raise self._refused("repeats in a result an id that its call does not have")
+        return CallFormat(
+            syntax=syntax,
+            own_id=self._id,
+            call_id=call_id,
+            before=before,
+            after=self._after,
+            opens_thought=_opens_thought(self._after),
+            quoted=self._quoted,
+            answer_end=self._answer_end,
+            write=self._write,
+            header=self._prompt.removeprefix(self._asked) if self._answer_opening else "",
+            answer_opening=self._answer_opening,
+            around_thought=self._around_thought,
+        )
+
+    def _look(self) -> None:
+        """Render the conversations."""
+        if self._template.text(self._tokenizer, [_SCHEMA]) is None:
             raise ConfigError(
                 f"protocol.preset = 'tools', but there is no chat template, which says how to call. {_INSTEAD}"
             )
@@ -88,9 +151,10 @@ class Rendering:
         if _ABOUT not in self._prompt:
             raise self._refused("does not tell the model of tools")
         (query, next_query), (result, next_result) = _QUERIES, _RESULTS
-        self._called = self._render(_call(query), answering=False)
+        self._called = self._render(self._call(query), answering=False)
         self._answered = self._render(_said(_ANSWER), answering=False)
-        self._text = text = self._render(_call(query), _result(result), _call(next_query), _result(next_result))
+        turns = self._call(query), self._told(result), self._call(next_query), self._told(next_result)
+        self._text = text = self._render(*turns)
         self._quoted = result not in text
         if self._quoted:
             result, next_result = as_json(result), as_json(next_result)
@@ -98,31 +162,6 @@ class Rendering:
         if [text.count(mark) for mark in marks] != [1] * 4 or sorted(marks, key=text.index) != marks:
             raise self._refused("does not write each call and each result once")
         self._query, self._result, self._next_query, self._next_result = marks
-
-    def format(self) -> CallFormat:
-        """The format. Raises `ConfigError`."""
-        before = _between(self._text, self._query, self._result)
-        if not before.startswith(self._rest_of_call):
-            raise self._refused("writes an earlier call or result in another way than the last")
-        before = before.removeprefix(self._rest_of_call)
-        if not before.startswith(tuple(self._special)):
-            raise self._refused(f"ends a message with {before[:20]!r}, not with a special token, so no turn would end")
-        head = (_body(self._answered, self._prompt) or "").partition(_ANSWER)[0]
-        if any(token in head for token in self._special):
-            raise self._refused(f"writes {head!r} before an answer, so a turn is several messages")
-        syntax, call_id = self._syntax
-        if _CALL_ID in before + self._after and _ID not in call_id:
-            raise self._refused("repeats in a result an id that its call does not have")
-        return CallFormat(
-            syntax=syntax,
-            call_id=call_id,
-            before=before,
-            after=self._after,
-            opens_thought=self._after.rfind("<think>") > self._after.rfind("</think>"),
-            quoted=self._quoted,
-            answer_end=self._answer_end,
-            write=self._write,
-        )
 
     @cached_property
     def _message_end(self) -> str:
@@ -142,6 +181,23 @@ class Rendering:
         """From an answer on: the end of its message, or the role that follows."""
         ended = self._answered.rpartition(_ANSWER)[2]
         return ended if ended.strip() else self._render(_said(_ANSWER), _USER, answering=False).rpartition(_ANSWER)[2]
+
+    @cached_property
+    def _answer_opening(self) -> str:
+        """What a message that answers begins with, where that is a special token."""
+        head = (_body(self._answered, self._prompt) or "").partition(_ANSWER)[0]
+        return head if any(token in head for token in self._special) else ""
+
+    @cached_property
+    def _around_thought(self) -> tuple[str, str]:
+        """See `CallFormat.around_thought`: what is said before a call is a thought there."""
+        if not self._answer_opening:
+            return "", ""
+        text = self._render({**self._call(_QUERIES[0]), "content": _ANSWER}, answering=False)
+        before, _, after = (
+            _body(text.removeprefix(self._asked), self._prompt.removeprefix(self._asked)) or ""
+        ).partition(_ANSWER)
+        return before, after.partition(self._opened)[0]
 
     @cached_property
     def _after(self) -> str:
@@ -164,7 +220,7 @@ class Rendering:
     @cached_property
     def _syntax(self) -> tuple[CallSyntax, str]:
         """The syntax of calls, and `CallFormat.call_id`."""
-        return self._json_call() or (self._tagged_call(), "(?!)")
+        return self._json_call() or (self._quoted_call() or self._tagged_call(), "(?!)")
 
     def _json_call(self) -> tuple[CallSyntax, str] | None:
         opened = self._opened
@@ -181,9 +237,14 @@ class Rendering:
             return None
         if separator and not opening.strip():
             raise self._refused("writes nothing before the name of a tool that is called")
-        key = next((key for key, value in call.items() if value == _CALL_ID), None)
-        with_id = re.escape(separator).replace(_CALL_ID, _ID)
-        call_id = f'{json.dumps(key)}\\s*:\\s*"{_ID}"' if key else with_id if _ID in with_id else "(?!)"
+        pattern = _IDS[self._id]
+        key = next((key for key, value in call.items() if value == self._id), None)
+        with_id = re.escape(separator).replace(self._id, pattern)
+        call_id = f'{json.dumps(key)}\\s*:\\s*"{pattern}"' if key else with_id if pattern in with_id else "(?!)"
+        if self._answer_opening:  # gpt-oss writes the parts of a header in another order than its template
+            with_id = rf"[^{{]*?{re.escape(separator[separator.rindex('<') :])}"
+        elif (opening + _NAME + separator[:2]).endswith(self._id):  # Kimi-K2's id has the name in it
+            with_id, call_id = rf":\d+{re.escape(separator[2:])}", pattern
         syntax = JsonCall(
             opening=opening.strip(),
             closing=(opened + self._query + self._rest_of_call)[end:].strip(),
@@ -193,6 +254,15 @@ class Rendering:
             arguments=arguments,
         )
         return syntax, call_id
+
+    def _quoted_call(self) -> CallSyntax | None:
+        before_name, _, rest = self._opened.partition(_NAME)
+        opening, tag, before_name = before_name.partition(">")
+        quote = rest.removeprefix(f"{{{_KEY}:")
+        if not tag or quote in ("", rest) or not self._rest_of_call.startswith(f"{quote}}}"):
+            return None
+        closing = self._rest_of_call.removeprefix(f"{quote}}}").strip()
+        return QuotedCall(opening=opening.strip() + tag, closing=closing, before_name=before_name, quote=quote)
 
     def _tagged_call(self) -> CallSyntax:
         """The tags around the parts of a call: a value ends with the first tag after it, a key begins with the last
@@ -219,10 +289,18 @@ class Rendering:
         )
 
     def _write(self, name: str, arguments: dict[str, Any]) -> str:
-        text = self._render(_call(arguments, name), answering=False).removeprefix(self._asked)
+        text = self._render(self._call(arguments, name), answering=False).removeprefix(self._asked)
         body = _body(text, self._prompt.removeprefix(self._asked))
         assert body is not None, "the first call of this template began as its messages do"
         return body.removesuffix(self._message_end)
+
+    def _call(self, arguments: str | dict[str, Any], name: str = _NAME) -> dict[str, Any]:
+        function = {"name": name, "arguments": arguments if isinstance(arguments, dict) else {_KEY: arguments}}
+        calls = [{"type": "function", "id": self._id.replace(_NAME, name), "function": function}]
+        return {"role": "assistant", "content": "", "tool_calls": calls}
+
+    def _told(self, content: str) -> dict[str, Any]:
+        return {"role": "tool", "name": _NAME, "tool_call_id": self._id, "content": content}
 
     def _render(self, *messages: dict[str, Any], answering: bool = True) -> str:
         try:
@@ -232,11 +310,24 @@ class Rendering:
             raise self._refused(f"cannot render a conversation with tool calls ({why})") from error
 
     def _refused(self, why: str) -> ConfigError:
-        return ConfigError(f"protocol.preset = 'tools': {self._template} {why}. {_INSTEAD}")
+        text = self._template.text(self._tokenizer, [_SCHEMA]) or ""
+        family, instead = next((known for mark, known in _FAMILIES.items() if mark in text), ("", ""))
+        whose = f" ({family}'s)" if family else ""
+        return ConfigError(f"protocol.preset = 'tools': {self._template}{whose} {why}. {instead}{_INSTEAD}")
 
 
+_FAMILIES = {
+    "<start_of_turn>": ("Gemma 3", "Gemma 4's can do it. "),
+    "<｜tool▁calls▁begin｜>": ("DeepSeek-V3", "Those of DeepSeek-V3.2 and V4 can do it. "),
+    "<|tool_call_start|>": ("LFM2", ""),
+    "<|start_header_id|>": ("Llama 3", "Those of Llama 3.1 to 3.3 can do it. "),
+    "<|header_start|>": ("Llama 4", ""),
+    "SmolLM": ("SmolLM", ""),
+    "<|START_OF_TURN_TOKEN|>": ("Cohere", ""),
+}
+"""Marks of templates that may be refused, whose they are, and what of the same family works."""
 _INSTEAD = (
-    "Take a model whose template has tools (such as Qwen3, Llama 3 or Ministral 3), name a Jinja file in "
+    "Take a model whose template has tools (such as Qwen3, Llama 3.1 or Ministral 3), name a Jinja file in "
     "model.chat_template (examples/chatml_tools.jinja for ChatML), or set protocol.preset = 'clean'"
 )
 
@@ -245,8 +336,13 @@ def _body(written: str, head: str) -> str | None:
     """What a message says after the head with which the template lets it begin, without an empty thought that only one
     of them has; None if it begins otherwise."""
     if not written.startswith(head):
-        head = re.sub(rf"\s*(?:{_EMPTY_THOUGHT}|<think>\s*)\Z", "", head)
+        head = re.sub(rf"\s*(?:{_EMPTY_THOUGHT}|{_THOUGHT})\Z", "", head)
     return re.sub(rf"\A\s*{_EMPTY_THOUGHT}", "", written.removeprefix(head)) if written.startswith(head) else None
+
+
+def _opens_thought(text: str) -> bool:
+    """Whether a text ends inside a thought."""
+    return re.search(rf"{_THOUGHT}\Z", text) is not None
 
 
 def _between(text: str, left: str, right: str) -> str:
@@ -254,15 +350,5 @@ def _between(text: str, left: str, right: str) -> str:
     return text[start : text.index(right, start)]
 
 
-def _call(arguments: str | dict[str, Any], name: str = _NAME) -> dict[str, Any]:
-    function = {"name": name, "arguments": arguments if isinstance(arguments, dict) else {_KEY: arguments}}
-    calls = [{"type": "function", "id": _CALL_ID, "function": function}]
-    return {"role": "assistant", "content": "", "tool_calls": calls}
-
-
 def _said(content: str) -> dict[str, Any]:
     return {"role": "assistant", "content": content}
-
-
-def _result(content: str) -> dict[str, Any]:
-    return {"role": "tool", "name": _NAME, "tool_call_id": _CALL_ID, "content": content}

@@ -38,8 +38,11 @@ def final_answer(text: str, *, thinking: bool = False) -> ParsedTurn:
     `thinking`: whether the message begins inside a thought.
     """
     start = _end_of_thought(text, thinking)
-    if start is None:
-        return Invalid("the message has no end"), None
+    return (Invalid("the message has no end"), None) if start is None else _answer_from(text, start)
+
+
+def _answer_from(text: str, start: int) -> ParsedTurn:
+    """The answer that begins at a place of a text."""
     answer = text[start:].strip()
     start = after_blanks(text, start)
     return (Answer(answer), (start, start + len(answer))) if answer else (Invalid("empty answer"), None)
@@ -53,8 +56,15 @@ def _end_of_thought(text: str, thinking: bool) -> int | None:
     return None if thinking or _THOUGHT.search(text) else 0
 
 
-_THOUGHT = re.compile(r"[<\[](/?)(?:think>|THINK\])")
-"""Where a thought begins or ends; Mistral's models write the second."""
+_THOUGHT = re.compile(r"<think>|\[THINK\]|<\|channel>thought|(</think>|\[/THINK\]|<channel\|>)")
+"""Where a thought begins, or in the group ends; Mistral's models write the second, Gemma's the third."""
+
+
+def _start_of_reply(text: str, form: CallFormat) -> int | None:
+    """Where the call or the answer of a turn may begin: after the thought, or in the last of its messages."""
+    if form.header:
+        return text.rfind(form.header) + len(form.header) if form.header in text else 0
+    return _end_of_thought(text, form.opens_thought)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,17 +143,23 @@ class ToolProtocol(SearchProtocol):
         )
 
     def parse(self, text: str, tokenizer: Any, *, finished: bool) -> ParsedTurn:
-        """See `SearchProtocol.parse`. A thought, which `</think>` ends, is not read."""
+        """See `SearchProtocol.parse`. Neither a thought, which `</think>` ends, nor a message before the last is
+        read."""
         form = self.format(tokenizer)
-        start = _end_of_thought(text, form.opens_thought)
+        start = _start_of_reply(text, form)
         if not finished or start is None:
             inside = finished and form.syntax.opening and form.syntax.opening in text
             return Invalid("the call is inside a thought" if inside else "the message has no end"), None
+        answers = form.answer_opening and text.startswith(form.answer_opening, start)
+        if answers:
+            return _answer_from(text, start + len(form.answer_opening))
         found = form.syntax.find(text[start:], self.by_name)
         if isinstance(found, Invalid):
             return found, None
+        if found is None and form.answer_opening:
+            return Invalid("neither a call nor an answer"), None
         if found is None:
-            return final_answer(text, thinking=form.opens_thought)
+            return _answer_from(text, start)
         action = self._action(found)
         return action, None if isinstance(action, Invalid) else (start + found.start, start + found.end)
 
@@ -193,24 +209,33 @@ class ToolProtocol(SearchProtocol):
         """Ids from the end of the turn to the beginning of the next, around a result."""
         form = self.format(tokenizer)
         content = as_json(content) if form.quoted else content
-        before, after = form.around(decode(tokenizer, turn))
+        ended = turn and turn[-1] in self.turn_ends(tokenizer)
+        text = decode(tokenizer, turn[:-1] if ended else turn)
+        before, after = form.around(text[_start_of_reply(text, form) or 0 :], self.by_name)
         ids = encode(tokenizer, before + foreign(content) + after)
         return ids[1:] if turn and turn[-1] == ids[0] else ids  # the model has ended its message itself
 
     def said(self, text: str, tokenizer: Any) -> list[int]:
         """See `SearchProtocol.said`."""
-        return encode(tokenizer, foreign(text, (*self.tags, *self.format(tokenizer).syntax.tags)))
+        return encode(tokenizer, foreign(text, (*self.tags, *self.format(tokenizer).tags)))
 
     def encode_turn(self, text: str, tokenizer: Any) -> list[int]:
         """See `SearchProtocol.encode_turn`: the tags become a call, or the message that answers."""
         action, span = parse_turn(text, self)
+        form, (opened, closed) = self.format(tokenizer), self.thought_tags
         if span is not None:
             assert isinstance(action, Search | Answer)
-            said = self.write_search(action.query, tokenizer) if isinstance(action, Search) else action.text
+            if isinstance(action, Search):
+                said = self.write_search(action.query, tokenizer)
+            else:
+                said = form.answer_opening + action.text
             thought = text[: span[0]].strip()
-            text = f"{thought}\n{said}" if thought else said
-        if self.format(tokenizer).opens_thought:
-            opened, closed = self.thought_tags
+            if thought and form.header:
+                before, after = form.around_thought
+                text = f"{before}{thought.removeprefix(opened).removesuffix(closed).strip()}{after}{said}"
+            else:
+                text = f"{thought}\n{said}" if thought else said
+        if form.opens_thought:
             inside = text.removeprefix(opened)
             text = f"{closed}\n{text}" if inside == text else inside
         return [*self.said(text, tokenizer), self.turn_ends(tokenizer)[isinstance(action, Answer)]]

@@ -220,7 +220,7 @@ def refuse_unfit(model: EvaluatedModel, method: Method, protocol: SearchProtocol
     if served and isinstance(protocol, ToolProtocol) and method.conversation is None:
         form = protocol.format(model.tokenizer)
         special = {str(token) for token in model.tokenizer.added_tokens_decoder.values() if token.special}
-        if hidden := [token for token in special if token in "".join(form.syntax.tags)]:
+        if hidden := [token for token in special if token in "".join(form.tags)]:
             raise ConfigError(
                 f"the chat template writes a call with the special token {min(hidden)}, and {model.policy.url} returns "
                 "texts without special tokens, so that no call would be seen. Evaluate the model without --server"
