@@ -186,6 +186,15 @@ def test_a_server_that_cannot_be_reached_is_refused(name: str, why: str) -> None
     assert why in str(error.value) and "the command that starts it" in str(error.value)
 
 
+def test_a_key_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
+    monkeypatch.setenv("HOLDFAST_ADDRESS", "http://127.0.0.1:9/mcp?key=secret")
+    with pytest.raises(ConfigError, match=r"mcp:\$HOLDFAST_ADDRESS") as error:
+        tools_named("mcp:$HOLDFAST_ADDRESS")
+    assert "secret" not in str(error.value)
+    monkeypatch.setenv("HOLDFAST_SERVER", server.removeprefix("mcp:"))
+    assert set(tools_by_name(["mcp:$HOLDFAST_SERVER"])) == set(tools_by_name([server]))
+
+
 def test_what_cannot_be_told_apart_or_described_is_refused(server: str, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text(SOURCE)

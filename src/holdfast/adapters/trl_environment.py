@@ -9,8 +9,8 @@ TRL encodes every message as one text, so that what spells a control token of th
 passages get a blank inside such a spelling.
 
 TRL renders, samples and parses here, for the templates that it knows. `SearchRollouts(retriever, NATIVE)` does the same
-with the rollout loop of `holdfast train`: any template with tools, a note after a call that cannot be
-read, limits by the turn, and exact spans of actions and answers.
+with the rollout loop of `holdfast train`: any template with tools, a note after a call that cannot be read, limits by
+the turn, and exact spans of actions and answers.
 """
 
 from __future__ import annotations

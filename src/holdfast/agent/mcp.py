@@ -57,8 +57,8 @@ class Server:
         except ModuleNotFoundError:
             raise MissingExtra("mcp", "mcp") from None
         except BaseException as error:
-            cause = _leaf(error)
-            raise self._refused(f"cannot be reached ({type(cause).__name__}: {cause})") from error
+            cause = str(error).replace(os.path.expandvars(self._address), self._address)  # which may have a key
+            raise self._refused(f"cannot be reached ({type(error).__name__}: {cause})") from None
         if not listed:
             raise self._refused("has no tools")
         self.schemas: list[dict[str, Any]] = listed
@@ -74,8 +74,8 @@ class Server:
 
     def _refused(self, why: str) -> ConfigError:
         return ConfigError(
-            f"{self._name!r}: the MCP server {why}. After {PREFIX} goes the command that starts it, as in a shell but "
-            "without its operators, or its http address. Try it by itself"
+            f"{self._name!r}: the MCP server {why}. After {PREFIX} goes the command that starts it, as in a shell "
+            "with its variables alone, or its http address. Try it by itself"
         )
 
     async def _list(self) -> list[dict[str, Any]]:
@@ -119,10 +119,11 @@ class Server:
             from mcp.client import Client
             from mcp.client.stdio import StdioServerParameters, stdio_client
 
-            if self._address.startswith(("http://", "https://")):
-                server: Any = self._address
+            address = os.path.expandvars(self._address)
+            if address.startswith(("http://", "https://")):
+                server: Any = address
             else:
-                command, *arguments = shlex.split(self._address)
+                command, *arguments = shlex.split(address)
                 # As a function of the user's would have it: keys are in the environment.
                 server = stdio_client(StdioServerParameters(command=command, args=arguments, env=dict(os.environ)))
             async with Client(server) as client:
@@ -130,7 +131,8 @@ class Server:
                 await end.wait()
         except BaseException as error:  # of a session that has ended, the SDK raises groups and `CancelledError`
             if not session.done():
-                session.set_exception(error if isinstance(error, Exception) else ServerError(str(_leaf(error))))
+                cause = _leaf(error)
+                session.set_exception(cause if isinstance(cause, Exception) else ServerError(type(cause).__name__))
         finally:
             end.set()
 
