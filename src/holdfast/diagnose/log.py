@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from holdfast.base.collapse import Curve, curve_of
 from holdfast.base.trailing import Values
+from holdfast.hosts.host import OldPolicy
 
 Format = Literal[
     "holdfast", "trl", "verl", "wandb", "console", "table", "jsonl", "tensorboard", "trackio", "mlflow", "swanlab"
@@ -53,6 +54,8 @@ class Log:
     """[N], strictly increasing: every step that logged anything."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """Settings of the run by the dotted names of its host, as far as the log has them."""
+    old_policy: OldPolicy = "recomputed"
+    """The policy in the denominator of the ratio, by the settings or by the default of the trainer."""
     notes: tuple[str, ...] = ()
     """One sentence for each thing that was skipped or changed while reading."""
 

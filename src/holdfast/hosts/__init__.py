@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.hosts.host import Host, Setting
-from holdfast.hosts.others import OPENRLHF, SKYRL, SLIME, TINKER
+from holdfast.hosts.others import ART, NEMO_RL, OPENRLHF, SKYRL, SLIME, TINKER
 from holdfast.hosts.ours import OURS
 from holdfast.hosts.prime_rl import PRIME_RL
 from holdfast.hosts.trl import TRL
+from holdfast.hosts.trl_async import TRL_ASYNC
 from holdfast.hosts.verl import VERL
+from holdfast.hosts.verl_async import VERL_ASYNC
 
 UNKNOWN = Host(id="unknown", title="the host")
 """Of which no name is known."""
 
 HOSTS: Mapping[str, Host] = {
-    host.id: host for host in (OURS, TRL, VERL, PRIME_RL, TINKER, SLIME, SKYRL, OPENRLHF, UNKNOWN)
+    host.id: host
+    for host in (
+        *(OURS, TRL, TRL_ASYNC, VERL, VERL_ASYNC, PRIME_RL, TINKER, SLIME, SKYRL, OPENRLHF, NEMO_RL, ART),
+        UNKNOWN,
+    )
 }
 """Every host by its id. A new one has its file and a place here."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
+OldPolicy = Literal["recomputed", "sampler"]
+"""The policy in the ratio's denominator: log-probs that the trainer computes, or those of the sampler."""
 
 
 class Logged(Protocol):
@@ -23,6 +25,11 @@ class Logged(Protocol):
     @property
     def values(self) -> Values:
         """[N]; may hold NaN."""
+
+
+Seen = Mapping[str, Logged]
+"""The series of a log by the host's names."""
+Settings = Mapping[str, object]
 
 
 # ---- series
@@ -197,6 +204,15 @@ class Host:
     title: str = ""
     """How messages name it, if not by its id."""
 
+    kin: str = ""
+    """The id of the host whose evaluations and rows it writes, if it is built on one."""
+    variant: Callable[[Seen, Settings], str] = lambda series, settings: ""
+    """(series by its names, settings) -> the id of the trainer of this family that wrote the log; "" if it is this."""
+    old_policy: Callable[[Mapping[str, Logged], Mapping[str, object]], OldPolicy] = lambda series, settings: (
+        "recomputed"
+    )
+    """(series by its names, settings) -> what the ratio compares with."""
+
     # ---- its log
 
     series: tuple[Name, ...] = ()
@@ -240,6 +256,11 @@ class Host:
     """The setting with the steps between two checkpoints."""
     launch: Launch | None = None
     """None: no recipe can be translated for it."""
+
+    @property
+    def family(self) -> str:
+        """The id of the host that it is built on, or its own."""
+        return self.kin or self.id
 
     @property
     def known_as(self) -> str:

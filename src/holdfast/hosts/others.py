@@ -1,4 +1,4 @@
-"""Trainers of whose names only the log is known: tinker-cookbook, slime and miles, SkyRL, OpenRLHF."""
+"""Trainers of whose names only the log is known: tinker-cookbook, slime and miles, SkyRL, OpenRLHF, NeMo-RL, ART."""
 
 from holdfast.hosts.host import Host, Name, Span
 
@@ -12,6 +12,9 @@ TINKER = Host(
         Name("optim/entropy", "entropy/mean", differs="estimated from the log-probs of sampled tokens"),
         Name("optim/kl_sample_train_v1", "sampler/logprob_gap"),
         Name("kl_policy_base", "kl/reference"),
+        Name("env/all/turns_per_episode", "rollout/turns"),
+        Name("async/staleness_mean", "rollout/staleness"),
+        Name("async/staleness_max", "rollout/max_staleness"),
         Name("optim/lr", "lr"),
     ),
     held_out=(r"(test)/env/all/reward/total",),
@@ -43,6 +46,8 @@ SLIME = Host(
         Name("train/train_rollout_logprob_abs_diff", "sampler/logprob_abs_gap"),
         Name("train/lr-pg_0", "lr"),
         Name("perf/rollout_time", "time/rollout_s"),
+        Name("perf/train_wait_time", "time/waiting_s"),
+        Name("perf/fully_async/stale_dropped", "rollout/dropped_stale"),
     ),
     held_out=(r"eval/(?!step$)(?!.*-(?:truncated_ratio|pass@\d+)$)([^/]+)",),
     spans=(
@@ -71,7 +76,14 @@ SKYRL = Host(
         Name("policy/loss_metrics/clip_ratio", "clip/fraction"),
         Name("policy/rollout_train_logprobs_abs_diff_mean", "sampler/logprob_abs_gap"),
         Name("policy/policy_lr", "lr"),
+        Name("async/staleness_mean", "rollout/staleness"),
+        Name("async/staleness_max", "rollout/max_staleness"),
+        Name("timing/wait_for_generation_buffer", "time/waiting_s"),
     ),
+    old_policy=lambda series, settings: (
+        "sampler" if any(name.startswith("async/") for name in series) else "recomputed"
+    ),
+    words={"age of rollouts": ("max_staleness_steps",)},
     older={"policy/ppo_clip_ratio": "policy/loss_metrics/clip_ratio"},
     held_out=(r"eval/(.+)/avg_score",),
     spans=(
@@ -110,3 +122,53 @@ OPENRLHF = Host(
     prefixed=True,
 )
 """OpenRLHF's PPO trainer."""
+
+NEMO_RL = Host(
+    id="nemo-rl",
+    title="NeMo-RL",
+    series=(
+        Name("reward", "reward/mean"),
+        Name("mean_gen_tokens_per_sample", "rollout/length"),
+        Name("approx_entropy", "entropy/mean", differs="estimated from the log-probs of sampled tokens"),
+        Name("grad_norm", "grad/norm"),
+        Name("gen_kl_error", "sampler/mismatch_kl"),
+        Name("avg_trajectory_age", "rollout/staleness"),
+        Name("lr", "lr"),
+        Name("timing/train/total_step_time", "time/step_s"),
+    ),
+    labels={
+        "generation_kl_error": "gen_kl_error",
+        "mean_generation_length": "mean_gen_tokens_per_sample",
+        "total_step_time": "timing/train/total_step_time",
+    },
+    own_labels=frozenset({"generation_kl_error", "mean_generation_length"}),
+    held_out=(r"validation/(accuracy)",),
+    prefixed=True,
+    spans=(
+        Span("timing/train/generation", "generation"),
+        Span("timing/train/policy_training", "update"),
+        Span("timing/train/policy_and_reference_logprobs", "old"),
+    ),
+    step_seconds="timing/train/total_step_time",
+    words={
+        "learning rate": ("policy.optimizer.kwargs.lr",),
+        "group size": ("grpo.num_generations_per_prompt",),
+        "upper clip": ("loss_fn.ratio_clip_max",),
+        "coefficient of the KL": ("loss_fn.reference_policy_kl_penalty",),
+        "importance weights of the sampler": ("loss_fn.use_importance_sampling_correction=True",),
+        "limits of tokens and turns": ("policy.max_total_sequence_length",),
+        "age of rollouts": ("grpo.async_grpo.max_trajectory_age_steps",),
+    },
+    marks=("train/gen_kl_error", "gen_kl_error", "train/token_mult_prob_error", "token_mult_prob_error"),
+)
+
+ART = Host(
+    id="art",
+    title="ART",
+    series=(
+        Name("train/reward", "reward/mean"),
+        Name("train/steps_off_policy", "rollout/staleness"),
+    ),
+    marks=("train/steps_off_policy", "queue/actual_stale_fraction"),
+)
+"""OpenPipe's Agent Reinforcement Trainer."""

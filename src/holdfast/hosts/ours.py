@@ -5,6 +5,7 @@ from holdfast.hosts.host import Host, Span
 
 OURS = Host(
     id="holdfast",
+    old_policy=lambda series, settings: "sampler" if settings.get("loss.old_policy") == "sampler" else "recomputed",
     families=("reward/", "rollout/", "likelihood/", "displacement/", "penalty/", "entropy/", "grad/", "ratio/"),
     spans=(
         Span("time/rollout_s", "generation"),
@@ -19,6 +20,7 @@ OURS = Host(
         "optimizer steps per rollout batch": ("train.optimizer_steps_per_rollout",),
         "norm of the gradient": ("train.grad_clip",),
         "group size": ("train.group_size",),
+        "age of rollouts": ("train.staleness",),
         "importance ratio": ("loss.dual_clip = 3.0",),
         "upper clip": ("loss.clip_high",),
         "entropy bonus": ("loss.entropy_coef",),

@@ -46,7 +46,9 @@ PRIME_RL = Host(
         Name("optim/grad_norm", "grad/norm"),
         Name("optim/lr", "lr"),
         Name("time/step", "time/step_s"),
+        Name("time/wait_for_batch", "time/waiting_s"),
     ),
+    old_policy=lambda series, settings: "sampler",
     older={"off_policy_level/all/mean": "off_policy/mean", "batch/off_policy_level/mean": "off_policy/mean"},
     labels={
         "reward": "train/agg/effective/reward/mean",
@@ -70,5 +72,6 @@ PRIME_RL = Host(
         Span("time/save_ckpt", "evaluation"),
     ),
     step_seconds="time/step",
+    words={"age of rollouts": ("max_off_policy_steps",)},
     marks=("train/agg/", "mismatch_kl/", "entropy/all/"),
 )

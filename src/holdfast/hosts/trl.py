@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer, and what is built on it: Unsloth, ms-swift, AsyncGRPOTrainer."""
+"""TRL's GRPOTrainer, and what is built on it: Unsloth, ms-swift."""
 
 from __future__ import annotations
 
@@ -50,6 +50,14 @@ GROUP_STD = Name("reward_std", "reward/group_std")
 """TRL before 0.27 logs the mean of the groups' standard deviations; later versions log that of the rollout batch."""
 ASYNC_LOGGED = ("clip_ratio/region_mean", "entropy", "reward", "sample/staleness_mean")
 """What AsyncGRPOTrainer (1.16) has for its log by the end of a step, and rules read."""
+
+
+def _variant(series: Mapping[str, Logged], settings: Mapping[str, object]) -> str:
+    """Whether AsyncGRPOTrainer wrote the log: it samples from a queue, and says how old that is."""
+    is_async = any(
+        name.startswith(("sample/staleness", "sample/rollout_queue", "perf/rollout_wait")) for name in series
+    )
+    return "trl-async" if is_async else ""
 
 
 def _doubtful(series: Mapping[str, Logged], settings: Mapping[str, object]) -> dict[str, str]:
@@ -340,7 +348,6 @@ TRL = Host(
     title="TRL",
     series=SERIES,
     more=(
-        Name("sample/staleness_mean", "rollout/staleness"),
         Name("num_turns", "rollout/turns"),
         Name("rollout_correction/kl", "sampler/logprob_gap"),
         Name("rollout_correction/is_weight_mean", "sampler/importance_ratio"),
@@ -356,6 +363,7 @@ TRL = Host(
         "rewards/<function>/mean": "a function called `em` or `f1` need not measure that",
     },
     prefixed=True,
+    variant=_variant,
     doubtful=_doubtful,
     by_version=_by_version,
     # Of what is called several times a step, such as compute_loss, each call is logged by itself.
@@ -405,7 +413,6 @@ TRL = Host(
         "model",
         "lr": "every trainer (`learning_rate`)",
         "rollout/failed_call_fraction": "every GRPOTrainer with tools",
-        "rollout/staleness": "every AsyncGRPOTrainer",
         "retrieval/": _ROLLOUTS,
         "rollout/": _ROLLOUTS,
         "reward/mean": "every GRPOTrainer (`reward`)",

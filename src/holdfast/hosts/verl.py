@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.hosts.advice import COEF
-from holdfast.hosts.host import Host, Logged, Name, Span
+from holdfast.hosts.host import Host, Logged, Name, OldPolicy, Span
 from holdfast.hosts.verl_recipe import ACTOR, AGGREGATION, CORRECTION, LAUNCH, LOSS_CONFIG, ROLLOUT
 
 CONFIGS = {
@@ -40,8 +40,31 @@ def _doubtful(series: Mapping[str, Logged], settings: Mapping[str, object]) -> d
     return reasons
 
 
+V1 = "training/off_policy/trajectory_staleness"
+"""What the trainers of V1 log of the age of rollouts, in versions of the weights; 0 in the synchronous one."""
+_BYPASS = f"{CORRECTION}.bypass_mode"
+_MODE = "trainer.v1.trainer_mode"
+
+
+def _variant(series: Mapping[str, Logged], settings: Mapping[str, object]) -> str:
+    """Whether one of V1's asynchronous trainers wrote the log: by the settings, or because rollouts are old."""
+    if _MODE in settings:
+        return "verl-async" if str(settings[_MODE]).endswith("_async") else ""
+    age = series.get(f"{V1}/max") or series.get(f"{V1}/mean")
+    is_old = age is not None and bool((age.values > 0).any())
+    return "verl-async" if is_old or any(name.startswith("separate_async/") for name in series) else ""
+
+
+def _old_policy(series: Mapping[str, Logged], settings: Mapping[str, object]) -> OldPolicy:
+    """The sampler in bypass mode, which is the default of the fully asynchronous trainer."""
+    by_default = any(name.startswith("fully_async/") for name in series)
+    return "sampler" if settings.get(_BYPASS, by_default) is True else "recomputed"
+
+
 VERL = Host(
     id="verl",
+    variant=_variant,
+    old_policy=_old_policy,
     series=(
         Name("critic/score/mean", "reward/mean"),
         Name("critic/score/min", "reward/min"),
@@ -73,6 +96,9 @@ VERL = Host(
     ),
     more=(
         Name("rollout_corr/rollout_is_mean", "sampler/importance_ratio"),
+        Name("rollout_corr/rollout_is_eff_sample_size", "sampler/ess"),
+        Name("training/rollout_actor_probs_pearson_corr", "sampler/prob_correlation"),
+        Name("fully_async/count/dropped_stale_samples", "rollout/dropped_stale"),
         Name("critic/rewards/mean", "reward/mean", differs="minus the KL penalty, if that is in the reward"),
     ),
     older={
@@ -113,6 +139,7 @@ VERL = Host(
         "importance ratio": (f"{ACTOR}.clip_ratio_c=3",),
         "coefficient of the KL": (f"{ACTOR}.kl_loss_coef",),
         "penalty on lost likelihood": _PENALTY,
+        "age of rollouts": ("async_training.staleness_threshold",),
         "threshold": (f"{ACTOR}.policy_loss.penalty_threshold",),
         "tau": (f"{ACTOR}.policy_loss.penalty_tau",),
         "preserve more rollouts": (f"{ACTOR}.policy_loss.penalty_preserve",),
@@ -136,6 +163,7 @@ VERL = Host(
         "lr": "verl's trainer (`actor/lr`)",
         "rollout/turns": "verl's trainer, with an agent loop",
         "sampler/importance_ratio": f"`{CORRECTION}` with importance weights",
+        "sampler/ess": f"`{CORRECTION}` with importance weights",
         "sampler/logprob_gap": f"`{ROLLOUT}.calculate_log_probs=True` (`rollout_corr/kl`)",
         "sampler/prob_abs_gap": f"`{ROLLOUT}.calculate_log_probs=True` (`training/rollout_probs_diff_mean`)",
         "kl/": f"`{ACTOR}.use_kl_loss=True` (`actor/kl_loss`)",

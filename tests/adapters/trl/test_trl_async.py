@@ -26,7 +26,8 @@ from datasets import Dataset
 from holdfast.adapters import trl_async
 from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.trl import ASYNC_LOGGED, TRL
+from holdfast.hosts.trl import ASYNC_LOGGED
+from holdfast.hosts.trl_async import TRL_ASYNC
 
 from ..by_hand import by_hand
 from .conftest import CHECKPOINTING
@@ -214,7 +215,7 @@ def test_metrics_that_are_kept_elsewhere_are_named_too() -> None:
 
 
 def test_what_is_looked_for_in_the_log_is_what_diagnose_reads() -> None:
-    assert set(ASYNC_LOGGED) <= {name.host for name in (*TRL.series, *TRL.more)}
+    assert set(ASYNC_LOGGED) <= {name.host for name in TRL_ASYNC.series}
 
 
 # ---- a whole training, with stand-ins for vLLM and for the kernel of the GPU

@@ -29,6 +29,7 @@ from holdfast.diagnose.readers.names import (
     like_a_reward,
     mean_alone,
     translation,
+    variant_of,
 )
 from holdfast.diagnose.readers.reader import LogFile, Raw
 from holdfast.diagnose.readers.rollouts.files import ROLLOUTS
@@ -165,6 +166,7 @@ def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
     spelling = spelled(raw.host, series)
     series = {spelling.get(name, name): part for name, part in series.items()}
     given = {ours: spelling.get(name, name) for ours, name in given.items()}
+    raw = replace(raw, host=variant_of(raw.host, series, raw.settings))
     unclear = ambiguous_names(raw.host, series, raw.settings)
     reasons = {why: [name for name in unclear if unclear[name] == why] for why in unclear.values()}
     notes = [
@@ -196,6 +198,7 @@ def _log(raw: Raw, of_file: Tally, given: Mapping[str, str]) -> Log:
         series=dict(sorted(result.items())),
         steps=steps,
         settings=raw.settings,
+        old_policy=HOSTS[raw.host].old_policy(series, raw.settings),
         notes=(*of_file.notes(), *(of_run.notes() if of_run is not of_file else ()), *notes),
     )
 

@@ -201,7 +201,7 @@ def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:
     plain = name.removeprefix("train/") if host.prefixed else name
     if host.agent and plain not in known:
         plain = re.sub(host.agent, "<agent>", plain)
-    for mark in _EVALS if host is TRL else ():
+    for mark in _EVALS if host.family == TRL.id else ():
         if plain.startswith(mark):
             inner = _translated(host, plain.removeprefix(mark), known)
             return Name(name, f"eval/{clean(inner.ours)}", inner.change, inner.differs)
@@ -213,7 +213,7 @@ def _translated(host: Host, name: str, known: Mapping[str, Name]) -> Name:
         if found := re.fullmatch(pattern, plain):
             return Name(name, f"eval/{clean(found[1])}/score")
     row = known.get(host.older.get(plain, plain))
-    if host is TRL and _OLD_REWARD.fullmatch(plain):
+    if host.family == TRL.id and _OLD_REWARD.fullmatch(plain):
         return Name(name, f"{clean(plain)}/mean")
     if row:
         return Name(name, row.ours, row.change, row.differs)
@@ -239,6 +239,11 @@ def ambiguous_names(host: str, series: Mapping[str, Series], settings: Mapping[s
 def by_version(host: str, series: Mapping[str, Series]) -> tuple[Name, ...]:
     """Rows of the table that the version of the trainer changes, as far as the log shows the version."""
     return HOSTS[host].by_version(_plain(HOSTS[host], series))
+
+
+def variant_of(host: str, series: Mapping[str, Series], settings: Mapping[str, object]) -> str:
+    """The trainer of the host's family that wrote a log of these series."""
+    return HOSTS[host].variant(_plain(HOSTS[host], series), settings) or host
 
 
 def _plain(host: Host, series: Mapping[str, Series]) -> Mapping[str, Series]:

@@ -97,6 +97,14 @@ def _clips(clipped: Values, times: float, share: float) -> Truths:
     return more
 
 
+_FRESHER = (
+    "Let the sampler run fewer updates ahead of the trainer ([age of rollouts]). Take fewer [optimizer steps per "
+    "rollout batch], or lower the [learning rate]. "
+)
+RECOMPUTED = advise(f"{_FRESHER}Where rollouts must be old, add a [penalty on lost likelihood].")
+TO_SAMPLER = advise(f"{_FRESHER}The ratio compares with the sampler here, so begin without a penalty.")
+"""What to change, by the policy in the ratio's denominator (holdfast.hosts.advice has the numbers)."""
+
 OFP001 = Rule(
     code="OFP001",
     title="rollouts too old for the update",
@@ -127,14 +135,8 @@ OFP001 = Rule(
     meaning="Rollouts are many updates old, or ever more tokens are clipped, and the reward suffers.",
     impact="The policy has moved on since the rollouts were sampled. Clipping removes their gradient, or lets through "
     "importance weights that are mostly noise.",
-    remedy=advise(
-        "Let the sampler run fewer updates ahead of the trainer. Take fewer [optimizer steps per rollout batch], or "
-        "lower the [learning rate]. Where rollouts must be old, add a [penalty on lost likelihood].",
-        also={
-            "trl": "With AsyncGRPOTrainer, lower `max_staleness`.",
-            "verl": "With the fully asynchronous trainer, lower `async_training.staleness_threshold`.",
-        },
-    ),
+    remedy=RECOMPUTED,
+    remedy_in=lambda log, hit, before: TO_SAMPLER if log.old_policy == "sampler" else hit.remedy or RECOMPUTED,
     limitations="Without a logged staleness the rule sees only clipped tokens. It then wants eight times the share at "
     "the start, three times that when the reward was best, and a reward that has lost a fifth. Runs that clip many "
     "tokens from the start are not reported.",

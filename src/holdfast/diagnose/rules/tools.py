@@ -42,7 +42,7 @@ LOST_ERRORS = 4.0
 RISE_ERRORS = 3.0
 """Standard errors by which the reward has risen since half of the use was gone. Then the tool may not be needed."""
 
-ONE_TURN: dict[str, float] = {"verl": 2.0}
+ONE_TURN: dict[str, float] = {"verl": 2.0, "verl-async": 2.0}
 """Turns of a rollout without a call, where it is not 1. verl counts the question too."""
 USED_TURNS = 0.5
 """Turns above that, in ten rows, from which on an agent takes turns."""
