@@ -13,7 +13,7 @@ from torch import Tensor
 from holdfast.adapters import host_losses, verl_term
 from holdfast.adapters.host_losses import PreservedShare, measure, preserved_counts
 from holdfast.adapters.verl_losses import LOSSES, penalty_for
-from holdfast.adapters.verl_term import Answers, Log, base_name, refuse_split_actions
+from holdfast.adapters.verl_term import Answers, Log, base_name, refuse_split_actions, stale_and_uncorrected
 from holdfast.base.errors import ConfigError
 from holdfast.methods.penalties import LLDS, NLL, SAPO
 
@@ -165,3 +165,13 @@ def test_the_answer_is_the_span_of_the_agent_loop(nested: bool) -> None:
     for data in (None, {}, {"extra_fields": _Stack([{"searches": 1}] * 4)}, {"answer_span": _Stack(spans)}):
         with pytest.raises(ConfigError, match="'answer-span', but these rollouts have no answer_span and searches"):
             Answers.of_agent(data, mask)
+
+
+def test_stale_rollouts_that_no_ratio_sees_get_a_note() -> None:
+    v1 = {"trainer_mode": "separate_async", "sampler": {"max_off_policy_threshold": 6}}
+    config: dict[str, Any] = {"trainer": {"v1": v1}, "algorithm": {"rollout_correction": {"bypass_mode": False}}}
+    assert "6 versions × 4 = 24 optimizer steps" in str(stale_and_uncorrected(config))
+    for correction in ({"bypass_mode": True}, {"rollout_is": "token"}, {"rollout_rs": "seq_mean_k1"}):
+        assert stale_and_uncorrected(config | {"algorithm": {"rollout_correction": correction}}) is None
+    assert stale_and_uncorrected(config | {"trainer": {"v1": {"trainer_mode": "sync"}}}) is None
+    assert stale_and_uncorrected(config | {"trainer": {}}) is None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from holdfast.adapters.verl import plan
 from holdfast.adapters.verl_losses import LAST_ACTION
 from holdfast.adapters.verl_losses import LOSSES as LOSSES
+from holdfast.adapters.verl_term import stale_and_uncorrected
 from holdfast.base.errors import ConfigError
 from holdfast.hosts.verl import CONFIGS
 from holdfast.hosts.verl_recipe import ACTOR, AGENT, ANSWER_SPAN, CORRECTION, LOSS_CONFIG
@@ -166,6 +167,8 @@ def checks(config: Any) -> Iterator[Check]:
             "note: in bypass mode the old policy is the sampler: each token's log-prob under the weights that drew it. "
             "It differs a little from the trainer's even before any update; set penalty_threshold to ignore such noise",
         )
+    if (stale := stale_and_uncorrected(config)) is not None:
+        yield Check(True, stale)
     rollout = config.actor_rollout_ref.rollout
     if rollout.top_p < 1 or rollout.top_k > 0:
         yield Check(

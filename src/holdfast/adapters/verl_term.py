@@ -69,6 +69,29 @@ def refuse_split_actions(penalty: Penalty | None, correction: Any, answer: str |
     )
 
 
+def stale_and_uncorrected(config: Mapping[str, Any]) -> str | None:
+    """A sentence for an asynchronous V1 trainer whose ratios do not see how old its rollouts are; else None.
+
+    `config` is a composed configuration. In verl 0.9 this is the default of `separate_async` and `colocate_async`.
+    """
+    trainer = config["trainer"].get("v1") or {}
+    mode, correction = trainer.get("trainer_mode"), config["algorithm"].get("rollout_correction") or {}
+    if mode not in ("separate_async", "colocate_async"):
+        return None
+    if correction.get("bypass_mode") or correction.get("rollout_is") or correction.get("rollout_rs"):
+        return None
+    versions = (trainer.get("sampler") or {}).get("max_off_policy_threshold", 8)
+    steps = (trainer.get("separate_async") or {}).get("parameter_sync_step", 4)
+    return (
+        f"note: trainer.v1.trainer_mode={mode} with algorithm.rollout_correction.bypass_mode=false and no correction: "
+        f"ratios are to recomputed log-probs, so they do not see how old a rollout is, which may be up to {versions} "
+        f"versions × {steps} = {versions * steps} optimizer steps (trainer.v1.sampler.max_off_policy_threshold). At 32 "
+        "steps of age plain GRPO undid a pretrained model in our runs, and LLDS at 0.2 prevented it. Set "
+        "bypass_mode=true with actor_rollout_ref.rollout.calculate_log_probs=true, lower the threshold, or keep "
+        "holdfast_llds (docs/reference/advice.md)"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Answers:
     """Where the answers of a micro-batch are, and how often each rollout searched."""
