@@ -47,8 +47,11 @@ ELSEWHERE = {
     "GiGPO": "tests/methods/test_credit.py",
     "score centering": "tests/losses/test_centering.py",
     "Clip-Cov": "tests/losses/test_remedies_differential.py",
+    "M2PO": "tests/losses/test_remedies_differential.py",
+    "decoupled PPO": "tests/losses/test_remedies_differential.py",
 }
-"""What has loops of its own: advantages of actions, probabilities of other tokens, a draw."""
+"""What has loops of its own: advantages of actions, probabilities of other tokens, a draw, log-probs of an older
+sampler."""
 
 ALL_ROWS = list(rows())
 ROWS = [(row, settings) for row, settings in ALL_ROWS if not row.startswith(tuple(ELSEWHERE))]
