@@ -16,11 +16,12 @@ from holdfast.agent.state import RolloutState
 from holdfast.agent.tools import NATIVE
 from holdfast.agent.trajectory import Answer, Invalid, Read, Search, Status, Trajectory, Turn
 from holdfast.base.errors import ConfigError
+from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.policy import Completion
 from holdfast.model.tokens import decode, encode
 from holdfast.retrieval.types import Document, Hit
 
-from ..tool_templates import HERMES
+from ..tool_templates import HERMES, OURS, VARIABLES
 from .conftest import ScriptedPolicy, Shelf
 
 BOTH = replace(NATIVE, tools=("search", "read"))
@@ -188,6 +189,24 @@ def test_a_demonstration_is_written_with_tags_and_learnt_as_calls(speaker: Speak
     note = BOTH.encode_observation(f"\n\n{BOTH.invalid_note}\n\n", tokenizer)
     assert tuple(note) == BOTH.observe(None, tokenizer).token_ids
     assert BOTH.encode_observation("", tokenizer) == []
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("said", ["", "<think> hm </think>\n", "I look. "])
+def test_a_demonstration_is_read_as_what_it_demonstrates(name: str, said: str, speaker: Speaker) -> None:
+    tokenizer = speaker(name)
+    protocol = replace(BOTH, template=ChatTemplate(variables=VARIABLES.get(name, {})))
+    if said and not protocol.format(tokenizer).syntax.opening:
+        pytest.skip("a call without an opening begins its message")
+    for turn, action in (
+        ('<search> a "lake" & 1 </search>', Search('a "lake" & 1')),
+        ("<answer> Orsa, 2 </answer>", Answer("Orsa, 2")),
+    ):
+        ids = protocol.encode_turn(said + turn, tokenizer)
+        read, span = protocol.parse(decode(tokenizer, ids[:-1]), tokenizer, finished=True)
+        told = action if isinstance(action, Search) or said != "I look. " else Answer(f"I look.\n{action.text}")
+        assert read in (action, told) and span is not None
+        assert ids[-1] == protocol.turn_ends(tokenizer)[isinstance(action, Answer)]
 
 
 def test_a_thought_of_a_demonstration_is_a_message_of_its_own_where_the_template_has_it_so(speaker: Speaker) -> None:
