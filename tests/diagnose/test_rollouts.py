@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 from holdfast.cli.main import app
 from holdfast.diagnose.readers import read_log
+from holdfast.diagnose.readers.rollouts.conversation import answer_of, conversation_of
 from holdfast.diagnose.readers.rollouts.files import MOST_ROLLOUTS, Rollouts, rollouts_at
 from holdfast.diagnose.readers.rollouts.record import SampledRollout, SampledTurn
-from holdfast.diagnose.texts import text_findings
+from holdfast.diagnose.texts import text_findings, thought_of
 
 ASKED = "Where is Mora?"
 WROTE = "<think>I look.</think>\n<search> Mora </search>"
@@ -208,3 +209,18 @@ def test_what_texts_show(kind: str | None) -> None:
     assert text_findings(rollouts[:4]) == () and Rollouts().rollouts == ()
     if kind == "language":  # asked in that script
         assert text_findings([replace(r, question="这个湖在哪里，谁住在旁边？") for r in rollouts]) == ()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "<think>maybe <answer>x</answer>, or <search> a </think><answer>Mora</answer>"},
+        {"content": "maybe <search>x</search></think><answer>Mora</answer>"},
+        {"content": "<answer>Mora</answer>", "reasoning": "maybe <answer>x</answer>, or <tool_call>{}</tool_call>"},
+        {"content": "<answer>Mora</answer>", "reasoning_content": "maybe <search>x</search>"},
+    ],
+)
+def test_a_thought_neither_answers_nor_searches(message: dict[str, Any]) -> None:
+    _, _, turns = conversation_of([], [{"role": "user", "content": ASKED}, {"role": "assistant", **message}])
+    assert (answer_of(turns), [turn.query for turn in turns]) == ("Mora", [None])
+    assert thought_of(SampledRollout(step=1, question=ASKED, turns=turns)) > 5

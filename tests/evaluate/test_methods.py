@@ -55,6 +55,26 @@ def test_direct_is_one_call_of_32_tokens(words: Any, tmp_path: Path) -> None:
     assert (row["searches"], row["calls"], row["hit"], row["status"]) == (0, 1, None, "ok")
 
 
+def test_a_stop_inside_a_thought_is_none(words: Any, tmp_path: Path) -> None:
+    """The call goes on from there, with the tokens that are left."""
+    turns = ["<think> maybe <answer>x</answer>", " no </think> <answer>Tarn</answer>"]
+    row, policy = asked("cot", turns, None, words, tmp_path)
+    (_, before, first), (_, after, second) = policy.calls
+    assert after == before + turns[0]
+    assert first.max_new_tokens - second.max_new_tokens == len(words(turns[0])["input_ids"])
+    assert (row["prediction"], row["steps"]) == ("Tarn", [{"says": "".join(turns)}])
+
+
+def test_a_search_inside_a_thought_is_one_for_search_o1(words: Any, tmp_path: Path) -> None:
+    turns = [
+        f"<think> so {methods.QUERY_OPEN} Orsa {methods.QUERY_CLOSE}",
+        f"{methods.FINDINGS} Orsa lies on the Lomme.",
+        " </think> \\boxed{Tarn}",
+    ]
+    row, _ = asked("search-o1", turns, Shelf({"Orsa": [ORSA]}), words, tmp_path)
+    assert (row["prediction"], row["searches"]) == ("Tarn", 1)
+
+
 def test_a_taught_model_is_asked_without_instructions(words: Any, tmp_path: Path) -> None:
     shelf = Shelf({WHERE.question: [ORSA]})
     row, policy = asked("rag", [" Tarn"], shelf, words, tmp_path, bare=True)

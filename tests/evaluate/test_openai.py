@@ -373,9 +373,67 @@ def test_a_baseline_on_a_chat_endpoint(
 
 @pytest.mark.parametrize("method", ["cot", "rag", "r1"])
 def test_methods_of_one_call(method: str, completion_server: CompletionServer, tmp_path: Path) -> None:
-    completion_server.saying = lambda body: said("Mira" if method == "rag" else "So <answer> Mira")
+    completion_server.saying = lambda body: said("Mira" if method == "rag" else "So <answer> Mira </answer> and more")
     assert evaluated(chat_policy(completion_server), method, tmp_path, **{"Who?": [ORSA]})["em"] == 1.0
-    assert len(completion_server.bodies) == 1
+    (body,) = completion_server.bodies
+    assert "stop" not in body, "it would stop inside a thought, which the endpoint does not show"
+
+
+THOUGHTS = [
+    said("<think>maybe <answer>x</answer></think>\n<answer>Mira</answer>"),
+    said("maybe <answer>x</answer>\n</think>\n<answer>Mira</answer>"),
+    said("[THINK]maybe <answer>x</answer>[/THINK]<answer>Mira</answer>"),
+    *(
+        {"message": {"content": "<answer>Mira</answer>", field: "maybe <answer>x</answer>"}, "finish_reason": "stop"}
+        for field in ("reasoning_content", "reasoning", "thinking")
+    ),
+]
+
+
+@pytest.mark.parametrize("method", ["cot", "r1"])
+@pytest.mark.parametrize("choice", THOUGHTS)
+def test_a_thought_is_no_answer(
+    choice: dict[str, Any], method: str, completion_server: CompletionServer, tmp_path: Path
+) -> None:
+    completion_server.saying = lambda body: choice
+    assert evaluated(chat_policy(completion_server), method, tmp_path)["em"] == 1.0
+
+
+def test_the_first_line_after_a_thought_is_the_answer(completion_server: CompletionServer, tmp_path: Path) -> None:
+    completion_server.saying = lambda body: said("<think>\nIt is not Tarn.\n</think>\n\nMira\nIndeed.")
+    assert evaluated(chat_policy(completion_server), "direct", tmp_path)["em"] == 1.0
+
+
+TWO = [example(0, "Who?", "Mira"), example(1, "Who else?", "Tarn")]
+
+
+def test_answers_that_are_all_cut_are_refused_with_the_setting(
+    completion_server: CompletionServer, tmp_path: Path
+) -> None:
+    completion_server.saying = lambda body: said(None, "length")
+    with pytest.raises(RolloutError, match=r"none of the 2 answers .* cut .*--thinking-tokens"):
+        evaluated(chat_policy(completion_server), "direct", tmp_path, TWO)
+    assert not list(tmp_path.iterdir()), "the same folder takes the next attempt"
+    completion_server.saying = lambda body: said("")
+    with pytest.raises(RolloutError, match=r"none of the 2 answers .* empty"):
+        evaluated(chat_policy(completion_server), "direct", tmp_path, TWO)
+    completion_server.saying = lambda body: said("Mira" if body["max_tokens"] == 132 else None, "length")
+    policy = chat_policy(completion_server)
+    told = Told()
+    evaluation = Evaluation(evaluated_model(policy, local=False), METHODS["direct"], TWO, None, thinking_tokens=100)
+    assert evaluation.run(tmp_path, told)["limits"]["thinking_tokens"] == 100
+    policy.close()
+
+
+def test_an_answer_in_the_field_of_thoughts_is_a_failure_of_the_server(
+    completion_server: CompletionServer, tmp_path: Path
+) -> None:
+    """Its parser took a model that had not thought for one that had; the model did nothing wrong."""
+    message = {"content": None, "reasoning_content": "Mira"}
+    completion_server.saying = lambda body: {"message": message, "finish_reason": "stop"}
+    with pytest.raises(RolloutError, match=r"all 2 .*field for thoughts.*reasoning parser"):
+        evaluated(chat_policy(completion_server), "direct", tmp_path, TWO)
+    assert len(completion_server.bodies) == 2, "it is not asked again"
 
 
 def test_a_model_that_spends_its_tokens_on_reasoning(completion_server: CompletionServer, tmp_path: Path) -> None:

@@ -77,7 +77,8 @@ def test_a_context_that_is_shorter_than_the_protocols(completion_server: Complet
     (body,) = completion_server.bodies
     assert body["max_tokens"] + len(model.tokenizer(body["prompt"])["input_ids"]) == 150
     assert (results["micro"]["truncated"], results["micro"]["failed"]) == (1.0, 0)
-    (note,) = told.notes
+    note, cut = told.notes
+    assert cut.startswith("1 of 1 answers were cut")
     assert "has 150 tokens, fewer than protocol.max_total_tokens = 4096" in note
     assert "--protocol.max_total_tokens 150" in note
     assert json.loads((tmp_path / "settings.json").read_text())["protocol"]["max_total_tokens"] == 150

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.agent.observations import Observation, fit, format_hits
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search
 from holdfast.base.errors import ConfigError, DataError
+from holdfast.base.thoughts import matches
 from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.tokens import Tokenizer, cut_ids, decode, encode, foreign, without_marks
 from holdfast.retrieval.types import Hit
@@ -278,12 +279,15 @@ def parse_action(text: str, protocol: SearchProtocol) -> Action:
     """What one turn does. `text` is what the model generated in that turn, and nothing else.
 
     The first closing tag ends the turn; what follows it (the overhang of the last token) is not read. An opening tag
-    that is only mentioned earlier does no harm: the nearest one before the closing tag counts.
+    that is only mentioned earlier does no harm: the nearest one before the closing tag counts. What a thought holds is
+    no action, once the thought has ended.
 
     >>> parse_action("<think> who? </think> <search> capital of Orsa </search>\\n\\n", CLEAN)
     Search(query='capital of Orsa')
     >>> parse_action("I know: <answer> Mira </answer>", CLEAN)
     Answer(text='Mira')
+    >>> parse_action("<think> maybe <answer>x</answer> </think> <answer>Mora</answer>", CLEAN)
+    Answer(text='Mora')
     >>> parse_action("<search>  </search>", CLEAN)
     Invalid(reason='empty query')
     """
@@ -293,13 +297,17 @@ def parse_action(text: str, protocol: SearchProtocol) -> Action:
 def parse_turn(text: str, protocol: SearchProtocol) -> ParsedTurn:
     """`parse_action`, and the characters of the action."""
     ends = sorted((protocol.search_tags[1], protocol.answer_tags[1]), key=len, reverse=True)
-    closing = re.search("|".join(map(re.escape, ends)), text)
-    if closing is None:
-        opened = protocol.search_tags[0] in text or protocol.answer_tags[0] in text
+    begin = 0
+    for closing, in_thought in matches(re.compile("|".join(map(re.escape, ends))), text):
+        if not in_thought:
+            break
+        begin = closing.end()
+    else:
+        opened = protocol.search_tags[0] in text[begin:] or protocol.answer_tags[0] in text[begin:]
         return Invalid("a tag is not closed" if opened else "neither a search nor an answer"), None
     is_search = closing.group() == protocol.search_tags[1]
     opening = (protocol.search_tags if is_search else protocol.answer_tags)[0]
-    start = text.rfind(opening, 0, closing.start())
+    start = text.rfind(opening, begin, closing.start())
     if start < 0:
         return Invalid(f"{closing.group()} without {opening}"), None
     content = text[start + len(opening) : closing.start()].strip()

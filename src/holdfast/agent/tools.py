@@ -6,7 +6,6 @@ message to the beginning of its next (`agent/template_format.py`). Nothing is re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,16 +27,17 @@ from holdfast.agent.protocol import (
 from holdfast.agent.template_format import CallFormat, as_json, read_format
 from holdfast.agent.trajectory import Action, Answer, Invalid, Search, ToolResult
 from holdfast.base.errors import ConfigError
+from holdfast.base.thoughts import after_thought
 from holdfast.model.tokens import decode, encode, foreign
 from holdfast.retrieval.types import Hit
 
 
 def final_answer(text: str, *, thinking: bool = False) -> ParsedTurn:
-    """A message without a call: the answer is what follows its thought, which `</think>` or `[/THINK]` ends.
+    """A message without a call: the answer is what follows its thought.
 
     `thinking`: whether the message begins inside a thought.
     """
-    start = _end_of_thought(text, thinking)
+    start = after_thought(text, thinking=thinking)
     return (Invalid("the message has no end"), None) if start is None else _answer_from(text, start)
 
 
@@ -48,23 +48,11 @@ def _answer_from(text: str, start: int) -> ParsedTurn:
     return (Answer(answer), (start, start + len(answer))) if answer else (Invalid("empty answer"), None)
 
 
-def _end_of_thought(text: str, thinking: bool) -> int | None:
-    """Where a message goes on after its thought; None if the thought has no end."""
-    ends = [found.end() for found in _THOUGHT.finditer(text) if found[1]]
-    if ends:
-        return ends[-1]
-    return None if thinking or _THOUGHT.search(text) else 0
-
-
-_THOUGHT = re.compile(r"<think>|\[THINK\]|<\|channel>thought|(</think>|\[/THINK\]|<channel\|>)")
-"""Where a thought begins, or in the group ends; Mistral's models write the second, Gemma's the third."""
-
-
 def _start_of_reply(text: str, form: CallFormat) -> int | None:
     """Where the call or the answer of a turn may begin: after the thought, or in the last of its messages."""
     if form.header:
         return text.rfind(form.header) + len(form.header) if form.header in text else 0
-    return _end_of_thought(text, form.opens_thought)
+    return after_thought(text, thinking=form.opens_thought)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

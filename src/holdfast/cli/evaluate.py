@@ -113,6 +113,15 @@ def run(
             help="For methods direct and rag: no instructions, for a model fine-tuned on short answers.",
         ),
     ] = False,
+    thinking_tokens: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="For a model that thinks: tokens of a call beyond those that the method gives. The search agent has "
+            "protocol.max_turn_tokens.",
+        ),
+    ] = 0,
     batch: Annotated[
         int, typer.Option(min=1, metavar="N", help="Answers per batch. A smaller batch needs less memory.")
     ] = 128,
@@ -151,6 +160,11 @@ def run(
         raise ConfigError(
             f"--bare has no effect with --method {method}, which always gives instructions; leave it out, or take "
             "--method direct or rag"
+        )
+    if thinking_tokens and chosen.conversation is None:
+        raise ConfigError(
+            f"--thinking-tokens has no effect with --method {method}, whose turns have protocol.max_turn_tokens; set "
+            f"--protocol.max_turn_tokens {thinking_tokens}"
         )
     with train_extra("loading PyTorch and transformers"):
         from holdfast.evaluate.model import open_model, retriever_for, run_at, settings_of
@@ -202,6 +216,7 @@ def run(
                 samples=samples,
                 scorer=scorer,
                 bare=bare,
+                thinking_tokens=thinking_tokens,
                 row=(name or f"{Path(shown).name} {method}") + (f" step {which}" if every else ""),
             )
             into = folder / f"step-{int(which):06d}" if every else folder

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from holdfast.agent.protocol import CLEAN, SearchProtocol
 from holdfast.agent.trajectory import Action, Answer, Call, Read, Search
+from holdfast.base.thoughts import matches
 
 STYLES = {
     "question": "bold",
@@ -44,9 +45,13 @@ def parts_of(text: str, protocol: SearchProtocol = CLEAN) -> list[tuple[str, str
     kinds = {opened: kind for kind, (opened, _) in pairs_of.items()}
     kinds |= {closed: "says" for _, closed in pairs_of.values()}
     tags = "|".join(map(re.escape, sorted(kinds, key=len, reverse=True)))
-    first, *rest = re.split(f"({tags})", text)
-    pairs = [("says", first), *((kinds[tag], part) for tag, part in zip(rest[::2], rest[1::2], strict=True))]
-    return [(kind, part.strip()) for kind, part in pairs if part.strip()]
+    marks = [
+        match for match, inside in matches(re.compile(tags), text) if not inside or match[0] in protocol.thought_tags
+    ]
+    kind_of, begins = ["says", *(kinds[mark[0]] for mark in marks)], [0, *(mark.end() for mark in marks)]
+    ends = [*(mark.start() for mark in marks), len(text)]
+    parts = [text[begin:end].strip() for begin, end in zip(begins, ends, strict=True)]
+    return [(kind, part) for kind, part in zip(kind_of, parts, strict=True) if part]
 
 
 def parts_of_message(text: str, action: Action) -> list[tuple[str, str]]:

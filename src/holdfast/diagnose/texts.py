@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
+from holdfast.base.thoughts import thoughts_in
 from holdfast.diagnose.readers.rollouts.conversation import CALL, called
 from holdfast.diagnose.readers.rollouts.record import FAILURES, SampledRollout, SampledTurn
 from holdfast.diagnose.readers.text import clean
@@ -29,7 +30,6 @@ _EMPTY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _EXAMPLES = re.compile(r"<(answer|search)>([^<]*)</\1>")
-_THOUGHT = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 _OTHER_SCRIPT = re.compile(r"[\u0370-\u1cff\u2e80-\ud7ff\uf900-\ufaff]")
 _SHORT = 300
 """Characters of an observation in which an error shows, or that nothing was found."""
@@ -305,7 +305,7 @@ _STEPS, _THOUGHT_BEFORE, _THOUGHT_LEFT = 8, 80.0, 1 / 3
 def thought_of(rollout: SampledRollout) -> int:
     """Characters of thought: between its tags, or, without tags, before calls and answers."""
     texts = [turn.text for turn in rollout.turns]
-    tagged = [found for text in texts for found in _THOUGHT.findall(text)]
+    tagged = [thought for text in texts for thought in thoughts_in(text)]
     return sum(map(len, tagged)) if tagged else sum(len(text.split("<", 1)[0]) for text in texts)
 
 

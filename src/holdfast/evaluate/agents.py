@@ -7,7 +7,7 @@ policy still holds what the calls have in common.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.agent.agent import Task, search_agent
@@ -15,10 +15,14 @@ from holdfast.agent.protocol import SearchProtocol
 from holdfast.agent.scheduler import Agent
 from holdfast.agent.trajectory import Call, Read, Search, Status
 from holdfast.base.errors import RetrievalError
+from holdfast.base.thoughts import after_thought, opens_thought, through_first
 from holdfast.evaluate.methods import TAGS, Conversation, Outcome, Prompt, Reply
 from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.policy import Completion, Request
-from holdfast.model.tokens import encode, foreign
+from holdfast.model.tokens import decode, encode, foreign
+
+_TAIL = 16
+"""Tokens at the end of a context that show whether its template has opened a thought."""
 
 Step = dict[str, Any]
 """One step, as rows record it: `{"says": str}`, `{"searches": str, "hits": [id]}`, `{"reads": id, "hits": [id]}`, or
@@ -57,6 +61,8 @@ class PromptEncoder:
     template: ChatTemplate
     positions: float
     """The most tokens of a context with its answer; infinite when unknown."""
+    thinking_tokens: int = 0
+    """For a thought, beyond what a call has for its answer."""
 
     def __call__(self, prompt: Prompt) -> list[int]:
         """Token ids of the context of a call."""
@@ -96,20 +102,36 @@ def converse(conversation: Conversation, encoder: PromptEncoder, id: str, seed: 
                 return failed(
                     Status.ERROR, f"a context of {len(context)} tokens fills the model's {encoder.positions:g}"
                 )
-            longest = int(min(request.max_tokens, room))
-            completion: Completion = yield Request(
-                id=id, token_ids=context, max_new_tokens=longest, stop=request.stop, seed=seed
-            )
+            longest = int(min(request.max_tokens + encoder.thinking_tokens, room))
+            thinking = opens_thought(decode(encoder.tokenizer, context[-_TAIL:]))
+            asked = Request(id=id, token_ids=context, max_new_tokens=longest, stop=request.stop, seed=seed)
+            text, completion = yield from _said(request, asked, thinking, encoder.tokenizer)
             if completion.error is not None:
                 return failed(Status.ERROR, completion.error)
-            steps.append({"says": completion.text})
-            reply = Reply(_to_stop(completion.text, request.stop), completion.stop_reason)
+            steps.append({"says": text})
+            reply = Reply(_to_stop(text, request), completion.stop_reason, thinking)
         else:
             reply = yield request
             if isinstance(reply, RetrievalError):
                 return failed(Status.RETRIEVAL_FAILED, str(reply))
             steps.append({"searches": request.argument, "hits": [hit.document.id for hit in reply]})
             passages += [hit.document.contents for hit in reply]
+
+
+def _said(prompt: Prompt, request: Request, thinking: bool, tokenizer: Any) -> Agent[tuple[str, Completion]]:
+    """What the model writes, and its last completion. A stop text inside a thought does not end the call."""
+    text = ""
+    while True:
+        completion: Completion = yield request
+        text += completion.text
+        if completion.stop_reason != "stop" or completion.error is not None or prompt.stops_in_thought:
+            return text, completion
+        ids = completion.token_ids
+        wrote = encode(tokenizer, foreign(completion.text, TAGS)) if ids is None else ids
+        room = request.max_new_tokens - len(wrote)
+        if room < 1 or after_thought(text, thinking=thinking) is not None:
+            return text, completion
+        request = replace(request, token_ids=[*request.token_ids, *wrote], max_new_tokens=room)
 
 
 def run_search_agent(task: Task, protocol: SearchProtocol, tokenizer: Any) -> Agent[Attempt]:
@@ -134,7 +156,9 @@ def run_search_agent(task: Task, protocol: SearchProtocol, tokenizer: Any) -> Ag
     )
 
 
-def _to_stop(text: str, stop: Sequence[str]) -> str:
+def _to_stop(text: str, prompt: Prompt) -> str:
     """The text up to its first stop text; the token that completed it may contain more."""
-    ends = [text.index(mark) + len(mark) for mark in stop if mark in text]
-    return text[: min(ends)] if ends else text
+    if prompt.stops_in_thought:
+        ends = [text.index(mark) + len(mark) for mark in prompt.stop if mark in text]
+        return text[: min(ends)] if ends else text
+    return through_first(prompt.stop, text) or text

@@ -80,6 +80,12 @@ class EvalFolder:
             os.fsync(file.fileno())
         self.rows.update((row["id"], row) for row in new)
 
+    def discard(self) -> None:
+        """Remove the answers and their settings."""
+        for name in (ROWS, SETTINGS):
+            (self.path / name).unlink(missing_ok=True)
+        self.rows = {}
+
     def finish(self, ids: Sequence[str], results: Mapping[str, Any]) -> None:
         """Sort the rows into the order of the questions, and write the results."""
         ordered = [self.rows[id] for id in ids]

@@ -21,6 +21,7 @@ from holdfast.agent.protocol import R1, SearchProtocol, bare_question, bare_ques
 from holdfast.agent.scheduler import ToolCall
 from holdfast.agent.searching import SEARCH
 from holdfast.base.errors import ConfigError
+from holdfast.base.thoughts import after_thought
 from holdfast.model.policy import StopReason
 from holdfast.retrieval.types import Hit
 
@@ -81,6 +82,8 @@ class Prompt:
     answer_start: str = ""
     max_tokens: int
     stop: tuple[str, ...] = ()
+    stops_in_thought: bool = False
+    """Whether a stop text counts inside a thought, as a search of Search-o1 does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,14 @@ class Reply:
 
     text: str
     stop_reason: StopReason
+    thinking: bool = False
+    """Whether the text begins inside a thought, which the chat template opened."""
+
+    @property
+    def said(self) -> str:
+        """What follows its thought; `""` when the thought has no end."""
+        start = after_thought(self.text, thinking=self.thinking)
+        return "" if start is None else self.text[start:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +109,7 @@ class Outcome:
     prediction: str | None
     """The extracted answer; None if there is none."""
     raw: str
-    """The full text that the answer was extracted from."""
+    """The full text that the answer was extracted from, without thoughts."""
     truncated: bool = False
     """Whether a budget ended it before an answer."""
 
@@ -158,8 +169,8 @@ def chain_of_thought(question: str, limits: Limits) -> Conversation:
     reply = yield Prompt(
         instruction=COT_PROMPT, user=bare_question(question), max_tokens=limits.thought_tokens, stop=(ANSWER_CLOSE,)
     )
-    answer = tagged_answer(reply.text)
-    return Outcome(answer, reply.text, answer is None and reply.stop_reason == "length")
+    answer = tagged_answer(reply.said)
+    return Outcome(answer, reply.said, answer is None and reply.stop_reason == "length")
 
 
 def rag(question: str, limits: Limits) -> Conversation:
@@ -191,7 +202,7 @@ def ircot(question: str, limits: Limits) -> Conversation:
         reply = yield Prompt(
             instruction=IRCOT_PROMPT, user=user, answer_start=answer_start, max_tokens=limits.sentence_tokens
         )
-        sentence = first_sentence(reply.text)
+        sentence = first_sentence(reply.said)
         if not sentence:
             break
         sentences.append(sentence)
@@ -217,6 +228,7 @@ def search_o1(question: str, limits: Limits) -> Conversation:
         user=bare_question(question),
         max_tokens=limits.reasoning_tokens,
         stop=(QUERY_CLOSE,),
+        stops_in_thought=True,
     )
     reasoning, queries = "", list[str]()
     for _ in range(limits.turns):
@@ -237,7 +249,7 @@ def search_o1(question: str, limits: Limits) -> Conversation:
                 f"The documents:\n{passage_lines(hits)}"
             )
             reader = Prompt(instruction=READING_PROMPT, user=user, max_tokens=limits.reasoning_tokens)
-            reading = (yield reader).text
+            reading = (yield reader).said
             findings = reading.rpartition(FINDINGS)[2].strip() if FINDINGS in reading else ""
             findings = findings or NO_FINDINGS
         reasoning += f"\n\n{RESULT_OPEN}{findings}{RESULT_CLOSE}\n\n"
@@ -316,9 +328,9 @@ def _query_in(text: str) -> str | None:
 
 
 def _first_line(reply: Reply) -> Outcome:
-    lines: Sequence[str] = [line.strip() for line in reply.text.splitlines() if line.strip()]
+    lines: Sequence[str] = [line.strip() for line in reply.said.splitlines() if line.strip()]
     cut = reply.stop_reason == "length" and len(lines) <= 1
-    return Outcome(lines[0] if lines else None, reply.text, cut)
+    return Outcome(lines[0] if lines else None, reply.said, cut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

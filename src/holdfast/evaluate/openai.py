@@ -24,6 +24,7 @@ from typing import Any
 from holdfast.base.answers import Answer, HTTPClient, whole_characters
 from holdfast.base.errors import RolloutError
 from holdfast.base.retries import PATIENCE, Retries
+from holdfast.base.thoughts import thought_field, through_first
 from holdfast.base.workers import LoopThread
 from holdfast.evaluate.servers import Server, uses_proxy
 from holdfast.model.policy import Completion, Request, StopReason
@@ -199,7 +200,8 @@ class OpenAIPolicy:
             "temperature": self.temperature,
             "top_p": self.top_p,
             "seed": request.seed & 0x7FFFFFFF,
-            **({"stop": list(request.stop)} if request.stop else {}),
+            # A chat endpoint may stop inside a thought, which it does not show; the answer is cut here.
+            **({"stop": list(request.stop)} if request.stop and not self.server.is_chat else {}),
             # Not in OpenAI's own API, which refuses them; vLLM and SGLang know them.
             "top_k": -1,
             "repetition_penalty": 1.0,
@@ -223,7 +225,9 @@ def added_bos(tokenizer: Any) -> str:
 
 
 def parse_completion(answer: Answer, request: Request, *, chat: bool = False) -> Completion:
-    """The turn in a server's response; `chat` in that of a chat endpoint. Raises `ValueError` for half a turn, or none.
+    """The turn in a server's response; `chat` in that of a chat endpoint, whose own field for thoughts is left out.
+
+    Raises `ValueError` for half a turn, or none, and `RolloutError` for an answer in the field for thoughts.
 
     A server may leave out the stop text, and may or may not name it. It is appended again, because it closes the turn's
     tag. Text after it is removed.
@@ -231,9 +235,16 @@ def parse_completion(answer: Answer, request: Request, *, chat: bool = False) ->
     try:
         choice = answer.json()["choices"][0]
         text, finish = choice["message"].get("content") if chat else choice["text"], choice.get("finish_reason")
+        thought = thought_field(choice["message"]) if chat else ""
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         raise ValueError(f"{answer.url} answered without `choices` that contain text: {answer.quoted()}") from None
-    if chat and text is None and finish == "length":  # a model that reasons may spend all tokens on it
+    if chat and not text and thought and finish == "stop":
+        raise RolloutError(
+            f"{answer.url} sent the whole answer in the field for thoughts, with finish_reason 'stop'. Its "
+            "reasoning parser does not fit the model or its template: start the server without the parser, or with "
+            "another one"
+        )
+    if chat and text is None and finish == "length":  # a model that thinks may spend all tokens on it
         text = ""
     if not isinstance(text, str):
         raise ValueError(f"{answer.url} answered with `text` that is not a string: {answer.quoted()}")
@@ -241,11 +252,10 @@ def parse_completion(answer: Answer, request: Request, *, chat: bool = False) ->
         finish = answer.quoted(repr(finish))
         raise ValueError(f"{answer.url} ended a turn with finish_reason = {finish}, so it may be half a turn")
     text = whole_characters(text)
-    ends = [text.index(mark) + len(mark) for mark in request.stop if mark in text]
     reason: StopReason = "length" if finish == "length" else "eos"
-    if ends:
-        text, reason = text[: min(ends)], "stop"
-    elif finish in ("stop", "stop_sequence") and (mark := _omitted_stop(text, choice, request.stop)):
+    if (stopped := through_first(request.stop, text)) is not None:
+        text, reason = stopped, "stop"
+    elif not chat and finish in ("stop", "stop_sequence") and (mark := _omitted_stop(text, choice, request.stop)):
         text, reason = text + mark, "stop"
     return Completion(id=request.id, token_ids=None, logprobs=None, stop_reason=reason, text=text)
 

@@ -47,6 +47,7 @@ class Evaluation:
         samples: answers per question; None is one, greedy.
         scorer: `table`; `unicode`; or `official` for the rule of each question's own set.
         bare: ask without instructions, as a model that was trained on the method expects.
+        thinking_tokens: for the thought of each call of a prompting method, beyond what the method gives.
         row: name of this row in tables.
     """
 
@@ -60,6 +61,7 @@ class Evaluation:
         samples: int | None = None,
         scorer: str = "table",
         bare: bool = False,
+        thinking_tokens: int = 0,
         row: str = "",
     ) -> None:
         self.model, self.method, self.examples, self.retriever = model, method, examples, retriever
@@ -67,13 +69,15 @@ class Evaluation:
         protocol = agent_protocol(method, model.config)
         self.protocol = fitted(protocol, model)
         self._asked_tokens = protocol.max_total_tokens
+        self._thinking_tokens = thinking_tokens
         self._failed_in_a_row = 0
         self._retries = Retries(patience=PATIENCE)
 
     def settings(self) -> dict[str, Any]:
         """What the answers depend on; results.json repeats these settings."""
         model, method, config = self.model, self.method, self.model.config
-        prompting = asdict(LIMITS) if method.conversation else None
+        thinking = {"thinking_tokens": self._thinking_tokens} if self._thinking_tokens else {}
+        prompting = asdict(LIMITS) | thinking if method.conversation else None
         protocol = {name: value for name, value in asdict(self.protocol).items() if name != "template"}
         return {
             "row": self.row,
@@ -135,10 +139,15 @@ class Evaluation:
             ended = partial(_advance, listener, len(folder.rows) - existing, len(missing), _running(folder.rows))
             rows = self._answer(batch_answers if self.model.local else missing, folder, ended)
             self._refuse_outage(rows, folder)
+            if start == existing == 0:
+                self._refuse_silence(rows, folder)
             folder.add(rows)
             listener.advance(len(folder.rows) - existing, _running(folder.rows))
         ids = [_id(example, k) for example in self.examples for k in range(count)]
-        results = results_of([folder.rows[id] for id in ids], settings)
+        answers = [folder.rows[id] for id in ids]
+        if cut := [row["id"] for row in answers if row["status"] == "truncated"]:
+            listener.note(f"{len(cut)} of {total} answers were cut, the first {cut[0]}. {self._room()}")
+        results = results_of(answers, settings)
         folder.finish(ids, results)
         return results
 
@@ -173,7 +182,7 @@ class Evaluation:
         id, seed = _id(example, k), rollout_seed("evals", model.config.run.seed, example.id, k)
         if conversation is not None:
             limits = LIMITS if set_of(example) in MULTI_HOP_SETS else SINGLE_HOP_LIMITS
-            encoder = PromptEncoder(model.tokenizer, self.protocol.template, model.positions)
+            encoder = PromptEncoder(model.tokenizer, self.protocol.template, model.positions, self._thinking_tokens)
             return converse(conversation(example.question.strip(), limits), encoder, id, seed)
         prompt = tuple(render_prompt(example.question, self.protocol, model.tokenizer))
         task = Task(id=id, example_id=example.id, prompt=prompt, seed=seed)
@@ -223,6 +232,33 @@ class Evaluation:
                 f"all {len(rows)} questions of a batch failed. The first error, of {failed[0]['id']}: {reason}. Fix "
                 "it and run the same command again: it continues where it stopped"
             )
+
+    def _refuse_silence(self, rows: Sequence[Row], folder: EvalFolder) -> None:
+        """A score of answers that were all cut, or are all empty, says nothing. Rollouts of a local model are another
+        matter: one that has collapsed answers nothing, and its score is 0."""
+        if (self.model.local and self.method.conversation is None) or len(rows) < 2:
+            return
+        cut = [row for row in rows if row["status"] == "truncated"]
+        empty = [row for row in rows if not any(step.get("says", "").strip() for step in row["steps"])]
+        if any(row["prediction"] is not None or not (row in cut or row in empty) for row in rows):
+            return
+        folder.discard()
+        if cut:
+            what = f"{len(cut)} of them were cut before that. {self._room()}"
+        else:
+            what = "They are empty. Ask the model one question by hand, to see what it answers"
+        raise RolloutError(f"none of the {len(rows)} answers of the first batch says anything. {what}")
+
+    def _room(self) -> str:
+        """What to do about answers that are cut."""
+        if self.method.conversation is None:
+            return "A model that thinks may need more: raise protocol.max_turn_tokens and protocol.max_total_tokens"
+        given = f" (it has {self._thinking_tokens})" if self._thinking_tokens else ""
+        return (
+            "A model that thinks needs tokens for it beyond those that the method has for an answer: give "
+            f"--thinking-tokens 4096 or more{given}, or turn thinking off, as --model.chat_template_kwargs "
+            "'{enable_thinking = false}' does for Qwen3"
+        )
 
 
 def _id(example: Example, k: int) -> str:

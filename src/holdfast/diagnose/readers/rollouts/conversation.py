@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.base.stored import bounded_json
+from holdfast.base.thoughts import said, thought_field
 from holdfast.diagnose.readers.rollouts.record import SampledTurn
 
 MOST_CHARACTERS = 20_000
@@ -25,7 +26,7 @@ _USER = re.compile(
 )
 _QUESTION = re.compile(r"\b(?:Question|Problem|Query)\s*:\s*(?=\S)")
 
-_QUERY = re.compile(r"<search>(.*?)(?:</search>|\Z)", re.DOTALL)
+_QUERY = re.compile(r"<search>((?:(?!<search>).)*?)(?:</search>|\Z)", re.DOTALL)
 CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 _ANSWER = re.compile(r"<answer>([^<]*)</answer>")
 _BOXED = re.compile(r"\\boxed\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}")
@@ -65,20 +66,20 @@ def turns_of(text: str) -> list[SampledTurn]:
 
 
 def answer_of(turns: Sequence[SampledTurn]) -> str | None:
-    """The answer between tags or in a box; None without one."""
+    """The answer between tags or in a box, outside of thoughts; None without one."""
     for turn in reversed(turns):
         for pattern in (_ANSWER, _BOXED):
-            if found := pattern.findall(turn.text):
-                return str(found[-1]).strip()
+            if found := said(pattern, turn.text):
+                return found[-1][1].strip()
     return None
 
 
 def query_of(text: str) -> str | None:
     """What the last search or tool call of a turn asks for; None without a call that can be read."""
-    if found := _QUERY.findall(text):
-        return str(found[-1]).strip()
-    for body, _ in reversed(CALL.findall(text)):
-        call = called(body)
+    if found := said(_QUERY, text):
+        return found[-1][1].strip()
+    for match in reversed(said(CALL, text)):
+        call = called(match[1])
         arguments = call.get("arguments") if call else None
         if isinstance(arguments, dict):
             values = [value if isinstance(value, str) else json.dumps(value) for value in arguments.values()]
@@ -141,7 +142,7 @@ def _text_of(message: Mapping[str, Any]) -> str:
             str(part.get("text") or part.get("thinking") or "") if isinstance(part, Mapping) else str(part)
             for part in content
         )
-    thought = message.get("reasoning_content") or message.get("thinking")
+    thought = thought_field(message)
     calls = message.get("tool_calls") or []
     if isinstance(calls, str):
         try:
