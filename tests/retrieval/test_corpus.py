@@ -14,6 +14,8 @@ from holdfast.retrieval.corpus import corpus_hash, fields_of, passages
 from holdfast.retrieval.storage import StoredDocuments, write_documents
 from holdfast.retrieval.types import Document
 
+from .pdfs import pdf
+
 
 def put(tmp_path, *rows):
     path = tmp_path / "corpus.jsonl"
@@ -248,33 +250,17 @@ def test_the_title_of_a_section_is_its_path_of_headings(tmp_path):
 
 
 def test_pages_of_a_pdf(tmp_path, monkeypatch):
-    pytest.importorskip("pypdf")
-    monkeypatch.setitem(sys.modules, "pypdf", None)
+    monkeypatch.setitem(sys.modules, "pypdfium2", None)
     (tmp_path / "a.md").write_text("Text.")
     (tmp_path / "torn.pdf").write_bytes(b"%PDF-1.4 nothing")
     documents, (skipped,) = all_of(tmp_path)
     assert [d.id for d in documents] == ["a.md#1"] and "holdfast-rl[documents]" in skipped
     monkeypatch.undo()
-    stream = b"BT /F1 24 Tf 100 700 Td (The lake of Orsa is cold.) Tj ET"
-    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
-    page = (
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >>"
-    )
-    page += b" >>"
-    content = b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream)
-    objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>", page, content, font]
-    pdf, places = b"%PDF-1.4\n", []
-    for number, body in enumerate(objects, 1):
-        places.append(len(pdf))
-        pdf += b"%d 0 obj\n%s\nendobj\n" % (number, body)
-    start = len(pdf)
-    pdf += b"xref\n0 6\n0000000000 65535 f \n" + b"".join(b"%010d 00000 n \n" % place for place in places)
-    pdf += b"trailer << /Size 6 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % start
-    (tmp_path / "lakes.pdf").write_bytes(pdf)
-    (tmp_path / "scan.pdf").write_bytes(pdf.replace(b"Tj", b"  "))
-    documents, skipped = all_of(tmp_path)
+    pytest.importorskip("pypdfium2")
+    (tmp_path / "lakes.pdf").write_bytes(pdf([[(100, 700, 24, "The lake of Orsa is cold.")]]))
+    documents, (skipped,) = all_of(tmp_path)
     assert documents[1] == Document("lakes.pdf#1", "lakes > page 1\nThe lake of Orsa is cold.")
-    assert "scan.pdf: has no text" in skipped[0] and "torn.pdf: cannot be read as a PDF" in skipped[1]
+    assert "torn.pdf: is damaged, or no PDF" in skipped
 
 
 def test_long_paragraphs_are_cut_in_linear_time_also_without_blanks(tmp_path):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.base.apart import TooCostly, apart
 from holdfast.base.errors import ConfigError
 from holdfast.model.tokens import encode, foreign_parts, without_marks
 
@@ -35,7 +34,7 @@ _CLOCK = (
 )
 """Before a template that asks for the date: transformers passes no function on. Its newline is in no text."""
 _ONE_WORD = [{"role": "user", "content": "Hello"}]
-_CPU_SECONDS, _MORE_BYTES, _OUT_OF_MEMORY = 2, 2**28, 3
+_CPU_SECONDS, _MORE_BYTES = 2, 2**28
 _GIVEN = {"messages", "tools", "add_generation_prompt"}
 """What a template reads and no recipe sets."""
 
@@ -121,31 +120,18 @@ def is_costly(tokenizer: PreTrainedTokenizerBase) -> bool:
     """
     if not tokenizer.chat_template or not hasattr(os, "fork"):
         return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, for none of which the copy waits
-        child = os.fork()
-    if child == 0:
-        code = 0
-        try:
-            _limit_this_process()
-            tokenizer.apply_chat_template(_ONE_WORD, tokenize=False, add_generation_prompt=True)
-        except MemoryError:
-            code = _OUT_OF_MEMORY
-        except BaseException:  # what fails is refused where it is needed
-            code = 0
-        finally:
-            os._exit(code)
-    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return ended in (_OUT_OF_MEMORY, -signal.SIGXCPU, -signal.SIGKILL)
 
+    def render() -> bytes:
+        tokenizer.apply_chat_template(_ONE_WORD, tokenize=False, add_generation_prompt=True)
+        return b""
 
-def _limit_this_process() -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS + 1))
-    if (pages := Path("/proc/self/statm")).exists():
-        used = int(pages.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + _MORE_BYTES,) * 2)
+    try:
+        apart(render, _CPU_SECONDS, _MORE_BYTES)
+    except TooCostly:
+        return True
+    except RuntimeError:  # what fails is refused where it is needed
+        pass
+    return False
 
 
 def plain_prompt(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:

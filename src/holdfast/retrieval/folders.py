@@ -19,6 +19,7 @@ from holdfast.base.errors import DataError
 from holdfast.base.files import size_text
 from holdfast.base.jsonl import Judge, Skipped
 from holdfast.base.scoring import UNSPACED
+from holdfast.retrieval.pdf import UnreadablePdf, read_pdf
 from holdfast.retrieval.types import Document
 
 WORDS = 100
@@ -356,24 +357,18 @@ def _html(data: bytes, errors: str) -> Blocks:
 
 
 def _pdf(data: bytes, errors: str) -> Blocks:
-    """A heading for each page, and its text as one paragraph."""
-    import io
-
+    """The document's own title, and a heading for each page."""
     try:
-        from pypdf import PdfReader
+        pdf = read_pdf(data)
     except ModuleNotFoundError:
-        raise _Unreadable("a PDF needs pypdf: pip install 'holdfast-rl[documents]'") from None
-    blocks: list[Block] = []
-    try:
-        for number, page in enumerate(PdfReader(io.BytesIO(data)).pages, start=1):
-            if text := page.extract_text().strip():
-                blocks += [Block(f"page {number}", 2), Block(text.encode("utf-8", "replace").decode())]
-    except Exception as error:  # pypdf raises many kinds for damaged and for locked files
-        why = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
-        raise _Unreadable(f"cannot be read as a PDF: {why}") from error
-    if not blocks:
-        raise _Unreadable("has no text: a PDF of scanned pages needs OCR first")
-    return iter(blocks)
+        raise _Unreadable("a PDF needs pypdfium2: pip install 'holdfast-rl[documents]'") from None
+    except UnreadablePdf as error:
+        raise _Unreadable(str(error)) from None
+    if pdf.title:
+        yield Block(pdf.title, _NAME)
+    for number, paragraphs in enumerate(pdf.pages, start=1):
+        yield Block(f"page {number}", 2)
+        yield from map(Block, paragraphs)
 
 
 READERS: dict[str, Reader] = {
