@@ -61,7 +61,7 @@ def test_each_run_is_a_line_and_the_newest_comes_first(holdfast: Run) -> None:
     with locked(make("now", steps=7) / "config.toml"):
         rows = listed(holdfast)
         assert [row["state"] for row in rows] == ["running", "stopped", "finished", "finished"]
-        first, *_, last = holdfast("runs").stdout.splitlines()
+        first, line, *_, last = holdfast("runs").stdout.splitlines()
     assert first.split() == ["run", "recipe", "state", "steps", "reward", "written", "verdict"]
     assert last.split()[:5] == ["start", "flaky", "finished", "0/12", "–"]
     assert [row["name"] for row in rows] == ["now", "extended", "older", "start"]
@@ -69,6 +69,8 @@ def test_each_run_is_a_line_and_the_newest_comes_first(holdfast: Run) -> None:
     assert [row["verdict"] for row in rows] == verdicts
     assert (rows[0]["recipe"], rows[0]["steps"], rows[0]["planned"]) == ("flaky", 7, 12)
     assert rows[0]["reward"] == pytest.approx(0.05)  # the mean of 0.03 to 0.07
+    half = 2.776 * 0.0158114 / 5**0.5  # Student's t of 4 degrees of freedom, their standard deviation
+    assert rows[0]["reward_half_width"] == pytest.approx(half, rel=1e-3) and f"0.050 ±{half:.3f}" in line
     assert listed(holdfast, "runs/older") == rows[2:3]
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from holdfast.base.errors import DataError
-from holdfast.evaluate.results import compare, interval, mcnemar, resampled_means, results_of
+from holdfast.base.intervals import interval, resampled_means
+from holdfast.evaluate.results import compare, mcnemar, results_of
 
 
 def row(id: str, name: str, em: float | None, **more: Any) -> dict[str, Any]:

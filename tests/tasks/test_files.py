@@ -276,7 +276,15 @@ def test_a_question_that_no_answer_can_be_right_to_is_a_note(tmp_path, put):
     assert note.startswith("1 question has no golden answer that scoring can match: x/test/0 ('The The')")
 
 
-@pytest.mark.parametrize(("golds", "noted"), [(["x|y", "z; w|v", "u"], 1), (["x; y", ["z; w", "z"], "u"], 0)])
+@pytest.mark.parametrize(
+    ("golds", "noted"),
+    [
+        (["x|y", "z; w|v", "u"], 1),
+        (["x / y", "z / w", "u"], 1),
+        (["x/y", "1/2", "u"], 0),
+        (["x; y", ["z; w", "z"], "u"], 0),
+    ],
+)
 def test_several_answers_in_one_text_are_a_note(tmp_path, put, golds, noted):
     rows = [{"question": f"{gold}?", "golden_answers": gold} for gold in golds]
     (report,) = check_files([put(tmp_path / "x.jsonl", rows)])

@@ -35,7 +35,7 @@ def test_a_table_a_log_and_results_of_every_step(run_dir: Path, tmp_path: Path) 
     out = tmp_path / "evals"
     command = ("eval", "run", str(run_dir), "--checkpoint", "all", "--limit", "2", "--samples", "2", "--out", str(out))
     told = holdfast(*command)
-    assert "EM at step" in told and f"holdfast report {out / OVER_TRAINING}" in told
+    assert "EM (95 %) at step" in told and f"holdfast report {out / OVER_TRAINING}" in told
     folders = [out / f"step-{step:06d}" for step in (1, 2)]
     results = [json.loads((folder / "results.json").read_text()) for folder in folders]
     assert len({one["weights"] for one in results}) == 2

@@ -52,6 +52,11 @@ def test_the_answers_to_each_question_give_the_scores(whole: Path, recipe: Recip
     assert len(rows) == results["questions"] == len({row["id"] for row in rows})
     for name, key in (("sampled", "em"), ("greedy", "em_greedy")):
         assert mean(em for row in rows for em in row[f"em_{name}"]) == pytest.approx(results["after"][key])
+    for name in ("em", "em_greedy"):
+        low, high = results["intervals"][name]
+        assert low <= results["after"][name] <= high
+        low, high = results["intervals"][f"{name}_change"]
+        assert low <= results["after"][name] - results["before"][name] <= high
     assert {len(row["sampled"]) for row in rows} == {recipe(EVERYTHING).eval.samples}
     assert {len(row["greedy"]) for row in rows} == {1}
 

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.agent.trajectory import Answer, Search, Trajectory, Turn
 from holdfast.tasks.questions import Example
+from holdfast.train.evaluate import EvaluationSums, intervals_of
 from holdfast.train.summary import samples_of, verdict_of
 
 BEFORE = {"em": 0.2, "em_greedy": 0.4}
@@ -17,6 +18,28 @@ def test_without_a_score_of_the_start_the_reward_says_what_was_learned(last: flo
     rows = [{"reward/mean": r} for r in [0.2] * 5 + [last] * 10]
     said = verdict_of(rows, {}, {"em": 0.5, "em_greedy": 0.45}, "test")
     assert said.startswith(headline) and said.endswith("Exact match on test: sampled 0.500, greedy 0.450.")
+
+
+def test_a_score_has_its_questions_and_its_interval() -> None:
+    rows, intervals = [{"reward/mean": 0.2}] * 15, {"em": [0.25, 0.75], "em_greedy": [0.2, 0.7]}
+    said = verdict_of(rows, {}, {"em": 0.5, "em_greedy": 0.45}, "test", 6, intervals)
+    exact = "Exact match on test (6 questions, 95 % intervals): sampled 0.500 (0.250 to 0.750), greedy 0.450 (0.200 to"
+    assert exact in said
+
+
+def answered(*scores: tuple[float | None, float | None]) -> EvaluationSums:
+    """An evaluation with a sampled and a greedy EM for each question."""
+    rows = ({"id": f"q{i}", "em_sampled": [a], "em_greedy": [b]} for i, (a, b) in enumerate(scores))
+    return EvaluationSums(len(scores), answers=tuple(rows))
+
+
+def test_intervals_are_over_questions_and_changes_are_paired() -> None:
+    before, after = answered((0.0, 1.0), (1.0, 0.0), (0.0, None)), answered((0.0, 1.0), (1.0, 0.0), (0.0, 1.0))
+    found = intervals_of(before, after)
+    assert found["em_change"] == found["em_greedy_change"] == [0.0, 0.0], "each question scores as before"
+    low, high = found["em"]
+    assert low < 1 / 3 < high
+    assert set(intervals_of(EvaluationSums(), after)) == {"em", "em_greedy"}
 
 
 def verdict(rewards: list[float], em: float = 0.5, moved: float | None = 0.01) -> str:

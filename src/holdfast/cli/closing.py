@@ -15,7 +15,7 @@ from holdfast.cli.terminal import ABSENT, duration, program
 from holdfast.cli.transcript import show_line, show_observation, show_turn
 from holdfast.recipe import Config
 from holdfast.recipe.code import trusting
-from holdfast.train.summary import Sample, Summary
+from holdfast.train.summary import Sample, Summary, shown_interval
 
 _SCORES = {
     "em": "exact match, sampled",
@@ -60,7 +60,8 @@ def show_sample(sample: Sample, console: Console) -> None:
 
 def _scores(summary: Summary) -> Table:
     table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="bold")
-    table.add_column(f"on {summary.split}", style="dim")
+    asked = f", {summary.questions} questions" if summary.questions else ""
+    table.add_column(f"on {summary.split}{asked}", style="dim")
     for title in ("before", "after", "change"):
         table.add_column(title, justify="right")
     for name in dict.fromkeys([*summary.before, *summary.after]):
@@ -68,8 +69,12 @@ def _scores(summary: Summary) -> Table:
         change = Text(ABSENT)
         if before is not None and after is not None:
             gain = 0 if name == "searches" else round(after - before, 3)  # more searches are neither good nor bad
-            change = Text(f"{after - before:+.3f}", style="green" if gain > 0 else "red" if gain < 0 else "")
-        table.add_row(_SCORES.get(name, name), *[ABSENT if v is None else f"{v:.3f}" for v in (before, after)], change)
+            shown = f"{after - before:+.3f}{shown_interval(f'{name}_change', summary.intervals, '+.3f')}"
+            change = Text(shown, style="green" if gain > 0 else "red" if gain < 0 else "")
+        ended = ABSENT if after is None else f"{after:.3f}{shown_interval(name, summary.intervals)}"
+        table.add_row(_SCORES.get(name, name), ABSENT if before is None else f"{before:.3f}", ended, change)
+    if summary.intervals:
+        table.caption, table.caption_justify = "in parentheses: 95 % intervals over questions", "left"
     return table
 
 

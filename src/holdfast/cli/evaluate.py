@@ -308,11 +308,14 @@ def _show_training(by_step: dict[str, dict[str, Any]], folder: Path) -> None:
         for step, results in by_step.items()
     }
     write_jsonl(folder / OVER_TRAINING, ({"step": int(step), **of_sets} for step, of_sets in scores.items()))
-    table = _table("EM at step", *next(iter(scores.values())))
-    for step, of_sets in scores.items():
-        table.add_row(step, *(_number(em) for em in of_sets.values()))
+    any_results = next(iter(by_step.values()))
+    asked = {title: f" ({row['scored']})" for title, row in any_results["sets"].items()}
+    table = _table("EM (95 %) at step", *(f"{title}{asked.get(title, '')}" for title in next(iter(scores.values()))))
+    for step, results in by_step.items():
+        table.add_row(step, *map(_em, [*results["sets"].values(), results["macro"]]))
     console = out()
     console.print(table)
+    console.print("in parentheses: questions, and 95 % intervals over them", style="dim")
     console.print(f"\nholdfast report {folder / OVER_TRAINING}", soft_wrap=True)
 
 
@@ -321,11 +324,10 @@ def _show(results: dict[str, Any], folder: Path) -> None:
     table.columns[0].style = "dim"
     totals = {"mean of sets": results["macro"], "all questions": results["micro"]}
     for title, row in {**results["sets"], **totals}.items():
-        low, high = row.get("em_interval", (None, None))
         table.add_row(
             title,
             str(row["questions"]) if "questions" in row else "",
-            f"{row['em']:.3f} ({low:.3f}–{high:.3f})" if low is not None else ABSENT,
+            _em(row),
             _number(row.get("f1")),
             _number(row.get("sub_em")),
             _number(row.get("hit")),
@@ -341,6 +343,12 @@ def _show(results: dict[str, Any], folder: Path) -> None:
             f"\n{failed} answer(s) failed and are left out of all means. Run the same command again to retry them."
         )
     console.print(f"\n{folder / 'results.json'}", soft_wrap=True)
+
+
+def _em(row: dict[str, Any]) -> str:
+    """EM with its interval."""
+    low, high = row.get("em_interval", (None, None))
+    return ABSENT if low is None else f"{row['em']:.3f} ({low:.3f}–{high:.3f})"
 
 
 def _table(first: str, *others: str) -> Any:

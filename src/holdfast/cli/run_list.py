@@ -13,6 +13,7 @@ import typer
 
 from holdfast.base.errors import ConfigError, DataError
 from holdfast.base.files import is_locked
+from holdfast.base.intervals import half_width
 from holdfast.base.run_folder import CONFIG, FINDINGS, KEPT, METRICS, RESULTS, is_finished, is_run, recipe_name
 from holdfast.cli.runs import ROOT
 from holdfast.cli.terminal import ABSENT, echo, err, out, program
@@ -34,6 +35,8 @@ class Run:
     planned: int | None
     reward: float | None
     """Mean of the last steps, as in the curves of a report; None before the first."""
+    reward_half_width: float | None
+    """Half of its 95 % interval over those steps; None of fewer than two."""
     when: datetime
     """When the run last wrote a step or its results."""
     verdict: str
@@ -51,7 +54,7 @@ def runs(
     [cyan]holdfast runs --json[/cyan]
 
     A row has the steps made and planned, the reward as the mean of the last five
-    steps, and a verdict: of a finished run the one it closed with, of any other
+    steps with its 95 % interval over them (±), and a verdict: of a finished run the one it closed with, of any other
     its first finding. Folders that are not runs, and damaged ones, are named and
     left out.
     """
@@ -78,6 +81,7 @@ def runs(
 def _cells(run: Run) -> tuple[str, ...]:
     steps = f"{run.steps}/{ABSENT if run.planned is None else run.planned}"
     reward = ABSENT if run.reward is None else f"{run.reward:.3f}"
+    reward += "" if run.reward_half_width is None else f" ±{run.reward_half_width:.3f}"
     when = f"{run.when.astimezone():%Y-%m-%d %H:%M}"
     return run.name, run.recipe or ABSENT, run.state, steps, reward, when, run.verdict
 
@@ -109,6 +113,7 @@ def _read(folder: Path) -> Run:
         steps=steps,
         planned=planned if type(planned) is int else None,
         reward=sum(rewards) / len(rewards) if rewards else None,
+        reward_half_width=half_width(rewards),
         when=datetime.fromtimestamp(int(written), UTC),
         verdict=clean(verdict or _first_finding(folder / FINDINGS)),
     )

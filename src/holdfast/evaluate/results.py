@@ -15,6 +15,7 @@ import numpy as np
 
 from holdfast.base.environment import versions
 from holdfast.base.errors import DataError
+from holdfast.base.intervals import interval, resampled_means
 from holdfast.evaluate.folder import FAILED, FORMAT, ROWS, read_results, read_whole_rows
 from holdfast.tasks.catalogue import GENERAL, MULTI_HOP
 from holdfast.tasks.questions import Example
@@ -25,7 +26,7 @@ GENERAL_SETS = (*GENERAL, ONE_HOP)
 MULTI_HOP_SETS = (*MULTI_HOP, TWO_HOP)
 SCORES = ("em", "f1", "sub_em", "hit")
 """Each in [0, 1], with an interval. `hit` is about questions that searched."""
-RESAMPLES, SEED, LEVEL = 10_000, 0, 0.95
+SEED = 0
 _PROTOCOL = ("decoding", "samples", "searches", "topk", "scorer", "prompt")
 """Settings that change a score without changing the model."""
 _Draws = dict[str, np.ndarray]
@@ -69,22 +70,6 @@ def question_means(rows: Sequence[Mapping[str, Any]], score: str) -> dict[str, f
         if row.get(score) is not None:
             values.setdefault(row["id"].rpartition("#")[0], []).append(row[score])
     return {id: sum(scores) / len(scores) for id, scores in values.items()}
-
-
-def resampled_means(values: Sequence[float], rng: np.random.Generator, count: int = RESAMPLES) -> np.ndarray:
-    """Means of `count` resamples with replacement, `[count]`.
-
-    Drawing how often each distinct value occurs equals drawing questions, without an array of questions × resamples.
-    """
-    distinct, occurs = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
-    drawn = rng.multinomial(len(values), occurs / len(values), size=count)
-    return drawn @ distinct / len(values)
-
-
-def interval(means: np.ndarray) -> list[float]:
-    """The `LEVEL` interval [low, high], rounded to the resampling's precision."""
-    tail = (1 - LEVEL) / 2
-    return [round(float(x), 4) for x in np.quantile(means, (tail, 1 - tail))]
 
 
 def _draws(rows: Sequence[Mapping[str, Any]], seed: int) -> _Draws:

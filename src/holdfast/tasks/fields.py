@@ -24,10 +24,12 @@ from holdfast.base.stored import bounded_json
 
 ANSWERS = ("golden_answers", "answers", "answer", "possible_answers")
 """Fields of golden answers, in the order in which they are looked for."""
-_INSIDE = ("value", "text", "aliases")
-"""Fields of an answer that is an object."""
+_INSIDE = ("target", "value", "text", "aliases")
+"""Fields of an answer that is an object; Search-R1's ground truth has the first."""
 _ALIASES = ("answer_aliases", "aliases")
 """Fields of a row with further answers, beside `answer`."""
+_NUMBERED = re.compile(r"(?:golden[ _]?)?answer[ _-]?\d+", re.IGNORECASE)
+"""Columns of a spreadsheet with an answer each: `answer 2`."""
 _SHOWN = 80
 """Characters of a bad answer that a message shows."""
 
@@ -39,7 +41,7 @@ def question_name(row: Mapping[str, Any]) -> str | None:
 
 def answer_names(row: Mapping[str, Any]) -> set[str]:
     """The fields of a row that hold answers."""
-    return {key for key in row if key.lower() in (*ANSWERS, *_ALIASES)}
+    return {key for key in row if key.lower() in (*ANSWERS, *_ALIASES) or _NUMBERED.fullmatch(key)}
 
 
 def answers_in(row: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -49,12 +51,15 @@ def answers_in(row: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     {'answer + answer_aliases': ('Mira', 'M. Tolvan')}
     >>> answers_in({"answers": {"text": ["Mira"], "answer_start": [3]}})
     {'answers.text': ('Mira',)}
+    >>> answers_in({"answer": "Mira", "answer 2": "M. Tolvan", "answer 3": ""})
+    {'answer + answer 2': ('Mira', 'M. Tolvan')}
 
     Raises `BadField` for answers of another form, and for a question that its set calls unanswerable.
     """
     if row.get("answerable") is False:
         raise BadField("answerable", "is false: the set says that this question has no answer")
-    name = next((found for answers in ANSWERS if (found := _named(row, answers)) is not None), None)
+    numbered = (key for key in row if _NUMBERED.fullmatch(key))
+    name = next((found for answers in ANSWERS if (found := _named(row, answers)) is not None), next(numbered, None))
     if name is None:
         return {}
     names, texts = [], list[str]()
@@ -102,9 +107,11 @@ def _named(row: Mapping[str, Any], name: str) -> str | None:
 
 
 def _aliases(row: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
-    if name.lower() != "answer":
+    if name.lower() != "answer" and not _NUMBERED.fullmatch(name):
         return []
-    return [(field, row[field]) for alias in _ALIASES if (field := _named(row, alias)) is not None and row[field]]
+    named = [field for alias in _ALIASES if (field := _named(row, alias)) is not None]
+    numbered = [field for field in row if _NUMBERED.fullmatch(field) and field != name]
+    return [(field, row[field]) for field in (*named, *numbered) if row[field]]
 
 
 def _parts(field: str, value: Any) -> list[tuple[str, Any]]:

@@ -22,7 +22,7 @@ from holdfast.tasks.rows import example_of, row_of
 _SPLITS = ("train", "dev", "test", "validation")
 _ROWS = 1024  # written at a time
 _SHOWN = 3
-_MARKS = ("|", ";")
+_MARKS = ("|", ";", " / ")
 """What people put between several answers in one text."""
 
 

@@ -8,10 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from holdfast.agent.agent import SearchAgent
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import CheckpointError
 from holdfast.base.files import write_whole
+from holdfast.base.intervals import interval, resampled_means
 from holdfast.base.stored import read_object
 from holdfast.tasks.questions import Example
 from holdfast.train.rollouts import roll_out, score
@@ -127,6 +130,26 @@ def answers_of(
             row[name] = [t.answer for t in rollouts]
             row[f"em_{name}"] = [None if t.status.is_failure else t.reward_parts["em"] for t in rollouts]
         yield row
+
+
+def intervals_of(before: EvaluationSums, after: EvaluationSums) -> dict[str, list[float]]:
+    """`Summary.intervals`: bootstraps over questions. `before` may have none."""
+    found = {}
+    for name, key in (("em", "em_sampled"), ("em_greedy", "em_greedy")):
+        was, now = _by_question(before, key), _by_question(after, key)
+        for what, values in (
+            (name, [*now.values()]),
+            (f"{name}_change", [now[id] - was[id] for id in now if id in was]),
+        ):
+            if values:
+                found[what] = interval(resampled_means(values, np.random.default_rng(0)))
+    return found
+
+
+def _by_question(evaluation: EvaluationSums, key: str) -> dict[str, float]:
+    """The mean of a score of each question, over its rollouts that did not fail."""
+    scores = {row["id"]: [value for value in row[key] if value is not None] for row in evaluation.answers}
+    return {id: sum(values) / len(values) for id, values in scores.items() if values}
 
 
 class KeptEvaluations:

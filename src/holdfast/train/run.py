@@ -21,7 +21,7 @@ from holdfast.recipe import Config, absolute, dump, load_run, setting_values
 from holdfast.tasks.machine import set_up_torch
 from holdfast.tasks.opening import make_agent
 from holdfast.tasks.questions import QuestionOrder, dev_questions
-from holdfast.train.evaluate import Evaluator, KeptEvaluations
+from holdfast.train.evaluate import EvaluationSums, Evaluator, KeptEvaluations, intervals_of
 from holdfast.train.guard import Guard, why_stopped
 from holdfast.train.listener import Listener, Listeners, StepResult
 from holdfast.train.live_report import LiveReport
@@ -184,27 +184,28 @@ class _Run:
         }
         kept = KeptEvaluations(self.run_dir / run_folder.FINAL_EVALUATION, of)
         after = kept.run("after", self.evaluator, questions, self.listener.advance)
-        before: dict[str, float] = {}
+        before = EvaluationSums()
         if config.eval.start:
             # Loaded again from where it is kept, so that the run need not hold it in memory.
             agent = make_agent(config, starting_policy(self.prepared), self.retrievers.eval, self.prepared.protocol)
             evaluator = self._evaluator(agent)
-            before = kept.run(
-                "before", evaluator, questions, lambda done: self.listener.advance(len(questions) + done)
-            ).scores
+            before = kept.run("before", evaluator, questions, lambda done: self.listener.advance(len(questions) + done))
+        intervals, scores = intervals_of(before, after), before.scores if before.questions else {}
         rows = MetricsFile(self.run_dir / run_folder.METRICS).read()
         summary = Summary(
             run_dir=self.run_dir,
             seconds=round(self.saver.seconds, 1),
             steps=self.trainer.completed_steps,
-            verdict=verdict_of(rows, before, after.scores, split),
-            before=before,
+            verdict=verdict_of(rows, scores, after.scores, split, len(questions), intervals),
+            before=scores,
             after=after.scores,
             split=split,
             samples=after.samples,
+            questions=len(questions),
+            intervals=intervals,
         )
         write_jsonl(self.run_dir / run_folder.ANSWERS, after.answers)
-        write_summary(summary, len(questions))
+        write_summary(summary)
         kept.delete()
         return summary
 

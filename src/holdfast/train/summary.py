@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -48,11 +48,16 @@ class Summary:
     split: str
     """The questions of `before` and `after`: `test`, or `dev` when there is no test."""
     samples: tuple[Sample, ...]
+    questions: int = 0
+    """How many `before` and `after` are means over."""
+    intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """95 % intervals over questions: of `em` and `em_greedy` after training, and of their changes, `em_change` and
+    `em_greedy_change`, paired by question."""
 
 
-def write_summary(summary: Summary, questions: int) -> None:
-    """Write results.json; `questions` is the number of questions in the final evaluation."""
-    results: dict[str, Any] = {"made_by": versions(), "split": summary.split, "questions": questions}
+def write_summary(summary: Summary) -> None:
+    """Write results.json."""
+    results: dict[str, Any] = {"made_by": versions(), "split": summary.split, "questions": summary.questions}
     results |= asdict(summary)
     del results["run_dir"]
     write_whole(summary.run_dir / RESULTS, json.dumps(results, indent=1, ensure_ascii=False))
@@ -63,8 +68,7 @@ def read_summary(run_dir: Path) -> Summary | None:
     try:
         results = read_object(run_dir / RESULTS, DataError, "evaluate again", samples=list)
         samples = tuple(map(read_sample, results.pop("samples")))
-        for more in ("questions", "made_by"):
-            del results[more]
+        del results["made_by"]
         return Summary(run_dir=run_dir, samples=samples, **results)
     except (DataError, KeyError, TypeError):
         return None
@@ -100,9 +104,15 @@ def samples_of(trajectories: Sequence[Trajectory], questions: Sequence[Example])
 
 
 def verdict_of(
-    series: Sequence[Mapping[str, float]], before: Mapping[str, float], after: Mapping[str, float], split: str
+    series: Sequence[Mapping[str, float]],
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    split: str,
+    questions: int = 0,
+    intervals: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
-    """A few sentences: what rose, what fell, and whether correct rollouts were displaced. `before` may be empty.
+    """A few sentences: what rose, what fell, and whether correct rollouts were displaced. `before` may be empty; the
+    others are as in `Summary`.
 
     `holdfast.base.collapse` defines dropped, fell and collapsed. A run that fell and came back says both.
 
@@ -115,10 +125,12 @@ def verdict_of(
     if not len(curve.steps):
         return "No training step was made."
     sampled, greedy = (
-        (f"{before[name]:.3f} to " if before else "") + f"{after[name]:.3f}" for name in ("em", "em_greedy")
+        (f"{before[name]:.3f} to " if before else "") + f"{after[name]:.3f}" + shown_interval(name, intervals or {})
+        for name in ("em", "em_greedy")
     )
+    asked = f" ({questions} questions, 95 % intervals)" if intervals else ""
     text = _reward(curve, after["em"] - before["em"] if before else None)
-    text += f" Exact match on {split}: sampled {sampled}, greedy {greedy}."
+    text += f" Exact match on {split}{asked}: sampled {sampled}, greedy {greedy}."
     if moved:
         below = sum(m < 0 for m in moved) / len(moved)
         text += (
@@ -126,6 +138,18 @@ def verdict_of(
             f"displacement {mean(moved):+.4f} nats per token on average, below 0 in {below:.0%} of the steps."
         )
     return text
+
+
+def shown_interval(name: str, intervals: Mapping[str, Sequence[float]], form: str = ".3f") -> str:
+    """The interval of a score behind it, in parentheses; empty if it is not known.
+
+    >>> shown_interval("em", {"em": [0.25, 0.4]})
+    ' (0.250 to 0.400)'
+    """
+    if name not in intervals:
+        return ""
+    low, high = intervals[name]
+    return f" ({low:{form}} to {high:{form}})"
 
 
 def _reward(curve: Curve, gain: float | None) -> str:
