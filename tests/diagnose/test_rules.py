@@ -58,8 +58,8 @@ UNMIXED: dict[str, Change] = {MIXED: absent}
 DEAD = from_row(1, always(0.0), always(-0.07))
 BROKEN: dict[str, Change] = {REWARD: breaks(30, 0.0), MIXED: breaks(30, 0.0)}
 SAME: dict[str, Change] = {MIXED: always(0.15)}
-NOTES = {"ZER001", "OBS001", "RWD004", "RWD005", "TRN002"}
-"""Codes that are never findings: test_rules_zeros.py, test_diagnose.py, and below."""
+NOTES = {"ZER001", "OBS001", "RWD004", "RWD005", "STL001", "TRN002"}
+"""Codes that no rule alone makes findings: test_rules_zeros.py, test_diagnose.py, test_verdict.py, and below."""
 CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     # code: changes, and the steps between which they must be found
     "LLD001": [(DECAY | {LIKELY: breaks(22, -0.651)}, (25, 45))],

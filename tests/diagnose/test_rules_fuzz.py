@@ -35,7 +35,7 @@ NAMES = sorted(
     | {name for rule in RULES.values() for check in rule.checks for name in check.series}
     | {"advantage/token_mean", "loss/kl", "rewards/one/mean", "rewards/format/mean", "eval/math/score", "ratio/max"}
 )
-OF_THE_WHOLE_LOG = {"GRP001", "RWD004", "RWD005", "TRN002", "ZER001"}
+OF_THE_WHOLE_LOG = {"GRP001", "RWD004", "RWD005", "STL001", "TRN002", "ZER001"}
 """Codes with a note on the log so far, which the newest row decides."""
 
 

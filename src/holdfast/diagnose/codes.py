@@ -36,6 +36,7 @@ CODES: dict[str, str] = {
     "TRN002": "truncation",
     "RWD002": "reward",
     "RWD001": "reward",
+    "STL001": "still",
     "RWD004": "learning",
     "OBS001": "likelihood",
     "ZER001": "zeros",

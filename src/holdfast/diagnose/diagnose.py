@@ -36,7 +36,7 @@ def diagnose(log: Log) -> Diagnosis:
     reported = as_findings(log, hits, None if went.half is None else went.half.step, by_verdict(log, hits, went, word))
     facts = facts_of(log, curve, went)
     return Diagnosis(
-        verdict=verdict_of(batches, curve, went, reported, facts, word=word),
+        verdict=verdict_of(batches, curve, went, reported, facts, hits, word),
         findings=tuple(finding for finding in reported if finding.level == "finding"),
         notes=tuple(finding for finding in reported if finding.level == "note"),
         cannot_tell=cannot_tell(log),

@@ -51,9 +51,8 @@ def word_of(batches: Log, curve: Curve | None, went: Course, hits: Mapping[str, 
         return "flat" if is_earned_by_form(batches) else "learns"
     if any(_leaves_nothing(code, hit) for code, hit in found.items()):
         return "broken"
-    if (
-        went.word == "recovered" and "GRP001" not in found
-    ):  # rewards that are nearly always 0 fall and come back by chance
+    seldom_paid = "GRP001" in hits and PAID in hits["GRP001"].evidence  # such rewards fall and come back by chance
+    if went.word == "recovered" and not seldom_paid:
         return "fell"
     return "flat" if is_flat(curve, went) else "cannot tell"
 
@@ -75,6 +74,8 @@ def _is_remainder(curve: Curve) -> bool:
     return bool(0 < np.abs(curve.rewards).max() < REMAINDER)
 
 
+_OF_LEARNING = ("GRP001",)
+"""Codes of what learning looks like too: contrast fades as a policy learns."""
 CLOSE_ROWS = 5
 """Rows at the start of a log in which what holds has held since it began."""
 
@@ -90,8 +91,9 @@ def by_verdict(log: Log, hits: Mapping[str, Hit], went: Course, word: Word) -> t
         return ("RWD001",) if _was_long(log, went) and "RWD001" in hits and hits["RWD001"].level == "note" else ()
     reasons = [code for code, hit in hits.items() if hit.level == "reason"] if word in NOT_LEARNING else []
     begun = int(log.steps[min(CLOSE_ROWS, len(log.steps)) - 1]) if len(log.steps) else 0
-    later = [code for code in reasons if hits[code].onset > begun]
-    held = [code for code in reasons if code not in later and went.word != "unclear"]
+    sure = went.word != "unclear"
+    later = [code for code in reasons if hits[code].onset > begun and (sure or code not in _OF_LEARNING)]
+    held = [code for code in reasons if hits[code].onset <= begun and sure]
     return (*later, *(code for code in (FLAT,) if code in hits and (later or held)), *held)
 
 
@@ -113,10 +115,11 @@ def verdict_of(
     went: Course,
     reported: Sequence[Finding],
     facts: Mapping[str, float],
-    *,
+    hits: Mapping[str, Hit],
     word: Word,
 ) -> Verdict:
-    """The verdict with its reasons. `reported` are the findings and notes at the levels that `word` gives them."""
+    """The verdict with its reasons. `reported` are the findings and notes of the hits, at the levels that `word` gives
+    them."""
     if curve is None or word == "cannot tell":
         return Verdict(
             word=word, text=_cannot_tell(batches, curve, went, facts), log=_rewards_to_log(batches, curve, went)
@@ -125,14 +128,23 @@ def verdict_of(
     text = _course(curve, went, word)
     if word not in NOT_LEARNING:
         return Verdict(word=word, text=text, change=findings[0].remedy if findings else "")
-    reasons = [Reason(code=f.code, summary=f.summary, remedy=f.remedy) for f in findings if f.code != FLAT]
-    reasons += _of_curve(batches, curve, went)
+    less_sure = [note for note in reported if note.level == "note" and hits[note.code].level == "reason"]
+    reasons = [
+        *(_reason(finding) for finding in findings if finding.code != FLAT),
+        *_little_left(batches, curve),
+        *map(_reason, less_sure),
+        *_too_few(batches, curve, went),
+    ]
     reasons = reasons or [Reason(code=FLAT, summary=_ruled_out(batches), remedy=RWD004.remedy[batches.host])]
     log = _evidence_to_log(batches)
     return Verdict(word=word, text=text, reasons=tuple(reasons), change=reasons[0].remedy, log=log)
 
 
 # ---- what the reward did
+
+
+def _reason(finding: Finding) -> Reason:
+    return Reason(code=finding.code, summary=finding.summary, remedy=finding.remedy)
 
 
 def _course(curve: Curve, went: Course, word: Word) -> str:
@@ -193,24 +205,27 @@ def _rewards_to_log(batches: Log, curve: Curve | None, went: Course) -> str:
 # ---- why it is flat, by the curve alone
 
 
-def _of_curve(batches: Log, curve: Curve, went: Course) -> list[Reason]:
-    """Reasons that are no fault: nothing is left to gain, or too few rollouts to see it."""
-    level, visible = float(curve.short.means[-1]), TREND_ERRORS * went.error
-    top = 100.0 if 1 < curve.rewards.max() <= 100 else 1.0
-    is_share = curve.rewards.min() >= 0 and curve.rewards.max() <= top
-    reasons = []
-    if is_share and top - level < VISIBLE_SHARE * top:
-        told = f"Little is left to gain: the reward is {level:.3g}, and if it is a share, at most {top:g}."
-        reasons.append(Reason(code=FLAT, summary=told, remedy=HARDER[batches.host]))
+def _little_left(batches: Log, curve: Curve) -> list[Reason]:
+    """That a rise by a quarter is not possible any more."""
+    level, top = float(curve.short.means[-1]), 100.0 if 1 < curve.rewards.max() <= 100 else 1.0
+    if curve.rewards.min() < 0 or curve.rewards.max() > top or top - level >= VISIBLE_SHARE * top:
+        return []
+    told = f"Little is left to gain: the reward is {level:.3g}, and if it is a share, at most {top:g}."
+    return [Reason(code=FLAT, summary=told, remedy=HARDER[batches.host])]
+
+
+def _too_few(batches: Log, curve: Curve, went: Course) -> list[Reason]:
+    """That a rise by a quarter of the range would not show."""
+    visible = TREND_ERRORS * went.error
     hoped = VISIBLE_SHARE * float(reward_range(curve.short.means.max(), curve.rewards.min()))
     if not visible > hoped > 0:
-        return reasons
+        return []
     times = (visible / hoped) ** 2
     told = (
         f"Too few rollouts: a rise by {hoped:.2g}, a quarter of the range, would not show above the noise. That takes "
         f"{times:.1f} times as many rollouts a row, or {math.ceil(times * len(curve.rewards)):,} rows like these."
     )
-    return [*reasons, Reason(code=FLAT, summary=told, remedy=MORE_ROLLOUTS[batches.host])]
+    return [Reason(code=FLAT, summary=told, remedy=MORE_ROLLOUTS[batches.host])]
 
 
 MORE_ROLLOUTS = advise(

@@ -420,6 +420,7 @@ REWARD_CHECKS = (
         "reward has not risen since the log began.",
         better=tuple(CONTRAST),
         remedy=EASIER,
+        level="reason",
     ),
     *(
         Check(

@@ -11,6 +11,7 @@ from holdfast.base.trailing import (
     Truths,
     Values,
     break_in,
+    clear_break_in,
     delayed,
     held,
     highest,
@@ -126,6 +127,7 @@ def half_are_truncated(rows: Rows) -> Signal:
         (smooth >= MUCH_FRACTION) & is_low(reward, LATE_ROWS) & ~risen,
         lambda: {TRUNCATED: smooth},
         normal=risen | (smooth < MUCH_FRACTION / 2),
+        began=lambda row: clear_break_in(share, row),
     )
 
 
