@@ -15,6 +15,7 @@ from holdfast.base.collapse import WINDOW
 from holdfast.base.trailing import Values, trailing_mean
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log, finite, has
+from holdfast.diagnose.rules.contrast import MIXED, MIXED_NOW
 from holdfast.diagnose.rules.entropy import (
     ENTROPY,
     EXHAUSTED_NATS,
@@ -22,7 +23,6 @@ from holdfast.diagnose.rules.entropy import (
     EXHAUSTED_TOKEN_NATS,
     LENGTH,
 )
-from holdfast.diagnose.rules.groups import MIXED, MIXED_NOW
 from holdfast.diagnose.rules.reward import good_step
 from holdfast.diagnose.seconds import facts_of_seconds, told_of_seconds
 from holdfast.hosts import HOSTS

@@ -27,7 +27,8 @@ from holdfast.diagnose.finding import Finding, Reason, Verdict, Word, span_of
 from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
-from holdfast.diagnose.rules.groups import CONTRAST, HARDER, MIXED, MIXED_NOW, PAID
+from holdfast.diagnose.rules.contrast import CONTRAST, MIXED, MIXED_NOW
+from holdfast.diagnose.rules.groups import HARDER, PAID
 from holdfast.diagnose.rules.learning import RWD004
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Hit

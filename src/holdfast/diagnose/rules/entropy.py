@@ -26,7 +26,7 @@ from holdfast.base.trailing import (
 )
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.rules.groups import without_room
+from holdfast.diagnose.rules.contrast import without_room
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise, setting
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling, is_solved, long_not_preferred
 

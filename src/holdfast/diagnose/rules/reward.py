@@ -11,7 +11,7 @@ from holdfast.base.collapse import BREAK_ROWS, Curve, Smoothed, reward_range
 from holdfast.base.trailing import Values, highest, last_where, lowest, margin, trailing_mean
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import REWARDS, Log, has, reward_curve
-from holdfast.diagnose.rules.groups import may_be_broken, same_text
+from holdfast.diagnose.rules.contrast import may_be_broken, same_text
 from holdfast.diagnose.rules.hacking import functions_of, may_lose
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy, advise
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal

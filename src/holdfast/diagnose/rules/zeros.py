@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.base.trailing import Truths, Values, held, rows_since
-from holdfast.diagnose.rules.groups import CONTRAST, MIXED, contrast_of
+from holdfast.diagnose.rules.contrast import CONTRAST, MIXED, contrast_of
 from holdfast.diagnose.rules.remedies import Remedy, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 
