@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -318,6 +320,15 @@ def test_a_refusal_names_the_family_of_the_template(speaker: Speaker) -> None:
     tokenizer.chat_template = "{% for m in messages %}<start_of_turn>{{ m.content }}{% endfor %}"
     with pytest.raises(ConfigError, match=r"\(Gemma 3's\) does not tell the model of tools\. Gemma 4's can do it"):
         render_prompt("Who?", NATIVE, tokenizer)
+
+
+def test_a_format_does_not_keep_its_tokenizer(speaker: Speaker) -> None:
+    tokenizer = speaker("hermes")
+    NATIVE.encode_turn("<search> x </search>", tokenizer)
+    gone = weakref.ref(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_template_of_its_own_for_tools_is_found(speaker: Speaker) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 from holdfast.agent.call_syntax import NAME, TAG, CallSyntax, Found, JsonCall, QuotedCall, TaggedCall
 from holdfast.agent.calling import Tool
@@ -45,6 +46,7 @@ class CallFormat:
 
     syntax: CallSyntax
     own_id: str
+    """An id that no model writes; it also stands where a call has none."""
     call_id: str
     """Pattern of the id that a call has, as its group. It matches nothing where calls have none."""
     before: str
@@ -62,7 +64,6 @@ class CallFormat:
     them, another one after a call than after an answer."""
     write: Callable[[str, dict[str, Any]], str]
     """A call as the template writes it, of a name and arguments."""
-
     header: str
     """What begins each message of a turn that may have several, as gpt-oss's does: the last one counts. Mostly
     empty."""
@@ -109,7 +110,9 @@ class Rendering:
     """A template's own text of a few conversations, and what it shows: each property is one thing read from it."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, call_id: str) -> None:
-        self._tokenizer, self._template, self._id = tokenizer, template, call_id
+        # Formats are kept for as long as their tokenizer: one that kept it alive would never go.
+        self._tokenizer: Any = proxy(tokenizer)
+        self._template, self._id = template, call_id
         self._special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
 
     def format(self) -> CallFormat:
