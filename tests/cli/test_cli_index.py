@@ -80,3 +80,18 @@ def test_options_of_a_dense_index_need_its_model(corpus: Path, holdfast: Run, op
         "--no-stem is for BM25"
         in holdfast("index", "build", "c", "--out", "x", "--dense", "m", "--no-stem", code=2).stderr
     )
+
+
+def test_check_shows_files_lengths_and_the_worst_passages(tmp_path: Path, holdfast: Run):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "a.md").write_text("# Orsa\n\nThe lake of Orsa is cold and deep.\n\n# Mora\n\n" + "long " * 90)
+    (docs / "b.txt").write_text("! # $ % & ! # $ % &")
+    (docs / "c.png").write_bytes(b"x")
+    said = holdfast("index", "check", str(docs), "--observation", "120").stdout
+    lines = said.splitlines()
+    assert lines[0] == f"{docs}: 3 passages of 2 files (2 of .md, 1 of .txt)"
+    assert lines[1] == f"  skipped: {docs}/c.png: .png is not read"
+    assert "1 garbled" in said and "1 too long" in said
+    assert lines[4].split()[0] == "b.txt#1"
+    assert holdfast("index", "check", str(docs), "--topk", "1").stdout.count("too long") == 0

@@ -69,10 +69,15 @@ class Skips:
         if len(first) < _SHOWN:
             first.append(skip)
 
+    @property
+    def total(self) -> int:
+        """What was skipped."""
+        return self._counts.total()
+
     def sentences(self) -> list[str]:
         """One for each of the most frequent reasons, and one for all the others."""
         shown = self._counts.most_common(_MOST_REASONS)
-        others = self._counts.total() - sum(count for _, count in shown)
+        others = self.total - sum(count for _, count in shown)
         told = [self._sentence(kind, count) for kind, count in shown]
         return told + [f"skipped {others:,} more for other reasons"] * (others > 0)
 

@@ -14,6 +14,9 @@ from holdfast.cli.terminal import HELP_OPTIONS, err, out, program, train_extra
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
+_SKIPPED_SHOWN, _TEXT_SHOWN = 20, 100
+"""Skipped rows or files, and characters of a passage."""
+
 Dense = Annotated[
     str | None,
     typer.Option(metavar="MODEL", help="Dense index with this encoder: a folder or a hub id. Default: BM25."),
@@ -29,7 +32,9 @@ Device = Annotated[str, typer.Option(metavar="DEVICE", help="Device of the encod
 
 @app.callback()
 def index() -> None:
-    """Build a search index of passages, or search it.
+    """Check a corpus, build a search index of it, or search it.
+
+    [cyan]holdfast index check docs[/cyan]
 
     [cyan]holdfast index build corpus.jsonl --out my-index[/cyan]
 
@@ -105,6 +110,62 @@ def build(
     for sentence in reading.sentences():
         out().print(sentence, soft_wrap=True)
     out().print(f'Done. Try it: {program()} index show {quote(str(folder))} "a query"')
+
+
+@app.command("check")
+def check(
+    corpus: Annotated[Path, typer.Argument(metavar="CORPUS", help="What `index build` takes: a folder, or a file.")],
+    observation: Annotated[
+        int, typer.Option(min=16, metavar="TOKENS", help="Tokens of an observation: protocol.max_observation_tokens.")
+    ] = 500,
+    k: Annotated[int, typer.Option("--topk", min=1, metavar="N", help="Passages in it: protocol.topk.")] = 3,
+    field: Field = None,
+) -> None:
+    """Read a corpus as `index build` does, and show what an agent could not read.
+
+    It prints the files that were read or skipped, the lengths of passages beside
+    the observation, and the ten worst passages: garbled, empty, repeated, or
+    longer than what an observation shows. Lengths are about those of any model;
+    the dry run of a recipe counts with its tokenizer.
+
+    [cyan]holdfast index check docs[/cyan]
+    """
+    from holdfast.base.jsonl import Skipped
+    from holdfast.retrieval.corpus import Reading, fields_of, passages
+    from holdfast.retrieval.survey import Survey
+
+    console, reading, survey = out(), Reading(corpus), Survey(observation // k)
+    skipped: list[Skipped] = []
+
+    def on_skip(skip: Skipped) -> None:
+        reading.skips(skip)
+        if len(skipped) < _SKIPPED_SHOWN:
+            skipped.append(skip)
+
+    try:
+        for _ in survey.watched(reading.counted(passages(corpus, on_skip=on_skip, fields=fields_of(field or ())))):
+            pass
+    finally:  # also before the refusal of a corpus that is mostly bad
+        head, *_ = reading.sentences()
+        of = [f"{count:,} of {kind}" for kind, count in survey.kinds.most_common()] if corpus.is_dir() else []
+        console.print(head + f" ({', '.join(of)})" * bool(of), soft_wrap=True)
+        for skip in skipped:
+            console.print(f"  skipped: {skip}", soft_wrap=True)
+        if (more := reading.skips.total - len(skipped)) > 0:
+            console.print(f"  and {more:,} more", soft_wrap=True)
+    console.print(
+        f"Of their tokens, about: half have {survey.fits(0.5)} or less, 19 of 20 {survey.fits()}, the longest "
+        f"{survey.fits(1)}. An observation of {observation} shows {survey.room} of each of {k}.",
+        soft_wrap=True,
+    )
+    if not survey.worst:
+        console.print("No passage is garbled, empty, repeated or too long.")
+        return
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in survey.flawed.most_common())
+    console.print(f"{sum(survey.flawed.values()):,} of {reading.passages:,} passages: {counts}. The worst:")
+    for flaw in survey.flaws():
+        console.print(f"  {flaw.document.id}  {flaw.why}", soft_wrap=True)
+        console.print(f"    {' '.join(flaw.document.contents.split())[:_TEXT_SHOWN]}", style="dim", soft_wrap=True)
 
 
 @app.command("show")

@@ -49,7 +49,7 @@ COMMANDS = {
     "data": Entry(
         "Data and retrieval", "data:app", "List, prepare, check and convert question sets; write demonstrations."
     ),
-    "index": Entry("Data and retrieval", "index:app", "Build a search index of passages, or search it."),
+    "index": Entry("Data and retrieval", "index:app", "Check a corpus, build a search index of it, or search it."),
     "serve": Entry(
         "Data and retrieval", "serve:serve", "Serve an index over HTTP to Search-R1, verl, SkyRL or ReCall."
     ),

@@ -37,7 +37,6 @@ _HYPHEN = re.compile(r"(\w+)[-\u00ad\u2010]$")
 _COMPOUND = re.compile(r"\w+(?:-\w+)+")
 _LEADER = re.compile(r"(?: ?\.){5,}")
 """The dots of a table of contents."""
-_FILE_NAME = re.compile(r"\.\w{2,5}$")
 _NUMBER = re.compile(r"(?<!\d)\d{1,5}(?!\d)", re.ASCII)
 _NUMBERS = 4
 """Of a line, that are tried as page numbers."""
@@ -317,13 +316,13 @@ def _glue(line: str, following: str, compounds: set[str]) -> tuple[str, str]:
 
 def own_title(named: str, pages: Sequence[Sequence[Fragment]]) -> str | None:
     """The title that a person sees: the one in the file's properties if the first page prints it, or else the largest
-    letters there. If all are of one size, that of the properties after all, unless it is one word or a file's name."""
+    letters there. None if all are of one size."""
     first = next(filter(None, pages), [])
     if _letters(named) and _letters(named) in _letters("".join(part.text for part in first)):
         return named
     tallest = max((part.height for part in first if len(_letters(part.text)) > 2), default=0)
     if not first or tallest < _TITLE_SIZE * median(part.height for part in first):
-        return named if " " in named and not _FILE_NAME.search(named) else None
+        return None
     return " ".join(part.text for part in first if part.height > 0.95 * tallest)
 
 
