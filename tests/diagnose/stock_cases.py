@@ -90,7 +90,7 @@ ELSEWHERE: dict[str, Any] = {"host": "verl"}
 """Another engine samples."""
 CALLS, TURNS, CALLS_FAIL = "rollout__searches", "rollout__turns", "rollout__failed_call_fraction"
 LENGTH, ENTROPY = "rollout__length", "entropy__mean"
-AGE, CLIP = "rollout__staleness", "clip__fraction"
+AGE, CLIP, ESS = "rollout__staleness", "clip__fraction", "sampler__ess"
 RATIO, SIGNED = "sampler__importance_ratio", "sampler__logprob_gap"
 FLAT = {"reward__mean": noisy(0.5, 0.02)}
 HARD: dict[str, Change] = {"reward__mean": noisy(0.1, 0.01), "reward__em": noisy(0.1, 0.01)}
@@ -143,6 +143,10 @@ CASES: dict[str, list[tuple[dict[str, Change], tuple[int, int]]]] = {
     "SMP003": [
         (ELSEWHERE | {GAP: lambda v: 0.004 + 0.003 * np.arange(len(v))}, (8, 20)),
         (ELSEWHERE | {SIGNED: lambda v: 0.0002 + (0.01 * np.arange(len(v))) ** 2}, (8, 22)),
+    ],
+    "SMP004": [
+        ({ESS: then(noisy(0.95, 0.01), ramp(20, 0.2)), "reward__mean": ramp(28, 0.2)}, (30, 50)),
+        ({ESS: noisy(0.3, 0.02), "reward__mean": ramp(28, 0.2)}, (30, 50)),
     ],
     "OFP001": [
         ({AGE: then(noisy(1.0, 0.05), ramp(25, 8.0)), "reward__mean": ramp(28, 0.2)}, (30, 50)),
@@ -220,6 +224,11 @@ TWINS: dict[str, list[dict[str, Change]]] = {
         {"lr": lambda v: 1e-6 * np.minimum(1, np.arange(len(v)) / 10)},  # a warm-up
         {"lr": lambda v: 1e-6 * (1 - np.arange(len(v)) / (len(v) - 1))},  # a schedule
         {"lr": lambda v: np.where(np.arange(len(v)) < 8, 0.0, 1e-6)},  # it began late: a note
+    ],
+    "SMP004": [
+        {ESS: noisy(0.95, 0.01), "reward__mean": ramp(28, 0.2)},
+        {ESS: noisy(0.3, 0.02)},  # of whole, long rollouts: a note
+        {ESS: then(noisy(0.95, 0.01), spike(30, 0.05)), "reward__mean": ramp(28, 0.2)},
     ],
     "SMP003": [
         ELSEWHERE | {GAP: from_row(40, noisy(0.08, 0.01), noisy(0.008, 0.001))},  # not from the start

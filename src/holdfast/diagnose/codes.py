@@ -12,6 +12,7 @@ CODES: dict[str, str] = {
     "SMP001": "sampling",
     "SMP003": "mismatch",
     "SMP002": "mismatch",
+    "SMP004": "weights",
     "ENT003": "entropy",
     "PEN001": "penalty",
     "RET001": "tools",

@@ -350,6 +350,7 @@ TRL = Host(
     more=(
         Name("num_turns", "rollout/turns"),
         Name("rollout_correction/kl", "sampler/logprob_gap"),
+        Name("rollout_correction/ess", "sampler/ess"),
         Name("rollout_correction/is_weight_mean", "sampler/importance_ratio"),
     ),
     older={
@@ -406,6 +407,7 @@ TRL = Host(
         "entropy/mean": "every GRPOTrainer (`entropy`)",
         "rollout/mixed_group_fraction": "every GRPOTrainer (`frac_reward_zero_std`)",
         "sampler/logprob_gap": "`with_penalties(GRPOTrainer)` with `use_vllm=True` or `SearchRollouts`",
+        "sampler/ess": "ms-swift, with its metrics of off-policy rollouts",
         "sampler/mask_mass": _LOSS,
         "sampler/logprob_abs_gap": "every GRPOTrainer with `use_vllm=True` (`sampling/sampling_logp_difference/mean`)",
         "kl/": "every GRPOTrainer with `beta` above 0 (`kl`)",

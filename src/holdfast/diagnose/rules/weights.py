@@ -1,0 +1,67 @@
+"""Importance weights that leave little of a batch (SMP004), by the effective sample size that trainers log."""
+
+from __future__ import annotations
+
+from holdfast.base.trailing import mean_at_first, trailing_mean
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
+
+ESS = "sampler/ess"
+ROWS = 5
+LOW = 0.5
+"""Effective sample size, as a share of the tokens or rollouts. It is 1 / (1 + v²), where v is the standard deviation of
+the weights over their mean (Kong, 1992), and a weighted mean of n draws has the variance of a plain one of ESS · n. At
+a half the weights vary as much as their mean: half of the rollouts are spent on their noise."""
+
+
+def few_are_left(rows: Rows, *, harmful: bool) -> Signal:
+    """The effective sample size is below a half; if `harmful`, while the reward falls."""
+    (share,) = rows.columns
+    smooth = trailing_mean(share, ROWS)
+    low = smooth < LOW
+    return Signal(
+        low & falling(rows) if harmful else low,
+        lambda: {ESS: smooth},
+        lambda: {"before": mean_at_first(share, ROWS), "times": (1 / smooth.clip(1e-9)) ** 0.5},
+        normal=smooth > LOW,
+    )
+
+
+_MESSAGE = (
+    "The importance weights leave {sampler/ess:.0%} of the rollouts, {before:.0%} at first. The gradient is as noisy "
+    "as with that share of them: its error is {times:.2g} times that of equal weights"
+)
+
+SMP004 = Rule(
+    code="SMP004",
+    title="importance weights leave few rollouts",
+    needs=((ESS,),),
+    applies=lambda log: ESS in log.series,
+    checks=(
+        Check(
+            series=(ESS,),
+            signal=lambda rows: few_are_left(rows, harmful=True),
+            message=f"{_MESSAGE}, and the reward falls.",
+            min_rows=ROWS,
+            look_at=(ESS, "rollout/staleness", "reward/mean"),
+        ),
+        Check(
+            series=(ESS,),
+            signal=lambda rows: few_are_left(rows, harmful=False),
+            message=f"{_MESSAGE}.",
+            min_rows=ROWS,
+            level="note",
+        ),
+    ),
+    suppressed_by=("MSK001", "SMP001", "SMP003", "STP001"),
+    suppressed_by_earlier=("OFP001", "LLD001", "LLD002", "LLD003", "ISD001", "ENT001", "RWD001"),
+    meaning="The weights of sampler and trainer differ so much between rollouts that a few of them decide the update.",
+    impact="The update is mostly noise of the weights. In published runs with old rollouts a small effective sample "
+    "size comes before the collapse (arXiv 2602.17616).",
+    remedy=advise(
+        "Train on fresher rollouts ([age of rollouts]), or lower the [learning rate]. Weight tokens instead of whole "
+        "rollouts, whose weights are products over all tokens, or narrow the [bounds on the importance weights]."
+    ),
+    limitations="The weight of a whole rollout is a product over its tokens, so in long rollouts rounding alone can "
+    "make the share small. Without a reward that falls it is therefore a note.",
+)
