@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.diagnose.compare import Comparison
     from holdfast.diagnose.finding import Diagnosis, Finding, Verdict
     from holdfast.diagnose.log import Log
-    from holdfast.diagnose.texts import TextFinding
+    from holdfast.diagnose.text_finding import TextFinding
 
 _WIDTH = 80
 _SCREEN = 24

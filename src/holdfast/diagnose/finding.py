@@ -13,7 +13,7 @@ from holdfast.base.collapse import WINDOW, Course
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import FINDINGS
 from holdfast.diagnose.log import Log
-from holdfast.diagnose.texts import TextFinding
+from holdfast.diagnose.text_finding import TextFinding
 
 Level = Literal["finding", "note"]
 """A finding is a problem. A note is worth knowing, but no reason to act."""

@@ -13,6 +13,8 @@ from holdfast.base.thoughts import thoughts_in
 from holdfast.diagnose.readers.rollouts.conversation import CALL, called
 from holdfast.diagnose.readers.rollouts.record import FAILURES, SampledRollout, SampledTurn
 from holdfast.diagnose.readers.text import clean
+from holdfast.diagnose.text_finding import TextFinding
+from holdfast.diagnose.text_groups import copies, mixed_groups
 
 LEAST_ROLLOUTS, LEAST_FOUND = 8, 3
 """Fewest rollouts whose share is judged, and fewest of a kind that are a finding."""
@@ -193,27 +195,13 @@ def outcomes_of(rollout: SampledRollout) -> list[str]:
 # ---- findings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextFinding:
-    """Something that many rollouts show in their texts."""
-
-    kind: str
-    """The name of the page's filter, a key of `KINDS` or one of the four below."""
-    step: int
-    """The first step at which it is as frequent as in a finding."""
-    summary: str
-    example: str
-    """A part of a rollout of that step, or near it."""
-    advice: str
-
-
 def text_findings(rollouts: Sequence[SampledRollout]) -> tuple[TextFinding, ...]:
     """What the texts of a run show, by step."""
     judged = [rollout for rollout in rollouts if rollout.turns and rollout.status not in FAILURES[1:]]
     if len(judged) < LEAST_ROLLOUTS:
         return ()
     found = [_frequent(judged, name, kind) for name, kind in KINDS.items()]
-    found += [_unsearched(judged), _noisy_reward(judged), _dying_thought(judged)]
+    found += [_unsearched(judged), _noisy_reward(judged), _dying_thought(judged), copies(judged), mixed_groups(judged)]
     return tuple(sorted(filter(None, found), key=lambda one: one.step))
 
 
