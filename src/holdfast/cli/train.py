@@ -69,6 +69,10 @@ def train(
             out().print(f"It needs {prepared.needs}.", soft_wrap=True)
         for note in prepared.notes:
             out().print(f"{note}.", soft_wrap=True)
+        if prepared.prompt is not None:
+            out().print(
+                f"The prompt of the first question, as the model reads it:\n\n{prepared.prompt}", soft_wrap=True
+            )
         return
     trainer = load_trainer("run")
     config, run_dir = runs.claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)

@@ -162,8 +162,22 @@ def _apply(data: dict[str, Any], values: Mapping[str, Any]) -> None:
             _drop(data, "protocol.max_turns")  # the default of the former preset, which a resolved recipe has
         if chosen["protocol.preset"] != "tools":
             _drop(data, "protocol.tools")
+    if _is_another_prompt(data, chosen):
+        _drop(data, "protocol.prompt", *["model.chat_template"] * _is_whole_prompt(data))
     data |= values
     _drop(data, *(name for name, value in values.items() if value is UNSET))
+
+
+def _is_another_prompt(data: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
+    """Whether the prompt of a recipe does not go with the preset, or with the chat template, that is now chosen."""
+    preset = data.get("protocol.preset", "clean")
+    template = chosen.get("model.chat_template", "none")
+    return chosen.get("protocol.preset", preset) != preset or (template != "none" and _is_whole_prompt(data))
+
+
+def _is_whole_prompt(data: Mapping[str, Any]) -> bool:
+    """Whether the prompt is written to do without a chat template."""
+    return "protocol.prompt" in data and data.get("model.chat_template") == "none"
 
 
 def _drop(data: dict[str, Any], *names: str) -> None:

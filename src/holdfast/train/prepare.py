@@ -17,6 +17,7 @@ from holdfast.tasks.opening import Retrievers, load_protocol, no_passages, open_
 from holdfast.tasks.own_files import skipped_rows
 from holdfast.tasks.questions import Example
 from holdfast.tasks.task_set import Questions, TaskSet
+from holdfast.train.readiness import exact_prompt, what_is_too_little
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +44,8 @@ class Prepared:
     retrievers: Retrievers
     needs: str | None
     """The memory, disk and time that training on a CPU needs, for a model in a folder."""
+    prompt: str | None
+    """The text of the tokens that the first training question begins with, for a model in a folder."""
     notes: tuple[str, ...]
     """Sentences: rows that were skipped, the number of passages, how many are too long to be read whole, settings that
     may not be meant, and questions that splits share."""
@@ -66,8 +69,8 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
     be gone. Raises `HoldfastError`.
     """
     notes: list[str] = []
-    demonstrations = ("warm_start.data",) if config.warm_start.steps else ()
-    require(config, *QUESTIONS, *passages_of(config), *demonstrations, "model.path", "model.chat_template", "run.code")
+    learned_from = ("warm_start.data",) if config.warm_start.steps else ()
+    require(config, *QUESTIONS, *passages_of(config), *learned_from, "model.path", "model.chat_template", "run.code")
     check_training(config, stage=stage)
     tasks = open_tasks(config, notes.append)
     raise_all("this recipe cannot be trained", _task_errors(config, tasks))
@@ -91,12 +94,13 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
 
         skeleton = load_skeleton(config.model)
     needs = None if skeleton is None else _needs(config, skeleton, tasks, questions, protocol)
-    path = config.warm_start.data
+    prompt = None if skeleton is None else exact_prompt(questions.train[0].question, protocol, skeleton.tokenizer)
+    path, demonstrations = config.warm_start.data, None
     if config.warm_start.steps and path is not None:
         from holdfast.tasks.demonstrations import read_demonstrations
 
         with skipped_rows(path, "warm_start.data", lambda _: None) as on_skip:  # noted when they are learned from
-            read_demonstrations(Path(path), protocol, on_skip=on_skip)
+            demonstrations = read_demonstrations(Path(path), protocol, on_skip=on_skip)
     retrievers = open_retrievers(config, tasks, notes.append)
     passages = () if tasks.closed else retrievers.train.documents
     if passages:
@@ -104,7 +108,7 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
         notes.append(f"{named}: {len(passages):,} passages")
         if skeleton is not None:
             notes += _cut_passages(skeleton, protocol, passages)
-    notes += (*config_warnings(config), *overlap_warnings(questions))
+    notes += (*config_warnings(config), *overlap_warnings(questions), *what_is_too_little(demonstrations, questions))
     return Prepared(
         config=config,
         tasks=tasks,
@@ -112,6 +116,7 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
         questions=questions,
         retrievers=retrievers,
         needs=needs,
+        prompt=prompt,
         notes=tuple(notes),
     )
 
