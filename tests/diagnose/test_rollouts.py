@@ -190,6 +190,10 @@ ILL: dict[str, Callable[[SampledRollout], SampledRollout]] = {
     "empty": lambda r: replace(r, turns=turn("<search>x</search>", "<result>No results found.</result>")),
     "malformed": lambda r: replace(r, turns=turn('<tool_call>{"name": "search", </tool_call>')),
     "repeats": lambda r: replace(r, turns=turn(LOOP)),
+    "blank": lambda r: replace(r, turns=(SampledTurn(text="!!!!!!!!", hits=None),)),
+    "same": lambda r: replace(
+        r, turns=(SampledTurn(text="<search>x</search>", observation=SAW, query=f"{r.step} {r.question}", hits=None),)
+    ),
     "copied": lambda r: replace(r, prompt="For example, <answer> Beijing </answer>.", answer="Beijing"),
     "language": lambda r: replace(r, turns=turn("我先查一下这个湖在哪里，然后再回答问题。")),
     "unsearched": lambda r: replace(r, turns=(SampledTurn(text="<answer>x</answer>", hits=None),), reward=-5.0),

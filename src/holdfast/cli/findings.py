@@ -43,13 +43,13 @@ def _screen(console: Console, log: Log, diagnosis: Diagnosis) -> list[Text]:
     findings = diagnosis.findings
     full, title = ((), "found") if diagnosis.verdict.reasons else (findings[:1], "then")
     for reading_notes in (_MOST_READING_NOTES, 0):
-        lines = _head(console, log, diagnosis, reading_notes) + _findings(console, full)
+        lines = _head(console, log, diagnosis, reading_notes) + _texts(console, diagnosis) + _findings(console, full)
         named = _named(console, title, findings[len(full) :]) + _named(console, "note", diagnosis.notes)
-        named += [line for one in diagnosis.texts for line in _entry(console, "rollouts", _seen(one))]
         lines += ([Text()] if findings and named else []) + named + _last(diagnosis, is_whole=findings == full)
         if len(lines) <= room:
             return lines
     head, last = _head(console, log, diagnosis, 0), _last(diagnosis, is_whole=False)
+    head += _texts(console, diagnosis, brief=True)
     last = (
         _named(console, title, findings[len(full) :], brief=True)
         + _named(console, "note", diagnosis.notes, brief=True)
@@ -137,6 +137,12 @@ def _named(console: Console, title: str, findings: Sequence[Finding], *, brief: 
     """Findings in a paragraph: code, step, and unless `brief` the title."""
     named = [f"{f.code} at {f.step}" if brief else f"{f.code} at step {f.step}, {_title_of(f)}" for f in findings]
     return _entry(console, title, (", " if brief else "; ").join(named)) if findings else []
+
+
+def _texts(console: Console, diagnosis: Diagnosis, *, brief: bool = False) -> list[Text]:
+    """What the texts of rollouts show, before the findings: a tool that fails is no matter of the learning rate."""
+    said = [one.summary if brief else _seen(one) for one in diagnosis.texts]
+    return [line for one in said for line in _entry(console, "rollouts", one)]
 
 
 def _seen(found: TextFinding) -> str:

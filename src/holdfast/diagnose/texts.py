@@ -116,6 +116,12 @@ def switches_language(rollout: SampledRollout) -> str:
     return written[max(first.start() - 40, 0) :] if first else ""
 
 
+def says_nothing(rollout: SampledRollout) -> str:
+    """The only character that a rollout is made of."""
+    written = "".join(turn.text for turn in rollout.turns).strip()
+    return written if written and len(set(written)) == 1 else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """A kind of rollout that the page can filter, and that is found if it is frequent."""
@@ -155,6 +161,13 @@ KINDS: Mapping[str, Kind] = {
         example=repeats,
         advice="Go back to a checkpoint before it, and lower the learning rate. A repetition penalty of the sampler "
         "hides loops, but the model keeps them.",
+    ),
+    "blank": Kind(
+        title="write nothing but one character",
+        share=0.05,
+        example=says_nothing,
+        advice="Check the chat template and the stop words, and that the sampler's weights load in `bf16` or full "
+        "precision. If it began during the run, go back to a checkpoint before it.",
     ),
     "copied": Kind(
         title="copy the example of the prompt",
@@ -201,7 +214,8 @@ def text_findings(rollouts: Sequence[SampledRollout]) -> tuple[TextFinding, ...]
     if len(judged) < LEAST_ROLLOUTS:
         return ()
     found = [_frequent(judged, name, kind) for name, kind in KINDS.items()]
-    found += [_unsearched(judged), _noisy_reward(judged), _dying_thought(judged), copies(judged), mixed_groups(judged)]
+    found += [_same_result(judged), _unsearched(judged), _noisy_reward(judged), _dying_thought(judged)]
+    found += [copies(judged), mixed_groups(judged)]
     return tuple(sorted(filter(None, found), key=lambda one: one.step))
 
 
@@ -227,6 +241,38 @@ def _by_step(rollouts: Iterable[SampledRollout]) -> dict[int, list[SampledRollou
     for rollout in rollouts:
         steps[rollout.step].append(rollout)
     return dict(sorted(steps.items()))
+
+
+_SAME_QUERIES, _SAME_SHARE = 5, 0.2
+"""Different queries with one result, and their share of all queries: a search that does not look at the query."""
+
+
+def _same_result(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
+    """The same result for many different queries."""
+    queries: dict[str, dict[str, SampledRollout]] = defaultdict(dict)
+    for rollout in rollouts:
+        for turn in rollout.turns:
+            if (
+                turn.query
+                and turn.observation.strip()
+                and not _is_empty(turn)
+                and not _ERROR.match(_said(turn.observation))
+            ):
+                queries[turn.observation].setdefault(turn.query, rollout)
+    asked = {query for of_result in queries.values() for query in of_result}
+    result = max(queries, key=lambda text: len(queries[text]), default="")
+    same = queries.get(result, {})
+    if len(same) < max(_SAME_QUERIES, _SAME_SHARE * len(asked)):
+        return None
+    step = min(rollout.step for rollout in same.values())
+    return TextFinding(
+        kind="same",
+        step=step,
+        summary=f"{len(same):,} of {len(asked):,} different queries get the same result.",
+        example=clean(result, _EXAMPLE),
+        advice="Send two of these queries to the tool by hand. It may have failed, or ignore the query. While it does, "
+        "rewards say nothing about the policy.",
+    )
 
 
 _USED, _UNSEARCHED = 0.3, 0.2

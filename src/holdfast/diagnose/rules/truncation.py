@@ -207,6 +207,11 @@ def reward_rises(rows: Rows) -> Truths:
     return rows.where(REWARD, rises)
 
 
+CUT_FROM_THE_START = advise(
+    "Read some [rollouts]. If they are sound, raise the [limits of tokens and turns]. If they are noise, check the "
+    "checkpoint and its chat template, or start from a [better policy]."
+)
+
 TRN001 = Rule(
     code="TRN001",
     title="rollouts truncated",
@@ -220,6 +225,7 @@ TRN001 = Rule(
                 message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens, and nearly all "
                 "have since " + ("the log began." if at_first else "step {since}. The reward has not risen."),
                 kind="from the start" if at_first else None,
+                remedy=CUT_FROM_THE_START if at_first else None,
             )
             for at_first in (True, False)
         ),
@@ -231,6 +237,7 @@ TRN001 = Rule(
             "the log began. The reward does not rise, and does not exceed what the other rollouts can earn.",
             min_rows=ROWS_IF_MOST,
             kind="from the start",
+            remedy=CUT_FROM_THE_START,
         ),
         Check(
             series=(TRUNCATED, REWARD),
@@ -245,6 +252,7 @@ TRN001 = Rule(
             message="{rollout/truncated_fraction:.0%} of the rollouts run out of turns or tokens. If they make sense, "
             "they lose their reward because they were cut off, not because they are incorrect.",
             rows_normal=REWARD_ROWS,
+            remedy=CUT_FROM_THE_START,
             level="reason",
         ),
         Check(

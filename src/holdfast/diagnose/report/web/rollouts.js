@@ -5,7 +5,7 @@ const perPage = 6;
 const outcomes = {
   correct: "✓ correct", incorrect: "✗ incorrect", invalid: "a turn without an action", truncated: "truncated",
   unanswered: "no answer", empty: "a search found nothing", failed: "failed", held_out: "evaluation",
-  tool_error: "a tool failed", malformed: "a malformed call", repeats: "repeats itself", copied: "the prompt's example",
+  tool_error: "a tool failed", malformed: "a malformed call", repeats: "repeats itself", copied: "the prompt's example", blank: "one character",
   language: "another script",
 };
 const reader = {
