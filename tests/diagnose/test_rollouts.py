@@ -198,6 +198,7 @@ ILL: dict[str, Callable[[SampledRollout], SampledRollout]] = {
     "language": lambda r: replace(r, turns=turn("我先查一下这个湖在哪里，然后再回答问题。")),
     "unsearched": lambda r: replace(r, turns=(SampledTurn(text="<answer>x</answer>", hits=None),), reward=-5.0),
     "noisy": lambda r: replace(r, question="same", turns=turn(f"<search>{r.step}</search>")),
+    "judge": lambda r: replace(r, answer="x", numbers={"reward/judge": 1.0, "reward/em": 0.0}),
     "thought": lambda r: replace(r, turns=turn("<think>ok</think><search>x</search>")) if r.step > 8 else r,
 }
 

@@ -68,6 +68,8 @@ PARTS: dict[str, Part] = {
 }
 """The value of every part is in [0, 1]."""
 
+JUDGE = "judge"
+"""The part that a judge gives (`agent/judge.py`); its value comes with the rollout."""
 _ALWAYS = ("em", "f1")  # recorded whatever the weights are: `correct` and the metrics need them
 
 
@@ -114,15 +116,20 @@ def check_weights(weights: Mapping[str, float]) -> None:
     """Raise `ConfigError` for a part that does not exist, a weight that is not finite or too large, or weights that are
     all 0."""
     for name, weight in weights.items():
-        part(name)
+        if name != JUDGE:
+            part(name)
         if not _is_number(weight):
             raise ConfigError(f"reward weight {name} = {weight}; a weight must be {_NUMBER}")
     if not any(weights.values()):
         raise ConfigError("every reward weight is 0, so no rollout is better than another; set one, such as em = 1")
 
 
-def score_trajectory(trajectory: Trajectory, golds: Sequence[str], weights: Mapping[str, float] = EM) -> Trajectory:
+def score_trajectory(
+    trajectory: Trajectory, golds: Sequence[str], weights: Mapping[str, float] = EM, *, judged: float | None = None
+) -> Trajectory:
     """The trajectory with `reward` = Σ weight · part and `reward_parts`: `em` and `f1` always, others if weighted.
+
+    `judged` is the value of the part `judge`. Where the judge could not decide, exact match stands for it.
 
     A rollout that failed for reasons other than the policy keeps reward `None` and no parts: an outage is not a wrong
     answer, and must not enter its group's mean.
@@ -130,8 +137,10 @@ def score_trajectory(trajectory: Trajectory, golds: Sequence[str], weights: Mapp
     check_weights(weights)
     if trajectory.status.is_failure:
         return replace(trajectory, reward=None, reward_parts={})
-    names = [name for name in {**PARTS, **weights} if name in _ALWAYS or weights.get(name)]
+    names = [name for name in {**PARTS, **weights} if name in _ALWAYS or (weights.get(name) and name != JUDGE)]
     parts = {name: _value(name, trajectory, golds) for name in names}
+    if weights.get(JUDGE):
+        parts[JUDGE] = parts["em"] if judged is None else judged
     for name, value in parts.items():
         if not _is_number(value):
             raise ConfigError(f"reward part {name!r} must return {_NUMBER}; it returned {value!r}")

@@ -5,6 +5,7 @@ config.toml              the recipe the run began with, below a line with its na
 metrics.jsonl            a line for each step
 trajectories.jsonl       sampled rollouts, for people and for the report
 displacement.jsonl       displacement of the rollouts of a step by that step
+judgements.jsonl         with reward.judge, the grade of each answer
 findings.json            findings of the rules of `holdfast diagnose`
 report.html
 answers.jsonl            the answers to each question of the closing evaluation, and whether they are right

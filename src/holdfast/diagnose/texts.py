@@ -215,7 +215,7 @@ def text_findings(rollouts: Sequence[SampledRollout]) -> tuple[TextFinding, ...]
         return ()
     found = [_frequent(judged, name, kind) for name, kind in KINDS.items()]
     found += [_same_result(judged), _unsearched(judged), _noisy_reward(judged), _dying_thought(judged)]
-    found += [copies(judged), mixed_groups(judged)]
+    found += [copies(judged), mixed_groups(judged), _parted_judge(judged)]
     return tuple(sorted(filter(None, found), key=lambda one: one.step))
 
 
@@ -365,6 +365,29 @@ def _dying_thought(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
         example=clean(min(steps[step], key=thought_of).turns[0].text, _EXAMPLE),
         advice="If the reward has not fallen yet, it may be next: short answers that were rewarded early crowd thought "
         "out. Lower the learning rate, or start from a checkpoint before.",
+    )
+
+
+_JUDGE, _PARTED = ("reward/judge", "reward/em"), 0.2
+
+
+def _parted_judge(rollouts: Sequence[SampledRollout]) -> TextFinding | None:
+    """Answers that a judge accepts and exact match does not, or the other way round, a fifth or more."""
+    both = [rollout for rollout in rollouts if all(name in rollout.numbers for name in _JUDGE)]
+    verdicts = [tuple(rollout.numbers[name] >= 0.5 for name in _JUDGE) for rollout in both]
+    parted = [rollout for rollout, (judge, em) in zip(both, verdicts, strict=True) if judge != em]
+    if len(parted) < max(LEAST_FOUND, _PARTED * len(both)):
+        return None
+    more = sum(judge and not em for judge, em in verdicts)
+    first = parted[0]
+    return TextFinding(
+        kind="judge",
+        step=first.step,
+        summary=f"The judge and exact match part in {len(parted):,} of {len(both):,} rollouts: the judge accepts "
+        f"{more:,} that exact match rejects, and rejects {len(parted) - more:,} that it accepts.",
+        example=clean(f"{first.question} {first.answer} (golden: {', '.join(first.golden_answers)})", _EXAMPLE),
+        advice="Read some of them. If the judge is right, the golden answers lack aliases. If not, sharpen "
+        "reward.judge.rubric or take a stronger judge before the policy learns what it lets pass.",
     )
 
 

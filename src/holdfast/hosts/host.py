@@ -188,6 +188,10 @@ ANYWHERE: Mapping[str, Refused] = {
         "the host's loss has log-probs of the policy that sampled, but not of an older one. Leave it out, or use "
         "`holdfast train`"
     ),
+    "reward.judge": Refused(
+        "the host has no judge of ours. Set reward.judge.weight = 0 and give the host a reward function that asks one, "
+        "or use `holdfast train`"
+    ),
 }
 """Settings that only the local trainer has."""
 

@@ -9,6 +9,8 @@ from unicodedata import category
 from pydantic import Field, field_validator, model_validator
 
 from holdfast.agent.calling import problem_of
+from holdfast.agent.judge import Judge
+from holdfast.agent.rewards import JUDGE
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
 from holdfast.base.importing import is_import_path
@@ -230,11 +232,12 @@ class Reward(Section):
     custom: dict[str, float] = Field({})
     """Reward functions of your own, by import path, with their weights: `{ "my_code:brevity" = 0.2 }`
     (docs/reference/losses.md)."""
+    judge: Judge = Judge()
 
     def weights(self) -> dict[str, float]:
         """Weight by name of the part, or by its import path."""
         parts = {name: getattr(self, name) for name in ("em", "f1", "format", "retrieval", "thrift")}
-        return parts | self.custom
+        return parts | self.custom | ({JUDGE: self.judge.weight} if self.judge.weight else {})
 
     def problems(self) -> Iterator[str]:
         for path in self.custom:

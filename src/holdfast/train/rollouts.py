@@ -11,7 +11,7 @@ from holdfast.agent.agent import SearchAgent, Task
 from holdfast.agent.batch import TokenBatch, sampling_log_mass
 from holdfast.agent.rewards import EM, score_trajectory
 from holdfast.agent.searching import RolloutStats
-from holdfast.agent.trajectory import Group
+from holdfast.agent.trajectory import Group, Trajectory
 from holdfast.base.errors import RolloutError
 from holdfast.losses import group_advantages, reinforce_advantages
 from holdfast.model.policy import rollout_seed
@@ -41,14 +41,19 @@ def roll_out(
     ]
     stats = RolloutStats()
     trajectories = agent.run(tasks, stats=stats)
+    refuse_failures(trajectories, max_failed)
+    groups = [Group(example.id, tuple(trajectories[i * size : (i + 1) * size])) for i, example in enumerate(examples)]
+    return groups, stats
+
+
+def refuse_failures(trajectories: Sequence[Trajectory], max_failed: float) -> None:
+    """Raise `RolloutError` if more than a fraction of `max_failed` has failed."""
     failed = [t for t in trajectories if t.status.is_failure]
     if len(failed) > max_failed * len(trajectories):
         raise RolloutError(
             f"{len(failed)} of {len(trajectories)} rollouts failed, more than run.max_failed_fraction = {max_failed} "
             f"allows. The first error: {failed[0].error}",
         )
-    groups = [Group(example.id, tuple(trajectories[i * size : (i + 1) * size])) for i, example in enumerate(examples)]
-    return groups, stats
 
 
 def score(groups: Sequence[Group], examples: Sequence[Example], weights: Mapping[str, float] = EM) -> list[Group]:

@@ -97,7 +97,7 @@ class _Run:
             QuestionOrder(self.questions.train, seed=config.run.seed).restore(state["question_order"])
         policy = starting_policy(prepared, listener)
         trained = config if checkpoint is None else _continued(config)
-        self.trainer = make_trainer(replace(prepared, config=trained), policy)
+        self.trainer = make_trainer(replace(prepared, config=trained), policy, run_dir)
         self.evaluator = self._evaluator(self.trainer.agent)
         self.saver = Saver(self.trainer, run_dir, config.checkpoint, started=started)
         self._idle: int | None = 0 if checkpoint is None else None

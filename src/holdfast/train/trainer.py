@@ -42,6 +42,7 @@ from holdfast.tasks.opening import make_agent
 from holdfast.tasks.questions import Example, QuestionOrder
 from holdfast.train.critic import Critic
 from holdfast.train.displacement import measure_displacement
+from holdfast.train.judging import Judging, open_judge
 from holdfast.train.learner import Learner, OldPass, Reference, SamplersWeights, make_learner
 from holdfast.train.listener import StepResult
 from holdfast.train.optimizer import warmed_up
@@ -60,8 +61,10 @@ class Trainer:
         learner: Learner,
         questions: Sequence[Example],
         critic: Critic | None = None,
+        judging: Judging | None = None,
     ) -> None:
         self.config, self.agent, self.learner, self.critic = config, agent, learner, critic
+        self._judging = judging
         self._methods = config.loss.methods
         model = learner.language_model
         tags, ends = agent.protocol.control_tags(model.tokenizer), end_ids(model.model, model.tokenizer)
@@ -89,6 +92,8 @@ class Trainer:
             self.question_order.restore(position)  # this step did not happen: a checkpoint now is that of the last one
             raise
         metrics = rollout_metrics(groups) | retrieval_metrics(stats)
+        if self._judging is not None:
+            metrics |= self._judging.metrics(groups)
         if self._methods.dynamic_sampling.on:
             metrics["rollout/extra_questions"] = float(len(examples) - train.questions)
         batch, displacement = self.make_batch(learned), None
@@ -167,6 +172,8 @@ class Trainer:
                 seed=(config.run.seed, self.completed_steps, *further),
                 max_failed=config.run.max_failed_fraction,
             )
+        if self._judging is not None:
+            return self._judging.score(groups, examples, config), stats
         return score(groups, examples, config.reward.weights()), stats
 
     def _sampler_weights(self) -> SamplersWeights | None:
@@ -227,15 +234,16 @@ class Trainer:
         return state
 
 
-def make_trainer(prepared: Prepared, policy: LanguageModel) -> Trainer:
+def make_trainer(prepared: Prepared, policy: LanguageModel, run_dir: Path | None = None) -> Trainer:
     """The trainer of a recipe, at its first step. The reference of the KL and the critic are copies of the policy as it
-    is now, so a resumed run loads the weights of its checkpoint after this."""
+    is now, so a resumed run loads the weights of its checkpoint after this. A judge's grades are kept in `run_dir`."""
     config = prepared.config
     reference = Reference(policy) if config.loss.kl_coef > 0 or config.reward.kl > 0 else None
     critic = Critic(policy, config) if config.loss.advantage == "gae" else None
     learner = make_learner(config, policy, reference)
     agent = make_agent(config, policy, prepared.retrievers.train, prepared.protocol)
-    return Trainer(config, agent, learner, prepared.questions.train, critic)
+    judging = open_judge(config, run_dir)
+    return Trainer(config, agent, learner, prepared.questions.train, critic, judging)
 
 
 def _batch_metrics(old_pass: OldPass, groups: Sequence[Group], config: Config) -> dict[str, float]:
