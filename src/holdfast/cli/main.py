@@ -43,6 +43,7 @@ COMMANDS = {
         "Train", "train:warm_start", "Run only the warm start of a recipe, and save the model.", settings=True
     ),
     "ask": Entry("Train", "ask:ask", "Ask an agent a question, and watch it search and answer.", settings=True),
+    "init": Entry("Train", "init:init", "Write a recipe that fits your documents, your questions and your model."),
     "model": Entry("Train", "model:app", "Get a small pretrained model."),
     "launch": Entry("Other trainers", "launch:launch", "Translate a recipe into files for TRL or verl.", settings=True),
     "doctor": Entry("Other trainers", "doctor:app", "Check that holdfast works with the installed TRL or verl."),

@@ -110,11 +110,11 @@ def _turns(example: Example, retriever: Retriever, protocol: SearchProtocol, rng
         hits = search_patiently(retriever, query, protocol.topk)
         turns.append((turn_text(thought, query, protocol.search_tags, protocol), hits))
         passages = [hit.document.contents for hit in hits]
-        answer = _answer_in(_shown(passages, protocol), golds)
+        answer = answer_in(_shown(passages, protocol), golds)
         if answer is not None:
             turns.append((turn_text(rng.choice(LAST_THOUGHTS), answer, protocol.answer_tags, protocol), ""))
             return turns
-        if _answer_in(passages, golds) is not None:
+        if answer_in(passages, golds) is not None:
             reason = CUT_OFF
         if not hits or len(hits[0].document.title.split()) > _TITLE_WORDS:
             break
@@ -131,7 +131,7 @@ def _shown(passages: Sequence[str], protocol: SearchProtocol) -> list[str]:
     return [passage[:share] for passage, share in zip(passages, shares, strict=True)]
 
 
-def _answer_in(passages: Sequence[str], golds: Sequence[str]) -> str | None:
+def answer_in(passages: Sequence[str], golds: Sequence[str]) -> str | None:
     """The first golden answer that is in the passages, as whole words."""
     text = f" {normalize_answer(' '.join(passages))} "
     return next((gold for gold in golds if f" {normalize_answer(gold)} " in text), None)

@@ -1,0 +1,144 @@
+"""`holdfast init`: a recipe that fits one's own documents, questions and model, and demonstrations."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.base.errors import ConfigError, DataError, ModelError
+from holdfast.cli.terminal import out, program, train_extra
+
+_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_HELD_OUT = 5
+"""One question of so many is held out, at most 200."""
+_MIN_QUESTIONS = 10
+
+
+def init(
+    docs: Annotated[Path, typer.Argument(metavar="DOCS", help="A folder of documents, or a file of passages.")],
+    questions: Annotated[
+        Path | None, typer.Argument(metavar="[QUESTIONS]", help="Questions with answers: .jsonl, .csv, .parquet.")
+    ] = None,
+    model: Annotated[str, typer.Option(metavar="MODEL", help="A model folder, or a hub id that is here.")] = _MODEL,
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Output folder. Default: DOCS-agent.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Write into the folder even if it is not empty.")
+    ] = False,
+) -> None:
+    """Write a recipe that fits your documents, your questions and your model.
+
+    Reads the documents, holds out a fifth of the questions, and measures: how many
+    passages a search must return, how long they are for the model's tokenizer,
+    and whether its chat template has tools. Then it writes the recipe, an index
+    and demonstrations into a folder, checks the recipe as a dry run does, and says
+    what is too little to learn from.
+
+    [cyan]holdfast init docs questions.csv[/cyan]
+
+    [cyan]holdfast init docs questions.csv --model Qwen/Qwen2.5-0.5B-Instruct --out my[/cyan]
+    """
+    with train_extra("loading PyTorch and transformers"):
+        from holdfast.model.language_model import load_skeleton
+        from holdfast.train.fitting import as_toml, fitted
+        from holdfast.train.prepare import prepare
+    from holdfast.model.settings import Model
+    from holdfast.recipe import load
+    from holdfast.tasks.demonstrations import write_demonstrations
+    from holdfast.tasks.files import write_examples
+    from holdfast.tasks.opening import open_retriever, open_tasks
+
+    console = out()
+    if not docs.exists():
+        raise ConfigError(f"{docs} does not exist; give a folder of documents, or a file of passages")
+    name = re.sub(r"[^\w.-]+", "-", docs.resolve().stem).strip("-.") or "docs"
+    folder = folder or Path(f"{name}-agent")
+    if folder.exists() and any(folder.iterdir()) and not overwrite:
+        raise ConfigError(f"{folder} is not empty; choose another folder with --out, or give --overwrite")
+    skeleton = load_skeleton(Model(path=model))
+    if skeleton is None:
+        raise ModelError(
+            f"--model {model}: its tokenizer is needed and not on this machine. Give the folder of a model, or get one "
+            f"with {program()} model get smollm2"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / "index", ignore_errors=True)  # of other documents, perhaps
+    train, dev = _split(questions) if questions else ((), ())
+    if questions:
+        write_examples(folder / "train.jsonl", train, "jsonl")
+        write_examples(folder / "dev.jsonl", dev, "jsonl")
+        console.print(f"{questions}: {len(train):,} questions to train on, {len(dev):,} held out", soft_wrap=True)
+
+    recipe = folder / "recipe.toml"
+    named = os.path.relpath(model, folder) if Path(model).exists() else model
+    head = {
+        "run": {"name": re.sub(r"[^\w.-]+", "-", folder.resolve().name).strip("-.") or name},
+        "data": {"train": "train.jsonl", "dev": "dev.jsonl"},
+        "retrieval": {"corpus": os.path.relpath(docs, folder), "index": "index"},
+        "model": {"path": named},
+    }
+    recipe.write_text(as_toml(head), encoding="utf-8")
+    draft = load(recipe)
+    retriever = open_retriever(draft, open_tasks(draft), lambda sentence: console.print(sentence, soft_wrap=True))
+    fit = fitted(skeleton, retriever.documents, retriever, train)
+    settings = {**head, **fit.settings, "model": {**head["model"], **fit.settings["model"]}}
+    if fit.made is not None:
+        write_demonstrations(folder / "demonstrations.jsonl", fit.made.rows)
+        settings["warm_start"] = {"data": "demonstrations.jsonl", **settings["warm_start"]}
+    recipe.write_text(as_toml(settings), encoding="utf-8")
+
+    limits = fit.settings["protocol"]
+    if fit.found:
+        shares = ", ".join(f"{share:.0%} with {k}" for k, share in fit.found.items())
+        console.print(f"A search returns an answer to {shares} passages: protocol.topk = {limits['topk']}")
+    console.print(
+        f"Of 20 passages, 19 fit {limits['topk']} times into protocol.max_observation_tokens = "
+        f"{limits['max_observation_tokens']}. The protocol is {limits['preset']}.",
+        soft_wrap=True,
+    )
+    if fit.made is not None:
+        twice = sum(len(turns) > 2 for _, turns in fit.made.rows)
+        console.print(
+            f"{len(fit.made.rows):,} of {fit.made.asked:,} questions became demonstrations, {twice:,} of them with a "
+            "second search",
+            soft_wrap=True,
+        )
+        for why, left in fit.made.left_out.items():
+            console.print(f"  left out: {len(left):,} whose answer {why}: {' · '.join(left[:3])}", soft_wrap=True)
+    if not questions:
+        console.print(
+            f"{recipe} is written, without questions. Write them, one a line, and run this again with the file:\n"
+            '  {"question": "Which lake is the deepest?", "golden_answers": ["Orsa", "Lake Orsa"]}',
+            soft_wrap=True,
+        )
+        return
+    prepared = prepare(load(recipe))
+    for note in prepared.notes:
+        console.print(f"note: {note}.", soft_wrap=True)
+    if prepared.needs:
+        console.print(f"Training needs {prepared.needs}.", soft_wrap=True)
+    console.print("The prompt of the first question, as the model reads it:\n", soft_wrap=True)
+    console.print(prepared.prompt or "", soft_wrap=True)
+    console.print(f"\nDone. Train it: {program()} train {quote(str(recipe))}", soft_wrap=True)
+
+
+def _split(path: Path) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """(training questions, questions held out). Raises `DataError`."""
+    from holdfast.tasks.files import read_questions
+    from holdfast.tasks.questions import dev_questions
+
+    examples = read_questions(path)
+    if len(examples) < _MIN_QUESTIONS:
+        raise DataError(
+            f"{path} has {len(examples)} questions; a recipe needs {_MIN_QUESTIONS}, and a model learns from hundreds"
+        )
+    dev = tuple(dev_questions(examples, min(len(examples) // _HELD_OUT, 200)))
+    held = {example.index for example in dev}
+    return tuple(example for example in examples if example.index not in held), dev

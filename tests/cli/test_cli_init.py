@@ -1,0 +1,90 @@
+"""`holdfast init`: from documents, questions and a model to a recipe that fits them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.recipe import load
+
+Run = Callable[..., Any]
+TEMPLATE = Path(__file__).parents[2] / "examples" / "chatml_tools.jinja"
+NAMES = [
+    f"{first}{second}"
+    for first in ("Or", "Mo", "Li", "Te", "Vas")
+    for second in ("sa", "ra", "nd", "kk", "lo", "mi", "ster", "by")
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learn_tokenizer: Any, random_model: Any) -> Path:
+    """A folder with documents, forty questions, and a model whose template has tools."""
+    monkeypatch.chdir(tmp_path)
+    Path("docs").mkdir()
+    texts = [f"The bridge of {name} was opened by Mayor {name[::-1]}." for name in NAMES]
+    for name, text in zip(NAMES, texts, strict=True):
+        Path(f"docs/{name}.md").write_text(f"# {name}\n\n{text} " + "It is long. " * (name == "Orsa"))
+    with open("questions.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["question", "answer"])
+        rows.writerows([f"Who opened the bridge of {name}?", f"Mayor {name[::-1]}"] for name in NAMES)
+    marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    tokenizer = learn_tokenizer(texts, 600, marks, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer.chat_template = TEMPLATE.read_text()
+    tokenizer.save_pretrained("model")
+    random_model("Qwen2", tokenizer, max_position_embeddings=2048).save_pretrained("model")
+    return tmp_path
+
+
+def test_a_recipe_that_can_be_trained_and_fits(project: Path, holdfast: Run) -> None:
+    said = holdfast("init", "docs", "questions.csv", "--model", "model", "--out", "my").stdout
+    config = load(Path("my/recipe.toml"))
+    train, dev, demonstrations = (
+        [json.loads(line) for line in Path(f"my/{name}.jsonl").read_text().splitlines()]
+        for name in ("train", "dev", "demonstrations")
+    )
+    assert (len(train), len(dev)) == (32, 8)
+    assert not {row["question"] for row in train} & {row["question"] for row in dev}
+    assert {row["question"] for row in demonstrations} <= {row["question"] for row in train}
+    assert config.protocol.preset == "tools" and config.protocol.topk == 1 and config.warm_start.steps
+    assert "8 dev questions" in said and f"{len(demonstrations)} of 32 questions became demonstrations" in said
+    assert "<|im_start|>user\nWho opened the bridge of " in said
+    assert "do not fit into an observation" not in said or re.search(r"\b[12] of 40 passages do not fit", said)
+    assert "my." in holdfast("train", "my/recipe.toml", "--dry-run").stdout
+
+
+def test_a_model_without_tools_gets_tags(project: Path, holdfast: Run) -> None:
+    path = Path("model/chat_template.jinja")
+    path.unlink()
+    holdfast("init", "docs", "questions.csv", "--model", "model", "--out", "my")
+    assert load(Path("my/recipe.toml")).protocol.preset == "clean"
+
+
+def test_without_questions_it_says_how_to_write_them(project: Path, holdfast: Run) -> None:
+    said = holdfast("init", "docs", "--model", "model").stdout
+    assert '"golden_answers"' in said and Path("docs-agent/recipe.toml").is_file()
+    error = holdfast("init", "docs", "questions.csv", "--model", "model", code=2).stderr
+    assert "docs-agent is not empty" in error and "--overwrite" in error
+    said = holdfast("init", "docs", "questions.csv", "--model", "model", "--overwrite").stdout
+    assert "Done." in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gone"], "gone does not exist"),
+        (["docs", "few.csv"], "few.csv has 2 questions; a recipe needs 10"),
+    ],
+)
+def test_what_cannot_become_a_recipe_is_refused(
+    arguments: list[str], message: str, project: Path, holdfast: Run
+) -> None:
+    Path("few.csv").write_text("question,answer\nWho?,x\nWhere?,y\n")
+    assert message in holdfast("init", *arguments, "--model", "model", code=2).stderr
+    assert not Path("docs-agent/recipe.toml").exists()
