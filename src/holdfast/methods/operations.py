@@ -87,6 +87,11 @@ class Operation:
         """bool [B, T]: tokens that stay in the policy loss, judged by the policy as it is now; None: all."""
         return None
 
+    @property
+    def judges_by_policy(self) -> bool:
+        """Whether it judges tokens by the policy as it is now, so that an update must pass over all of them."""
+        return self.judges_steps or type(self).keeps is not Operation.keeps
+
 
 def selected(groups: Sequence[Group], operations: Sequence[Operation]) -> list[bool]:
     """Which groups every operation would learn from."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LLDS",
     "NLL",
+    "ON_PRESERVED_ALONE",
     "PENALTIES",
     "SAPO",
     "WITHOUT_OLD_POLICY",
@@ -195,6 +196,10 @@ AnyPenalty = Annotated[
     BeforeValidator(lambda section: {"name": "llds", **section} if isinstance(section, dict) else section),
 ]
 """`[loss.penalty]`: its `name` selects the class."""
+
+ON_PRESERVED_ALONE = (NoPenalty, LLDS, SAPO, NLL)
+"""Classes whose value and gradient are 0 on every rollout without a preserved token. A penalty of the user's own, also
+one derived from these, may act on any."""
 
 PENALTIES: dict[str, type[Section]] = {choice_of(kind): kind for kind in get_args(get_args(AnyPenalty)[0])}
 """Recipe name -> class."""

@@ -38,7 +38,7 @@ def measure_displacement(
     first = _rows_of_first(groups, logged_questions)
     measured = drawn + [row for row in first.values() if row not in drawn]
     part = batch.select(measured)
-    changes = learner.token_change(part, learner.plan(part, torch.Generator(), steps=1))
+    changes = learner.token_change(part, learner.plan_whole(part))
     by_action = likelihood_rows(changes, part.loss_mask, part.action_ids)[: len(drawn)]
     means, correct = by_action[:, 0], part.correct[: len(drawn)]
     tokenizer = learner.language_model.tokenizer

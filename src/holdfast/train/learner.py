@@ -20,11 +20,11 @@ from holdfast.model.language_model import LanguageModel
 from holdfast.model.logprobs import TokenLogprobs, hidden_states, log_distributions, masked_logprobs
 from holdfast.model.packed import packable
 from holdfast.model.sampling import SamplerRatios, SamplingMask
-from holdfast.model.support import give_back_memory
+from holdfast.model.support import decoder_layers, give_back_memory, worth_sharing
 from holdfast.recipe import Config, Sampling, Train
-from holdfast.train.objective import Measured, Objective, update_metrics
+from holdfast.train.objective import Measured, Objective, may_skip, update_metrics
 from holdfast.train.optimizer import adamw, clipped_step, set_learning_rate, training_mode, weights_in_place
-from holdfast.train.plan import Plan, gathered, in_order, plan_alike, plan_update, shuffled
+from holdfast.train.plan import Plan, apart, gathered, in_order, plan_alike, plan_update, shuffled
 
 SamplersWeights = Callable[[], AbstractContextManager[None]]
 """A context in which the model has the weights that the rollouts were sampled with."""
@@ -89,15 +89,31 @@ class Learner:
         self._train = train
         self._nthr = objective.loss.methods.nthr.on
         self._reads_sampler = objective.loss.methods.score_centering.on
+        # In a tiny model another pass costs more than it saves, and recorded runs could not be replayed.
+        large = bool(decoder_layers(language_model.model)) and worth_sharing(language_model.model)
+        self._skips = large and may_skip(objective.loss)
         if self._nthr:
             output_layer(language_model)
 
-    def plan(self, batch: TokenBatch, generator: torch.Generator, *, steps: int | None = None) -> Plan:
-        """How to update on `batch`: in `steps` optimizer steps, by default `train.optimizer_steps_per_rollout`."""
-        steps, rows = steps or self._train.optimizer_steps_per_rollout, len(batch)
+    def plan(self, batch: TokenBatch, generator: torch.Generator) -> Plan:
+        """How to update on `batch`, in `train.optimizer_steps_per_rollout` optimizer steps. Rows that the update skips
+        get passes of their own, where that pays."""
+        steps, rows = self._train.optimizer_steps_per_rollout, len(batch)
         minibatches = (
             shuffled(rows, steps, generator) if self._train.minibatches == "shuffled" else in_order(rows, steps)
         )
+        if not self._skips:
+            return self._passes(batch, minibatches)
+        learns, lengths = self.objective.learns(batch).tolist(), batch.lengths.tolist()
+        parts = apart(minibatches, learns, lengths, self.language_model.device)
+        passes = iter(self._passes(batch, list(itertools.chain(*parts))))
+        return [[micro for _ in of_mini for micro in next(passes)] for of_mini in parts]
+
+    def plan_whole(self, batch: TokenBatch) -> Plan:
+        """How to pass over every row of `batch`, as one optimizer step."""
+        return self._passes(batch, [range(len(batch))])
+
+    def _passes(self, batch: TokenBatch, minibatches: Sequence[Sequence[int]]) -> Plan:
         ids = [row[:length] for row, length in zip(batch.token_ids.tolist(), batch.lengths.tolist(), strict=True)]
         if packable(self.language_model.model):
             return plan_alike(ids, minibatches, self._train.micro_batch_tokens)
@@ -209,8 +225,9 @@ class Learner:
         """One optimizer step per mini-batch. Returns the metrics that only an update can measure.
 
         Each step is exact whatever its micro-batches are: terms are summed over them and divided by the mini-batch's
-        own count. A step whose gradient norm is not finite is skipped and counted. `mean_searches`, valid searches per
-        rollout of the whole batch, sets an adaptive answer weight.
+        own count. A micro-batch that changes nothing but counts gets no pass, where `may_skip`. A step whose gradient
+        norm is not finite is skipped and counted. `mean_searches`, valid searches per rollout of the whole batch, sets
+        an adaptive answer weight.
         """
         objective, steps, norms = self.objective, list[list[Measured]](), list[float]()
         answer_weight = objective.answer_weight(mean_searches)
@@ -221,7 +238,11 @@ class Learner:
                 counts = objective.count(mini)
                 steps.append([])
                 for micro in mini:
-                    with torch.set_grad_enabled(objective.has_gradient(micro)):
+                    learns = bool(objective.learns(micro).any())
+                    if self._skips and not learns:
+                        steps[-1].append(objective.skipped(micro, counts))
+                        continue
+                    with torch.set_grad_enabled(learns):
                         loss, measured = objective(*self._current(micro), counts, answer_weight)
                         if loss.requires_grad:
                             loss.backward()
@@ -247,7 +268,7 @@ class Learner:
     def supervise(self, batch: TokenBatch) -> float:
         """One optimizer step on the mean negative log-prob of the sampled tokens. Returns that mean, in nats."""
         tokens, total = max(int(batch.loss_mask.sum()), 1), 0.0
-        (parts,) = self.plan(batch, torch.Generator(), steps=1)
+        (parts,) = self.plan_whole(batch)
         with training_mode(self.language_model):
             self.optimizer.zero_grad(set_to_none=True)
             for rows in parts:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from holdfast.losses import (
     score_centering_loss,
 )
 from holdfast.methods.operations import build
+from holdfast.methods.penalties import ON_PRESERVED_ALONE
 from holdfast.recipe import Loss
 
 
@@ -52,6 +53,28 @@ class Measured:
     """Tokens that masks took out of the policy loss; None without such a mask."""
     change: Tensor
     """Largest difference between a log-prob and the old one, in nats."""
+    passed: bool = True
+    """False where the update did not pass over it: its log-probs are the old ones."""
+
+
+OF_PASSED = ("ratio/mean", "ratio/max", "ratio/p01", "ratio/log_product")
+"""Statistics over the micro-batches that the update passed over. The others are the same without the rest."""
+
+
+def may_skip(loss: Loss) -> bool:
+    """Whether an update may skip rollouts that have no advantage and no preserved token: they then count in divisors
+    alone.
+
+    Not with a KL or an entropy term, which act on every token; with a penalty of the user's own; with a method that
+    judges all tokens by the policy as it is now; with a critic, whose advantages come after the plan.
+    """
+    judged = any(operation.judges_by_policy for operation in build(loss.methods))
+    return not (_acts_on_all(loss) or judged or loss.advantage == "gae")
+
+
+def _acts_on_all(loss: Loss) -> bool:
+    """Whether a term may give a gradient to rollouts that have no advantage and no preserved token."""
+    return bool(loss.kl_coef or loss.entropy_coef) or type(loss.penalty) not in ON_PRESERVED_ALONE
 
 
 class Objective:
@@ -68,15 +91,13 @@ class Objective:
         None if the penalty has no such weight."""
         return self.penalty.weight_at(mean_searches) if self.penalty is not None else None
 
-    def has_gradient(self, micro: TokenBatch) -> bool:
-        """Whether the micro-batch can have one. A group without contrast has advantages of 0, and only a penalty, a KL
-        or an entropy term gives it a gradient."""
-        return (
-            self.penalty is not None
-            or micro.ref_logprobs is not None
-            or self.loss.entropy_coef != 0
-            or bool((micro.advantages != 0).any())
-        )
+    def learns(self, batch: TokenBatch) -> Tensor:
+        """bool [B]: rollouts that can give the loss a gradient. A group without contrast has advantages of 0, and only
+        a penalty, a KL or an entropy term gives it one."""
+        if _acts_on_all(self.loss):
+            return batch.learned_mask.any(-1)
+        tokens = (batch.advantages != 0) & batch.learned_mask
+        return (tokens if self.penalty is None else tokens | self._preserved(batch)).any(-1)
 
     def count(self, mini: Sequence[TokenBatch]) -> Counts:
         """Counts over the whole optimizer step, so that the gradient does not depend on the micro-batches."""
@@ -147,6 +168,13 @@ class Objective:
             change=(now - micro.old_logprobs).abs().max(),
         )
 
+    @torch.no_grad()
+    def skipped(self, micro: TokenBatch, counts: Counts) -> Measured:
+        """What to log of a micro-batch without gradient that the update does not pass over, where `may_skip`."""
+        assert micro.old_logprobs is not None
+        still = replace(micro, log_mass=micro.old_log_mass)
+        return replace(self(still, micro.old_logprobs, None, counts)[1], passed=False)
+
     def _policy(self, micro: TokenBatch, logprobs: Tensor) -> tuple[Tensor, Tensor | None]:
         """The weighted policy loss `[B, T]`, and how many tokens masks drop from it; None without a mask."""
         policy, keep = policy_loss(micro, logprobs, self.loss)
@@ -215,6 +243,10 @@ def update_metrics(steps: Sequence[Sequence[Measured]], norms: Sequence[float]) 
     """
     every, finite = [measured for step in steps for measured in step], [norm for norm in norms if math.isfinite(norm)]
     stats = merge_stats([measured.stats for measured in every])
+    passed = [measured.stats for measured in every if measured.passed]
+    moved = merge_stats(passed) if passed else {}
+    stats = {name: value for name, value in stats.items() if name not in OF_PASSED}
+    stats |= {name: moved[name] for name in OF_PASSED if passed}
     metrics = {
         f"loss/{name}": float(sum(measured.parts[name] for measured in every)) / len(steps) for name in every[0].parts
     }

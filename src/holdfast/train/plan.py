@@ -16,6 +16,10 @@ _PASS, _PASS_ON_GPU = 256, 4096
 SmolLM2-135M takes as long for 1,200 tokens as for 4,096. Launching the kernels takes that time."""
 
 
+def _pass_cost(device: torch.device) -> int:
+    return _PASS_ON_GPU if device.type == "cuda" else _PASS
+
+
 def gathered(parts: Iterable[Tensor], plan: Plan, like: Tensor) -> Tensor:
     """What the forward passes of a plan give, [b, t] each, as [B, T], the shape and dtype of `like`; 0 elsewhere."""
     whole = torch.zeros_like(like)
@@ -40,6 +44,23 @@ def in_order(count: int, steps: int) -> list[list[int]]:
     return [list(range(count * k // steps, count * (k + 1) // steps)) for k in range(steps)]
 
 
+def apart(
+    minibatches: Sequence[Sequence[int]], learns: Sequence[bool], lengths: Sequence[int], device: torch.device
+) -> list[list[list[int]]]:
+    """Each mini-batch as the rows that an update learns from and those that it skips, which get passes of their own.
+    Whole where those it skips have fewer tokens than a pass costs.
+
+    >>> apart([[0, 1, 2], [3, 4]], [True, False, True, True, False], [300, 300, 300, 300, 9], torch.device("cpu"))
+    [[[0, 2], [1]], [[3, 4]]]
+    """
+    parts, pass_cost = [], _pass_cost(device)
+    for mini in minibatches:
+        kinds = [[row for row in mini if learns[row] is kind] for kind in (True, False)]
+        worth = sum(lengths[row] for row in kinds[1]) >= pass_cost
+        parts.append([rows for rows in kinds if rows] if worth else [[*mini]])
+    return parts
+
+
 def plan_update(
     lengths: Sequence[int], minibatches: Sequence[Sequence[int]], micro_batch_tokens: int, device: torch.device
 ) -> Plan:
@@ -53,7 +74,7 @@ def plan_update(
     >>> plan_update([40, 500, 41, 42], [[0, 1, 2, 3]], 4000, torch.device("cuda"))
     [[[0, 2, 3, 1]]]
     """
-    plan, pass_cost = [], _PASS_ON_GPU if device.type == "cuda" else _PASS
+    plan, pass_cost = [], _pass_cost(device)
     for mini in minibatches:
         rows = sorted(mini, key=lambda row: (lengths[row], row))
         bounds = _cheapest_cuts([lengths[row] for row in rows], micro_batch_tokens, pass_cost)

@@ -277,7 +277,7 @@ class GroupStep:
         self.batch, self.unembedding = batch, unembedding
         self._subject, self._note = subject, note
         self._learner = make_learner(subject.config, subject.language_model)
-        self._plan: Plan = self._learner.plan(batch, torch.Generator().manual_seed(0), steps=1)
+        self._plan: Plan = self._learner.plan_whole(batch)
         with hidden_states(subject.language_model.model) as collected, torch.no_grad():
             logprobs = self._learner.batch_logprobs(batch, self._plan)
         order = list(itertools.chain.from_iterable(itertools.chain.from_iterable(self._plan)))

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
-import torch
-
 from holdfast.agent.metrics import first_action_matches, likelihood_rows
 from holdfast.agent.trajectory import Trajectory
 from holdfast.base.errors import RolloutError
@@ -78,7 +76,7 @@ def likelihoods(subject: Subject, rollouts: Rollouts, listener: Listener) -> Lik
     listener.stage("log-probs")
     batch = batch_of(subject, rollouts.groups)
     learner = subject.learner()
-    logprobs = learner.batch_logprobs(batch, learner.plan(batch, torch.Generator(), steps=1))
+    logprobs = learner.batch_logprobs(batch, learner.plan_whole(batch))
     rows = likelihood_rows(logprobs, batch.loss_mask, batch.action_ids).tolist()
     return Likelihoods(
         trajectories=tuple(trajectories),
