@@ -49,10 +49,10 @@ def test_one_file_with_everything(collapse: ReportedRun, tmp_path: Path) -> None
 def test_a_healthy_run_says_so(collapse: ReportedRun, tmp_path: Path) -> None:
     run = replace(collapse, diagnosis=Diagnosis(findings=(), facts=collapse.diagnosis.facts))
     page = page_of(write_report(tmp_path / "r.html", [run]))
-    assert "No findings" in page and "find no problem" in page and "could not be checked" not in page
+    assert "No findings" in page and "find no problem" in page and "were skipped" not in page
     assert data_of(page)["runs"][0]["phases"] == []
     unsure = replace(run, diagnosis=replace(run.diagnosis, cannot_tell=collapse.diagnosis.cannot_tell))
-    assert "1 of the codes could not be checked" in page_of(write_report(tmp_path / "u.html", [unsure]))
+    assert "1 of the checks were skipped" in page_of(write_report(tmp_path / "u.html", [unsure]))
 
 
 def test_several_runs(collapse: ReportedRun, make_log: Callable[..., Log], tmp_path: Path) -> None:

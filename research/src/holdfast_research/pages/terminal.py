@@ -40,7 +40,7 @@ def printed() -> str:
                 text=True,
                 cwd=folder,
                 check=False,
-                env=os.environ | {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)},
+                env=os.environ | {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": "25"},
             )
             if done.returncode > 1:
                 raise RuntimeError(done.stderr)

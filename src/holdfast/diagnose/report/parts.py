@@ -99,7 +99,7 @@ def _nothing(diagnosis: Diagnosis) -> str:
     sentences = "No rule says why the run is flat." if flat else "The rules find no problem in this log."
     if count := len(diagnosis.cannot_tell):
         sentences += (
-            f" {count} of the codes could not be checked because the log lacks series: see the end of the page."
+            f" {count} of the checks were skipped because the log lacks the metrics they need: see the end of the page."
         )
     return f'<li class="none"><div class="code">{"–" if flat else "✓"}</div><div>{sentences}</div></li>'
 
@@ -244,7 +244,7 @@ def open_questions(runs: Sequence[ReportedRun]) -> str:
     count = len({code for codes, _ in groups.values() for code in codes})
     advice = dict.fromkeys(run.diagnosis.what_to_log for run in runs if run.diagnosis.what_to_log)
     first = "".join(f"<p>{_marked(sentence)}</p>\n" for sentence in advice)
-    title = f"Codes that could not be checked because the log lacks series ({count})"
+    title = f"Checks that were skipped because the log lacks the metrics they need ({count})"
     return folded(title, first + table(columns, rows))
 
 
