@@ -234,9 +234,8 @@ def test_a_sampler_with_other_weights() -> None:
     )
     assert f"{said} and {{:.2f}}.".format(*ends) in SAID
     cost = [f"{100 * (ends[at] - ends[at + 2]):.0f}" for at in (0, 1)]
-    for name in ("guide/verl.md", "reference/hosts.md"):
-        words = " ".join((REPOSITORY / "docs" / name).read_text(encoding="utf-8").split())
-        assert "LLDS at 1 on top costs {} and {} points".format(*cost) in words
+    words = " ".join((REPOSITORY / "docs" / "reference" / "hosts.md").read_text(encoding="utf-8").split())
+    assert "LLDS at 1 on top costs {} and {} points".format(*cost) in words
     oldest = [runs[f"16 batches old{cure}"] for cure in ("", ", ratios to the sampler", ", LLDS action")]
     assert [sum(fall_step(run) is not None for run in arm) for arm in oldest] == [3, 0, 0]
     plain, to_sampler, penalised = (mean(summarise(run).em_after for run in arm) for arm in oldest)

@@ -51,9 +51,8 @@ def test_other_worlds_and_the_real_model() -> None:
     ends = {arm: mean(run.results["after"]["em"] for run in runs) for arm, runs in real.items()}
     start = mean(run.results["before"]["em"] for run in grpo)
     readme = " ".join(readme.split())
-    assert f"from {start:.2f} to {ends['GRPO']:.2f}, means of three seeds" in readme
-    assert f"level with it ({ends['LLDS action, 0.2']:.2f})" in readme
-    assert f"at 1 it reaches {ends['LLDS action']:.2f}, SAPO {ends['SAPO']:.2f}" in readme
+    lost = 100 * (ends["GRPO"] - ends["LLDS action"])
+    assert f"1 costs {lost:.0f} points sampled, none greedy" in readme and start < ends["GRPO"]
     every_greedy = [
         abs(theirs.results["after"]["em_greedy"] - plain.results["after"]["em_greedy"])
         for arm in ("LLDS action", "SAPO")
@@ -172,10 +171,6 @@ def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
     assert said.format(*percent(*cured), *percent(*cured, *slow, em="em_greedy")) in SAID
     said = "At the paper's 0.2, run on the second seed alone, it ends at {} %, and greedily at {} %."
     assert weaker.seed == 14 and said.format(*percent(weaker), *percent(weaker, em="em_greedy")) in SAID
-    ends = (
-        "Three other seeds end at {}, {} and {} % with fresh rollouts, at {}, {} and {} % eight batches old, and there "
-        "with LLDS at 1 at {}, {} and {} %."
-    ).format(*percent(*fresh, *slow, *cured))
     aged = kept("real-age")
     cost = [
         100 * (plain.results["after"]["em"] - theirs.results["after"]["em"])
@@ -212,16 +207,8 @@ def test_stale_rollouts_on_a_real_model(tmp_path: Path) -> None:
     )
     told = [finding for codes in found for finding in codes if finding[0] != "TRN001"]
     assert said.format(*(x for finding in told for x in finding)) in SAID and not any(found[3:])
-    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
-    assert ends in readme
     tested = {run.seed for run in runs[old] if not math.isnan(summarise(run).em_after)}
-    said = (
-        "TIS at {:.0f}, {:.0f} and {:.0f} %, score centering at {:.0f}, {:.0f} and {:.0f} %, LLDS at 1, tested on the"
-    )
-    corrected = [100 * scores[f"{old}, {arm}"][seed] for arm in ("TIS", "score centering") for seed in (13, 14, 15)]
-    assert tested == {13, 15} and said.format(*corrected) in readme
-    penalised = [100 * scores[f"{old}, LLDS action"][seed] for seed in (13, 15)]
-    assert "tested on the first and the last, at {:.0f} and {:.0f} %.".format(*penalised) in readme
+    assert tested == {13, 15}
     lost = {arm: max(map(most_lost, seeds)) for arm, seeds in runs.items()}
     said = "at most {:.0f}, {:.0f} and {:.0f} % of its peak under them, {:.0f} % with fresh rollouts"
     assert said.format(*(100 * lost[f"{old}, {arm}"] for arm in list(arms)[:3]), 100 * lost["GRPO"]) in SAID
@@ -241,9 +228,12 @@ def test_how_old_rollouts_may_be(tmp_path: Path) -> None:
     arms = {"fresh": ["GRPO"], "one batch old": ["1 batch old"], "four": ["4 batches old"]}
     cured = [f"{old}, {cure}" for cure in ("LLDS action, 0.2", "LLDS action", "SAPO")]
     for name, row in {**arms, "eight": [old, *cured]}.items():
-        for text, greedy in ((SAID, True), (readme, False)):
-            cells = [cell(arm, greedy=greedy) for arm in row] + ["–"] * (4 - len(row))
-            assert f"| {name} | {' | '.join(cells)} |" in text
+        cells = [cell(arm, greedy=True) for arm in row] + ["–"] * (4 - len(row))
+        assert f"| {name} | {' | '.join(cells)} |" in SAID
+    for name, row in {"fresh rollouts": ["GRPO"], "eight batches old": [old, *cured[:2]]}.items():
+        ends = [[run.results["after"] for run in runs[arm]] for arm in row]
+        cells = [f"{mean(e['em'] for e in end):.2f} ({mean(e['em_greedy'] for e in end):.2f})" for end in ends]
+        assert f"| {name} | {' | '.join(cells).replace('0.', '.')} |" in readme
     ems = {arm: mean(run.results["after"]["em"] for run in seeds) for arm, seeds in runs.items()}
     ages = ["GRPO", "1 batch old", "4 batches old", old]
     said = "{:.2f} fresh, {:.2f} at one batch, {:.2f} at four, {:.2f} at eight; at eight LLDS at 0.2 has {:.2f}, at 1"
@@ -261,16 +251,11 @@ def test_how_old_rollouts_may_be(tmp_path: Path) -> None:
     one, four, eight = cost.values()
     said = "Eight batches cost {}, {} and {} points.** Four cost {}, {} and {}, and one {}, {} and {}, which"
     assert said.format(*eight, *four, *one) in SAID
-    verl = " ".join((REPOSITORY / "docs/guide/verl.md").read_text(encoding="utf-8").split())
-    said = (
-        "cost plain GRPO {}, {} and {} points of exact match on three seeds, four batches {}, {} and {}, one no clear"
-    )
-    assert said.format(*eight, *four) in verl
     left = sorted(100 * (ems["GRPO"] - ems[arm]) for arm in cured)
     assert (left[0], left[-1]) == (
         pytest.approx(5, abs=0.5),
         pytest.approx(10.5),
-    ) and "eight batches end 5 to 11" in verl
+    )
     first = [100 * mean(row["reward/em"] for row in run.rows[:9]) for run in runs[old]]  # rollouts of the start
     assert "{:.0f}, {:.0f} and {:.0f} % are right.".format(*first) in SAID
     assert [sum(run.fell for run in runs[arm]) for arm in (*ages, *cured)] == [0, 0, 1, 1, 0, 0, 0]

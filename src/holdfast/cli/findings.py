@@ -185,8 +185,8 @@ def _last(diagnosis: Diagnosis, *, is_whole: bool) -> list[Text]:
     if not count and "peak reward" not in diagnosis.facts:
         said = "No findings, but without a reward little can be checked."
     if unchecked and not too_short(diagnosis):
-        checks, need = ("checks were", "they need") if unchecked > 1 else ("check was", "it needs")
-        said += f" {unchecked} {checks} skipped: the log lacks the metrics {need}."
+        checks, their = ("checks were", "their") if unchecked > 1 else ("check was", "its")
+        said += f" {unchecked} {checks} skipped: the log lacks {their} metrics."
     more = [] if is_whole and not unchecked and not diagnosis.notes else ["--verbose"]
     if not count:
         color = "green" if diagnosis.verdict.word == "learns" else "yellow"

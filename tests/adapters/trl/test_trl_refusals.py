@@ -102,8 +102,8 @@ GRPO, KIND = trl.GRPOTrainer, "needs TRL's GRPOTrainer, its AsyncGRPOTrainer, or
 @pytest.mark.parametrize(("trainer_class", "penalty", "settings", "says"), [
     (Trainer, LLDS(), {}, KIND),
     ("GRPOTrainer", LLDS(), {}, KIND),
-    (GRPO, LLDS, {}, r"LLDS\(coef=1.0\)"),
-    (GRPO, {"coef": 0.2}, {}, r"LLDS\(coef=1.0\)"),
+    (GRPO, LLDS, {}, r"LLDS\(coef=0.2\)"),
+    (GRPO, {"coef": 0.2}, {}, r"LLDS\(coef=0.2\)"),
     (GRPO, Own(), {}, r"Own\.per_token must return a float32 tensor \[B, T\], here \[2, 6\]"),
     (GRPO, None, {"displacement_every": -1}, "displacement_every="),
     (GRPO, None, {"nthr": True, "mask_logprobs": True}, "nthr=True with mask_logprobs=True: .* Leave one out"),
