@@ -109,6 +109,12 @@ def test_passages_that_an_observation_cannot_show_are_counted(recipe: Recipe, ow
     assert [note.partition(" on ")[0] for note in prepare(recipe()).notes] == ["scores are"]
 
 
+def test_demonstrations_that_a_script_will_make_are_judged_before_the_run(own: Recipe, lesson: dict[str, Any]) -> None:
+    for settings in ({"warm_start": {"steps": 5}}, lesson):
+        assert any(re.match(r"\d+ demonstrations are few", note) for note in prepare(own("raw", settings)).notes)
+    assert not any("demonstration" in note for note in prepare(own("raw")).notes)
+
+
 # ---- what a run would refuse before its first step
 
 

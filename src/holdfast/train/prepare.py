@@ -17,7 +17,7 @@ from holdfast.tasks.opening import Retrievers, load_protocol, no_passages, open_
 from holdfast.tasks.own_files import skipped_rows
 from holdfast.tasks.questions import Example
 from holdfast.tasks.task_set import Questions, TaskSet
-from holdfast.train.readiness import exact_prompt, what_is_too_little
+from holdfast.train.readiness import MIN_DEMONSTRATIONS, exact_prompt, what_is_too_little
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.agent.protocol import SearchProtocol
     from holdfast.model.language_model import LanguageModel
     from holdfast.retrieval.types import Document
+    from holdfast.tasks.demonstrations import Text
 
 _PROMPTS = 16
 """Prompts checked per split, the longest first: rendering a hundred thousand would take a minute."""
@@ -95,7 +96,8 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
         skeleton = load_skeleton(config.model)
     needs = None if skeleton is None else _needs(config, skeleton, tasks, questions, protocol)
     prompt = None if skeleton is None else exact_prompt(questions.train[0].question, protocol, skeleton.tokenizer)
-    path, demonstrations = config.warm_start.data, None
+    path = config.warm_start.data
+    demonstrations: Sequence[Text] | None = None
     if config.warm_start.steps and path is not None:
         from holdfast.tasks.demonstrations import read_demonstrations
 
@@ -108,6 +110,12 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
         notes.append(f"{named}: {len(passages):,} passages")
         if skeleton is not None:
             notes += _cut_passages(skeleton, protocol, passages)
+        by_script = path is None and type(tasks).demonstrations is TaskSet.demonstrations
+        if config.warm_start.steps and by_script and not continued:
+            asked, enough = questions.train[:_COUNTED], MIN_DEMONSTRATIONS
+            demonstrations = tasks.demonstrations(
+                asked, retrievers.train, protocol, seed=config.warm_start.seed, most=enough
+            )
     notes += (*config_warnings(config), *overlap_warnings(questions), *what_is_too_little(demonstrations, questions))
     return Prepared(
         config=config,

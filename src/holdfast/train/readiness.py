@@ -13,7 +13,7 @@ from holdfast.tasks.task_set import Questions
 if TYPE_CHECKING:
     from holdfast.tasks.demonstrations import Text
 
-_MIN_DEMONSTRATIONS, _MIN_SCORED = 200, 100
+MIN_DEMONSTRATIONS, _MIN_SCORED = 200, 100
 
 
 def exact_prompt(question: str, protocol: SearchProtocol, tokenizer: Any) -> str:
@@ -37,7 +37,7 @@ def what_is_too_little(demonstrations: Sequence[Text] | None, questions: Questio
     """Sentences about what teaches or shows less than somebody may expect. Without demonstrations they are None."""
     if demonstrations is not None:
         count, twice = len(demonstrations), sum(len(turns) > 2 for _, turns in demonstrations)
-        if count < _MIN_DEMONSTRATIONS:
+        if count < MIN_DEMONSTRATIONS:
             yield f"{count} demonstrations are few: a small model learns to search from a few hundred; add questions"
         if not twice:
             yield (
