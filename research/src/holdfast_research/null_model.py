@@ -92,7 +92,9 @@ class Verdict:
 
     run: Run
     codes: tuple[str, ...]
+    """Alarms. What a flat verdict names as its reason is in `reasons`: a run without a trend is flat."""
     steps: tuple[int, ...]
+    reasons: tuple[str, ...] = ()
 
 
 def drawn(rows: int, completions: int, seed: int, reward: Reward = "correct") -> Run:
@@ -336,9 +338,14 @@ def _logit(share: float) -> float:
 def judge(cell: tuple[int, int, int, Reward]) -> Verdict:
     """(rows, completions, seed, reward) -> what the rules find in that run."""
     run = drawn(*cell)
-    # A run without a trend is flat: what its verdict names as the reason is no alarm.
-    findings = [finding for finding in diagnose(log_of(run)).findings if not finding.by_verdict]
-    return Verdict(run=run, codes=tuple(f.code for f in findings), steps=tuple(f.certain for f in findings))
+    findings = diagnose(log_of(run)).findings
+    alarms = [finding for finding in findings if not finding.by_verdict]
+    return Verdict(
+        run=run,
+        codes=tuple(f.code for f in alarms),
+        steps=tuple(f.certain for f in alarms),
+        reasons=tuple(f.code for f in findings if f.by_verdict),
+    )
 
 
 def verdicts(rows: Sequence[int], completions: Sequence[int], runs: int, jobs: int = 1) -> Iterator[Verdict]:

@@ -34,7 +34,7 @@ ADVICE = (
         trainers="`holdfast train`, TRL's `GRPOTrainer`, verl's synchronous trainers",
         begin=f"no penalty; LLDS at {COEF} if likelihood of correct rollouts decays (`LLD001`, `LLD003`)",
         stronger="1 at a learning rate that is too high and cannot be lowered",
-        cost=f"at {COEF}: sampled .79 for .80, greedy .90 for .88; at 1: sampled .69, greedy .91 (pretrained model, 24 "
+        cost=f"at {COEF}: sampled .79 for .80, greedy .90 for .89; at 1: sampled .69, greedy .91 (pretrained model, 24 "
         "batches)",
         evidence="factbook.md",
     ),

@@ -1,0 +1,33 @@
+"""The numbers of docs/reference/advice.md and of `holdfast.hosts.advice` are those of the kept runs."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+from holdfast.hosts.advice import ADVICE
+from holdfast_research.pages.stale import FRESH, LLDS, OLD, PAGE, WEAK, page, scores
+
+
+def test_the_differences_are_those_of_the_runs() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert page(text) == text, "python -m holdfast_research.pages.stale"
+
+
+def test_what_the_advice_says_it_costs() -> None:
+    sampled, greedy = scores("em_after"), scores("greedy_after")
+
+    def ends(experiment: str, arm: str) -> list[str]:
+        return [
+            f"{mean(v for (e, a, _), v in found.items() if (e, a) == (experiment, arm)):.2f}".removeprefix("0")
+            for found in (sampled, greedy)
+        ]
+
+    fresh, stale, _ = (row.cost for row in ADVICE)
+    plain, weak, strong = (ends("factbook", arm) for arm in (FRESH, "LLDS action, 0.2", "LLDS action"))
+    assert f"sampled {weak[0]} for {plain[0]}, greedy {weak[1]} for {plain[1]}" in fresh
+    assert f"at 1: sampled {strong[0]}, greedy {strong[1]}" in fresh
+    none, weak, strong, best = (ends("real-age", arm) for arm in (OLD, WEAK, LLDS, FRESH))
+    assert (
+        f"none ends at {none[0]} sampled, {none[1]} greedy; 0.2 at {', '.join(weak)}; 1 at {', '.join(strong)}" in stale
+    )
+    assert f"fresh without a penalty {', '.join(best)}" in stale
