@@ -39,7 +39,7 @@ API = {
     "rollout": ("Rollouts", ["agent.protocol", "agent.observations", "agent.agent", "model.policy"]),
     "retrieval": ("Retrieval", ["retrieval", "retrieval.types", "retrieval.bm25", "retrieval.client"]),
     "diagnostics": ("Diagnostics", [f"diagnose.{n}" for n in ("readers", "log", "diagnose", "finding", "report")]),
-    "collapse": ("Collapse", ["base.collapse"]),
+    "collapse": ("Collapse", ["diagnose.log.collapse"]),
     "trl": ("TRL", ["adapters.trl", "adapters.trl_search", "adapters.trl_monitor"]),
     "hosts": ("verl, slime, prime-rl", ["adapters.verl", "adapters.slime", "adapters.prime_rl"]),
     "launch": ("Launch", ["adapters.launch"]),

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from holdfast.adapters.launch.view import in_host as translated
 from holdfast.adapters.launch.view import launch_of
-from holdfast.base.glossary import METRICS
 from holdfast.base.tested import TESTED
 from holdfast.diagnose.codes import CODES
 from holdfast.diagnose.diagnose import logged_by
+from holdfast.diagnose.log.glossary import METRICS
 from holdfast.diagnose.rules import RULES
 from holdfast.hosts import HOSTS, advice
 from holdfast.methods.registry import METHODS, Method, series

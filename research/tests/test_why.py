@@ -12,10 +12,10 @@ from statistics import mean
 
 import pytest
 
-from holdfast.base.collapse import course, curve_of
-from holdfast.base.collapse import fell as fall_of
 from holdfast.base.run_folder import CONFIG
 from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.log.collapse import course, curve_of
+from holdfast.diagnose.log.collapse import fell as fall_of
 from holdfast.diagnose.readers import read_log
 from holdfast.recipe import load
 from holdfast.recipe.loading import find_recipe as recipe

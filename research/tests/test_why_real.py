@@ -9,8 +9,8 @@ from statistics import mean, median
 
 import pytest
 
-from holdfast.base.collapse import fell as fall_of
 from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.log.collapse import fell as fall_of
 from holdfast.diagnose.readers import read_log
 from holdfast_research.judge import MIN_STEPS
 from holdfast_research.pages import hosts

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from holdfast.base.glossary import METRICS as OF_RUNS
+from holdfast.diagnose.log.glossary import METRICS as OF_RUNS
 from holdfast.hosts import HOSTS
 from holdfast.hosts.trl import GROUP_STD
 from holdfast.methods.registry import series
@@ -97,7 +97,7 @@ def test_every_series_of_an_explanation_is_in_the_glossary(root: Path) -> None:
 def test_every_name_in_the_code_is_in_the_glossary(sources: Mapping[str, ast.Module]) -> None:
     names = used_names(sources)
     assert len(names) > 40
-    assert not unknown(names), "not in holdfast.base.glossary.METRICS"
+    assert not unknown(names), "not in holdfast.diagnose.log.glossary.METRICS"
 
 
 def test_every_entry_of_the_glossary_is_logged(sources: Mapping[str, ast.Module]) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from holdfast.cli.watch import Follower
-from holdfast.diagnose.batches import joined
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Finding, as_json, headline, to_text
 from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.log.batches import joined
 from holdfast.diagnose.monitor import Monitor
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.rule import Hit, Rule

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 import numpy as np
 
 import golden
-from holdfast.base.collapse import collapsed, fell
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Diagnosis, headline
 from holdfast.diagnose.log import Log, Series, reward_curve
+from holdfast.diagnose.log.collapse import collapsed, fell
 from holdfast.train.summary import verdict_of
 from holdfast_research.pages import kept_runs
 from holdfast_research.recordings.library import read_manifest

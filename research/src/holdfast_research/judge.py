@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from holdfast.base.collapse import PLATEAU_ROWS
+from holdfast.diagnose.log.collapse import PLATEAU_ROWS
 from holdfast_research.readings import wilson
 from holdfast_research.series import RISE, SURGE, RunSeries, RunSummary, between, drop_step, summarise, surge_step
 from holdfast_research.values import Runs, Status, Verdict

@@ -21,11 +21,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from holdfast.base import collapse, trailing
 from holdfast.base.errors import HoldfastError
-from holdfast.base.trailing import Truths
 from holdfast.diagnose.diagnose import diagnose
-from holdfast.diagnose.log import Log
+from holdfast.diagnose.log import Log, collapse, trailing
+from holdfast.diagnose.log.trailing import Truths
 from holdfast.diagnose.rules import RULES, divergence, groups, tools, truncation
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, has_risen
 from holdfast_research import public_logs, readings

@@ -31,9 +31,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.trailing import Values
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.log.trailing import Values
 
 Shape = Literal["stationary", "plateau", "rising", "steps"]
 Reward = Literal["correct", "sparse", "heavy-tailed", "negative"]

@@ -14,8 +14,8 @@ from typing import Any
 
 from holdfast_research.paths import READINGS, REPOSITORY
 
-RULES = ("src/holdfast/diagnose", "src/holdfast/base/collapse.py", "src/holdfast/base/trailing.py")
-"""The files that decide what is found."""
+RULES = "src/holdfast/diagnose"
+"""The folder that decides what is found."""
 
 
 def keep(name: str, command: str, body: Mapping[str, Any]) -> Path:
@@ -35,8 +35,8 @@ def kept(name: str) -> dict[str, Any] | None:
 
 def commit_of_rules() -> str:
     """The last commit that changed the rules, with a `+` if they differ from it."""
-    last = _git("log", "-1", "--format=%h", "--", *RULES)
-    return last + ("+" if _git("status", "--porcelain", "--", *RULES) else "")
+    last = _git("log", "-1", "--format=%h", "--", RULES)
+    return last + ("+" if _git("status", "--porcelain", "--", RULES) else "")
 
 
 def _git(*arguments: str) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from holdfast.base.collapse import WINDOW, Curve, collapsed, curve_of, dropped, fell, plateau
 from holdfast.base.errors import DataError
 from holdfast.base.run_folder import METRICS, RESULTS
+from holdfast.diagnose.log.collapse import WINDOW, Curve, collapsed, curve_of, dropped, fell, plateau
 from holdfast.train.tracking import MetricsFile
 
 RISE = 0.12

@@ -1,1 +1,1 @@
-"""What every room needs: errors, files, settings sections, statistics of a series, scores of an answer. No torch."""
+"""What every room needs: errors, files, settings sections, scores of an answer. No torch."""

@@ -121,7 +121,7 @@ def _read(folder: Path) -> Run:
 
 def _last_steps(path: Path) -> tuple[int, list[float]]:
     """The last step of metrics.jsonl, 0 if there is none, and the last rewards, as many as the running mean is over."""
-    from holdfast.base.collapse import WINDOW
+    from holdfast.diagnose.log.collapse import WINDOW
 
     if not path.exists():
         return 0, []

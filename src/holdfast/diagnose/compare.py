@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.trailing import MEDIAN_SECOND_DIFF, Values, first, held, trailing_mean
-from holdfast.diagnose.batches import joined
 from holdfast.diagnose.log import Log, Series, finite
+from holdfast.diagnose.log.batches import joined
+from holdfast.diagnose.log.trailing import MEDIAN_SECOND_DIFF, Values, first, held, trailing_mean
 from holdfast.diagnose.readers.reader import dotted
 
 WINDOWS = (5, 10, 40, 160)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from holdfast.base.collapse import WINDOW, Course, Curve, course
-from holdfast.diagnose.batches import joined
 from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding
 from holdfast.diagnose.log import Log, has, reward_curve
+from holdfast.diagnose.log.batches import joined
+from holdfast.diagnose.log.collapse import WINDOW, Course, Curve, course
 from holdfast.diagnose.outlook import outlook
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.remedies import NOTHING

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.base.collapse import WINDOW, Course
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import FINDINGS
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.log.collapse import WINDOW, Course
 from holdfast.diagnose.text_finding import TextFinding
 
 Level = Literal["finding", "note"]
@@ -96,7 +96,7 @@ class Diagnosis:
     what_to_log: str = ""
     """One sentence: what to log next time, to check more codes; empty if this log has it all."""
     course: Course = field(default_factory=Course)
-    """Whether the reward fell, and whether it came back (`holdfast.base.collapse`). Leads are counted to the step at
+    """Whether the reward fell, and whether it came back (`diagnose.log.collapse`). Leads are counted to the step at
     which half of it was lost."""
     facts: Mapping[str, float] = field(default_factory=dict)
     """Numbers for the headline: `rows`, `rewards` (how many), `first step`, `last reward` and so on."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.diagnose.batches import joined
 from holdfast.diagnose.diagnose import as_findings, diagnose, hits_of
 from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.log.batches import joined
 from holdfast.diagnose.rules import RULES
 from holdfast.diagnose.rules.rule import without_suppressed
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import WINDOW
-from holdfast.base.trailing import Values, trailing_mean
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log, finite, has
+from holdfast.diagnose.log.collapse import WINDOW
+from holdfast.diagnose.log.trailing import Values, trailing_mean
 from holdfast.diagnose.rules.contrast import MIXED, MIXED_NOW
 from holdfast.diagnose.rules.entropy import (
     ENTROPY,

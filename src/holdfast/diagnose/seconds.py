@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.trailing import Values
 from holdfast.diagnose.log import Log, Series, finite, has
+from holdfast.diagnose.log.trailing import Values
 from holdfast.hosts import HOSTS
 from holdfast.hosts.host import PARTS
 

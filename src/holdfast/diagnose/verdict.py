@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from holdfast.base.collapse import (
+from holdfast.diagnose.finding import Finding, Reason, Verdict, Word, span_of
+from holdfast.diagnose.log import Log, has
+from holdfast.diagnose.log.collapse import (
     FEWEST_FLAT,
     REMAINDER,
     TREND_ERRORS,
@@ -22,9 +24,7 @@ from holdfast.base.collapse import (
     is_flat,
     reward_range,
 )
-from holdfast.base.glossary import METRICS
-from holdfast.diagnose.finding import Finding, Reason, Verdict, Word, span_of
-from holdfast.diagnose.log import Log, has
+from holdfast.diagnose.log.glossary import METRICS
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules.contrast import CONTRAST, MIXED, MIXED_NOW

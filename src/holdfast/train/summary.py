@@ -10,12 +10,12 @@ from statistics import mean
 from typing import Any
 
 from holdfast.agent.trajectory import Trajectory
-from holdfast.base.collapse import DROPPED_SHARE, WINDOW, Curve, collapsed, course, curve_of, fell
 from holdfast.base.environment import versions
 from holdfast.base.errors import DataError
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import RESULTS
 from holdfast.base.stored import read_object
+from holdfast.diagnose.log.collapse import DROPPED_SHARE, WINDOW, Curve, collapsed, course, curve_of, fell
 from holdfast.tasks.questions import Example
 
 
@@ -114,7 +114,7 @@ def verdict_of(
     """A few sentences: what rose, what fell, and whether correct rollouts were displaced. `before` may be empty; the
     others are as in `Summary`.
 
-    `holdfast.base.collapse` defines dropped, fell and collapsed. A run that fell and came back says both.
+    `holdfast.diagnose.log.collapse` defines dropped, fell and collapsed. A run that fell and came back says both.
 
     >>> rows = [{"reward/mean": r, "displacement/correct": 0.01} for r in (.2, .3, .4, .5, .6, .7)]
     >>> verdict_of(rows, {"em": 0.2, "em_greedy": 0.4}, {"em": 0.5, "em_greedy": 0.45}, "test")[:58]

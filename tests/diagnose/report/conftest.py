@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.browser import Browser, find_browser
 
-from holdfast.base.collapse import Course, Fall
 from holdfast.diagnose.finding import CannotTell, Diagnosis, Finding, Verdict
 from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.log.collapse import Course, Fall
 from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.base.collapse import Course, Fall
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Diagnosis, Finding
 from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.log.collapse import Course, Fall
 from holdfast.diagnose.readers import read_logs
 from holdfast.diagnose.readers.rollouts.conversation import MOST_CHARACTERS
 from holdfast.diagnose.report import ReportedRun, SampleChanges, SampledRollout, SampledTurn

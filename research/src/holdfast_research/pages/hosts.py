@@ -14,8 +14,8 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from holdfast.base.collapse import fell
 from holdfast.base.files import write_whole
+from holdfast.diagnose.log.collapse import fell
 from holdfast_research.figures import draw
 from holdfast_research.pages.curves import alone
 from holdfast_research.pages.filling import filled

@@ -22,10 +22,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import Fall, curve_of, fell
 from holdfast.base.errors import DataError, RolloutError
 from holdfast.base.files import write_whole
 from holdfast.base.run_folder import METRICS, list_checkpoints, step_of
+from holdfast.diagnose.log.collapse import Fall, curve_of, fell
 from holdfast.tasks.opening import load_recipe
 from holdfast.train.listener import Listener
 from holdfast.train.tracking import MetricsFile

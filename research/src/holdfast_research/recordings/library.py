@@ -71,7 +71,7 @@ class Recording:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Nested settings of the run's resolved recipe that differ from the defaults, by the names of their time."""
     fall: tuple[int, int] | None = None
-    """Where the reward peaked, and where half of that was lost, by `holdfast.base.collapse`, in steps of the log."""
+    """The steps at which the reward peaked, and at which half of that was lost (`holdfast.diagnose.log.collapse`)."""
 
     @property
     def healthy(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from holdfast.base.glossary import METRICS
 from holdfast.diagnose.log import Series
+from holdfast.diagnose.log.glossary import METRICS
 from holdfast.diagnose.readers.spelling import respelled_host
 from holdfast.diagnose.readers.text import clean
 from holdfast.hosts import HOSTS, UNKNOWN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from holdfast.base.glossary import METRICS
+from holdfast.diagnose.log.glossary import METRICS
 from holdfast.diagnose.readers.names import AXES, COMMON, CUMULATIVE, common
 from holdfast.diagnose.readers.spelling import key
 from holdfast.diagnose.readers.text import clean, listed

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import WINDOW
-from holdfast.base.trailing import trailing_mean
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log, Series, finite
+from holdfast.diagnose.log.collapse import WINDOW
+from holdfast.diagnose.log.trailing import trailing_mean
 from holdfast.diagnose.report.charts import Chart, Line, Row, charts_for, more_charts
 from holdfast.diagnose.report.samples import ReportedRun, SampleChanges, packed, rollouts_json, short
 from holdfast.diagnose.rules import RULES

@@ -7,9 +7,9 @@ from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
-from holdfast.base.collapse import WINDOW
 from holdfast.diagnose.compare import compare, differing_settings, first_difference, settings_of
 from holdfast.diagnose.finding import Diagnosis, Finding, headline, too_short, when_of
+from holdfast.diagnose.log.collapse import WINDOW
 from holdfast.diagnose.outlook import told
 from holdfast.diagnose.report.data import window_of
 from holdfast.diagnose.report.samples import ReportedRun

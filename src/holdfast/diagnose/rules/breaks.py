@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import (
+from holdfast.diagnose.log.collapse import reward_range
+from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
     binary_noise,

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import (
+from holdfast.diagnose.log.collapse import reward_range
+from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
     delayed,

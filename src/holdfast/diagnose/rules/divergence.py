@@ -9,9 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import Truths, Values, break_in, highest, lowest, mean_at_first, trailing_mean, trend
 from holdfast.diagnose.log import has
+from holdfast.diagnose.log.collapse import reward_range
+from holdfast.diagnose.log.trailing import (
+    Truths,
+    Values,
+    break_in,
+    highest,
+    lowest,
+    mean_at_first,
+    trailing_mean,
+    trend,
+)
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling, has_risen
 

@@ -9,8 +9,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import curve_of
-from holdfast.base.trailing import (
+from holdfast.diagnose.finding import Finding
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.log.collapse import curve_of
+from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
     break_in,
@@ -24,8 +26,6 @@ from holdfast.base.trailing import (
     trailing_lowest,
     trailing_mean,
 )
-from holdfast.diagnose.finding import Finding
-from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.contrast import without_room
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, Remedy, advise, setting
 from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal, falling, is_solved, long_not_preferred

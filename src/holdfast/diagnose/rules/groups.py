@@ -8,16 +8,16 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import FEWEST_FLAT
-from holdfast.base.trailing import (
+from holdfast.diagnose.finding import Finding
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.log.collapse import FEWEST_FLAT
+from holdfast.diagnose.log.trailing import (
     clear_break_in,
     highest,
     lowest,
     rows_since,
     trailing_mean,
 )
-from holdfast.diagnose.finding import Finding
-from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.contrast import (
     CONTRAST,
     MIXED,

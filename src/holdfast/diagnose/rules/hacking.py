@@ -9,8 +9,9 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import DROPPED_SHARE, FEWEST_FLAT, LONG_WINDOW, curve_of, reward_range
-from holdfast.base.trailing import (
+from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.log.collapse import DROPPED_SHARE, FEWEST_FLAT, LONG_WINDOW, curve_of, reward_range
+from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
     break_in,
@@ -22,7 +23,6 @@ from holdfast.base.trailing import (
     trailing_mean,
     trend,
 )
-from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, has_risen
 

@@ -7,9 +7,9 @@ import re
 
 import numpy as np
 
-from holdfast.base.collapse import FEWEST_FLAT, TREND_ERRORS, WINDOW, course, is_flat
-from holdfast.base.trailing import Values, held, highest, rows_since, trailing_mean
 from holdfast.diagnose.log import finite, reward_curve
+from holdfast.diagnose.log.collapse import FEWEST_FLAT, TREND_ERRORS, WINDOW, course, is_flat
+from holdfast.diagnose.log.trailing import Values, held, highest, rows_since, trailing_mean
 from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules.groups import CHECK_REWARD, LONG_ROWS
 from holdfast.diagnose.rules.hacking import functions_of, has_functions
@@ -123,7 +123,7 @@ LRN001 = Rule(
 
 
 def never_rose(rows: Rows) -> Signal | None:
-    """So far the reward is flat (`holdfast.base.collapse.is_flat`). The newest row decides."""
+    """So far the reward is flat (`holdfast.diagnose.log.collapse.is_flat`). The newest row decides."""
     curve = reward_curve(rows.log, REWARD)
     assert curve is not None
     if not is_flat(curve, went := course(curve)):

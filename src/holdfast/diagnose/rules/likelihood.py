@@ -15,8 +15,8 @@ import math
 
 import numpy as np
 
-from holdfast.base.trailing import Truths, Values, delayed, highest, margin, needed, rows_since, trailing_mean
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.log.trailing import Truths, Values, delayed, highest, margin, needed, rows_since, trailing_mean
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, long_not_preferred
 

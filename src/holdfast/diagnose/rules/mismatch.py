@@ -14,8 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.trailing import Values, break_in, held, highest, trailing_mean
 from holdfast.diagnose.log import Log
+from holdfast.diagnose.log.trailing import Values, break_in, held, highest, trailing_mean
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
 

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.trailing import Values
 from holdfast.diagnose.log import Log, finite
+from holdfast.diagnose.log.trailing import Values
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 
@@ -38,7 +38,7 @@ def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
     on the first of them, and whenever no preserved token has become less likely. Then a row counts only if the policy
     had moved, as far as the log shows it, and more batches are needed.
 
-    A row is a rollout batch (`diagnose.batches`), or several of them. A row without preserved tokens, or without
+    A row is a rollout batch (`diagnose.log.batches`), or several of them. A row without preserved tokens, or without
     contrast in its groups, does not count.
     """
     value, *preserved = rows.columns

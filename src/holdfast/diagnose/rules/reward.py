@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.collapse import BREAK_ROWS, Curve, Smoothed, reward_range
-from holdfast.base.trailing import Values, highest, last_where, lowest, margin, trailing_mean
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import REWARDS, Log, has, reward_curve
+from holdfast.diagnose.log.collapse import BREAK_ROWS, Curve, Smoothed, reward_range
+from holdfast.diagnose.log.trailing import Values, highest, last_where, lowest, margin, trailing_mean
 from holdfast.diagnose.rules.contrast import may_be_broken, same_text
 from holdfast.diagnose.rules.hacking import functions_of, may_lose
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy, advise
@@ -32,7 +32,7 @@ CORRECT_ERRORS = 3.0
 
 
 def falls(rows: Rows, *, at_once: bool) -> Signal:
-    """The reward is down (`holdfast.base.collapse`). With `at_once`, only where it broke while the rollouts stayed as
+    """The reward is down (`diagnose.log.collapse`). With `at_once`, only where it broke while the rollouts stayed as
     they were; without it, only elsewhere.
     """
     curve = reward_curve(rows.log, rows.names[0])

@@ -14,8 +14,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import TREND_ERRORS, curve_of, reward_range
-from holdfast.base.trailing import (
+from holdfast.diagnose.finding import Finding
+from holdfast.diagnose.log import REWARDS, Log, Series, as_of, finite, has, reward_curve
+from holdfast.diagnose.log.collapse import TREND_ERRORS, curve_of, reward_range
+from holdfast.diagnose.log.trailing import (
     Span,
     Truths,
     Values,
@@ -28,8 +30,6 @@ from holdfast.base.trailing import (
     trailing_mean,
     trend,
 )
-from holdfast.diagnose.finding import Finding
-from holdfast.diagnose.log import REWARDS, Log, Series, as_of, finite, has, reward_curve
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy
 
 

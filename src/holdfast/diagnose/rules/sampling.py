@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.trailing import Truths, held, highest, lowest, margin, noise, rows_since, trailing_mean
+from holdfast.diagnose.log.trailing import Truths, held, highest, lowest, margin, noise, rows_since, trailing_mean
 from holdfast.diagnose.rules.mismatch import MEASURES, is_broken
 from holdfast.diagnose.rules.remedies import OUR_BUG, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling

@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.collapse import DROPPED_SHARE, curve_of
-from holdfast.base.trailing import (
+from holdfast.diagnose.log.collapse import DROPPED_SHARE, curve_of
+from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
     first,

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.base.glossary import glossary_entry
-from holdfast.base.trailing import Values
 from holdfast.diagnose.log import REWARDS, Log, Series, finite
+from holdfast.diagnose.log.glossary import glossary_entry
+from holdfast.diagnose.log.trailing import Values
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
 from holdfast.diagnose.rules.hacking import functions_of

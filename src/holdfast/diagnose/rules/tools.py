@@ -6,8 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.collapse import reward_range
-from holdfast.base.trailing import (
+from holdfast.diagnose.log import Log, has
+from holdfast.diagnose.log.collapse import reward_range
+from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
     break_in,
@@ -19,7 +20,6 @@ from holdfast.base.trailing import (
     margin,
     trailing_mean,
 )
-from holdfast.diagnose.log import Log, has
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
 

@@ -6,8 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.collapse import DROPPED_SHARE, FEWEST_FLAT, curve_of
-from holdfast.base.trailing import (
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.log.collapse import DROPPED_SHARE, FEWEST_FLAT, curve_of
+from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
     break_in,
@@ -22,7 +23,6 @@ from holdfast.base.trailing import (
     rows_since,
     trailing_mean,
 )
-from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.hacking import FORM, functions_of
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import (

@@ -6,7 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.base.trailing import (
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
     delayed,
@@ -16,7 +17,6 @@ from holdfast.base.trailing import (
     trailing_lowest,
     trailing_mean,
 )
-from holdfast.diagnose.log import Log
 from holdfast.diagnose.rules.breaks import BREAKS
 from holdfast.diagnose.rules.remedies import PRESERVE_LIKELIHOOD, SMALLER_STEPS, advise
 from holdfast.diagnose.rules.rule import ROWS_TO_FORGET, Check, Rows, Rule, Signal, did_no_harm, falling

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.base.trailing import mean_at_first, trailing_mean
+from holdfast.diagnose.log.trailing import mean_at_first, trailing_mean
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
 

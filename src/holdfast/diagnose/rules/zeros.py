@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.trailing import Truths, Values, held, rows_since
+from holdfast.diagnose.log.trailing import Truths, Values, held, rows_since
 from holdfast.diagnose.rules.contrast import CONTRAST, MIXED, contrast_of
 from holdfast.diagnose.rules.remedies import Remedy, advise
 from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal

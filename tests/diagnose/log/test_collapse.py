@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.base.collapse import PLATEAU_ROWS, collapsed, curve_of, dropped, fell
-from holdfast.base.trailing import count_of, drawn_count, margin, noise, noise_of_mean, trailing_mean
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Diagnosis
 from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.log.collapse import PLATEAU_ROWS, collapsed, curve_of, dropped, fell
+from holdfast.diagnose.log.trailing import count_of, drawn_count, margin, noise, noise_of_mean, trailing_mean
 
 PEAK = [0.4] * 5 + [0.8] * 24
 

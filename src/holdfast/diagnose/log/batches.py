@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.trailing import Values
 from holdfast.diagnose.log import Log, Series, as_of
+from holdfast.diagnose.log.trailing import Values
 
 REWARD, K = "reward/mean", "optimizer_steps_per_rollout"
 MIXED, DEVIATIONS = "rollout/mixed_group_fraction", {"reward/std", "reward/group_std"}

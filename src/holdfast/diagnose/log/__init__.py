@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.base.collapse import Curve, curve_of
-from holdfast.base.trailing import Values
+from holdfast.diagnose.log.collapse import Curve, curve_of
+from holdfast.diagnose.log.trailing import Values
 from holdfast.hosts.host import OldPolicy
 
 Format = Literal[

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
-from holdfast.base.trailing import (
+from holdfast.diagnose.log.trailing import (
     Truths,
     Values,
     binary_noise,

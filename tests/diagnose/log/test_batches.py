@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.diagnose.batches import joined
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log, Series
+from holdfast.diagnose.log.batches import joined
 from holdfast.diagnose.monitor import Monitor
 
-from .conftest import log_of
+from ..conftest import log_of
 
 NONE = None
 
