@@ -14,7 +14,7 @@ import huggingface_hub
 import pytest
 
 from holdfast.base.errors import ModelError
-from holdfast.model import language_model, models
+from holdfast.model import hub_files, language_model, models
 from holdfast.model.models import MODELS
 from holdfast.recipe import Model
 
@@ -25,7 +25,7 @@ SMOLLM2 = MODELS["smollm2"]
 def no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(models, "unreachable", lambda: "the hub cannot be reached")
-    monkeypatch.setattr(language_model, "unreachable", lambda: "the hub cannot be reached")
+    monkeypatch.setattr(hub_files, "unreachable", lambda: "the hub cannot be reached")
 
 
 @pytest.fixture

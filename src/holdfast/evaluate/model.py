@@ -25,7 +25,8 @@ from holdfast.evaluate.servers import Server
 from holdfast.model.chat_template import ChatTemplate
 from holdfast.model.checkpoint import model_folder
 from holdfast.model.hf import HFPolicy
-from holdfast.model.language_model import load_model, load_tokenizer, pick_device
+from holdfast.model.hub_files import load_tokenizer
+from holdfast.model.language_model import load_model, pick_device
 from holdfast.model.support import positions_of
 from holdfast.recipe import Config, load
 from holdfast.recipe.loading import PASSAGES

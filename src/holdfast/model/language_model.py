@@ -15,16 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
-from holdfast.base.environment import unreachable
 from holdfast.base.errors import CheckpointError, ConfigError, MissingExtra, ModelError
 from holdfast.base.stored import read_object
-from holdfast.model import models
-from holdfast.model.chat_template import is_costly
+from holdfast.model.hub_files import explain, hub_id, read_tokenizer
 from holdfast.model.logprobs import TokenLogprobs, token_logprobs
 from holdfast.model.onednn import use_onednn
 from holdfast.model.settings import Model
 from holdfast.model.support import avoid_cudnn_attention, worth_sharing
-from holdfast.model.tokens import decode, encode
 
 ADAPTERS_FILE = "adapter_config.json"
 _ALIGNMENT = 64  # bytes: where torch's own tensors begin on a CPU
@@ -80,7 +77,7 @@ def load_model(config: Model, path: str | Path, device: torch.device) -> Languag
     """
     path = _find(path)
     with quiet():
-        tokenizer = _load_tokenizer(path, config)
+        tokenizer = read_tokenizer(path, config)
         if has_adapters(path):
             model = _load_adapters(Path(path), config)
         else:
@@ -107,7 +104,7 @@ def load_skeleton(config: Model) -> LanguageModel | None:
     if not folder.is_dir():
         return None
     with quiet():
-        tokenizer = _load_tokenizer(folder, config)
+        tokenizer = read_tokenizer(folder, config)
         base, name = folder, f"model.path = {config.path!r}"
         if has_adapters(folder):
             base = Path(_adapters_base(folder, config))
@@ -120,8 +117,8 @@ def load_skeleton(config: Model) -> LanguageModel | None:
                 model = AutoModelForCausalLM.from_config(architecture, trust_remote_code=config.trust_remote_code)
             if not any(base.glob("*.safetensors")) and not any(base.glob("*.bin")):
                 raise OSError("it contains no weights (*.safetensors or *.bin)")
-        except Exception as error:  # as in `_load_tokenizer`
-            raise ModelError(_explain(base, name, "causal language model", error)) from None
+        except Exception as error:  # as in `read_tokenizer`
+            raise ModelError(explain(base, name, "causal language model", error)) from None
     return LanguageModel(model=model, tokenizer=tokenizer)
 
 
@@ -203,7 +200,7 @@ def quiet() -> Iterator[None]:
 
 
 def _find(path: str | Path) -> str | Path:
-    """Where to load a model from. Raises `ModelError` for a folder that holds no model, and as `_hub_id`."""
+    """Where to load a model from. Raises `ModelError` for a folder that holds no model, and as `hub_id`."""
     folder, model = Path(path), str(path)
     if folder.is_dir():
         if _has_model(folder):
@@ -221,7 +218,7 @@ def _find(path: str | Path) -> str | Path:
             "whole weights. Convert it once with transformers, which reads it with gguf_file: "
             "docs/guide/quickstart.md has the lines"
         )
-    return _hub_id(model, "config.json")
+    return hub_id(model, "config.json")
 
 
 def _has_model(folder: Path) -> bool:
@@ -235,71 +232,6 @@ def _newest_inside(folder: Path) -> Path | None:
     return max(((step, path) for step, path in saved if _has_model(path)), default=(0, None))[1]
 
 
-def _hub_id(model: str, file: str) -> str | Path:
-    """A hub id, which has `file`, or the folder that `holdfast model get` has stored for it.
-
-    Raises `ModelError` for one that is in no cache without a hub, whose client would take a minute to find out.
-    """
-    if (ours := models.stored(model)) is not None:
-        return ours
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        cached = try_to_load_from_cache(model, file)
-    except HFValidationError:
-        raise ModelError(
-            f"model.path = {model!r} is not a folder here, and it cannot be a hub id (those are NAME or OWNER/NAME). "
-            "Check the spelling. The models of a run are in its checkpoints/step-…/model"
-        ) from None
-    if cached is None and (why := unreachable()) is not None:
-        name = models.getting(model)
-        what_to_do = "Check the spelling, go online, or give the path of a downloaded model"
-        raise ModelError(
-            f"model.path = {model!r} is not a folder here and not in the hub's cache, and {why}. "
-            + (f"Get it without the hub: holdfast model get {name}" if name else what_to_do)
-        )
-    return model
-
-
-def load_tokenizer(path: str | Path, config: Model) -> Any:
-    """The tokenizer of a folder or a hub id. Raises `ModelError`."""
-    return _load_tokenizer(path if Path(path).is_dir() else _hub_id(str(path), "tokenizer_config.json"), config)
-
-
-def _load_tokenizer(path: str | Path, config: Model) -> Any:
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    name = f"model.path = {str(path)!r}"
-    try:
-        # AutoTokenizer chooses by the model's family, and would read a custom tokenizer by the family's rules.
-        generic = _tokenizer_class(Path(path)) in ("TokenizersBackend", "PreTrainedTokenizerFast")
-        loader = PreTrainedTokenizerFast if generic else AutoTokenizer
-        tokenizer = loader.from_pretrained(path, trust_remote_code=config.trust_remote_code)
-    except Exception as error:  # transformers raises a dozen kinds, all of which mean the same to the user
-        raise ModelError(_explain(path, name, "tokenizer", error)) from None
-    if is_costly(tokenizer):
-        raise ModelError(
-            f"{name}: its chat template takes more than seconds or hundreds of megabytes for one word, and every "
-            "prompt would. Take another model, or the template of the original one"
-        )
-    word = "search"
-    if decode(tokenizer, encode(tokenizer, word)).strip() != word:
-        raise ModelError(
-            f"{name}: its tokenizer cannot encode the word {word!r}, so its vocabulary is missing. "
-            "Copy the tokenizer's files (tokenizer.json, tokenizer_config.json …) of the original model into the folder"
-        )
-    return tokenizer
-
-
-def _tokenizer_class(folder: Path) -> str | None:
-    """The tokenizer class that a folder names, if the tokenizer is complete in tokenizer.json."""
-    config = folder / "tokenizer_config.json"
-    if not config.is_file() or not (folder / "tokenizer.json").is_file():
-        return None
-    return read_object(config, ModelError, "copy it from the original model").get("tokenizer_class")
-
-
 def _load_weights(path: str | Path, name: str, config: Model) -> Any:
     from transformers import AutoModelForCausalLM
 
@@ -310,7 +242,7 @@ def _load_weights(path: str | Path, name: str, config: Model) -> Any:
             where, dtype=torch.float32, output_loading_info=True, trust_remote_code=config.trust_remote_code
         )
     except Exception as error:  # as above
-        raise ModelError(_explain(path, name, "causal language model", error)) from None
+        raise ModelError(explain(path, name, "causal language model", error)) from None
     model, report = loaded
     if absent := sorted(report["missing_keys"]):
         raise ModelError(
@@ -340,7 +272,7 @@ def _load_adapters(folder: Path, config: Model) -> Any:
     try:
         return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)
     except Exception as error:  # as above
-        raise ModelError(_explain(folder, f"model.path = {str(folder)!r}", "set of adapters", error)) from None
+        raise ModelError(explain(folder, f"model.path = {str(folder)!r}", "set of adapters", error)) from None
 
 
 def _with_fresh_lora(model: Any, config: Model) -> Any:
@@ -368,21 +300,3 @@ def _peft() -> Any:
 def unread_code(language_model: LanguageModel, config: Model) -> bool:
     """Whether the model comes with code that was not run, because transformers has its own class for it."""
     return not config.trust_remote_code and bool(getattr(language_model.model.config, "auto_map", None))
-
-
-def _explain(path: str | Path, name: str, what: str, error: Exception) -> str:
-    if "trust_remote_code" in str(error):
-        return (
-            f"{name}: its {what} is Python code that comes with the model, and holdfast runs such code only if you "
-            "allow it. Read that code. If you trust it, set model.trust_remote_code = true"
-        )
-    reason = str(error).strip().partition("\n")[0][:160].rstrip(" .:") or type(error).__name__
-    if Path(path).is_dir():
-        return (
-            f"{name}: no {what} can be loaded from this folder ({reason}). It must contain the files that "
-            "`save_pretrained` of a causal language model and of its tokenizer writes"
-        )
-    return (
-        f"{name} is not a folder here, and no {what} of that name could be fetched from the hub ({reason}). Check the "
-        "spelling and the network, or give the path of a downloaded model"
-    )

@@ -16,13 +16,9 @@ import trl
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import get_json_schema
 
+from holdfast.adapters.tool_session import rollout_of
 from holdfast.adapters.trl import LLDS, with_penalties
-from holdfast.adapters.trl_environment import (
-    environment_rewards,
-    rollout_of,
-    search_environment,
-    tool_dataset,
-)
+from holdfast.adapters.trl_environment import environment_rewards, search_environment, tool_dataset
 from holdfast.agent.calling import tools_named
 from holdfast.agent.tools import NATIVE
 from holdfast.agent.trajectory import Answer, Call, Invalid, Read, Search, Status
@@ -123,11 +119,11 @@ def test_functions_are_tools_of_an_environment_without_search() -> None:
     results = [environment.repeated(text="<a> "), environment.repeated(text="x", times=0)]
     with pytest.raises(TypeError, match="repeated takes"):
         environment.repeated(text="x", times="3")
-    assert results[0] == "<a> <a> " and results[1].startswith("Error: ZeroDivisionError")
+    assert results[0] == "<a> <a>" and results[1].startswith("Error: ZeroDivisionError")
     calls = [call("repeated", text="<a> "), call("repeated", text="x", times="3"), call("repeated", text="x", times=0)]
     said = [results[0], "refused", results[1]]
     messages = [m for c, text in zip(calls, said, strict=True) for m in (c, {"role": "tool", "content": text})]
-    done = rollout_of(messages, environment)
+    done = rollout_of(messages, environment._session)
     assert [type(turn.action) for turn in done.turns] == [Call, Invalid, Call]
     assert [turn.result and turn.result.failed for turn in done.turns] == [False, None, True]
     logged: dict[str, float] = {}
@@ -151,7 +147,7 @@ def test_what_an_environment_did_is_scored_as_a_rollout() -> None:
     calls = [call("search", query="lake Mora 3"), call("browse", url="x"), call("read", id="d3")]
     messages = [message for pair in zip(calls, results, strict=True) for message in pair]
     messages.append({"role": "assistant", "content": "<think>\nhm\n</think>\n\ntown"})
-    done = rollout_of(messages, environment)
+    done = rollout_of(messages, environment._session)
     assert [type(turn.action) for turn in done.turns] == [Search, Invalid, Read, Answer] and done.answer == "town"
     assert done.turns[0].hits[0] == "d3" and not done.turns[1].hits and done.turns[2].hits == ("d3",)
     parts = {"em": 1.0, "retrieval": 0.5, "format": 0.25}
@@ -191,7 +187,7 @@ def test_several_calls_in_a_message_are_a_turn_each() -> None:
     both["tool_calls"] += call("browse", url="x")["tool_calls"] + call("search", query="lake Mora 4")["tool_calls"]
     found = [environment.search("lake Mora 3"), "there is no such tool", environment.search("lake Mora 4")]
     results = [{"role": "tool", "content": text} for text in found]
-    done = rollout_of([both, *results, {"role": "assistant", "content": "town"}], environment)
+    done = rollout_of([both, *results, {"role": "assistant", "content": "town"}], environment._session)
     assert [type(turn.action) for turn in done.turns] == [Search, Invalid, Search, Answer] and done.searches == 2
     assert [turn.hits for turn in done.turns] == [("d3",), (), ("d4",), ()]
     assert [turn.observation_text for turn in done.turns] == [*found, ""]
@@ -209,7 +205,7 @@ def test_a_call_that_trl_refuses_has_found_nothing(failed: dict[str, Any]) -> No
         getattr(environment, function["name"])(**function["arguments"])
     messages = [failed, {"role": "tool", "content": "{'error': '...'}"}, call("search", query="lake Mora 4")]
     messages.append({"role": "tool", "content": environment.search("lake Mora 4")})
-    done = rollout_of(messages, environment)
+    done = rollout_of(messages, environment._session)
     assert [type(turn.action) for turn in done.turns] == [Invalid, Search]
     assert [turn.hits for turn in done.turns] == [(), ("d4",)]
 
@@ -218,10 +214,10 @@ def test_an_outage_is_no_wrong_answer() -> None:
     environment = search_environment(Down(), WORDS)()
     with pytest.raises(RetrievalError, match="down"):
         environment.search("x")
-    done = rollout_of([call("search", query="x"), {"role": "tool", "content": "{}"}], environment)
+    done = rollout_of([call("search", query="x"), {"role": "tool", "content": "{}"}], environment._session)
     assert done.status is Status.RETRIEVAL_FAILED and done.error == "down"
     environment.reset()
-    assert rollout_of([], environment).status is Status.TRUNCATED
+    assert rollout_of([], environment._session).status is Status.TRUNCATED
     assert not hasattr(environment, "read")
 
 
@@ -276,4 +272,10 @@ def test_trl_runs_the_environment(make_trainer: Any, speaker: Callable[[str], An
     row = trainer.state.log_history[0]
     assert (row["tools/call_frequency"], row["rewards/em/mean"], row["rewards/format/mean"]) == (0.5, 0.5, 1.0)
     assert "holdfast/likelihood/correct/action_2" in row and "holdfast/likelihood/incorrect/action_2" not in row
-    assert {seen for environment in made for seen in environment._seen}
+    assert {seen for environment in made for seen in environment._session.seen}
+
+
+def test_a_result_is_shortened_to_its_budget() -> None:
+    path = f"{__name__}:repeated"
+    environment = search_environment(None, WORDS, replace(SMALL, tools=(path,), max_observation_tokens=4))()
+    assert environment.repeated(text="a b ", times=3) == "a b a b"
