@@ -48,7 +48,7 @@ class Task:
     """Rollouts of `penalty_cost`, as a `rollout_func` that only hands them out, and a model."""
 
     def __init__(self, shape: Shape, seed: int) -> None:
-        from holdfast.adapters.trl_search import columns
+        from holdfast.adapters.trl.search import columns
         from holdfast.tasks.world.model import build_tokenizer
 
         self.shape, self.model = shape, model_of(shape, seed)

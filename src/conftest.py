@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("verl") else [f"holdfast/adapters/verl{part}.py" for part in ("", "_agent", "_check")]
+collect_ignore = [] if find_spec("verl") else ["holdfast/adapters/verl", "holdfast/adapters/verl_agent.py"]

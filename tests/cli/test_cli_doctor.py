@@ -124,7 +124,7 @@ def test_a_verl_that_cannot_be_imported_is_said(
     installed(verl="0.9.1", transformers="5.10.4")
     absent = ("cachetools", "transfer_queue")
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name in absent else SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "holdfast.adapters.verl_check", None)  # as if its import failed
+    monkeypatch.setitem(sys.modules, "holdfast.adapters.verl", None)  # as if its import failed
     text = holdfast("doctor", "verl", code=1).stdout
     assert "PROBLEM  cachetools, TransferQueue missing, which verl's trainer or its agent loops need." in text
     assert "Run: pip install cachetools TransferQueue\n" in text

@@ -1,4 +1,8 @@
-"""holdfast inside other trainers, one module per host, and recipes translated for them.
+"""holdfast inside other trainers, one folder or module per host, and recipes translated for them.
 
-A host is imported by its own modules alone. Read first: `trl.py`, `host_losses.py`, `launch/plan.py`.
+A host is imported by its own modules alone. `verl/` imports verl as soon as it is imported itself; `verl_losses.py`,
+`verl_term.py` and `verl_watch.py` need none. Read first: `trl/trainer.py`, `host_losses.py`, `launch/plan.py`.
+
+`trl_search.py`, `trl_monitor.py`, `trl_environment.py` and `verl_agent.py` are the names that scripts and
+configurations import.
 """

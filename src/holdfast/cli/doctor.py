@@ -189,13 +189,13 @@ def verl(
         missing = f"{', '.join(absent)} missing, which verl's trainer or its agent loops need"
         yield False, f"{missing}. Run: pip install {' '.join(absent)}"
     try:
-        from holdfast.adapters import verl_check
+        from holdfast.adapters.verl import check
     except Exception as error:  # it fails in every worker too, where verl prints nothing
         raise ConfigError(f"holdfast.adapters.verl cannot be imported: {error}") from error
-    yield True, f"policy losses in verl's registry: {', '.join(verl_check.LOSSES)}"
-    yield from verl_check.checks(verl_check.compose(overrides or verl_check.EXAMPLE, config_name))
+    yield True, f"policy losses in verl's registry: {', '.join(check.LOSSES)}"
+    yield from check.checks(check.compose(overrides or check.EXAMPLE, config_name))
     if not overrides:
-        yield True, "checked with the overrides\n    " + "\n    ".join(verl_check.EXAMPLE)
+        yield True, "checked with the overrides\n    " + "\n    ".join(check.EXAMPLE)
         yield True, "to check the overrides of your run, give them after `holdfast doctor verl`"
 
 

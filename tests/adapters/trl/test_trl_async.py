@@ -23,8 +23,7 @@ pytest.importorskip("trl")
 import trl
 from datasets import Dataset
 
-from holdfast.adapters import trl_async
-from holdfast.adapters.trl import LLDS, NLL, SAPO, with_penalties
+from holdfast.adapters.trl import LLDS, NLL, SAPO, asynchronous, with_penalties
 from holdfast.base.errors import ConfigError
 from holdfast.hosts.trl import ASYNC_LOGGED
 from holdfast.hosts.trl_async import TRL_ASYNC
@@ -149,7 +148,7 @@ def test_a_loss_without_log_probs_is_refused() -> None:
     with pytest.raises(ConfigError, match="without passing on the log-probs"):
         bare(with_penalties(Kernel, LLDS())).compute_loss(
             lambda **_: SimpleNamespace(loss=torch.ones(())),
-            dict.fromkeys((*trl_async.BATCH, "input_ids"), torch.ones(1)),
+            dict.fromkeys((*asynchronous.BATCH, "input_ids"), torch.ones(1)),
         )
 
 
@@ -195,13 +194,13 @@ def test_it_is_known_wherever_trl_has_it(module: str) -> None:
     stand_in = type("AsyncGRPOTrainer", (), {"__module__": module, "compute_loss": lambda *_: None})
     for host in (stand_in, type("Mine", (stand_in,), {})):
         made = with_penalties(host, LLDS())
-        assert issubclass(made, trl_async.AsyncMixin) and made.__name__ == f"{host.__name__}WithLLDS"
+        assert issubclass(made, asynchronous.AsyncMixin) and made.__name__ == f"{host.__name__}WithLLDS"
 
 
-@pytest.mark.parametrize("name", trl_async.BATCH)
+@pytest.mark.parametrize("name", asynchronous.BATCH)
 def test_a_batch_without_a_key_that_is_read_is_refused_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trl_async, "version", lambda _: "1.18.2")
-    inputs = dict.fromkeys({*trl_async.BATCH, "input_ids"} - {name}, torch.ones(1, 1))
+    monkeypatch.setattr(asynchronous, "version", lambda _: "1.18.2")
+    inputs = dict.fromkeys({*asynchronous.BATCH, "input_ids"} - {name}, torch.ones(1, 1))
     says = rf"AsyncGRPOTrainer of trl 1\.18\.2 has no {name} in its batches or metrics.*pip install 'trl<1\.17'"
     with pytest.raises(ConfigError, match=says):
         bare(with_penalties(AsyncGRPOTrainer, LLDS())).compute_loss(None, inputs)
@@ -211,7 +210,7 @@ def test_metrics_that_are_kept_elsewhere_are_named_too() -> None:
     trainer = bare(with_penalties(AsyncGRPOTrainer, LLDS()))
     trainer._metrics = {"training": []}
     with pytest.raises(ConfigError, match=r"has no token_index, _metrics\['train'\] in its"):
-        trainer.compute_loss(None, dict.fromkeys(set(trl_async.BATCH) - {"token_index"}, torch.ones(1, 1)))
+        trainer.compute_loss(None, dict.fromkeys(set(asynchronous.BATCH) - {"token_index"}, torch.ones(1, 1)))
 
 
 def test_what_is_looked_for_in_the_log_is_what_diagnose_reads() -> None:

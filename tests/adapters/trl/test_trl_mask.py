@@ -15,7 +15,7 @@ pytest.importorskip("trl")
 import trl
 
 from holdfast.adapters.trl import LLDS, with_penalties
-from holdfast.adapters.trl_mask import SAMPLING_MASK, WHOLE_LOGPS, Truncation
+from holdfast.adapters.trl.mask import SAMPLING_MASK, WHOLE_LOGPS, Truncation
 from holdfast.base.errors import ConfigError
 
 from .conftest import every_other, series_of

@@ -21,8 +21,8 @@ from transformers import (
 )
 
 from holdfast.adapters.trl import LLDS, with_penalties
+from holdfast.adapters.trl.observe import Observer, Truncation
 from holdfast.adapters.trl_monitor import Monitoring
-from holdfast.adapters.trl_observe import Observer, Truncation
 from holdfast.losses import ratio_stats
 
 from .conftest import every_other, series_of

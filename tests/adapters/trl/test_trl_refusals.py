@@ -18,11 +18,9 @@ import trl
 from torch import Tensor
 from transformers import Trainer
 
-import holdfast.adapters.trl as adapter
-from holdfast.adapters import trl_mask, trl_unsloth, trl_watch
-from holdfast.adapters.trl import LLDS, SAPO, with_penalties
-from holdfast.adapters.trl_penalty import PenaltyMixin
-from holdfast.adapters.trl_watch import RewardWatch
+from holdfast.adapters.trl import LLDS, SAPO, mask, trainer, unsloth, watch, with_penalties
+from holdfast.adapters.trl.penalty import PenaltyMixin
+from holdfast.adapters.trl.watch import RewardWatch
 from holdfast.base.errors import ConfigError, ModelError
 from holdfast.methods.penalties import Penalty
 
@@ -45,13 +43,13 @@ def test_a_truncated_sampler_in_unsloth(
     vllm: bool, weighted: bool, support: str | None, warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With vLLM Unsloth takes log-probs over what it can draw, or says why not."""
-    monkeypatch.delenv(trl_unsloth._SUPPORT, raising=False)
+    monkeypatch.delenv(unsloth._SUPPORT, raising=False)
     if support:
-        monkeypatch.setenv(trl_unsloth._SUPPORT, support)
+        monkeypatch.setenv(unsloth._SUPPORT, support)
     weights = {"vllm_importance_sampling_correction": weighted, CHECKPOINTING: False}
     args = trl.GRPOConfig(use_cpu=True, bf16=False, top_p=0.9, **weights)
     args.use_vllm = vllm
-    told = trl_unsloth._UnslothMixin._truncation(SimpleNamespace(args=args))
+    told = unsloth._UnslothMixin._truncation(SimpleNamespace(args=args))
     assert (told is not None) is warned and "mask_logprobs" not in (told or "")
 
 
@@ -65,7 +63,7 @@ def test_a_trl_that_corrects_for_truncation_itself(
     installed: str, vllm: bool, twice: bool, masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mask would do it again, so it is advised with TRL's correction off, and with it on it is told."""
-    monkeypatch.setattr(trl_mask, "version", lambda _: installed)
+    monkeypatch.setattr(mask, "version", lambda _: installed)
     args = trl.GRPOConfig(use_cpu=True, bf16=False, top_p=0.9, **{CHECKPOINTING: False})
     args.use_vllm = vllm
     settings = SimpleNamespace(mask_logprobs=masked)
@@ -114,14 +112,14 @@ def test_what_with_penalties_refuses(trainer_class: Any, penalty: Any, settings:
 
 
 def test_an_older_trl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "version", lambda name: "1.14.0")
+    monkeypatch.setattr(trainer, "version", lambda name: "1.14.0")
     with pytest.raises(ConfigError, match=r"trl 1.14.0 is installed, but .* pip install 'holdfast-rl\[trl\]'"):
         with_penalties(trl.GRPOTrainer, LLDS())
 
 
 @pytest.mark.parametrize("installed", ["1.16.3", "1.17.0", "2.0.0"])
 def test_a_newer_trl_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, installed: str) -> None:
-    monkeypatch.setattr(adapter, "version", lambda name: installed)
+    monkeypatch.setattr(trainer, "version", lambda name: installed)
     with_penalties(trl.GRPOTrainer, LLDS())
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == (installed != "1.16.3")
@@ -203,7 +201,7 @@ def test_a_threshold_that_tells_nothing_apart_is_said_once(batches: list[list[fl
 def test_a_real_run_with_negative_rewards_is_told(
     make_trainer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trl_watch, "_BATCHES", 2)
+    monkeypatch.setattr(watch, "_BATCHES", 2)
 
     def distance(number: list[int], **_: Any) -> list[float]:
         return [-1.0 + 0.1 * n for n in number]

@@ -14,7 +14,7 @@ import trl
 from datasets import Dataset, IterableDataset
 
 from holdfast.adapters.trl import LLDS, NLL, with_penalties
-from holdfast.adapters.trl_schedule import Schedule, checked_schedule
+from holdfast.adapters.trl.schedule import Schedule, checked_schedule
 from holdfast.base.errors import ConfigError
 
 from .conftest import CHECKPOINTING

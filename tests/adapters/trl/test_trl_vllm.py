@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.adapters.trl_search import VLLMPolicy, check_sharding
+from holdfast.adapters.trl.search import VLLMPolicy, check_sharding
 from holdfast.base.errors import ConfigError
 from holdfast.model.policy import Request
 

@@ -25,8 +25,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 from verl.protocol import DataProto
 from verl.workers.rollout.replica import TokenOutput
 
-from holdfast.adapters import verl_agent
-from holdfast.adapters.verl_check import EXAMPLE, compose
+from holdfast.adapters.verl.agent import to_completion
+from holdfast.adapters.verl.check import EXAMPLE, compose
 from holdfast.agent.protocol import CLEAN
 from holdfast.base.errors import ConfigError
 from holdfast.retrieval.bm25 import BM25Retriever
@@ -345,7 +345,7 @@ def test_an_end_that_the_tokenizer_does_not_list_ends_a_turn(room: int, reason: 
     stopped before it had to has met one."""
     words = ["<think>", " done", " <|eom|>"]
     tokenizer = SimpleNamespace(all_special_ids=[99], decode=lambda ids, **_: "".join(words[i] for i in ids))
-    completion = verl_agent.to_completion("1", [0, 1, 2], None, ["</search>"], tokenizer, room=room)
+    completion = to_completion("1", [0, 1, 2], None, ["</search>"], tokenizer, room=room)
     assert (completion.stop_reason, completion.text, completion.token_ids) == (reason, text, (0, 1, 2))
 
 

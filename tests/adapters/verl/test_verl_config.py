@@ -27,8 +27,8 @@ from verl.utils.metric import Metric
 from verl.workers import engine_workers
 
 from holdfast.adapters.verl import LOSSES
+from holdfast.adapters.verl.check import EXAMPLE, Check, checks, compose, steps_per_rollout
 from holdfast.adapters.verl_agent import SearchAgentLoop
-from holdfast.adapters.verl_check import EXAMPLE, Check, checks, compose, steps_per_rollout
 from holdfast.base.errors import ConfigError
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
@@ -314,7 +314,7 @@ SHOW = (
 )
 def test_verl_finds_the_losses_by_itself(tmp_path: Path, environment: dict[str, str]) -> None:
     done = run_python(SHOW.format("holdfast_llds"), tmp_path, **environment)
-    assert done.stdout.split() == ["holdfast.adapters.verl"], done.stderr
+    assert done.stdout.split() == ["holdfast.adapters.verl.plugin"], done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("holdfast: ")]
     assert said == [f"holdfast: policy losses registered with verl {verl.__version__}: {', '.join(LOSSES)}"]
 

@@ -20,10 +20,11 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-import holdfast.adapters.verl as adapter
-from holdfast.adapters import verl_check
 from holdfast.adapters.launch import Machines, plan, write_plan
-from holdfast.adapters.verl_agent import SearchAgentLoop, golden_answers
+from holdfast.adapters.verl import LOSSES, HoldfastPolicyLossConfig
+from holdfast.adapters.verl.agent import SearchAgentLoop, golden_answers
+from holdfast.adapters.verl.check import checks
+from holdfast.adapters.verl.plugin import plan as planned
 from holdfast.recipe import load
 from holdfast.recipe.loading import bundled
 
@@ -108,7 +109,7 @@ def test_the_command_composes_and_passes_verls_checks(words: list[str], composed
     overrides = [f"--{word}" for word in words]
     recipe = load(None, [*SMALL, *overrides])
     config = composed(*overrides, gpus=2, nodes=2)
-    assert [check.text for check in verl_check.checks(config) if not check.passed] == [], "the doctor finds no fault"
+    assert [check.text for check in checks(config) if not check.passed] == [], "the doctor finds no fault"
     for name, value in plan("verl", recipe, Machines(gpus=2, nodes=2)).values.items():
         if type(value) in (str, bool, int, float):  # what is written is what verl gets, of the same type
             got = OmegaConf.select(config, name.lstrip("+"), default=value)
@@ -119,9 +120,9 @@ def test_the_command_composes_and_passes_verls_checks(words: list[str], composed
     omega_conf_to_dataclass(config.algorithm)
     assert optimizer_steps(config) == recipe.train.optimizer_steps_per_rollout
 
-    assert isinstance(actor.policy_loss, adapter.HoldfastPolicyLossConfig)
-    assert actor.policy_loss.loss_mode in adapter.LOSSES
-    penalty, _ = adapter.plan(actor.policy_loss.loss_mode, actor.policy_loss)
+    assert isinstance(actor.policy_loss, HoldfastPolicyLossConfig)
+    assert actor.policy_loss.loss_mode in LOSSES
+    penalty, _ = planned(actor.policy_loss.loss_mode, actor.policy_loss)
     assert penalty == recipe.loss.penalty.term
     assert actor.policy_loss.base_loss_mode == ("gspo" if recipe.loss.ratio == "sequence" else "vanilla")
     assert config.trainer.default_local_dir.endswith(f"{recipe.run.dir}/{recipe.run.name}")

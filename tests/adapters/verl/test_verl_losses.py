@@ -16,7 +16,8 @@ pytest.importorskip("verl")
 from verl.trainer.ppo import core_algos
 from verl.utils.metric import AggregationType, Metric, reduce_metrics
 
-from holdfast.adapters.verl import LOSSES, HoldfastPolicyLossConfig, _Loss
+from holdfast.adapters.verl import LOSSES, HoldfastPolicyLossConfig
+from holdfast.adapters.verl.plugin import _Loss
 from holdfast.base.errors import ConfigError
 
 from .conftest import GLOBAL, Batch, MakeConfig, call, naive_penalty

@@ -206,6 +206,6 @@ def test_what_is_refused(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> 
     batch = micro_batch(trainer.processing_class.pad_token_id) | {"unsloth_sample_weight": torch.ones(4)}
     with pytest.raises(ConfigError, match="UNSLOTH_GRPO_LOSS_AGGREGATION is set"):
         trainer.compute_loss(trainer.model, batch)
-    monkeypatch.setattr("holdfast.adapters.trl_unsloth.version", lambda _: "2026.8.13")
+    monkeypatch.setattr("holdfast.adapters.trl.unsloth.version", lambda _: "2026.8.13")
     with pytest.raises(ConfigError, match=r"the loss of unsloth_zoo 2026\.8\.13 cannot be extended; 2026\.10 or newer"):
         with_penalties(trl.GRPOTrainer, LLDS())

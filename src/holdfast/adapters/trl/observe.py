@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.adapters.trl_mask import WHOLE_LOGPS, Truncation
+from holdfast.adapters.trl.mask import WHOLE_LOGPS, Truncation
 from holdfast.agent.metrics import (
     advantage_metrics,
     displacement_metrics,

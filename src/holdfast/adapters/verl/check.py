@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.adapters.verl import plan
+from holdfast.adapters.verl.plugin import plan
 from holdfast.adapters.verl_losses import LAST_ACTION
 from holdfast.adapters.verl_losses import LOSSES as LOSSES
 from holdfast.adapters.verl_term import stale_and_uncorrected

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.adapters.trl_mask import Trainer, loss_mask
-from holdfast.adapters.trl_observe import has_images, per_token_advantages
+from holdfast.adapters.trl.mask import Trainer, loss_mask
+from holdfast.adapters.trl.observe import has_images, per_token_advantages
 from holdfast.agent.batch import TokenBatch
 from holdfast.base.errors import ConfigError
 from holdfast.methods.nthr import nthr_factors, output_layer, rows_for_nthr

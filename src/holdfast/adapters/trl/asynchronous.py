@@ -31,9 +31,9 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.host_losses import measure
-from holdfast.adapters.trl_mask import Trainer
-from holdfast.adapters.trl_penalty import Settings, no_logprobs
-from holdfast.adapters.trl_watch import warn
+from holdfast.adapters.trl.mask import Trainer
+from holdfast.adapters.trl.penalty import Settings, no_logprobs
+from holdfast.adapters.trl.watch import warn
 from holdfast.base.errors import ConfigError
 from holdfast.base.tested import TESTED
 from holdfast.hosts.trl import ASYNC_LOGGED

@@ -1,21 +1,4 @@
-"""TRL: any GRPOTrainer with a likelihood-preserving penalty, or with the missing series in its log.
-
-    from holdfast.adapters.trl import LLDS, with_penalties
-
-    Trainer = with_penalties(GRPOTrainer, LLDS(coef=0.2))
-    args = GRPOConfig(..., steps_per_generation=8, gradient_accumulation_steps=2)  # 8 / 2 = 4 optimizer steps a batch
-    trainer = Trainer(model, reward_funcs, args=args, train_dataset=questions)
-
-With `with_penalties(GRPOTrainer)` and nothing else, loss and gradient stay as they are, bit for bit, and the log
-gains `holdfast/...`: the likelihood of correct and incorrect rollouts, displacement, the importance ratio.
-
-How it works. The subclass calls `super()` everywhere and copies nothing of the trainer. It reads the log-probs of the
-host's forward pass. The penalty is a mean over preserved tokens under every `loss_type`; with `normalizer="policy"` it
-is reduced as the host's loss is. Values outside the mask are set to 0 before the host computes with them: TRL
-multiplies by the mask afterwards, where 0 · inf would be NaN.
-
-It is off in evaluation, which TRL computes as always.
-"""
+"""The subclass of a trainer that `with_penalties` makes."""
 
 from __future__ import annotations
 
@@ -23,17 +6,15 @@ from importlib.metadata import version
 from typing import TypeVar
 
 from holdfast.adapters.host_losses import unsupported
-from holdfast.adapters.trl_async import NAME, OLDEST, AsyncMixin
-from holdfast.adapters.trl_mask import MaskMixin
-from holdfast.adapters.trl_nthr import NthrMixin
-from holdfast.adapters.trl_penalty import PenaltyMixin, Settings
-from holdfast.adapters.trl_watch import warn
+from holdfast.adapters.trl.asynchronous import NAME, OLDEST, AsyncMixin
+from holdfast.adapters.trl.mask import MaskMixin
+from holdfast.adapters.trl.nthr import NthrMixin
+from holdfast.adapters.trl.penalty import PenaltyMixin, Settings
+from holdfast.adapters.trl.watch import warn
 from holdfast.base.errors import ConfigError
 from holdfast.base.tested import TESTED, between, newer_than_tested
 from holdfast.methods.custom_penalty import try_out
-from holdfast.methods.penalties import LLDS, NLL, PENALTIES, SAPO, Penalty
-
-__all__ = ["LLDS", "NLL", "SAPO", "with_penalties"]
+from holdfast.methods.penalties import PENALTIES, Penalty
 
 T = TypeVar("T", bound=type)
 
@@ -52,7 +33,7 @@ def with_penalties(
 
     Args:
         trainer_class: TRL's GRPOTrainer, or a subclass of it that keeps its `_compute_loss`; or AsyncGRPOTrainer, see
-            `holdfast.adapters.trl_async`, which measures no displacement and does not know what is correct.
+            `holdfast.adapters.trl.asynchronous`, which measures no displacement and does not know what is correct.
         penalty: `LLDS(...)`, `SAPO(...)`, `NLL(...)`, or a class of yours derived from `holdfast.penalties.Penalty`;
             None observes only.
         correct_above: a rollout is correct when its reward, weighted and summed as TRL does, exceeds this; or, where a
@@ -62,8 +43,8 @@ def with_penalties(
             never.
         displacement_rows: on at most this many rollouts, over all processes.
         mask_logprobs: take the log-probs of the loss over the tokens that the sampler can draw. For a sampler that
-            `top_p`, `top_k` or `min_p` truncates; see `holdfast.adapters.trl_mask`.
-        nthr: lower the weight of tokens in negative rollouts that hurt positive ones; see `holdfast.adapters.trl_nthr`.
+            `top_p`, `top_k` or `min_p` truncates; see `holdfast.adapters.trl.mask`.
+        nthr: lower the weight of tokens in negative rollouts that hurt positive ones; see `holdfast.adapters.trl.nthr`.
 
     Returns:
         A class to use in place of the given one: same arguments, same checkpoints.
@@ -124,7 +105,7 @@ def with_penalties(
         return type(name, (AsyncMixin, trainer_class), {"holdfast_settings": settings})  # type: ignore[return-value]
     mixin: type[PenaltyMixin] = PenaltyMixin
     if _is_unsloth(trainer_class):
-        from holdfast.adapters.trl_unsloth import unsloth_mixin
+        from holdfast.adapters.trl.unsloth import unsloth_mixin
 
         mixin = unsloth_mixin(trainer_class)
     bases: tuple[type, ...] = (mixin, *[MaskMixin] * mask_logprobs, *[NthrMixin] * nthr, trainer_class)

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.adapters.trl_mask import Truncation, warning
-from holdfast.adapters.trl_observe import Observer, has_images
-from holdfast.adapters.trl_penalty import PenaltyMixin
+from holdfast.adapters.trl.mask import Truncation, warning
+from holdfast.adapters.trl.observe import Observer, has_images
+from holdfast.adapters.trl.penalty import PenaltyMixin
 from holdfast.base.errors import ConfigError
 from holdfast.base.tested import TESTED, installed_version
 
