@@ -130,7 +130,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, trainer: FakeTrainer) -> list[str]:
 
     for place in ("evaluate.model.open_agent", "evaluate.model.open_model"):
         monkeypatch.setattr(f"holdfast.{place}", end)
-    monkeypatch.setattr("holdfast.evaluate.questions.load_questions", end)
+    monkeypatch.setattr("holdfast.cli.evaluate.load_questions", end)
     trainer.script = end
     return reached
 

@@ -14,9 +14,11 @@ import typer
 from holdfast.base.errors import ConfigError
 from holdfast.base.run_folder import TRAJECTORIES, is_run
 from holdfast.base.stored import bounded_json
-from holdfast.cli.code import TrustCode, allow
-from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, complete_run, find_run, in_runs, newest_run
+from holdfast.cli.code import allow
+from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, TrustCode, complete_run, find_run, in_runs, newest_run
 from holdfast.cli.terminal import is_live, out, train_extra
+from holdfast.cli.transcript import show_line, show_observation, show_turn
+from holdfast.evaluate.servers import find_server, key_in
 from holdfast.recipe.loading import find_recipe
 
 if TYPE_CHECKING:
@@ -91,7 +93,6 @@ def ask(
     console = out()
     with train_extra("loading the agent"):
         from holdfast.evaluate.model import open_agent, settings_of
-        from holdfast.evaluate.servers import find_server, key_in
 
         file, settings = find_recipe(recipe) if recipe else None, ctx.meta["settings"]
         model_of_recipe = settings_of(None, settings, [], file)[0].model
@@ -122,7 +123,6 @@ def ask(
 
 def answer(agent: SearchAgent, question: str, console: Console, *, echo: bool = True) -> Trajectory:
     """Roll out one question and print each turn as it comes, then the answer or the reason why it is missing."""
-    from holdfast.cli.transcript import show_line, show_observation, show_turn
 
     def show(_task: Any, turn: Turn) -> None:
         native = agent.protocol.schemas is not None

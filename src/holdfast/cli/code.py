@@ -6,31 +6,21 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from holdfast.agent import mcp
 from holdfast.base.errors import ConfigError
 from holdfast.base.importing import place_of
 from holdfast.base.run_folder import CONFIG
 from holdfast.cli.terminal import err, program
-
-if TYPE_CHECKING:
-    from holdfast.recipe import Config
-
-TrustCode = Annotated[
-    bool,
-    typer.Option("--trust-code", help="Run the code that the run's own recipe names. It can do whatever you can."),
-]
+from holdfast.recipe import Config
+from holdfast.recipe.code import OF_MODEL, TRUST, code_of
+from holdfast.recipe.settings import parse_overrides
 
 _OF_MODEL = "Python files of the model"
 
 
 def announce(config: Config) -> None:
     """Print a line for each piece of code that a recipe names, before any of it runs."""
-    from holdfast.agent import mcp
-    from holdfast.recipe.code import OF_MODEL, code_of
-
     for setting, named in code_of(config).items():
         for name in named:
             if setting == OF_MODEL:
@@ -46,10 +36,6 @@ def allow(config: Config, run: Path | None, settings: Sequence[str], *, trusted:
     `settings` are those that the user gave: what they name, the user named. Raises `ConfigError` for other code unless
     it is `trusted`.
     """
-    from holdfast.recipe import Config
-    from holdfast.recipe.code import OF_MODEL, TRUST, code_of
-    from holdfast.recipe.settings import parse_overrides
-
     foreign = code_of(config).keys() - parse_overrides(settings, Config).keys()
     if run is not None and foreign and not trusted:
         told = [

@@ -1,4 +1,7 @@
-"""A command that takes every setting of a recipe as an option: `--section.key value`."""
+"""A command that takes every setting of a recipe as an option: `--section.key value`.
+
+The sections of a recipe are imported where they are asked for: plug-ins use this class, and --help imports plug-ins.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,14 @@ from collections.abc import Collection, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 from typer.core import TyperCommand
 
 from holdfast.base.errors import ConfigError
+from holdfast.cli.terminal import out
 
 
 def split(arguments: Sequence[str], options: Collection[str]) -> tuple[list[str], list[str]]:
@@ -39,11 +47,6 @@ def split(arguments: Sequence[str], options: Collection[str]) -> tuple[list[str]
         settings += used
         del words[: len(used)]
     return settings, rest
-
-
-def completes_value(ctx: Any) -> bool:
-    """Whether a shell completes the value of a setting, which is neither a recipe nor a run."""
-    return ctx.meta.get("settings", ()) is None
 
 
 class SettingsCommand(TyperCommand):
@@ -82,13 +85,7 @@ class SettingsCommand(TyperCommand):
 
 
 def _print_settings() -> None:
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
     from holdfast.cli.describe import USEFUL, default_of
-    from holdfast.cli.terminal import out
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold cyan", no_wrap=True)

@@ -7,12 +7,22 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from holdfast.base.errors import ConfigError
+from holdfast.base.jsonl import Skips
 from holdfast.cli.command import SettingsCommand
 from holdfast.cli.recipes import read_recipe
 from holdfast.cli.terminal import HELP_OPTIONS, err, out
-from holdfast.tasks.catalogue import Form
+from holdfast.tasks.catalogue import FACTBOOK_SET, HUB, SAMPLE, SETS, TEST_SIZE, Form
+from holdfast.tasks.check import check_files, size_lines
+from holdfast.tasks.demonstrate import demonstrate as ask
+from holdfast.tasks.demonstrations import write_demonstrations
+from holdfast.tasks.files import file_type_of, iter_examples, write_examples
+from holdfast.tasks.opening import load_protocol, open_retrievers, open_tasks
+from holdfast.tasks.prepare import prepare as write
+from holdfast.tasks.prepare import sample_questions
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
@@ -28,12 +38,6 @@ def data() -> None:
 @app.command("list")
 def list_sets() -> None:
     """Print the published question sets: sizes, licences, sources. Needs no network."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from holdfast.tasks.catalogue import HUB, SETS, TEST_SIZE
-    from holdfast.tasks.prepare import sample_questions
-
     console = out()
     if not console.is_terminal:
         console.width = 120
@@ -103,9 +107,6 @@ def prepare(
     [cyan]holdfast data prepare factbook --out data/factbook[/cyan]
         questions over the CIA World Factbook, and its passages
     """
-    from holdfast.tasks.catalogue import FACTBOOK_SET, SAMPLE
-    from holdfast.tasks.prepare import prepare as write
-
     if what in (SAMPLE, FACTBOOK_SET) and origin is not None:
         raise ConfigError(f"--from {origin} with {what}: {what} needs no download; leave out --from")
     written = write(what, folder, origin=origin, form=form)
@@ -133,10 +134,6 @@ def demonstrate(
 
     Then set warm_start.data = "demonstrations.jsonl" and warm_start.steps.
     """
-    from holdfast.tasks.demonstrate import demonstrate as ask
-    from holdfast.tasks.demonstrations import write_demonstrations
-    from holdfast.tasks.opening import load_protocol, open_retrievers, open_tasks
-
     config, _ = read_recipe(recipe, ctx.meta["settings"])
     tasks = open_tasks(config)
     retriever = open_retrievers(config, tasks).train
@@ -160,8 +157,6 @@ def validate(paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help
 
     Exit codes: 0 all rows are valid, 1 some are not, 2 a file cannot be read.
     """
-    from holdfast.tasks.check import check_files, size_lines
-
     reports = check_files(paths)
     console = out()
     for report in reports:
@@ -207,9 +202,6 @@ def convert(
     [cyan]holdfast data convert mine.csv mine.parquet --format verl[/cyan]
         a spreadsheet with the columns question and answer, for verl
     """
-    from holdfast.base.jsonl import Skips
-    from holdfast.tasks.files import file_type_of, iter_examples, write_examples
-
     skips = Skips()
     target_form = form or ("jsonl" if file_type_of(target_file) == "jsonl" else "searchr1")
     if target_file.exists() and source_file.exists() and target_file.samefile(source_file):

@@ -20,6 +20,10 @@ from holdfast.base.errors import ConfigError
 from holdfast.base.files import write_whole
 from holdfast.cli.findings import paragraph, show
 from holdfast.cli.terminal import is_live, out, program
+from holdfast.diagnose.diagnose import diagnose
+from holdfast.diagnose.readers import read_log
+from holdfast.diagnose.report import is_replaceable, reported, write_report
+from holdfast.hosts import PENALTY, words
 
 if TYPE_CHECKING:
     from holdfast.diagnose.finding import Diagnosis
@@ -46,9 +50,6 @@ def demo(
     own would be. A page of curves and findings opens in the browser, if there is
     one.
     """
-    from holdfast.diagnose.diagnose import diagnose
-    from holdfast.diagnose.readers import read_log
-
     console = out()
     paths = _copy_logs(folder)
     paragraph(console, _INTRODUCTION)
@@ -93,8 +94,6 @@ def _copy_logs(folder: Path) -> list[Path]:
 
 def _write_page(folder: Path, log: Log, diagnosis: Diagnosis) -> Path:
     """The page of a run. Raises `ConfigError` rather than replace a file that is not a report."""
-    from holdfast.diagnose.report import is_replaceable, reported, write_report
-
     page = folder / _PAGE
     if not is_replaceable(page):
         raise _path_is_taken(page)
@@ -116,8 +115,6 @@ def _has_display(console: Console) -> bool:
 
 
 def _next(console: Console, folder: Path) -> None:
-    from holdfast.hosts import PENALTY, words
-
     name, runs = program(), " ".join(shlex.quote(str(folder / run)) for run in RUNS)
     passing = Path(sys.argv[0]).name == "holdfast-rl" and shutil.which("holdfast") is None  # as by `pipx run`
     keep = [("Keep the command", "pip install holdfast-rl")] if passing else []

@@ -6,13 +6,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.table import Table
 
 from holdfast.base.errors import ConfigError
-from holdfast.cli.code import TrustCode, allow
+from holdfast.base.jsonl import write_jsonl
+from holdfast.base.run_folder import is_run, list_checkpoints, missing_file, step_of
+from holdfast.cli.code import allow
 from holdfast.cli.command import SettingsCommand
-from holdfast.cli.runs import WHICH_CHECKPOINT, complete_run, in_runs
+from holdfast.cli.console import open_console
+from holdfast.cli.runs import WHICH_CHECKPOINT, TrustCode, complete_run, in_runs
 from holdfast.cli.terminal import ABSENT, HELP_OPTIONS, err, out, train_extra
+from holdfast.evaluate.folder import OVER_TRAINING
+from holdfast.evaluate.methods import method_named
+from holdfast.evaluate.questions import load_questions, usual_questions
+from holdfast.evaluate.results import compare as compare_evaluations
+from holdfast.evaluate.servers import find_server, key_in
 from holdfast.recipe.loading import find_recipe
+from holdfast.tasks.machine import set_up_torch
 
 EVERY = "all"
 """`--checkpoint` for every checkpoint that a run has kept."""
@@ -151,9 +161,6 @@ def run(
 
     [cyan]holdfast eval run Qwen/Qwen2.5-3B-Instruct --method rag --data nq.jsonl --retrieval.url http://127.0.0.1:8000[/cyan]
     """
-    from holdfast.cli.console import open_console
-    from holdfast.evaluate.methods import method_named
-
     settings: list[str] = ctx.meta["settings"]
     chosen = method_named(method)
     if bare and chosen.bare is None:
@@ -168,11 +175,7 @@ def run(
         )
     with train_extra("loading PyTorch and transformers"):
         from holdfast.evaluate.model import open_model, retriever_for, run_at, settings_of
-        from holdfast.evaluate.questions import load_questions, usual_questions
         from holdfast.evaluate.run import Evaluation
-        from holdfast.evaluate.servers import find_server, key_in
-        from holdfast.tasks.machine import set_up_torch
-
     endpoint, model = None, None if model is None else in_runs(model)
     if server is not None:
         served = None if model is None or run_at(model) else model
@@ -246,9 +249,7 @@ def compare(
 
     [cyan]holdfast eval compare runs/evals/a runs/evals/b[/cyan]
     """
-    from holdfast.evaluate.results import compare
-
-    comparison = compare(first, second)
+    comparison = compare_evaluations(first, second)
     table = _table("EM", "asked", "A", "B", "B - A (95 %)", "only A", "only B", "p")
     for row in comparison.rows:
         table.add_row(
@@ -278,8 +279,6 @@ def _default_folder(model: str, method: str, data: list[str], samples: int | Non
 
 def _checkpoints(which: str, model: str, server: str | None) -> list[str]:
     """The checkpoints to evaluate: of `all`, the steps of a run's complete ones, in order."""
-    from holdfast.base.run_folder import is_run, list_checkpoints, missing_file, step_of
-
     if which == EVERY and server is not None:
         raise ConfigError(
             "--checkpoint all cannot be combined with --server, which has one model; leave one of them out"
@@ -300,9 +299,6 @@ def _checkpoints(which: str, model: str, server: str | None) -> list[str]:
 
 def _show_training(by_step: dict[str, dict[str, Any]], folder: Path) -> None:
     """EM of each set by step, also as a log that `holdfast report` draws."""
-    from holdfast.base.jsonl import write_jsonl
-    from holdfast.evaluate.folder import OVER_TRAINING
-
     scores = {
         step: {title: row.get("em") for title, row in [*results["sets"].items(), ("mean of sets", results["macro"])]}
         for step, results in by_step.items()
@@ -353,8 +349,6 @@ def _em(row: dict[str, Any]) -> str:
 
 def _table(first: str, *others: str) -> Any:
     """A plain table: the first column to the left, the others to the right."""
-    from rich.table import Table
-
     table = Table(box=None, padding=(0, 1), collapse_padding=True, pad_edge=False, header_style="bold")
     table.add_column(first, no_wrap=True)
     for title in others:

@@ -9,8 +9,16 @@ from typing import Annotated
 
 import typer
 
+from holdfast.agent.observations import format_hits
+from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
+from holdfast.base.jsonl import Skipped
+from holdfast.cli.console import open_console
 from holdfast.cli.terminal import HELP_OPTIONS, err, out, program, train_extra
+from holdfast.retrieval import open_index
+from holdfast.retrieval.bm25_building import build_bm25
+from holdfast.retrieval.corpus import Reading, fields_of, passages
+from holdfast.retrieval.survey import Survey
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
@@ -89,13 +97,8 @@ def build(
         raise ConfigError("--sq8, --vectors and the prefixes need a dense index: name its encoder with --dense MODEL")
     if dense is not None and not stem:
         raise ConfigError("--no-stem is for BM25; an encoder reads whole texts. Leave out --no-stem or --dense")
-    from holdfast.cli.console import open_console
-    from holdfast.retrieval.corpus import fields_of
-
     with train_extra("loading"):
         if not dense:  # BM25 needs no torch
-            from holdfast.retrieval.bm25_building import build_bm25
-
             write_index = partial(build_bm25, corpus, folder, stem=stem)
         else:
             from holdfast.retrieval.dense_building import build_dense
@@ -130,10 +133,6 @@ def check(
 
     [cyan]holdfast index check docs[/cyan]
     """
-    from holdfast.base.jsonl import Skipped
-    from holdfast.retrieval.corpus import Reading, fields_of, passages
-    from holdfast.retrieval.survey import Survey
-
     console, reading, survey = out(), Reading(corpus), Survey(observation // k)
     skipped: list[Skipped] = []
 
@@ -187,10 +186,6 @@ def show(
     [cyan]holdfast index show my-index "Which river flows through Orsa?"[/cyan]
     """
     with train_extra("loading"):
-        from holdfast.agent.observations import format_hits
-        from holdfast.agent.tools import PRESETS
-        from holdfast.retrieval import open_index
-
         if protocol not in PRESETS:
             raise ConfigError(f"--protocol {protocol}: there is no such preset; give {' or '.join(PRESETS)}")
         (hits,) = open_index(folder, model=model).search([query], k)

@@ -13,6 +13,13 @@ import typer
 
 from holdfast.base.errors import ConfigError, DataError, ModelError
 from holdfast.cli.terminal import out, program, train_extra
+from holdfast.model.settings import Model
+from holdfast.recipe import load
+from holdfast.tasks.demonstrations import write_demonstrations
+from holdfast.tasks.files import read_questions, write_examples
+from holdfast.tasks.opening import open_retriever, open_tasks
+from holdfast.tasks.questions import dev_questions
+from holdfast.train.prepare import prepare
 
 _MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _HELD_OUT = 5
@@ -48,13 +55,6 @@ def init(
     with train_extra("loading PyTorch and transformers"):
         from holdfast.model.language_model import load_skeleton
         from holdfast.train.fitting import as_toml, fitted
-        from holdfast.train.prepare import prepare
-    from holdfast.model.settings import Model
-    from holdfast.recipe import load
-    from holdfast.tasks.demonstrations import write_demonstrations
-    from holdfast.tasks.files import write_examples
-    from holdfast.tasks.opening import open_retriever, open_tasks
-
     console = out()
     if not docs.exists():
         raise ConfigError(f"{docs} does not exist; give a folder of documents, or a file of passages")
@@ -131,9 +131,6 @@ def init(
 
 def _split(path: Path) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """(training questions, questions held out). Raises `DataError`."""
-    from holdfast.tasks.files import read_questions
-    from holdfast.tasks.questions import dev_questions
-
     examples = read_questions(path)
     if len(examples) < _MIN_QUESTIONS:
         raise DataError(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.adapters.launch import Machines, write_plan
+from holdfast.adapters.launch import plan as translate
 from holdfast.base.tested import installed_version, newer_than_tested
 from holdfast.cli.recipes import complete_recipe, read_recipe
 from holdfast.cli.terminal import out
@@ -54,9 +56,6 @@ def launch(
 
     [cyan]holdfast launch trl my.toml --loss.penalty.name none --print[/cyan]
     """
-    from holdfast.adapters.launch import Machines, write_plan
-    from holdfast.adapters.launch import plan as translate
-
     config, _ = read_recipe(recipe, ctx.meta["settings"])
     plan = translate(host, config, Machines(gpus=gpus, nodes=nodes))
     console = out()

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.terminal import HELP_OPTIONS, duration, out, train_extra
+from holdfast.model import models
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", context_settings=HELP_OPTIONS)
 
@@ -30,8 +31,6 @@ def get(name: Annotated[str, typer.Argument(metavar="NAME", help="`smollm2`: Smo
     [cyan]holdfast model get smollm2[/cyan]
         half a gigabyte, in about half a minute
     """
-    from holdfast.model import models
-
     with train_extra(f"getting {name}"):
         place = models.get(name)
     took = f" in {duration(place.seconds)}" if place.seconds else ", which was there already"

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from holdfast.base.run_folder import CONFIG, is_run
 from holdfast.cli.code import announce
-from holdfast.cli.command import SettingsCommand, completes_value
-from holdfast.cli.terminal import HELP_OPTIONS, out
-
-if TYPE_CHECKING:
-    from holdfast.recipe import Config
+from holdfast.cli.command import SettingsCommand
+from holdfast.cli.describe import annotated
+from holdfast.cli.terminal import HELP_OPTIONS, completes_value, out
+from holdfast.recipe import Config, load
+from holdfast.recipe.loading import bundled, find_recipe
+from holdfast.recipe.settings import parse_overrides, read_toml
 
 DEFAULT = "quickstart"
 
 
 def complete_recipe(ctx: typer.Context, incomplete: str) -> list[str]:
     """For a shell: the bundled recipes and the TOML files in this folder."""
-    from holdfast.recipe.loading import bundled
-
     return [] if completes_value(ctx) else [*bundled(), *map(str, Path().glob("*.toml"))]
 
 
@@ -51,8 +51,6 @@ def recipe() -> None:
 @app.command("list")
 def list_recipes() -> None:
     """Print the names of the bundled recipes, one line each."""
-    from holdfast.recipe.loading import bundled
-
     recipes = bundled()
     width = max(map(len, recipes), default=0)
     console = out()
@@ -83,11 +81,6 @@ def show(
 
     [cyan]holdfast recipe show flaky --loss.penalty.name sapo > my.toml[/cyan]
     """
-    from rich.text import Text
-
-    from holdfast.cli.describe import annotated
-    from holdfast.recipe import load
-
     settings: list[str] = ctx.meta["settings"]
     if recipe is not None and is_run(Path(recipe)):
         config = load(Path(recipe) / CONFIG, settings)
@@ -110,10 +103,6 @@ def read_recipe(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
 
 
 def _read(recipe: str | None, settings: list[str]) -> tuple[Config, bool]:
-    from holdfast.recipe import Config, load
-    from holdfast.recipe.loading import find_recipe
-    from holdfast.recipe.settings import parse_overrides, read_toml
-
     path = find_recipe(recipe or DEFAULT)
     named = "run.name" in parse_overrides(settings, Config)
     run = read_toml(path).get("run", {})

@@ -5,15 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.base.errors import ConfigError
 from holdfast.base.files import is_locked
 from holdfast.base.run_folder import CONFIG, headed, is_run
-from holdfast.cli.command import completes_value
-from holdfast.cli.terminal import program
+from holdfast.cli.terminal import completes_value, program
 
 if TYPE_CHECKING:
     from holdfast.recipe import Config
@@ -21,6 +20,10 @@ if TYPE_CHECKING:
 ROOT = Path("runs")
 WHICH_CHECKPOINT = "Checkpoint: `last`, `best` (on dev), a step, its folder's name, or a path"
 """The help of `--checkpoint`: what `checkpoint_of` takes."""
+TrustCode = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run the code that the run's own recipe names. It can do whatever you can."),
+]
 
 
 def newest_run() -> Path:

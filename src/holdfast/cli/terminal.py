@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -28,6 +29,11 @@ ABSENT = "–"
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 """Context settings of every command."""
+
+
+def completes_value(ctx: Any) -> bool:
+    """Whether a shell completes the value of a setting, which is neither a recipe nor a run."""
+    return ctx.meta.get("settings", ()) is None
 
 
 # C0 but for tabs and newlines, DEL, C1, and what turns the direction of a line around (UAX #9).

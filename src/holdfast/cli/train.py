@@ -21,12 +21,15 @@ from holdfast.base import run_folder
 from holdfast.base.errors import CheckpointError, ConfigError, GuardStop, HoldfastError, Terminated
 from holdfast.base.importing import failing_line
 from holdfast.cli import runs
-from holdfast.cli.code import TrustCode, allow
+from holdfast.cli.code import allow
 from holdfast.cli.recipes import DEFAULT, RecipeArgument, read_recipe
 from holdfast.cli.terminal import err, is_live, out, print_error, program, train_extra
+from holdfast.recipe import Config, load_run
+from holdfast.recipe.code import trusting
+from holdfast.recipe.paths import PATHS
+from holdfast.recipe.settings import parse_overrides
 
 if TYPE_CHECKING:
-    from holdfast.recipe import Config
     from holdfast.train.listener import Listener
     from holdfast.train.prepare import Prepared
 
@@ -89,7 +92,7 @@ def resume(
             metavar="RUN", help="A run folder, or the name of a run in runs/.", autocompletion=runs.complete_run
         ),
     ],
-    trust_code: TrustCode = False,
+    trust_code: runs.TrustCode = False,
 ) -> None:
     """Continue a run from its newest checkpoint.
 
@@ -105,10 +108,6 @@ def resume(
 
     Exit codes: as for [cyan]holdfast train[/cyan].
     """
-    from holdfast.recipe import Config, load_run
-    from holdfast.recipe.paths import PATHS
-    from holdfast.recipe.settings import parse_overrides
-
     run_dir = runs.find_run(run)
     if not parse_overrides(ctx.args, Config).keys() <= {*PATHS, "retrieval.url"}:
         raise ConfigError(
@@ -136,8 +135,6 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
 
     [cyan]holdfast warm-start quickstart --run.name start[/cyan]
     """
-    from holdfast.train.start_cache import from_model
-
     prepared, named = _prepare(recipe, ctx.meta["settings"], stage="warm-start")
     trainer = load_trainer("start")
     config, run_dir = runs.claim(prepared.config, recipe or DEFAULT, named=named, overwrite=overwrite)
@@ -145,6 +142,8 @@ def warm_start(ctx: typer.Context, recipe: RecipeArgument = None, overwrite: Ove
     model = on_console(
         run_dir, config, lambda listener: trainer.warm_start_prepared(claimed, run_dir, listener=listener)
     )
+    from holdfast.train.start_cache import from_model
+
     command = f"{program()} train {quote(recipe) + ' ' if recipe else ''}{from_model(config, model)}"
     out().print(f"\nThe model is in {model}. Train from it with:\n  {command}")
 
@@ -161,7 +160,6 @@ def on_console(run_dir: Path, config: Config, work: Callable[[Listener], T], *, 
     A `fresh` folder is removed when the run never started.
     """
     from holdfast.cli.console import open_console
-    from holdfast.recipe.code import trusting
 
     resuming = f"{program()} resume {quote(str(run_dir))}{trusting(config)}"
     # A `kill` becomes an exception, so that a live display gives the cursor back.

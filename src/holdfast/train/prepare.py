@@ -8,16 +8,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.agent.protocol import render_prompt
 from holdfast.base.errors import ConfigError, MissingExtra, ModelError, raise_all
 from holdfast.base.importing import missing_train_package
+from holdfast.model.chat_template import read_template
+from holdfast.model.tokens import encode
 from holdfast.recipe import Config, require
 from holdfast.recipe.paths import QUESTIONS, passages_of
 from holdfast.recipe.validation import check_training
+from holdfast.retrieval.types import Hit
+from holdfast.tasks.demonstrations import read_demonstrations
+from holdfast.tasks.machine import set_up_torch
 from holdfast.tasks.opening import Retrievers, load_protocol, no_passages, open_retrievers, open_tasks
 from holdfast.tasks.own_files import skipped_rows
 from holdfast.tasks.questions import Example
 from holdfast.tasks.task_set import Questions, TaskSet
 from holdfast.train.readiness import MIN_DEMONSTRATIONS, exact_prompt, what_is_too_little
+from holdfast.train.start_cache import start_folder
 
 if TYPE_CHECKING:
     import torch
@@ -83,8 +90,6 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
     if config.critic.path is not None and not continued:
         _check_critic(config.critic.path)
     if (template := config.model.chat_template) not in ("auto", "none"):
-        from holdfast.model.chat_template import read_template
-
         read_template(template)
     questions, protocol = tasks.questions(), load_protocol(config)
     if stage is None:
@@ -99,8 +104,6 @@ def prepare(config: Config, *, stage: str | None = None, continued: bool = False
     path = config.warm_start.data
     demonstrations: Sequence[Text] | None = None
     if config.warm_start.steps and path is not None:
-        from holdfast.tasks.demonstrations import read_demonstrations
-
         with skipped_rows(path, "warm_start.data", lambda _: None) as on_skip:  # noted when they are learned from
             demonstrations = read_demonstrations(Path(path), protocol, on_skip=on_skip)
     retrievers = open_retrievers(config, tasks, notes.append)
@@ -142,8 +145,6 @@ def _task_errors(config: Config, tasks: TaskSet) -> Iterator[str]:
 
 def _cut_passages(skeleton: LanguageModel, protocol: SearchProtocol, passages: Sequence[Document]) -> list[str]:
     """A sentence if some of the passages, judged by a sample, are so long that an agent does not see their end."""
-    from holdfast.retrieval.types import Hit
-
     sample = passages[:: -(-len(passages) // _COUNTED)]
     searches = ([Hit(document, 0.0)] * protocol.topk for document in sample)
     cut = sum(protocol.observe(hits, skeleton.tokenizer).truncated for hits in searches)
@@ -199,9 +200,7 @@ def _needs(
     """Check the model, its tokenizer and the prompts. Returns what a run on a CPU needs; None for one on a GPU."""
     from holdfast.model.language_model import has_adapters, pick_device
     from holdfast.model.support import refuse_unsupported
-    from holdfast.tasks.machine import set_up_torch
     from holdfast.train.cost import cost_of
-    from holdfast.train.start_cache import start_folder
 
     refuse_unsupported(skeleton.model)
     validate_prompts(skeleton, questions, protocol)
@@ -225,7 +224,6 @@ def validate_model_and_prompts(language_model: LanguageModel, questions: Questio
 def validate_prompts(language_model: LanguageModel, questions: Questions, protocol: SearchProtocol) -> None:
     """Raise `ConfigError` for a model, or a prompt, that leaves no room for a rollout; `ModelError` for the tokenizer
     of another model."""
-    from holdfast.agent.protocol import render_prompt
     from holdfast.model.support import positions_of
 
     most, positions = protocol.max_total_tokens, positions_of(language_model.model)
@@ -253,8 +251,6 @@ def validate_prompts(language_model: LanguageModel, questions: Questions, protoc
 
 def _longest(examples: Sequence[Example], tokenizer: Any) -> list[Example]:
     """The questions with the most tokens. An emoji is one character and several tokens."""
-    from holdfast.model.tokens import encode
-
     counted = sorted(examples, key=lambda e: -len(e.question.encode()))[:_COUNTED]
     return sorted(counted, key=lambda e: -len(encode(tokenizer, e.question)))[:_PROMPTS]
 

@@ -18,10 +18,8 @@ import typer
 from holdfast.base.errors import ConfigError, DataError, MissingExtra
 from holdfast.base.run_folder import is_run
 from holdfast.base.stored import read_object
-from holdfast.cli.code import TrustCode, allow
 from holdfast.cli.command import SettingsCommand
-from holdfast.cli.recipes import read_recipe
-from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, complete_run, find_run
+from holdfast.cli.runs import ROOT, WHICH_CHECKPOINT, TrustCode, complete_run, find_run
 from holdfast.cli.terminal import out, program, train_extra
 
 if TYPE_CHECKING:
@@ -236,6 +234,8 @@ def _setup(document: Mapping[str, object]) -> str:
 def _source(asked: Asked) -> tuple[str, Path, str, Callable[..., Subject]]:
     """The run, or the model, that a name means, the default place of results, its name in file names (empty for
     a run, whose checkpoint gives it: `step-000040`, or `best`), and what opens it. Raises `ConfigError`."""
+    from holdfast.cli.code import allow
+    from holdfast.cli.recipes import read_recipe
     from holdfast.recipe import Config
     from holdfast.recipe.settings import parse_overrides
     from holdfast.tasks.opening import load_recipe
