@@ -97,10 +97,10 @@ def build(
         raise ConfigError("--sq8, --vectors and the prefixes need a dense index: name its encoder with --dense MODEL")
     if dense is not None and not stem:
         raise ConfigError("--no-stem is for BM25; an encoder reads whole texts. Leave out --no-stem or --dense")
-    with train_extra("loading"):
-        if not dense:  # BM25 needs no torch
-            write_index = partial(build_bm25, corpus, folder, stem=stem)
-        else:
+    if dense is None:
+        write_index = partial(build_bm25, corpus, folder, stem=stem)
+    else:
+        with train_extra("loading"):
             from holdfast.retrieval.dense_building import build_dense
             from holdfast.retrieval.encoder import spec_of
 

@@ -83,13 +83,11 @@ class Vocabulary:
         """The number of every word of a text; new words get the next numbers."""
         if len(self._cache) > _MOST_CACHED_WORDS:
             self._cache.clear()
-        cache, numbers = self._cache, []
-        for word in words_of(text):
-            number = cache.get(word)
-            if number is None:
-                number = cache[word] = self.numbers.setdefault(self._stem(word), len(self.numbers))
-            numbers.append(number)
-        return numbers
+        cache, words = self._cache, words_of(text)
+        for word in dict.fromkeys(words):  # each once, in order
+            if word not in cache:
+                cache[word] = self.numbers.setdefault(self._stem(word), len(self.numbers))
+        return list(map(cache.__getitem__, words))
 
 
 def stemmer(stem: bool) -> Callable[[str], str]:

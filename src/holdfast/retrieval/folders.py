@@ -149,15 +149,20 @@ def cut(blocks: Blocks, name: str) -> Iterator[tuple[str, str]]:
                 path = [*((at, above) for at, above in path if at < level), (level, text[:_LONGEST_HEADING])]
             continue
         pieces, sizes = _pieces(text)
-        if words and size + sum(sizes) > 2 * WORDS:
+        total = sum(sizes)
+        if words and size + total > 2 * WORDS:
             yield passage()
             words, size = [], 0
-        for piece, piece_size in zip(pieces, sizes, strict=True):
-            if size + piece_size > 2 * WORDS and words:
-                yield passage()
-                words, size = [], 0
-            words.append(piece)
-            size += piece_size
+        if total <= 2 * WORDS:
+            words += pieces
+            size += total
+        else:
+            for piece, piece_size in zip(pieces, sizes, strict=True):
+                if size + piece_size > 2 * WORDS and words:
+                    yield passage()
+                    words, size = [], 0
+                words.append(piece)
+                size += piece_size
         words[-1] += "" if words[-1].endswith(" ") else " "
     if words:
         yield passage()
