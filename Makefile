@@ -104,10 +104,11 @@ contracts:
 contracts-%:
 	$(CONTRACTS) $* --arguments $(ARGS)
 
-# The parts of pages that are made: metrics, codes and methods from code, the gallery and the picture of a terminal from
-# what the command prints. Settings and commands are made when the site is built.
+# The parts of pages that are made: metrics, codes and methods from code, diagrams from their tables, the gallery and
+# the picture of a terminal from what the command prints. Settings and commands are made when the site is built.
 docs: dev
 	$(BIN)/python docs/_site/made.py
+	$(BIN)/python docs/_site/diagrams.py
 	$(BIN)/python -m holdfast_research.pages.gallery
 	$(BIN)/python -m holdfast_research.pages.terminal
 	$(BIN)/python -m holdfast_research.pages.stale

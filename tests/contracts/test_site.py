@@ -67,6 +67,16 @@ def test_what_is_made_from_code_is_on_its_page(name: str) -> None:
     assert site_module("made").page(name) == text, f"{name} is behind the code: run `make docs`"
 
 
+def test_the_diagrams_are_drawn_from_their_tables() -> None:
+    diagrams = site_module("diagrams")
+    for name, diagram in diagrams.DIAGRAMS.items():
+        assert diagrams.drawn(diagram) == (diagrams.FIGURES / name).read_text(encoding="utf-8"), "run `make docs`"
+        for box in diagram.boxes:
+            assert box.x >= 0 and box.x + box.width <= diagram.width and box.y + box.height <= diagram.height
+            widest = max(map(len, box.text.splitlines()))
+            assert 12 + 6.4 * widest < box.width and 22 + 17 * box.text.count("\n") < box.height, box.text
+
+
 def pages_in(nav: Any) -> Iterator[str]:
     if isinstance(nav, str):
         yield nav
