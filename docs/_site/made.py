@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from holdfast.adapters.launch.view import in_host as translated
-from holdfast.adapters.launch.view import launch_of
+from holdfast.adapters.launch.plan import launch_of
 from holdfast.base.tested import TESTED
 from holdfast.diagnose.codes import CODES
 from holdfast.diagnose.diagnose import logged_by
@@ -126,9 +125,9 @@ def method_row(kind: type[Method]) -> str:
 
 def in_host(kind: type[Method], host: str) -> Iterator[str]:
     """The options of a host for the method's defaults, or why there are none."""
-    made = translated(kind(), host, load())
-    if made.problems:
-        yield f"no: {launch_of(host).methods.get(kind.name, kind.elsewhere)}"
+    made = launch_of(host).method(kind(), load())
+    if made.absent:
+        yield f"no: {made.absent}"
     elif not made.options:
         yield "yes"
     yield from (f"`{option.name}`" for option in made.options)

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.verl_recipe import ANSWER_SPAN
 from holdfast.methods.penalties import LLDS, NLL, SAPO, AnyPenalty, CustomPenalty, NoPenalty, Penalty
 
+ANSWER_SPAN = "answer-span"
+"""The value of `penalty_answer` for the `answer_span` of a rollout's `extra_fields`, as holdfast's agent loop fills
+them."""
 LAST_ACTION = "last-action"
 """The value of `penalty_answer`, beside `ANSWER_SPAN`, for the last action, which the mask shows."""
 

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from holdfast.adapters.host_losses import CountedMean
-from holdfast.adapters.verl_losses import LAST_ACTION, LOSSES
+from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION, LOSSES
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.verl_recipe import ANSWER_SPAN
 from holdfast.losses import action_ids_from_mask
 from holdfast.losses._tensors import upcast
 from holdfast.methods.penalties import LLDS, Penalty

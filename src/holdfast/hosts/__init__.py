@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.hosts.host import Host, Setting
+from holdfast.hosts.host import Host
 from holdfast.hosts.others import ART, NEMO_RL, OPENRLHF, SKYRL, SLIME, TINKER
 from holdfast.hosts.ours import OURS
 from holdfast.hosts.prime_rl import PRIME_RL
@@ -40,7 +40,10 @@ def words(host: str, phrase: str) -> tuple[str, ...]:
     (('learning_rate',), ())
     """
     known = HOSTS[host]
-    if phrase in known.words or known.launch is None:
-        return known.words.get(phrase, ())
-    rows = [row for row in known.launch.settings if isinstance(row, Setting) and row.when is None]
-    return tuple(row.name for row in rows if (row.why,) == OURS.words[phrase])
+    if phrase in known.words:
+        return known.words[phrase]
+    match OURS.words[phrase]:
+        case (setting,) if setting in known.settings:
+            return (known.settings[setting],)
+        case _:
+            return ()

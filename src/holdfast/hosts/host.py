@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +33,16 @@ Settings = Mapping[str, object]
 
 # ---- series
 
-CHANGES: Mapping[str, Callable[[Values], Values]] = {"x": lambda x: x, "1 − x": lambda x: 1 - x}
+
+def _same(values: Values) -> Values:
+    return values
+
+
+def _rest(values: Values) -> Values:
+    return 1 - values
+
+
+CHANGES: Mapping[str, Callable[[Values], Values]] = {"x": _same, "1 − x": _rest}
 """From a number of the host to ours."""
 
 
@@ -78,125 +86,32 @@ class Span:
     """Beginning of names that are logged where rollouts are made meanwhile. There this is the wait for them."""
 
 
-# ---- settings
+# ---- the host, and what most hosts answer
 
 
-class Code(str):
-    """A value that is code of the host, and is written without quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
+def no_variant(series: Seen, settings: Settings) -> str:
+    """The trainer itself wrote the log."""
+    return ""
 
 
-class Here(str):
-    """A path in the launch folder, or a full path. The command writes the full path: workers run in other folders."""
-
-    __slots__ = ()
-
-
-class Reference(str):
-    """A key of the host's own configuration, which it looks up."""
-
-    __slots__ = ()
+def recomputed(series: Seen, settings: Settings) -> OldPolicy:
+    """The trainer computes the old log-probs."""
+    return "recomputed"
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option of a host; `why` names the settings it comes from, or the reason for its value."""
-
-    name: str
-    value: Any
-    why: str
+def of_sampler(series: Seen, settings: Settings) -> OldPolicy:
+    """The old log-probs are the sampler's."""
+    return "sampler"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """How settings of a recipe become an option of the host.
-
-    Its functions get the recipe as `holdfast.adapters.launch.plan.Recipe`: the sections by name, and what follows from
-    several.
-    """
-
-    name: str
-    why: str
-    """As in `Option`. Without a value it is the name of the one setting whose value the option has."""
-    value: Any = None
-    """The value, or a function of the recipe that gives it."""
-    when: Callable[[Any], Any] | None = None
-    """Whether the recipe needs the option."""
-
-    def options(self, recipe: Any) -> Iterator[Option]:
-        """The option for a recipe, or nothing."""
-        if self.when is not None and not self.when(recipe):
-            return
-        value = attrgetter(self.why)(recipe) if self.value is None else self.value
-        yield Option(self.name, value(recipe) if callable(value) else value, self.why)
+def nothing_doubtful(series: Seen, settings: Settings) -> dict[str, str]:
+    """Every name means what the table says."""
+    return {}
 
 
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """A method in a host: its options there, or why it cannot be."""
-
-    options: tuple[Option, ...] = ()
-    problems: tuple[str, ...] = ()
-    """A sentence for each thing that the host cannot do."""
-    notes: tuple[str, ...] = ()
-    """A sentence for each thing that the host does differently."""
-
-
-class Noted(str):
-    """What is reported of a setting that has no meaning in the host, if it is not the default."""
-
-    __slots__ = ()
-
-
-class Refused(str):
-    """Why the host has nothing like a setting, and the nearest to it. An error, if it is not the default."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """How a recipe becomes a run of the host."""
-
-    settings: tuple[Setting | Callable[[Any], Iterable[Option]], ...]
-    """The options, in the order of the file that has them; a function gives several."""
-    others: Mapping[str, Noted | Refused]
-    """What becomes of a setting, or of a section's settings, that are neither options nor in a file of the launch."""
-    methods: Mapping[str, str | Callable[[Any, Any], Translation]]
-    """A method by name -> its translation from (method, recipe), or why the host does not have it."""
-    problems: Callable[[Any], Iterator[str]]
-    """Recipe -> a sentence for each combination of settings that the host cannot do."""
-    differences: Callable[[Any], Iterator[str]]
-    """Recipe -> a sentence for each thing that the host does differently."""
-
-    def options(self, recipe: Any) -> Iterator[Option]:
-        """All options for a recipe."""
-        for row in self.settings:
-            yield from row.options(recipe) if isinstance(row, Setting) else row(recipe)
-
-    def fate(self, setting: str) -> Noted | Refused | None:
-        """The entry of `others` for a setting: that of its own name, or else of its section."""
-        return self.others.get(setting) or self.others.get(setting.rpartition(".")[0])
-
-
-ANYWHERE: Mapping[str, Refused] = {
-    "train.anchor_every": Refused(
-        "the host's loss has log-probs of the policy that sampled, but not of an older one. Leave it out, or use "
-        "`holdfast train`"
-    ),
-    "reward.judge": Refused(
-        "the host has no judge of ours. Set reward.judge.weight = 0 and give the host a reward function that asks one, "
-        "or use `holdfast train`"
-    ),
-}
-"""Settings that only the local trainer has."""
-
-
-# ---- the host
+def one_version(series: Seen) -> tuple[Name, ...]:
+    """The table is right for every version."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -210,11 +125,9 @@ class Host:
 
     kin: str = ""
     """The id of the host whose evaluations and rows it writes, if it is built on one."""
-    variant: Callable[[Seen, Settings], str] = lambda series, settings: ""
+    variant: Callable[[Seen, Settings], str] = no_variant
     """(series by its names, settings) -> the id of the trainer of this family that wrote the log; "" if it is this."""
-    old_policy: Callable[[Mapping[str, Logged], Mapping[str, object]], OldPolicy] = lambda series, settings: (
-        "recomputed"
-    )
+    old_policy: Callable[[Seen, Settings], OldPolicy] = recomputed
     """(series by its names, settings) -> what the ratio compares with."""
 
     # ---- its log
@@ -240,9 +153,9 @@ class Host:
     """Beginnings of names that this host logs, and others may."""
     prefixed: bool = False
     """Whether its names have `train/` before them in W&B."""
-    doubtful: Callable[[Mapping[str, Logged], Mapping[str, object]], dict[str, str]] = lambda series, settings: {}
+    doubtful: Callable[[Seen, Settings], dict[str, str]] = nothing_doubtful
     """(series by its names, settings) -> name of a series that in this log does not mean what the table says -> why."""
-    by_version: Callable[[Mapping[str, Logged]], tuple[Name, ...]] = lambda series: ()
+    by_version: Callable[[Seen], tuple[Name, ...]] = one_version
     """Rows of the table that the version of the trainer changes, as far as the log shows the version."""
 
     spans: tuple[Span, ...] = ()
@@ -252,14 +165,15 @@ class Host:
 
     # ---- its settings
 
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """A setting of a recipe -> the option that has the same value. `adapters/launch` writes these options."""
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What a remedy calls it (`holdfast.hosts.PHRASES`) -> the host's settings, with a value where one is advised."""
+    """What a remedy calls it (`holdfast.hosts.PHRASES`) -> the host's settings, with a value where one is advised; only
+    where `settings` does not say it."""
     logged_by: Mapping[str, str] = field(default_factory=dict)
     """What logs a series, by the first prefix that its name has. Nothing logs a name without one."""
     saved_every: str = ""
     """The setting with the steps between two checkpoints."""
-    launch: Launch | None = None
-    """None: no recipe can be translated for it."""
 
     @property
     def family(self) -> str:

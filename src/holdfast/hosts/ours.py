@@ -1,11 +1,16 @@
 """holdfast's own trainer."""
 
 from holdfast.hosts.advice import COEF
-from holdfast.hosts.host import Host, Span
+from holdfast.hosts.host import Host, OldPolicy, Seen, Settings, Span
+
+
+def _old_policy(series: Seen, settings: Settings) -> OldPolicy:
+    return "sampler" if settings.get("loss.old_policy") == "sampler" else "recomputed"
+
 
 OURS = Host(
     id="holdfast",
-    old_policy=lambda series, settings: "sampler" if settings.get("loss.old_policy") == "sampler" else "recomputed",
+    old_policy=_old_policy,
     families=("reward/", "rollout/", "likelihood/", "displacement/", "penalty/", "entropy/", "grad/", "ratio/"),
     spans=(
         Span("time/rollout_s", "generation"),

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from holdfast.hosts.host import Host, Logged, Name, Span
+from holdfast.hosts.host import Host, Logged, Name, Span, of_sampler
 
 _EFFECTIVE = "train/agg/effective/<agent>"
 _AGENT = re.compile(r"train/agg/effective/([^/]+)/(?:[^/]+/)*(?:mean|min|max|std)")
@@ -48,7 +48,7 @@ PRIME_RL = Host(
         Name("time/step", "time/step_s"),
         Name("time/wait_for_batch", "time/waiting_s"),
     ),
-    old_policy=lambda series, settings: "sampler",
+    old_policy=of_sampler,
     older={"off_policy_level/all/mean": "off_policy/mean", "batch/off_policy_level/mean": "off_policy/mean"},
     labels={
         "reward": "train/agg/effective/reward/mean",

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import reduce
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from holdfast.hosts.advice import COEF
-from holdfast.hosts.host import (
-    ANYWHERE,
-    Code,
-    Host,
-    Launch,
-    Logged,
-    Name,
-    Noted,
-    Option,
-    Refused,
-    Setting,
-    Span,
-    Translation,
-)
+from holdfast.hosts.host import Host, Logged, Name, Span
 
 SERIES = (
     Name("reward", "reward/mean"),
@@ -106,242 +91,6 @@ _LOSS = "`with_penalties(GRPOTrainer)`, which leaves the loss as it is"
 _ROLLOUTS = "`SearchRollouts` with the functions of `reward_functions` (docs/guide/trl.md)"
 _PENALTY = f"with_penalties(GRPOTrainer, LLDS(coef={COEF}))"
 
-# ---- a recipe for it
-
-_START_FIRST = (
-    "first make the model with `holdfast warm-start RECIPE`. Then set model.path to the folder that it prints, and "
-    "warm_start.steps = 0"
-)
-_WEIGHTS = "loss.methods.sampler_weights"
-_K = "train.optimizer_steps_per_rollout"
-_SIZE = "train.questions, train.group_size, train.micro_batch_tokens, protocol.max_total_tokens"
-_LOSS_TYPES = {
-    "token-mean": "dapo",
-    "seq-mean-token-mean": "grpo",
-    "seq-mean-token-sum-norm": "dr_grpo",
-    "seq-mean-token-sum": "luspo",
-}
-_SURROGATES = {"clip": "", "cispo": "cispo"}
-"""`loss.surrogate` -> TRL's `loss_type`; empty: that of the reduction."""
-
-
-def _steps(batches: int, recipe: Any) -> int:
-    """Optimizer steps of so many rollout batches."""
-    return batches * int(recipe.train.optimizer_steps_per_rollout)
-
-
-def _bf16(recipe: Any) -> Any:
-    if recipe.model.autocast == "auto" and recipe.run.device == "auto":
-        return Code("torch.cuda.is_available()")
-    return recipe.model.autocast == "bf16" or (recipe.model.autocast == "auto" and recipe.run.device == "cuda")
-
-
-def _longest(recipe: Any) -> Any:
-    """The divisor of dr_grpo in TRL; for other losses a bound, which the protocol keeps by itself."""
-    normed = recipe.loss.reduction == "seq-mean-token-sum-norm"
-    return recipe.protocol.max_sampled_tokens if normed else recipe.protocol.max_total_tokens
-
-
-def _clip_high(recipe: Any) -> Any:
-    """For CISPO the largest weight itself."""
-    return 1 + recipe.loss.clip_high if recipe.loss.surrogate == "cispo" else recipe.loss.clip_high
-
-
-def _without_weights(recipe: Any) -> bool:
-    return not recipe.loss.methods.sampler_weights.on
-
-
-SETTINGS = (
-    Setting("output_dir", "run.dir, run.name", lambda r: str(Path(r.run.dir) / r.run.name)),
-    Setting("run_name", "run.name"),
-    Setting("seed", "run.seed"),
-    Setting("data_seed", "run.seed"),
-    Setting("use_cpu", "run.device", lambda r: r.run.device == "cpu"),
-    Setting("bf16", "model.autocast, run.device", _bf16),
-    Setting("trust_remote_code", "model.trust_remote_code"),
-    Setting("chat_template_kwargs", "model.chat_template_kwargs", when=lambda r: r.model.chat_template_kwargs),
-    Setting("disable_dropout", "log-probs before and after a step must differ by the step alone", True),
-    Setting("num_generations", "train.group_size"),
-    Setting("per_device_train_batch_size", _SIZE, lambda r: r.trl_cut["per_device_train_batch_size"]),
-    Setting("gradient_accumulation_steps", f"the rollouts of a step, {_K}",
-            lambda r: r.trl_cut["gradient_accumulation_steps"]),
-    Setting("steps_per_generation", f"{_K} times the line above", lambda r: r.trl_cut["steps_per_generation"]),
-    Setting("num_iterations", "every rollout is used once", 1),
-    Setting("max_steps", f"train.steps, {_K}", lambda r: _steps(r.train.steps, r)),
-    Setting("learning_rate", "train.lr"),
-    Setting("lr_scheduler_type", "train.warmup", "constant_with_warmup"),
-    Setting("warmup_steps", f"train.warmup, {_K}", lambda r: _steps(r.train.warmup, r)),
-    Setting("weight_decay", "train.weight_decay"),
-    Setting("max_grad_norm", "train.grad_clip"),
-    Setting("loss_type", "loss.reduction, loss.surrogate",
-            lambda r: _SURROGATES[r.loss.surrogate] or _LOSS_TYPES[r.loss.reduction]),
-    Setting("scale_rewards", "loss.advantage", lambda r: "group" if r.loss.advantage == "grpo" else "none"),
-    Setting("importance_sampling_level", "loss.ratio"),
-    Setting("epsilon", "loss.clip_low"),
-    Setting("epsilon_high", "loss.clip_high", _clip_high),
-    Setting("delta", "loss.dual_clip"),
-    Setting("beta", "loss.kl_coef, loss.kl_estimator", lambda r: r.loss.kl_coef),
-    Setting("use_bias_correction_kl", "the recipe's KL is not multiplied by the ratio", False),
-    Setting("entropy_coef", "loss.entropy_coef"),
-    Setting("temperature", "sampling.temperature"),
-    Setting("top_p", "sampling.top_p"),
-    Setting("top_k", "sampling.top_k"),
-    Setting("max_completion_length", "protocol.max_total_tokens, loss.reduction", _longest),
-    Setting("use_vllm", "True: vLLM on the same GPUs does the rollouts (pip install vllm); use it above 1B", False,
-            _without_weights),
-    Setting("vllm_importance_sampling_correction", f"{_WEIGHTS}: off", False, _without_weights),
-    lambda r: r.method_options,
-    Setting("vllm_max_model_length", "protocol.max_total_tokens"),
-    Setting("eval_strategy", "eval.every", "steps"),
-    Setting("eval_steps", f"eval.every, {_K}", lambda r: _steps(r.eval.every or r.train.steps, r)),
-    Setting("eval_on_start", "eval.start"),
-    Setting("num_generations_eval", "eval.samples"),
-    Setting("per_device_eval_batch_size", "eval.samples", lambda r: r.eval.samples * max(1, 16 // r.eval.samples)),
-    Setting("save_strategy", "checkpoint.every", "steps"),
-    Setting("save_steps", f"checkpoint.every, {_K}", lambda r: _steps(r.checkpoint.every or r.train.steps, r)),
-    Setting("save_total_limit", "checkpoint.keep"),
-    Setting("logging_steps", f"a line for each rollout batch, {_K}", lambda r: _steps(1, r)),
-    Setting("report_to", "track.wandb, track.tensorboard", lambda r: r.trackers or "none"),
-    Setting("log_completions", "track.trajectories", lambda r: r.track.trajectories > 0),
-    Setting("num_completions_to_print", "track.trajectories", lambda r: r.track.trajectories or None),
-)  # fmt: skip
-"""Arguments of `GRPOConfig`."""
-
-_OTHER_WEIGHTS = Noted("in TRL rollouts come from the weights that are trained")
-_SEPARATE = Noted("a warm start is a separate stage before training")
-_TINY = Noted("it sets the size of the tiny model, which is not made here")
-
-OTHERS: Mapping[str, Noted | Refused] = {
-    "faults.sampler_8_bits": _OTHER_WEIGHTS,
-    "loss.old_policy": Noted("TRL's GRPOTrainer recomputes the old policy; AsyncGRPOTrainer compares with the sampler"),
-    "train.staleness": _OTHER_WEIGHTS,
-    "train.minibatches": Noted("TRL draws the rollouts of each optimizer step at random"),
-    "world.model": _TINY,
-    "world.scripts": _SEPARATE,
-    "warm_start": _SEPARATE,
-    "warm_start.steps": Refused(f"TRL's trainer has no warm start: {_START_FIRST}"),
-    "loss.baseline": Refused("TRL gives every rollout of a group the same weight. Leave it at 'mean', or use verl"),
-    **ANYWHERE,
-}
-
-
-def _sampler_weights(method: Any, recipe: Any) -> Translation:
-    """The correction for rollouts of vLLM."""
-    options = (
-        Option("use_vllm", True, f"{_WEIGHTS}: TRL has weights for rollouts of vLLM only (pip install vllm)"),
-        Option("vllm_importance_sampling_correction", True, f"{_WEIGHTS}.on"),
-        Option("vllm_importance_sampling_mode", f"{method.level}_{method.keep}", f"{_WEIGHTS}.level, {_WEIGHTS}.keep"),
-        Option("vllm_importance_sampling_clip_min", method.low or None, f"{_WEIGHTS}.low"),
-        Option("vllm_importance_sampling_clip_max", method.high, f"{_WEIGHTS}.high"),
-    )
-    problems = []
-    if method.level == "action":
-        problems.append(
-            f"{_WEIGHTS}.level = 'action': TRL's loss does not know actions. The nearest are 'token' and 'sequence'"
-        )
-    if method.aggregate == "mean":
-        problems.append(
-            f"{_WEIGHTS}.aggregate = 'mean': TRL's weight of a sequence is the product of its ratios. Leave it at "
-            "'product'"
-        )
-    if method.keep == "reject":
-        problems.append(
-            f"{_WEIGHTS}.keep = 'reject': TRL also weights the tokens that it keeps. The nearest is 'mask', which does "
-            "so too"
-        )
-    note = "TRL computes these weights only for rollouts of vLLM, so the script sets use_vllm"
-    return Translation(options, tuple(problems), (note,))
-
-
-def _off_policy_mask(method: Any, recipe: Any) -> Translation:
-    setting = "loss.methods.off_policy_mask.threshold"
-    return Translation(
-        options=(Option("off_policy_mask_threshold", method.threshold, setting),),
-        notes=(f"TRL measures {setting} from the sampler's log-probs, where it has them",),
-    )
-
-
-def _problems(recipe: Any) -> Iterator[str]:
-    loss = recipe.loss
-    yield from recipe.method_problems
-    if loss.surrogate not in _SURROGATES:
-        yield f"loss.surrogate = {loss.surrogate!r}: TRL's GRPOTrainer does not have it. Use verl, or `holdfast train`"
-    if loss.surrogate == "cispo" and loss.clip_low != 1:
-        yield (
-            f"loss.clip_low = {loss.clip_low:g} with loss.surrogate = 'cispo': TRL's weights have no lower bound. Set "
-            "loss.clip_low = 1.0, which switches it off"
-        )
-    if loss.surrogate == "cispo" and loss.reduction != "token-mean":
-        yield (
-            f"loss.reduction = {loss.reduction!r} with loss.surrogate = 'cispo': TRL's mean is over tokens. Set "
-            "loss.reduction = 'token-mean'"
-        )
-    if loss.ratio == "action":
-        yield "loss.ratio = 'action': TRL's loss does not know actions. The nearest are 'token' and 'sequence'"
-    if recipe.model.is_tiny and not recipe.warm_start.steps:
-        yield f"model.path = 'tiny': TRL loads a model from a folder or the hub; {_START_FIRST}"
-    if loss.advantage == "gae":
-        with_it = ", ".join(name for name in recipe.changed if name.startswith("critic.") or name == "reward.kl")
-        yield (
-            f"loss.advantage = 'gae'{with_it and f' (with {with_it})'}: TRL's GRPOTrainer, which runs agents, has no "
-            "critic, and the PPOTrainer of older TRL scores completions without tools by a reward model. Use verl, or "
-            "`holdfast train`"
-        )
-    if loss.advantage == "reinforce":
-        yield (
-            "loss.advantage = 'reinforce': TRL subtracts the group's mean from every reward. The nearest is 'dr_grpo', "
-            "which does not divide by the deviation"
-        )
-    if loss.reduction == "token-sum":
-        yield "loss.reduction = 'token-sum': TRL has no plain sum over tokens; the nearest is 'token-mean'"
-    if loss.reduction == "seq-mean-token-sum" and loss.ratio != "sequence":
-        yield (
-            "loss.reduction = 'seq-mean-token-sum' with loss.ratio = 'token': TRL has this mean only for ratios of "
-            "sequences. Set loss.ratio = 'sequence', or the reduction to 'seq-mean-token-sum-norm', the same divided "
-            "by a constant"
-        )
-    if recipe.sampling.mask_logprobs and loss.kl_coef and recipe.train.optimizer_steps_per_rollout == 1:
-        yield (
-            "sampling.mask_logprobs = true with loss.kl_coef above 0 and train.optimizer_steps_per_rollout = 1: TRL "
-            "computes the log-probs of the reference first, before the mask is known. Take 2 steps or more, or set "
-            "loss.kl_coef = 0"
-        )
-    if loss.kl_coef and loss.kl_estimator != "k3":
-        yield f"loss.kl_estimator = {loss.kl_estimator!r}: TRL estimates the KL with 'k3' only"
-    if loss.dual_clip is not None and loss.dual_clip < 1 + loss.clip_high:
-        yield (
-            f"loss.dual_clip = {loss.dual_clip} with loss.clip_high = {loss.clip_high}: TRL's delta cuts the ratio of "
-            f"positive tokens too when it is below 1 + clip_high. Set loss.dual_clip to {1 + loss.clip_high:g} or more"
-        )
-    if getattr(loss.penalty.term, "preserve", None) == "correct" and recipe.correct_above is None:
-        yield (
-            "loss.penalty.preserve = 'correct' with these reward weights: TRL sees only the total reward of a "
-            "rollout, and with these weights an incorrect one can have as much as a correct one. Raise reward.em "
-            "above the sum of the others"
-        )
-    if problem := recipe.trl_schedule_problem:
-        yield problem
-    elif loss.methods.nthr.on and recipe.train.questions % recipe.machines.total:
-        yield (
-            f"loss.methods.nthr.on = true with train.questions = {recipe.train.questions} on {recipe.machines}: NTHR "
-            "compares the rollouts of a question, and TRL would give a GPU parts of groups. Set train.questions to a "
-            f"multiple of {recipe.machines.total}"
-        )
-
-
-def _differences(recipe: Any) -> Iterator[str]:
-    yield from recipe.truncation("Set sampling.mask_logprobs = true with sampling.top_k = 512, or")
-    yield "TRL keeps the newest checkpoints, but not the best on dev"
-    yield "TRL evaluates with samples at the training temperature, and does not report greedy scores"
-    yield from recipe.method_notes
-    if recipe.loss.reduction == "token-mean":
-        yield "TRL divides a step's loss by the mean token count of the rollout batch's steps, not by the step's own"
-    elif recipe.loss.entropy_coef:
-        yield "TRL's entropy is a mean over tokens under every loss.reduction"
-    if recipe.correct_above is None:
-        yield "these weights let correct and incorrect rollouts overlap: the log counts rewards above 0.5 as correct"
-    yield from recipe.local_notes
-
 
 TRL = Host(
     id="trl",
@@ -374,11 +123,33 @@ TRL = Host(
         Span(r"profiling/Time taken: \w+\.sync_weights", "weights"),
     ),
     step_seconds="step_time",
+    settings={
+        "run.name": "run_name",
+        "run.seed": "seed",
+        "model.trust_remote_code": "trust_remote_code",
+        "model.chat_template_kwargs": "chat_template_kwargs",
+        "train.group_size": "num_generations",
+        "train.lr": "learning_rate",
+        "train.weight_decay": "weight_decay",
+        "train.grad_clip": "max_grad_norm",
+        "loss.ratio": "importance_sampling_level",
+        "loss.clip_low": "epsilon",
+        "loss.dual_clip": "delta",
+        "loss.entropy_coef": "entropy_coef",
+        "sampling.temperature": "temperature",
+        "sampling.top_p": "top_p",
+        "sampling.top_k": "top_k",
+        "protocol.max_total_tokens": "vllm_max_model_length",
+        "eval.start": "eval_on_start",
+        "eval.samples": "num_generations_eval",
+        "checkpoint.keep": "save_total_limit",
+    },
     words={
         "schedule": ("lr_scheduler_type", "max_steps"),
         "warm-up": ("warmup_steps",),
         "optimizer steps per rollout batch": ("num_iterations", "steps_per_generation"),
         "importance ratio": ("delta=3.0",),
+        "upper clip": ("epsilon_high",),
         "coefficient of the KL": ("beta",),
         "penalty on lost likelihood": (_PENALTY,),
         "threshold": ("threshold",),
@@ -421,21 +192,4 @@ TRL = Host(
         "reward/": _ROLLOUTS,
     },
     saved_every="save_steps",
-    launch=Launch(
-        settings=SETTINGS,
-        others=OTHERS,
-        methods={
-            "off_policy_mask": _off_policy_mask,
-            "nthr": lambda method, recipe: Translation(
-                notes=("TRL takes NTHR's hidden states from a forward pass of their own",)
-            ),
-            "sampler_weights": _sampler_weights,
-            "score_centering": "TRL does not have it, but holdfast's sampling mask removes the same drift there: set "
-            "sampling.mask_logprobs = true instead",
-            "clip_cov": "TRL does not have it",
-            "ipo": "TRL bounds ratios, not probabilities",
-        },
-        problems=_problems,
-        differences=_differences,
-    ),
 )

@@ -5,7 +5,7 @@ to the sampler (`async_grpo_trainer.py`, `compute_loss`), and it has no referenc
 """
 
 from holdfast.hosts.advice import COEF
-from holdfast.hosts.host import Host, Name, Span
+from holdfast.hosts.host import Host, Name, Span, of_sampler
 from holdfast.hosts.trl import TRL
 
 TRL_ASYNC = Host(
@@ -36,7 +36,7 @@ TRL_ASYNC = Host(
     ),
     left_alone=TRL.left_alone,
     prefixed=True,
-    old_policy=lambda series, settings: "sampler",
+    old_policy=of_sampler,
     spans=(
         Span("perf/rollout_wait_s", "waiting"),
         Span("perf/fwd_bwd_s", "update"),

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 
 from holdfast.hosts.advice import COEF
 from holdfast.hosts.host import Host, Logged, Name, OldPolicy, Span
-from holdfast.hosts.verl_recipe import ACTOR, AGGREGATION, CORRECTION, LAUNCH, LOSS_CONFIG, ROLLOUT
+
+ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+AGGREGATION = f"{ACTOR}.loss_agg_mode"
+CORRECTION = "algorithm.rollout_correction"
+LOSS_CONFIG = "holdfast.adapters.verl.HoldfastPolicyLossConfig"
+AGENT = "holdfast_search"
+"""Name of the agent loop, in every row of the questions."""
 
 CONFIGS = {
     "one_step_off_": "experimental/one_step_off_policy/config",
@@ -132,12 +138,42 @@ VERL = Host(
     step_seconds="timing_s/step",
     families=("actor/", "critic/", "response_length/", "rollout_corr/", "val-core/", "val-aux/", "timing_s/"),
     doubtful=_doubtful,
+    settings={
+        "run.name": "trainer.experiment_name",
+        "run.seed": "data.seed",
+        "model.lora_rank": f"{MODEL}.lora_rank",
+        "model.lora_alpha": f"{MODEL}.lora_alpha",
+        "model.trust_remote_code": f"{MODEL}.trust_remote_code",
+        "model.gradient_checkpointing": f"{MODEL}.enable_gradient_checkpointing",
+        "model.chat_template_kwargs": "+data.apply_chat_template_kwargs",
+        "train.questions": "data.train_batch_size",
+        "train.group_size": f"{ROLLOUT}.n",
+        "train.steps": "trainer.total_training_steps",
+        "train.lr": f"{ACTOR}.optim.lr",
+        "train.weight_decay": f"{ACTOR}.optim.weight_decay",
+        "train.grad_clip": f"{ACTOR}.optim.clip_grad",
+        "train.micro_batch_tokens": f"{ACTOR}.ppo_max_token_len_per_gpu",
+        "loss.clip_low": f"{ACTOR}.clip_ratio_low",
+        "loss.clip_high": f"{ACTOR}.clip_ratio_high",
+        "loss.reduction": AGGREGATION,
+        "loss.entropy_coef": f"{ACTOR}.entropy_coeff",
+        "loss.kl_coef": f"{ACTOR}.kl_loss_coef",
+        "sampling.temperature": f"{ROLLOUT}.temperature",
+        "sampling.top_p": f"{ROLLOUT}.top_p",
+        "protocol.max_total_tokens": f"{ROLLOUT}.max_model_len",
+        "eval.samples": f"{ROLLOUT}.val_kwargs.n",
+        "eval.start": "trainer.val_before_train",
+        "checkpoint.keep": "trainer.max_actor_ckpt_to_keep",
+        "critic.lr": "critic.optim.lr",
+        "critic.gamma": "algorithm.gamma",
+        "critic.lam": "algorithm.lam",
+        "reward.kl": "algorithm.kl_ctrl.kl_coef",
+    },
     words={
         "schedule": (f"{ACTOR}.optim.total_training_steps",),
         "warm-up": (f"{ACTOR}.optim.lr_warmup_steps",),
         "optimizer steps per rollout batch": (f"{ACTOR}.ppo_epochs", f"{ACTOR}.ppo_mini_batch_size"),
         "importance ratio": (f"{ACTOR}.clip_ratio_c=3",),
-        "coefficient of the KL": (f"{ACTOR}.kl_loss_coef",),
         "penalty on lost likelihood": _PENALTY,
         "age of rollouts": ("async_training.staleness_threshold",),
         "threshold": (f"{ACTOR}.policy_loss.penalty_threshold",),
@@ -169,5 +205,4 @@ VERL = Host(
         "kl/": f"`{ACTOR}.use_kl_loss=True` (`actor/kl_loss`)",
     },
     saved_every="trainer.save_freq",
-    launch=LAUNCH,
 )

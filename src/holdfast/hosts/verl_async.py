@@ -6,17 +6,8 @@ synchronisation, or of the start of the batch. They correct nothing by default.
 
 from dataclasses import replace
 
-from holdfast.hosts.host import Name, Setting, Span
-from holdfast.hosts.ours import OURS
+from holdfast.hosts.host import Name, Span, no_variant
 from holdfast.hosts.verl import V1, VERL
-from holdfast.hosts.verl_recipe import LAUNCH
-
-
-def _options(phrase: str) -> tuple[str, ...]:
-    """The options of verl's launch that have the value of our setting."""
-    rows = (row for row in LAUNCH.settings if isinstance(row, Setting) and row.when is None)
-    return tuple(row.name for row in rows if (row.why,) == OURS.words[phrase])
-
 
 VERL_ASYNC = replace(
     VERL,
@@ -30,14 +21,13 @@ VERL_ASYNC = replace(
         Name("training/off_policy/evicted_samples", "rollout/dropped_stale"),
         Name("timing_s/switch_wait", "time/waiting_s"),
     ),
-    variant=lambda series, settings: "verl-async",
+    variant=no_variant,
     spans=(
         *VERL.spans,
         Span("timing_s/switch_wait", "waiting"),
         Span("timing_s/switch_to_(trainer|rollout)", "weights"),
     ),
     words={
-        **{phrase: names for phrase in OURS.words if (names := _options(phrase))},
         **VERL.words,
         "age of rollouts": (
             "trainer.v1.sampler.max_off_policy_threshold",
@@ -45,6 +35,4 @@ VERL_ASYNC = replace(
         ),
     },
     logged_by={**VERL.logged_by, "rollout/staleness": f"every trainer of V1 (`{V1}/mean`)"},
-    launch=None,
 )
-"""No recipe is translated for it."""

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.launch import Machines, plan, verl_files
-from holdfast.adapters.launch.view import launch_of
+from holdfast.adapters.launch.plan import launch_of
+from holdfast.adapters.launch.translation import Noted, Refused, fate
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.host import Noted, Refused
 from holdfast.recipe import Config, setting_names, setting_values
 from holdfast.tasks.questions import Example
 
@@ -133,8 +133,8 @@ def test_changing_a_setting_changes_the_run_or_is_told(host: str, name: str, rec
     change = another(name, recipe())
     if host == "trl" and name.startswith("world."):
         change = ["--data.train=world", "--retrieval.url=none", *change]
-    fate = launch_of(host).fate(name)
-    noted, refused = (isinstance(fate, kind) for kind in (Noted, Refused))
+    becomes = fate(launch_of(host).fates, name)
+    noted, refused = (isinstance(becomes, kind) for kind in (Noted, Refused))
     try:
         changed = plan(host, recipe(*change), Machines(gpus=2))
     except ConfigError as error:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.launch import Machines, Plan, plan
-from holdfast.adapters.launch.view import Recipe
+from holdfast.adapters.launch.trl import correct_above
 from holdfast.base.errors import ConfigError
-from holdfast.loading import open_tasks
 from holdfast.recipe import Config
 
 from .conftest import CUSTOM
@@ -272,7 +271,7 @@ def test_a_penalty_and_a_reward_of_ones_own(recipe: MakeRecipe) -> None:
 ])  # fmt: skip
 def test_a_right_rollout_is_told_by_its_reward(recipe: MakeRecipe, overrides: list[str], above: float | None) -> None:
     config = recipe(*overrides)
-    assert Recipe("trl", config, Machines(), open_tasks(config)).correct_above == (above and pytest.approx(above))
+    assert correct_above(config.reward) == (above and pytest.approx(above))
     script = plan("trl", config).files["train.py"]
     assert f"correct_above={above}," in script if above else "correct_above" not in script
 

@@ -1,49 +1,47 @@
-"""The plan that a translation gives, and writing it to a folder."""
+"""Translating a recipe for a host, and writing the plan to a folder."""
 
 from __future__ import annotations
 
-import importlib
-import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from importlib.resources import files
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from holdfast.adapters.launch.view import Machines, Recipe, launch_of
-from holdfast.base.errors import ConfigError, DataError, raise_all
+from holdfast.adapters.launch import trl, trl_files, verl, verl_files
+from holdfast.adapters.launch.files import Plan
+from holdfast.adapters.launch.recipe import Machines, Recipe
+from holdfast.adapters.launch.translation import Fates, Launch, Noted, Refused, fate
+from holdfast.base.errors import ConfigError, raise_all
 from holdfast.hosts import HOSTS
-from holdfast.hosts.host import Noted, Option, Refused
 from holdfast.recipe import Config, absolute
 from holdfast.recipe.validation import code_errors
 from holdfast.tasks.opening import open_tasks
-from holdfast.tasks.task_set import Questions
+
+LAUNCHES: Mapping[str, Launch] = {
+    "trl": Launch(
+        options=trl.options,
+        fates=trl.FATES,
+        method=trl.method,
+        problems=trl.problems,
+        differences=trl.differences,
+        plan=trl_files.planned,
+    ),
+    "verl": Launch(
+        options=verl.options,
+        fates=verl.FATES,
+        method=verl.method,
+        problems=verl.problems,
+        differences=verl.differences,
+        plan=verl_files.planned,
+    ),
+}
+"""Hosts that recipes are translated for, by their ids."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A recipe for one host."""
-
-    host: str
-    options: tuple[Option, ...]
-    files: Mapping[str, str]
-    """Text files by their path in the folder."""
-    data: Mapping[str, str]
-    """Files that `write_data` writes: path in the folder -> their source, in words."""
-    write_data: Callable[[Path], None] = field(compare=False)
-    """Writes the questions into a folder. Raises `DataError` for a data file that cannot be used."""
-    schedule: str
-    """How K, the optimizer steps per rollout batch, follows from options of the host."""
-    first: tuple[str, ...]
-    """Commands to run before `run.sh`, in the folder."""
-    notes: tuple[str, ...]
-    """A sentence for each thing that the host does differently, or not at all."""
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """Options by name."""
-        return {option.name: option.value for option in self.options}
+def launch_of(host: str) -> Launch:
+    """How recipes are translated for a host. Raises `ConfigError` for one that they are not."""
+    if host not in LAUNCHES:
+        raise ConfigError(f"there is no launcher for {host!r}; choose {' or '.join(LAUNCHES)}")
+    return LAUNCHES[host]
 
 
 def plan(host: str, config: Config, machines: Machines | None = None) -> Plan:
@@ -54,12 +52,17 @@ def plan(host: str, config: Config, machines: Machines | None = None) -> Plan:
     launch = launch_of(host)
     refuse(host, code_errors(config))
     config = absolute(config)
-    recipe = Recipe(host, config, machines or Machines(), open_tasks(config))
-    refuse(HOSTS[host].known_as, (*recipe.fated(Refused), *launch.problems(recipe)))
-    options = tuple(launch.options(recipe))
-    writer = importlib.import_module(f"holdfast.adapters.launch.{host}_files").written
-    notes = (*recipe.fated(Noted), *launch.differences(recipe))
-    return Plan(host=host, options=options, notes=notes, **writer(recipe, options))
+    recipe = Recipe(config, machines or Machines(), open_tasks(config))
+    refuse(HOSTS[host].known_as, (*_fated(recipe, launch.fates, Refused), *launch.problems(recipe)))
+    notes = (*_fated(recipe, launch.fates, Noted), *launch.differences(recipe))
+    return launch.plan(recipe, tuple(launch.options(recipe)), notes)
+
+
+def _fated(recipe: Recipe, fates: Fates, kind: type[Noted | Refused]) -> Iterator[str]:
+    """A sentence for each setting that the recipe changes, and of which the host's table says this."""
+    for name in recipe.changed:
+        if isinstance(why := fate(fates, name), kind):
+            yield f"{name} = {recipe.values[name]!r}: {why}"
 
 
 def write_plan(plan: Plan, folder: Path, *, overwrite: bool = False) -> None:
@@ -89,38 +92,6 @@ def write_plan(plan: Plan, folder: Path, *, overwrite: bool = False) -> None:
             shutil.rmtree(folder)  # after an error before the first file
 
 
-_PLACE = re.compile(r"«(\w+)»")
-_IF = re.compile(r"«\?(\w+)»")
-
-
-def filled(template: str, **texts: object) -> str:
-    """A file of `launch/templates`, with a text at each «place». A line that begins with «?place» is there only if the
-    text of that place is not empty."""
-    lines = []
-    for line in (files("holdfast.adapters.launch") / "templates" / template).read_text(encoding="utf-8").split("\n"):
-        condition = _IF.match(line)
-        if condition is None or texts[condition[1]]:
-            rest = line[condition.end() :] if condition else line
-            lines.append(_PLACE.sub(lambda match: str(texts[match[1]]), rest))
-    return "\n".join(lines)
-
-
 def refuse(host: str, problems: Iterable[str]) -> None:
     """Raise one `ConfigError` for all problems, if there are any."""
     raise_all(f"this recipe cannot run in {host} as it is", problems)
-
-
-def questions_for(recipe: Recipe, host: str) -> Questions:
-    """The questions of the task set.
-
-    Raises `DataError` for a file that cannot be used, and for fewer questions than a rollout batch: both hosts leave
-    out a batch that is not full, so they would not train at all.
-    """
-    questions, train = recipe.tasks.questions(), recipe.config.train
-    if len(questions.train) < train.questions:
-        raise DataError(
-            f"data.train = {recipe.config.data.train!r} leaves {len(questions.train)} questions to train on, but a "
-            f"rollout batch takes train.questions = {train.questions} and {host} skips a batch that is not full; "
-            "lower it"
-        )
-    return questions

@@ -8,34 +8,36 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 from textwrap import indent
-from typing import Any
 
-from holdfast.adapters.launch.plan import filled, questions_for
-from holdfast.adapters.launch.view import Recipe
-from holdfast.hosts.host import Option
+from holdfast.adapters.launch.files import Plan, filled, questions_for
+from holdfast.adapters.launch.recipe import Recipe
+from holdfast.adapters.launch.translation import Option
+from holdfast.adapters.launch.trl import correct_above, division
 from holdfast.methods.penalties import LLDS, NLL, SAPO, Penalty
 from holdfast.recipe import Config, dump
 from holdfast.recipe.paths import is_path, with_values
 
 
-def written(recipe: Recipe, options: Sequence[Option]) -> dict[str, Any]:
-    """The part of a plan that is files: their texts and data, the schedule, and what to do first."""
-    config, cut = recipe.config, recipe.trl_cut
-    return {
-        "files": {
+def planned(recipe: Recipe, options: tuple[Option, ...], notes: tuple[str, ...]) -> Plan:
+    """The plan for TRL."""
+    config, cut = recipe.config, division(recipe)
+    return Plan(
+        host="trl",
+        options=options,
+        notes=notes,
+        files={
             "train.py": script(recipe, options),
             "run.sh": command(recipe),
             "accelerate.yaml": accelerate(recipe),
             "recipe.toml": "# train.py reads data, retrieval and protocol here. Its own arguments override the rest."
             f"\n\n{dump(relocated(config))}",
         },
-        "data": {_place(part, path): path for part, path in _sources(config)},
-        "write_data": partial(write_data, recipe),
-        "schedule": f"{config.train.optimizer_steps_per_rollout} = steps_per_generation "
-        f"{cut['steps_per_generation']} × num_iterations 1 / gradient_accumulation_steps "
-        f"{cut['gradient_accumulation_steps']}",
-        "first": (f"pip install 'holdfast-rl[{','.join(_extras(recipe))}]'", "holdfast doctor trl"),
-    }
+        data={_place(part, path): path for part, path in _sources(config)},
+        write_data=partial(write_data, recipe),
+        schedule=f"{config.train.optimizer_steps_per_rollout} = steps_per_generation {cut.steps_per_generation} × "
+        f"num_iterations 1 / gradient_accumulation_steps {cut.gradient_accumulation_steps}",
+        first=(f"pip install 'holdfast-rl[{','.join(_extras(recipe))}]'", "holdfast doctor trl"),
+    )
 
 
 def _extras(recipe: Recipe) -> Iterator[str]:
@@ -120,7 +122,7 @@ def _penalty(penalty: Penalty | None) -> tuple[str, str]:
 
 def _observing(recipe: Recipe) -> Iterator[str]:
     config = recipe.config
-    if (above := recipe.correct_above) is not None and above != 0.5:
+    if (above := correct_above(config.reward)) is not None and above != 0.5:
         yield f"correct_above={above!r}"
     yield f"displacement_every={config.train.displacement_every}"
     yield f"displacement_rows={config.train.displacement_rows}"

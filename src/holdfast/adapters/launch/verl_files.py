@@ -9,16 +9,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
-from holdfast.adapters.launch.plan import filled, questions_for
-from holdfast.adapters.launch.view import Recipe
+from holdfast.adapters.launch.files import Plan, filled, questions_for
+from holdfast.adapters.launch.recipe import Recipe
+from holdfast.adapters.launch.translation import Here, Option, Reference
+from holdfast.adapters.launch.verl import AGENT_LOOPS, mini_batch
 from holdfast.agent.protocol import SearchProtocol, prompt_text
 from holdfast.agent.tools import PRESETS
 from holdfast.base.errors import ConfigError
 from holdfast.base.parquet import import_pyarrow
-from holdfast.hosts.host import Here, Option, Reference
-from holdfast.hosts.verl_recipe import AGENT, AGENT_LOOPS
+from holdfast.hosts.verl import AGENT
 from holdfast.recipe import Config, dump
 from holdfast.recipe.paths import is_path
 from holdfast.tasks.questions import MOST_HELD_OUT, Example, dev_questions
@@ -26,27 +26,30 @@ from holdfast.tasks.questions import MOST_HELD_OUT, Example, dev_questions
 _PLAIN = re.compile(r"(?a)(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][\w./-]*")  # texts that Hydra reads without quotes
 
 
-def written(recipe: Recipe, options: Sequence[Option]) -> dict[str, Any]:
-    """The part of a plan that is files: their texts and data, the schedule, and what to do first."""
+def planned(recipe: Recipe, options: tuple[Option, ...], notes: tuple[str, ...]) -> Plan:
+    """The plan for verl."""
     config, train = recipe.config, recipe.config.train
-    return {
-        "files": {
+    return Plan(
+        host="verl",
+        options=options,
+        notes=notes,
+        files={
             "run.sh": command(recipe, options),
             AGENT_LOOPS: agent_loops(config),
             "recipe.toml": f"# What this folder was made from; run.sh does not read it.\n\n{dump(config)}",
         },
-        "data": parquet_files(recipe),
-        "write_data": partial(write_splits, recipe),
-        "schedule": f"{train.optimizer_steps_per_rollout} = train_batch_size {train.questions} / ppo_mini_batch_size "
-        f"{recipe.verl_mini_batch} × ppo_epochs 1",
-        "first": ("pip install 'holdfast-rl[verl]' vllm", "./run.sh --check"),
-    }
+        data=parquet_files(recipe),
+        write_data=partial(write_splits, recipe),
+        schedule=f"{train.optimizer_steps_per_rollout} = train_batch_size {train.questions} / ppo_mini_batch_size "
+        f"{mini_batch(config)} × ppo_epochs 1",
+        first=("pip install 'holdfast-rl[verl]' vllm", "./run.sh --check"),
+    )
 
 
 def agent_loops(config: Config) -> str:
     """The file `agent_loop_config_path` names: arguments of `holdfast.adapters.verl_agent.SearchAgentLoop`."""
     limits = config.protocol
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "retriever": config.retrieval.url,
         "preset": limits.preset,
         "prompt": "data",  # the parquet files hold the protocol's prompt
@@ -98,7 +101,7 @@ def _override(option: Option) -> str:
     return f"{option.name}={quote(hydra(value))}"
 
 
-def hydra(value: Any) -> str:
+def hydra(value: object) -> str:
     """A value in the override grammar of Hydra.
 
     >>> hydra(True), hydra(None), hydra(1e-06), hydra(["console", "file"])
@@ -138,7 +141,7 @@ def prompt_protocol(config: Config) -> SearchProtocol:
     return replace(preset, prompt=config.protocol.prompt or preset.prompt)
 
 
-def rows(examples: Iterable[Example], protocol: SearchProtocol) -> list[dict[str, Any]]:
+def rows(examples: Iterable[Example], protocol: SearchProtocol) -> list[dict[str, object]]:
     """The columns of Search-R1, and `agent_name`, by which verl chooses the agent loop.
 
     `prompt` has the prompt of the protocol, so that trainers without a protocol can use the file too.

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.adapters.verl.plugin import plan
-from holdfast.adapters.verl_losses import LAST_ACTION
+from holdfast.adapters.verl_losses import ANSWER_SPAN, LAST_ACTION
 from holdfast.adapters.verl_losses import LOSSES as LOSSES
 from holdfast.adapters.verl_term import stale_and_uncorrected
 from holdfast.base.errors import ConfigError
-from holdfast.hosts.verl import CONFIGS
-from holdfast.hosts.verl_recipe import ACTOR, AGENT, ANSWER_SPAN, CORRECTION, LOSS_CONFIG
+from holdfast.hosts.verl import ACTOR, AGENT, CONFIGS, CORRECTION, LOSS_CONFIG
 from holdfast.methods.penalties import Penalty
 
 _LOSS = f"{ACTOR}.policy_loss"

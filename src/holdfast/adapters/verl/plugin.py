@@ -20,11 +20,10 @@ from verl.workers.utils import losses as verl_losses
 
 from holdfast import __version__
 from holdfast.adapters.host_losses import WINDOW, CountedMean, PreservedShare, measure, preserved_counts
-from holdfast.adapters.verl_losses import LOSSES, PENALTY_FIELDS, penalty_for
+from holdfast.adapters.verl_losses import ANSWER_SPAN, LOSSES, PENALTY_FIELDS, penalty_for
 from holdfast.adapters.verl_term import Answers, Log, base_name, refuse_split_actions
 from holdfast.base.errors import ConfigError
 from holdfast.base.tested import TESTED, newer_than_tested
-from holdfast.hosts.verl_recipe import ANSWER_SPAN
 from holdfast.methods.penalties import LLDS, Penalty
 
 _Settings = make_dataclass(
