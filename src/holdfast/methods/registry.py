@@ -55,7 +55,8 @@ class Method(Section):
     acts_on: ClassVar[str] = "it needs one advantage for each rollout"
     """What it does, for the sentence that refuses it: "it compares the rollouts of a group"."""
     elsewhere: ClassVar[str] = "the host does not have this method"
-    """Why other trainers do not have it. One that does, or has a reason of its own, says so in its file of `hosts/`."""
+    """Why other trainers do not have it. One that does, or has a reason of its own, says so in its module of
+    `adapters/launch/`."""
     metrics: ClassVar[Mapping[str, str]] = {}
     """Name of each series that it logs -> meaning and unit."""
 

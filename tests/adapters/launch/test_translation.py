@@ -12,7 +12,8 @@ import pytest
 from holdfast.adapters.launch import Machines, Plan, plan
 from holdfast.adapters.launch.trl import correct_above
 from holdfast.base.errors import ConfigError
-from holdfast.recipe import Config
+from holdfast.hosts import HOSTS
+from holdfast.recipe import Config, setting_values
 
 from .conftest import CUSTOM
 
@@ -158,6 +159,21 @@ def test_what_a_setting_becomes_in_trl(overrides: str, expected: dict[str, Any],
 ])  # fmt: skip
 def test_what_a_setting_becomes_in_verl(overrides: str, expected: dict[str, Any], planned: Any) -> None:
     holds(planned("verl", overrides), expected)
+
+
+@pytest.mark.parametrize(("host", "others"), [
+    ("trl", ()),
+    ("verl", ("loss.advantage=gae", "loss.penalty.name=none", "train.group_size=1", "loss.kl_coef=0", "reward.kl=0.1",
+              "critic.lr=2e-5", "critic.gamma=0.9", "critic.lam=0.8", "model.lora_rank=16")),
+])  # fmt: skip
+def test_an_option_of_the_hosts_table_has_the_value_of_its_setting(
+    host: str, others: tuple[str, ...], recipe: MakeRecipe
+) -> None:
+    """Remedies name these options by the same table."""
+    config = recipe("--model.chat_template_kwargs={ deep = true }", *(f"--{word}" for word in others))
+    values, made = setting_values(config), plan(host, config).values
+    table = HOSTS[host].settings
+    assert {name: made[name] for name in table.values()} == {name: values[ours] for ours, name in table.items()}
 
 
 BOTH_REFUSE = [
