@@ -62,9 +62,9 @@ agent/trajectory.py: start <= i < end for i => start < i < end for i
 agent/rewards.py: max(trajectory.searches, 1) => (trajectory.searches + 1)
 agent/batch.py: [not t.status.is_failure for t in trajectories] => [True for t in trajectories]
 # diagnose/test_rules.py
-diagnose/rules/groups.py: (smooth <= MIXED_NOW) & (highest(smooth) <= MIXED_EVER) => (smooth <= MIXED_NOW)
-diagnose/rules/likelihood.py: (now > ACCELERATION_TIMES * before) => (now > before)
-diagnose/rules/updates.py: ABOVE_LARGEST_TIMES * delayed( => 0 * delayed(
+diagnose/rules/grp001.py: (smooth <= MIXED_NOW) & (highest(smooth) <= MIXED_EVER) => (smooth <= MIXED_NOW)
+diagnose/rules/lld003.py: (now > ACCELERATION_TIMES * before) => (now > before)
+diagnose/rules/grd001.py: ABOVE_LARGEST_TIMES * delayed( => 0 * delayed(
 # retrieval/test_bm25.py retrieval/test_client.py
 retrieval/bm25.py: scores[hits] >= _kth => scores[hits] > _kth
 retrieval/client.py: asked=min(answer.retry_after, self._timeout) => asked=0.0

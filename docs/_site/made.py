@@ -8,7 +8,6 @@ from pathlib import Path
 
 from holdfast.adapters.launch.plan import launch_of
 from holdfast.base.tested import TESTED
-from holdfast.diagnose.codes import CODES
 from holdfast.diagnose.diagnose import logged_by
 from holdfast.diagnose.log.glossary import METRICS
 from holdfast.diagnose.rules import RULES
@@ -73,7 +72,7 @@ def answer(code: str, logs: Callable[[str], bool]) -> str:
 def decidable() -> str:
     """What a log can decide: a row for each code."""
     rows = [f"| code | {' | '.join(COLUMNS)} |", "|---|" + "---|" * len(COLUMNS)]
-    for code in CODES:
+    for code in RULES:
         answers = [answer(code, logs) for logs in COLUMNS.values()]
         rows.append(f"| [{code}](#{_anchor(code)}) | {' | '.join(answers)} |")
     return "\n".join(rows) + "\n"
@@ -151,7 +150,7 @@ def tested() -> str:
 # ---- all of them
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "codes.md": {"table": decidable, "codes": lambda: "\n".join(map(section, CODES))},
+    "codes.md": {"table": decidable, "codes": lambda: "\n".join(map(section, RULES))},
     "methods.md": {"methods": methods},
     "metrics.md": {"glossary": glossary},
     "hosts.md": {"tested": tested},

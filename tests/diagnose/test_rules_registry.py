@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,16 +11,17 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app
-from holdfast.diagnose import rules
-from holdfast.diagnose.codes import CODES, chosen
+from holdfast.diagnose import codes, rules
+from holdfast.diagnose.codes import chosen
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log
 
 from ..contracts.test_site import site_module
 
 MakeLog = Callable[..., Log]
-CODE, FAMILY = "TOY001", "toy"
+CODE = "TOY001"
 SOURCE = """
+from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Check, Rule, Signal
 
 
@@ -28,7 +30,7 @@ def is_high(rows):
     return Signal(searches > 9, lambda: {"rollout/searches": searches})
 
 
-TOY001 = Rule(
+RULE = Rule(
     code="TOY001",
     title="many searches",
     needs=(("rollout/searches",),),
@@ -43,7 +45,7 @@ TOY001 = Rule(
     suppressed_by=("RET002",),
     meaning="Rollouts search often.",
     impact="Searches cost time.",
-    remedy=dict.fromkeys(("holdfast", "trl", "verl", "unknown"), "Lower `protocol.max_turns`."),
+    remedy=advise("Lower the [limits of tokens and turns]."),
     limitations="This is a toy.",
 )
 """
@@ -53,15 +55,15 @@ SEARCHES = [2.0] * 10 + [12.0] + [2.0] * 9 + [11.0, 12.0] + [2.0] * 38
 def test_a_rule_is_found_suppressed_asked_for_explained_and_documented(
     make_log: MakeLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / f"{FAMILY}.py").write_text(SOURCE)
+    (tmp_path / f"{CODE.lower()}.py").write_text(SOURCE)
     monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(tmp_path)])
-    monkeypatch.setitem(sys.modules, f"{rules.__name__}.{FAMILY}", None)  # and forgotten afterwards
-    del sys.modules[f"{rules.__name__}.{FAMILY}"]
-    monkeypatch.setitem(CODES, CODE, FAMILY)
+    monkeypatch.setitem(sys.modules, f"{rules.__name__}.{CODE.lower()}", None)  # and forgotten afterwards
+    del sys.modules[f"{rules.__name__}.{CODE.lower()}"]
+    monkeypatch.setattr(codes, "CODES", (*codes.CODES, CODE))
     monkeypatch.setitem(rules.RULES, CODE, rules.load_rule(CODE))  # as at import
     (finding,) = diagnose(make_log(rollout__searches=SEARCHES)).findings
     assert (finding.code, finding.certain, finding.evidence) == (CODE, 22, {"rollout/searches": 12.0})
-    assert (finding.summary, finding.remedy) == ("A rollout has 12 searches.", "Lower `protocol.max_turns`.")
+    assert finding.summary == "A rollout has 12 searches." and "`protocol.max_turns`" in finding.remedy
     log = make_log(rollout__searches=SEARCHES, retrieval__empty_fraction=[0.0] * 15 + [1.0] * 45)
     assert [finding.code for finding in diagnose(log).findings] == ["RET002"]
     assert {one.code: one.missing for one in diagnose(make_log()).cannot_tell}[CODE] == ("rollout/searches",)
@@ -71,3 +73,9 @@ def test_a_rule_is_found_suppressed_asked_for_explained_and_documented(
     made = site_module("made")
     assert f"| [{CODE}](#toy001-many-searches) | yes | yes |" in made.decidable()
     assert "### TOY001: many searches" in made.section(CODE)
+
+
+def test_a_rule_knows_others_by_their_code_alone() -> None:
+    """What two rules need stands in `_parts`."""
+    for path in Path(rules.__file__).parent.glob("*[0-9].py"):
+        assert not re.search(r"^from holdfast\.diagnose\.rules\.\w{3}\d{3} import", path.read_text(), re.M), path.name

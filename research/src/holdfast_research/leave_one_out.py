@@ -25,8 +25,12 @@ from holdfast.base.errors import HoldfastError
 from holdfast.diagnose.diagnose import diagnose
 from holdfast.diagnose.log import Log, collapse, trailing
 from holdfast.diagnose.log.trailing import Truths
-from holdfast.diagnose.rules import RULES, divergence, groups, tools, truncation
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, has_risen
+from holdfast.diagnose.rules import RULES, grp001, kld001, tol002, trn001
+from holdfast.diagnose.rules._parts import functions
+from holdfast.diagnose.rules._parts.reward import has_risen
+from holdfast.diagnose.rules._parts.series import KL
+from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
 from holdfast_research import public_logs, readings
 from holdfast_research.head_to_head import right_codes
 from holdfast_research.pages.diagnosis import table
@@ -71,15 +75,15 @@ def _dropped(signal: Callable[..., Any], code: str) -> Without:
 def _by_level(rows: Rows) -> Signal:
     """KLD001 by the KL itself, not by its rise."""
     (kl,) = rows.columns
-    high = divergence.stays_above(kl, divergence.RISE_NATS)
-    return Signal(high & ~has_risen(rows), lambda: {divergence.KL: kl}, lambda: {"first": kl}, normal=~high)
+    high = kld001.stays_above(kl, kld001.RISE_NATS)
+    return Signal(high & ~has_risen(rows), lambda: {KL: kl}, lambda: {"first": kl}, normal=~high)
 
 
 @contextmanager
 def _nothing_is_learned() -> Iterator[None]:
     never: Callable[..., Truths] = lambda rows, name="": np.zeros(len(rows.steps), bool)  # noqa: E731
     with ExitStack() as stack:
-        for module in (groups, truncation, divergence):
+        for module in (grp001, functions, kld001):
             for name in {"has_risen", "shows_no_rise"} & vars(module).keys():
                 value = never if name == "has_risen" else (lambda rows: ~never(rows))
                 stack.enter_context(patch.object(module, name, value))
@@ -94,7 +98,7 @@ def _no_floor() -> Iterator[None]:
 
 PRINCIPLES: Mapping[str, Without] = {
     "a KL is judged against its own first rows": _rules(
-        _checks(lambda check: replace(check, signal=_by_level) if _is(check, divergence.leaves_start) else check),
+        _checks(lambda check: replace(check, signal=_by_level) if _is(check, kld001.leaves_start) else check),
         "KLD001",
     ),
     "a rule waits until it can know": _rules(_checks(lambda check: replace(check, min_rows=1))),
@@ -104,9 +108,9 @@ PRINCIPLES: Mapping[str, Without] = {
     "truncation does not hide a lack of contrast that it does not explain": _rules(
         lambda rule: replace(rule, suppressed_by=(*rule.suppressed_by, "TRN001")), "GRP001"
     ),
-    "few contrasts and no rise are a finding": _dropped(groups.seldom_differ, "GRP001"),
-    "half truncated and no rise are a finding": _dropped(truncation.half_are_truncated, "TRN001"),
-    "results that vanish mean that the tool died": _dropped(tools.results_are_missing, "TOL002"),
+    "few contrasts and no rise are a finding": _dropped(grp001.seldom_differ, "GRP001"),
+    "half truncated and no rise are a finding": _dropped(trn001.half_are_truncated, "TRN001"),
+    "results that vanish mean that the tool died": _dropped(tol002.results_are_missing, "TOL002"),
 }
 
 

@@ -15,15 +15,10 @@ from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log, finite, has
 from holdfast.diagnose.log.collapse import WINDOW
 from holdfast.diagnose.log.trailing import Values, trailing_mean
-from holdfast.diagnose.rules.contrast import MIXED, MIXED_NOW
-from holdfast.diagnose.rules.entropy import (
-    ENTROPY,
-    EXHAUSTED_NATS,
-    EXHAUSTED_SHARE,
-    EXHAUSTED_TOKEN_NATS,
-    LENGTH,
-)
-from holdfast.diagnose.rules.reward import good_step
+from holdfast.diagnose.rules._parts.contrast import MIXED_NOW
+from holdfast.diagnose.rules._parts.series import ENTROPY, LENGTH, MIXED, RATE
+from holdfast.diagnose.rules.ent002 import EXHAUSTED_NATS, EXHAUSTED_SHARE, EXHAUSTED_TOKEN_NATS
+from holdfast.diagnose.rules.rwd001 import good_step
 from holdfast.diagnose.seconds import facts_of_seconds, told_of_seconds
 from holdfast.hosts import HOSTS
 
@@ -36,7 +31,7 @@ WORTH_SAYING = 0.1
 """Share of a run. A smaller part is the end of a schedule, or the rows that it takes to see a fall."""
 STRETCHES = 6
 """Stretches in each of which entropy must be lower than in the one before. In noise alone that is one case in 720."""
-TIME, RATE = "time/step_s", "lr"
+TIME = "time/step_s"
 
 
 def outlook(batches: Log, findings: Sequence[Finding]) -> dict[str, float]:

@@ -27,12 +27,13 @@ from holdfast.diagnose.log.collapse import (
 from holdfast.diagnose.log.glossary import METRICS
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
-from holdfast.diagnose.rules.contrast import CONTRAST, MIXED, MIXED_NOW
-from holdfast.diagnose.rules.groups import HARDER, PAID
-from holdfast.diagnose.rules.learning import RWD004
+from holdfast.diagnose.rules import RULES
+from holdfast.diagnose.rules._parts.contrast import CONTRAST, MIXED_NOW
+from holdfast.diagnose.rules._parts.functions import is_earned_by_form
+from holdfast.diagnose.rules._parts.series import MIXED, TRUNCATED
+from holdfast.diagnose.rules.grp001 import HARDER, PAID
 from holdfast.diagnose.rules.remedies import advise
 from holdfast.diagnose.rules.rule import Hit
-from holdfast.diagnose.rules.truncation import TRUNCATED, is_earned_by_form
 
 NOT_LEARNING: tuple[Word, ...] = ("flat", "broken")
 FLAT = "RWD004"
@@ -136,7 +137,7 @@ def verdict_of(
         *map(_reason, less_sure),
         *_too_few(batches, curve, went),
     ]
-    reasons = reasons or [Reason(code=FLAT, summary=_ruled_out(batches), remedy=RWD004.remedy[batches.host])]
+    reasons = reasons or [Reason(code=FLAT, summary=_ruled_out(batches), remedy=RULES[FLAT].remedy[batches.host])]
     log = _evidence_to_log(batches)
     return Verdict(word=word, text=text, reasons=tuple(reasons), change=reasons[0].remedy, log=log)
 

@@ -1,4 +1,4 @@
-"""The rules: one file per family of codes. No rule looks ahead."""
+"""The rules: a file for each code, and in `_parts` the conditions that several of them share. No rule looks ahead."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from holdfast.diagnose.rules.rule import Rule
 
 
 def load_rule(code: str) -> Rule:
-    """The rule of a registered code: the constant of that name in its family's file."""
-    rule = getattr(import_module(f"{__name__}.{CODES[code]}"), code)
+    """The rule of a registered code: `RULE` of the file that is named after it."""
+    rule = import_module(f"{__name__}.{code.lower()}").RULE
     assert isinstance(rule, Rule) and rule.code == code
     return rule
 

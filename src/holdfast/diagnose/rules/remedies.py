@@ -91,3 +91,9 @@ SMALLER_STEPS = advise(
     "Divide the [learning rate] by five or more, lengthen the [warm-up], or take fewer [optimizer steps per rollout "
     "batch]. Larger batches also make the steps smaller."
 )
+
+CHECK_REWARD: Remedy = advise(
+    "First check the reward: call it on a correct rollout. Often it does not find the answer in the text, or there is "
+    "no room for one ([limits of tokens and turns]). Read some [rollouts]. If the reward is sound, start from a "
+    "[better policy], use easier questions, or a [denser reward]."
+)

@@ -8,75 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.diagnose.finding import Finding
-from holdfast.diagnose.log import REWARDS, Log, Series, as_of, finite, has, reward_curve
-from holdfast.diagnose.log.collapse import TREND_ERRORS, curve_of, reward_range
-from holdfast.diagnose.log.trailing import (
-    Span,
-    Truths,
-    Values,
-    held,
-    highest,
-    lowest,
-    mean_at_first,
-    merged,
-    spans,
-    trailing_mean,
-    trend,
-)
+from holdfast.diagnose.log import Log, has
+from holdfast.diagnose.log.trailing import Span, Truths, Values, held, merged, spans
+from holdfast.diagnose.rules._parts.reward import falling
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Some series of a log where all of them have a value."""
-
-    log: Log
-    names: tuple[str, ...]
-    steps: NDArray[np.int64]
-    """[N], strictly increasing."""
-    columns: tuple[Values, ...]
-    """[N] each, in the order of `names`."""
-
-    def latest(self, name: str, of: Callable[[Values], Values] | None = None) -> Values:
-        """[N]: the last value of another series at or before each step. With `of`, the last value of that function of
-        the series. NaN before the first value, and everywhere if the series is not logged.
-        """
-        if name not in self.log.series:
-            return np.broadcast_to(np.nan, len(self.steps))
-        known = finite(self.log.series[name])
-        return as_of(known if of is None else Series(known.steps, of(known.values)), self.steps)
-
-    def is_zero(self, name: str) -> Truths:
-        """[N]: whether the last value of a series is exactly 0, which one that is printed as 0.000 need not be."""
-        series = self.log.series.get(name)
-        return np.asarray((self.latest(name) == 0) & (series is not None and not series.rounded))
-
-    def where(self, name: str, condition: Callable[[Values], Truths]) -> Truths:
-        """[N]: whether another series fulfilled a condition at its last value; False where it has none so far."""
-        return self.latest(name, lambda values: condition(values).astype(float)) > 0
-
-
-def from_start(row: int) -> int:
-    """`Signal.began` of what has been so since the first row."""
-    return 0
-
-
-def rows_of(log: Log, names: tuple[str, ...], *, raw: bool = False) -> Rows:
-    """The steps at which all of the series are logged and finite; with `raw`, finite or not. The log must have all."""
-    series = [log.series[name] if raw else finite(log.series[name]) for name in names]
-    steps = series[0].steps
-    if all(np.array_equal(steps, part.steps) for part in series[1:]):
-        return Rows(log, names, steps, tuple(part.values for part in series))
-    for part in series[1:]:
-        steps = np.intersect1d(steps, part.steps, assume_unique=True)
-    return Rows(log, names, steps, tuple(part.values[np.searchsorted(part.steps, steps)] for part in series))
+from holdfast.diagnose.rules.rows import Rows, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,97 +239,3 @@ def without_suppressed(hits: Mapping[str, Hit], rules: Mapping[str, Rule]) -> di
         )
 
     return {code: hit for code, hit in hits.items() if remains(code, hit.step)}
-
-
-ADVANTAGE = "advantage/token_mean"
-ADVANTAGE_ROWS = 8
-ROWS_TO_FORGET = 20
-"""Rows after a single bad update, with the reward near its best, after which it did no harm."""
-BEST_ROWS, BACK_SHARE = 5, 0.2
-"""The reward is near its best when the mean of five rows is within that share of the range of it."""
-LEARNED_SHARE = 0.1
-"""Share of its range that a reward has gained, if the policy learns."""
-LOW_SHARE = 0.5
-"""Share of the highest possible reward up to which much is left to learn. That is 1, or the highest mean if it is
-more."""
-VISIBLE_SHARE = 0.2
-SOLVED = 0.9
-"""A mean reward between 0 and 1 from which on there is little left to gain; of one between 0 and 100, 90."""
-LONG_PREFERRED_ADVANTAGE = 0.03
-"""Mean advantage per token. Above this, advantages prefer long rollouts. Correct rollouts then lose likelihood because
-others gain it: a flaw of the reward, not lazy displacement. In recorded displacement collapses it was below 0.01."""
-
-
-def long_not_preferred(rows: Rows) -> Truths:
-    """[N]: where advantages do not prefer long rollouts, as far as the log shows."""
-    advantage = rows.latest(ADVANTAGE, lambda values: trailing_mean(values, ADVANTAGE_ROWS))
-    return ~(advantage > LONG_PREFERRED_ADVANTAGE)
-
-
-def is_near_best(reward: Values) -> Truths:
-    """[N]: where the reward has lost little of its best, or has come back."""
-    mean = trailing_mean(reward, BEST_ROWS)
-    best = highest(mean)
-    return best - mean <= BACK_SHARE * reward_range(best, lowest(reward))
-
-
-def did_no_harm(rows: Rows) -> Truths:
-    """[N]: where the reward is near its best, so that what lasts no longer than a row has done no harm."""
-    return rows.where("reward/mean", is_near_best)
-
-
-def has_risen(rows: Rows, name: str = "reward/mean") -> Truths:
-    """[N]: where the reward, or another series, has risen since the log began, by more than noise and by a tenth of its
-    range. Learning ends an alarm; a rise that only a long log can show does not."""
-    return rows.where(name, lambda values: _risen(values.tobytes()))
-
-
-@lru_cache(maxsize=16)
-def _risen(series: bytes) -> Truths:
-    """Several rules ask it of the same reward."""
-    values = np.frombuffer(series)
-    gain = np.maximum(trend(values)[0], trailing_mean(values, BEST_ROWS) - mean_at_first(values, BEST_ROWS))
-    return curve_of(values).rose & (gain > LEARNED_SHARE * reward_range(highest(values), lowest(values)))
-
-
-def is_low(reward: Values, window: int) -> Truths:
-    """[N]: where the mean of the last rewards leaves much to learn."""
-    return trailing_mean(reward, window) <= LOW_SHARE * np.maximum(highest(reward), 1.0)
-
-
-def shows_no_rise(rows: Rows) -> Truths:
-    """[N]: where the reward has not risen, nothing suggests that it does, and a rise by a fifth of the highest possible
-    reward would show. That is 1, or the highest mean if it is more."""
-
-    def flat(reward: Values) -> Truths:
-        change, error = trend(reward)
-        visible = TREND_ERRORS * error < VISIBLE_SHARE * np.maximum(highest(reward), 1.0)
-        return visible & (change < TREND_ERRORS / 2 * error)
-
-    return rows.where("reward/mean", flat) & ~has_risen(rows)
-
-
-def is_solved(rows: Rows) -> Truths:
-    """[N]: where the reward is a share near 1, or a percentage near 100, so that little is left to gain."""
-
-    def near_top(reward: Values) -> Truths:
-        top = np.where(highest(reward) > 1, 100.0, 1.0)
-        is_share = (lowest(reward) >= 0) & (highest(reward) <= top)
-        return is_share & (trailing_mean(reward, BEST_ROWS) >= SOLVED * top)
-
-    return rows.where("reward/mean", near_top)
-
-
-def is_down(rows: Rows) -> Truths:
-    """[N]: where RWD001 says that the reward is down."""
-    return rows.where("reward/mean", lambda reward: curve_of(reward).down)
-
-
-def falling(rows: Rows) -> Truths:
-    """[N]: where the reward has probably fallen, by the best reward that is logged so far."""
-    result = np.full(len(rows.steps), np.nan)
-    for name in REWARDS:
-        if np.isnan(result).any() and (curve := reward_curve(rows.log, name)) is not None:
-            known = as_of(Series(curve.steps, curve.falling.astype(np.float64)), rows.steps)
-            result = np.where(np.isnan(result), known, result)
-    return result > 0

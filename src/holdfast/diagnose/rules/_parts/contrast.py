@@ -4,58 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.diagnose.log.collapse import reward_range
-from holdfast.diagnose.log.trailing import (
-    Truths,
-    Values,
-    delayed,
-    highest,
-    last_where,
-    lowest,
-    noise,
-    rows_since,
-    trailing_mean,
-)
-from holdfast.diagnose.rules.rule import Rows, Signal, is_low
-from holdfast.diagnose.rules.truncation import more_is_earned
+from holdfast.diagnose.log.trailing import Truths, Values, delayed, highest, lowest, noise, rows_since, trailing_mean
+from holdfast.diagnose.rules._parts.series import ANSWERED, ENTROPY, LENGTH, MIXED
+from holdfast.diagnose.rules._parts.truncation import without_room
+from holdfast.diagnose.rules.rows import Rows
 
 Rank = NDArray[np.int64]
-
-REWARD, MIXED = "reward/mean", "rollout/mixed_group_fraction"
-ENTROPY, LENGTH, TRUNCATED = "entropy/mean", "rollout/length", "rollout/truncated_fraction"
-ANSWERED = "rollout/answered_fraction"
-
-CONTRAST: Mapping[tuple[str, ...], Callable[..., Values]] = {
-    (MIXED,): lambda mixed: mixed,
-    ("reward/group_std",): lambda deviation: (deviation > 0).astype(float),
-    ("reward/std",): lambda deviation: (deviation > 0).astype(float),
-    ("reward/max", "reward/min"): lambda largest, smallest: (largest > smallest).astype(float),
-}
-"""Series that show whether rewards differ, the best first -> the share of groups with different rewards, or 1 where any
-rewards differ and 0 where none do."""
-
-ROWS = 5
-MIXED_NOW, MIXED_EVER = 0.05, 0.2
-"""Shares of the groups with different rewards: the latest mean, and the highest so far. Groups that are all correct at
-the end of learning were mixed before."""
-ALL_TRUNCATED, NONE_ANSWERED = 0.95, 0.05
-"""Shares of the rollouts from which on, and up to which, a reward of 0 needs no other explanation."""
-BROKEN_ROWS = 3
-BROKEN_LOST_SHARE = 0.5
-"""Share of the range that the reward loses when it becomes constant."""
-BEFORE_LOST_SHARE = 0.4
-"""Share of the range that it may have lost before. A policy that decays loses more, step by step."""
-ROWS_TO_DECIDE = 8
-"""Rows without contrast after which a break is either found or ruled out."""
-CHANCE = 1e-2
-"""Probability of so many consecutive rows without contrast, given how common they were before, at any row so far."""
-SAME_TEXT_SHARE, SAME_TEXT_ERRORS = 0.3, 4.0
-"""Change of entropy and length, as a share or in standard deviations, within which the rollouts are as before."""
 
 
 def contrast_of(rows: Rows) -> Values:
@@ -65,6 +24,16 @@ def contrast_of(rows: Rows) -> Values:
         columns = [rows.latest(name) for name in names]
         result = np.where(np.isnan(result) & ~np.isnan(columns).any(0), share(*columns), result)
     return result
+
+
+CONTRAST: Mapping[tuple[str, ...], Callable[..., Values]] = {
+    (MIXED,): lambda mixed: mixed,
+    ("reward/group_std",): lambda deviation: (deviation > 0).astype(float),
+    ("reward/std",): lambda deviation: (deviation > 0).astype(float),
+    ("reward/max", "reward/min"): lambda largest, smallest: (largest > smallest).astype(float),
+}
+"""Series that show whether rewards differ, the best first -> the share of groups with different rewards, or 1 where any
+rewards differ and 0 where none do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +82,11 @@ def break_of(rows: Rows) -> Break:
     return Break(stretch, suspected, level)
 
 
-def becomes_constant(rows: Rows) -> Signal:
-    """From one row on every rollout has the same low reward, for more rows than chance explains."""
-    seen = break_of(rows)
-    where = seen.suspected & is_unlikely(seen.stretch)
-    (reward,) = rows.columns
-    then = last_where(where)
-    half = (seen.level[then] + reward[then]) / 2
-    return Signal(
-        where,
-        lambda: {REWARD: reward, "before": seen.level},
-        lambda: {"since": rows.steps[seen.stretch.begins]},
-        normal=~seen.stretch.flat & (trailing_mean(reward, BROKEN_ROWS) >= half),
-        began=lambda row: int(seen.stretch.begins[row]),
-    )
+ROWS = 5
+BROKEN_LOST_SHARE = 0.5
+"""Share of the range that the reward loses when it becomes constant."""
+BEFORE_LOST_SHARE = 0.4
+"""Share of the range that it may have lost before. A policy that decays loses more, step by step."""
 
 
 def is_unlikely(seen: Stretch) -> Truths:
@@ -137,10 +97,9 @@ def is_unlikely(seen: Stretch) -> Truths:
     return (seen.begins * usual**seen.running <= CHANCE) & (seen.running >= 2 * longest + BROKEN_ROWS)
 
 
-def may_be_broken(rows: Rows) -> Truths:
-    """[N]: where GRP001 reports a broken reward function, or may still do so. RWD001 is silent there."""
-    seen = break_of(rows)
-    return seen.suspected & (is_unlikely(seen.stretch) | (seen.stretch.running <= ROWS_TO_DECIDE))
+BROKEN_ROWS = 3
+CHANCE = 1e-2
+"""Probability of so many consecutive rows without contrast, given how common they were before, at any row so far."""
 
 
 def without_answers(rows: Rows) -> Truths:
@@ -148,14 +107,8 @@ def without_answers(rows: Rows) -> Truths:
     return without_room(rows) | (rows.latest(ANSWERED) <= NONE_ANSWERED)
 
 
-def without_room(rows: Rows) -> Truths:
-    """[N]: where as good as every rollout is truncated."""
-    return rows.latest(TRUNCATED) >= ALL_TRUNCATED
-
-
-def is_cut_off(rows: Rows) -> Truths:
-    """[N]: where TRN001 says why rewards are equal: as good as every rollout is truncated, and they earn little."""
-    return without_room(rows) & rows.where(REWARD, partial(is_low, window=ROWS)) & ~more_is_earned(rows)
+NONE_ANSWERED = 0.05
+"""Share of the rollouts up to which a reward of 0 needs no other explanation."""
 
 
 def same_text(rows: Rows, begins: Rank, before: Rank) -> Truths:
@@ -168,3 +121,10 @@ def same_text(rows: Rows, begins: Rank, before: Rank) -> Truths:
         same &= ~(change > np.fmax(SAME_TEXT_SHARE * np.abs(usual), SAME_TEXT_ERRORS * spread))
         known |= ~np.isnan(change)
     return same & known
+
+
+SAME_TEXT_SHARE, SAME_TEXT_ERRORS = 0.3, 4.0
+"""Change of entropy and length, as a share or in standard deviations, within which the rollouts are as before."""
+MIXED_NOW, MIXED_EVER = 0.05, 0.2
+"""Shares of the groups with different rewards: the latest mean, and the highest so far. Groups that are all correct at
+the end of learning were mixed before."""

@@ -1,15 +1,12 @@
-"""Reward functions that diverge (RWD003): one falls, and the total reward hides it, because others rise or stay."""
+"""RWD003: a reward function falls, and the total reward hides it, because others rise or stay."""
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache, partial
-from itertools import combinations
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnose.log import Log, Series
 from holdfast.diagnose.log.collapse import DROPPED_SHARE, FEWEST_FLAT, LONG_WINDOW, curve_of, reward_range
 from holdfast.diagnose.log.trailing import (
     Truths,
@@ -23,76 +20,12 @@ from holdfast.diagnose.log.trailing import (
     trailing_mean,
     trend,
 )
+from holdfast.diagnose.rules._parts.functions import FORM, functions_of, has_functions, plain_name
+from holdfast.diagnose.rules._parts.reward import has_risen, may_lose
+from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, has_risen
-
-REWARD = "reward/mean"
-ROWS = 5
-HOLDS_WITHIN_SHARE = 0.1
-"""Share of its range that a reward may lose and still count as holding."""
-HIDDEN_ROWS = 10
-"""Rows after which a total reward that is to fall with a function has fallen, as `RWD001` sees in a mean of ten."""
-RISE_ERRORS = 4.0
-"""Standard errors by which another function has risen since then."""
-
-FUNCTION = re.compile(r"rewards/.+/mean")
-FORM = re.compile(
-    r"format|tag|xml|json|len(gth)?(?![a-z])|short|concise|brevity|steps?(?![a-z])|style|language|repet|penalty|count",
-    re.IGNORECASE,
-)
-"""Names of functions that reward the form of a rollout. Such a function may fall while the answers improve, so its fall
-is a note."""
-
-
-def functions_of(log: Log) -> tuple[str, ...]:
-    """The series of the single reward functions, as TRL logs them; or else those that add up to the reward."""
-    named = tuple(sorted(name for name in log.series if FUNCTION.fullmatch(name)))
-    if named or (reward := log.series.get(REWARD)) is None:
-        return named
-    able = ((name, one) for name, one in log.series.items() if name != REWARD and len(one) == len(reward))
-    return _summands(reward, tuple(able))
-
-
-FEWEST_SUMS = 10
-"""Rows in which parts must add up, and all of them."""
-MOST_PARTS = 3
-MOST_CANDIDATES = 30
-SUM_ERROR = 2e-4
-"""Of the sum of rounded parts, as a share of the largest reward."""
-
-
-@lru_cache(maxsize=8)
-def _summands(reward: Series, candidates: tuple[tuple[str, Series], ...]) -> tuple[str, ...]:
-    """The two or three series of which the reward is the sum in every row; empty if there are none."""
-    total = reward.values
-    if len(total) < FEWEST_SUMS or not np.isfinite(total).all() or total.min() == total.max():
-        return ()
-    error = SUM_ERROR * float(np.abs(total).max())
-    able = {
-        name: one.values
-        for name, one in candidates
-        if np.array_equal(one.steps, reward.steps)
-        and np.ptp(one.values) > error
-        and np.abs(one.values - total).max() > error
-    }
-    names = list(able)[:MOST_CANDIDATES]
-    for count in range(2, MOST_PARTS + 1):
-        for parts in combinations(names, count):
-            if abs(sum(able[name][-1] for name in parts) - total[-1]) > error:  # which leaves nearly all out
-                continue
-            if np.abs(np.sum([able[name] for name in parts], axis=0) - total).max() <= error:
-                return parts
-    return ()
-
-
-def has_functions(log: Log) -> bool:
-    """Whether a log has two reward functions or more: one alone is the reward."""
-    return len(functions_of(log)) > 1
-
-
-def may_lose(reward: Values) -> Values:
-    """[N]: how much a reward may lose and still count as holding."""
-    return HOLDS_WITHIN_SHARE * (highest(reward) - lowest(reward))
+from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
 
 
 def trade_places(rows: Rows, *, form: bool) -> Signal | None:
@@ -132,7 +65,7 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
         return {REWARD: mean_reward} | dict(zip(names, named, strict=True))
 
     def words() -> dict[str, NDArray[np.generic]]:
-        plain = np.array([_plain(name) for name in names])
+        plain = np.array([plain_name(name) for name in names])
         return {
             "falling": plain[loser],
             "beside": np.where(winner == loser, "", [f" while {name} rose" for name in plain[winner]]),
@@ -145,6 +78,13 @@ def trade_places(rows: Rows, *, form: bool) -> Signal | None:
         return break_in(known[names[loser[row]]], int(best[row]), row)
 
     return Signal(where, evidence, words, normal=~down, began=began)
+
+
+ROWS = 5
+HIDDEN_ROWS = 10
+"""Rows after which a total reward that is to fall with a function has fallen, as `RWD001` sees in a mean of ten."""
+RISE_ERRORS = 4.0
+"""Standard errors by which another function has risen since then."""
 
 
 def slips_behind(rows: Rows) -> Signal | None:
@@ -161,7 +101,7 @@ def slips_behind(rows: Rows) -> Signal | None:
         slips.any(axis=0) & risen,
         lambda: {REWARD: trailing_mean(rows.columns[0], ROWS)},
         lambda: {
-            "falling": np.array([_plain(name) for name in names])[which],
+            "falling": np.array([plain_name(name) for name in names])[which],
             "now": smooth[which, here],
             "before": np.array([highest(mean) for mean in smooth])[which, here],
         },
@@ -178,11 +118,7 @@ def _declines(values: Values, smooth: Values) -> Truths:
     return np.asarray(declines & (np.arange(len(values)) >= FEWEST_FLAT - 1))
 
 
-def _plain(name: str) -> str:
-    return name.removeprefix("rewards/").removesuffix("/mean")
-
-
-RWD003 = Rule(
+RULE = Rule(
     code="RWD003",
     title="reward functions diverge",
     needs=((REWARD,),),

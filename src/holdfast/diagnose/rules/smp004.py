@@ -1,17 +1,18 @@
-"""Importance weights that leave little of a batch (SMP004), by the effective sample size that trainers log."""
+"""SMP004: importance weights leave little of a batch, by the effective sample size that trainers log."""
 
 from __future__ import annotations
 
 from holdfast.diagnose.log.trailing import mean_at_first, trailing_mean
+from holdfast.diagnose.rules._parts.reward import falling
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
+from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
 
 ESS = "sampler/ess"
-ROWS = 5
-LOW = 0.5
-"""Effective sample size, as a share of the tokens or rollouts. It is 1 / (1 + v²), where v is the standard deviation of
-the weights over their mean (Kong, 1992), and a weighted mean of n draws has the variance of a plain one of ESS · n. At
-a half the weights vary as much as their mean: half of the rollouts are spent on their noise."""
+_MESSAGE = (
+    "The importance weights leave {sampler/ess:.0%} of the rollouts, {before:.0%} at first. The gradient is as noisy "
+    "as with that share of them: its error is {times:.2g} times that of equal weights"
+)
 
 
 def few_are_left(rows: Rows, *, harmful: bool) -> Signal:
@@ -27,12 +28,14 @@ def few_are_left(rows: Rows, *, harmful: bool) -> Signal:
     )
 
 
-_MESSAGE = (
-    "The importance weights leave {sampler/ess:.0%} of the rollouts, {before:.0%} at first. The gradient is as noisy "
-    "as with that share of them: its error is {times:.2g} times that of equal weights"
-)
+ROWS = 5
+LOW = 0.5
+"""Effective sample size, as a share of the tokens or rollouts. It is 1 / (1 + v²), where v is the standard deviation of
+the weights over their mean (Kong, 1992), and a weighted mean of n draws has the variance of a plain one of ESS · n. At
+a half the weights vary as much as their mean: half of the rollouts are spent on their noise."""
 
-SMP004 = Rule(
+
+RULE = Rule(
     code="SMP004",
     title="importance weights leave few rollouts",
     needs=((ESS,),),

@@ -1,4 +1,4 @@
-"""Zeros: a gradient of 0 is a fault (GRD003); a loss, clip ratio or KL of 0 is often normal (ZER001)."""
+"""GRD003: the gradient is 0, though rewards differ."""
 
 from __future__ import annotations
 
@@ -6,39 +6,21 @@ from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from holdfast.diagnose.log.trailing import Truths, Values, held, rows_since
-from holdfast.diagnose.rules.contrast import CONTRAST, MIXED, contrast_of
+from holdfast.diagnose.rules._parts.contrast import CONTRAST, contrast_of
+from holdfast.diagnose.rules._parts.moves import kl_grows
+from holdfast.diagnose.rules._parts.series import KL, MIXED, NORM, RATE, REWARD
 from holdfast.diagnose.rules.remedies import Remedy, advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal
+from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
 
-EXCLUDED, WEIGHT = "loss/excluded_fraction", "loss/mean_weight"
-LOWEST, HIGHEST = "sampler/weight_p05", "sampler/weight_p95"
-BOUNDS, VOID = "loss.methods.sampler_weights", "loss.methods.drop_void"
-NORM, REWARD, LOSS, CLIPPED, KL, RATE = "grad/norm", "reward/mean", "loss", "clip/fraction", "kl/reference", "lr"
-
-STD = ("reward/std",)
-"""Standard deviation over the whole rollout batch. Above 0, it does not show that any group differs."""
-CHANCE = 1e-3
-"""Probability of a gradient of 0 by chance. In a log of TRL a row may average several steps, but its gradient is that
-of the last."""
-MANY_GROUPS = 64
-ENOUGH_GROUPS = 16
-"""One row is enough if it has this many groups and contrast is common among them."""
-MIXED_ENOUGH = 0.4
-"""Share of mixed groups from which contrast counts as common."""
-ROUNDING = 1e-3
-"""Tolerance of a printed share times a number of groups."""
-UNKNOWN_SHARE = 0.2
-"""Share of the groups that counts as mixed where the log only says that some are."""
-LARGEST_SHARE = 0.99
-KL_MOVES = 1e-4
-"""Nats. A KL that more than doubles, by more than this, shows that the policy moves: the norm is not measured."""
-
-NEAR_ZERO = 0.005
-"""Below this, a loss is printed as 0, or is only the KL times its coefficient in the first steps."""
-FIRST_ROWS = 5
+LOWEST = "sampler/weight_p05"
+HIGHEST = "sampler/weight_p95"
+BOUNDS = "loss.methods.sampler_weights"
+VOID = "loss.methods.drop_void"
+EXCLUDED = "loss/excluded_fraction"
+WEIGHT = "loss/mean_weight"
 
 
 def nothing_is_left(rows: Rows, *, when: float) -> Signal:
@@ -85,6 +67,11 @@ def is_cut(rows: Rows) -> Signal | None:
     )
 
 
+CHANCE = 1e-3
+"""Probability of a gradient of 0 by chance. In a log of TRL a row may average several steps, but its gradient is that
+of the last."""
+
+
 def differing(rows: Rows) -> Values:
     """[N]: the share of groups with different rewards. As far as the log shows, it is the chance that a group of the
     step that the gradient belongs to had contrast."""
@@ -93,12 +80,22 @@ def differing(rows: Rows) -> Values:
     return np.clip(share, 0.0, LARGEST_SHARE)
 
 
+UNKNOWN_SHARE = 0.2
+"""Share of the groups that counts as mixed where the log only says that some are."""
+LARGEST_SHARE = 0.99
+
+
 def fewest_groups(share: Values) -> Values:
     """[N]: the smallest number of groups that can give this share; `MANY_GROUPS` for that many or more."""
     result = np.full(len(share), float(MANY_GROUPS))
     for groups in range(MANY_GROUPS - 1, 0, -1):
         result[np.abs(groups * share - np.round(groups * share)) < ROUNDING] = groups
     return result
+
+
+MANY_GROUPS = 64
+ROUNDING = 1e-3
+"""Tolerance of a printed share times a number of groups."""
 
 
 def groups_per_step(rows: Rows, groups: Values) -> Values:
@@ -117,11 +114,12 @@ def one_row_is_enough(rows: Rows, share: Values, groups: Values) -> Truths:
     return np.asarray((still | single) & (groups >= ENOUGH_GROUPS) & (share >= MIXED_ENOUGH))
 
 
-def kl_grows(rows: Rows, since: NDArray[np.int64]) -> Truths:
-    """[N]: where the KL to the reference has grown since the last row with a gradient."""
-    kl = rows.latest(KL)
-    return np.asarray(kl > KL_MOVES + 2 * kl[np.minimum(since + 1, len(kl) - 1)])
-
+ENOUGH_GROUPS = 16
+"""One row is enough if it has this many groups and contrast is common among them."""
+MIXED_ENOUGH = 0.4
+"""Share of mixed groups from which contrast counts as common."""
+STD = ("reward/std",)
+"""Standard deviation over the whole rollout batch. Above 0, it does not show that any group differs."""
 
 LEAVE_LESS_OUT: Remedy = advise(
     "Widen the [bounds on the importance weights] of the sampler until the weights are between them. Or sample "
@@ -132,7 +130,8 @@ LEAVE_LESS_OUT: Remedy = advise(
     },
 )
 
-GRD003 = Rule(
+
+RULE = Rule(
     code="GRD003",
     title="gradient is zero",
     needs=tuple((NORM, *names) for names in CONTRAST if names != STD),
@@ -174,48 +173,4 @@ GRD003 = Rule(
     "that and reports nothing. A row may average the rewards of several steps but hold only the last "
     "step's gradient. So one row is enough only if it has many groups, and the KL is exactly 0 or "
     "`logging_steps` is 1. Otherwise the rule waits for more rows.",
-)
-
-
-def are_normal(rows: Rows) -> Signal:
-    """The log has zeros with a harmless reason. This concerns the whole log, so it is reported at the first row."""
-    parts = {name: rows.latest(name) for name in (LOSS, CLIPPED, KL)}
-    reasons = [text for name, text in ZEROS.items() if is_zero(name, parts[name])]
-    where = np.arange(len(rows.steps)) == (0 if reasons and learns(rows) else -1)
-    return Signal(where, lambda: parts, lambda: {"reasons": np.broadcast_to(" ".join(reasons), len(where))})
-
-
-def is_zero(name: str, values: Values) -> bool:
-    """Whether a series is 0: a loss nearly, in the first rows; clipping in every row; a KL in a short log."""
-    if name == LOSS:
-        return bool((np.abs(values[:FIRST_ROWS]) <= NEAR_ZERO).all())
-    return bool((values == 0).all()) and (name == CLIPPED or len(values) < FIRST_ROWS)
-
-
-def learns(rows: Rows) -> bool:
-    """Whether something shows that the policy moves: a gradient, or a KL that grows."""
-    kl = rows.latest(KL)
-    moves = rows.latest(NORM) > 0
-    return bool((moves & ~(contrast_of(rows) == 0)).any() or (len(kl) > 1 and kl[-1] > KL_MOVES + kl[0]))
-
-
-ZEROS = {
-    LOSS: "A loss near 0 is normal: the advantages of a group sum to 0, but the gradient of the loss is not 0.",
-    CLIPPED: "A clip ratio of 0 is normal: in the first optimizer step of a rollout batch, every ratio is 1.",
-    KL: "A KL of 0 is normal in the first steps, while the policy still equals its reference.",
-}
-
-ZER001 = Rule(
-    code="ZER001",
-    title="zeros that are normal",
-    needs=((REWARD, LOSS), (REWARD, CLIPPED), (REWARD, KL)),
-    equal_needs=True,
-    every_row=True,
-    checks=(Check(series=(REWARD,), signal=are_normal, message="{reasons}", level="note"),),
-    suppressed_by=("GRD002", "GRD003", "GRP001"),
-    meaning="The loss, the clip ratio or the KL is 0 for a harmless reason. The policy still learns.",
-    impact="The value of a GRPO loss says little about progress. While the policy equals the old policy, the loss is "
-    "0 but its gradient is not. If the loss grows slowly, that is usually the KL term.",
-    remedy=advise("Change nothing. The reward shows whether the policy learns."),
-    limitations="This is a note, not a finding. It needs a gradient above 0 or a KL that grows.",
 )

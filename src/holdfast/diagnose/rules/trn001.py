@@ -1,4 +1,4 @@
-"""Rollouts that run out of turns or tokens (TRN001), and rollouts that grow for nothing (TRN002)."""
+"""TRN001: rollouts run out of turns or tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.collapse import DROPPED_SHARE, FEWEST_FLAT, curve_of
 from holdfast.diagnose.log.trailing import (
     Truths,
@@ -19,64 +18,16 @@ from holdfast.diagnose.log.trailing import (
     last_where,
     lowest,
     margin,
-    mean_at_first,
     rows_since,
     trailing_mean,
 )
-from holdfast.diagnose.rules.hacking import FORM, functions_of
+from holdfast.diagnose.rules._parts.functions import more_is_earned
+from holdfast.diagnose.rules._parts.reward import is_down, is_low
+from holdfast.diagnose.rules._parts.series import ADVANTAGE, LENGTH, MIXED, REWARD, TRUNCATED
+from holdfast.diagnose.rules._parts.truncation import ALL_TRUNCATED, MUCH_FRACTION
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import (
-    ADVANTAGE,
-    Check,
-    Rows,
-    Rule,
-    Signal,
-    from_start,
-    has_risen,
-    is_down,
-    is_low,
-    rows_of,
-)
-
-TRUNCATED, LENGTH = "rollout/truncated_fraction", "rollout/length"
-REWARD, MIXED = "reward/mean", "rollout/mixed_group_fraction"
-
-MUCH_FRACTION = 0.5
-"""Half of the rollouts. Reasoning runs often begin with a tenth to a third, and learn to be shorter."""
-MOST_FRACTION = 0.75
-"""Three quarters of them, for truncation to limit the reward. Runs with half or two thirds may be healthy."""
-ALL_FRACTION = 0.95
-"""As good as all of them."""
-ROWS_IF_ALL = 10
-"""Rows within which the reward may begin to rise although all rollouts are truncated."""
-ROWS_WITHOUT_CONTRAST = 3
-"""The same if the rollouts of each group all have the same reward, because then nothing can be learned."""
-LEAST_MIXED = 0.05
-ROWS_IF_MOST = 20
-"""The same if three quarters or more are truncated."""
-LATE_ROWS = 20
-"""Rows in the mean of the truncated share, where half are truncated by now."""
-REWARD_ROWS = 5
-EARNED_BY_TRUNCATED = 0.05
-"""Reward that truncated rollouts may earn, as a share of the highest possible. Where they earn more, being truncated
-costs them little. The highest possible reward is 1, or the highest mean so far if that is more."""
-
-
-def more_is_earned(rows: Rows) -> Truths:
-    """[N]: where the reward has risen. Where its functions are logged, one that is not named after form has: a format
-    can be learned in a text that is cut."""
-    return np.asarray(np.any([has_risen(rows, name) for name in _of_content(rows.log) or [REWARD]], axis=0))
-
-
-def _of_content(log: Log) -> list[str]:
-    """The reward functions that are not named after form, where there are several functions."""
-    functions = functions_of(log)
-    return [name for name in functions if not FORM.search(name)] if len(functions) > 1 else []
-
-
-def is_earned_by_form(log: Log) -> bool:
-    """Whether the rollouts earn nothing but what functions of form give: none of the others has risen."""
-    return bool(_of_content(log)) and not more_is_earned(rows_of(log, (REWARD,)))[-1]
+from holdfast.diagnose.rules.rows import Rows, from_start
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
 
 
 def all_are_truncated(rows: Rows, *, at_first: bool) -> Signal:
@@ -85,7 +36,7 @@ def all_are_truncated(rows: Rows, *, at_first: bool) -> Signal:
     """
     (share,) = rows.columns
     row, risen = np.arange(len(share)), more_is_earned(rows)
-    running = rows_since(share < ALL_FRACTION)
+    running = rows_since(share < ALL_TRUNCATED)
     silent = np.zeros(len(share), bool) if at_first else is_down(rows)
     same_rewards = rows.latest(MIXED, lambda mixed: trailing_mean(mixed, ROWS_WITHOUT_CONTRAST)) <= LEAST_MIXED
     enough = (running >= ROWS_IF_ALL) | (same_rewards & at_first & (running >= ROWS_WITHOUT_CONTRAST))
@@ -96,6 +47,13 @@ def all_are_truncated(rows: Rows, *, at_first: bool) -> Signal:
         normal=risen | (share < MUCH_FRACTION),
         began=lambda at: int(at - running[at] + 1),
     )
+
+
+ROWS_IF_ALL = 10
+"""Rows within which the reward may begin to rise although all rollouts are truncated."""
+ROWS_WITHOUT_CONTRAST = 3
+"""The same if the rollouts of each group all have the same reward, because then nothing can be learned."""
+LEAST_MIXED = 0.05
 
 
 def many_are_truncated(rows: Rows) -> Signal:
@@ -119,6 +77,14 @@ def truncation_limits_reward(rows: Rows) -> Signal:
     )
 
 
+MOST_FRACTION = 0.75
+"""Three quarters of them, for truncation to limit the reward. Runs with half or two thirds may be healthy."""
+REWARD_ROWS = 5
+EARNED_BY_TRUNCATED = 0.05
+"""Reward that truncated rollouts may earn, as a share of the highest possible. Where they earn more, being truncated
+costs them little. The highest possible reward is 1, or the highest mean so far if that is more."""
+
+
 def half_are_truncated(rows: Rows) -> Signal:
     """Half or more are truncated by now, and the reward is low and has not risen since the log began."""
     share, reward = rows.columns
@@ -131,17 +97,8 @@ def half_are_truncated(rows: Rows) -> Signal:
     )
 
 
-RISE_ERRORS = 4.0
-"""Standard errors of a difference that a rise has to exceed."""
-TRUNCATED_ROWS, TRUNCATED_LONG_ROWS = 3, 10
-TRUNCATED_RISE = 0.15
-"""Rise of the truncated fraction above its lowest value."""
-GROWTH_ROWS = 5
-GROWTH_ADVANTAGE = 0.1
-"""Mean advantage per token. If correct answers are longer than incorrect ones, it is as high early in a run. But then
-the reward rises with the length."""
-LENGTH_RISE = 0.03
-"""Growth of rollouts, as a share of their length."""
+LATE_ROWS = 20
+"""Rows in the mean of the truncated share, where half are truncated by now."""
 
 
 def grow_without_reward(rows: Rows) -> Signal:
@@ -158,6 +115,16 @@ def grow_without_reward(rows: Rows) -> Signal:
         lambda: {"before": length - grown},
         normal=rises,
     )
+
+
+RISE_ERRORS = 4.0
+"""Standard errors of a difference that a rise has to exceed."""
+GROWTH_ROWS = 5
+GROWTH_ADVANTAGE = 0.1
+"""Mean advantage per token. If correct answers are longer than incorrect ones, it is as high early in a run. But then
+the reward rises with the length."""
+LENGTH_RISE = 0.03
+"""Growth of rollouts, as a share of their length."""
 
 
 def more_are_truncated(rows: Rows, *, costs: bool) -> Signal | None:
@@ -186,6 +153,11 @@ def more_are_truncated(rows: Rows, *, costs: bool) -> Signal | None:
     )
 
 
+TRUNCATED_ROWS, TRUNCATED_LONG_ROWS = 3, 10
+TRUNCATED_RISE = 0.15
+"""Rise of the truncated fraction above its lowest value."""
+
+
 def does_not_pay(rows: Rows, *, costs: bool) -> Truths:
     """[N]: where the reward does not rise. With `costs`, only where it has dropped, as far as it is logged."""
     no_rise = ~reward_rises(rows)
@@ -207,12 +179,16 @@ def reward_rises(rows: Rows) -> Truths:
     return rows.where(REWARD, rises)
 
 
+ROWS_IF_MOST = 20
+"""Rows within which the reward may begin to rise although three quarters or more are truncated."""
+
 CUT_FROM_THE_START = advise(
     "Read some [rollouts]. If they are sound, raise the [limits of tokens and turns]. If they are noise, check the "
     "checkpoint and its chat template, or start from a [better policy]."
 )
 
-TRN001 = Rule(
+
+RULE = Rule(
     code="TRN001",
     title="rollouts truncated",
     needs=((TRUNCATED,), (ADVANTAGE, LENGTH)),
@@ -292,59 +268,4 @@ TRN001 = Rule(
     limitations="The rule finds a rising share, a share of 75 % or more from the start, ten rows in which nearly all "
     "are truncated, and growth caused by advantages. Late in other collapses, rollouts ramble, and truncation is only "
     "a symptom: look at earlier findings. Long rollouts are not reported while the reward rises with them.",
-)
-
-
-COST_ROWS = 10
-COST_TIMES = 2.0
-"""Times the tokens of the first rows. A step then samples, and trains on, twice as much."""
-
-
-def grow_for_nothing(rows: Rows) -> Signal:
-    """Rollouts are by now twice as long as in the first rows, and the reward has not risen since. The newest row
-    decides."""
-    (length,) = rows.columns
-    smooth, first = trailing_mean(length, COST_ROWS), mean_at_first(length, COST_ROWS)
-    grown = (smooth >= COST_TIMES * first) & (smooth - first > margin(length, COST_ROWS, RISE_ERRORS))
-    newest = np.arange(len(length)) == len(length) - 1
-    return Signal(
-        newest & grown & ~more_is_earned(rows) & rows.where(REWARD, np.isfinite),
-        lambda: {LENGTH: smooth},
-        lambda: {"times": smooth / np.maximum(first, 1e-9)},
-    )
-
-
-TRN002 = Rule(
-    code="TRN002",
-    title="rollouts grow for nothing",
-    kind="symptom",
-    needs=((LENGTH, REWARD),),
-    checks=(
-        Check(
-            series=(LENGTH,),
-            signal=grow_for_nothing,
-            message="Rollouts have {rollout/length:.0f} tokens, {times:.1f} times as many as in the first rows, and "
-            "the reward has not risen.",
-            min_rows=2 * COST_ROWS,
-            look_at=(LENGTH, REWARD),
-            level="note",
-        ),
-    ),
-    # These say what the length led to, or came from.
-    suppressed_by=("TRN001", "ENT003", "RWD001"),
-    meaning="Rollouts have become at least twice as long as in the first rows, and the reward has not risen.",
-    impact="Each step samples and trains on as many times more tokens. Reasoning runs grow too, but their reward "
-    "rises.",
-    remedy=advise(
-        "Read some [rollouts]. If they ramble, give shorter correct ones a higher reward, and average the loss over "
-        "all tokens of a batch: an average over each rollout first makes the tokens of a long incorrect one count "
-        "less.",
-        also={
-            "holdfast": "That average is `loss.reduction`.",
-            "trl": "That average is `loss_type`.",
-            "verl": "That average is `actor_rollout_ref.actor.loss_agg_mode`.",
-        },
-    ),
-    limitations="This is a note, not a finding: in a noisy log the reward may have risen by less than its noise. If "
-    "the trainer counts observations, longer ones count too.",
 )

@@ -1,4 +1,4 @@
-"""The policy leaves its reference: KLD001.
+"""KLD001: the policy leaves its reference.
 
 Trainers log the KL to the reference per token, most of them as the estimate r - 1 - log r with r = reference / policy
 (Schulman's k3). It is never negative, and a single token that the reference finds absurd makes a spike of any height.
@@ -21,37 +21,22 @@ from holdfast.diagnose.log.trailing import (
     trailing_mean,
     trend,
 )
+from holdfast.diagnose.rules._parts.reward import falling, has_risen
+from holdfast.diagnose.rules._parts.series import KL, REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling, has_risen
-
-KL, REWARD = "kl/reference", "reward/mean"
-ROWS = 5
-MOST_ROWS = 0.8
-"""Share of these rows that must be above the level: four of five."""
-
-RISE_NATS = 1.0
-"""Nats per token above the lowest of the first rows: a reference need not be the start. Language models that learn rise
-by 0.0005 to 0.3. At 1, the reference gives an average token a third of the probability that it gave at first."""
-FEWEST_ROWS = 10
-"""Rows in which the reward may begin to rise. A small model that learns a task from scratch leaves its reference and is
-healthy."""
-
-RUNAWAY_TIMES = 5.0
-"""Times the KL when the reward was first near its best. Ordinary learning multiplies it before that."""
-NEAR_BEST_SHARE = 0.1
-"""How far below its best the reward still was then, as a share of its range."""
-RUNAWAY_NATS = 0.3
-"""Nats per token. Below that the policy is still near its reference."""
-
-
-LONG_ROWS, DRIFT_ERRORS = 10, 3.0
-"""Rows in the means, and standard errors of the trend, of a drift that explains a reward that does not rise."""
+from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
 
 
 def stays_above(values: Values, level: float | Values) -> Truths:
     """[N]: where four of the last five rows are above a level. It takes five rows."""
     often = trailing_mean((values > level).astype(float), ROWS) >= MOST_ROWS
     return often & (np.arange(len(values)) >= ROWS - 1)
+
+
+ROWS = 5
+MOST_ROWS = 0.8
+"""Share of these rows that must be above the level: four of five."""
 
 
 def leaves_start(rows: Rows) -> Signal:
@@ -68,6 +53,11 @@ def leaves_start(rows: Rows) -> Signal:
     )
 
 
+RISE_NATS = 1.0
+"""Nats per token above the lowest of the first rows: a reference need not be the start. Language models that learn rise
+by 0.0005 to 0.3. At 1, the reference gives an average token a third of the probability that it gave at first."""
+
+
 def runs_away(rows: Rows) -> Signal:
     """The KL is several times as high as when the reward was first near its best, and the reward falls."""
     kl, reward = rows.columns
@@ -78,6 +68,14 @@ def runs_away(rows: Rows) -> Signal:
     level = np.maximum(RUNAWAY_NATS, RUNAWAY_TIMES * then)
     down = falling(rows)
     return Signal(stays_above(kl, level) & down, lambda: {KL: smooth, "then": then, REWARD: mean_reward}, normal=~down)
+
+
+RUNAWAY_TIMES = 5.0
+"""Times the KL when the reward was first near its best. Ordinary learning multiplies it before that."""
+NEAR_BEST_SHARE = 0.1
+"""How far below its best the reward still was then, as a share of its range."""
+RUNAWAY_NATS = 0.3
+"""Nats per token. Below that the policy is still near its reference."""
 
 
 def drifts(rows: Rows) -> Signal:
@@ -95,7 +93,14 @@ def drifts(rows: Rows) -> Signal:
     )
 
 
-KLD001 = Rule(
+LONG_ROWS, DRIFT_ERRORS = 10, 3.0
+"""Rows in the means, and standard errors of the trend, of a drift that explains a reward that does not rise."""
+FEWEST_ROWS = 10
+"""Rows in which the reward may begin to rise. A small model that learns a task from scratch leaves its reference and is
+healthy."""
+
+
+RULE = Rule(
     code="KLD001",
     title="policy far from its reference",
     kind="symptom",

@@ -1,4 +1,4 @@
-"""Rollouts from a policy that is too old for the update (OFP001), by a logged staleness or by what it clips."""
+"""OFP001: rollouts from a policy that is too old for the update, by a logged staleness or by what it clips."""
 
 from __future__ import annotations
 
@@ -18,25 +18,12 @@ from holdfast.diagnose.log.trailing import (
     mean_at_first,
     trailing_mean,
 )
-from holdfast.diagnose.rules.mismatch import usual_before
+from holdfast.diagnose.rules._parts.reward import falling
+from holdfast.diagnose.rules._parts.sampler import usual_before
+from holdfast.diagnose.rules._parts.series import CLIPPED, REWARD, STALENESS
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, falling
-
-STALENESS, CLIPPED, REWARD = "rollout/staleness", "clip/fraction", "reward/mean"
-
-ROWS, LONG_ROWS = 5, 10
-STALE_RISE, STALE_TIMES = 1.0, 1.5
-"""Updates, and times the staleness at the start: it has grown by both. A full queue makes it grow once."""
-STALE = 4.0
-"""Updates from which on rollouts are old even if they always were. Asynchronous trainers limit it to 1 to 8, so it then
-takes both: more clipped tokens, and a reward that falls."""
-CLIPPED_TIMES, CLIPPED_SHARE = 3.0, 0.01
-"""Times the usual share of clipped tokens, and the share that it must reach, if rollouts are known to be stale."""
-ALONE_TIMES, ALONE_SHARE = 8.0, 0.03
-"""The same without a logged staleness. It must then have been rare: many sound runs clip 4 % from the start."""
-LED_TIMES = 3.0
-"""Times the clipped share when the reward was best. Clipping that did no harm then did not cause the fall."""
-CLIPPED_ERRORS = 4.0
+from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
 
 
 def grows_stale(rows: Rows) -> Signal | None:
@@ -60,6 +47,16 @@ def grows_stale(rows: Rows) -> Signal | None:
     )
 
 
+ROWS, LONG_ROWS = 5, 10
+STALE_RISE, STALE_TIMES = 1.0, 1.5
+"""Updates, and times the staleness at the start: it has grown by both. A full queue makes it grow once."""
+STALE = 4.0
+"""Updates from which on rollouts are old even if they always were. Asynchronous trainers limit it to 1 to 8, so it then
+takes both: more clipped tokens, and a reward that falls."""
+CLIPPED_TIMES, CLIPPED_SHARE = 3.0, 0.01
+"""Times the usual share of clipped tokens, and the share that it must reach, if rollouts are known to be stale."""
+
+
 def clips_more(rows: Rows) -> Signal | None:
     """Many times the share of tokens is clipped that was usual at first, and several times that when the reward was
     best; and the reward has dropped since."""
@@ -80,6 +77,12 @@ def clips_more(rows: Rows) -> Signal | None:
     )
 
 
+ALONE_TIMES, ALONE_SHARE = 8.0, 0.03
+"""The same without a logged staleness. It must then have been rare: many sound runs clip 4 % from the start."""
+LED_TIMES = 3.0
+"""Times the clipped share when the reward was best. Clipping that did no harm then did not cause the fall."""
+
+
 def _grew_first(more: Truths, dropped: Truths) -> Truths:
     """[N]: where clipping had grown before the reward dropped, or no more than five rows later."""
     index = np.arange(len(more))
@@ -97,15 +100,18 @@ def _clips(clipped: Values, times: float, share: float) -> Truths:
     return more
 
 
+CLIPPED_ERRORS = 4.0
 _FRESHER = (
     "Let the sampler run fewer updates ahead of the trainer ([age of rollouts]). Take fewer [optimizer steps per "
     "rollout batch], or lower the [learning rate]. "
 )
 RECOMPUTED = advise(f"{_FRESHER}Where rollouts must be old, add a [penalty on lost likelihood].")
+
 TO_SAMPLER = advise(f"{_FRESHER}The ratio compares with the sampler here, so begin without a penalty.")
 """What to change, by the policy in the ratio's denominator (holdfast.hosts.advice has the numbers)."""
 
-OFP001 = Rule(
+
+RULE = Rule(
     code="OFP001",
     title="rollouts too old for the update",
     kind="symptom",  # a policy that breaks clips more tokens too, and what breaks it comes first

@@ -1,4 +1,4 @@
-"""Series that stand still to the last digit (STL001), whatever they are called."""
+"""STL001: series stand still to the last digit, whatever they are called."""
 
 from __future__ import annotations
 
@@ -11,23 +11,12 @@ from holdfast.diagnose.log.glossary import glossary_entry
 from holdfast.diagnose.log.trailing import Values
 from holdfast.diagnose.readers.names import CUMULATIVE
 from holdfast.diagnose.readers.text import listed
-from holdfast.diagnose.rules.hacking import functions_of
+from holdfast.diagnose.rules._parts.functions import functions_of
+from holdfast.diagnose.rules._parts.reward import has_risen
+from holdfast.diagnose.rules._parts.series import REWARD
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start, has_risen
-
-REWARD = "reward/mean"
-OF_OURS = ("loss", "entropy/mean", "grad/norm", "rollout/length")
-"""Series of the glossary that never stand still while a policy is sampled. The others have rules, or may rest at 0."""
-
-EVALUATION, EXTREMES = ("eval/", "eval_"), ("max", "min")
-"""Beginnings of evaluations' names; and ends of those of extremes, which often are all the same."""
-
-LONG_ROWS, FEWEST_EVALUATIONS = 20, 4
-"""Rows, and evaluations, that chance does not make equal."""
-TIMES_LONGEST = 3
-"""Times the longest stretch of equal values before."""
-TURNS_SHARE = 0.25
-"""Share of the rows before in which the curve turns. What is measured has noise; schedules and counters have none."""
+from holdfast.diagnose.rules.rows import Rows, from_start
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
 
 
 def able(log: Log) -> Iterator[tuple[str, Series]]:
@@ -36,6 +25,10 @@ def able(log: Log) -> Iterator[tuple[str, Series]]:
     for name, series in log.series.items():
         if name in (*OF_OURS, *functions, *REWARDS) or name.startswith("eval/") or glossary_entry(name) is None:
             yield name, finite(series)
+
+
+OF_OURS = ("loss", "entropy/mean", "grad/norm", "rollout/length")
+"""Series of the glossary that never stand still while a policy is sampled. The others have rules, or may rest at 0."""
 
 
 def stopped_at(series: Series) -> int | None:
@@ -57,6 +50,12 @@ def stopped_at(series: Series) -> int | None:
     return begins if _is_noisy(before) else None
 
 
+LONG_ROWS, FEWEST_EVALUATIONS = 20, 4
+"""Rows, and evaluations, that chance does not make equal."""
+TIMES_LONGEST = 3
+"""Times the longest stretch of equal values before."""
+
+
 def _longest(values: Values) -> int:
     """Rows in the longest stretch of equal values."""
     ends = np.flatnonzero(np.diff(values) != 0)
@@ -67,6 +66,10 @@ def _is_noisy(values: Values) -> bool:
     steps = np.diff(values)
     turns = (steps[1:] * steps[:-1] < 0).mean() if len(steps) > 1 else 0.0
     return bool(turns >= TURNS_SHARE)
+
+
+TURNS_SHARE = 0.25
+"""Share of the rows before in which the curve turns. What is measured has noise; schedules and counters have none."""
 
 
 def never_moved(log: Log, name: str, series: Series) -> bool:
@@ -81,6 +84,10 @@ def never_moved(log: Log, name: str, series: Series) -> bool:
     value = float(values[0])
     is_setting = value in [one for one in log.settings.values() if isinstance(one, int | float)]
     return value != 0 and (known or 0.01 < value <= 1) and not is_setting and not series.rounded
+
+
+EVALUATION, EXTREMES = ("eval/", "eval_"), ("max", "min")
+"""Beginnings of evaluations' names; and ends of those of extremes, which often are all the same."""
 
 
 def stands_still(rows: Rows) -> Signal | None:
@@ -120,7 +127,7 @@ def stood_still(rows: Rows) -> Signal | None:
     )
 
 
-STL001 = Rule(
+RULE = Rule(
     code="STL001",
     title="series stands still",
     needs=((REWARD,),),

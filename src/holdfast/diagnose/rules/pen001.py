@@ -1,4 +1,4 @@
-"""A penalty that does nothing: PEN001."""
+"""PEN001: a penalty that does nothing."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ from functools import partial
 
 import numpy as np
 
-from holdfast.diagnose.log import Log, finite
-from holdfast.diagnose.log.trailing import Values
+from holdfast.diagnose.log import Log
+from holdfast.diagnose.rules._parts.moves import policy_moved
+from holdfast.diagnose.rules._parts.series import MIXED, K
 from holdfast.diagnose.rules.remedies import advise
-from holdfast.diagnose.rules.rule import Check, Rows, Rule, Signal, from_start
+from holdfast.diagnose.rules.rows import Rows, from_start
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
 
-ACTIVE, PRESERVED, TERM = "penalty/active_fraction", "penalty/preserved_fraction", "loss/penalty"
-K = "optimizer_steps_per_rollout"
-RATIO, DECREASE, MIXED = "ratio/max", "penalty/mean_decrease", "rollout/mixed_group_fraction"
-
-BATCHES_AT_ONE_STEP = 3
-"""Rollout batches with a penalty of 0 before a finding. With one optimizer step per batch it is always 0."""
-BATCHES_AT_SEVERAL_STEPS = 10
-"""The same with several steps per batch: the penalty can be 0 while all preserved tokens become more likely."""
-
-ONE_STEP = ": with one optimizer step per rollout batch the policy always equals the old policy"
+ACTIVE = "penalty/active_fraction"
+TERM = "loss/penalty"
+PRESERVED = "penalty/preserved_fraction"
 
 
 def has_penalty(log: Log) -> bool:
@@ -65,17 +60,11 @@ def zero_since_start(rows: Rows, *, several: bool) -> Signal | None:
     )
 
 
-def policy_moved(rows: Rows) -> Values:
-    """[N]: 1 where the policy differs from the policy that sampled, 0 where it does not, NaN where the log does not
-    show it."""
-    result = np.full(len(rows.steps), np.nan)
-    for name, still in ((RATIO, 1.0), (DECREASE, 0.0)):
-        if name in rows.log.series:
-            logged = finite(rows.log.series[name])
-            at = np.isin(rows.steps, logged.steps, assume_unique=True)
-            differs = logged.values[np.searchsorted(logged.steps, rows.steps[at])] > still
-            result[at] = np.fmax(result[at], differs)
-    return result
+BATCHES_AT_ONE_STEP = 3
+"""Rollout batches with a penalty of 0 before a finding. With one optimizer step per batch it is always 0."""
+BATCHES_AT_SEVERAL_STEPS = 10
+"""The same with several steps per batch: the penalty can be 0 while all preserved tokens become more likely."""
+ONE_STEP = ": with one optimizer step per rollout batch the policy always equals the old policy"
 
 
 def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -> tuple[Check, Check]:
@@ -99,7 +88,7 @@ def inert_checks(series: tuple[str, ...], better: tuple[tuple[str, ...], ...]) -
     return at_one, at_several
 
 
-PEN001 = Rule(
+RULE = Rule(
     code="PEN001",
     title="penalty has no effect",
     kind="logged cause",

@@ -1,4 +1,4 @@
-"""Groups whose rollouts all have the same reward, since the start or from one row on (GRP001)."""
+"""GRP001: all rollouts of a group have the same reward, since the start or from one row on."""
 
 from __future__ import annotations
 
@@ -6,40 +6,23 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from holdfast.diagnose.finding import Finding
 from holdfast.diagnose.log import Log
 from holdfast.diagnose.log.collapse import FEWEST_FLAT
-from holdfast.diagnose.log.trailing import (
-    clear_break_in,
-    highest,
-    lowest,
-    rows_since,
-    trailing_mean,
-)
-from holdfast.diagnose.rules.contrast import (
+from holdfast.diagnose.log.trailing import clear_break_in, highest, last_where, lowest, rows_since, trailing_mean
+from holdfast.diagnose.rules._parts.contrast import (
+    BROKEN_ROWS,
     CONTRAST,
-    MIXED,
     MIXED_EVER,
     MIXED_NOW,
-    REWARD,
-    ROWS,
-    TRUNCATED,
-    becomes_constant,
-    is_cut_off,
+    break_of,
     is_unlikely,
     stretch_of,
 )
-from holdfast.diagnose.rules.remedies import Remedy, advise
-from holdfast.diagnose.rules.rule import (
-    Check,
-    Hit,
-    Rows,
-    Rule,
-    Signal,
+from holdfast.diagnose.rules._parts.functions import more_is_earned
+from holdfast.diagnose.rules._parts.reward import (
     falling,
-    from_start,
     has_risen,
     is_down,
     is_low,
@@ -47,28 +30,27 @@ from holdfast.diagnose.rules.rule import (
     is_solved,
     shows_no_rise,
 )
-from holdfast.diagnose.rules.truncation import MUCH_FRACTION, more_is_earned
+from holdfast.diagnose.rules._parts.series import MIXED, NORM, REWARD, TRUNCATED
+from holdfast.diagnose.rules._parts.truncation import MUCH_FRACTION, is_cut_off
+from holdfast.diagnose.rules.remedies import CHECK_REWARD, Remedy, advise
+from holdfast.diagnose.rules.rows import Rows, from_start
+from holdfast.diagnose.rules.rule import Check, Hit, Rule, Signal
 
-Rank = NDArray[np.int64]
 
-NORM = "grad/norm"
-FEW_ROLLOUTS_STEPS = 19
-"""Steps that a log of TRL has to span. A row may be one group of four: if a twentieth of the rollouts is correct, five
-such rows have no contrast in one run of three, and twenty in one of sixty."""
-
-PAID = "share of rows with a reward"
-ROOM_SHARE = 0.25
-"""Share of the highest possible reward that is left to gain, if much is."""
-HALF = 0.5
-"""Share of the groups with different rewards below which most rollouts teach nothing."""
-BY_PROMPT = (
-    " The mean reward does vary, so it depends on the prompt alone, or each question is always answered or never."
-)
-
-LONG_ROWS = 20
-"""Rows that show how few groups have different rewards, or that none has any longer. A row may be one group."""
-CORRECT_REWARD = 0.9
-"""Mean reward from which on groups without contrast are all correct. They are all incorrect below 1 minus that."""
+def becomes_constant(rows: Rows) -> Signal:
+    """From one row on every rollout has the same low reward, for more rows than chance explains."""
+    seen = break_of(rows)
+    where = seen.suspected & is_unlikely(seen.stretch)
+    (reward,) = rows.columns
+    then = last_where(where)
+    half = (seen.level[then] + reward[then]) / 2
+    return Signal(
+        where,
+        lambda: {REWARD: reward, "before": seen.level},
+        lambda: {"since": rows.steps[seen.stretch.begins]},
+        normal=~seen.stretch.flat & (trailing_mean(reward, BROKEN_ROWS) >= half),
+        began=lambda row: int(seen.stretch.begins[row]),
+    )
 
 
 def compares_in_groups(log: Log) -> bool:
@@ -103,20 +85,12 @@ def never_differ(rows: Rows, *, zero: bool, sure: bool) -> Signal:
     )
 
 
-CHECK_REWARD: Remedy = advise(
-    "First check the reward: call it on a correct rollout. Often it does not find the answer in the text, or there is "
-    "no room for one ([limits of tokens and turns]). Read some [rollouts]. If the reward is sound, start from a "
-    "[better policy], use easier questions, or a [denser reward]."
-)
-
-
-REPAIR_REWARD: Remedy = advise(
-    "Check the services and files that the reward function needs, and let it raise an error rather than return 0. "
-    "Then resume from the last checkpoint: its weights are sound.",
-    instead={
-        "holdfast": "Check what the reward depends on, and read [rollouts] of that step. Then `holdfast resume` the "
-        "run: its weights are sound."
-    },
+ROWS = 5
+FEW_ROLLOUTS_STEPS = 19
+"""Steps that a log of TRL has to span. A row may be one group of four: if a twentieth of the rollouts is correct, five
+such rows have no contrast in one run of three, and twenty in one of sixty."""
+BY_PROMPT = (
+    " The mean reward does vary, so it depends on the prompt alone, or each question is always answered or never."
 )
 
 
@@ -146,6 +120,12 @@ def loses_contrast(rows: Rows, *, learned: bool) -> Signal:
         normal=smooth > MIXED_EVER,
         began=lambda row: int(seen.begins[row]),
     )
+
+
+LONG_ROWS = 20
+"""Rows that show how few groups have different rewards, or that none has any longer. A row may be one group."""
+CORRECT_REWARD = 0.9
+"""Mean reward from which on groups without contrast are all correct. They are all incorrect below 1 minus that."""
 
 
 def seldom_differ(rows: Rows, *, teaches: bool) -> Signal:
@@ -186,6 +166,12 @@ def equal_in_most(rows: Rows) -> Signal:
     )
 
 
+ROOM_SHARE = 0.25
+"""Share of the highest possible reward that is left to gain, if much is."""
+HALF = 0.5
+"""Share of the groups with different rewards below which most rollouts teach nothing."""
+
+
 def stands_still(rows: Rows, *, zero: bool, measured: bool) -> Signal:
     """The mean reward is the same in every row, so rewards are equal. With `zero`, only where it is 0; without it, only
     elsewhere, and not where it is as high as it can be. With `measured`, only where the gradient is exactly 0, which
@@ -216,21 +202,30 @@ def is_seldom_paid(rows: Rows) -> Signal:
     )
 
 
-EASIER = advise(
-    "Use easier questions, a [denser reward] or a [better policy] to start from, and leave out questions that no "
-    "rollout answers. A larger [group size] finds rare successes. Check what the reward returns."
-)
-HARDER = advise("Use harder questions, and leave out those that every rollout answers. Or stop here: it is learned.")
+PAID = "share of rows with a reward"
 
 
 def for_contrast(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
     """All incorrect and all correct groups need opposite remedies. A mean reward from 0 to 1 tells them apart."""
     reward = hit.evidence.get(REWARD, np.nan)
     if hit.remedy is not None or not 0 <= reward <= 1:
-        return hit.remedy or GRP001.remedy
-    return EASIER if reward <= 1 - CORRECT_REWARD else HARDER if reward >= CORRECT_REWARD else GRP001.remedy
+        return hit.remedy or RULE.remedy
+    return EASIER if reward <= 1 - CORRECT_REWARD else HARDER if reward >= CORRECT_REWARD else RULE.remedy
 
 
+EASIER = advise(
+    "Use easier questions, a [denser reward] or a [better policy] to start from, and leave out questions that no "
+    "rollout answers. A larger [group size] finds rare successes. Check what the reward returns."
+)
+HARDER = advise("Use harder questions, and leave out those that every rollout answers. Or stop here: it is learned.")
+REPAIR_REWARD: Remedy = advise(
+    "Check the services and files that the reward function needs, and let it raise an error rather than return 0. "
+    "Then resume from the last checkpoint: its weights are sound.",
+    instead={
+        "holdfast": "Check what the reward depends on, and read [rollouts] of that step. Then `holdfast resume` the "
+        "run: its weights are sound."
+    },
+)
 LATE_CHECKS = (
     *(
         Check(
@@ -258,7 +253,6 @@ LATE_CHECKS = (
     ),
 )
 """Contrast that is lost late, or that was rare from the start."""
-
 REWARD_CHECKS = (
     *(
         Check(
@@ -301,7 +295,7 @@ REWARD_CHECKS = (
 """What the mean reward alone shows; and a lack of contrast that is no fault, but explains a reward that stays flat."""
 
 
-GRP001 = Rule(
+RULE = Rule(
     code="GRP001",
     title="rewards equal within groups",
     needs=tuple(CONTRAST),

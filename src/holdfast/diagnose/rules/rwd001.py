@@ -1,4 +1,4 @@
-"""Rewards: collapsed (RWD001), or earned without answers (RWD002)."""
+"""RWD001: the reward has collapsed."""
 
 from __future__ import annotations
 
@@ -8,27 +8,23 @@ from functools import partial
 import numpy as np
 
 from holdfast.diagnose.finding import Finding
-from holdfast.diagnose.log import REWARDS, Log, has, reward_curve
+from holdfast.diagnose.log import REWARDS, Log, reward_curve
 from holdfast.diagnose.log.collapse import BREAK_ROWS, Curve, Smoothed, reward_range
-from holdfast.diagnose.log.trailing import Values, highest, last_where, lowest, margin, trailing_mean
-from holdfast.diagnose.rules.contrast import may_be_broken, same_text
-from holdfast.diagnose.rules.hacking import functions_of, may_lose
+from holdfast.diagnose.log.trailing import Truths, Values, highest, last_where, lowest
+from holdfast.diagnose.rules._parts.contrast import break_of, is_unlikely, same_text
 from holdfast.diagnose.rules.remedies import NOTHING, Remedy, advise
-from holdfast.diagnose.rules.rule import Check, Hit, Rows, Rule, Signal
+from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Check, Hit, Rule, Signal
 
-ANSWERED, EM, REWARD = "rollout/answered_fraction", "reward/em", "reward/mean"
-PEAK, FIRST_GOOD, LAST_GOOD = "peak", "first good step", "last good step"
-"""The first and the last step at which the reward was near its peak."""
-FIRST_GOOD_SHARE, LAST_GOOD_SHARE = 0.2, 0.1
-"""How near, as a share of its range. It is still to rise at the first, and must not have begun to fall at the last."""
-ROWS = 5
 
-ANSWERED_DECREASE = 0.25
-"""Decrease of the share of rollouts that give an answer."""
-ANSWERED_ERRORS = 2.0
-CORRECT_LOST_SHARE = 0.4
-"""Share of their peak that correct answers have lost."""
-CORRECT_ERRORS = 3.0
+def may_be_broken(rows: Rows) -> Truths:
+    """[N]: where GRP001 reports a broken reward function, or may still do so. RWD001 is silent there."""
+    seen = break_of(rows)
+    return seen.suspected & (is_unlikely(seen.stretch) | (seen.stretch.running <= ROWS_TO_DECIDE))
+
+
+ROWS_TO_DECIDE = 8
+"""Rows without contrast after which a break is either found or ruled out."""
 
 
 def falls(rows: Rows, *, at_once: bool) -> Signal:
@@ -64,43 +60,10 @@ def falls(rows: Rows, *, at_once: bool) -> Signal:
     )
 
 
-def answers_less(rows: Rows) -> Signal:
-    """Fewer answers, while the reward holds."""
-    answered, reward = rows.columns
-    smooth, mean_reward = trailing_mean(answered, ROWS), trailing_mean(reward, ROWS)
-    holds = highest(mean_reward) - mean_reward <= may_lose(reward) + margin(reward, ROWS, ANSWERED_ERRORS)
-    drop = highest(smooth) - smooth
-    return Signal(
-        (drop > ANSWERED_DECREASE) & holds,
-        lambda: {ANSWERED: smooth, REWARD: mean_reward},
-        normal=drop < ANSWERED_DECREASE / 2,
-    )
-
-
-def is_paid_for_silence(rows: Rows) -> Signal:
-    """Fewer correct answers, while the reward holds."""
-    correct, reward = rows.columns
-    smooth, mean_reward = trailing_mean(correct, ROWS), trailing_mean(reward, ROWS)
-    drop = highest(smooth) - smooth
-    fewer = (drop > CORRECT_LOST_SHARE * highest(smooth)) & (drop > margin(correct, ROWS, CORRECT_ERRORS))
-    return Signal(
-        fewer & (highest(mean_reward) - mean_reward <= may_lose(reward)),
-        lambda: {EM: smooth, REWARD: mean_reward},
-        normal=drop < CORRECT_LOST_SHARE / 2 * highest(smooth),
-    )
-
-
-GO_BACK = advise("Go back to a checkpoint from step {step} or before, and lower the [learning rate].")
-GO_BACK_AFTER = advise("Go back to a checkpoint from step {step} or before, and do what {code} advises.")
-CAME_BACK = advise(
-    "It came back by itself. Lower the [learning rate] so that it does not fall again, and keep the checkpoint from "
-    "before it fell."
-)
-COMPARE = advise(
-    "Compare the questions, the reward function and the tools before and after this step: what changes at once is "
-    "seldom the policy. Read some [rollouts] of both. If none of them changed, go back to a checkpoint from step "
-    "{step} or before, and lower the [learning rate]."
-)
+PEAK, FIRST_GOOD, LAST_GOOD = "peak", "first good step", "last good step"
+"""The first and the last step at which the reward was near its peak."""
+FIRST_GOOD_SHARE, LAST_GOOD_SHARE = 0.2, 0.1
+"""How near, as a share of its range. It is still to rise at the first, and must not have begun to fall at the last."""
 
 
 def first_good(curve: Curve) -> Values:
@@ -131,7 +94,22 @@ def go_back(log: Log, hit: Hit, before: Sequence[Finding]) -> Remedy:
     return {host: text.replace("{step}", f"{step:.0f}").replace("{code}", code) for host, text in remedy.items()}
 
 
-RWD001 = Rule(
+GO_BACK = advise("Go back to a checkpoint from step {step} or before, and lower the [learning rate].")
+GO_BACK_AFTER = advise("Go back to a checkpoint from step {step} or before, and do what {code} advises.")
+
+CAME_BACK = advise(
+    "It came back by itself. Lower the [learning rate] so that it does not fall again, and keep the checkpoint from "
+    "before it fell."
+)
+
+COMPARE = advise(
+    "Compare the questions, the reward function and the tools before and after this step: what changes at once is "
+    "seldom the policy. Read some [rollouts] of both. If none of them changed, go back to a checkpoint from step "
+    "{step} or before, and lower the [learning rate]."
+)
+
+
+RULE = Rule(
     code="RWD001",
     title="reward collapse",
     kind="symptom",
@@ -169,43 +147,4 @@ RWD001 = Rule(
     "and the rollouts keep their entropy and length, the finding says so. It becomes a note once the reward is "
     "within 20 % of its peak again. With negative rewards, the shares are of the range of the reward so far, "
     "including 0.",
-)
-
-
-def is_about_answers(log: Log) -> bool:
-    """Whether the log counts answers, or could. The reward functions of TRL may measure anything: see RWD003."""
-    return has(log, ANSWERED) or has(log, EM) or not functions_of(log)
-
-
-RWD002 = Rule(
-    code="RWD002",
-    title="reward without answers",
-    kind="symptom",
-    needs=((ANSWERED, REWARD), (EM, REWARD)),
-    applies=is_about_answers,
-    checks=(
-        Check(
-            series=(ANSWERED, REWARD),
-            signal=answers_less,
-            message="The agent avoids answers: only {rollout/answered_fraction:.0%} of the rollouts give one, but "
-            "the reward has not fallen.",
-            min_rows=ROWS,
-        ),
-        Check(
-            series=(EM, REWARD),
-            signal=is_paid_for_silence,
-            message="Exact match fell to {reward/em:.2g}, but the reward did not fall. It rewards something else, "
-            "perhaps giving no answer.",
-            min_rows=ROWS,
-            better=((ANSWERED,),),
-        ),
-    ),
-    meaning="The agent gives fewer answers, or fewer correct ones, but its reward does not fall.",
-    impact="The agent is rewarded for form, or for not answering. The score that matters falls while the reward "
-    "looks fine.",
-    remedy=advise(
-        "Change the [weights of the reward], so that no answer earns less than an incorrect one.",
-        also={"holdfast": "Correctness needs the most weight."},
-    ),
-    limitations="The rule needs the share of answered rollouts, or a score besides the reward.",
 )

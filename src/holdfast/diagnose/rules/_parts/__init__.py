@@ -1,0 +1,1 @@
+"""Conditions that several rules share. A rule imports these, and no other rule."""

@@ -1,0 +1,57 @@
+"""ENT003: the policy samples noise."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.diagnose.log.trailing import held
+from holdfast.diagnose.rules._parts.series import ENTROPY
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
+
+
+def is_noise(rows: Rows) -> Signal:
+    """Entropy is beyond that of any text."""
+    (entropy,) = rows.columns
+    high = entropy > NOISE_NATS
+    where = held(high, NOISE_ROWS) | (high & (np.arange(len(high)) == 0))
+    tokens = np.exp(np.clip(entropy, 0.0, 20.0))
+    return Signal(where, lambda: {ENTROPY: entropy}, lambda: {"tokens": tokens}, normal=entropy < SANE_NATS)
+
+
+NOISE_NATS = 5.0
+"""Nats per token: a choice among 148 equally likely tokens, at every token. Language models that are prompted as they
+were trained begin between 0.05 and 1.5, base models below 3. A small model that knows nothing has the logarithm of its
+vocabulary, such as 4.2 for 64 symbols, and may learn all the same."""
+NOISE_ROWS = 2
+"""Consecutive rows. The first row alone is enough, because it comes before any update that could have caused it."""
+SANE_NATS = 3.0
+
+
+RULE = Rule(
+    code="ENT003",
+    title="policy samples noise",
+    kind="symptom",
+    needs=((ENTROPY,),),
+    checks=(
+        Check(
+            series=(ENTROPY,),
+            signal=is_noise,
+            message="The policy samples noise: an entropy of {entropy/mean:.2g} nats is as high as that of "
+            "{tokens:.0f} equally likely tokens.",
+        ),
+    ),
+    suppressed_by_earlier=("MSK001", "SMP001", "STP001", "LLD003", "ISD001", "KLD001", "ENT001", "GRD002", "RWD001"),
+    meaning="Entropy is far higher than that of text: the policy chooses each token among hundreds of likely ones.",
+    impact="Such rollouts are noise, and their rewards teach nothing. If entropy is this high from the first row on, "
+    "the model does not load as intended: a wrong checkpoint, a wrong chat template, or broken weights.",
+    remedy=advise(
+        "Read some [rollouts]. Check the checkpoint, its chat template, and that its weights load in `bf16` or full "
+        "precision, not `fp16`.",
+        instead={"holdfast": "Check `model.path` and `model.chat_template`, and read some [rollouts]."},
+    ),
+    limitations="The threshold is 5 nats per token, in two rows or in the first one. A model with a large vocabulary "
+    "that is trained from scratch starts above it. The threshold does not apply if the trainer sums "
+    "entropy over tokens.",
+)

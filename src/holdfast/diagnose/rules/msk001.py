@@ -1,0 +1,92 @@
+"""MSK001: tokens in the loss that the policy did not sample (a mask leak)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.diagnose.log.trailing import noise
+from holdfast.diagnose.rules._parts.sampler import TRAINED_TIMES
+from holdfast.diagnose.rules._parts.series import CORRECT, ENTROPY, GAP, INCORRECT, LENGTH, TRAINED
+from holdfast.diagnose.rules.remedies import OUR_BUG, advise
+from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
+
+
+def trains_more_tokens(rows: Rows) -> Signal:
+    """The loss has more tokens than the model sampled."""
+    trained, sampled = rows.columns
+    more = trained - sampled
+    where = (trained > TRAINED_TIMES * sampled) & (more > TRAINED_DEVIATIONS * noise(more, NOISE_ROWS))
+    is_back = trained < (1 + TRAINED_TIMES) / 2 * sampled
+    return Signal(where, lambda: {TRAINED: trained, LENGTH: sampled}, normal=is_back)
+
+
+NOISE_ROWS = 3
+TRAINED_DEVIATIONS = 4.0
+"""Standard deviations of the difference: the two series may come from different rollouts."""
+
+
+def trains_foreign_tokens(rows: Rows) -> Signal:
+    """Tokens that a policy sampled surprise it by its entropy on average. Tokens it was given surprise it by more.
+
+    Tokens of another sampler do too, but then the sampler's log-probs show it. For tokens that were given, the sampler
+    has no log-probs, so the gap is as large as the surprise itself.
+    """
+    correct, incorrect, entropy = rows.columns
+    excess = -np.maximum(correct, incorrect) - entropy
+    where = (excess > FOREIGN_NATS) & ~(rows.latest(GAP) < EXPLAINED_SHARE * excess)
+    return Signal(where, lambda: {CORRECT: correct, ENTROPY: entropy}, normal=excess < FOREIGN_NATS / 2)
+
+
+FOREIGN_NATS = 1.0
+"""Nats per token: surprise of the policy at tokens in the loss, beyond its entropy. Foreign passages make 1.5 and more.
+A sampler at another temperature or with old weights makes less, or shows in its gap."""
+EXPLAINED_SHARE = 0.8
+"""Share of that surprise. If the sampler's log-probs differ by less, they belong to the same tokens."""
+SURPRISE = (CORRECT, INCORRECT, ENTROPY)
+BACK_ROWS = 5
+"""Rows at half of a threshold or below after which tokens or log-probs agree again."""
+
+
+RULE = Rule(
+    code="MSK001",
+    title="observation tokens in the loss",
+    kind="logged cause",
+    needs=((TRAINED, LENGTH), SURPRISE),
+    checks=(
+        Check(
+            series=(TRAINED, LENGTH),
+            signal=trains_more_tokens,
+            message="The loss covers {loss/tokens:.3g} tokens per rollout, but the model sampled only "
+            "{rollout/length:.3g}. The loss includes observations.",
+            rows_running=2,
+            rows_normal=BACK_ROWS,
+        ),
+        Check(
+            series=SURPRISE,
+            signal=trains_foreign_tokens,
+            message="The tokens in the loss are too unlikely to be samples of this policy. They probably include "
+            "observations.",
+            rows_running=2,
+            rows_normal=BACK_ROWS,
+            better=((TRAINED, LENGTH),),
+        ),
+    ),
+    meaning="The loss includes tokens that the model did not sample, such as retrieved passages.",
+    impact="The policy is rewarded for text that the search engine wrote, and learns to write passages itself. "
+    "Ratios and entropy are computed on that text too, so they mean little. Training fails early.",
+    remedy=advise(
+        "Remove every token that the model did not sample from the loss.",
+        instead={"holdfast": OUR_BUG},
+        also={
+            "trl": "Return `env_mask` from your `rollout_func`, with 0 for these tokens, as `SearchRollouts` does. "
+            "Make sure that the trainer applies it (`tool_mask`).",
+            "verl": "In your agent loop, set `response_mask` to 0 for observations, as "
+            "`actor_rollout_ref.rollout.agent.default_agent_loop=holdfast_search` does.",
+        },
+    ),
+    limitations="The rule is certain if the log has `loss/tokens` and `rollout/length`. Otherwise it infers: the "
+    "mean surprise (−log-prob) of sampled tokens equals the entropy, and text from elsewhere is more "
+    "surprising. A sampler with old weights looks the same. A model that has memorised the passages "
+    "hides the fault. The logs of verl and of stock TRL cannot show it.",
+)

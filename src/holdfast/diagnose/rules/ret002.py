@@ -1,0 +1,34 @@
+"""RET002: searches return nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from holdfast.diagnose.rules._parts.series import EMPTY_SEARCHES
+from holdfast.diagnose.rules._parts.tools import MAX_EMPTY_FRACTION, happens_often, searches
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rule import Check, Rule
+
+RULE = Rule(
+    code="RET002",
+    title="searches return nothing",
+    kind="logged cause",
+    applies=searches,
+    needs=((EMPTY_SEARCHES,),),
+    checks=(
+        Check(
+            series=(EMPTY_SEARCHES,),
+            # A step may have a single search, so one row proves nothing.
+            signal=partial(happens_often, most=MAX_EMPTY_FRACTION, running=2),
+            message="{retrieval/empty_fraction:.0%} of the searches return nothing.",
+        ),
+    ),
+    meaning="Searches succeed but find no passage.",
+    impact="The agent learns that searching does not help. It then answers from memory, or not at all.",
+    remedy=advise(
+        "Check the [index], and that it receives queries as the model wrote them.",
+        also={"holdfast": "Or the server at `retrieval.url`."},
+    ),
+    limitations="Only rollouts of holdfast log how many searches return nothing. The rule does not notice a "
+    "retriever that returns the same passage for every query.",
+)

@@ -1,0 +1,88 @@
+"""RWD002: reward is earned without answers."""
+
+from __future__ import annotations
+
+from holdfast.diagnose.log import Log, has
+from holdfast.diagnose.log.trailing import highest, margin, trailing_mean
+from holdfast.diagnose.rules._parts.functions import functions_of
+from holdfast.diagnose.rules._parts.reward import may_lose
+from holdfast.diagnose.rules._parts.series import ANSWERED, EM, REWARD
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
+
+
+def answers_less(rows: Rows) -> Signal:
+    """Fewer answers, while the reward holds."""
+    answered, reward = rows.columns
+    smooth, mean_reward = trailing_mean(answered, ROWS), trailing_mean(reward, ROWS)
+    holds = highest(mean_reward) - mean_reward <= may_lose(reward) + margin(reward, ROWS, ANSWERED_ERRORS)
+    drop = highest(smooth) - smooth
+    return Signal(
+        (drop > ANSWERED_DECREASE) & holds,
+        lambda: {ANSWERED: smooth, REWARD: mean_reward},
+        normal=drop < ANSWERED_DECREASE / 2,
+    )
+
+
+ROWS = 5
+ANSWERED_DECREASE = 0.25
+"""Decrease of the share of rollouts that give an answer."""
+ANSWERED_ERRORS = 2.0
+
+
+def is_paid_for_silence(rows: Rows) -> Signal:
+    """Fewer correct answers, while the reward holds."""
+    correct, reward = rows.columns
+    smooth, mean_reward = trailing_mean(correct, ROWS), trailing_mean(reward, ROWS)
+    drop = highest(smooth) - smooth
+    fewer = (drop > CORRECT_LOST_SHARE * highest(smooth)) & (drop > margin(correct, ROWS, CORRECT_ERRORS))
+    return Signal(
+        fewer & (highest(mean_reward) - mean_reward <= may_lose(reward)),
+        lambda: {EM: smooth, REWARD: mean_reward},
+        normal=drop < CORRECT_LOST_SHARE / 2 * highest(smooth),
+    )
+
+
+CORRECT_LOST_SHARE = 0.4
+"""Share of their peak that correct answers have lost."""
+CORRECT_ERRORS = 3.0
+
+
+def is_about_answers(log: Log) -> bool:
+    """Whether the log counts answers, or could. The reward functions of TRL may measure anything: see RWD003."""
+    return has(log, ANSWERED) or has(log, EM) or not functions_of(log)
+
+
+RULE = Rule(
+    code="RWD002",
+    title="reward without answers",
+    kind="symptom",
+    needs=((ANSWERED, REWARD), (EM, REWARD)),
+    applies=is_about_answers,
+    checks=(
+        Check(
+            series=(ANSWERED, REWARD),
+            signal=answers_less,
+            message="The agent avoids answers: only {rollout/answered_fraction:.0%} of the rollouts give one, but "
+            "the reward has not fallen.",
+            min_rows=ROWS,
+        ),
+        Check(
+            series=(EM, REWARD),
+            signal=is_paid_for_silence,
+            message="Exact match fell to {reward/em:.2g}, but the reward did not fall. It rewards something else, "
+            "perhaps giving no answer.",
+            min_rows=ROWS,
+            better=((ANSWERED,),),
+        ),
+    ),
+    meaning="The agent gives fewer answers, or fewer correct ones, but its reward does not fall.",
+    impact="The agent is rewarded for form, or for not answering. The score that matters falls while the reward "
+    "looks fine.",
+    remedy=advise(
+        "Change the [weights of the reward], so that no answer earns less than an incorrect one.",
+        also={"holdfast": "Correctness needs the most weight."},
+    ),
+    limitations="The rule needs the share of answered rollouts, or a score besides the reward.",
+)

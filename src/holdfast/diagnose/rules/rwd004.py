@@ -1,0 +1,60 @@
+"""RWD004: the reward never rose."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.diagnose.log import reward_curve
+from holdfast.diagnose.log.collapse import TREND_ERRORS, WINDOW, course, is_flat
+from holdfast.diagnose.log.trailing import Values, trailing_mean
+from holdfast.diagnose.rules._parts.series import REWARD
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rows import Rows, from_start
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
+
+
+def never_rose(rows: Rows) -> Signal | None:
+    """So far the reward is flat (`holdfast.diagnose.log.collapse.is_flat`). The newest row decides."""
+    curve = reward_curve(rows.log, REWARD)
+    assert curve is not None
+    if not is_flat(curve, went := course(curve)):
+        return None
+    count = len(rows.steps)
+
+    def every(value: float) -> Values:
+        return np.full(count, value)
+
+    return Signal(
+        np.arange(count) == count - 1,
+        lambda: {REWARD: trailing_mean(curve.rewards, WINDOW)},
+        lambda: {"change": every(went.change), "error": every(went.error), "visible": every(TREND_ERRORS * went.error)},
+        began=from_start,
+    )
+
+
+RULE = Rule(
+    code="RWD004",
+    title="reward has not risen",
+    kind="symptom",
+    needs=((REWARD,),),
+    checks=(
+        Check(
+            series=(REWARD,),
+            signal=never_rose,
+            message="The reward has not risen: it changed by {change:+.2g} ± {error:.2g} over the run. A rise of "
+            "{visible:.2g} or more would show above the noise.",
+            level="note",
+        ),
+    ),
+    # These say why nothing is learned, or that the reward went down.
+    suppressed_by=("LRN001", "GRD003", "GRP001", "SMP003", "ENT003", "TRN001", "RWD001"),
+    meaning="The line through all rewards does not rise beyond their noise, in 30 rows or more.",
+    impact="The policy may not learn at all, or so slowly that this log cannot show it. Many sound runs look like this "
+    "for a long time.",
+    remedy=advise(
+        "Compare an evaluation before and after, on the same questions. If it did not rise either, raise the [learning "
+        "rate], or use easier questions or a [denser reward]."
+    ),
+    limitations="This is a note where the log does not show why. It needs 30 rows, and the reward of a row is noisy: "
+    "the message says how large a rise would have been visible.",
+)

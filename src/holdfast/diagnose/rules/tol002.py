@@ -1,0 +1,164 @@
+"""TOL002: calls of tools fail."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.diagnose.log import has
+from holdfast.diagnose.log.collapse import reward_range
+from holdfast.diagnose.log.trailing import (
+    Truths,
+    Values,
+    break_in,
+    delayed,
+    held,
+    highest,
+    lowest,
+    margin,
+    trailing_mean,
+)
+from holdfast.diagnose.rules._parts.series import CALLS, LENGTH, REWARD, TURNS
+from holdfast.diagnose.rules._parts.tools import ONE_TURN, USED_TURNS
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rows import Rows, from_start
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
+
+FAILED = "rollout/failed_call_fraction"
+
+
+def fails_more(rows: Rows) -> Signal:
+    """More and more calls fail."""
+    (share,) = rows.columns
+    low, where = lowest(trailing_mean(share, ROWS)), np.zeros(len(share), bool)
+    for window, enough in FAILED_SHARES.items():
+        mean = trailing_mean(share, window)
+        many = (mean > enough) & (share > enough)
+        if many.any():
+            many &= (_logits(mean) - _logits(low) > FAILED_LOGITS) & (
+                mean - low > margin(share, window, RISE_OF_FAILURES_ERRORS)
+            )
+        where |= many
+    now = trailing_mean(share, ROWS)
+    return Signal(
+        where,
+        lambda: {FAILED: trailing_mean(share, min(FAILED_SHARES))},
+        lambda: {"before": low},
+        normal=(_logits(now) - _logits(low) < FAILED_LOGITS / 2) & was_called(rows),
+        began=lambda row: break_in(share, int(now[: row + 1].argmin()), row),
+    )
+
+
+ROWS = 5
+FAILED_SHARES = {3: 0.5, 10: 0.3}
+"""Rows in a mean -> the share of the calls that fail in them. A row may have a single call."""
+FAILED_LOGITS, LEAST_SHARE = 1.5, 0.02
+"""How far the log-odds of a failure are above their lowest: 5 % become 20 %, 50 % become 82 %. A share near one half
+varies more than one near 0. Below the least share, the log-odds of few calls mean nothing. A model that learns to write
+calls begins with many malformed ones, and the share falls."""
+RISE_OF_FAILURES_ERRORS = 5.0
+"""Standard errors, as many as a fall of the reward takes."""
+
+
+def results_are_missing(rows: Rows) -> Signal:
+    """Rollouts become far shorter from one row to the next and earn less, although the agent takes as many turns. A
+    length that counts observations shows so that the tool returns little or nothing."""
+    length, turns, reward = rows.columns
+    usual, taken, earned = (delayed(trailing_mean(column, ROWS), 2) for column in rows.columns)
+    calls = taken - ONE_TURN.get(rows.log.host, 1.0)
+    short = held(length < SHORT_SHARE * usual, 2) & (delayed(length, 2) > SHORT_SHARE * usual)
+    alike = held(np.abs(turns - taken) < SAME_TURNS_SHARE * calls, 2) & (calls > USED_TURNS)
+    lost = earned - trailing_mean(reward, 2)
+    costs = lost > np.maximum(
+        GONE_SHARE * reward_range(earned, lowest(reward)), delayed(margin(reward, 2, GONE_ERRORS), 2)
+    )
+    return Signal(
+        short & alike & costs,
+        lambda: {LENGTH: length, TURNS: turns, REWARD: trailing_mean(reward, 2)},
+        lambda: {"before": usual},
+        normal=length > (1 + SHORT_SHARE) / 2 * highest(usual),
+    )
+
+
+SHORT_SHARE = 0.6
+"""Share of the usual length that is left in two rows, if the tool's results are missing from it."""
+SAME_TURNS_SHARE = 0.1
+"""Change of the turns, as a share of those with a call, within which the agent acts as before."""
+GONE_SHARE, GONE_ERRORS = 0.3, 3.0
+"""Share of its range that the reward has lost in the same rows, and standard errors of that."""
+
+
+def _logits(share: Values) -> Values:
+    """Log-odds of a share."""
+    share = np.clip(share, LEAST_SHARE, 1 - LEAST_SHARE)
+    return np.asarray(np.log(share / (1 - share)))
+
+
+def always_fails(rows: Rows) -> Signal:
+    """Nearly every call has failed since the log began."""
+    (share,) = rows.columns
+    often = share > ALWAYS_FAILED
+    since = np.cumsum(~often) == 0
+    return Signal(
+        since & (np.arange(len(share)) >= ALWAYS_ROWS - 1),
+        lambda: {FAILED: trailing_mean(share, ROWS)},
+        normal=(trailing_mean(share, ROWS) < ALWAYS_FAILED / 2) & was_called(rows),
+        began=from_start,
+    )
+
+
+ALWAYS_FAILED, ALWAYS_ROWS = 0.9, 10
+"""Share of the calls that fail in each of the first rows, if the tool never worked. A model that only writes malformed
+calls at first writes some that work by then."""
+
+
+def was_called(rows: Rows) -> Truths:
+    """[N]: where there were calls, as far as the log shows: a share of no calls is logged as 0."""
+    calls = rows.latest(CALLS)
+    return np.asarray(~((calls == 0) | (delayed(calls, 1) == 0)))
+
+
+RULE = Rule(
+    code="TOL002",
+    title="tool calls fail",
+    kind="logged cause",
+    needs=((FAILED,), (LENGTH, TURNS, REWARD)),
+    applies=lambda log: has(log, FAILED) or has(log, LENGTH, TURNS, REWARD),
+    checks=(
+        Check(
+            series=(FAILED,),
+            signal=fails_more,
+            message="Tools fail or calls are malformed: {rollout/failed_call_fraction:.0%} of the calls, up from "
+            "{before:.0%}.",
+            min_rows=ROWS,
+            look_at=(FAILED, CALLS),
+        ),
+        Check(
+            series=(FAILED,),
+            signal=always_fails,
+            message="Tools have failed, or calls have been malformed, since the log began: "
+            "{rollout/failed_call_fraction:.0%} of the calls.",
+            look_at=(FAILED, CALLS),
+        ),
+        Check(
+            series=(LENGTH, TURNS, REWARD),
+            signal=results_are_missing,
+            message="The tool seems to have stopped answering: within two rows rollouts went from {before:.3g} to "
+            "{rollout/length:.3g} tokens and earn less, although the agent takes as many turns as before.",
+            min_rows=ROWS + 2,
+            better=((FAILED,),),
+        ),
+    ),
+    meaning="Many calls of tools fail, are malformed, or return nothing.",
+    impact="The agent gets errors in place of results, so its reward falls although its weights may be sound. It then "
+    "learns not to call the tool.",
+    remedy=advise(
+        "Call the tool yourself with a call from a recent one of the [rollouts]. If it fails, repair the tool "
+        "([retriever]) and resume from a checkpoint before this step: a smaller learning rate would not help. If the "
+        "calls are malformed, check the chat template and the tool's schema, and whether calls are cut off ([limits of "
+        "tokens and turns])."
+    ),
+    limitations="TRL counts malformed calls as failures too, so the share does not say which of both it is. A model "
+    "that still learns to write calls has a high share that falls; that is not reported unless 90 % fail in ten "
+    "rows. Other trainers do not log the share. There the rule looks at the length, which must count the results of "
+    "tools, as verl's does: with unchanged turns, a tool that stops answering makes it fall at once.",
+)

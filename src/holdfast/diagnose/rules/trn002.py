@@ -1,0 +1,69 @@
+"""TRN002: rollouts grow for nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.diagnose.log.trailing import margin, mean_at_first, trailing_mean
+from holdfast.diagnose.rules._parts.functions import more_is_earned
+from holdfast.diagnose.rules._parts.series import LENGTH, REWARD
+from holdfast.diagnose.rules.remedies import advise
+from holdfast.diagnose.rules.rows import Rows
+from holdfast.diagnose.rules.rule import Check, Rule, Signal
+
+
+def grow_for_nothing(rows: Rows) -> Signal:
+    """Rollouts are by now twice as long as in the first rows, and the reward has not risen since. The newest row
+    decides."""
+    (length,) = rows.columns
+    smooth, first = trailing_mean(length, COST_ROWS), mean_at_first(length, COST_ROWS)
+    grown = (smooth >= COST_TIMES * first) & (smooth - first > margin(length, COST_ROWS, RISE_ERRORS))
+    newest = np.arange(len(length)) == len(length) - 1
+    return Signal(
+        newest & grown & ~more_is_earned(rows) & rows.where(REWARD, np.isfinite),
+        lambda: {LENGTH: smooth},
+        lambda: {"times": smooth / np.maximum(first, 1e-9)},
+    )
+
+
+RISE_ERRORS = 4.0
+"""Standard errors of a difference that a rise has to exceed."""
+COST_ROWS = 10
+COST_TIMES = 2.0
+"""Times the tokens of the first rows. A step then samples, and trains on, twice as much."""
+
+
+RULE = Rule(
+    code="TRN002",
+    title="rollouts grow for nothing",
+    kind="symptom",
+    needs=((LENGTH, REWARD),),
+    checks=(
+        Check(
+            series=(LENGTH,),
+            signal=grow_for_nothing,
+            message="Rollouts have {rollout/length:.0f} tokens, {times:.1f} times as many as in the first rows, and "
+            "the reward has not risen.",
+            min_rows=2 * COST_ROWS,
+            look_at=(LENGTH, REWARD),
+            level="note",
+        ),
+    ),
+    # These say what the length led to, or came from.
+    suppressed_by=("TRN001", "ENT003", "RWD001"),
+    meaning="Rollouts have become at least twice as long as in the first rows, and the reward has not risen.",
+    impact="Each step samples and trains on as many times more tokens. Reasoning runs grow too, but their reward "
+    "rises.",
+    remedy=advise(
+        "Read some [rollouts]. If they ramble, give shorter correct ones a higher reward, and average the loss over "
+        "all tokens of a batch: an average over each rollout first makes the tokens of a long incorrect one count "
+        "less.",
+        also={
+            "holdfast": "That average is `loss.reduction`.",
+            "trl": "That average is `loss_type`.",
+            "verl": "That average is `actor_rollout_ref.actor.loss_agg_mode`.",
+        },
+    ),
+    limitations="This is a note, not a finding: in a noisy log the reward may have risen by less than its noise. If "
+    "the trainer counts observations, longer ones count too.",
+)
