@@ -50,7 +50,8 @@ def make_run() -> MakeRun:
         metrics: Mapping[str, Sequence[float] | float] | None = None,
         em: float = 0.5,
     ) -> RunSeries:
-        results = {"before": SCORES, "after": {"em": em, "em_greedy": em + 0.1}, "seconds": 60.0}
+        after = {"em": em, "em_greedy": em + 0.1}
+        results = {"before": SCORES, "after": after, "questions": 400, "seconds": 60.0}
         return RunSeries(arm=arm, seed=seed, rows=tuple(rows_of(reward, metrics or {})), results=results)
 
     return make

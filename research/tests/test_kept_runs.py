@@ -110,9 +110,13 @@ def test_the_page_in_the_documentation_is_that_of_the_kept_runs(name: str, tmp_p
     plan = kept_runs.load_plan(tmp_path)
     jobs = plan.jobs(tmp_path)
     refuse_other_runs(jobs)
-    results = results_of(plan, finished(jobs), tmp_path)
+    runs = finished(jobs)
+    results = results_of(plan, runs, tmp_path)
+    page = curves.text_of(results, curves.picture_line(plan.experiment, runs))
     if name in curves.SMALL:
-        assert curves.section_of(results).strip() in curves.SMALL_PAGE.read_text(encoding="utf-8")
+        assert page.strip() in curves.SMALL_PAGE.read_text(encoding="utf-8")
     else:
-        assert (DOCS / f"{name}.md").read_text(encoding="utf-8").startswith(curves.text_of(results))
+        assert (DOCS / f"{name}.md").read_text(encoding="utf-8") == page
+        drawn = curves.picture_of(plan.experiment, runs)
+        assert (DOCS / "figures" / f"{name}.svg").read_text(encoding="utf-8") == drawn
     assert (kept_runs.KEPT / name / "runs.csv").read_text(encoding="utf-8") == curves.runs_as_csv(results)

@@ -33,9 +33,9 @@ EXPERIMENT = Experiment(
     minutes=1,
     notes=("Nothing ran.",),
     claims=(
-        Claim(paper="P", where="Figure 1", says="It falls.", asks="falls", test=judge.collapses(GRPO.name)),
+        Claim(paper="P", where="Figure 1", says="It falls.", asks="falls", test=judge.falls(GRPO.name)),
         Claim(paper="P", where="Figure 2", says="It holds.", asks="holds", test=judge.holds_where("remedy", GRPO.name)),
-        Claim(paper="control", where="a sane step", says="It is absent.", asks="is", test=judge.collapses("absent")),
+        Claim(paper="control", where="a sane step", says="It is absent.", asks="is", test=judge.falls("absent")),
     ),
     figures=(
         Figure("reward/mean", "Reward", (GRPO.name, "remedy"), "Figure 1"),

@@ -13,9 +13,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from holdfast.diagnose.log.collapse import PLATEAU_ROWS
 from holdfast_research.readings import wilson
-from holdfast_research.series import RISE, SURGE, RunSeries, RunSummary, between, drop_step, summarise, surge_step
+from holdfast_research.series import RISE, RunSeries, RunSummary, drop_step, summarise
 from holdfast_research.values import Runs, Status, Verdict
 
 MIN_SEEDS = 3
@@ -43,13 +42,14 @@ def tally(answers: Mapping[int, Answer], question: str, silence: str) -> Verdict
     decided = [answer for answer, _ in answers.values() if answer is not None]
     silent = len(answers) - len(decided)
     aside = f"; on {silent} {silence}" if silent else ""
-    if len(decided) < MIN_SEEDS:
-        few = f"only {len(decided)}" if decided else "none"
-        return Verdict(Status.CANNOT_TELL, f"{few} of the {MIN_SEEDS} seeds it takes can answer{aside}", numbers)
-    yes = sum(decided)
-    word = Status.SHOWN if yes == len(decided) else Status.PARTLY if 2 * yes >= len(decided) else Status.NOT_SHOWN
-    low, high = wilson(yes, len(decided))
-    return Verdict(word, f"{question} on {yes} of {len(decided)} seeds ({low:.2f} to {high:.2f}){aside}", numbers)
+    yes, of = sum(decided), len(decided)
+    if of < MIN_SEEDS:
+        few = f"only {of}" if decided else "none"
+        because = f"{few} of the {MIN_SEEDS} seeds it takes can answer{aside}"
+        return Verdict(Status.CANNOT_TELL, because, numbers, yes, of)
+    word = Status.SHOWN if yes == of else Status.PARTLY if 2 * yes >= of else Status.NOT_SHOWN
+    low, high = wilson(yes, of)
+    return Verdict(word, f"{question} on {yes} of {of} seeds ({low:.2f} to {high:.2f}){aside}", numbers, yes, of)
 
 
 def each_seed(arm: str, ask: Callable[[RunSeries], Answer], question: str, silence: str) -> Test:
@@ -108,9 +108,20 @@ def where_it_learned(arm: str, test: Test) -> Test:
 
 
 SHORT = f"the run has fewer than {MIN_STEPS} steps"
-MARGIN = 0.03
-"""The least difference of test EM over 400 questions, or of rewards over 800 rollouts, that counts; the standard error
-of each is about 0.02."""
+PEAK_ROLLOUTS = 800
+"""Behind a five-step mean of the reward in the recipe `flaky`."""
+
+
+def noise(answers: int) -> float:
+    """How far two tests of equally good models come apart by chance: 95 % of the differences are smaller.
+
+    A test with exact match p over n answers has the variance p (1 − p) / n, and the difference of two independent ones
+    twice that. It is largest at p = 1/2: 1.96 √(2 · ¼ / n). At p = 0.9 it is three fifths of that.
+
+    >>> round(noise(400), 3), round(noise(200), 3)
+    (0.069, 0.098)
+    """
+    return 1.96 * math.sqrt(0.5 / answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +130,13 @@ class Score:
 
     name: str
     of: Callable[[RunSummary], float]
-    margin: float = MARGIN
-    """Differences up to this do not count."""
+    noise: Callable[[RunSeries], float] = lambda run: noise(run.results["questions"])
+    """Of the run: differences up to this do not count."""
 
 
 SAMPLED_EM = Score("sampled test EM", lambda summary: summary.em_after)
 GREEDY_EM = Score("greedy test EM", lambda summary: summary.greedy_after)
-DISPLACEMENT = Score("displacement", lambda summary: summary.displacement, margin=0.0)
-
-
-def collapses(arm: str) -> Test:
-    """Whether the reward fell from a plateau."""
-    return each_seed(arm, _collapsed, f"{arm} held for {PLATEAU_ROWS} steps and then lost 40 % of its peak", SHORT)
+DISPLACEMENT = Score("displacement", lambda summary: summary.displacement, noise=lambda run: 0.0)
 
 
 def falls(arm: str) -> Test:
@@ -183,18 +189,6 @@ def holds_where(arm: str, other: str) -> Test:
     )
 
 
-def no_surge_where(arm: str, other: str) -> Test:
-    """Whether a method stops what precedes a collapse, and not only the collapse until the last step."""
-    question = f"entropy of {arm} did not surge where that of {other} did"
-    return _of_surges(arm, other, lambda ours, theirs: ours is None, question)
-
-
-def postpones_surge(arm: str, other: str, steps: int = 20) -> Test:
-    """Whether entropy rises later than that of `other`, or never."""
-    question = f"entropy of {arm} surged {steps} steps later than that of {other}, or never,"
-    return _of_surges(arm, other, lambda ours, theirs: ours is None or ours - theirs >= steps, question)
-
-
 def delays(arm: str, other: str, steps: int = 5) -> Test:
     """Whether the reward drops this many steps later than that of `other`, or never."""
 
@@ -208,20 +202,6 @@ def delays(arm: str, other: str, steps: int = 5) -> Test:
     return each_pair(
         arm, other, ask, f"{arm} dropped {steps} steps later than {other} or never", f"{other} never dropped"
     )
-
-
-def drops_after_as_many_updates(arm: str, other: str, within: float = 1.5) -> Test:
-    """Whether optimizer steps, not rollout batches, tell when the reward drops: their ratio is at most `within`."""
-
-    def ask(run: RunSeries, control: RunSeries) -> Answer:
-        ours, theirs = (_updates_until(each, drop_step(each)) for each in (run, control))
-        numbers: Numbers = {"optimizer steps to the drop": ours, f"of {other}": theirs}
-        if ours is None or theirs is None:
-            return None, numbers
-        return max(ours, theirs) <= within * min(ours, theirs), numbers
-
-    question = f"{arm} dropped after as many optimizer steps as {other}, within a factor of {within:g},"
-    return each_pair(arm, other, ask, question, f"{arm} or {other} never dropped")
 
 
 def falls_after_delay(arm: str, other: str, steps: int = 5) -> Test:
@@ -243,7 +223,7 @@ def ends_higher(arm: str, other: str, score: Score = SAMPLED_EM) -> Test:
 
     def ask(run: RunSeries, control: RunSeries) -> Answer:
         ours, theirs = score.of(summarise(run)), score.of(summarise(control))
-        near = abs(ours - theirs) <= score.margin
+        near = abs(ours - theirs) <= score.noise(run)
         return (None if near else ours > theirs), {arm: ours, other: theirs}
 
     def test(runs: Runs) -> Verdict:
@@ -251,10 +231,22 @@ def ends_higher(arm: str, other: str, score: Score = SAMPLED_EM) -> Test:
             name: tuple(run for run in runs.get(name, ()) if not math.isnan(score.of(summarise(run))))
             for name in (arm, other)
         }
-        question, silence = f"{arm} ended above {other} in {score.name}", f"they ended within {score.margin} of it"
+        question, silence = f"{arm} ended above {other} in {score.name}", "they ended within the noise of two tests"
         return each_pair(arm, other, ask, question, silence)(scored)
 
     return test
+
+
+def ends_no_lower(arm: str, other: str, score: Score = SAMPLED_EM) -> Test:
+    """Whether the score at the end is not lower by more than its noise. Stale rollouts are judged by this: their reward
+    is that of older weights, and says little of those that learn."""
+
+    def ask(run: RunSeries, control: RunSeries) -> Answer:
+        ours, theirs = score.of(summarise(run)), score.of(summarise(control))
+        known = not math.isnan(ours) and not math.isnan(theirs)
+        return (theirs - ours <= score.noise(run) if known else None), {arm: ours, other: theirs}
+
+    return each_pair(arm, other, ask, f"{arm} did not end below {other} in {score.name}", "no test was made")
 
 
 def gains(arm: str, by: float) -> Test:
@@ -278,41 +270,10 @@ def peaks_higher(arm: str, other: str) -> Test:
             max((v for s, v in zip(*each.means("reward/mean"), strict=True) if s <= last), default=math.nan)
             for each in (run, control)
         )
-        near = not abs(ours - theirs) > MARGIN
+        near = not abs(ours - theirs) > noise(PEAK_ROLLOUTS)
         return (None if near else ours > theirs), {f"highest of {arm}": ours, f"of {other}": theirs}
 
-    return each_pair(arm, other, ask, f"{arm} had a higher peak than {other}", f"they were within {MARGIN} of it")
-
-
-def _of_surges(arm: str, other: str, yes: Callable[[int | None, int], bool], question: str) -> Test:
-    """`yes(step of our surge, step of theirs)` on the seeds on which `other` has one."""
-
-    def ask(run: RunSeries, control: RunSeries) -> Answer:
-        ours, theirs = (surge_step(each, "entropy/mean", SURGE) for each in (run, control))
-        measured = bool(run.means("entropy/mean")[1])
-        return (yes(ours, theirs) if measured and theirs is not None else None), {
-            f"surge of {arm}": ours,
-            f"of {other}": theirs,
-        }
-
-    return each_pair(arm, other, ask, question, f"{other} had no surge, or a series is missing")
-
-
-def _updates_until(run: RunSeries, step: int | None) -> float | None:
-    """Optimizer steps made in the training steps up to this one."""
-    return None if step is None else sum(between(run, "optimizer_steps_per_rollout", 1, step)) or None
-
-
-def _collapsed(run: RunSeries) -> Answer:
-    r = summarise(run)
-    numbers: Numbers = {
-        "first": r.first,
-        "peak": r.peak,
-        "held": r.held,
-        "lowest after": r.lowest_after,
-        "last": r.last,
-    }
-    return (run.collapsed if len(run.rows) >= MIN_STEPS else None), numbers
+    return each_pair(arm, other, ask, f"{arm} had a higher peak than {other}", "they were within the noise")
 
 
 def _fell(run: RunSeries) -> Answer:

@@ -72,7 +72,8 @@ def html(results: Mapping[str, Any], drawings: Sequence[tuple[Figure, str | None
         _list(r.sweep_lines(results)),
         "<h2>Every run</h2>",
         _table(r.RUN_COLUMNS, r.run_rows(results), "Reward, and test EM before → after."),
-        _missing(r.missing_lines(results)),
+        _titled("What was not run", results["not_run"]),
+        _titled("Not finished", r.missing_lines(results)),
         "<h2>How this was made</h2>",
         f"<pre><code>{escape(results['command'])}</code></pre>",
         _list(r.origin_lines(results)),
@@ -134,8 +135,8 @@ def _list(lines: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
 
 
-def _missing(lines: Sequence[str]) -> str:
-    return f"<h2>Not finished</h2>{_list(lines)}" if lines else ""
+def _titled(title: str, lines: Sequence[str]) -> str:
+    return f"<h2>{title}</h2>{_list(lines)}" if lines else ""
 
 
 def _value(value: float | None) -> str:

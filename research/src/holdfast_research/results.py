@@ -33,6 +33,7 @@ def results_of(plan: Plan, runs: Runs, out: Path, failures: Sequence[Failure] = 
         "title": experiment.title,
         "shows": experiment.shows,
         "notes": list(experiment.notes),
+        "not_run": list(experiment.not_run),
         "recipe": experiment.recipe,
         "command": plan.command,
         "settings": dict(plan.shared),
@@ -48,13 +49,17 @@ def results_of(plan: Plan, runs: Runs, out: Path, failures: Sequence[Failure] = 
             "arms": {name: _choice(choice) for name, choice in choices.items()},
         },
         "arms": [_arm(arm, choices.get(arm.name), jobs, runs) for arm in plan.arms],
+        "left_out": [arm.name for arm in experiment.arms if arm not in plan.arms],
         "claims": [
             {
                 "paper": claim.paper,
                 "where": claim.where,
                 "says": claim.says,
                 "asks": claim.asks,
+                "decoding": claim.decoding,
                 "verdict": str(verdict.word),
+                "yes": verdict.yes,
+                "of": verdict.of,
                 "because": verdict.because,
                 "numbers": {seed: _plain(values) for seed, values in verdict.numbers.items()},
             }

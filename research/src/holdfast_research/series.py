@@ -93,6 +93,8 @@ class RunSummary:
     """Steps within 20 % of the peak."""
     fell: bool
     collapsed: bool
+    surged: bool
+    """Entropy rose `SURGE` above its lowest."""
     lowest_after: float
     """After the peak."""
     last: float
@@ -131,6 +133,7 @@ def summarise(run: RunSeries) -> RunSummary:
         held=plateau(curve),
         fell=fall is not None,
         collapsed=run.collapsed,
+        surged=surge_step(run, "entropy/mean", SURGE) is not None,
         lowest_after=min(means[at:]),
         last=means[-1],
         entropy_first=entropy[0] if entropy else math.nan,

@@ -36,6 +36,9 @@ class Verdict:
     """One sentence with the counts it rests on."""
     numbers: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     """seed (as text) -> the numbers of that seed; None where the run has none."""
+    yes: int = 0
+    of: int = 0
+    """Seeds that said yes, of those that could answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,8 @@ class Claim:
     """Pure: the same runs, the same verdict."""
     asks: str
     """What the test looks at."""
+    decoding: str = ""
+    """Sampled or greedy, where the same is asked of both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +129,12 @@ class Experiment:
     figures: tuple[Figure, ...]
     minutes: float
     """Of a run on one CPU core, roughly."""
+    picture: Figure | None = None
+    """The one on its page; `figures` are in the report. None: a section of a page without pictures."""
     notes: tuple[str, ...] = ()
     """What a reader of the page must know."""
+    not_run: tuple[str, ...] = ()
+    """What a reader could take for done. Arms and seeds without runs are listed anyway."""
     settings: Settings = field(default_factory=dict)
     """For every arm. Settings of the command line override them."""
     short: Settings = field(default_factory=lambda: SHORT)

@@ -9,9 +9,9 @@ from holdfast.base.errors import ConfigError
 from holdfast_research.values import Experiment
 
 _IN_ORDER = (
-    *("factbook", "real_fall", "real_long", "real_old", "real_age", "old_policy", "death_spiral", "testbeds"),
+    *("factbook", "real_long", "real_old", "real_age", "old_policy", "death_spiral", "testbeds"),
     *("steps_per_rollout", "anchor", "preserving", "coefficient", "per_sample", "first_action", "masking"),
-    *("second_search", "sapo", "remedies", "rivals", "mismatch", "long_runs", "factors"),
+    *("second_search", "sapo", "remedies", "mismatch"),
 )
 _ALL: list[Experiment] = [import_module(f"{__name__}.{module}").EXPERIMENT for module in _IN_ORDER]
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
-from holdfast_research.experiments.death_spiral_claims import FALL, no_surge, remedy
+from holdfast_research.experiments.death_spiral_claims import FALL, remedy
 from holdfast_research.values import Arm, Claim, Experiment
 
 ANCHOR = {"train.anchor_every": 1}
@@ -25,9 +25,8 @@ EXPERIMENT = Experiment(
     arms=(a.GRPO, a.RELIABLE, *REMEDIES),
     minutes=3,
     notes=(
-        "The learning rate is four times the recipe's. With a tenth of the optimizer steps, plain GRPO takes too long "
-        "to fall otherwise.",
-        "At K = 1 old and new policy are equal. Without an anchor both penalties are zero, and the arms would be GRPO.",
+        "60 batches at four times the recipe's learning rate, because there are a tenth of the optimizer steps.",
+        "At K = 1 old and new policy are equal, so without an anchor both penalties are zero.",
     ),
     claims=(
         Claim(
@@ -36,15 +35,9 @@ EXPERIMENT = Experiment(
             asks=FALL,
             test=judge.falls(GRPO),
         ),
-        *(
-            claim
-            for arm, paper, where in (
-                (LLDS, a.LLDS_PAPER, "equation 4, whose old policy is that of the step before"),
-                (OLDER, "control", "README of the code: an older snapshot"),
-                (SAPO, "control", "SAPO has no anchor in its paper"),
-            )
-            for claim in (*remedy(arm.name, paper=paper, where=where), no_surge(arm.name))
-        ),
+        remedy(LLDS.name, paper=a.LLDS_PAPER, where="equation 4, whose old policy is that of the step before"),
+        remedy(OLDER.name, where="README of the code: an older snapshot"),
+        remedy(SAPO.name, where="SAPO has no anchor in its paper"),
         replace(a.SAME_STEP, where="the same with a search that never fails"),
     ),
     figures=a.dynamics(NAMES, metrics=("reward/mean", "displacement/correct", "entropy/mean", "likelihood/correct")),

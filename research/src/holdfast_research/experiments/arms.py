@@ -70,44 +70,41 @@ def no_fall_where_grpo_fell(arm: Arm, where: str, why: str) -> Claim:
     )
 
 
+_WHERE_IT_FELL = "on the seeds on which GRPO fell it holds"
 SAME_STEP = Claim(
     where="the same recipe with a search that never fails",
-    says="The learning rate is not too large: where searches are reliable, plain GRPO learns and holds at it.",
-    asks="plain GRPO with faults.search_failure_rate = 0 holds",
+    says="At this learning rate plain GRPO learns and holds where searches never fail.",
+    asks="it holds",
     test=holds(RELIABLE.name),
 )
 SMALLER_STEP = Claim(
     where="a fifth of the step, or what the sweep chose",
     says="A smaller learning rate is a remedy too.",
-    asks="with a smaller learning rate it holds on the seeds on which GRPO fell. If so, a "
-    "collapse may also come later than the last step",
+    asks=_WHERE_IT_FELL,
     test=holds_where(SMALLER.name, GRPO.name),
 )
 OTHER_SAMPLER = Claim(
     where="the same recipe, sampled at top-p 1 without top-k",
-    says="Untruncated, the same recipe learns and holds: it does not collapse without the truncation.",
-    asks="plain GRPO sampled at top-p 1 without top-k holds on the seeds on which GRPO fell",
+    says="Untruncated, the same recipe learns and holds.",
+    asks=_WHERE_IT_FELL,
     test=holds_where(PLAIN_SAMPLER.name, GRPO.name),
 )
 SAME_SAMPLER = Claim(
     where="log-probs of the loss over what the sampler kept: Keep Sampling Mask, DeepSeek-V3.2, arXiv 2512.02556",
-    says="Not the truncation is at fault but its mismatch with the loss: with the same truncated sampler and log-probs "
-    "over what it kept, the same recipe learns and holds.",
-    asks="plain GRPO with sampling.mask_logprobs holds on the seeds on which GRPO fell",
+    says="Truncated, with log-probs over what the sampler kept, it holds: the mismatch with the loss is at fault.",
+    asks=_WHERE_IT_FELL,
     test=holds_where(SAMPLING_MASK.name, GRPO.name),
 )
 OTHER_MEAN = Claim(
     where="SAPO equation 9, and GSPO; the codes of LLDS and SAPO take the mean over tokens",
-    says="With the mean over sequences, over which a group's advantages sum to 0 however long failures are, plain GRPO "
-    "keeps its reward.",
-    asks="plain GRPO with loss.reduction = seq-mean-token-mean holds on the seeds on which GRPO fell",
+    says="With the mean over sequences plain GRPO keeps its reward.",
+    asks=_WHERE_IT_FELL,
     test=holds_where(SEQUENCE_MEAN.name, GRPO.name),
 )
 OTHER_BASELINE = Claim(
     where="the baseline of OPO, arXiv 2505.23585, with GRPO's division by the deviation",
-    says="With a baseline by length, under which a group's advantages sum to 0 over its tokens however long failures "
-    "are, plain GRPO keeps its reward.",
-    asks="plain GRPO with loss.baseline = length holds on the seeds on which GRPO fell",
+    says="With a baseline by length, under which a group's advantages sum to 0 over its tokens, it keeps its reward.",
+    asks=_WHERE_IT_FELL,
     test=holds_where(LENGTH_BASELINE.name, GRPO.name),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
-from holdfast_research.experiments.death_spiral_claims import FALL, PLATEAU, no_surge, proposition_1, remedy
+from holdfast_research.experiments.death_spiral_claims import FALL, proposition_1, remedy
 from holdfast_research.values import Arm, Claim, Experiment
 
 VALUES = (0.01, 0.1, 0.2, 0.5, 1.0)
@@ -18,7 +18,7 @@ EXPERIMENT = Experiment(
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, *ARMS, V1),
     minutes=4.5,
-    notes=("λ is over the tokens preserved, as in the paper's equation; GRPO is λ = 0.",),
+    notes=("λ is over the preserved tokens, as in the paper's equation. GRPO is λ = 0.",),
     claims=(
         Claim(
             paper=a.LLDS_PAPER,
@@ -34,27 +34,11 @@ EXPERIMENT = Experiment(
             asks="it falls too, and drops 5 steps later than without",
             test=judge.falls_after_delay("λ = 0.01", a.GRPO.name),
         ),
-        *remedy(V1.name, paper=a.LLDS_PAPER, where="Figure 8 (v1), λ = 0.1, with v1's gate"),
-        *remedy("λ = 0.1", paper="control", where="the same with v2's gate, the action"),
-        *remedy("λ = 0.2", paper=a.LLDS_PAPER, where="Figure 8 (v2), λ = 0.2"),
-        PLATEAU,
+        remedy(V1.name, paper=a.LLDS_PAPER, where="Figure 8 (v1), λ = 0.1, with v1's gate"),
+        remedy("λ = 0.1", where="the same with v2's gate, the action"),
+        remedy("λ = 0.2", paper=a.LLDS_PAPER, where="Figure 8 (v2), λ = 0.2"),
         proposition_1(V1.name),
-        *(
-            claim
-            for value in (0.5, 1.0)
-            for claim in remedy(f"λ = {value}", paper="control", where=f"beyond the paper's values: λ = {value}")
-        ),
-        *(
-            Claim(
-                where="less than to prevent",
-                says=f"λ = {value} postpones the drop of the reward.",
-                asks="it falls below 80 % of its peak 5 steps later than without, or never",
-                test=judge.delays(f"λ = {value}", a.GRPO.name),
-            )
-            for value in VALUES
-        ),
-        *(no_surge(arm.name) for arm in (*ARMS, V1)),
-        a.SAME_STEP,
+        *(remedy(f"λ = {value}", where=f"beyond the paper's values: λ = {value}") for value in (0.5, 1.0)),
     ),
     figures=a.dynamics(
         (a.GRPO.name, *(arm.name for arm in ARMS)),

@@ -48,13 +48,13 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     minutes=5,
     notes=(
-        "The recipe is built to collapse. A fifth of the searches find nothing, so failures stay longer than "
-        "successes. Thoughts have high entropy. The sampler is cut at top-p 0.9 and top-k 64, with log-probs over the "
-        "whole vocabulary. What prevents this collapse need not prevent others.",
-        "All seeds have one world and one warm start, so they are runs of one testbed.",
-        "Searches fail in training rollouts only. Test EM is measured with all searches answered.",
+        "The [recipe is built to collapse](testbed.md): a fifth of the searches in training find nothing, and the "
+        "sampler is cut at top-p 0.9 and top-k 64, with log-probs over the whole vocabulary. What prevents this "
+        "collapse need not prevent others.",
+        "All seeds have one world and one initial checkpoint, so they are runs of one testbed.",
     ),
     claims=CLAIMS,
+    picture=Figure("reward/mean", "Reward", (GRPO, a.PLAIN_SAMPLER.name, a.SAMPLING_MASK.name, "LLDS action", "SAPO")),
     figures=(
         *MECHANISM,
         *a.dynamics(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
+from holdfast_research.experiments.death_spiral_claims import ends_higher
 from holdfast_research.values import Claim, Experiment, Figure
 
 PAPERS_COEF = replace(
@@ -16,11 +17,14 @@ ARMS = (a.GRPO, a.LLDS_FIXED, PAPERS_COEF, a.SAPO_FIXED)
 NAMES = tuple(arm.name for arm in ARMS)
 
 
+WHERE = "a pretrained model, real prose"
+
+
 def _learns(arm: str) -> Claim:
     return Claim(
-        where="a pretrained model, real prose",
+        where=WHERE,
         says=f"{arm} teaches SmolLM2-135M more than its warm start did.",
-        asks="sampled exact match on the 400 test questions rises by .20 or more over that of the warm start",
+        asks="sampled test EM rises by .20 or more over that of the initial checkpoint",
         test=judge.gains(arm, 0.2),
     )
 
@@ -33,23 +37,20 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     minutes=30,
     notes=(
-        "The model has 135 million parameters, and the passages are real prose; questions are made from facts.",
-        "Every seed has its own warm start, which its arms share. The times leave it out.",
-        "The recipe was chosen on dev questions, and on runs of seeds up to 12. The seeds here came after it.",
-        "The sampler is not truncated, so plain GRPO lacks the mismatch that makes the tiny model collapse.",
+        "The passages are real prose, and the questions are made from facts. 24 batches of 48 rollouts, four optimizer "
+        "steps each, with fresh rollouts and an untruncated sampler.",
+        "Every seed has its own initial checkpoint, which its arms share. The recipe was chosen on dev questions and "
+        "on seeds up to 12.",
     ),
     claims=(
         *map(_learns, NAMES),
         *(
-            Claim(
-                where="a pretrained model, real prose",
-                says=f"{arm} ends above plain GRPO.",
-                asks="sampled exact match on the test questions",
-                test=judge.ends_higher(arm, a.GRPO.name),
-            )
+            claim
             for arm in NAMES[1:]
+            for claim in ends_higher(arm, a.GRPO.name, where=WHERE, says=f"{arm} ends above plain GRPO.")
         ),
     ),
+    picture=Figure("reward/mean", "Reward", NAMES),
     figures=(
         Figure("reward/mean", "Reward", NAMES),
         Figure("reward/em", "Exact match of training rollouts", NAMES),
@@ -59,6 +60,7 @@ EXPERIMENT = Experiment(
         Figure("entropy/mean", "Entropy, nats per token", NAMES),
         Figure("penalty/active_fraction", "Tokens that the penalty acts on, share", NAMES[1:]),
     ),
+    not_run=("Stale rollouts, which [another page](real-age.md) has, and more than 24 batches on several seeds.",),
     short={
         "warm_start.steps": 2,
         "train.steps": 1,

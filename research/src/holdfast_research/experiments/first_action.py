@@ -19,7 +19,7 @@ EXPERIMENT = Experiment(
     minutes=4.5,
     notes=(
         "A first search counts as right when it returns the passages of a correct sibling's first search. One that "
-        "found nothing by bad luck counts as wrong, so the share is lower here than with a reliable search.",
+        "found nothing by bad luck counts as wrong.",
     ),
     claims=(
         Claim(
@@ -36,7 +36,6 @@ EXPERIMENT = Experiment(
             asks="the same at the end. If so, the share alone is not a sign of a collapse",
             test=judge.where_it_held(a.RELIABLE.name, signs.first_action_match_rises_by_the_end(a.RELIABLE.name)),
         ),
-        a.SAME_STEP,
     ),
     figures=(
         Figure("rollout/first_action_match_fraction", "Incorrect rollouts, right first search", NAMES, "Figure 5"),

@@ -88,5 +88,9 @@ EXPERIMENT = replace(
         *(Figure("eval/em", "Exact match on dev questions, sampled", arms) for arms in NAMES),
         Figure("ratio/log_product", "ln of the product of a rollout's ratios", (OLD.name, SAMPLER.name)),
     ),
+    picture=Figure("reward/mean", "Reward", NAMES[0]),
+    not_run=(
+        "The same at one batch and with fresh rollouts, a larger model, and several learning rates for each method.",
+    ),
     first_seed=19,
 )

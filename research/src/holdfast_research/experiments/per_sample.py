@@ -16,9 +16,8 @@ EXPERIMENT = Experiment(
     arms=(a.GRPO, a.RELIABLE, a.PLAIN_SAMPLER, a.LLDS_FIXED),
     minutes=4.5,
     notes=(
-        "The paper resets the weights before each question and makes one update on it alone. Here the update is the "
-        "training step on the whole batch, so questions act on one another. The study's page on influence "
-        "has the paper's update, and there hardly a question is displaced.",
+        "The update is the training step on the whole batch, so questions act on one another. The paper makes one on "
+        "each question alone: under [that update](influence.md) hardly a question is displaced.",
     ),
     claims=(
         Claim(
@@ -47,7 +46,6 @@ EXPERIMENT = Experiment(
             asks="the mean displacement of the run, seed by seed",
             test=judge.ends_higher(a.LLDS_ACTION.name, a.GRPO.name, judge.DISPLACEMENT),
         ),
-        a.SAME_STEP,
     ),
     figures=(
         Figure("displacement/fraction", "Share of correct rollouts displaced", NAMES, "Figure 3"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
-from holdfast_research.experiments.death_spiral_claims import SAMPLED, no_surge, remedy
+from holdfast_research.experiments.death_spiral_claims import SAMPLED, remedy
 from holdfast_research.methods import NO_PENALTY, Settings, llds
 from holdfast_research.values import Arm, Claim, Experiment
 
@@ -47,15 +47,13 @@ EXPERIMENT = Experiment(
     arms=(a.GRPO, a.RELIABLE, RARE_GRPO, *ARMS),
     minutes=4.5,
     notes=(
-        "“policy” divides by all tokens of the loss, as LLDS's code does; “preserved” by those of preserved rollouts, "
-        "as its paper does.",
-        "Rare reward has another warm start, which is shorter and careless about what it reads.",
+        "λ is over the preserved tokens, as in LLDS's paper. Its code divides by all tokens of the loss.",
+        "Rare reward has another initial checkpoint, which learned for fewer steps and is careless.",
     ),
     claims=(
-        *remedy(_usual("A ≥ 0"), paper=a.LLDS_PAPER, where="equation 7 (v1): the preserving set is A ≥ 0"),
-        *remedy(_usual("A > 0"), paper="control", where="the set of SAPO's equation 11, behind the gate of LLDS"),
-        *remedy(_usual("correct"), paper="control", where="all-correct groups preserved, all-incorrect ones not"),
-        *(no_surge(_usual(rule)) for rule in RULES),
+        remedy(_usual("A ≥ 0"), paper=a.LLDS_PAPER, where="equation 7 (v1): the preserving set is A ≥ 0"),
+        remedy(_usual("A > 0"), where="the set of SAPO's equation 11, behind the gate of LLDS"),
+        remedy(_usual("correct"), where="all-correct groups preserved, all-incorrect ones not"),
         Claim(
             where="all-incorrect groups are in the paper's preserving set (equation 7)",
             says="Where reward is rare, preserving all-incorrect groups costs learning: `correct` ends above A ≥ 0.",
@@ -68,15 +66,7 @@ EXPERIMENT = Experiment(
             asks=SAMPLED,
             test=judge.ends_higher(RARE_GRPO.name, _usual("A ≥ 0", rare=True)),
         ),
-        *(
-            claim
-            for rule in RULES
-            for claim in (
-                *remedy(_usual(rule, rare=True), paper="control", where="where reward is rare", other=RARE_GRPO.name),
-                no_surge(_usual(rule, rare=True), RARE_GRPO.name),
-            )
-        ),
-        a.SAME_STEP,
+        *(remedy(_usual(rule, rare=True), where="where reward is rare", other=RARE_GRPO.name) for rule in RULES),
     ),
     figures=tuple(
         figure

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from holdfast_research import judge
 from holdfast_research.experiments import arms as a
+from holdfast_research.experiments.death_spiral_claims import ends_higher
 from holdfast_research.experiments.factbook import EXPERIMENT as FACTBOOK
 from holdfast_research.values import Claim, Experiment, Figure
 
@@ -28,20 +29,13 @@ EXPERIMENT = Experiment(
         "checkpoint.every": 0,
     },
     notes=(
-        "The recipe is that of `factbook`, with 150 batches instead of 24. Each batch has four optimizer steps, so a "
-        "run has 600.",
-        "It is made for a GPU, where passes are under autocast to bf16: `--run.device cuda --jobs 6`. On a core of a "
-        "CPU a run takes hours.",
-        "The sentences are predictions, written before the runs: they are what the papers saw on models of 3 and 7 "
-        "billion parameters.",
-        "One pair of runs went to the end, on seed 13. There plain GRPO does not fall. The likelihood of its correct "
-        "rollouts rises, and its entropy sinks from .08 to .02 nats. It does not babble, and it does not stop "
-        "searching.",
-        "LLDS is slower and arrives at the same place: .81 on 100 dev questions, sampled, after 25 batches, where "
-        "plain GRPO has .98, and .98 both after 150. So what LLDS at λ = 1 loses in the 24 batches of `factbook` is, "
-        "on this seed, time.",
-        "Four runs on seeds 14 and 15, and one with SAPO, were begun beside them and stopped after 11 to 45 batches, "
-        "because the time on the card ended. They are not kept.",
+        "The recipe of [factbook](factbook.md), with 150 batches instead of 24: 600 optimizer steps. Made on a GPU, "
+        "under autocast to bf16 (`--run.device cuda --jobs 6`). The sentences are predictions, written before the "
+        "runs: they are what the papers saw on models of 3 and 7 billion parameters.",
+        "One pair of runs went to the end. Plain GRPO does not fall: its correct rollouts become likelier, and its "
+        "entropy sinks from .10 to .02 nats, in five-batch means.",
+        "LLDS at λ = 1 is slower, and arrives at the same place. On 100 dev questions, sampled, it has .81 after 25 "
+        "batches, where plain GRPO has .98; after 150 both have .98.",
     ),
     claims=(
         Claim(
@@ -53,15 +47,12 @@ EXPERIMENT = Experiment(
         a.no_fall_where_grpo_fell(a.LLDS_FIXED, WHERE, "it gives likelihood back where right rollouts lost it"),
         a.no_fall_where_grpo_fell(a.SAPO_FIXED, WHERE, "so does its KL"),
         *(
-            Claim(
-                where=WHERE,
-                says=f"{arm} ends above plain GRPO.",
-                asks="sampled exact match on the test questions",
-                test=judge.ends_higher(arm, a.GRPO.name),
-            )
+            claim
             for arm in NAMES[1:]
+            for claim in ends_higher(arm, a.GRPO.name, where=WHERE, says=f"{arm} ends above plain GRPO.")
         ),
     ),
+    picture=Figure("reward/mean", "Reward", NAMES[:2]),
     figures=(
         *a.dynamics(
             NAMES,

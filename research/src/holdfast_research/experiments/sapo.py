@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from holdfast_research import judge, signs
 from holdfast_research.experiments import arms as a
-from holdfast_research.experiments.death_spiral_claims import SAMPLED, no_surge, proposition_1, remedy
-from holdfast_research.values import Arm, Claim, Experiment
+from holdfast_research.experiments.death_spiral_claims import SAMPLED, proposition_1, remedy
+from holdfast_research.values import Arm, Claim, Experiment, Figure
 
 TAUS = (0.6, 0.8, 1.0, 1.2)
 ARMS = tuple(Arm(f"τ = {tau}", {**a.SAPO_FIXED.settings, "loss.penalty.tau": tau}) for tau in TAUS)
@@ -25,9 +25,10 @@ EXPERIMENT = Experiment(
     recipe="flaky",
     arms=(a.GRPO, a.RELIABLE, *ARMS, PAPERS_GAMMA, UNCONDITIONAL, RATIO_ONLY, NO_RATIO, CODE),
     minutes=4.5,
-    notes=(
-        "γ = 1 over the tokens of preserved rollouts, as the sweep of death-spiral chose; the paper has 0.1. The "
-        "reward is exact match; the paper has token F1.",
+    notes=("γ = 1 over the preserved tokens, which the sweep of death-spiral chose; the paper has 0.1.",),
+    not_run=("Token F1 and ten rollouts a question, as in the paper: here exact match and five.",),
+    picture=Figure(
+        "reward/mean", "Reward", (a.GRPO.name, "τ = 1.0", PAPERS_GAMMA.name, UNCONDITIONAL.name, RATIO_ONLY.name)
     ),
     claims=(
         Claim(
@@ -38,8 +39,8 @@ EXPERIMENT = Experiment(
             test=signs.ratio_drifts_before_drop(a.GRPO.name),
         ),
         proposition_1(PAPERS_GAMMA.name),
-        *remedy("τ = 1.0", paper=a.SAPO_PAPER, where="Figure 1"),
-        *remedy(PAPERS_GAMMA.name, paper=a.SAPO_PAPER, where="Figure 1, at the paper's own γ"),
+        remedy("τ = 1.0", paper=a.SAPO_PAPER, where="Figure 1"),
+        remedy(PAPERS_GAMMA.name, paper=a.SAPO_PAPER, where="Figure 1, at the paper's own γ"),
         *(
             Claim(
                 paper=a.SAPO_PAPER,
@@ -85,8 +86,6 @@ EXPERIMENT = Experiment(
             asks=SAMPLED,
             test=judge.ends_higher("τ = 1.0", CODE.name),
         ),
-        *map(no_surge, ("τ = 1.0", PAPERS_GAMMA.name, UNCONDITIONAL.name, RATIO_ONLY.name)),
-        a.SAME_STEP,
     ),
     figures=a.dynamics(
         (a.GRPO.name, *(arm.name for arm in ARMS)),

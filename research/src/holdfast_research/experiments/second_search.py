@@ -60,14 +60,10 @@ EXPERIMENT = Experiment(
     settings=HABIT,
     minutes=2.5,
     notes=(
-        "In the paper masking is for base models that fall to one search per question. Here seven questions in ten "
-        "need two searches. A script without mistakes makes 1.8 per question and is right on every one; one search "
-        "answers hardly any of those seven.",
-        "The warm start has two phases. In the first, scripts stop after one search on 55 % of the questions that "
-        "need two; in the second on 99.7 %.",
-        "Searches are reliable and the sampler is not truncated, so that nothing collapses.",
-        "Plain GRPO rises here and sinks again: a second search is so rare, and so rarely right, that hardly anything "
-        "rewards it. So these runs cannot tell what masking does for agents that could learn to search again.",
+        "Seven questions in ten need two searches, and the initial checkpoint hardly ever makes the second. Searches "
+        "are reliable and the sampler is not truncated, so nothing collapses. 60 batches.",
+        "Plain GRPO rises here and sinks again: a second search is so rarely right that hardly anything rewards it. So "
+        "these runs cannot tell what masking does for agents that could learn to search again.",
         "The paper's agents make more than two searches with answers masked. Where three questions in ten need one, "
         f"that is asked as more than {BACK:g}.",
         "LLDS-MA 0, v1 and its control have v1's gate and λ. The adaptive weights have the action gate with the λ of "

@@ -1,4 +1,4 @@
-"""The methods with runs in the repository, on one start: what research/docs/why.md has a row for.
+"""The methods with runs in the repository, on one start: the runs that research/docs/why.md compares measures on.
 
 A method is a set of settings. One that several experiments trained is one method, with the seeds of all of them.
 """
@@ -6,12 +6,10 @@ A method is a set of settings. One that several experiments trained is one metho
 from __future__ import annotations
 
 import json
-import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 
 from holdfast.methods.penalties import LLDS, SAPO
 from holdfast.recipe import load
@@ -20,7 +18,7 @@ from holdfast_research.jobs import TrainingJob
 from holdfast_research.pages.kept_runs import KEPT, restore
 from holdfast_research.plan import PLAN_FILE, Plan, finished, load_plan
 from holdfast_research.results import config_hash
-from holdfast_research.series import SURGE, RunSeries, RunSummary, summarise, surge_step
+from holdfast_research.series import RunSeries
 
 RECIPE = "flaky"
 BELONGS_TO = {"coefficient": "LLDS", "preserving": "LLDS", "sapo": "SAPO"}
@@ -36,31 +34,6 @@ class Method:
     """The first that trained it; its page has the curves."""
     runs: Mapping[int, RunSeries]
     """By seed."""
-
-    @property
-    def fell(self) -> int:
-        """The number of seeds that fell."""
-        return sum(run.fell for run in self.runs.values())
-
-    @property
-    def surged(self) -> int:
-        """The number of seeds on which entropy surged."""
-        return sum(surged(run) for run in self.runs.values())
-
-    @property
-    def failed(self) -> int:
-        """The number of seeds on which the reward fell, or entropy surged where the sampler does not look."""
-        return sum(run.fell or surged(run) for run in self.runs.values())
-
-    def mean_of(self, number: Callable[[RunSummary], float]) -> float:
-        """Over the seeds that have it."""
-        numbers = [number(summarise(run)) for run in self.runs.values()]
-        return mean([value for value in numbers if not math.isnan(value)] or [math.nan])
-
-
-def surged(run: RunSeries) -> bool:
-    """Whether entropy rose by `SURGE`."""
-    return surge_step(run, "entropy/mean", SURGE) is not None
 
 
 def methods(kept: Path = KEPT) -> dict[str, list[Method]]:

@@ -1,11 +1,12 @@
-"""An experiment of the study as a page of the documentation: research/docs/NAME.md, its figures, and its runs as CSV.
+"""An experiment of the study as a page of the documentation: research/docs/NAME.md, its figure, and its runs as CSV.
 
     holdfast reproduce run death-spiral --jobs 2
     python -m holdfast_research.pages.curves runs/lab/death-spiral
     python -m holdfast_research.pages.curves --kept       # all pages, from the runs in the repository
 
-The page has what the experiment found. Everything else is in the index.html that `holdfast reproduce` writes, what the
-papers claim is in claims.md, and words and columns are explained once, in research/docs/README.md.
+The page has the question, the setting, what was found, and what was not run. Everything else is in the index.html that
+`holdfast reproduce` writes, what the papers claim is in claims.md, and words and columns are explained once, in
+research/docs/README.md.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +26,16 @@ from holdfast_research.pages.filling import filled
 from holdfast_research.pages.kept_runs import restore
 from holdfast_research.paths import DOCS, KEPT_RUNS
 from holdfast_research.plan import PLAN_FILE, finished, load_plan
-from holdfast_research.values import CONTROL, Experiment, Figure, Runs
+from holdfast_research.values import CONTROL, Experiment, Runs
 
-SHOWN = (
-    *("reward/mean", "displacement/correct", "entropy/mean", "sampler/mask_mass", "sampler/logprob_gap"),
-    *("rollout/searches", "rollout/first_action_match_fraction", "displacement/fraction"),
-    *("likelihood/correct/action_1", "likelihood/correct/action_2"),
-)
-"""The others are in the experiment's own index.html."""
-COLUMNS = ("arm", "fell", "reward at its peak → last", "entropy, last", "test EM", "greedy")
-CLAIMS = ("control, or prediction", "test", "verdict")
+COLUMNS = ("arm", "seeds", "fell", "surged", "reward, last", "test EM", "greedy")
+CLAIMS = ("prediction or control", "test", "verdict")
 SMALL = (
     *("anchor", "coefficient", "first-action", "masking", "per-sample", "preserving", "second-search"),
     "steps-per-rollout",
 )
 """Experiments behind rows of claims.md that nothing else is said of: sections of one page, without figures."""
 SMALL_PAGE = DOCS / "smaller.md"
-COUNT = re.compile(r"on (\d+ of \d+) seeds \(([\d.]+) to ([\d.]+)\)")
 
 
 def runs_of(out: Path) -> tuple[Experiment, Runs]:
@@ -56,43 +49,48 @@ def link(experiment: str) -> str:
     return f"smaller.md#{experiment}" if experiment in SMALL else f"{experiment}.md"
 
 
-def section_of(results: Mapping[str, Any]) -> str:
-    """An experiment of `SMALL`: its arms, and what no paper claims."""
-    name = results["experiment"]
-    lines = [f"## {name}", "", r.sentence(results["shows"]), "", "```bash", results["command"], "```", ""]
-    lines += [*(f"* {note}" for note in results["notes"]), *(f"* {line}" for line in missing(results))]
-    lines += [f"* [Every run](../data/laboratory/{name}/runs.csv), as CSV.", ""]
-    lines += [*_table(COLUMNS, arm_rows(results)), "", *_table(CLAIMS, claim_rows(results)), ""]
+def text_of(results: Mapping[str, Any], picture: Sequence[str] = ()) -> str:
+    """The page, or the section of an experiment of `SMALL`, from what results.json holds. `picture` is its line."""
+    name, level = results["experiment"], "#" * (1 + (results["experiment"] in SMALL))
+    title = name if name in SMALL else results["title"]
+    seeds = ", ".join(map(str, results["seeds"]))
+    command = f"holdfast reproduce run {name} --seeds {len(results['seeds'])}"
+    lines = [f"{level} {title}", "", r.sentence(results["shows"]), "", "```bash", command, "```", ""]
+    lines += [f"**{line}**\n" for line in r.start_lines(results)]
+    lines += [f"* {note}" for note in results["notes"]]
+    lines += [f"* Recipe `{results['recipe']}`, seeds {seeds}: [every run](../data/laboratory/{name}/runs.csv), and"]
+    lines += ["  [how to read this page](README.md#how-to-read-a-page).", ""]
+    lines += [*_table(COLUMNS, map(arm_row, (arm for arm in results["arms"] if arm["runs"]))), "", *picture]
+    if name not in SMALL:
+        lines += [*([""] if picture else []), f"{level}# What we conclude", ""]
+    if papers := [claim["verdict"] for claim in results["claims"] if claim["paper"] != CONTROL]:
+        counts = ", ".join(f"{papers.count(word)} {word}" for word in dict.fromkeys(papers))
+        lines += [f"[The papers' claims](claims.md): {counts}.", ""]
+    if rows := [*claim_rows(results)]:
+        lines += [*_table(CLAIMS, rows), ""]
+    if gaps := [*results["not_run"], *missing(results)]:
+        lines += [f"{level}# What we did not run", ""] if name not in SMALL else []
+        lines += [*(f"* {line}" for line in gaps), ""]
     return "\n".join(lines)
 
 
-def text_of(results: Mapping[str, Any]) -> str:
-    """The page without its figures, from what results.json holds."""
-    lines = [f"# {results['title']}", "", r.sentence(results["shows"]), "", "```bash", results["command"], "```", ""]
-    lines += [f"**{line}**\n" for line in r.start_lines(results)]
-    lines += [f"* {note}" for note in results["notes"]]
-    seeds = ", ".join(map(str, results["seeds"]))
-    lines += [
-        "",
-        f"Recipe `{results['recipe']}`, seeds {seeds}. [How to read this page](README.md#how-to-read-a-page).",
-    ]
-    lines += ["", *_table(COLUMNS, arm_rows(results)), "", *(f"* {line}" for line in missing(results))]
-    if results["sweep"]["made"] and results["sweep"]["arms"]:
-        lines += ["", *(f"* {line}" for line in r.sweep_lines(results))]
-    lines += ["", "## Claims", ""]
-    if papers := [claim["verdict"] for claim in results["claims"] if claim["paper"] != CONTROL]:
-        counts = ", ".join(f"{papers.count(word)} {word}" for word in dict.fromkeys(papers))
-        lines += [f"Of the papers' claims: {counts}. [The papers' claims](claims.md) has each.", ""]
-    lines += _table(CLAIMS, claim_rows(results))
-    return "\n".join(lines) + "\n"
-
-
-def arm_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """The cells of `COLUMNS` for each arm that has runs."""
-    for arm in results["arms"]:
-        if arm["runs"]:
-            cells = dict(zip(r.ARM_COLUMNS, r.arm_row(arm), strict=True))
-            yield [cells["arm"], *(cells[column].replace(" to ", "–") for column in COLUMNS[1:])]
+def arm_row(arm: Mapping[str, Any]) -> Sequence[str]:
+    """The cells of `COLUMNS`: means over seeds, of test EM also the lowest and the highest."""
+    runs = list(arm["runs"].values())
+    name = arm["name"] + (f", {arm['coefficient']}" if arm["coefficient"] else "")
+    # The reward of stale rollouts is that of older weights: it does not say whether those that learn fell.
+    fell = "–" if arm["settings"].get("train.staleness") else f"{sum(run['fell'] for run in runs)}"
+    tests = sum(run["em_after"] is not None for run in runs)
+    few = "" if tests == len(runs) else f", n = {tests}"
+    return (
+        name,
+        str(len(runs)),
+        fell,
+        f"{sum(run['surged'] for run in runs)}",
+        r.mean_and_range((run["last"] for run in runs), ".2f").partition(" ")[0],
+        r.mean_and_range((run["em_after"] for run in runs), ".2f").replace(" to ", "–") + few,
+        r.mean_and_range((run["greedy_after"] for run in runs), ".2f").partition(" ")[0],
+    )
 
 
 def missing(results: Mapping[str, Any]) -> Iterator[str]:
@@ -105,10 +103,10 @@ def missing(results: Mapping[str, Any]) -> Iterator[str]:
     by_seeds: dict[str, list[str]] = {}
     for arm, seeds in lacking.items():
         by_seeds.setdefault(", ".join(seeds), []).append(arm)
-    if none:
-        yield f"Not run: {'; '.join(none)}."
+    if none := [*none, *results["left_out"]]:
+        yield f"Arms: {'; '.join(none)}."
     for these, arms in by_seeds.items():
-        yield f"No seeds {these}: {'; '.join(arms)}."
+        yield f"Seeds {these}: {'; '.join(arms)}."
 
 
 def claim_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:
@@ -119,33 +117,27 @@ def claim_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         if claim["paper"] == CONTROL:
             arm = next((name for name in names if claim["says"].startswith(f"{name} ")), "")
             rest = claim["says"].removeprefix(arm)
-            rows.setdefault((rest, claim["asks"]), []).append((arm, shown(claim["verdict"], claim["because"])))
+            word = shown(claim["decoding"], claim["verdict"], claim["yes"], claim["of"])
+            rows.setdefault((rest, claim["asks"]), []).append((arm, word))
     for (rest, asks), verdicts in rows.items():
-        if len(verdicts) == 1:
-            ((arm, word),) = verdicts
-            yield arm + rest, asked(asks), word
+        arms = {arm: "; ".join(word for other, word in verdicts if other == arm) for arm, _ in verdicts}
+        if len(arms) == 1:
+            ((arm, words),) = arms.items()
+            yield arm + rest, asks, words
         else:
-            yield f"…{rest}", asked(asks), "<br>".join(f"{arm}: {word}" for arm, word in verdicts)
+            yield f"…{rest}", asks, "<br>".join(f"{arm}: {words}" for arm, words in arms.items())
 
 
-def asked(test: str) -> str:
-    """A test without what all comparisons of scores share, which README.md says once."""
-    return test.replace(", seed by seed, differences of 0.03 or less left out", "")
+def shown(decoding: str, word: str, yes: int, of: int) -> str:
+    """A verdict with its count of seeds, and whether it is of greedy answers.
 
-
-def shown(word: str, because: str) -> str:
-    """A verdict with its count of seeds and the interval; where there is no count, with the reason.
-
-    >>> shown("partly", "it fell on 2 of 3 seeds (0.21 to 0.94)"), shown("cannot tell", "no seed can answer")
-    ('**partly**, 2 of 3 (0.21–0.94)', '**cannot tell**: no seed can answer')
+    >>> shown("", "partly", 2, 3), shown("sampled", "cannot tell", 0, 0), shown("greedy", "shown", 3, 3)
+    ('**partly** 2/3', '**cannot tell**', 'greedy **shown** 3/3')
     """
-    if counted := COUNT.search(because):
-        count, low, high = counted.groups()
-        return f"**{word}**, {count} ({low}–{high}){because[counted.end() :]}"
-    return f"**{word}**: {because}"
+    return ("greedy " if decoding == "greedy" else "") + f"**{word}**" + (f" {yes}/{of}" if of else "")
 
 
-def _table(columns: Sequence[str], rows: Iterator[Sequence[str]]) -> list[str]:
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
@@ -166,31 +158,35 @@ def alone(svg: str) -> str:
     return (svg[:opened] + paper + svg[opened:]).replace("currentColor", "#1a1a1a").replace("inherit", "sans-serif")
 
 
-def figures(experiment: Experiment, runs: Runs) -> Iterator[tuple[Figure, str, str]]:
-    """(figure, file name, drawing) of each figure that some run has."""
-    for i, figure in enumerate(experiment.figures):
-        if figure.metric in SHOWN and (svg := draw(figure, runs, key=f"f{i}")):
-            yield figure, f"{experiment.name}-{i:02d}-{figure.metric.replace('/', '-')}.svg", alone(svg)
+def picture_of(experiment: Experiment, runs: Runs) -> str:
+    """The drawing of the page. Raises `MissingExtra` without matplotlib."""
+    assert experiment.picture is not None
+    svg = draw(experiment.picture, runs, key=experiment.name)
+    assert svg, f"no run of {experiment.name} has {experiment.picture.metric}"
+    return alone(svg)
+
+
+def picture_line(experiment: Experiment, runs: Runs) -> list[str]:
+    """The line that shows it; none without a picture."""
+    if experiment.picture is None:
+        return []
+    arms = "; ".join(arm for arm in experiment.picture.arms if arm in runs)
+    return [f"![{experiment.picture.title}: {arms}](figures/{experiment.name}.svg)"]
 
 
 def write_page(out: Path) -> Path:
-    """DOCS/NAME.md, its figures and KEPT_RUNS/NAME/runs.csv, from the finished runs of a folder."""
+    """DOCS/NAME.md, its figure and KEPT_RUNS/NAME/runs.csv, from the finished runs of a folder."""
     plan = load_plan(out)
     experiment, runs = runs_of(out)
     results = r.results_of(plan, runs, out)
     write_whole(KEPT_RUNS / experiment.name / "runs.csv", runs_as_csv(results))
+    text = text_of(results, picture_line(experiment, runs))
     if experiment.name in SMALL:
-        return write_section(experiment.name, section_of(results))
-    for old in (DOCS / "figures").glob(f"{experiment.name}-[0-9]*.svg"):
-        old.unlink()
-    (DOCS / "figures").mkdir(parents=True, exist_ok=True)
-    lines = ["", "## Curves", ""]
-    for figure, name, svg in figures(experiment, runs):
-        write_whole(DOCS / "figures" / name, svg)
-        arms = ", ".join(arm for arm in figure.arms if arm in runs)
-        lines.append(f"![{figure.title}: {arms}](figures/{name})")
-    lines += ["", f"[Every run](../data/laboratory/{experiment.name}/runs.csv), as CSV."]
-    write_whole(DOCS / f"{experiment.name}.md", text_of(results) + "\n".join(lines) + "\n")
+        return write_section(experiment.name, text)
+    if experiment.picture is not None:
+        (DOCS / "figures").mkdir(parents=True, exist_ok=True)
+        write_whole(DOCS / "figures" / f"{experiment.name}.svg", picture_of(experiment, runs))
+    write_whole(DOCS / f"{experiment.name}.md", text)
     return DOCS / f"{experiment.name}.md"
 
 

@@ -31,7 +31,6 @@ TRAINERS = {"local": "holdfast train", "trl": "TRL", "verl": "verl"}
 ARMS = {"grpo": "GRPO", "llds": "LLDS", "mask": "mask"}
 METRICS = {"reward": "reward/mean", "entropy": "entropy/mean"}
 SCORES = {"em": ".3f", "f1": ".3f", "searches": ".2f"}
-TITLES = {"reward/mean": "Reward", "entropy/mean": "Entropy, nats per token"}
 
 Runs = dict[str, dict[str, list[RunSeries]]]
 """By trainer and arm."""
@@ -127,27 +126,23 @@ def _tally(arms: Mapping[str, list[RunSeries]], arm: str) -> str:
     return f"{sum(run.fell for run in seeds)} of {len(seeds)}" if seeds else "not run"
 
 
-def curves(runs: Runs, recipe: str) -> str:
+def curves(runs: Runs) -> str:
     """The figures' files, and the lines that show them."""
     lines = []
-    for metric, title in TITLES.items():
-        for trainer, arms in runs.items():
-            shown = tuple(arm for arm in ARMS.values() if arm in arms)
-            figure = Figure(metric=metric, title=f"{title}: {trainer}", arms=shown)
-            where = "hosts" if recipe == "flaky" else f"hosts-{recipe}"
-            name = f"{where}-{metric.partition('/')[0]}-{trainer.replace(' ', '-').lower()}.svg"
-            if svg := draw(figure, {arm: tuple(seeds) for arm, seeds in arms.items()}, key=name[:-4]):
-                write_whole(DOCS / "figures" / name, alone(svg))
-                lines.append(f"![{figure.title}: {', '.join(shown)}](figures/{name})")
+    for trainer, arms in runs.items():
+        shown = tuple(arm for arm in ARMS.values() if arm in arms)
+        figure = Figure(metric="reward/mean", title=f"Reward: {trainer}", arms=shown)
+        name = f"hosts-{trainer.replace(' ', '-').lower()}.svg"
+        if svg := draw(figure, {arm: tuple(seeds) for arm, seeds in arms.items()}, key=name[:-4]):
+            write_whole(DOCS / "figures" / name, alone(svg))
+            lines.append(f"![{figure.title}: {', '.join(shown)}](figures/{name})")
     return "\n".join(lines) + "\n"
 
 
 def page(text: str) -> str:
     """The page with its runs."""
-    tables = {}
-    for recipe, tabled in (("flaky", table), ("factbook", scored_table)):
-        runs = kept_runs(recipe)
-        tables[recipe] = f"{tabled(runs)}\n{curves(runs, recipe)}"
+    runs = kept_runs("flaky")
+    tables = {"flaky": f"{table(runs)}\n{curves(runs)}", "factbook": scored_table(kept_runs("factbook"))}
     return filled(text, tables)
 
 
